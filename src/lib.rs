@@ -1,0 +1,4 @@
+//! fanwise
+
+pub mod op;
+pub mod types;

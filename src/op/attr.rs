@@ -1,0 +1,270 @@
+//! Attributes: the settings of an operator, in one form for the text, the JSON and the API.
+
+use crate::types::{DType, Dim, Tensor};
+
+/// The value of one attribute.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Attr {
+    /// `true` or `false`.
+    Bool(bool),
+    /// An integer that may depend on the batch size.
+    Int(Dim),
+    /// A list of integers; the empty list also stands for an empty list of floats.
+    Ints(Vec<Dim>),
+    /// A number with a fraction or an exponent, or `inf`, `-inf`, `nan`.
+    Float(f64),
+    /// A list of floats.
+    Floats(Vec<f64>),
+    /// A lower-case word: a mode or an element type.
+    Name(String),
+    /// A small tensor.
+    Tensor(Tensor),
+}
+
+/// What is wrong with an operator's name or attributes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttrError {
+    /// No operator has this name.
+    #[error("there is no operator `{0}`")]
+    UnknownOp(String),
+    /// A required attribute is not given.
+    #[error("`{op}` needs the attribute `{attr}`")]
+    Missing {
+        /// The operator.
+        op: &'static str,
+        /// The attribute it needs.
+        attr: &'static str,
+    },
+    /// The attribute is given with a value of another kind.
+    #[error("`{op}`: the attribute `{attr}` takes {expected}")]
+    Kind {
+        /// The operator.
+        op: &'static str,
+        /// The attribute.
+        attr: &'static str,
+        /// What it takes.
+        expected: &'static str,
+    },
+    /// The operator has no such attribute.
+    #[error("`{op}` has no attribute `{attr}`")]
+    Unknown {
+        /// The operator.
+        op: &'static str,
+        /// The attribute given.
+        attr: String,
+    },
+}
+
+/// Attributes as they were read; each is taken once, and what remains is an error.
+pub struct AttrReader {
+    op: &'static str,
+    attrs: Vec<(String, Attr)>,
+}
+
+impl AttrReader {
+    /// The attributes given for the operator `op`.
+    pub fn new(op: &'static str, attrs: Vec<(String, Attr)>) -> Self {
+        Self { op, attrs }
+    }
+
+    /// Takes the attribute `name`; absent ones are `default`, or an error without one.
+    pub fn take<T: AttrValue>(
+        &mut self,
+        name: &'static str,
+        default: Option<T>,
+    ) -> Result<T, AttrError> {
+        let at = self.attrs.iter().position(|(n, _)| n == name);
+        match at.map(|at| self.attrs.swap_remove(at).1) {
+            Some(attr) => T::from_attr(&attr).ok_or(AttrError::Kind {
+                op: self.op,
+                attr: name,
+                expected: T::EXPECTED,
+            }),
+            None => {
+                default.or_else(T::absent).ok_or(AttrError::Missing { op: self.op, attr: name })
+            }
+        }
+    }
+
+    /// Fails if an attribute was not taken.
+    pub fn finish(self) -> Result<(), AttrError> {
+        match self.attrs.into_iter().next() {
+            None => Ok(()),
+            Some((attr, _)) => Err(AttrError::Unknown { op: self.op, attr }),
+        }
+    }
+}
+
+/// A Rust type that is the value of an attribute.
+pub trait AttrValue: Sized {
+    /// What the attribute takes, as a phrase for an error.
+    const EXPECTED: &'static str;
+    /// The printed form; `None` where nothing is printed.
+    fn to_attr(&self) -> Option<Attr>;
+    /// Reads the printed form; `None` where it is of another kind or out of range.
+    fn from_attr(attr: &Attr) -> Option<Self>;
+    /// The value of an absent attribute, where absence means something.
+    fn absent() -> Option<Self> {
+        None
+    }
+    /// Replaces the batch size by `rows`.
+    fn at_rows(&mut self, _rows: &Dim) {}
+}
+
+impl AttrValue for bool {
+    const EXPECTED: &'static str = "true or false";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Bool(*self))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Bool(b) = attr { Some(*b) } else { None }
+    }
+}
+
+impl AttrValue for Dim {
+    const EXPECTED: &'static str = "an integer, which may depend on N";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Int(self.clone()))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Int(d) = attr { Some(d.clone()) } else { None }
+    }
+    fn at_rows(&mut self, rows: &Dim) {
+        *self = Self::at_rows(self, rows);
+    }
+}
+
+macro_rules! integer_attrs {
+    ($($t:ty),*) => { $(
+        impl AttrValue for $t {
+            const EXPECTED: &'static str = concat!("an integer (", stringify!($t), ")");
+            fn to_attr(&self) -> Option<Attr> {
+                i64::try_from(*self).ok().map(|i| Attr::Int(i.into()))
+            }
+            fn from_attr(attr: &Attr) -> Option<Self> {
+                if let Attr::Int(d) = attr { Self::try_from(d.as_const()?).ok() } else { None }
+            }
+        }
+        impl AttrValue for Vec<$t> {
+            const EXPECTED: &'static str = concat!("a list of integers (", stringify!($t), ")");
+            fn to_attr(&self) -> Option<Attr> {
+                let ints = self.iter().map(|i| i64::try_from(*i).ok().map(Dim::from));
+                ints.collect::<Option<_>>().map(Attr::Ints)
+            }
+            fn from_attr(attr: &Attr) -> Option<Self> {
+                let Attr::Ints(dims) = attr else { return None };
+                dims.iter().map(|d| d.as_const().and_then(|c| <$t>::try_from(c).ok())).collect()
+            }
+        }
+    )* };
+}
+integer_attrs!(i64, u64, usize);
+
+impl AttrValue for Vec<Dim> {
+    const EXPECTED: &'static str = "a list of integers, which may depend on N";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Ints(self.clone()))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Ints(dims) = attr { Some(dims.clone()) } else { None }
+    }
+    fn at_rows(&mut self, rows: &Dim) {
+        for d in self {
+            *d = Dim::at_rows(d, rows);
+        }
+    }
+}
+
+impl AttrValue for f64 {
+    const EXPECTED: &'static str = "a float";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Float(*self))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Float(x) = attr { Some(*x) } else { None }
+    }
+}
+
+/// The `f64` with the shortest decimal form that rounds to `x`: what is printed for an `f32`.
+fn shortest(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
+impl AttrValue for f32 {
+    const EXPECTED: &'static str = "a float";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Float(shortest(*self)))
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Float(x) = attr { Some(*x as Self) } else { None }
+    }
+}
+
+impl AttrValue for DType {
+    const EXPECTED: &'static str = "an element type";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Name(self.name().to_owned()))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Name(n) = attr { n.parse().ok() } else { None }
+    }
+}
+
+impl AttrValue for Tensor {
+    const EXPECTED: &'static str = "a tensor";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Tensor(self.clone()))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Tensor(t) = attr { Some(t.clone()) } else { None }
+    }
+}
+
+impl<T: AttrValue> AttrValue for Option<T> {
+    const EXPECTED: &'static str = T::EXPECTED;
+    fn to_attr(&self) -> Option<Attr> {
+        self.as_ref().and_then(T::to_attr)
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        T::from_attr(attr).map(Some)
+    }
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+    fn at_rows(&mut self, rows: &Dim) {
+        if let Some(value) = self {
+            value.at_rows(rows);
+        }
+    }
+}
+
+/// Declares an enum whose values are written as words, and makes it an attribute.
+macro_rules! names {
+    ($(#[$meta:meta])* pub enum $enum:ident { $($(#[$vmeta:meta])* $variant:ident = $name:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $enum { $($(#[$vmeta])* $variant),* }
+
+        impl $enum {
+            /// The word that stands for it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+
+        impl $crate::op::attr::AttrValue for $enum {
+            const EXPECTED: &'static str = concat!("one of", $(" ", $name),*);
+            fn to_attr(&self) -> Option<$crate::op::attr::Attr> {
+                Some($crate::op::attr::Attr::Name(self.name().to_owned()))
+            }
+            fn from_attr(attr: &$crate::op::attr::Attr) -> Option<Self> {
+                let $crate::op::attr::Attr::Name(name) = attr else { return None };
+                match name.as_str() { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+pub(crate) use names;

@@ -1,0 +1,122 @@
+//! Tensors joined along one axis.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{axis, count, equal, result_with_ints, same_dtype};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// Its operands one after the other along `axis`; all other axes have the same sizes.
+    pub struct Concat = "concat" {
+        /// The axis along which they are joined, negative from the end.
+        pub axis: i64,
+    }
+}
+
+impl OpDef for Concat {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 1, usize::MAX, "at least 1")?;
+        same_dtype(operands)?;
+        let Some((first, rest)) = operands.split_first() else { return Ok(Results::new()) };
+        let axis = axis("axis", self.axis, first.ty.rank())?;
+        let mut ty = first.ty.clone();
+        for (i, x) in rest.iter().enumerate() {
+            if x.ty.rank() != ty.rank() {
+                let expected = format!("operand 0 has {} axes", ty.rank());
+                return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+            }
+            for (a, (left, right)) in first.ty.shape.iter().zip(x.ty.shape.iter()).enumerate() {
+                if a != axis {
+                    equal("sizes beside the joined axis", left, right)?;
+                }
+            }
+            ty.shape[axis] = ty.shape[axis].clone() + x.ty.shape[axis].clone();
+        }
+        let ints = if axis == 0 && ty.rank() == 1 {
+            operands.iter().map(|x| x.ints).collect::<Option<Vec<&[Dim]>>>()
+        } else {
+            None
+        };
+        result_with_ints(ty, ints.map(|parts| parts.into_iter().flatten().cloned().collect()))
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((first, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let rank = results.first().map_or(0, TensorType::rank);
+        let joined = axis("axis", self.axis, rank).unwrap_or(0);
+        for (i, x) in operands.iter().enumerate() {
+            match x.claim.shard() {
+                Some(Shard { axis, .. }) if axis == joined => {
+                    return Err(rules::refuse(Code::Reorders, i, "joins values along the batch axis"));
+                }
+                Some(s) if s == shard => {}
+                Some(s) => {
+                    let reason = format!("joins rows on axis {} with rows on axis {}", s.axis, shard.axis);
+                    return Err(rules::refuse(Code::Misaligned, i, reason));
+                }
+                None if joined == shard.axis => {
+                    return Err(rules::refuse(Code::Reorders, first, "joins values along the batch axis"));
+                }
+                None => {
+                    let reason = format!("joins rows with a value whose axis {} has a fixed size", shard.axis);
+                    return Err(rules::refuse(Code::BakedBatch, i, reason));
+                }
+            }
+        }
+        Ok(smallvec![Claim::Shard(shard)])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let first = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let axis = axis("axis", self.axis, first.rank())?;
+        let mut dims = first.dims().to_vec();
+        dims[axis] = operands.iter().map(|x| x.dims()[axis]).sum();
+        let mut y = Tensor::zeros(first.dtype(), &dims)?;
+        let outer: usize = dims[..axis].iter().product();
+        let width = dims[axis + 1..].iter().product::<usize>() * first.dtype().bytes();
+        let (total, out) = (dims[axis] * width, y.bytes_mut());
+        let mut at = 0;
+        for x in operands {
+            let run = x.dims()[axis] * width;
+            for o in 0..outer {
+                out[o * total + at..o * total + at + run].copy_from_slice(&x.bytes()[o * run..(o + 1) * run]);
+            }
+            at += run;
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Move
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::Concat;
+    use crate::types::{Claim, DType, Tensor};
+
+    #[test]
+    fn values() {
+        let a = Tensor::new(&[2, 1], &[1i64, 2]).unwrap();
+        let b = Tensor::new(&[2, 2], &[3i64, 4, 5, 6]).unwrap();
+        let y = testing::eval(&Concat { axis: -1 }.into(), &[&a, &b]);
+        assert_eq!(y[0].as_slice::<i64>(), [1, 3, 4, 2, 5, 6]);
+    }
+
+    #[test]
+    fn the_batch_passes_beside_the_joined_axis() {
+        let (a, b) = (random(&mut rng(1), DType::F32, &[5, 2]), random(&mut rng(2), DType::F32, &[5, 3]));
+        let rows = Claim::rows(0);
+        assert_eq!(check_split(&Concat { axis: 1 }.into(), &[(&a, rows), (&b, rows)], 5), Ok(vec![rows]));
+        let twice = [(&a, rows), (&a, rows)];
+        assert_eq!(check_split(&Concat { axis: 0 }.into(), &twice, 5), Err("R0108".to_owned()));
+    }
+}

@@ -1,0 +1,197 @@
+//! The macros that declare operators: `op!` one of them, `family!` several of one kind, `ops!` the list.
+
+/// Declares an operator: its name in the text form and its attributes, printed in alphabetical order, those
+/// with a default only where they differ from it.
+macro_rules! op {
+    ($(#[$meta:meta])* pub struct $op:ident = $name:literal {
+        $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $op { $($(#[$fmeta])* pub $field: $ty),* }
+
+        impl $crate::op::OpText for $op {
+            const NAMES: &'static [&'static str] = &[$name];
+
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
+                #[allow(unused_mut, reason = "some operators have no attributes")]
+                let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
+                $($crate::op::declare::print_attr!(attrs, $field, &self.$field, $ty $(, $default)?);)*
+                attrs.sort_unstable_by_key(|(name, _)| *name);
+                attrs
+            }
+
+            fn read(
+                _name: &'static str,
+                #[allow(unused_variables, reason = "some operators have no attributes")]
+                reader: &mut $crate::op::attr::AttrReader,
+            ) -> Result<Self, $crate::op::attr::AttrError> {
+                Ok(Self { $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),* })
+            }
+
+            fn at_rows(
+                &mut self,
+                #[allow(unused_variables, reason = "some operators have no attributes")]
+                rows: &$crate::types::Dim,
+            ) {
+                $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
+            }
+        }
+    };
+}
+pub(crate) use op;
+
+macro_rules! print_attr {
+    ($attrs:ident, $field:ident, $value:expr, $ty:ty, $default:expr) => {{
+        let default: $ty = $default;
+        if *$value != default {
+            $crate::op::declare::print_attr!($attrs, $field, $value, $ty);
+        }
+    }};
+    ($attrs:ident, $field:ident, $value:expr, $ty:ty) => {
+        if let Some(attr) = $crate::op::attr::AttrValue::to_attr($value) {
+            $attrs.push((stringify!($field), attr));
+        }
+    };
+}
+pub(crate) use print_attr;
+
+macro_rules! read_attr {
+    ($reader:ident, $field:ident, $default:expr) => {
+        $reader.take(stringify!($field), Some($default))?
+    };
+    ($reader:ident, $field:ident) => {
+        $reader.take(stringify!($field), None)?
+    };
+}
+pub(crate) use read_attr;
+
+/// Declares a family of operators that share one implementation: an enum with a name for each variant.
+macro_rules! family {
+    ($(#[$meta:meta])* pub enum $op:ident {
+        $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
+            $($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
+        })?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum $op { $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),* })?),* }
+
+        impl $crate::op::OpText for $op {
+            const NAMES: &'static [&'static str] = &[$($name),*];
+
+            fn name(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $name),* }
+            }
+
+            fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
+                #[allow(unused_mut, reason = "some families have no attributes")]
+                let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        $($($crate::op::declare::print_attr!(attrs, $field, $field, $ty $(, $default)?);)*)?
+                    })*
+                }
+                attrs.sort_unstable_by_key(|(name, _)| *name);
+                attrs
+            }
+
+            fn read(
+                name: &'static str,
+                #[allow(unused_variables, reason = "some families have no attributes")]
+                reader: &mut $crate::op::attr::AttrReader,
+            ) -> Result<Self, $crate::op::attr::AttrError> {
+                match name {
+                    $($name => Ok(Self::$variant $({
+                        $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),*
+                    })?),)*
+                    _ => Err($crate::op::attr::AttrError::UnknownOp(name.to_owned())),
+                }
+            }
+
+            fn at_rows(&mut self, _rows: &$crate::types::Dim) {}
+        }
+    };
+}
+pub(crate) use family;
+
+/// The list of all operators: a module and a type for each line, one variant of `Op`.
+macro_rules! ops {
+    ($($(#[$meta:meta])* $module:ident::$op:ident),* $(,)?) => {
+        $(mod $module; pub use $module::$op;)*
+
+        /// An operator with its attributes.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum Op { $($(#[$meta])* $op($op)),* }
+
+        $(impl From<$op> for Op {
+            fn from(op: $op) -> Self {
+                Self::$op(op)
+            }
+        })*
+
+        impl Op {
+            /// The name of every operator, in the order of the list.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                [$(<$op as OpText>::NAMES),*].into_iter().flatten().copied()
+            }
+
+            /// The operator with this name and these attributes.
+            pub fn read(name: &str, attrs: Vec<(String, Attr)>) -> Result<Self, AttrError> {
+                $(if let Some(known) = <$op as OpText>::NAMES.iter().find(|n| **n == name) {
+                    let mut reader = AttrReader::new(known, attrs);
+                    let op = <$op as OpText>::read(known, &mut reader)?;
+                    reader.finish()?;
+                    return Ok(Self::$op(op));
+                })*
+                Err(AttrError::UnknownOp(name.to_owned()))
+            }
+
+            /// The name in the text form.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$op(op) => op.name()),* }
+            }
+
+            /// The attributes that differ from their defaults, by name.
+            pub fn attrs(&self) -> Vec<(&'static str, Attr)> {
+                match self { $(Self::$op(op) => op.attrs()),* }
+            }
+
+            /// Replaces the batch size by `rows` in every attribute.
+            pub fn at_rows(&mut self, rows: &Dim) {
+                match self { $(Self::$op(op) => OpText::at_rows(op, rows)),* }
+            }
+
+            /// The types of the results, and their integer values where they are known.
+            pub fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+                match self { $(Self::$op(op) => op.infer(operands)),* }
+            }
+
+            /// The claims of the results: the split rule.
+            pub fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+                match self { $(Self::$op(op) => op.split(operands, results)),* }
+            }
+
+            /// The reference evaluation; sizes in attributes must be constant.
+            pub fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+                match self { $(Self::$op(op) => op.eval(operands)),* }
+            }
+
+            /// The class of kernel that computes it.
+            pub fn kernel(&self) -> KernelClass {
+                match self { $(Self::$op(op) => op.kernel()),* }
+            }
+
+            /// Whether it has a derivative.
+            pub fn gradient(&self) -> Gradient {
+                match self { $(Self::$op(op) => op.gradient()),* }
+            }
+        }
+    };
+}
+pub(crate) use ops;

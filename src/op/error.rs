@@ -1,0 +1,73 @@
+use crate::types::{DType, Dim, TensorError, TensorType};
+
+/// Why an operator cannot be applied to its operands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// Too few or too many operands.
+    #[error("{found} operands; it takes {expected}")]
+    Operands {
+        /// How many it takes, as a phrase: `2`, `2 or 3`, `at least 1`.
+        expected: &'static str,
+        /// How many there are.
+        found: usize,
+    },
+    /// An operand has the wrong element type.
+    #[error("operand {operand} is {found}; it must be {expected}")]
+    DType {
+        /// The operand's position.
+        operand: usize,
+        /// What it may be, as a phrase.
+        expected: String,
+        /// What it is.
+        found: DType,
+    },
+    /// Two sizes must be equal and are not provably so.
+    #[error("{what}: {left} is not {right}")]
+    SizesDiffer {
+        /// Which sizes.
+        what: String,
+        /// One of them.
+        left: Dim,
+        /// The other.
+        right: Dim,
+    },
+    /// An operand's shape does not suit.
+    #[error("operand {operand} is {found}; {expected}")]
+    Shape {
+        /// The operand's position.
+        operand: usize,
+        /// Its type.
+        found: TensorType,
+        /// What is needed, as a clause.
+        expected: String,
+    },
+    /// An attribute does not suit the operands.
+    #[error("attribute `{attr}`: {reason}")]
+    Attribute {
+        /// The attribute.
+        attr: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A valid use that is not offered.
+    #[error("{0} is not supported")]
+    Unsupported(String),
+    /// A result's size is negative or above the largest size.
+    #[error("the result {0} is not a possible size")]
+    ResultSize(TensorType),
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A value that must be a constant depends on the batch or on data.
+    #[error("{0} must be known before the run")]
+    NotConstant(String),
+    /// An element of an operand has no meaning here, such as an index beyond its axis.
+    #[error("operand {operand}: {reason}")]
+    Value {
+        /// The operand's position.
+        operand: usize,
+        /// What is wrong with the element.
+        reason: String,
+    },
+}

@@ -1,0 +1,136 @@
+//! Checks and formulas that the inference of several operators shares.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{Inferred, OpError, Operand, Results};
+use crate::types::{DType, Dim, Shape, TensorType};
+
+/// Elements of a small integer tensor are followed up to this number.
+pub const MAX_INTS: usize = 1024;
+
+/// Fails unless there are `min..=max` operands; `expected` says so in words.
+pub fn count(
+    operands: &[Operand<'_>],
+    min: usize,
+    max: usize,
+    expected: &'static str,
+) -> Result<(), OpError> {
+    if (min..=max).contains(&operands.len()) {
+        Ok(())
+    } else {
+        Err(OpError::Operands { expected, found: operands.len() })
+    }
+}
+
+/// The single operand of an operator that takes one.
+pub fn one<'a>(operands: &[Operand<'a>]) -> Result<Operand<'a>, OpError> {
+    match operands {
+        [x] => Ok(*x),
+        _ => Err(OpError::Operands { expected: "1", found: operands.len() }),
+    }
+}
+
+/// Both operands of an operator that takes two.
+pub fn two<'a>(operands: &[Operand<'a>]) -> Result<(Operand<'a>, Operand<'a>), OpError> {
+    match operands {
+        [a, b] => Ok((*a, *b)),
+        _ => Err(OpError::Operands { expected: "2", found: operands.len() }),
+    }
+}
+
+/// Fails unless every operand has the element type of the first.
+pub fn same_dtype(operands: &[Operand<'_>]) -> Result<DType, OpError> {
+    let first =
+        operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?.ty.dtype;
+    for (i, x) in operands.iter().enumerate() {
+        if x.ty.dtype != first {
+            let expected = format!("{first}, as operand 0 is");
+            return Err(OpError::DType { operand: i, expected, found: x.ty.dtype });
+        }
+    }
+    Ok(first)
+}
+
+/// Fails unless `test` holds for the element type of operand `i`; `expected` says which types do.
+pub fn dtype(
+    operands: &[Operand<'_>],
+    i: usize,
+    test: impl Fn(DType) -> bool,
+    expected: &str,
+) -> Result<(), OpError> {
+    match operands.get(i) {
+        Some(x) if !test(x.ty.dtype) => {
+            Err(OpError::DType { operand: i, expected: expected.to_owned(), found: x.ty.dtype })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails unless the two sizes are equal for every `N`; `what` names them.
+pub fn equal(what: &str, left: &Dim, right: &Dim) -> Result<(), OpError> {
+    if left == right {
+        Ok(())
+    } else {
+        Err(OpError::SizesDiffer {
+            what: what.to_owned(),
+            left: left.clone(),
+            right: right.clone(),
+        })
+    }
+}
+
+/// The axis that `axis` names, counted from the end where it is negative, among `rank` of them.
+pub fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, OpError> {
+    let rank_i = i64::try_from(rank).unwrap_or(i64::MAX);
+    let at = if axis < 0 { axis.saturating_add(rank_i) } else { axis };
+    usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| OpError::Attribute {
+        attr,
+        reason: format!("{axis} is no axis of a value with {rank} axes"),
+    })
+}
+
+/// The shape to which shapes broadcast, aligned at the right, where sizes are equal or 1.
+pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a Shape> + Clone) -> Result<Shape, OpError> {
+    let rank = shapes.clone().map(Shape::rank).max().unwrap_or(0);
+    let mut out: Shape = std::iter::repeat_n(Dim::ONE, rank).collect();
+    for shape in shapes {
+        let skip = rank - shape.rank();
+        for (slot, d) in out.iter_mut().skip(skip).zip(shape.iter()) {
+            if *slot == Dim::ONE {
+                *slot = d.clone();
+            } else if *d != Dim::ONE {
+                equal("sizes that broadcast", slot, d)?;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The one result, if its size is possible.
+pub fn result(ty: TensorType) -> Result<Results, OpError> {
+    results([ty])
+}
+
+/// The results, if their sizes are possible.
+pub fn results(types: impl IntoIterator<Item = TensorType>) -> Result<Results, OpError> {
+    types
+        .into_iter()
+        .map(|ty| {
+            if ty.shape.is_valid() { Ok(Inferred::from(ty)) } else { Err(OpError::ResultSize(ty)) }
+        })
+        .collect()
+}
+
+/// The one result, with its elements where they are known and few.
+pub fn result_with_ints(
+    ty: TensorType,
+    ints: Option<SmallVec<[Dim; 8]>>,
+) -> Result<Results, OpError> {
+    if !ty.shape.is_valid() {
+        return Err(OpError::ResultSize(ty));
+    }
+    let ints = ints.filter(|i| {
+        i.len() <= MAX_INTS && ty.shape.elements().as_const() == i64::try_from(i.len()).ok()
+    });
+    Ok(smallvec![Inferred { ty, ints: ints.map(|i| i.as_slice().into()) }])
+}

@@ -1,0 +1,123 @@
+//! The operators: what each takes and gives, what it means, and how a split batch passes through it.
+//!
+//! An operator is one file (an elementwise family one file, a large one a folder) and one line in the list
+//! below. Its name is the same everywhere: the file, the text form, its cases, its kernel.
+
+pub mod attr;
+mod declare;
+mod error;
+pub mod infer;
+pub mod rules;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use attr::{Attr, AttrError, AttrReader};
+pub use error::OpError;
+
+use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
+use declare::ops;
+
+ops! {
+    unary::Unary,
+    concat::Concat,
+    slice::Slice,
+}
+
+/// The name and the attributes of an operator; implemented by the macros that declare one.
+pub trait OpText: Sized {
+    /// The names it has in the text form: one, or those of a family.
+    const NAMES: &'static [&'static str];
+    /// The name of this one.
+    fn name(&self) -> &'static str;
+    /// The attributes that differ from their defaults, by name.
+    fn attrs(&self) -> Vec<(&'static str, Attr)>;
+    /// Reads the attributes of the operator `name`.
+    fn read(name: &'static str, reader: &mut AttrReader) -> Result<Self, AttrError>;
+    /// Replaces the batch size by `rows` in every attribute.
+    fn at_rows(&mut self, rows: &Dim);
+}
+
+/// The meaning of an operator.
+pub trait OpDef: OpText {
+    /// The types of the results, with every condition on operands and attributes checked, and the
+    /// integer values of small results where they follow from those of the operands.
+    ///
+    /// Never panics, whatever the attributes are. Sizes may depend on `N`; a condition on sizes holds
+    /// only if it holds for every `N >= 0`.
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError>;
+
+    /// The split rule: the claims of the results where the operands satisfy theirs.
+    ///
+    /// `operands` and `results` have the types of the whole batch. The replica runs the operator with `N`
+    /// in its attributes replaced by its own rows, unless all results are invariant.
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal>;
+
+    /// The reference evaluation: the meaning of the operator, on operands that `infer` accepts.
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError>;
+
+    /// The class of kernel that computes it.
+    fn kernel(&self) -> KernelClass;
+
+    /// Whether it has a derivative.
+    fn gradient(&self) -> Gradient;
+}
+
+/// Whether the results of an operator have a derivative with respect to its floating-point operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gradient {
+    /// They have one almost everywhere.
+    Defined,
+    /// They have none, or it is 0 everywhere; the reason why.
+    None(&'static str),
+}
+
+/// An operand as inference sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// Its type.
+    pub ty: &'a TensorType,
+    /// Its elements in row-major order, where it is a small tensor of integers (or `bool`) known before the run.
+    pub ints: Option<&'a [Dim]>,
+}
+
+/// The known integer elements of a result.
+pub type Ints = Arc<[Dim]>;
+
+/// A result of inference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inferred {
+    /// Its type.
+    pub ty: TensorType,
+    /// Its elements, where they are known before the run.
+    pub ints: Option<Ints>,
+}
+
+impl From<TensorType> for Inferred {
+    fn from(ty: TensorType) -> Self {
+        Self { ty, ints: None }
+    }
+}
+
+/// The results of inference, one for each result of the operator.
+pub type Results = SmallVec<[Inferred; 1]>;
+
+/// The claims of an operator's results.
+pub type Claims = SmallVec<[Claim; 1]>;
+
+/// An operand as a split rule sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct SplitOperand<'a> {
+    /// The relation of the replicas' parts to the whole.
+    pub claim: Claim,
+    /// The type of the whole.
+    pub ty: &'a TensorType,
+}

@@ -1,0 +1,183 @@
+//! A range of every axis.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::infer::{one, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// The elements `starts, starts + steps, …` before `ends` of each axis named.
+    ///
+    /// `0 <= start <= size` and `start <= end <= size` where the step is positive; where it is negative the
+    /// elements run down from `start` to the one after `end`, `-1 <= end <= start < size` (or both are equal).
+    /// Bounds may depend on `N`; they are in range for every `N`.
+    pub struct Slice = "slice" {
+        /// The axes, ascending.
+        pub axes: Vec<usize>,
+        /// The first element of each.
+        pub starts: Vec<Dim>,
+        /// One past the last element of each.
+        pub ends: Vec<Dim>,
+        /// The distance between elements of each, not 0.
+        pub steps: Vec<i64>,
+    }
+}
+
+impl Slice {
+    /// The rows `from..to` of one axis.
+    pub fn rows(axis: usize, from: Dim, to: Dim) -> Self {
+        Self { axes: vec![axis], starts: vec![from], ends: vec![to], steps: vec![1] }
+    }
+
+    fn bounds(&self) -> impl Iterator<Item = (usize, &Dim, &Dim, i64)> {
+        let ranges = self.starts.iter().zip(&self.ends).zip(&self.steps);
+        self.axes.iter().zip(ranges).map(|(axis, ((start, end), step))| (*axis, start, end, *step))
+    }
+
+    fn check(&self, ty: &TensorType) -> Result<(), OpError> {
+        let wrong = |reason: String| OpError::Attribute { attr: "axes", reason };
+        let n = self.axes.len();
+        if self.starts.len() != n || self.ends.len() != n || self.steps.len() != n {
+            return Err(wrong("axes, starts, ends and steps differ in number".to_owned()));
+        }
+        if !self.axes.is_sorted_by(|a, b| a < b) {
+            return Err(wrong("the axes are not ascending".to_owned()));
+        }
+        for (axis, start, end, step) in self.bounds() {
+            let Some(size) = ty.shape.get(axis) else {
+                return Err(wrong(format!("{axis} is no axis of {ty}")));
+            };
+            let ordered = |a: &Dim, b: &Dim| (b.clone() - a.clone()).is_nonnegative();
+            let inside = match step {
+                0 => false,
+                s if s > 0 => ordered(&Dim::ZERO, start) && ordered(start, end) && ordered(end, size),
+                _ => {
+                    start == end
+                        || (ordered(&(-1).into(), end) && ordered(end, start) && ordered(start, &(size.clone() - 1)))
+                }
+            };
+            if !inside {
+                let reason = format!("{start}..{end} by {step} is no range of axis {axis} of {ty}");
+                return Err(OpError::Attribute { attr: "starts", reason });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of elements from `start` to before `end` by `step`.
+fn length(start: &Dim, end: &Dim, step: i64) -> Dim {
+    let distance = if step > 0 { end.clone() - start.clone() } else { start.clone() - end.clone() };
+    let step = step.saturating_abs();
+    (distance + (step - 1)).floor_div(&step.into())
+}
+
+impl OpDef for Slice {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        self.check(x.ty)?;
+        let mut ty = x.ty.clone();
+        for (axis, start, end, step) in self.bounds() {
+            ty.shape[axis] = length(start, end, step);
+        }
+        let ints = match (x.ints, self.bounds().next()) {
+            (Some(ints), None) => Some(ints.iter().cloned().collect()),
+            (Some(ints), Some((_, start, _, step))) if x.ty.rank() == 1 => {
+                let (start, count) = (start.as_const(), ty.shape[0].as_const());
+                start.zip(count).and_then(|(start, count)| {
+                    (0..count)
+                        .map(|i| ints.get(usize::try_from(start + i * step).ok()?).cloned())
+                        .collect::<Option<SmallVec<[Dim; 8]>>>()
+                })
+            }
+            _ => None,
+        };
+        result_with_ints(ty, ints)
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let Shard { axis, inner } = shard;
+        let size = Dim::n() * i64::try_from(inner).unwrap_or(i64::MAX);
+        let whole = |(_, start, end, step): (usize, &Dim, &Dim, i64)| {
+            *start == Dim::ZERO && *end == size && step == 1
+        };
+        match self.bounds().find(|b| b.0 == axis) {
+            Some(bounds) if !whole(bounds) => Err(rules::refuse(Code::Reorders, i, "selects samples of the batch")),
+            _ => Ok(smallvec![Claim::Shard(shard)]),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else { return Err(OpError::Operands { expected: "1", found: operands.len() }) };
+        let known = |d: &Dim| d.as_const().ok_or_else(|| OpError::NotConstant(format!("the bound {d}")));
+        let mut ranges: Vec<(i64, usize, i64)> = x.dims().iter().map(|d| (0, *d, 1)).collect();
+        for (axis, start, end, step) in self.bounds() {
+            let count = known(&length(start, end, step))?;
+            ranges[axis] = (known(start)?, usize::try_from(count).unwrap_or(0), step);
+        }
+        let dims: Vec<usize> = ranges.iter().map(|r| r.1).collect();
+        let mut y = Tensor::zeros(x.dtype(), &dims)?;
+        let width = x.dtype().bytes();
+        let mut index = vec![0usize; dims.len()];
+        for out in y.bytes_mut().chunks_exact_mut(width) {
+            let mut at = 0;
+            for ((i, (start, _, step)), size) in index.iter().zip(&ranges).zip(x.dims()) {
+                let i = i64::try_from(*i).unwrap_or(i64::MAX);
+                at = at * size + usize::try_from(start + i * step).unwrap_or(0);
+            }
+            out.copy_from_slice(&x.bytes()[at * width..(at + 1) * width]);
+            for (i, d) in index.iter_mut().zip(&dims).rev() {
+                *i += 1;
+                if *i < *d {
+                    break;
+                }
+                *i = 0;
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Move
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::Slice;
+    use crate::types::{Claim, DType, Dim, Tensor};
+
+    #[test]
+    fn values() {
+        let x = Tensor::new(&[2, 4], &[0i64, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+        let slice = Slice {
+            axes: vec![0, 1],
+            starts: vec![1.into(), 3.into()],
+            ends: vec![2.into(), (-1).into()],
+            steps: vec![1, -2],
+        };
+        assert_eq!(testing::eval(&slice.into(), &[&x])[0].as_slice::<i64>(), [7, 5]);
+        let row = Tensor::new(&[4], &[9i64, 8, 7, 6]).unwrap();
+        assert_eq!(testing::eval(&Slice::rows(0, 1.into(), 3.into()).into(), &[&row])[0].as_slice::<i64>(), [8, 7]);
+    }
+
+    #[test]
+    fn the_batch_passes_unless_samples_are_selected() {
+        let x = random(&mut rng(1), DType::F32, &[6, 4]);
+        let rows = Claim::rows(0);
+        let columns = Slice::rows(1, 1.into(), 3.into());
+        assert_eq!(check_split(&columns.into(), &[(&x, rows)], 6), Ok(vec![rows]));
+        let all = Slice::rows(0, Dim::ZERO, Dim::n());
+        assert_eq!(check_split(&all.into(), &[(&x, rows)], 6), Ok(vec![rows]));
+        let half = Slice::rows(0, Dim::ZERO, Dim::n().floor_div(&2.into()));
+        assert_eq!(check_split(&half.into(), &[(&x, rows)], 6), Err("R0108".to_owned()));
+    }
+}

@@ -1,0 +1,176 @@
+//! What the unit tests of operators share: an operator's inference, evaluation and split rule are held against each other.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use smallvec::SmallVec;
+
+use super::{Op, Operand, SplitOperand};
+use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+
+/// A generator for a test's cases; the same seed gives the same cases.
+pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// A tensor of small values: floats in -2..2, integers in 0..8 (signed ones -4..4), `bool`.
+pub(crate) fn random(rng: &mut ChaCha8Rng, dtype: DType, dims: &[usize]) -> Tensor {
+    let n: usize = dims.iter().product();
+    let values: Vec<f64> = (0..n)
+        .map(|_| match dtype {
+            DType::Bool => f64::from(rng.random_range(0..2)),
+            t if t.is_float() => f64::from(rng.random_range(-2.0f32..2.0)),
+            t if t.is_signed() => f64::from(rng.random_range(-4..4)),
+            _ => f64::from(rng.random_range(0..8)),
+        })
+        .collect();
+    tensor(dtype, dims, &values)
+}
+
+/// The tensor of `dtype` with these values, rounded to it.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "test values fit")]
+pub(crate) fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {
+    macro_rules! make {
+        ($t:ty, $f:expr) => {
+            Tensor::new::<$t>(dims, &values.iter().map($f).collect::<Vec<$t>>()).unwrap()
+        };
+    }
+    match dtype {
+        DType::F64 => make!(f64, |x| *x),
+        DType::F32 => make!(f32, |x| *x as f32),
+        DType::F16 => make!(half::f16, |x| half::f16::from_f64(*x)),
+        DType::Bf16 => make!(half::bf16, |x| half::bf16::from_f64(*x)),
+        DType::I64 => make!(i64, |x| *x as i64),
+        DType::I32 => make!(i32, |x| *x as i32),
+        DType::I16 => make!(i16, |x| *x as i16),
+        DType::I8 => make!(i8, |x| *x as i8),
+        DType::U64 => make!(u64, |x| *x as u64),
+        DType::U32 => make!(u32, |x| *x as u32),
+        DType::U16 => make!(u16, |x| *x as u16),
+        DType::U8 => make!(u8, |x| *x as u8),
+        DType::Bool => make!(u8, |x| *x as u8).reinterpreted(DType::Bool),
+    }
+}
+
+/// Evaluates `op`, and fails unless inference gives the types (and, where it knows them, the elements) of the results.
+pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
+    let types: Vec<TensorType> = operands.iter().map(|t| t.tensor_type()).collect();
+    let ints: Vec<Option<Vec<Dim>>> = operands
+        .iter()
+        .map(|t| t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()))
+        .collect();
+    let inputs: Vec<Operand<'_>> =
+        types.iter().zip(&ints).map(|(ty, ints)| Operand { ty, ints: ints.as_deref() }).collect();
+    let inferred = op.infer(&inputs).unwrap_or_else(|e| panic!("{op:?} on {types:?}: {e}"));
+    let results = op.eval(operands).unwrap_or_else(|e| panic!("{op:?} on {types:?}: {e}"));
+    assert_eq!(inferred.len(), results.len(), "{op:?}: number of results");
+    for (ty, result) in inferred.iter().zip(&results) {
+        assert_eq!(ty.ty, result.tensor_type(), "{op:?} on {types:?}");
+        if let Some(ints) = &ty.ints {
+            let known: Option<Vec<i64>> = ints.iter().map(Dim::as_const).collect();
+            assert_eq!(known, result.to_i64(), "{op:?}: known elements");
+        }
+    }
+    // The text form reads back.
+    let attrs = op.attrs().into_iter().map(|(n, a)| (n.to_owned(), a)).collect();
+    assert_eq!(Op::read(op.name(), attrs).as_ref(), Ok(op));
+    results
+}
+
+/// The symbolic type of an operand: the batch axis is `N * inner`, the others are as they are.
+fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
+    let mut ty = tensor.tensor_type();
+    if let Claim::Shard(Shard { axis, inner }) = claim {
+        ty.shape[axis] = Dim::n() * i64::try_from(inner).unwrap();
+    }
+    ty
+}
+
+/// The rows `from..to` of `tensor` as a replica holds it.
+fn part(tensor: &Tensor, claim: Claim, from: usize, to: usize) -> Tensor {
+    let Claim::Shard(Shard { axis, inner }) = claim else { return tensor.clone() };
+    let inner = usize::try_from(inner).unwrap();
+    let dims = tensor.dims();
+    let outer: usize = dims[..axis].iter().product();
+    let width = dims[axis + 1..].iter().product::<usize>() * tensor.dtype().bytes();
+    let (from, to) = (from * inner, to * inner);
+    let mut bytes = Vec::new();
+    for o in 0..outer {
+        let row = o * dims[axis] * width;
+        bytes.extend_from_slice(&tensor.bytes()[row + from * width..row + to * width]);
+    }
+    let mut dims: SmallVec<[usize; 4]> = dims.into();
+    dims[axis] = to - from;
+    Tensor::from_bytes(tensor.dtype(), &dims, &bytes).unwrap()
+}
+
+/// Checks the split rule on these operands of a batch of `n` rows: every replica's results, computed from its own
+/// parts of the operands, must be its parts of the whole results, bit for bit. Returns the claims of the results,
+/// or the refusal's code as text. `op` has `N` where its attributes depend on the batch size.
+pub(crate) fn check_split(
+    op: &Op,
+    operands: &[(&Tensor, Claim)],
+    n: usize,
+) -> Result<Vec<Claim>, String> {
+    let rows = Dim::from(i64::try_from(n).unwrap());
+    let types: Vec<TensorType> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
+    let ints: Vec<Option<Vec<Dim>>> = operands
+        .iter()
+        .map(|(t, c)| match c {
+            Claim::Invariant => t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()),
+            _ => None,
+        })
+        .collect();
+    let inputs: Vec<Operand<'_>> =
+        types.iter().zip(&ints).map(|(ty, ints)| Operand { ty, ints: ints.as_deref() }).collect();
+    let inferred = op.infer(&inputs).unwrap_or_else(|e| panic!("{op:?} on {types:?}: {e}"));
+    let results: Vec<TensorType> = inferred.into_iter().map(|r| r.ty).collect();
+    let split: Vec<SplitOperand<'_>> = types
+        .iter()
+        .zip(operands)
+        .map(|(ty, (_, claim))| SplitOperand { claim: *claim, ty })
+        .collect();
+    let claims = op.split(&split, &results).map_err(|r| r.code.name().to_owned())?;
+    assert_eq!(claims.len(), results.len(), "{op:?}: one claim for each result");
+    for (claim, ty) in claims.iter().zip(&results) {
+        match claim.shard() {
+            Some(s) => assert_eq!(
+                ty.shape[s.axis],
+                Dim::n() * i64::try_from(s.inner).unwrap(),
+                "{op:?}: {claim} of {ty}"
+            ),
+            None => {
+                assert!(ty.shape.iter().all(|d| !d.depends_on_batch()), "{op:?}: {claim} of {ty}")
+            }
+        }
+    }
+    let at = |rows: &Dim| {
+        let mut op = op.clone();
+        if claims.iter().any(|c| c.shard().is_some()) {
+            op.at_rows(rows);
+        }
+        op
+    };
+    let whole_operands: Vec<&Tensor> = operands.iter().map(|(t, _)| *t).collect();
+    let whole = at(&rows).eval(&whole_operands).unwrap_or_else(|e| panic!("{op:?}: {e}"));
+    for (tensor, ty) in whole.iter().zip(&results) {
+        assert_eq!(Shape::from(tensor.dims()), ty.shape.at_rows(&rows), "{op:?}");
+    }
+    for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n]] {
+        for cut in cuts.windows(2).filter(|c| c[0] < c[1]) {
+            let parts: Vec<Tensor> =
+                operands.iter().map(|(t, c)| part(t, *c, cut[0], cut[1])).collect();
+            let own = at(&Dim::from(i64::try_from(cut[1] - cut[0]).unwrap()));
+            let got = own
+                .eval(&parts.iter().collect::<Vec<_>>())
+                .unwrap_or_else(|e| panic!("{op:?}: {e}"));
+            for ((got, whole), claim) in got.iter().zip(&whole).zip(&claims) {
+                assert_eq!(
+                    got,
+                    &part(whole, *claim, cut[0], cut[1]),
+                    "{op:?}: rows {cut:?} of {n}, {claim}"
+                );
+            }
+        }
+    }
+    Ok(claims.into_vec())
+}

@@ -1,0 +1,113 @@
+//! What is known of a value in terms of its per-replica parts.
+
+use std::fmt;
+
+/// The relation between a value of the whole batch and the values that the replicas hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Claim {
+    /// Every replica holds the whole value.
+    Invariant,
+    /// Every replica holds its own rows.
+    Shard(Shard),
+}
+
+/// Rows of one axis: the axis has `N * inner` entries, and a replica whose rows are `o..e` of the batch holds
+/// its entries `o * inner..e * inner`. `inner > 1` where further axes were folded into the batch axis behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shard {
+    /// The axis that carries the batch.
+    pub axis: usize,
+    /// Entries of the axis per row of the batch.
+    pub inner: u64,
+}
+
+impl Claim {
+    /// One entry of `axis` per row of the batch.
+    pub const fn rows(axis: usize) -> Self {
+        Self::Shard(Shard { axis, inner: 1 })
+    }
+
+    /// The split axis, if there is one.
+    pub const fn shard(self) -> Option<Shard> {
+        match self {
+            Self::Invariant => None,
+            Self::Shard(s) => Some(s),
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invariant => f.write_str("invariant"),
+            Self::Shard(Shard { axis, inner: 1 }) => write!(f, "shard({axis})"),
+            Self::Shard(Shard { axis, inner }) => write!(f, "shard({axis};{inner})"),
+        }
+    }
+}
+
+/// Why a graph may not be split; the stable codes `R0001` to `R0199`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Code {
+    /// `R0001`: no input carries a batch axis.
+    NoBatchAxis,
+    /// `R0101`: operands are split along different axes.
+    Misaligned,
+    /// `R0102`: an operand of one sample meets all samples of another.
+    SampleBySample,
+    /// `R0103`: the batch lies on an axis over which a window or the channels run.
+    WindowAxis,
+    /// `R0104`: statistics are taken over the batch.
+    BatchStatistics,
+    /// `R0105`: a normalisation, scan or quantisation runs across samples.
+    AcrossSamples,
+    /// `R0106`: the result holds positions within the whole batch.
+    GlobalIndex,
+    /// `R0108`: samples are selected or reordered.
+    Reorders,
+    /// `R0110`: the batch size is baked into a constant or a size.
+    BakedBatch,
+    /// `R0111`: an output is not per sample.
+    NotPerSample,
+    /// `R0199`: the operator has no split rule.
+    NoRule,
+}
+
+impl Code {
+    /// The code as printed, `R0104`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoBatchAxis => "R0001",
+            Self::Misaligned => "R0101",
+            Self::SampleBySample => "R0102",
+            Self::WindowAxis => "R0103",
+            Self::BatchStatistics => "R0104",
+            Self::AcrossSamples => "R0105",
+            Self::GlobalIndex => "R0106",
+            Self::Reorders => "R0108",
+            Self::BakedBatch => "R0110",
+            Self::NotPerSample => "R0111",
+            Self::NoRule => "R0199",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A split rule's refusal: which rule, what would go wrong, and through which operand.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {reason}")]
+pub struct Refusal {
+    /// The rule that forbids the split.
+    pub code: Code,
+    /// What the operator does to the batch, as a clause that follows its name.
+    pub reason: String,
+    /// The operand that carries the batch into it.
+    pub operand: usize,
+}

@@ -1,0 +1,373 @@
+//! Symbolic integers over the batch size `N >= 0`: the sizes of tensors and the offsets of shards.
+
+mod parse;
+mod poly;
+mod prove;
+
+use std::fmt;
+use std::ops::{Add, Mul, Neg, Sub};
+use std::sync::Arc;
+
+pub use parse::ParseDimError;
+use poly::{Atom, Poly};
+
+/// The largest size of an axis, and the largest number of elements of a tensor.
+///
+/// Arithmetic on dims saturates at the ends of `i64`; a saturated size is above this bound and refused.
+pub const MAX_SIZE: i64 = 1 << 48;
+
+/// A named size.
+///
+/// After import a graph knows one symbol, [`Symbol::BATCH`]; the others stand for sizes that a file
+/// names and that are bound or equated while it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Symbol(pub u32);
+
+impl Symbol {
+    /// The number of rows of the global batch, written `N`.
+    pub const BATCH: Self = Self(0);
+}
+
+/// An integer that may depend on the batch size `N >= 0`.
+///
+/// Two dims that were built from the same formula by different steps are equal: sums and products are
+/// kept as one polynomial, `x mod c` as `x - c*(x/c)`, and `/` divides towards minus infinity.
+///
+/// ```
+/// use fanwise::types::Dim;
+/// let n = Dim::n();
+/// assert_eq!((n.clone() * 6 + 4).floor_div(&2.into()), n.clone() * 3 + 2);
+/// assert_eq!((n.clone() - n.floor_div(&3.into()) * 2).to_string(), "N-2*(N/3)");
+/// assert!((n.clone() - n.floor_div(&3.into()) * 2).is_nonnegative());
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Dim(Repr);
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Repr {
+    Const(i64),
+    Expr(Arc<Poly>),
+}
+
+impl Dim {
+    /// The size 0.
+    pub const ZERO: Self = Self(Repr::Const(0));
+    /// The size 1.
+    pub const ONE: Self = Self(Repr::Const(1));
+
+    /// The batch size.
+    pub fn n() -> Self {
+        Self::symbol(Symbol::BATCH)
+    }
+
+    /// The value of a symbol.
+    pub fn symbol(symbol: Symbol) -> Self {
+        Self::atom(Atom::Symbol(symbol))
+    }
+
+    fn atom(atom: Atom) -> Self {
+        Self(Repr::Expr(Arc::new(Poly::atom(atom))))
+    }
+
+    fn from_poly(poly: Poly) -> Self {
+        match poly.as_const() {
+            Some(c) => Self(Repr::Const(c)),
+            None => Self(Repr::Expr(Arc::new(poly))),
+        }
+    }
+
+    fn with_poly<T>(&self, f: impl FnOnce(&Poly) -> T) -> T {
+        match &self.0 {
+            Repr::Const(c) => f(&Poly::constant(*c)),
+            Repr::Expr(p) => f(p),
+        }
+    }
+
+    /// The value, where it does not depend on a symbol.
+    pub fn as_const(&self) -> Option<i64> {
+        match self.0 {
+            Repr::Const(c) => Some(c),
+            Repr::Expr(_) => None,
+        }
+    }
+
+    /// The symbol, where this is a symbol and nothing more.
+    pub fn as_symbol(&self) -> Option<Symbol> {
+        match &self.0 {
+            Repr::Const(_) => None,
+            Repr::Expr(p) => match p.as_atom() {
+                Some(Atom::Symbol(s)) => Some(*s),
+                _ => None,
+            },
+        }
+    }
+
+    /// True if the value is the same for every batch size.
+    pub fn is_const(&self) -> bool {
+        self.as_const().is_some()
+    }
+
+    /// Division towards minus infinity. Dividing by the constant 0 gives 0.
+    #[must_use]
+    pub fn floor_div(&self, by: &Self) -> Self {
+        match (self.as_const(), by.as_const()) {
+            (_, Some(0)) => Self::ZERO,
+            (Some(a), Some(b)) => Self::from(
+                a.checked_div_euclid(b)
+                    .map_or(i64::MAX, |q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q }),
+            ),
+            (_, Some(1)) => self.clone(),
+            (None, Some(c)) if c > 1 => self.div_const(c),
+            _ => Self::atom(Atom::Div(self.clone(), by.clone())),
+        }
+    }
+
+    fn div_const(&self, c: i64) -> Self {
+        let (quotient, rest) = self.with_poly(|p| p.div_rem_coefficients(c));
+        let rest = Self::from_poly(rest);
+        let tail = match rest.as_const() {
+            Some(r) => Self::from(r.div_euclid(c)),
+            None => match rest.as_div_atom() {
+                Some((x, Some(d))) if d > 0 => {
+                    Self::atom(Atom::Div(x.clone(), Self::from(d.saturating_mul(c))))
+                }
+                _ => Self::atom(Atom::Div(rest, Self::from(c))),
+            },
+        };
+        Self::from_poly(quotient) + tail
+    }
+
+    fn as_div_atom(&self) -> Option<(&Self, Option<i64>)> {
+        match &self.0 {
+            Repr::Const(_) => None,
+            Repr::Expr(p) => match p.as_atom() {
+                Some(Atom::Div(x, d)) => Some((x, d.as_const())),
+                _ => None,
+            },
+        }
+    }
+
+    /// The remainder of [`Dim::div`]: `self - by * (self / by)`.
+    #[must_use]
+    pub fn modulo(&self, by: &Self) -> Self {
+        self.clone() - by.clone() * self.floor_div(by)
+    }
+
+    /// The quotient, where `by` divides `self` term by term and is not the constant 0.
+    ///
+    /// The answer holds wherever `by` is not 0, so `N*8 / N` is 8.
+    pub fn exact_div(&self, by: &Self) -> Option<Self> {
+        if self == by && by.as_const() != Some(0) {
+            return Some(Self::ONE);
+        }
+        let quotient = by.with_poly(|b| self.with_poly(|a| a.exact_div(b)))?;
+        Some(Self::from_poly(quotient))
+    }
+
+    /// The smaller of two values.
+    #[must_use]
+    pub fn minimum(&self, other: &Self) -> Self {
+        match (other.clone() - self.clone()).as_const() {
+            Some(d) if d >= 0 => self.clone(),
+            Some(_) => other.clone(),
+            None => {
+                let (a, b) = if self <= other { (self, other) } else { (other, self) };
+                Self::atom(Atom::Min(a.clone(), b.clone()))
+            }
+        }
+    }
+
+    /// The larger of two values.
+    #[must_use]
+    pub fn maximum(&self, other: &Self) -> Self {
+        match (other.clone() - self.clone()).as_const() {
+            Some(d) if d >= 0 => other.clone(),
+            Some(_) => self.clone(),
+            None => {
+                let (a, b) = if self <= other { (self, other) } else { (other, self) };
+                Self::atom(Atom::Max(a.clone(), b.clone()))
+            }
+        }
+    }
+
+    /// The value at a batch of `n` rows; other symbols count as 0. Saturates at the ends of `i64`.
+    pub fn eval(&self, n: i64) -> i64 {
+        match &self.0 {
+            Repr::Const(c) => *c,
+            Repr::Expr(p) => p.eval(&mut |s| if s == Symbol::BATCH { n } else { 0 }),
+        }
+    }
+
+    /// The same formula with every symbol replaced by what `value` gives for it.
+    #[must_use]
+    pub fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Self) -> Self {
+        match &self.0 {
+            Repr::Const(_) => self.clone(),
+            Repr::Expr(p) => p.substitute(value),
+        }
+    }
+
+    /// The same formula with the batch size replaced by `rows`.
+    #[must_use]
+    pub fn at_rows(&self, rows: &Self) -> Self {
+        if self.is_const() {
+            return self.clone();
+        }
+        self.substitute(&mut |s| if s == Symbol::BATCH { rows.clone() } else { Self::symbol(s) })
+    }
+
+    /// Calls `f` with every symbol that occurs.
+    pub fn symbols(&self, f: &mut dyn FnMut(Symbol)) {
+        if let Repr::Expr(p) = &self.0 {
+            p.symbols(f);
+        }
+    }
+
+    /// True if the value depends on the batch size.
+    pub fn depends_on_batch(&self) -> bool {
+        let mut found = false;
+        self.symbols(&mut |s| found |= s == Symbol::BATCH);
+        found
+    }
+
+    /// True only if the value is at least 0 for every `N >= 0`.
+    ///
+    /// Complete for formulas that are linear in `N` with floor divisions by constants (of a common
+    /// period up to 65536), minima and maxima; a sufficient test on the signs otherwise.
+    pub fn is_nonnegative(&self) -> bool {
+        prove::is_nonnegative(self)
+    }
+}
+
+impl From<i64> for Dim {
+    fn from(value: i64) -> Self {
+        Self(Repr::Const(value))
+    }
+}
+
+impl Add for Dim {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        match (&self.0, &other.0) {
+            (Repr::Const(a), Repr::Const(b)) => Self::from(a.saturating_add(*b)),
+            (Repr::Const(0), _) => other,
+            (_, Repr::Const(0)) => self,
+            _ => Self::from_poly(self.with_poly(|a| other.with_poly(|b| a.add(b, 1)))),
+        }
+    }
+}
+
+impl Sub for Dim {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        match (&self.0, &other.0) {
+            (Repr::Const(a), Repr::Const(b)) => Self::from(a.saturating_sub(*b)),
+            (_, Repr::Const(0)) => self,
+            _ => Self::from_poly(self.with_poly(|a| other.with_poly(|b| a.add(b, -1)))),
+        }
+    }
+}
+
+impl Mul for Dim {
+    type Output = Self;
+    fn mul(self, other: Self) -> Self {
+        match (&self.0, &other.0) {
+            (Repr::Const(a), Repr::Const(b)) => Self::from(a.saturating_mul(*b)),
+            (Repr::Const(0), _) | (_, Repr::Const(0)) => Self::ZERO,
+            (Repr::Const(1), _) => other,
+            (_, Repr::Const(1)) => self,
+            _ => Self::from_poly(self.with_poly(|a| other.with_poly(|b| a.mul(b)))),
+        }
+    }
+}
+
+impl Neg for Dim {
+    type Output = Self;
+    fn neg(self) -> Self {
+        Self::ZERO - self
+    }
+}
+
+impl Add<i64> for Dim {
+    type Output = Self;
+    fn add(self, other: i64) -> Self {
+        self + Self::from(other)
+    }
+}
+
+impl Sub<i64> for Dim {
+    type Output = Self;
+    fn sub(self, other: i64) -> Self {
+        self - Self::from(other)
+    }
+}
+
+impl Mul<i64> for Dim {
+    type Output = Self;
+    fn mul(self, other: i64) -> Self {
+        self * Self::from(other)
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Repr::Const(c) => write!(f, "{c}"),
+            Repr::Expr(p) => p.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dim;
+
+    fn n() -> Dim {
+        Dim::n()
+    }
+
+    #[test]
+    fn formulas_that_mean_the_same_are_equal() {
+        assert_eq!((n() + 3) * 2 - 6, n() * 2);
+        assert_eq!((n() * 7 + 9).floor_div(&3.into()), n() * 2 + 3 + n().floor_div(&3.into()));
+        assert_eq!(n().floor_div(&2.into()).floor_div(&3.into()), n().floor_div(&6.into()));
+        assert_eq!(n().modulo(&1.into()), Dim::ZERO);
+        assert_eq!(n().minimum(&(n() + 1)), n());
+        assert_eq!(n().maximum(&Dim::from(4)), Dim::from(4).maximum(&n()));
+        assert_eq!((n() * 392).exact_div(&(n() * 8)), Some(Dim::from(49)));
+        assert_eq!((n() * 3 + 1).exact_div(&Dim::from(3)), None);
+    }
+
+    #[test]
+    fn printing_reads_back() {
+        let third = n().floor_div(&3.into());
+        let min = (third.clone() * 2).minimum(&n());
+        for d in [
+            n(),
+            n() * n() * 2 - 5,
+            n() - third * 2,
+            min.clone() * 4 + 1,
+            -n(),
+            min.floor_div(&n()),
+        ] {
+            assert_eq!(d.to_string().parse::<Dim>().as_ref(), Ok(&d), "{d}");
+        }
+    }
+
+    #[test]
+    fn evaluation_agrees_with_integers() {
+        let d = (n() * 5 + 3).floor_div(&4.into()).minimum(&(n() + 7)) * 2 - n().modulo(&3.into());
+        for k in 0..50 {
+            assert_eq!(d.eval(k), ((5 * k + 3) / 4).min(k + 7) * 2 - k % 3);
+        }
+        assert_eq!(Dim::from(-7).floor_div(&2.into()), Dim::from(-4));
+        assert_eq!(Dim::from(7).floor_div(&(-2).into()), Dim::from(-4));
+        assert_eq!(Dim::from(i64::MAX) * 2, Dim::from(i64::MAX));
+    }
+}

@@ -1,0 +1,139 @@
+//! Reading a dim: `N-2*(N/3)`, `min(2*N,7)`, `N%4`.
+
+use std::str::FromStr;
+
+use super::Dim;
+
+/// A text that is no symbolic integer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no size: {reason}")]
+pub struct ParseDimError {
+    /// What was read.
+    pub text: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+/// Brackets may nest this deep: a bound on the stack that a hostile text can take.
+const MAX_DEPTH: usize = 32;
+
+impl FromStr for Dim {
+    type Err = ParseDimError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut reader = Reader { rest: text.trim(), depth: 0 };
+        let dim = reader.sum().and_then(|dim| match reader.peek() {
+            None => Ok(dim),
+            Some(_) => Err("something follows the formula"),
+        });
+        dim.map_err(|reason| ParseDimError { text: text.chars().take(80).collect(), reason })
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+    depth: usize,
+}
+
+type Read = Result<Dim, &'static str>;
+
+impl Reader<'_> {
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        self.rest.chars().next()
+    }
+
+    fn take(&mut self, c: char) -> bool {
+        let found = self.peek() == Some(c);
+        if found {
+            self.rest = &self.rest[c.len_utf8()..];
+        }
+        found
+    }
+
+    fn sum(&mut self) -> Read {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err("brackets nest too deeply");
+        }
+        let negative = self.take('-');
+        let mut sum = self.product()?;
+        if negative {
+            sum = -sum;
+        }
+        loop {
+            if self.take('+') {
+                sum = sum + self.product()?;
+            } else if self.take('-') {
+                sum = sum - self.product()?;
+            } else {
+                self.depth -= 1;
+                return Ok(sum);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Read {
+        let mut product = self.factor()?;
+        loop {
+            if self.take('*') {
+                product = product * self.factor()?;
+            } else if self.take('/') {
+                product = product.floor_div(&self.divisor()?);
+            } else if self.take('%') {
+                product = product.modulo(&self.divisor()?);
+            } else {
+                return Ok(product);
+            }
+        }
+    }
+
+    fn divisor(&mut self) -> Read {
+        let d = self.factor()?;
+        if d.as_const() == Some(0) { Err("division by zero") } else { Ok(d) }
+    }
+
+    fn factor(&mut self) -> Read {
+        if self.take('(') {
+            let inner = self.sum()?;
+            return if self.take(')') { Ok(inner) } else { Err("a bracket is not closed") };
+        }
+        let len = self.rest.bytes().take_while(u8::is_ascii_alphanumeric).count();
+        let (word, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        match word {
+            "" => Err("a number, N, min or max is expected"),
+            "N" => Ok(Dim::n()),
+            "min" | "max" => {
+                let is_min = word == "min";
+                if !self.take('(') {
+                    return Err("`min` and `max` take two values in brackets");
+                }
+                let a = self.sum()?;
+                if !self.take(',') {
+                    return Err("`min` and `max` take two values in brackets");
+                }
+                let b = self.sum()?;
+                if !self.take(')') {
+                    return Err("a bracket is not closed");
+                }
+                Ok(if is_min { a.minimum(&b) } else { a.maximum(&b) })
+            }
+            _ => word.parse::<i64>().map(Dim::from).map_err(|_| "it is no integer and no symbol"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dim;
+
+    #[test]
+    fn wrong_texts_are_refused() {
+        for s in ["", "N+", "M", "N/0", "(N", "min(N)", "1 2", "99999999999999999999", "N N"] {
+            assert!(s.parse::<Dim>().is_err(), "{s}");
+        }
+        assert!("(".repeat(5000).parse::<Dim>().is_err());
+        assert_eq!(" N % 4 ".parse::<Dim>(), Ok(Dim::n().modulo(&4.into())));
+    }
+}

@@ -1,0 +1,230 @@
+//! Polynomials with integer coefficients over symbols, floor divisions, minima and maxima.
+
+use std::fmt;
+
+use super::{Dim, Symbol};
+
+/// A product with more terms saturates to `i64::MAX`, which no size may reach: a bound on the work that a
+/// hostile formula can ask for.
+const MAX_TERMS: usize = 1024;
+
+/// What a polynomial treats as an unknown.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Atom {
+    Symbol(Symbol),
+    Div(Dim, Dim),
+    Min(Dim, Dim),
+    Max(Dim, Dim),
+}
+
+/// A sum of terms; each is a sorted product of atoms (empty for the constant term) and its coefficient.
+/// Sorted by product, without zero coefficients: equal polynomials are equal values.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Poly {
+    terms: Vec<(Vec<Atom>, i64)>,
+}
+
+impl Poly {
+    pub(super) fn constant(c: i64) -> Self {
+        Self { terms: if c == 0 { Vec::new() } else { vec![(Vec::new(), c)] } }
+    }
+
+    pub(super) fn atom(atom: Atom) -> Self {
+        Self { terms: vec![(vec![atom], 1)] }
+    }
+
+    pub(super) fn terms(&self) -> &[(Vec<Atom>, i64)] {
+        &self.terms
+    }
+
+    pub(super) fn as_const(&self) -> Option<i64> {
+        match self.terms.as_slice() {
+            [] => Some(0),
+            [(m, c)] if m.is_empty() => Some(*c),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_atom(&self) -> Option<&Atom> {
+        match self.terms.as_slice() {
+            [(m, 1)] if m.len() == 1 => m.first(),
+            _ => None,
+        }
+    }
+
+    fn normalise(mut terms: Vec<(Vec<Atom>, i64)>) -> Self {
+        terms.sort_by(|a, b| a.0.cmp(&b.0));
+        terms.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = kept.1.saturating_add(next.1);
+            }
+            same
+        });
+        terms.retain(|t| t.1 != 0);
+        Self { terms }
+    }
+
+    /// `self + sign * other`.
+    pub(super) fn add(&self, other: &Self, sign: i64) -> Self {
+        let scaled = other.terms.iter().map(|(m, c)| (m.clone(), c.saturating_mul(sign)));
+        Self::normalise(self.terms.iter().cloned().chain(scaled).collect())
+    }
+
+    pub(super) fn mul(&self, other: &Self) -> Self {
+        if self.terms.len() * other.terms.len() > MAX_TERMS {
+            return Self::constant(i64::MAX);
+        }
+        let mut terms = Vec::with_capacity(self.terms.len() * other.terms.len());
+        for (ma, ca) in &self.terms {
+            for (mb, cb) in &other.terms {
+                let mut m: Vec<Atom> = ma.iter().chain(mb).cloned().collect();
+                m.sort();
+                terms.push((m, ca.saturating_mul(*cb)));
+            }
+        }
+        Self::normalise(terms)
+    }
+
+    /// `(q, r)` with `self = c*q + r` and every coefficient of `r` in `0..c`.
+    pub(super) fn div_rem_coefficients(&self, c: i64) -> (Self, Self) {
+        let part = |f: &dyn Fn(i64) -> i64| {
+            Self::normalise(self.terms.iter().map(|(m, k)| (m.clone(), f(*k))).collect())
+        };
+        (part(&|k| k.div_euclid(c)), part(&|k| k.rem_euclid(c)))
+    }
+
+    /// The quotient by a single term that divides every term.
+    pub(super) fn exact_div(&self, by: &Self) -> Option<Self> {
+        let [(divisor, c)] = by.terms.as_slice() else { return None };
+        let mut terms = Vec::with_capacity(self.terms.len());
+        for (m, k) in &self.terms {
+            if k.checked_rem(*c) != Some(0) {
+                return None;
+            }
+            let mut rest = m.clone();
+            for atom in divisor {
+                let at = rest.iter().position(|a| a == atom)?;
+                rest.remove(at);
+            }
+            terms.push((rest, k.checked_div(*c)?));
+        }
+        Some(Self::normalise(terms))
+    }
+
+    pub(super) fn eval(&self, value: &mut dyn FnMut(Symbol) -> i64) -> i64 {
+        let mut sum = 0i64;
+        for (m, c) in &self.terms {
+            let mut product = *c;
+            for atom in m {
+                product = product.saturating_mul(atom.eval(value));
+            }
+            sum = sum.saturating_add(product);
+        }
+        sum
+    }
+
+    pub(super) fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Dim) -> Dim {
+        let mut sum = Dim::ZERO;
+        for (m, c) in &self.terms {
+            let mut product = Dim::from(*c);
+            for atom in m {
+                product = product * atom.substitute(value);
+            }
+            sum = sum + product;
+        }
+        sum
+    }
+
+    pub(super) fn symbols(&self, f: &mut dyn FnMut(Symbol)) {
+        for atom in self.terms.iter().flat_map(|(m, _)| m) {
+            match atom {
+                Atom::Symbol(s) => f(*s),
+                Atom::Div(a, b) | Atom::Min(a, b) | Atom::Max(a, b) => {
+                    a.symbols(f);
+                    b.symbols(f);
+                }
+            }
+        }
+    }
+}
+
+impl Atom {
+    fn eval(&self, value: &mut dyn FnMut(Symbol) -> i64) -> i64 {
+        let mut at = |d: &Dim| d.with_poly(|p| p.eval(value));
+        match self {
+            Self::Symbol(s) => value(*s),
+            Self::Div(a, b) => {
+                Dim::from(at(a)).floor_div(&Dim::from(at(b))).as_const().unwrap_or(0)
+            }
+            Self::Min(a, b) => at(a).min(at(b)),
+            Self::Max(a, b) => at(a).max(at(b)),
+        }
+    }
+
+    fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Dim) -> Dim {
+        match self {
+            Self::Symbol(s) => value(*s),
+            Self::Div(a, b) => a.substitute(value).floor_div(&b.substitute(value)),
+            Self::Min(a, b) => a.substitute(value).minimum(&b.substitute(value)),
+            Self::Max(a, b) => a.substitute(value).maximum(&b.substitute(value)),
+        }
+    }
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Symbol(Symbol::BATCH) => f.write_str("N"),
+            Self::Symbol(Symbol(i)) => write!(f, "S{i}"),
+            Self::Div(a, b) => write!(f, "({}/{})", Factor(a), Factor(b)),
+            Self::Min(a, b) => write!(f, "min({a},{b})"),
+            Self::Max(a, b) => write!(f, "max({a},{b})"),
+        }
+    }
+}
+
+/// A dim inside a quotient: in brackets unless it is a number or one atom.
+struct Factor<'a>(&'a Dim);
+
+impl fmt::Display for Factor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = self.0.as_const().is_some_and(|c| c >= 0)
+            || self.0.with_poly(|p| p.as_atom().is_some());
+        if plain { write!(f, "{}", self.0) } else { write!(f, "({})", self.0) }
+    }
+}
+
+impl fmt::Display for Poly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (constant, products): (Vec<_>, Vec<_>) =
+            self.terms.iter().partition(|t| t.0.is_empty());
+        let single = self.terms.len() == 1;
+        for (i, (m, c)) in products.iter().chain(&constant).enumerate() {
+            match (*c < 0, i) {
+                (true, _) => f.write_str("-")?,
+                (false, 0) => {}
+                (false, _) => f.write_str("+")?,
+            }
+            let size = c.unsigned_abs();
+            if let [Atom::Div(a, b)] = m.as_slice()
+                && size == 1
+                && single
+                && *c > 0
+            {
+                write!(f, "{}/{}", Factor(a), Factor(b))?;
+                continue;
+            }
+            if size != 1 || m.is_empty() {
+                write!(f, "{size}")?;
+            }
+            for (j, atom) in m.iter().enumerate() {
+                if j > 0 || size != 1 {
+                    f.write_str("*")?;
+                }
+                write!(f, "{atom}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,23 @@
+//! The vocabulary every other layer speaks: element types, symbolic sizes, tensors, devices, splits, claims.
+//!
+//! A leaf of the crate: nothing here imports another module of fanwise.
+
+mod claim;
+mod device;
+mod dim;
+mod dtype;
+mod shape;
+mod split;
+mod target;
+mod tensor;
+mod tensor_type;
+
+pub use claim::{Claim, Code, Refusal, Shard};
+pub use device::{Device, DeviceKind, ParseDeviceError};
+pub use dim::{Dim, MAX_SIZE, ParseDimError, Symbol};
+pub use dtype::{DType, ParseDTypeError};
+pub use shape::Shape;
+pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
+pub use target::{KernelClass, Target};
+pub use tensor::{Element, Tensor, TensorError};
+pub use tensor_type::TensorType;

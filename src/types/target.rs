@@ -1,0 +1,93 @@
+//! What a target can do, as plain data.
+
+use std::fmt;
+
+/// The class of code that computes an operator; one kernel, with its variants, on each target that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum KernelClass {
+    /// One output element from the elements at the same (broadcast) place.
+    Elementwise,
+    /// Convolution of all channels of a group.
+    Conv,
+    /// Matrix product.
+    MatMul,
+    /// Window maximum or average.
+    Pool,
+    /// Reduction over axes.
+    Reduce,
+    /// Softmax and its kin along an axis.
+    Softmax,
+    /// Scale and shift by given statistics.
+    BatchNorm,
+    /// Data movement by position: transpose, slice, pad, concat, expand, gather.
+    Move,
+    /// Bytes unchanged under another shape.
+    View,
+    /// From one device's memory to another's.
+    Copy,
+    /// The reference evaluation of the operator.
+    Reference,
+}
+
+impl KernelClass {
+    /// The name used in programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Elementwise => "elementwise",
+            Self::Conv => "conv",
+            Self::MatMul => "matmul",
+            Self::Pool => "pool",
+            Self::Reduce => "reduce",
+            Self::Softmax => "softmax",
+            Self::BatchNorm => "batch_norm",
+            Self::Move => "move",
+            Self::View => "view",
+            Self::Copy => "copy",
+            Self::Reference => "reference",
+        }
+    }
+}
+
+impl fmt::Display for KernelClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A target's capability table: what lowering may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name, as in `--target`.
+    pub name: &'static str,
+    /// The kernel classes it has; an operator of another class runs by reference evaluation.
+    pub kernels: &'static [KernelClass],
+    /// The kernel classes that can end in a chain of elementwise operators.
+    pub epilogues: &'static [KernelClass],
+    /// Bytes to which every planned buffer is aligned, a power of two.
+    pub alignment: u32,
+}
+
+impl Target {
+    /// The CPU backend: N virtual devices on the host.
+    pub const CPU: Self = Self {
+        name: "cpu",
+        kernels: &[
+            KernelClass::Elementwise,
+            KernelClass::Conv,
+            KernelClass::MatMul,
+            KernelClass::Pool,
+            KernelClass::BatchNorm,
+            KernelClass::View,
+            KernelClass::Copy,
+            KernelClass::Reference,
+        ],
+        epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
+        alignment: 64,
+    };
+
+    /// True if the target computes this class by a kernel of its own.
+    pub fn has(&self, class: KernelClass) -> bool {
+        self.kernels.contains(&class)
+    }
+}

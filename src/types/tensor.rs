@@ -1,0 +1,283 @@
+use std::fmt;
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
+use smallvec::SmallVec;
+
+use super::{DType, Shape, TensorType};
+
+/// A Rust type that is the element of a tensor. `bool` elements are read and written as `u8`.
+pub trait Element: Pod + PartialEq + Send + Sync + fmt::Debug {
+    /// The element type it is.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
+}
+elements!(f64 => F64, f32 => F32, f16 => F16, bf16 => Bf16, i64 => I64, i32 => I32, i16 => I16, i8 => I8,
+    u64 => U64, u32 => U32, u16 => U16, u8 => U8);
+
+/// One cache line: the unit in which tensors own memory, so that every element type is aligned.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A tensor in host memory: row-major, contiguous, shared until it is written to.
+#[derive(Clone)]
+pub struct Tensor {
+    dtype: DType,
+    dims: SmallVec<[usize; 4]>,
+    lines: Arc<Vec<Line>>,
+    bytes: usize,
+}
+
+/// Why bytes or dims make no tensor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// More elements than can be counted or held.
+    #[error("a tensor {dtype}{dims:?} is too large")]
+    TooLarge {
+        /// Its element type.
+        dtype: DType,
+        /// Its sizes.
+        dims: Vec<usize>,
+    },
+    /// The data do not fill the shape.
+    #[error("{dtype}{dims:?} takes {expected} bytes, not {found}")]
+    Length {
+        /// The element type asked for.
+        dtype: DType,
+        /// The sizes asked for.
+        dims: Vec<usize>,
+        /// Bytes that the shape takes.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+}
+
+impl Tensor {
+    /// A tensor of zeros. Memory is taken as `dims` say: check sizes from a file before.
+    pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Self, TensorError> {
+        let too_large = || TensorError::TooLarge { dtype, dims: dims.to_vec() };
+        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let bytes = elements.and_then(|n| n.checked_mul(dtype.bytes())).ok_or_else(too_large)?;
+        let count = bytes.div_ceil(64);
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(count).map_err(|_| too_large())?;
+        lines.resize(count, Line::zeroed());
+        Ok(Self { dtype, dims: dims.into(), lines: Arc::new(lines), bytes })
+    }
+
+    /// The tensor with these elements, in row-major order.
+    pub fn new<T: Element>(dims: &[usize], data: &[T]) -> Result<Self, TensorError> {
+        Self::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(data))
+    }
+
+    /// The tensor with these elements in native byte order.
+    pub fn from_bytes(dtype: DType, dims: &[usize], data: &[u8]) -> Result<Self, TensorError> {
+        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let expected = elements
+            .and_then(|n| n.checked_mul(dtype.bytes()))
+            .ok_or_else(|| TensorError::TooLarge { dtype, dims: dims.to_vec() })?;
+        if expected != data.len() {
+            return Err(TensorError::Length {
+                dtype,
+                dims: dims.to_vec(),
+                expected,
+                found: data.len(),
+            });
+        }
+        let mut tensor = Self::zeros(dtype, dims)?;
+        tensor.bytes_mut().copy_from_slice(data);
+        Ok(tensor)
+    }
+
+    /// The tensor of rank 0 with this element.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        let mut line = Line::zeroed();
+        let bytes = bytemuck::bytes_of(&value);
+        line.0[..bytes.len()].copy_from_slice(bytes);
+        Self {
+            dtype: T::DTYPE,
+            dims: SmallVec::new(),
+            lines: Arc::new(vec![line]),
+            bytes: bytes.len(),
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The sizes of the axes, outermost first.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes / self.dtype.bytes()
+    }
+
+    /// True of a tensor without elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Its type, with constant sizes.
+    pub fn tensor_type(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: Shape::from(self.dims.as_slice()) }
+    }
+
+    /// The elements as bytes in native order.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(self.lines.as_slice())[..self.bytes]
+    }
+
+    /// The elements as bytes, to write to; copies first if they are shared.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.bytes;
+        &mut bytemuck::cast_slice_mut(Arc::make_mut(&mut self.lines).as_mut_slice())[..bytes]
+    }
+
+    /// The elements.
+    ///
+    /// # Panics
+    /// If `T` is not the element type (`u8` also reads `bool`): a bug in the caller.
+    pub fn as_slice<T: Element>(&self) -> &[T] {
+        self.assert_element::<T>();
+        bytemuck::cast_slice(self.bytes())
+    }
+
+    /// The elements, to write to; copies first if they are shared.
+    ///
+    /// # Panics
+    /// If `T` is not the element type (`u8` also writes `bool`): a bug in the caller.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        self.assert_element::<T>();
+        bytemuck::cast_slice_mut(self.bytes_mut())
+    }
+
+    fn assert_element<T: Element>(&self) {
+        let same = T::DTYPE == self.dtype || (T::DTYPE == DType::U8 && self.dtype == DType::Bool);
+        assert!(same, "a tensor of {} is not one of {}", self.dtype, T::DTYPE);
+    }
+
+    /// The same elements under another shape.
+    pub fn reshaped(mut self, dims: &[usize]) -> Result<Self, TensorError> {
+        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let expected =
+            elements.and_then(|n| n.checked_mul(self.dtype.bytes())).unwrap_or(usize::MAX);
+        if expected != self.bytes {
+            let (dtype, dims) = (self.dtype, dims.to_vec());
+            return Err(TensorError::Length { dtype, dims, expected, found: self.bytes });
+        }
+        self.dims = dims.into();
+        Ok(self)
+    }
+
+    /// The same bytes under another element type of the same width.
+    ///
+    /// # Panics
+    /// If the widths differ: a bug in the caller.
+    #[must_use]
+    pub fn reinterpreted(mut self, dtype: DType) -> Self {
+        assert_eq!(self.dtype.bytes(), dtype.bytes(), "{} and {dtype} differ in width", self.dtype);
+        self.dtype = dtype;
+        self
+    }
+
+    /// The elements as integers, where the element type is an integer or `bool`.
+    pub fn to_i64(&self) -> Option<Vec<i64>> {
+        macro_rules! widen {
+            ($t:ty) => {
+                self.as_slice::<$t>().iter().map(|x| i64::from(*x)).collect()
+            };
+        }
+        Some(match self.dtype {
+            DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => return None,
+            DType::I64 => self.as_slice::<i64>().to_vec(),
+            DType::I32 => widen!(i32),
+            DType::I16 => widen!(i16),
+            DType::I8 => widen!(i8),
+            DType::U64 => self.as_slice::<u64>().iter().map(|x| x.cast_signed()).collect(),
+            DType::U32 => widen!(u32),
+            DType::U16 => widen!(u16),
+            DType::U8 | DType::Bool => widen!(u8),
+        })
+    }
+
+    /// The elements as `f64`, rounded where an integer has more than 53 bits.
+    pub fn to_f64(&self) -> Vec<f64> {
+        macro_rules! widen {
+            ($t:ty) => {
+                self.as_slice::<$t>().iter().map(|x| f64::from(*x)).collect()
+            };
+        }
+        match self.dtype {
+            DType::F64 => self.as_slice::<f64>().to_vec(),
+            DType::F32 => widen!(f32),
+            DType::F16 => widen!(f16),
+            DType::Bf16 => widen!(bf16),
+            DType::I64 => self.as_slice::<i64>().iter().map(|x| *x as f64).collect(),
+            DType::I32 => widen!(i32),
+            DType::I16 => widen!(i16),
+            DType::I8 => widen!(i8),
+            DType::U64 => self.as_slice::<u64>().iter().map(|x| *x as f64).collect(),
+            DType::U32 => widen!(u32),
+            DType::U16 => widen!(u16),
+            DType::U8 | DType::Bool => widen!(u8),
+        }
+    }
+}
+
+impl PartialEq for Tensor {
+    /// Equality of types and of bits: a NaN equals itself, 0 differs from -0.
+    fn eq(&self, other: &Self) -> bool {
+        self.dtype == other.dtype && self.dims == other.dims && self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Tensor {}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.tensor_type())?;
+        let head: Vec<f64> = self.to_f64().into_iter().take(8).collect();
+        write!(f, " {head:?}{}", if self.len() > 8 { "…" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DType, Tensor, TensorError};
+
+    #[test]
+    fn elements_keep_their_bits_and_sharing_is_copied_on_write() {
+        let a = Tensor::new(&[2, 2], &[1.5f32, -0.0, f32::NAN, 4.0]).unwrap();
+        let mut b = a.clone();
+        assert_eq!(a, b);
+        b.as_mut_slice::<f32>()[1] = 0.0;
+        assert_ne!(a, b);
+        assert_eq!(a.as_slice::<f32>()[1].to_bits(), (-0.0f32).to_bits());
+        assert_eq!(b.reshaped(&[4]).unwrap().dims(), [4]);
+        assert_eq!(Tensor::scalar(7i64).to_i64(), Some(vec![7]));
+    }
+
+    #[test]
+    fn sizes_are_checked_before_memory_is_taken() {
+        let huge = Tensor::zeros(DType::F64, &[usize::MAX, 2]);
+        assert!(matches!(huge, Err(TensorError::TooLarge { .. })));
+        assert!(matches!(Tensor::new(&[3], &[1u8, 2]), Err(TensorError::Length { .. })));
+    }
+}

@@ -1,0 +1,2 @@
+//! Development tasks of fanwise.
+fn main() {}
