@@ -1,4 +1,5 @@
 //! fanwise
 
+pub mod ir;
 pub mod op;
 pub mod types;

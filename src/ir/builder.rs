@@ -1,0 +1,139 @@
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::{
+    ContentHash, Graph, GraphError, Origin, Param, ParamId, Place, Placement, Source, Value, Weights,
+};
+use crate::op::Op;
+use crate::types::{Device, Tensor, TensorType};
+
+/// Builds a graph value by value: names stay unique, parameters get their elements.
+///
+/// ```
+/// use fanwise::ir::Builder;
+/// use fanwise::op::{MatMul, Unary};
+/// use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
+///
+/// let mut b = Builder::new("net");
+/// let batch: Shape = [Dim::n(), 8.into()].into_iter().collect();
+/// let x = b.input("x", TensorType::new(DType::F32, batch));
+/// let w = b.param("w", Tensor::zeros(DType::F32, &[8, 3]).unwrap());
+/// let h = b.op("h", MatMul {}, &[x, w]).unwrap();
+/// let y = b.op("y", Unary::Relu, &[h]).unwrap();
+/// b.output("y", y);
+/// let (graph, weights) = b.finish();
+/// assert_eq!(graph.ty(y).to_string(), "f32[N,3]");
+/// assert_eq!(weights.len(), 1);
+/// ```
+pub struct Builder {
+    graph: Graph,
+    weights: Weights,
+    names: BTreeSet<Arc<str>>,
+    /// The next number to try for a name that is taken.
+    numbers: HashMap<Arc<str>, u32>,
+    params: HashMap<Arc<str>, Value>,
+    origin: Origin,
+    source: Arc<str>,
+}
+
+impl Builder {
+    /// A builder of an empty graph.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self {
+            graph: Graph::new(name),
+            weights: Weights::default(),
+            names: BTreeSet::new(),
+            numbers: HashMap::new(),
+            params: HashMap::new(),
+            origin: Origin::default(),
+            source: "".into(),
+        }
+    }
+
+    /// Sets the file (or `zoo:NAME`) that parameters added from now on come from.
+    pub fn set_source(&mut self, file: impl Into<Arc<str>>) {
+        self.source = file.into();
+    }
+
+    /// Sets the origin of the nodes added from now on.
+    pub fn set_origin(&mut self, origin: Origin) {
+        self.origin = origin;
+    }
+
+    /// The graph as far as it is built.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// A name that no value has yet: `wanted`, or `wanted` with a number.
+    pub fn fresh(&mut self, wanted: &str) -> Arc<str> {
+        let mut name: Arc<str> = wanted.into();
+        if !self.names.insert(name.clone()) {
+            let number = self.numbers.entry(name.clone()).or_insert(0);
+            while !self.names.insert(name.clone()) {
+                *number += 1;
+                name = format!("{wanted}_{number}").into();
+            }
+        }
+        name
+    }
+
+    /// Adds an input. Its name must be new; ask [`Builder::fresh`] where that is not known.
+    pub fn input(&mut self, name: &str, ty: TensorType) -> Value {
+        self.names.insert(name.into());
+        self.graph.add_input(name, ty)
+    }
+
+    /// Adds a parameter held by the host; a name that was added before gives the same value.
+    pub fn param(&mut self, name: &str, tensor: Tensor) -> Value {
+        let source = Source { file: self.source.clone(), key: name.into() };
+        self.param_from(name, source, tensor)
+    }
+
+    /// Adds a parameter that has another source than the builder's.
+    pub fn param_from(&mut self, name: &str, source: Source, tensor: Tensor) -> Value {
+        if let Some(value) = self.params.get(name) {
+            return *value;
+        }
+        let name: Arc<str> = name.into();
+        let id: ParamId = self.graph.add_param(Param {
+            name: name.clone(),
+            ty: tensor.tensor_type(),
+            source,
+            hash: ContentHash::of(&tensor),
+            placement: Placement::Shared(Device::HOST),
+        });
+        self.weights.insert(name.clone(), tensor);
+        let value = self.graph.add_param_node(id, Device::HOST);
+        self.params.insert(name, value);
+        value
+    }
+
+    /// Adds an operator with one result.
+    pub fn op(&mut self, name: &str, op: impl Into<Op>, operands: &[Value]) -> Result<Value, GraphError> {
+        let values = self.ops(&[name], op, operands)?;
+        Ok(values[0])
+    }
+
+    /// Adds an operator with a name for each of its results. Names that are taken get a number.
+    pub fn ops(
+        &mut self,
+        names: &[&str],
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<Vec<Value>, GraphError> {
+        let names: Vec<Arc<str>> = names.iter().map(|name| self.fresh(name)).collect();
+        let node = self.graph.add(op.into(), operands, &names, Place::HOST, self.origin.clone())?;
+        Ok((0u32..).zip(&names).map(|(output, _)| Value { node, output }).collect())
+    }
+
+    /// Adds an output.
+    pub fn output(&mut self, name: &str, value: Value) {
+        self.graph.add_output(name, value);
+    }
+
+    /// The graph and the elements of its parameters.
+    pub fn finish(self) -> (Graph, Weights) {
+        (self.graph, self.weights)
+    }
+}

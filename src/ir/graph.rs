@@ -1,0 +1,401 @@
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use petgraph::Direction::{Incoming, Outgoing};
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::visit::EdgeRef;
+use smallvec::{SmallVec, smallvec};
+
+use super::{Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Value};
+use crate::op::{Op, OpError, Operand};
+use crate::types::{Device, Split, TensorType};
+
+/// The place of a value among the operands of the node it flows to.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    slot: u32,
+    output: u32,
+}
+
+/// A graph of operators with named inputs, outputs and parameters.
+///
+/// It is changed only through its methods; the same sequence of changes gives the same graph. Iteration is in
+/// the order of ids or in topological order, never in that of a hash.
+#[derive(Clone)]
+pub struct Graph {
+    name: Arc<str>,
+    flow: StableDiGraph<Node, Edge>,
+    inputs: Vec<NodeId>,
+    outputs: Vec<Output>,
+    params: Vec<Param>,
+    split: Option<Split>,
+}
+
+/// A change that a graph does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// An operator does not suit its operands.
+    #[error("`{label}` ({op}): {error}")]
+    Op {
+        /// The node's label.
+        label: String,
+        /// The operator's name.
+        op: &'static str,
+        /// What is wrong.
+        error: OpError,
+    },
+    /// A node gives another number of results than it has names.
+    #[error("`{op}` has {results} results, not {names}")]
+    ResultCount {
+        /// The operator's name.
+        op: &'static str,
+        /// The results it has.
+        results: usize,
+        /// The names given.
+        names: usize,
+    },
+    /// A value would be replaced by one of another type.
+    #[error("{old} cannot be replaced by {new}")]
+    TypesDiffer {
+        /// The type of the value to replace.
+        old: TensorType,
+        /// The type of the value given instead.
+        new: TensorType,
+    },
+    /// The operands of a node form a cycle.
+    #[error("the values form a cycle")]
+    Cycle,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self {
+            name: name.into(),
+            flow: StableDiGraph::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            params: Vec::new(),
+            split: None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The split of the batch that its replicas follow, if it was replicated.
+    pub fn split(&self) -> Option<&Split> {
+        self.split.as_ref()
+    }
+
+    /// Sets the split that its replicas follow.
+    pub fn set_split(&mut self, split: Option<Split>) {
+        self.split = split;
+    }
+
+    /// The inputs, in order.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = Value> + '_ {
+        self.inputs.iter().map(|node| Value { node: *node, output: 0 })
+    }
+
+    /// The outputs, in order.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// The parameters, in order; a [`ParamId`] is a position.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// The parameter with this id.
+    ///
+    /// # Panics
+    /// If the id is of another graph.
+    pub fn param(&self, id: ParamId) -> &Param {
+        &self.params[id.0 as usize]
+    }
+
+    /// Makes room for as many more nodes and edges.
+    pub fn reserve(&mut self, nodes: usize, edges: usize) {
+        self.flow.reserve_nodes(nodes);
+        self.flow.reserve_edges(edges);
+    }
+
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.flow.node_count()
+    }
+
+    /// True if it has no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.flow.node_count() == 0
+    }
+
+    /// One more than the largest index of a node.
+    pub fn id_bound(&self) -> usize {
+        self.flow.node_indices().next_back().map_or(0, |i| i.index() + 1)
+    }
+
+    /// The node with this id.
+    ///
+    /// # Panics
+    /// If the node was removed or is of another graph.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.flow[index(id)]
+    }
+
+    /// The ids of all nodes, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.flow.node_indices().map(id)
+    }
+
+    /// The name, type and known elements of a value.
+    ///
+    /// # Panics
+    /// If the value is of another graph.
+    pub fn info(&self, value: Value) -> &ResultInfo {
+        &self.node(value.node).results[value.output as usize]
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, value: Value) -> &TensorType {
+        &self.info(value).ty
+    }
+
+    /// The operands of a node, in order.
+    pub fn operands(&self, node: NodeId) -> SmallVec<[Value; 4]> {
+        let edges = self.flow.edges_directed(index(node), Incoming);
+        let mut found: SmallVec<[(u32, Value); 4]> = edges
+            .map(|e| (e.weight().slot, Value { node: id(e.source()), output: e.weight().output }))
+            .collect();
+        found.sort_unstable_by_key(|(slot, _)| *slot);
+        found.into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// The nodes that take a result of this node as an operand: the user, the operand's position there, and
+    /// which result it is; by user and position.
+    pub fn users(&self, node: NodeId) -> SmallVec<[(NodeId, usize, u32); 4]> {
+        let edges = self.flow.edges_directed(index(node), Outgoing);
+        let mut users: SmallVec<[(NodeId, usize, u32); 4]> =
+            edges.map(|e| (id(e.target()), e.weight().slot as usize, e.weight().output)).collect();
+        users.sort_unstable();
+        users
+    }
+
+    /// True if a node takes the value as an operand, or it is an output.
+    pub fn is_used(&self, value: Value) -> bool {
+        let mut edges = self.flow.edges_directed(index(value.node), Outgoing);
+        edges.any(|e| e.weight().output == value.output) || self.outputs.iter().any(|o| o.value == value)
+    }
+
+    /// The nodes in topological order, those that are ready at the same time in the order of their ids.
+    pub fn order(&self) -> Result<Vec<NodeId>, GraphError> {
+        let ids: Vec<NodeId> = self.ids().collect();
+        let ascending = |n: &NodeId| self.flow.neighbors_directed(index(*n), Incoming).all(|p| p < index(*n));
+        if ids.iter().all(ascending) {
+            return Ok(ids);
+        }
+        let mut waiting = vec![0usize; self.id_bound()];
+        let mut ready = BinaryHeap::new();
+        for n in &ids {
+            let degree = self.flow.edges_directed(index(*n), Incoming).count();
+            waiting[n.index()] = degree;
+            if degree == 0 {
+                ready.push(Reverse(*n));
+            }
+        }
+        let mut order = Vec::with_capacity(ids.len());
+        while let Some(Reverse(n)) = ready.pop() {
+            order.push(n);
+            for edge in self.flow.edges_directed(index(n), Outgoing) {
+                let left = &mut waiting[edge.target().index()];
+                *left -= 1;
+                if *left == 0 {
+                    ready.push(Reverse(id(edge.target())));
+                }
+            }
+        }
+        if order.len() == ids.len() { Ok(order) } else { Err(GraphError::Cycle) }
+    }
+
+    /// Adds an input on the host. Inputs keep the order in which they are added.
+    pub fn add_input(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
+        let results = smallvec![ResultInfo { name: name.into(), ty, ints: None }];
+        let node = Node { kind: NodeKind::Input, results, place: Place::HOST, origin: Origin::default() };
+        let id = id(self.flow.add_node(node));
+        self.inputs.push(id);
+        Value { node: id, output: 0 }
+    }
+
+    /// Adds an output. Outputs keep the order in which they are added.
+    pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
+        self.outputs.push(Output { name: name.into(), value });
+    }
+
+    /// Declares a parameter; [`Graph::add_param_node`] makes it a value.
+    pub fn add_param(&mut self, param: Param) -> ParamId {
+        self.params.push(param);
+        ParamId(u32::try_from(self.params.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Sets which devices hold a parameter.
+    pub fn set_placement(&mut self, id: ParamId, placement: Placement) {
+        self.params[id.0 as usize].placement = placement;
+    }
+
+    /// Adds the parameter as `device` holds it.
+    pub fn add_param_node(&mut self, param: ParamId, device: Device) -> Value {
+        let Param { name, ty, .. } = self.param(param);
+        let results = smallvec![ResultInfo { name: name.clone(), ty: ty.clone(), ints: None }];
+        let place = Place { device, replica: None };
+        let node = Node { kind: NodeKind::Param(param), results, place, origin: Origin::default() };
+        Value { node: id(self.flow.add_node(node)), output: 0 }
+    }
+
+    /// Adds an operator with a name for each of its results; their types are inferred.
+    pub fn add(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        names: &[Arc<str>],
+        place: Place,
+        origin: Origin,
+    ) -> Result<NodeId, GraphError> {
+        let inferred = {
+            let inputs: SmallVec<[Operand<'_>; 4]> = operands
+                .iter()
+                .map(|v| self.info(*v))
+                .map(|info| Operand { ty: &info.ty, ints: info.ints.as_deref() })
+                .collect();
+            op.infer(&inputs)
+        };
+        let inferred = inferred.map_err(|error| {
+            let label = origin.0.as_ref().or(names.first()).map_or_else(String::new, ToString::to_string);
+            GraphError::Op { label, op: op.name(), error }
+        })?;
+        if inferred.len() != names.len() {
+            let (results, names) = (inferred.len(), names.len());
+            return Err(GraphError::ResultCount { op: op.name(), results, names });
+        }
+        let results = inferred.into_iter().zip(names);
+        let results =
+            results.map(|(r, name)| ResultInfo { name: name.clone(), ty: r.ty, ints: r.ints }).collect();
+        let node = self.flow.add_node(Node { kind: NodeKind::Op(op), results, place, origin });
+        for (slot, value) in (0u32..).zip(operands) {
+            self.flow.add_edge(index(value.node), node, Edge { slot, output: value.output });
+        }
+        Ok(id(node))
+    }
+
+    /// Makes every user of `old`, and every output that is `old`, take `new` instead.
+    pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
+        if self.ty(old) != self.ty(new) {
+            let (old, new) = (self.ty(old).clone(), self.ty(new).clone());
+            return Err(GraphError::TypesDiffer { old, new });
+        }
+        let edges: Vec<_> = self
+            .flow
+            .edges_directed(index(old.node), Outgoing)
+            .filter(|e| e.weight().output == old.output)
+            .map(|e| (e.id(), e.target(), e.weight().slot))
+            .collect();
+        for (edge, user, slot) in edges {
+            self.flow.remove_edge(edge);
+            self.flow.add_edge(index(new.node), user, Edge { slot, output: new.output });
+        }
+        for output in &mut self.outputs {
+            if output.value == old {
+                output.value = new;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the operators and parameter nodes that no output depends on, and the parameters left without a
+    /// node; inputs stay. Returns how many nodes were removed.
+    pub fn remove_unused(&mut self) -> usize {
+        let mut live = vec![false; self.id_bound()];
+        let mut stack: Vec<NodeId> = self.outputs.iter().map(|o| o.value.node).collect();
+        stack.extend(&self.inputs);
+        while let Some(n) = stack.pop() {
+            if !std::mem::replace(&mut live[n.index()], true) {
+                stack.extend(self.flow.neighbors_directed(index(n), Incoming).map(id));
+            }
+        }
+        let before = self.len();
+        self.flow.retain_nodes(|_, i| live[i.index()]);
+        self.remove_unused_params();
+        before - self.len()
+    }
+
+    fn remove_unused_params(&mut self) {
+        let mut used = vec![false; self.params.len()];
+        for node in self.flow.node_weights() {
+            if let NodeKind::Param(id) = node.kind {
+                used[id.0 as usize] = true;
+            }
+        }
+        let mut renamed = vec![0u32; used.len()];
+        let mut next = 0;
+        for (slot, used) in renamed.iter_mut().zip(&used) {
+            *slot = next;
+            next += u32::from(*used);
+        }
+        let mut used = used.into_iter();
+        self.params.retain(|_| used.next().unwrap_or(false));
+        for node in self.flow.node_weights_mut() {
+            if let NodeKind::Param(id) = &mut node.kind {
+                id.0 = renamed[id.0 as usize];
+            }
+        }
+    }
+}
+
+fn index(id: NodeId) -> NodeIndex {
+    NodeIndex::new(id.index())
+}
+
+fn id(index: NodeIndex) -> NodeId {
+    NodeId(u32::try_from(index.index()).unwrap_or(u32::MAX))
+}
+
+impl PartialEq for Graph {
+    /// Equality of everything that is printed: ids may differ, the order of nodes may not.
+    fn eq(&self, other: &Self) -> bool {
+        let (Ok(left), Ok(right)) = (self.order(), other.order()) else { return false };
+        let header = self.name == other.name
+            && self.params == other.params
+            && self.split == other.split
+            && self.inputs.len() == other.inputs.len()
+            && self.outputs.len() == other.outputs.len();
+        // Inputs and parameters are named wherever they are used, so only the order of operators counts.
+        let is_op = |g: &Self, n: &NodeId| g.node(*n).op().is_some();
+        let left: Vec<NodeId> = left.into_iter().filter(|n| is_op(self, n)).collect();
+        let right: Vec<NodeId> = right.into_iter().filter(|n| is_op(other, n)).collect();
+        let same = |a: Value, b: Value| {
+            let (na, nb) = (self.node(a.node), other.node(b.node));
+            a.output == b.output && na.kind == nb.kind && na.place == nb.place && self.info(a) == other.info(b)
+        };
+        header
+            && left.len() == right.len()
+            && self.inputs().zip(other.inputs()).all(|(a, b)| same(a, b))
+            && self.outputs.iter().zip(&other.outputs).all(|(a, b)| a.name == b.name && same(a.value, b.value))
+            && left.iter().zip(&right).all(|(a, b)| {
+                let (oa, ob) = (self.operands(*a), other.operands(*b));
+                self.node(*a) == other.node(*b)
+                    && oa.len() == ob.len()
+                    && oa.iter().zip(&ob).all(|(x, y)| same(*x, *y))
+            })
+    }
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "graph {} of {} nodes", self.name, self.len())
+    }
+}

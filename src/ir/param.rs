@@ -1,0 +1,118 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::types::{Device, Tensor, TensorType};
+
+/// A parameter of a graph, by its position in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId(pub u32);
+
+/// The first eight bytes of the BLAKE3 hash of a parameter's type and elements (little-endian).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContentHash(pub [u8; 8]);
+
+impl ContentHash {
+    /// The hash of a tensor.
+    pub fn of(tensor: &Tensor) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(tensor.tensor_type().to_string().as_bytes());
+        hasher.update_rayon(tensor.bytes());
+        let mut first = [0; 8];
+        first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        Self(first)
+    }
+}
+
+impl fmt::Display for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for ContentHash {
+    type Err = ();
+
+    /// Reads sixteen hexadecimal digits.
+    fn from_str(s: &str) -> Result<Self, ()> {
+        let digits = s.len() == 16 && s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let value = u64::from_str_radix(s, 16).ok().filter(|_| digits).ok_or(())?;
+        Ok(Self(value.to_be_bytes()))
+    }
+}
+
+/// Where the elements of a parameter come from: a file (or `zoo:NAME`) and the name of a tensor in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Source {
+    /// The path of the file as it was given, or `zoo:NAME`.
+    pub file: Arc<str>,
+    /// The tensor's name there.
+    pub key: Arc<str>,
+}
+
+/// Which devices hold a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// One device does; others copy it from there in each run.
+    Shared(Device),
+    /// Every device of the graph's split does.
+    Mirrored,
+}
+
+/// A parameter: its elements stay outside the graph, named by source and content.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Its name, unique among the parameters.
+    pub name: Arc<str>,
+    /// Its type; the sizes are constants.
+    pub ty: TensorType,
+    /// Where its elements come from.
+    pub source: Source,
+    /// What they are.
+    pub hash: ContentHash,
+    /// Which devices hold it.
+    pub placement: Placement,
+}
+
+/// The elements of a graph's parameters, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights(BTreeMap<Arc<str>, Tensor>);
+
+impl Weights {
+    /// The elements of the parameter `name`.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.0.get(name)
+    }
+
+    /// Sets the elements of a parameter; returns those it had.
+    pub fn insert(&mut self, name: impl Into<Arc<str>>, tensor: Tensor) -> Option<Tensor> {
+        self.0.insert(name.into(), tensor)
+    }
+
+    /// Forgets the parameters for which `keep` is false.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str) -> bool) {
+        self.0.retain(|name, _| keep(name));
+    }
+
+    /// All parameters, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Tensor)> {
+        self.0.iter()
+    }
+
+    /// The number of parameters.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
