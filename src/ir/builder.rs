@@ -2,7 +2,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{
-    ContentHash, Graph, GraphError, Origin, Param, ParamId, Place, Placement, Source, Value, Weights,
+    ContentHash, Graph, GraphError, Origin, Param, ParamId, Place, Placement, Source, Value,
+    Weights,
 };
 use crate::op::Op;
 use crate::types::{Device, Tensor, TensorType};
@@ -110,7 +111,12 @@ impl Builder {
     }
 
     /// Adds an operator with one result.
-    pub fn op(&mut self, name: &str, op: impl Into<Op>, operands: &[Value]) -> Result<Value, GraphError> {
+    pub fn op(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<Value, GraphError> {
         let values = self.ops(&[name], op, operands)?;
         Ok(values[0])
     }

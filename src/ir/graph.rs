@@ -7,7 +7,9 @@ use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Value};
+use super::{
+    Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Value,
+};
 use crate::op::{Op, OpError, Operand};
 use crate::types::{Device, Split, TensorType};
 
@@ -190,13 +192,15 @@ impl Graph {
     /// True if a node takes the value as an operand, or it is an output.
     pub fn is_used(&self, value: Value) -> bool {
         let mut edges = self.flow.edges_directed(index(value.node), Outgoing);
-        edges.any(|e| e.weight().output == value.output) || self.outputs.iter().any(|o| o.value == value)
+        edges.any(|e| e.weight().output == value.output)
+            || self.outputs.iter().any(|o| o.value == value)
     }
 
     /// The nodes in topological order, those that are ready at the same time in the order of their ids.
     pub fn order(&self) -> Result<Vec<NodeId>, GraphError> {
         let ids: Vec<NodeId> = self.ids().collect();
-        let ascending = |n: &NodeId| self.flow.neighbors_directed(index(*n), Incoming).all(|p| p < index(*n));
+        let ascending =
+            |n: &NodeId| self.flow.neighbors_directed(index(*n), Incoming).all(|p| p < index(*n));
         if ids.iter().all(ascending) {
             return Ok(ids);
         }
@@ -226,7 +230,8 @@ impl Graph {
     /// Adds an input on the host. Inputs keep the order in which they are added.
     pub fn add_input(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
         let results = smallvec![ResultInfo { name: name.into(), ty, ints: None }];
-        let node = Node { kind: NodeKind::Input, results, place: Place::HOST, origin: Origin::default() };
+        let node =
+            Node { kind: NodeKind::Input, results, place: Place::HOST, origin: Origin::default() };
         let id = id(self.flow.add_node(node));
         self.inputs.push(id);
         Value { node: id, output: 0 }
@@ -275,7 +280,8 @@ impl Graph {
             op.infer(&inputs)
         };
         let inferred = inferred.map_err(|error| {
-            let label = origin.0.as_ref().or(names.first()).map_or_else(String::new, ToString::to_string);
+            let label =
+                origin.0.as_ref().or(names.first()).map_or_else(String::new, ToString::to_string);
             GraphError::Op { label, op: op.name(), error }
         })?;
         if inferred.len() != names.len() {
@@ -283,8 +289,9 @@ impl Graph {
             return Err(GraphError::ResultCount { op: op.name(), results, names });
         }
         let results = inferred.into_iter().zip(names);
-        let results =
-            results.map(|(r, name)| ResultInfo { name: name.clone(), ty: r.ty, ints: r.ints }).collect();
+        let results = results
+            .map(|(r, name)| ResultInfo { name: name.clone(), ty: r.ty, ints: r.ints })
+            .collect();
         let node = self.flow.add_node(Node { kind: NodeKind::Op(op), results, place, origin });
         for (slot, value) in (0u32..).zip(operands) {
             self.flow.add_edge(index(value.node), node, Edge { slot, output: value.output });
@@ -379,12 +386,19 @@ impl PartialEq for Graph {
         let right: Vec<NodeId> = right.into_iter().filter(|n| is_op(other, n)).collect();
         let same = |a: Value, b: Value| {
             let (na, nb) = (self.node(a.node), other.node(b.node));
-            a.output == b.output && na.kind == nb.kind && na.place == nb.place && self.info(a) == other.info(b)
+            a.output == b.output
+                && na.kind == nb.kind
+                && na.place == nb.place
+                && self.info(a) == other.info(b)
         };
         header
             && left.len() == right.len()
             && self.inputs().zip(other.inputs()).all(|(a, b)| same(a, b))
-            && self.outputs.iter().zip(&other.outputs).all(|(a, b)| a.name == b.name && same(a.value, b.value))
+            && self
+                .outputs
+                .iter()
+                .zip(&other.outputs)
+                .all(|(a, b)| a.name == b.name && same(a.value, b.value))
             && left.iter().zip(&right).all(|(a, b)| {
                 let (oa, ob) = (self.operands(*a), other.operands(*b));
                 self.node(*a) == other.node(*b)
