@@ -106,6 +106,17 @@ pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a Shape> + Clone) -> Result<
     Ok(out)
 }
 
+/// Fails unless every size that the attribute `attr` gives is at least 0 for every `N`.
+pub fn sizes(attr: &'static str, sizes: &[Dim]) -> Result<(), OpError> {
+    match sizes.iter().find(|d| !d.is_nonnegative()) {
+        None => Ok(()),
+        Some(d) => {
+            let reason = format!("{d} is not a size for every N");
+            Err(OpError::Attribute { attr, reason })
+        }
+    }
+}
+
 /// The one result, if its size is possible.
 pub fn result(ty: TensorType) -> Result<Results, OpError> {
     results([ty])

@@ -25,6 +25,7 @@ ops! {
     unary::Unary,
     concat::Concat,
     slice::Slice,
+    reshape::Reshape,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Claims, SplitOperand};
-use crate::types::{Claim, Code, Refusal, Shard};
+use crate::types::{Claim, Code, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
 pub fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal {
@@ -65,5 +65,56 @@ pub fn whole(
     match operands.get(i).map(|x| x.claim) {
         Some(Claim::Shard(_)) => Err(refuse(code, i, reason)),
         _ => Ok(()),
+    }
+}
+
+/// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner` entries.
+/// `None` where no size depends on `N`; refused where sizes depend on it in another way.
+pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refusal> {
+    let mut sizes = ty.shape.iter().enumerate().filter(|(_, d)| d.depends_on_batch());
+    let Some((axis, size)) = sizes.next() else { return Ok(None) };
+    let inner = size.exact_div(&Dim::n()).and_then(|d| u64::try_from(d.as_const()?).ok());
+    match inner {
+        Some(inner) if inner > 0 && sizes.next().is_none() => Ok(Some(Shard { axis, inner })),
+        _ => {
+            let reason =
+                format!("gives {ty}, whose sizes depend on the batch beyond one axis of rows");
+            Err(refuse(Code::BakedBatch, operand, reason))
+        }
+    }
+}
+
+/// Whole results on every replica, from operands that are whole there; refused where the size of a
+/// result depends on the batch.
+pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
+    match results.iter().find(|ty| ty.shape.iter().any(Dim::depends_on_batch)) {
+        None => Ok(invariant(results.len())),
+        Some(ty) => {
+            let reason = format!("gives {ty} from values that are whole on every replica");
+            Err(refuse(Code::BakedBatch, 0, reason))
+        }
+    }
+}
+
+/// The rule of an operator that keeps the row-major order of all elements and gives them another shape.
+///
+/// Read as digits of the position of an element, the sizes before the batch axis of the operand and those
+/// before the batch axis of the result have equal products, so the batch is the same digit in both; the
+/// sizes behind it regroup freely, into the batch axis as its inner entries or out of it.
+pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+    let ([x], [y]) = (operands, results) else { return whole_results(results) };
+    let Some(from) = x.claim.shard() else { return whole_results(results) };
+    let Some(to) = batch_axis(y, 0)? else {
+        let reason = format!("gives a fixed size to the rows of {}", x.ty);
+        return Err(refuse(Code::BakedBatch, 0, reason));
+    };
+    let before = |ty: &TensorType, axis: usize| {
+        ty.shape.iter().take(axis).fold(Dim::ONE, |product, d| product * d.clone())
+    };
+    if before(x.ty, from.axis) == before(y, to.axis) {
+        Ok(smallvec![Claim::Shard(to)])
+    } else {
+        let reason = format!("moves elements between samples, from {} to {y}", x.ty);
+        Err(refuse(Code::Reorders, 0, reason))
     }
 }

@@ -1,0 +1,239 @@
+//! The same elements, in the same order, under another shape.
+
+use super::declare::op;
+use super::infer::{one, result_with_ints, sizes};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+
+op! {
+    /// The elements of its operand in row-major order under `shape`, which has as many for every `N`.
+    pub struct Reshape = "reshape" {
+        /// The sizes of the result.
+        pub shape: Vec<Dim>,
+    }
+}
+
+impl Reshape {
+    /// The shape that `target` asks for in the manner of ONNX: one -1 stands for the size that keeps the number
+    /// of elements; a 0 stands for the size of `input` at the same place, or for itself where `allow_zero`.
+    ///
+    /// # Errors
+    /// If an entry is below -1, -1 stands twice (or beside a 0 under `allow_zero`), a 0 has no counterpart in
+    /// `input`, or the number of elements is not provably a multiple of the sizes given.
+    pub fn resolve(input: &Shape, target: &[Dim], allow_zero: bool) -> Result<Shape, OpError> {
+        let wrong = |reason: String| OpError::Attribute { attr: "shape", reason };
+        let mut shape = Shape::scalar();
+        let mut free = None;
+        for (i, d) in target.iter().enumerate() {
+            shape.push(match d.as_const() {
+                Some(0) if !allow_zero => match input.get(i) {
+                    Some(size) => size.clone(),
+                    None => return Err(wrong(format!("entry {i} is 0 and {input} has no axis {i}"))),
+                },
+                Some(-1) if free.replace(i).is_some() => {
+                    return Err(wrong("-1 stands for more than one size".to_owned()));
+                }
+                Some(-1) => Dim::ONE,
+                Some(c) if c < 0 => return Err(wrong(format!("entry {i} is {c}"))),
+                _ => d.clone(),
+            });
+        }
+        if let Some(at) = free {
+            let (all, given) = (input.elements(), shape.elements());
+            shape[at] = all.exact_div(&given).ok_or_else(|| {
+                wrong(format!("no size at entry {at} gives {input} as {}", Shape::from(target)))
+            })?;
+        }
+        Ok(shape)
+    }
+}
+
+impl OpDef for Reshape {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let shape = Shape::from(self.shape.as_slice());
+        let (from, to) = (x.ty.shape.elements(), shape.elements());
+        if from != to {
+            let reason = format!("{shape} has {to} elements, {} has {from}", x.ty);
+            return Err(OpError::Attribute { attr: "shape", reason });
+        }
+        // One size that depends on N among positive ones is the quotient of two numbers that are not negative.
+        let symbolic = shape.iter().filter(|d| !d.is_const()).count();
+        let positive = shape.iter().filter_map(Dim::as_const).all(|c| c > 0);
+        if symbolic > 1 || !positive {
+            sizes("shape", &shape)?;
+        }
+        result_with_ints(
+            TensorType::new(x.ty.dtype, shape),
+            x.ints.map(|ints| ints.iter().cloned().collect()),
+        )
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::regroup(operands, results)
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let shape = Shape::from(self.shape.as_slice());
+        let dims =
+            shape.as_const().ok_or_else(|| OpError::NotConstant(format!("the shape {shape}")))?;
+        Ok(vec![(*x).clone().reshaped(&dims)?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::View
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, random, rng};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::Reshape;
+    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+
+    fn n(k: i64) -> Dim {
+        Dim::n() * k
+    }
+
+    fn reshape(shape: &[Dim]) -> Op {
+        Reshape { shape: shape.to_vec() }.into()
+    }
+
+    #[test]
+    fn values_and_known_elements() {
+        let x = Tensor::new(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
+        let y = testing::eval(&reshape(&[3.into(), 1.into(), 2.into()]), &[&x]);
+        assert_eq!((y[0].dims(), y[0].as_slice::<i64>()), ([3, 1, 2].as_slice(), [1, 2, 3, 4, 5, 6].as_slice()));
+        let empty = Tensor::new::<f32>(&[0, 4], &[]).unwrap();
+        assert_eq!(testing::eval(&reshape(&[2.into(), 0.into()]), &[&empty])[0].dims(), [2, 0]);
+        let ty = TensorType::new(DType::I64, [1]);
+        let ints = [Dim::n()];
+        let y = reshape(&[]).infer(&[Operand { ty: &ty, ints: Some(&ints) }]).unwrap();
+        assert_eq!(y[0].ints.as_deref(), Some(ints.as_slice()));
+    }
+
+    #[test]
+    fn counts_are_equal_for_every_batch() {
+        let infer = |from: &[Dim], to: &[Dim]| {
+            let ty = TensorType::new(DType::F32, Shape::from(from));
+            Reshape { shape: to.to_vec() }.infer(&[Operand { ty: &ty, ints: None }])
+        };
+        assert!(infer(&[n(1), 8.into()], &[n(4), 2.into()]).is_ok());
+        for to in [
+            vec![n(1), 4.into()],
+            vec![10.into(), 8.into()],
+            vec![(-1).into(), (n(1) * -8)],
+            vec![n(1).floor_div(&2.into()), 16.into()],
+            vec![i64::MAX.into(), n(8)],
+        ] {
+            assert!(matches!(infer(&[n(1), 8.into()], &to), Err(OpError::Attribute { .. })), "{to:?}");
+        }
+        assert!(infer(&[0.into()], &[0.into(), n(-1)]).is_err());
+    }
+
+    #[test]
+    fn onnx_targets() {
+        let input: Shape = [n(1), 4.into(), 8.into()].into_iter().collect();
+        let get = |target: &[Dim], allow_zero| {
+            Reshape::resolve(&input, target, allow_zero).map(|s| s.to_string()).ok()
+        };
+        assert_eq!(get(&[0.into(), (-1).into()], false), Some("[N,32]".to_owned()));
+        assert_eq!(get(&[(-1).into(), 8.into()], false), Some("[4*N,8]".to_owned()));
+        assert_eq!(get(&[n(1), (-1).into(), 2.into()], false), Some("[N,16,2]".to_owned()));
+        assert_eq!(get(&[0.into(), 0.into(), 0.into()], false), Some("[N,4,8]".to_owned()));
+        assert_eq!(get(&[(-1).into()], false), Some("[32*N]".to_owned()));
+        for target in [[-1i64, -1].as_slice(), &[-2], &[1, 1, 1, 0], &[3, -1]] {
+            let target: Vec<Dim> = target.iter().map(|d| Dim::from(*d)).collect();
+            assert_eq!(get(&target, false), None, "{target:?}");
+        }
+        assert_eq!(get(&[0.into(), (-1).into()], true), None);
+        assert_eq!(get(&[0.into(), 5.into()], true), Some("[0,5]".to_owned()));
+    }
+
+    #[test]
+    fn the_batch_digit_moves_and_absorbs() {
+        let f = |dims: &[usize]| random(&mut rng(1), DType::F32, dims);
+        let shard = |axis, inner| Claim::Shard(Shard { axis, inner });
+        let (x, rows) = (f(&[6, 4, 8]), Claim::rows(0));
+        assert_eq!(check_split(&reshape(&[n(4), 8.into()]), &[(&x, rows)], 6), Ok(vec![shard(0, 4)]));
+        let folded = f(&[24, 8]);
+        let back = reshape(&[n(1), 4.into(), 8.into()]);
+        assert_eq!(check_split(&back, &[(&folded, shard(0, 4))], 6), Ok(vec![rows]));
+        let lead = f(&[1, 6, 8]);
+        assert_eq!(check_split(&reshape(&[n(1), 8.into()]), &[(&lead, Claim::rows(1))], 6), Ok(vec![rows]));
+        let mixed = reshape(&[4.into(), n(1), 8.into()]);
+        assert_eq!(check_split(&mixed, &[(&x, rows)], 6), Err("R0108".to_owned()));
+        let inside = f(&[2, 6, 3]);
+        assert_eq!(check_split(&reshape(&[n(2), 3.into()]), &[(&inside, Claim::rows(1))], 6), Err("R0108".to_owned()));
+        let empty = f(&[6, 0]);
+        assert_eq!(check_split(&reshape(&[0.into(), 5.into()]), &[(&empty, rows)], 6), Err("R0110".to_owned()));
+        let nothing = f(&[0, 5]);
+        assert_eq!(check_split(&reshape(&[n(1), 0.into()]), &[(&nothing, Claim::Invariant)], 6), Err("R0110".to_owned()));
+    }
+
+    /// Sizes that group some of `digits` together, ones put between; where the digit `batch` is, and
+    /// whether it leads its axis.
+    fn grouped(rng: &mut impl Rng, digits: &[usize], batch: usize) -> (Vec<usize>, Shard, bool) {
+        let (mut dims, mut shard, mut leads, mut open) = (vec![], Shard { axis: 0, inner: 1 }, true, false);
+        for (i, d) in digits.iter().enumerate() {
+            while rng.random_ratio(1, 8) {
+                dims.push(1);
+                open = false;
+            }
+            if !open {
+                dims.push(1);
+            }
+            let axis = dims.len() - 1;
+            if i == batch {
+                leads = dims[axis] == 1;
+                shard = Shard { axis, inner: 1 };
+            } else if i > batch && shard.axis == axis {
+                shard.inner *= *d as u64;
+            }
+            dims[axis] *= d;
+            open = rng.random_bool(0.5);
+        }
+        (dims, shard, leads)
+    }
+
+    #[test]
+    fn random_groupings_pass_where_the_batch_leads_its_axis() {
+        let mut rng = rng(7);
+        let mut passed = 0;
+        for _ in 0..400 {
+            let mut digits: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(1..4)).collect();
+            let (batch, rows) = (rng.random_range(0..digits.len()), rng.random_range(1..8));
+            digits[batch] = rows;
+            let (from, shard, leads) = grouped(&mut rng, &digits, batch);
+            let (to, out, stays) = grouped(&mut rng, &digits, batch);
+            if !leads {
+                continue;
+            }
+            let mut shape: Vec<Dim> = Shape::from(to.as_slice()).to_vec();
+            shape[out.axis] = n((to[out.axis] / rows) as i64);
+            let x = random(&mut rng, DType::F32, &from);
+            let got = check_split(&reshape(&shape), &[(&x, Claim::Shard(shard))], rows);
+            if stays {
+                assert_eq!(got, Ok(vec![Claim::Shard(out)]), "{from:?} {shard:?} to {shape:?}");
+                passed += 1;
+            } else {
+                assert_eq!(got, Err("R0108".to_owned()), "{from:?} {shard:?} to {shape:?}");
+            }
+        }
+        assert!(passed > 100);
+    }
+}
