@@ -26,6 +26,12 @@ ops! {
     concat::Concat,
     slice::Slice,
     reshape::Reshape,
+    copy::CopyOp,
+    identity::Identity,
+    dropout::Dropout,
+    first::First,
+    dims::Dims,
+    constant::Constant,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

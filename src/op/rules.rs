@@ -15,6 +15,11 @@ pub fn invariant(count: usize) -> Claims {
     SmallVec::from_elem(Claim::Invariant, count)
 }
 
+/// `count` results, each with the claim of the one operand.
+pub fn same(operands: &[SplitOperand<'_>], count: usize) -> Claims {
+    SmallVec::from_elem(operands.first().map_or(Claim::Invariant, |x| x.claim), count)
+}
+
 /// The split operand with the lowest position, if one is split.
 pub fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard)> {
     operands.iter().enumerate().find_map(|(i, x)| x.claim.shard().map(|s| (i, s)))

@@ -1,0 +1,64 @@
+//! A tensor that is written in the graph.
+
+use super::declare::op;
+use super::infer::{MAX_INTS, count, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The tensor `value`.
+    pub struct Constant = "constant" {
+        /// The result.
+        pub value: Tensor,
+    }
+}
+
+impl OpDef for Constant {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 0, 0, "0")?;
+        let value = &self.value;
+        let ints = if value.len() <= MAX_INTS { value.to_i64() } else { None };
+        // An unsigned number above the range of i64 has no known value.
+        let ints = ints.filter(|ints| value.dtype() != DType::U64 || ints.iter().all(|i| *i >= 0));
+        let ints = ints.map(|ints| ints.into_iter().map(Dim::from).collect());
+        result_with_ints(value.tensor_type(), ints)
+    }
+
+    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+        Ok(rules::invariant(results.len()))
+    }
+
+    fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        Ok(vec![self.value.clone()])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it takes no operand")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::OpDef;
+    use super::super::testing::{self, check_split, random, rng};
+    use super::Constant;
+    use crate::types::{Claim, DType, Tensor};
+
+    #[test]
+    fn the_value_of_every_type() {
+        for dtype in DType::ALL {
+            let value = random(&mut rng(1), dtype, &[2, 3]);
+            let op = Constant { value: value.clone() };
+            assert_eq!(op.infer(&[]).unwrap()[0].ints.is_some(), !dtype.is_float());
+            assert_eq!(testing::eval(&op.clone().into(), &[]), [value]);
+            assert_eq!(check_split(&op.into(), &[], 2), Ok(vec![Claim::Invariant]));
+        }
+        for value in [Tensor::scalar(u64::MAX), Tensor::zeros(DType::I64, &[1025]).unwrap()] {
+            assert_eq!(Constant { value }.infer(&[]).unwrap()[0].ints, None);
+        }
+    }
+}

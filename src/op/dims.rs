@@ -1,0 +1,79 @@
+//! Integers that follow from the batch size.
+
+use super::declare::op;
+use super::infer::{count, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+
+op! {
+    /// A vector of `i64` whose elements are these formulas of the number of rows of the whole batch; with
+    /// `scalar` a scalar.
+    ///
+    /// Every replica gets the same integers: in `values`, `N` is the whole batch wherever the operator runs.
+    pub struct Dims = "dims" {
+        /// Whether the result has no axis; there is one value then.
+        pub scalar: bool = false,
+        /// The elements.
+        pub values: Vec<Dim>,
+    }
+}
+
+impl OpDef for Dims {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 0, 0, "0")?;
+        let shape = match (self.scalar, self.values.len()) {
+            (true, 1) => Shape::scalar(),
+            (true, n) => {
+                let reason = format!("{n} values for a scalar");
+                return Err(OpError::Attribute { attr: "values", reason });
+            }
+            (false, n) => Shape::from([n].as_slice()),
+        };
+        let ints = self.values.iter().cloned().collect();
+        result_with_ints(TensorType::new(DType::I64, shape), Some(ints))
+    }
+
+    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+        Ok(rules::invariant(results.len()))
+    }
+
+    fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let known =
+            |d: &Dim| d.as_const().ok_or_else(|| OpError::NotConstant(format!("the value {d}")));
+        let values = self.values.iter().map(known).collect::<Result<Vec<i64>, _>>()?;
+        let dims: &[usize] = if self.scalar { &[] } else { &[values.len()] };
+        Ok(vec![Tensor::new(dims, &values)?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it takes no operand")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split};
+    use super::super::{OpDef, OpError, OpText};
+    use super::Dims;
+    use crate::types::{Claim, Dim};
+
+    #[test]
+    fn formulas_of_the_whole_batch() {
+        let fixed = Dims { scalar: false, values: vec![3.into(), (-1).into()] };
+        assert_eq!(testing::eval(&fixed.clone().into(), &[])[0].as_slice::<i64>(), [3, -1]);
+        assert_eq!(check_split(&fixed.into(), &[], 5), Ok(vec![Claim::Invariant]));
+        let mut rows = Dims { scalar: true, values: vec![Dim::n() * 2] };
+        let inferred = rows.infer(&[]).unwrap();
+        assert_eq!(inferred[0].ty.to_string(), "i64[]");
+        assert_eq!(inferred[0].ints.as_deref(), Some([Dim::n() * 2].as_slice()));
+        assert_eq!(rows.split(&[], &[inferred[0].ty.clone()]).unwrap()[0], Claim::Invariant);
+        assert!(matches!(rows.eval(&[]), Err(OpError::NotConstant(_))));
+        rows.at_rows(&21.into());
+        assert_eq!(testing::eval(&rows.into(), &[])[0].to_i64(), Some(vec![42]));
+        assert!(Dims { scalar: true, values: vec![] }.infer(&[]).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! Dropout as inference sees it.
+
+use super::declare::op;
+use super::infer::{one, results};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is kept: `true`
+    /// for every element.
+    pub struct Dropout = "dropout" {
+        /// Whether the mask is a second result.
+        pub mask: bool = false,
+    }
+}
+
+impl OpDef for Dropout {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let mask = self.mask.then(|| TensorType::new(DType::Bool, x.ty.shape.clone()));
+        results(std::iter::once(x.ty.clone()).chain(mask))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        Ok(rules::same(operands, results.len()))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let mut results = vec![(*x).clone()];
+        if self.mask {
+            let mut mask = Tensor::zeros(DType::Bool, x.dims())?;
+            mask.bytes_mut().fill(1);
+            results.push(mask);
+        }
+        Ok(results)
+    }
+
+    fn kernel(&self) -> KernelClass {
+        if self.mask { KernelClass::Reference } else { KernelClass::View }
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::Dropout;
+    use crate::types::{Claim, DType};
+
+    #[test]
+    fn nothing_is_dropped() {
+        let x = random(&mut rng(1), DType::F32, &[5, 2]);
+        assert_eq!(testing::eval(&Dropout { mask: false }.into(), &[&x]), [x.clone()]);
+        let with_mask = testing::eval(&Dropout { mask: true }.into(), &[&x]);
+        assert_eq!((&with_mask[0], with_mask[1].bytes()), (&x, [1; 10].as_slice()));
+        let rows = Claim::rows(0);
+        let split = check_split(&Dropout { mask: true }.into(), &[(&x, rows)], 5);
+        assert_eq!(split, Ok(vec![rows, rows]));
+    }
+}

@@ -1,0 +1,79 @@
+//! One of several equal values.
+
+use super::declare::op;
+use super::infer::{count, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Code, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The first of its operands: the copies that the replicas hold of a value which is whole on each of
+    /// them, in the order of the replicas.
+    ///
+    /// At run time the operands of replicas without rows are absent, and the first one present is taken.
+    pub struct First = "first" {}
+}
+
+impl OpDef for First {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 1, usize::MAX, "at least 1")?;
+        let Some((first, rest)) = operands.split_first() else { return Ok(Results::new()) };
+        for (i, x) in rest.iter().enumerate() {
+            if x.ty != first.ty {
+                let expected = format!("all operands are {}, as operand 0 is", first.ty);
+                return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+            }
+        }
+        result_with_ints(first.ty.clone(), first.ints.map(|ints| ints.iter().cloned().collect()))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        match rules::first_shard(operands) {
+            None => rules::whole_results(results),
+            Some((i, _)) => {
+                Err(rules::refuse(Code::Reorders, i, "takes the rows of one operand of several"))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let first =
+            operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        Ok(vec![(*first).clone()])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::super::{OpDef, OpError, Operand};
+    use super::First;
+    use crate::types::{Claim, DType, TensorType};
+
+    #[test]
+    fn the_first_is_taken_of_values_of_one_type() {
+        let (a, b) =
+            (random(&mut rng(1), DType::F32, &[4]), random(&mut rng(2), DType::F32, &[4]));
+        let op = First {}.into();
+        assert_eq!(testing::eval(&op, &[&a, &b]), [a.clone()]);
+        let whole = Claim::Invariant;
+        assert_eq!(check_split(&op, &[(&a, whole), (&b, whole)], 4), Ok(vec![whole]));
+        let rows = Claim::rows(0);
+        assert_eq!(check_split(&op, &[(&a, rows), (&b, rows)], 4), Err("R0108".to_owned()));
+        let types = [TensorType::new(DType::F32, [4]), TensorType::new(DType::F32, [5])];
+        let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
+        assert!(matches!(First {}.infer(&operands), Err(OpError::Shape { operand: 1, .. })));
+        assert!(matches!(First {}.infer(&[]), Err(OpError::Operands { .. })));
+    }
+}

@@ -1,0 +1,53 @@
+//! A value under another name.
+
+use super::declare::op;
+use super::infer::{one, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Its operand.
+    pub struct Identity = "identity" {}
+}
+
+impl OpDef for Identity {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        result_with_ints(x.ty.clone(), x.ints.map(|ints| ints.iter().cloned().collect()))
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        Ok(rules::same(operands, 1))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        Ok(vec![(*x).clone()])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::View
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::Identity;
+    use crate::types::{Claim, DType, Shard};
+
+    #[test]
+    fn the_value_and_its_claim_stay() {
+        let op = Identity {}.into();
+        let x = random(&mut rng(1), DType::Bf16, &[2, 6]);
+        assert_eq!(testing::eval(&op, &[&x])[0], x);
+        let folded = Claim::Shard(Shard { axis: 1, inner: 2 });
+        assert_eq!(check_split(&op, &[(&x, folded)], 3), Ok(vec![folded]));
+    }
+}
