@@ -8,6 +8,7 @@ mod declare;
 mod error;
 pub mod infer;
 pub mod rules;
+pub mod strided;
 #[cfg(test)]
 mod testing;
 

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{one, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -97,46 +97,48 @@ impl OpDef for Slice {
         result_with_ints(ty, ints)
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
         let Shard { axis, inner } = shard;
         let size = Dim::n() * i64::try_from(inner).unwrap_or(i64::MAX);
-        let whole = |(_, start, end, step): (usize, &Dim, &Dim, i64)| {
-            *start == Dim::ZERO && *end == size && step == 1
-        };
-        match self.bounds().find(|b| b.0 == axis) {
-            Some(bounds) if !whole(bounds) => Err(rules::refuse(Code::Reorders, i, "selects samples of the batch")),
-            _ => Ok(smallvec![Claim::Shard(shard)]),
+        for (on, start, end, step) in self.bounds() {
+            if on != axis && (start.depends_on_batch() || end.depends_on_batch()) {
+                let reason = format!("takes {start}..{end} of axis {on}, which depends on the batch size");
+                return Err(rules::refuse(Code::BakedBatch, i, reason));
+            }
+            if on == axis && !(*start == Dim::ZERO && *end == size && step == 1) {
+                return Err(rules::refuse(Code::Reorders, i, "selects samples of the batch"));
+            }
         }
+        Ok(smallvec![Claim::Shard(shard)])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else { return Err(OpError::Operands { expected: "1", found: operands.len() }) };
-        let known = |d: &Dim| d.as_const().ok_or_else(|| OpError::NotConstant(format!("the bound {d}")));
-        let mut ranges: Vec<(i64, usize, i64)> = x.dims().iter().map(|d| (0, *d, 1)).collect();
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let known =
+            |d: &Dim| d.as_const().ok_or_else(|| OpError::NotConstant(format!("the bound {d}")));
+        let distances = strided::distances(x.dims());
+        let mut axes: Vec<strided::Axis> =
+            x.dims().iter().copied().zip(distances.iter().copied()).collect();
+        let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
-            let count = known(&length(start, end, step))?;
-            ranges[axis] = (known(start)?, usize::try_from(count).unwrap_or(0), step);
+            let count = usize::try_from(known(&length(start, end, step))?).unwrap_or(0);
+            let start = isize::try_from(known(start)?).unwrap_or(0);
+            let step = isize::try_from(step).unwrap_or(isize::MAX);
+            first = first.wrapping_add_signed(start.wrapping_mul(distances[axis]));
+            axes[axis] = (count, step.wrapping_mul(distances[axis]));
         }
-        let dims: Vec<usize> = ranges.iter().map(|r| r.1).collect();
+        let dims: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        let width = x.dtype().bytes();
-        let mut index = vec![0usize; dims.len()];
-        for out in y.bytes_mut().chunks_exact_mut(width) {
-            let mut at = 0;
-            for ((i, (start, _, step)), size) in index.iter().zip(&ranges).zip(x.dims()) {
-                let i = i64::try_from(*i).unwrap_or(i64::MAX);
-                at = at * size + usize::try_from(start + i * step).unwrap_or(0);
-            }
-            out.copy_from_slice(&x.bytes()[at * width..(at + 1) * width]);
-            for (i, d) in index.iter_mut().zip(&dims).rev() {
-                *i += 1;
-                if *i < *d {
-                    break;
-                }
-                *i = 0;
-            }
-        }
+        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), first, &axes);
         Ok(vec![y])
     }
 
@@ -179,5 +181,10 @@ mod tests {
         assert_eq!(check_split(&all.into(), &[(&x, rows)], 6), Ok(vec![rows]));
         let half = Slice::rows(0, Dim::ZERO, Dim::n().floor_div(&2.into()));
         assert_eq!(check_split(&half.into(), &[(&x, rows)], 6), Err("R0108".to_owned()));
+        let by_size = Dim::n().minimum(&3.into());
+        let other = Slice::rows(1, by_size.clone(), by_size + 1);
+        assert_eq!(check_split(&other.into(), &[(&x, rows)], 6), Err("R0110".to_owned()));
+        let (nothing, back) = (random(&mut rng(2), DType::F32, &[0, 4]), Slice { axes: vec![0], starts: vec![(-1).into()], ends: vec![(-1).into()], steps: vec![-1] });
+        assert_eq!(testing::eval(&back.into(), &[&nothing])[0].dims(), [0, 4]);
     }
 }
