@@ -7,10 +7,12 @@ pub mod attr;
 mod declare;
 mod error;
 pub mod infer;
+mod numeric;
 pub mod rules;
 pub mod strided;
 #[cfg(test)]
 mod testing;
+pub mod window;
 
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;
 
 ops! {
+    conv::Conv,
     unary::Unary,
     concat::Concat,
     slice::Slice,

@@ -174,3 +174,52 @@ pub(crate) fn check_split(
     }
     Ok(claims.into_vec())
 }
+
+/// The code with which `op` refuses operands with these claims, whatever inference says of their symbolic types.
+pub(crate) fn refusal(op: &Op, operands: &[(&Tensor, Claim)]) -> String {
+    let types: Vec<TensorType> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
+    let split: Vec<SplitOperand<'_>> = types
+        .iter()
+        .zip(operands)
+        .map(|(ty, (_, claim))| SplitOperand { claim: *claim, ty })
+        .collect();
+    let refusal = op.split(&split, &[]).expect_err("the split is refused");
+    assert!(
+        operands[refusal.operand].1.shard().is_some(),
+        "{op:?}: blames operand {}",
+        refusal.operand
+    );
+    refusal.code.name().to_owned()
+}
+
+/// Fails unless every element of `got` is within `tolerance` of the greatest magnitude in `expected`.
+pub(crate) fn assert_close(got: &Tensor, expected: &[f64], tolerance: f64) {
+    let got_values = got.to_f64();
+    assert_eq!(got_values.len(), expected.len(), "{got:?}");
+    let scale = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+    for (i, (a, b)) in got_values.iter().zip(expected).enumerate() {
+        let near = (a - b).abs() <= tolerance * scale
+            || a.to_bits() == b.to_bits()
+            || (a.is_nan() && b.is_nan());
+        assert!(near, "element {i} of {got:?}: {a} is not {b}");
+    }
+}
+
+/// The tolerance of [`assert_close`] that suits an element type.
+pub(crate) fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-12,
+        DType::F32 => 1e-5,
+        DType::F16 => 2e-3,
+        DType::Bf16 => 1.6e-2,
+        DType::I64
+        | DType::I32
+        | DType::I16
+        | DType::I8
+        | DType::U64
+        | DType::U32
+        | DType::U16
+        | DType::U8
+        | DType::Bool => 0.0,
+    }
+}

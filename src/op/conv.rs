@@ -1,0 +1,375 @@
+//! Convolution over spatial axes.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::infer::{count, dtype, equal, result, same_dtype};
+use super::numeric::{Real, narrow, wide, widen};
+use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// The convolution (without reversal of the kernel) of `x: [N, C, spatial…]` with
+    /// `w: [M, C/groups, kernel…]`, plus `bias: [M]` where there is a third operand; the result is
+    /// `[N, M, windows…]`.
+    ///
+    /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of the
+    /// result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in row-major
+    /// order, the bias last.
+    pub struct Conv = "conv" {
+        /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
+        pub strides: Vec<i64> = Vec::new(),
+        /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
+        pub dilations: Vec<i64> = Vec::new(),
+        /// The zeros before each spatial axis, then those after each; empty for none.
+        pub pads: Vec<i64> = Vec::new(),
+        /// The number of groups of channels, at least 1.
+        pub groups: i64 = 1,
+    }
+}
+
+impl Default for Conv {
+    fn default() -> Self {
+        Self { strides: Vec::new(), dilations: Vec::new(), pads: Vec::new(), groups: 1 }
+    }
+}
+
+impl Conv {
+    /// The windows of a kernel of type `w` over an input of type `x`, whose first axis may have any size.
+    pub fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
+        let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
+        if input.len() != kernel.len() {
+            let expected = format!("operand 0 is {x}; both must have the same number of axes");
+            return Err(OpError::Shape { operand: 1, found: w.clone(), expected });
+        }
+        let Self { strides, dilations, pads, .. } = self;
+        Sliding { strides, dilations, pads, ceil_mode: false }.over("kernel", &input, &kernel)
+    }
+
+    /// The channels of the result, with the channels of all operands checked.
+    fn channels(&self, operands: &[Operand<'_>]) -> Result<Dim, OpError> {
+        let (x, w) = (operands[0].ty, operands[1].ty);
+        let known = |operand: usize, ty: &TensorType, axis: usize| {
+            let size = ty.shape[axis].as_const().ok_or_else(|| {
+                OpError::NotConstant(format!("the size of axis {axis} of operand {operand}"))
+            })?;
+            if size < 1 {
+                let expected = "it must have channels".to_owned();
+                return Err(OpError::Shape { operand, found: ty.clone(), expected });
+            }
+            Ok(size)
+        };
+        let (c, m, each) = (known(0, x, 1)?, known(1, w, 0)?, known(1, w, 1)?);
+        if self.groups < 1 || m % self.groups != 0 {
+            let reason = format!("{} groups do not divide {m} channels of the result", self.groups);
+            return Err(OpError::Attribute { attr: "groups", reason });
+        }
+        equal("channels of the input", &c.into(), &each.saturating_mul(self.groups).into())?;
+        if let Some(bias) = operands.get(2) {
+            let [size] = &bias.ty.shape[..] else {
+                let expected = "a bias has one axis".to_owned();
+                return Err(OpError::Shape { operand: 2, found: bias.ty.clone(), expected });
+            };
+            equal("elements of the bias", size, &m.into())?;
+        }
+        Ok(m.into())
+    }
+}
+
+impl OpDef for Conv {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 2, 3, "2 or 3")?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let dtype = same_dtype(operands)?;
+        let windows = self.windows(operands[0].ty, operands[1].ty)?;
+        let channels = self.channels(operands)?;
+        let spatial = windows.iter().map(WindowAxis::windows);
+        let shape = [operands[0].ty.shape[0].clone(), channels].into_iter().chain(spatial);
+        result(TensorType { dtype, shape: shape.collect() })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let x = operands.first().and_then(|x| x.claim.shard());
+        let code = if x.is_some() { Code::SampleBySample } else { Code::WindowAxis };
+        rules::whole(operands, 1, code, "takes its kernel from the samples of the batch")?;
+        rules::whole(operands, 2, Code::WindowAxis, "adds a bias whose channels are the batch")?;
+        match x {
+            None => Ok(rules::invariant(1)),
+            Some(shard @ Shard { axis: 0, .. }) => Ok(smallvec![Claim::Shard(shard)]),
+            Some(Shard { axis: 1, .. }) => {
+                Err(rules::refuse(Code::WindowAxis, 0, "sums over the batch as its channels"))
+            }
+            Some(_) => Err(rules::refuse(Code::WindowAxis, 0, "slides windows along the batch")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, w, bias @ ..] = operands else {
+            return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });
+        };
+        let windows = self.windows(&x.tensor_type(), &w.tensor_type())?;
+        let mut dims: SmallVec<[usize; 5]> = smallvec![x.dims()[0], w.dims()[0]];
+        dims.extend(windows.iter().map(|a| a.output));
+        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
+        if !y.is_empty() {
+            let (x, w) = (widen(x)?, widen(w)?);
+            let bias = bias.first().map(|b| widen(b)).transpose()?;
+            if y.dtype() == DType::F64 {
+                convolve::<f64>(&windows, &mut y, &x, &w, bias.as_ref());
+            } else {
+                convolve::<f32>(&windows, &mut y, &x, &w, bias.as_ref());
+            }
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Conv
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+/// All channels of all samples of a result that is not empty.
+fn convolve<T: Real>(
+    windows: &[WindowAxis],
+    y: &mut Tensor,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+) {
+    let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
+    let (plane, taps) = (size(|a| a.input), size(|a| a.kernel));
+    let (channels, each) = (w.dims()[0], w.dims()[1]);
+    let per_group = channels / (x.dims()[1] / each);
+    let sample = x.dims()[1] * plane;
+    let (x, w) = (x.as_slice::<T>(), w.as_slice::<T>());
+    let out = size(|a| a.output);
+    for (i, y) in y.as_mut_slice::<T>().chunks_exact_mut(out).enumerate() {
+        let channel = i % channels;
+        let first = i / channels * sample + channel / per_group * each * plane;
+        let kernels = w[channel * each * taps..][..each * taps].chunks_exact(taps);
+        for (x, w) in x[first..].chunks_exact(plane).zip(kernels) {
+            accumulate(windows, y, x, w);
+        }
+        if let Some(bias) = bias {
+            let bias = bias.as_slice::<T>()[channel];
+            for y in y {
+                *y += bias;
+            }
+        }
+    }
+}
+
+/// Adds to each window in `y` the products of its taps, in row-major order of the taps.
+fn accumulate<T: Real>(axes: &[WindowAxis], y: &mut [T], x: &[T], w: &[T]) {
+    let Some((axis, inner)) = axes.split_first() else { return };
+    if inner.is_empty() {
+        for (tap, w) in w.iter().enumerate() {
+            let outputs = axis.outputs(tap);
+            if outputs.is_empty() {
+                continue;
+            }
+            let x = &x[axis.position(outputs.start, tap)..];
+            if axis.stride == 1 {
+                for (y, x) in y[outputs].iter_mut().zip(x) {
+                    *y += *x * *w;
+                }
+            } else {
+                for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
+                    *y += *x * *w;
+                }
+            }
+        }
+        return;
+    }
+    let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
+    let (out, plane, taps) = (size(|a| a.output), size(|a| a.input), size(|a| a.kernel));
+    for (tap, w) in w.chunks_exact(taps).enumerate() {
+        for o in axis.outputs(tap) {
+            let at = axis.position(o, tap);
+            accumulate(inner, &mut y[o * out..][..out], &x[at * plane..][..plane], w);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_wrap, reason = "the sizes of the tests are small")]
+mod tests {
+    use rand::Rng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::testing::{self, assert_close, check_split, random, refusal, rng, tolerance};
+    use super::super::{Op, Operand};
+    use super::Conv;
+    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+
+    /// A convolution with random settings, and the sizes of its operands behind the batch axis.
+    struct Case {
+        op: Conv,
+        x: Vec<usize>,
+        w: Vec<usize>,
+        bias: bool,
+    }
+
+    fn case(rng: &mut ChaCha8Rng) -> Case {
+        let rank = rng.random_range(1..=3usize);
+        let (each, groups) = (rng.random_range(1..=3usize), rng.random_range(1..=3usize));
+        let m = groups * rng.random_range(1..=3usize);
+        let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+            (0..n).map(|_| rng.random_range(from..=to)).collect()
+        };
+        let op = Conv {
+            strides: list(1, 3, rank),
+            dilations: list(1, 2, rank),
+            pads: list(0, 3, rank * 2),
+            groups: groups as i64,
+        };
+        let kernel: Vec<usize> = (0..rank).map(|_| rng.random_range(1..=3)).collect();
+        let (mut x, mut w) = (vec![groups * each], vec![m, each]);
+        x.extend(kernel.iter().map(|k| 2 * k - 1 + rng.random_range(0..=2usize)));
+        w.extend(&kernel);
+        Case { op, x, w, bias: rng.random_bool(0.5) }
+    }
+
+    impl Case {
+        fn operands(&self, rng: &mut ChaCha8Rng, dtype: DType, batch: usize) -> Vec<Tensor> {
+            let x: Vec<usize> = std::iter::once(batch).chain(self.x.iter().copied()).collect();
+            let mut all = vec![random(rng, dtype, &x), random(rng, dtype, &self.w)];
+            if self.bias {
+                all.push(random(rng, dtype, &self.w[..1]));
+            }
+            all
+        }
+    }
+
+    /// All tuples of indices below `sizes`, in row-major order.
+    fn indices(sizes: &[usize]) -> Vec<Vec<usize>> {
+        sizes.iter().fold(vec![vec![]], |all, d| {
+            all.iter()
+                .flat_map(|head| (0..*d).map(|i| [head.as_slice(), &[i]].concat()))
+                .collect()
+        })
+    }
+
+    fn flat(index: &[usize], sizes: &[usize]) -> usize {
+        index.iter().zip(sizes).fold(0, |at, (i, d)| at * d + i)
+    }
+
+    /// The definition, element by element in `f64`.
+    fn naive(op: &Conv, operands: &[&Tensor], out: &[usize]) -> Vec<f64> {
+        let (x, w) = (operands[0].to_f64(), operands[1].to_f64());
+        let (x_dims, w_dims) = (operands[0].dims(), operands[1].dims());
+        let rank = x_dims.len() - 2;
+        let per_group = w_dims[0] / (x_dims[1] / w_dims[1]);
+        let one = |o: &Vec<usize>| {
+            let mut sum = operands.get(2).map_or(0.0, |b| b.to_f64()[o[1]]);
+            for tap in indices(&w_dims[1..]) {
+                let mut at = vec![o[0], o[1] / per_group * w_dims[1] + tap[0]];
+                for a in 0..rank {
+                    let p = o[a + 2] as i64 * op.strides[a] + tap[a + 1] as i64 * op.dilations[a];
+                    let p = usize::try_from(p - op.pads[a]).unwrap_or(usize::MAX);
+                    at.push(p);
+                }
+                if at.iter().zip(x_dims).all(|(i, d)| i < d) {
+                    let k: Vec<usize> = [&[o[1]], tap.as_slice()].concat();
+                    sum += x[flat(&at, x_dims)] * w[flat(&k, w_dims)];
+                }
+            }
+            sum
+        };
+        indices(out).iter().map(one).collect()
+    }
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        for i in 0..160 {
+            let case = case(&mut rng);
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let operands = case.operands(&mut rng, dtype, i % 3);
+            let operands: Vec<&Tensor> = operands.iter().collect();
+            let y = &testing::eval(&Op::from(case.op.clone()), &operands)[0];
+            assert_close(y, &naive(&case.op, &operands, y.dims()), tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn same_padding_of_a_line() {
+        let x = Tensor::new(&[1, 1, 4], &[1.0f32, 2.0, 3.0, 4.0]).unwrap();
+        let w = Tensor::new(&[1, 1, 3], &[1.0f32, 10.0, 100.0]).unwrap();
+        let op = Conv { pads: vec![1, 1], ..Conv::default() };
+        let y = &testing::eval(&op.into(), &[&x, &w])[0];
+        assert_eq!(y.as_slice::<f32>(), [210.0, 321.0, 432.0, 43.0]);
+    }
+
+    #[test]
+    fn the_batch_passes_on_the_first_axis() {
+        let mut rng = rng(2);
+        for n in 0..40usize {
+            let (case, inner) = (case(&mut rng), n % 3 + 1);
+            let batch = Claim::Shard(Shard { axis: 0, inner: inner as u64 });
+            let operands = case.operands(&mut rng, DType::F32, n / 4 * inner);
+            let claims = [batch, Claim::Invariant, Claim::Invariant];
+            let split: Vec<(&Tensor, Claim)> = operands.iter().zip(claims).collect();
+            assert_eq!(check_split(&case.op.into(), &split, n / 4), Ok(vec![batch]));
+        }
+    }
+
+    #[test]
+    fn other_splits_are_refused() {
+        let mut rng = rng(3);
+        let (x, w) =
+            (random(&mut rng, DType::F32, &[3, 3, 3]), random(&mut rng, DType::F32, &[3, 3, 3]));
+        let b = random(&mut rng, DType::F32, &[3]);
+        let (op, all) = (Op::from(Conv::default()), Claim::Invariant);
+        let code = |claims: [Claim; 3]| {
+            refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])])
+        };
+        assert_eq!(code([Claim::rows(1), all, all]), "R0103");
+        assert_eq!(code([Claim::rows(2), all, all]), "R0103");
+        assert_eq!(code([Claim::rows(0), Claim::rows(0), all]), "R0102");
+        assert_eq!(code([all, Claim::rows(0), all]), "R0103");
+        assert_eq!(code([Claim::rows(0), all, Claim::rows(0)]), "R0103");
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_errors() {
+        let ty = |dims: &[i64]| {
+            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
+            TensorType { dtype: DType::F32, shape }
+        };
+        let infer = |op: Conv, types: &[TensorType]| {
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            Op::from(op).infer(&operands)
+        };
+        let image = [ty(&[-1, 4, 8, 8]), ty(&[6, 2, 3, 3]), ty(&[6])];
+        let groups = |groups| Conv { groups, ..Conv::default() };
+        let y = infer(groups(2), &image).unwrap();
+        assert_eq!(y[0].ty, ty(&[-1, 6, 6, 6]));
+        for bad in [i64::MIN, -2, 0, 1, 3, 4, i64::MAX] {
+            assert!(infer(groups(bad), &image).is_err(), "{bad} groups");
+        }
+        let with = |i: usize, dims: &[i64]| {
+            let mut types = image.clone();
+            types[i] = ty(dims);
+            infer(groups(2), &types)
+        };
+        assert!(with(0, &[-1, 4, -1, 8]).is_err());
+        assert!(with(0, &[-1, -1, 8, 8]).is_err());
+        assert!(with(0, &[-1, 4, 8]).is_err());
+        assert!(with(0, &[4, 8]).is_err());
+        assert!(with(1, &[6, 2, 9, 3]).is_err());
+        assert!(with(1, &[6, 2, 0, 3]).is_err());
+        assert!(with(1, &[0, 2, 3, 3]).is_err());
+        assert!(with(1, &[6, i64::MAX, 3, 3]).is_err());
+        assert!(with(2, &[5]).is_err());
+        assert!(with(2, &[6, 1]).is_err());
+        assert!(with(2, &[]).is_err());
+        assert!(infer(groups(2), &image[..1]).is_err());
+    }
+}

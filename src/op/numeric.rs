@@ -1,0 +1,62 @@
+//! Arithmetic that reference evaluations share: `f16` and `bf16` are computed in `f32`, `f64` in itself.
+
+use std::ops::{Add, AddAssign, Mul};
+
+use half::{bf16, f16};
+
+use super::OpError;
+use crate::types::{DType, Element, Tensor};
+
+/// A type in which floating-point operators compute.
+pub(super) trait Real:
+    Element + Default + PartialOrd + Add<Output = Self> + Mul<Output = Self> + AddAssign
+{
+}
+
+impl Real for f32 {}
+impl Real for f64 {}
+
+/// The type in which a floating-point type is computed.
+pub(super) fn wide(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::Bf16) { DType::F32 } else { dtype }
+}
+
+/// The tensor in the type in which it is computed.
+pub(super) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
+    macro_rules! widened {
+        ($t:ty) => {{
+            let mut y = Tensor::zeros(DType::F32, x.dims())?;
+            for (y, x) in y.as_mut_slice::<f32>().iter_mut().zip(x.as_slice::<$t>()) {
+                *y = x.to_f32();
+            }
+            Ok(y)
+        }};
+    }
+    if x.dtype() == DType::F16 {
+        widened!(f16)
+    } else if x.dtype() == DType::Bf16 {
+        widened!(bf16)
+    } else {
+        Ok(x.clone())
+    }
+}
+
+/// What was computed in `wide(dtype)`, rounded to `dtype`.
+pub(super) fn narrow(y: Tensor, dtype: DType) -> Result<Tensor, OpError> {
+    macro_rules! narrowed {
+        ($t:ty) => {{
+            let mut z = Tensor::zeros(dtype, y.dims())?;
+            for (z, y) in z.as_mut_slice::<$t>().iter_mut().zip(y.as_slice::<f32>()) {
+                *z = <$t>::from_f32(*y);
+            }
+            Ok(z)
+        }};
+    }
+    if dtype == DType::F16 {
+        narrowed!(f16)
+    } else if dtype == DType::Bf16 {
+        narrowed!(bf16)
+    } else {
+        Ok(y)
+    }
+}

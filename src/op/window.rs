@@ -1,0 +1,340 @@
+//! The geometry of sliding windows: which input positions each tap of a kernel meets, axis by axis.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::OpError;
+use crate::types::{Dim, MAX_SIZE, TensorType};
+
+/// A window runs over at most this many spatial axes.
+pub const MAX_AXES: usize = 8;
+
+/// The settings of windows as attributes give them, one number for each spatial axis in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Sliding<'a> {
+    /// The distance between windows; empty for 1 on every axis.
+    pub strides: &'a [i64],
+    /// The distance between the taps of a window; empty for 1 on every axis.
+    pub dilations: &'a [i64],
+    /// The padding before the first element of each axis, then that after the last of each; empty for none.
+    pub pads: &'a [i64],
+    /// Whether a last window counts that reaches beyond the padded input; it must begin before the
+    /// padding at the end.
+    pub ceil_mode: bool,
+}
+
+/// One spatial axis of an operator with windows. All sizes are at most [`MAX_SIZE`]; `input`, `kernel`,
+/// `stride`, `dilation` and `output` are positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowAxis {
+    /// Elements of the input.
+    pub input: usize,
+    /// Taps of a window.
+    pub kernel: usize,
+    /// Elements between the first taps of neighbouring windows.
+    pub stride: usize,
+    /// Elements between neighbouring taps.
+    pub dilation: usize,
+    /// Elements of padding before the input.
+    pub before: usize,
+    /// Elements of padding after the input.
+    pub after: usize,
+    /// Windows: elements of the output.
+    pub output: usize,
+}
+
+/// The spatial axes of an operator with windows, outermost first.
+pub type Windows = SmallVec<[WindowAxis; 3]>;
+
+impl Sliding<'_> {
+    /// The windows of a kernel over an input; `kernel_attr` is blamed for sizes that do not fit.
+    pub fn over(
+        &self,
+        kernel_attr: &'static str,
+        input: &[i64],
+        kernel: &[i64],
+    ) -> Result<Windows, OpError> {
+        let rank = input.len();
+        if rank == 0 || rank > MAX_AXES {
+            return Err(OpError::Unsupported(format!("a window over {rank} axes")));
+        }
+        if kernel.len() != rank {
+            let reason = format!("{} sizes for {rank} spatial axes", kernel.len());
+            return Err(OpError::Attribute { attr: kernel_attr, reason });
+        }
+        let mut windows = Windows::new();
+        for (axis, (size, taps)) in input.iter().zip(kernel).enumerate() {
+            let kernel = in_range(kernel_attr, *taps, 1)?;
+            let stride = setting("strides", self.strides, axis, rank, 1, 1)?;
+            let dilation = setting("dilations", self.dilations, axis, rank, 1, 1)?;
+            let before = setting("pads", self.pads, axis, rank * 2, 0, 0)?;
+            let after = setting("pads", self.pads, axis + rank, rank * 2, 0, 0)?;
+            let size = in_range("input", *size, 1)?;
+            let output =
+                windows_on(size, kernel, stride, dilation, (before, after), self.ceil_mode)
+                    .ok_or_else(|| OpError::Attribute {
+                        attr: kernel_attr,
+                        reason: format!(
+                            "no window of {kernel} taps {dilation} apart fits into {size} elements \
+                         padded by {before} and {after}"
+                        ),
+                    })?;
+            windows.push(WindowAxis {
+                input: whole(size)?,
+                kernel: whole(kernel)?,
+                stride: whole(stride)?,
+                dilation: whole(dilation)?,
+                before: whole(before)?,
+                after: whole(after)?,
+                output: whole(output)?,
+            });
+        }
+        Ok(windows)
+    }
+}
+
+/// The number of windows on one axis, if there is one and the padded input is a possible size. All numbers
+/// are in `0..=MAX_SIZE`.
+fn windows_on(
+    size: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+    (before, after): (i64, i64),
+    ceil_mode: bool,
+) -> Option<i64> {
+    let padded = size + before + after;
+    let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);
+    if padded > MAX_SIZE || extent > MAX_SIZE {
+        return None;
+    }
+    let room = padded - extent;
+    let steps = if ceil_mode {
+        let steps = (room + stride - 1).div_euclid(stride);
+        if steps.saturating_mul(stride) >= size + before { steps - 1 } else { steps }
+    } else {
+        room.div_euclid(stride)
+    };
+    (steps >= 0).then_some(steps + 1)
+}
+
+fn whole(size: i64) -> Result<usize, OpError> {
+    usize::try_from(size).map_err(|_| OpError::Unsupported(format!("the size {size}")))
+}
+
+fn in_range(attr: &'static str, value: i64, least: i64) -> Result<i64, OpError> {
+    if (least..=MAX_SIZE).contains(&value) {
+        Ok(value)
+    } else {
+        let reason = format!("{value} is out of range; it must be at least {least}");
+        Err(OpError::Attribute { attr, reason })
+    }
+}
+
+fn setting(
+    attr: &'static str,
+    values: &[i64],
+    at: usize,
+    count: usize,
+    default: i64,
+    least: i64,
+) -> Result<i64, OpError> {
+    if values.is_empty() {
+        return Ok(default);
+    }
+    if values.len() != count {
+        let reason = format!("{} numbers; there must be {count}", values.len());
+        return Err(OpError::Attribute { attr, reason });
+    }
+    in_range(attr, values.get(at).copied().unwrap_or(default), least)
+}
+
+/// The sizes of the axes of an operand behind the first two, which must be constants.
+pub fn spatial_sizes(operand: usize, ty: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
+    if ty.rank() < 3 {
+        let expected = "it must have a spatial axis behind the first two".to_owned();
+        return Err(OpError::Shape { operand, found: ty.clone(), expected });
+    }
+    let known = |(axis, d): (usize, &Dim)| {
+        d.as_const().ok_or_else(|| {
+            OpError::NotConstant(format!("the size {d} of axis {} of operand {operand}", axis + 2))
+        })
+    };
+    ty.shape.iter().skip(2).enumerate().map(known).collect()
+}
+
+impl WindowAxis {
+    /// The input position of a tap of the window `output`, for a pair that [`Self::taps`] or
+    /// [`Self::outputs`] gives.
+    #[inline]
+    pub const fn position(&self, output: usize, tap: usize) -> usize {
+        (output * self.stride + tap * self.dilation).saturating_sub(self.before)
+    }
+
+    /// The windows whose tap `tap` lies in the input.
+    #[inline]
+    pub fn outputs(&self, tap: usize) -> Range<usize> {
+        let offset = tap.saturating_mul(self.dilation);
+        let first = self.before.saturating_sub(offset).div_ceil(self.stride);
+        let end = (self.before + self.input).saturating_sub(offset).div_ceil(self.stride);
+        let end = end.min(self.output);
+        first.min(end)..end
+    }
+
+    /// The taps of the window `output` that lie in the input.
+    #[inline]
+    pub fn taps(&self, output: usize) -> Range<usize> {
+        let start = output * self.stride;
+        let first = self.before.saturating_sub(start).div_ceil(self.dilation);
+        let end = (self.before + self.input).saturating_sub(start).div_ceil(self.dilation);
+        let end = end.min(self.kernel);
+        first.min(end)..end
+    }
+
+    /// The number of windows as a size.
+    pub fn windows(&self) -> Dim {
+        i64::try_from(self.output).unwrap_or(i64::MAX).into()
+    }
+
+    /// The number of taps of the window `output` that lie in the input or its padding.
+    #[inline]
+    pub fn padded_taps(&self, output: usize) -> usize {
+        let padded = self.before + self.input + self.after;
+        padded.saturating_sub(output * self.stride).div_ceil(self.dilation).min(self.kernel)
+    }
+}
+
+/// The padding before and after one axis with which it has `ceil(input / stride)` windows, an odd element at
+/// the end: `max((ceil(input/stride) - 1)*stride + (kernel-1)*dilation + 1 - input, 0)` in all.
+pub fn same_upper(
+    input: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+) -> Result<(i64, i64), OpError> {
+    let total = same_total(input, kernel, stride, dilation)?;
+    Ok((total / 2, total - total / 2))
+}
+
+/// As [`same_upper`], with an odd element at the beginning.
+pub fn same_lower(
+    input: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+) -> Result<(i64, i64), OpError> {
+    let total = same_total(input, kernel, stride, dilation)?;
+    Ok((total - total / 2, total / 2))
+}
+
+fn same_total(input: i64, kernel: i64, stride: i64, dilation: i64) -> Result<i64, OpError> {
+    let input = in_range("input", input, 1)?;
+    let kernel = in_range("kernel", kernel, 1)?;
+    let stride = in_range("strides", stride, 1)?;
+    let dilation = in_range("dilations", dilation, 1)?;
+    let last = (input - 1) / stride * stride;
+    let total = (kernel - 1).saturating_mul(dilation).saturating_add(last + 1 - input);
+    in_range("pads", total.max(0), 0)
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_wrap, reason = "the sizes of the tests are small")]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::rng;
+    use super::{MAX_SIZE, OpError, Sliding, WindowAxis, same_lower, same_upper};
+
+    fn one(
+        input: i64,
+        kernel: i64,
+        [stride, dilation, before, after]: [i64; 4],
+        ceil_mode: bool,
+    ) -> Result<WindowAxis, OpError> {
+        let (strides, dilations, pads) = (&[stride], &[dilation], &[before, after]);
+        let sliding = Sliding { strides, dilations, pads, ceil_mode };
+        sliding.over("kernel", &[input], &[kernel]).map(|w| w[0])
+    }
+
+    #[test]
+    fn windows_are_those_found_by_trial() {
+        let mut rng = rng(1);
+        for _ in 0..3000 {
+            let mut pick = |from: i64, to: i64| rng.random_range(from..=to);
+            let (input, kernel, stride, dilation) =
+                (pick(1, 9), pick(1, 4), pick(1, 4), pick(1, 3));
+            let (before, after, ceil) = (pick(0, 5), pick(0, 5), pick(0, 1) == 1);
+            let extent = (kernel - 1) * dilation;
+            let start = |o: i64| o * stride - before;
+            let last = input + after - 1;
+            // A last partial window counts in ceil mode, unless it begins behind the input.
+            let fits =
+                |o: i64| start(o) + extent <= last || (ceil && start(o) + extent < last + stride);
+            let count = (0..99).take_while(|o| fits(*o)).count();
+            let behind = ceil && count > 0 && start(count as i64 - 1) >= input;
+            let expected = if behind { count - 1 } else { count };
+            let axis = one(input, kernel, [stride, dilation, before, after], ceil);
+            let Ok(axis) = axis else {
+                assert_eq!(expected, 0);
+                continue;
+            };
+            assert_eq!(axis.output, expected, "{axis:?} ceil {ceil}");
+            for o in 0..axis.output {
+                let at = |t: usize| (o * axis.stride + t * axis.dilation) as i64 - before;
+                let inside: Vec<usize> =
+                    (0..axis.kernel).filter(|t| (0..input).contains(&at(*t))).collect();
+                assert_eq!(axis.taps(o).collect::<Vec<_>>(), inside, "{axis:?}");
+                for t in 0..axis.kernel {
+                    assert_eq!(axis.outputs(t).contains(&o), inside.contains(&t), "{axis:?}");
+                }
+                assert!(inside.iter().all(|t| axis.position(o, *t) as i64 == at(*t)));
+                let padded = (0..axis.kernel).filter(|t| at(*t) < input + after).count();
+                assert_eq!(axis.padded_taps(o), padded, "{axis:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn same_padding_keeps_one_window_per_stride() {
+        for (input, kernel, stride, dilation) in
+            [(224, 3, 2, 1), (7, 2, 1, 1), (5, 3, 2, 2), (4, 1, 3, 1), (1, 5, 1, 1)]
+        {
+            let (before, after) = same_upper(input, kernel, stride, dilation).unwrap();
+            let axis = one(input, kernel, [stride, dilation, before, after], false).unwrap();
+            assert_eq!(axis.output as i64, (input + stride - 1) / stride);
+            assert_eq!(same_lower(input, kernel, stride, dilation), Ok((after, before)));
+        }
+        assert_eq!(same_upper(224, 3, 2, 1), Ok((0, 1)));
+    }
+
+    #[test]
+    fn hostile_settings_are_errors() {
+        let far = [i64::MIN, -1, i64::MAX, MAX_SIZE + 1];
+        for v in far {
+            for at in 0..4 {
+                let mut settings = [1, 1, 0, 0];
+                settings[at] = v;
+                for ceil in [false, true] {
+                    assert!(one(8, 3, settings, ceil).is_err(), "{settings:?}");
+                }
+            }
+            assert!(one(8, v, [1, 1, 0, 0], true).is_err());
+            assert!(one(v, 3, [1, 1, 0, 0], true).is_err());
+            assert!(same_upper(v, 3, 1, 1).is_err());
+            assert!(same_lower(8, 3, v, 1).is_err());
+            assert!(same_lower(8, 3, 1, v).is_err());
+            assert!(same_lower(8, v, 1, 1).is_err());
+        }
+        assert!(one(8, 3, [0, 1, 0, 0], false).is_err());
+        assert!(one(8, MAX_SIZE, [1, MAX_SIZE, 0, 0], false).is_err());
+        assert!(same_upper(MAX_SIZE, MAX_SIZE, MAX_SIZE, MAX_SIZE).is_err());
+        let wide = one(8, MAX_SIZE / 2, [MAX_SIZE, MAX_SIZE / 2, 5, 5], true);
+        assert!(wide.is_err());
+        let sliding = Sliding { strides: &[], dilations: &[], pads: &[], ceil_mode: false };
+        assert!(sliding.over("kernel", &[1; 9], &[1; 9]).is_err());
+        assert!(sliding.over("kernel", &[], &[]).is_err());
+        assert!(sliding.over("kernel", &[4, 4], &[1]).is_err());
+        assert!(Sliding { pads: &[1], ..sliding }.over("kernel", &[4], &[1]).is_err());
+    }
+}
