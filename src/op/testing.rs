@@ -111,7 +111,37 @@ pub(crate) fn check_split(
     operands: &[(&Tensor, Claim)],
     n: usize,
 ) -> Result<Vec<Claim>, String> {
-    let rows = Dim::from(i64::try_from(n).unwrap());
+    let (claims, results) = split(op, operands)?;
+    let at = |rows: usize| {
+        let mut op = op.clone();
+        if claims.iter().any(|c| c.shard().is_some()) {
+            op.at_rows(&dim(rows));
+        }
+        op
+    };
+    let whole_operands: Vec<&Tensor> = operands.iter().map(|(t, _)| *t).collect();
+    let whole = at(n).eval(&whole_operands).unwrap_or_else(|e| panic!("{op:?}: {e}"));
+    for (tensor, ty) in whole.iter().zip(&results) {
+        assert_eq!(Shape::from(tensor.dims()), ty.shape.at_rows(&dim(n)), "{op:?}");
+    }
+    for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n]] {
+        for cut in cuts.windows(2).filter(|c| c[0] < c[1]) {
+            let parts: Vec<Tensor> =
+                operands.iter().map(|(t, c)| part(t, *c, cut[0], cut[1])).collect();
+            let got = at(cut[1] - cut[0])
+                .eval(&parts.iter().collect::<Vec<_>>())
+                .unwrap_or_else(|e| panic!("{op:?}: {e}"));
+            for ((got, whole), claim) in got.iter().zip(&whole).zip(&claims) {
+                let expected = part(whole, *claim, cut[0], cut[1]);
+                assert_eq!(got, &expected, "{op:?}: rows {cut:?} of {n}, {claim}");
+            }
+        }
+    }
+    Ok(claims)
+}
+
+/// The claims that the split rule gives, and the types of the whole results they are about.
+fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<TensorType>), String> {
     let types: Vec<TensorType> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
     let ints: Vec<Option<Vec<Dim>>> = operands
         .iter()
@@ -132,47 +162,19 @@ pub(crate) fn check_split(
     let claims = op.split(&split, &results).map_err(|r| r.code.name().to_owned())?;
     assert_eq!(claims.len(), results.len(), "{op:?}: one claim for each result");
     for (claim, ty) in claims.iter().zip(&results) {
-        match claim.shard() {
-            Some(s) => assert_eq!(
-                ty.shape[s.axis],
-                Dim::n() * i64::try_from(s.inner).unwrap(),
-                "{op:?}: {claim} of {ty}"
-            ),
-            None => {
-                assert!(ty.shape.iter().all(|d| !d.depends_on_batch()), "{op:?}: {claim} of {ty}")
-            }
+        if let Some(s) = claim.shard() {
+            let size = Dim::n() * i64::try_from(s.inner).unwrap();
+            assert_eq!(ty.shape[s.axis], size, "{op:?}: {claim} of {ty}");
+        } else {
+            let depends = ty.shape.iter().any(Dim::depends_on_batch);
+            assert!(!depends, "{op:?}: {claim} of {ty}");
         }
     }
-    let at = |rows: &Dim| {
-        let mut op = op.clone();
-        if claims.iter().any(|c| c.shard().is_some()) {
-            op.at_rows(rows);
-        }
-        op
-    };
-    let whole_operands: Vec<&Tensor> = operands.iter().map(|(t, _)| *t).collect();
-    let whole = at(&rows).eval(&whole_operands).unwrap_or_else(|e| panic!("{op:?}: {e}"));
-    for (tensor, ty) in whole.iter().zip(&results) {
-        assert_eq!(Shape::from(tensor.dims()), ty.shape.at_rows(&rows), "{op:?}");
-    }
-    for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n]] {
-        for cut in cuts.windows(2).filter(|c| c[0] < c[1]) {
-            let parts: Vec<Tensor> =
-                operands.iter().map(|(t, c)| part(t, *c, cut[0], cut[1])).collect();
-            let own = at(&Dim::from(i64::try_from(cut[1] - cut[0]).unwrap()));
-            let got = own
-                .eval(&parts.iter().collect::<Vec<_>>())
-                .unwrap_or_else(|e| panic!("{op:?}: {e}"));
-            for ((got, whole), claim) in got.iter().zip(&whole).zip(&claims) {
-                assert_eq!(
-                    got,
-                    &part(whole, *claim, cut[0], cut[1]),
-                    "{op:?}: rows {cut:?} of {n}, {claim}"
-                );
-            }
-        }
-    }
-    Ok(claims.into_vec())
+    Ok((claims.into_vec(), results))
+}
+
+fn dim(size: usize) -> Dim {
+    i64::try_from(size).unwrap().into()
 }
 
 /// The code with which `op` refuses operands with these claims, whatever inference says of their symbolic types.

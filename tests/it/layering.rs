@@ -1,0 +1,182 @@
+//! The rules of the source tree that no lint knows: which layer may import which, how long a file and a
+//! function may be, where `unsafe` may stand.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::source;
+
+/// The layers from the lowest to the highest. A layer may import those of earlier lines, and none of its own line
+/// but itself.
+const LAYERS: &[&[&str]] = &[
+    &["types"],
+    &["op"],
+    &["ir"],
+    &["format", "analysis", "zoo"],
+    &["pass"],
+    &["model"],
+    &["lower"],
+    &["codegen"],
+    &["backend"],
+    &["train"],
+    &["bin"],
+];
+
+/// The wrapper files in which `unsafe` is allowed.
+const UNSAFE: &[&str] = &["src/backend/cpu/gemm.rs", "src/format/mmap.rs"];
+
+/// The lines of a file, unless it is generated.
+const FILE_LINES: usize = 600;
+
+/// The lines of a function, from its `fn` to its closing brace.
+const FN_LINES: usize = 60;
+
+struct File {
+    /// The path from the repository's root.
+    path: String,
+    text: String,
+    /// The text without comments and without the contents of literals.
+    code: String,
+}
+
+fn files(folders: &[&str]) -> Vec<File> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    for folder in folders {
+        collect(&root.join(folder), &mut paths);
+    }
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let path = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        let code = source::code(&text);
+        File { path, text, code }
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|n| n != "target") {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            paths.push(path);
+        }
+    }
+}
+
+fn rank(layer: &str) -> Option<usize> {
+    LAYERS.iter().position(|line| line.contains(&layer))
+}
+
+/// The layer that a file under `src` belongs to; none for `lib.rs`, which re-exports.
+fn layer(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("src/")?;
+    let name = rest.split_once('/').map_or_else(|| rest.trim_end_matches(".rs"), |(name, _)| name);
+    (name != "lib").then_some(name)
+}
+
+/// The number of modules that a file is inside: 1 for `src/op/mod.rs`, 2 for `src/op/slice.rs`.
+fn depth(path: &str) -> usize {
+    let modules = path.trim_end_matches(".rs").split('/').skip(1);
+    modules.filter(|part| *part != "mod").count()
+}
+
+/// True for the file of a `#[cfg(test)] mod`, which may reach up for its checks.
+fn is_test(path: &str) -> bool {
+    let stem = path.trim_end_matches(".rs").rsplit('/').next().unwrap_or_default();
+    stem.starts_with("test")
+}
+
+/// What is wrong with `from` importing `item` of the layer `to`, if anything is.
+fn objection(from: &str, to: &str, item: &str) -> Option<String> {
+    match (from, to) {
+        (_, "error") | ("error", "Error" | "Result") => None,
+        ("types", "Error" | "Result") => Some("types is a leaf".to_owned()),
+        (_, "Error" | "Result") => None,
+        // The crate's error holds those of the layers, and nothing else of them.
+        ("error", _) if item.ends_with("Error") || item.ends_with("Errors") => None,
+        ("error", _) => Some(format!("error must use only the errors of {to}, not {item}")),
+        (from, to) if from == to => None,
+        (from, to) => match (rank(from), rank(to)) {
+            (Some(a), Some(b)) if b < a => None,
+            (Some(_), Some(_)) => Some(format!("{from} must not use {to}")),
+            (None, _) => Some(format!("{from} is no layer")),
+            (_, None) => Some(format!("{to} is no layer")),
+        },
+    }
+}
+
+#[test]
+fn imports_point_one_way() {
+    let mut wrong = String::new();
+    for file in files(&["src"]) {
+        let Some(from) = layer(&file.path).filter(|_| !is_test(&file.path)) else { continue };
+        let code = source::without_tests(&file.code);
+        for import in source::imports(&code, depth(&file.path)) {
+            if let Some(reason) = objection(from, &import.layer, &import.item) {
+                writeln!(wrong, "{}:{}: {reason}", file.path, import.line).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn files_and_functions_fit_in_one_reading() {
+    let mut wrong = String::new();
+    for file in files(&["src", "tests"]) {
+        let lines = file.text.lines().count();
+        if lines > FILE_LINES && !file.path.ends_with("/generated.rs") {
+            writeln!(wrong, "{}: {lines} lines, at most {FILE_LINES}", file.path).unwrap();
+        }
+        if file.path.ends_with("/generated.rs") {
+            continue;
+        }
+        for function in source::functions(&file.code) {
+            if function.lines > FN_LINES {
+                let source::Function { line, name, lines } = function;
+                let path = &file.path;
+                writeln!(wrong, "{path}:{line}: {name} has {lines} lines, at most {FN_LINES}")
+                    .unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn unsafe_stays_in_its_wrappers() {
+    for file in files(&["src", "tests"]) {
+        let found = source::words(&file.code).find(|(_, word)| *word == "unsafe");
+        if let Some((line, _)) = found {
+            assert!(UNSAFE.contains(&file.path.as_str()), "{}:{line}: unsafe", file.path);
+        }
+    }
+}
+
+#[test]
+fn the_library_leaves_the_environment_alone() {
+    for file in files(&["src"]) {
+        if layer(&file.path) == Some("bin") {
+            continue;
+        }
+        let code = source::without_tests(&file.code);
+        assert!(!code.contains("std::env"), "{}: the library reads no environment", file.path);
+    }
+}
+
+#[test]
+fn the_check_sees_what_it_should() {
+    let text = "use crate::{ir::Graph, op::{self, Op}};\nfn f() { super::super::pass::run(); }\n";
+    let found: Vec<(String, usize)> =
+        source::imports(&source::code(text), 2).map(|i| (i.layer, i.line)).collect();
+    assert_eq!(found, [("ir".into(), 1), ("op".into(), 1), ("pass".into(), 2)]);
+    assert_eq!(objection("op", "ir", "Graph").as_deref(), Some("op must not use ir"));
+    assert_eq!(objection("zoo", "format", "read").as_deref(), Some("zoo must not use format"));
+    assert_eq!(objection("model", "zoo", "build"), None);
+    assert_eq!(objection("error", "ir", "GraphError"), None);
+    assert!(objection("error", "ir", "Graph").is_some());
+}

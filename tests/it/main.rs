@@ -1,0 +1,6 @@
+//! Tests of the crate as a whole.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod layering;
+mod source;

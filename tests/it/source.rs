@@ -1,0 +1,210 @@
+//! A reader of Rust source that knows as much as the layering test needs.
+
+/// An import of a top-level module of the crate.
+pub struct Import {
+    /// The line, from 1.
+    pub line: usize,
+    /// The module.
+    pub layer: String,
+    /// What is taken from it, where one name is.
+    pub item: String,
+}
+
+/// A function with a body.
+pub struct Function {
+    /// The line of its `fn`, from 1.
+    pub line: usize,
+    /// Its name.
+    pub name: String,
+    /// Its lines, from `fn` to the closing brace.
+    pub lines: usize,
+}
+
+/// The text with comments and the contents of literals replaced by blanks; lines stay where they are.
+pub fn code(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut out = String::with_capacity(text.len());
+    let mut i = 0;
+    while i < chars.len() {
+        let end = literal_end(&chars, i);
+        if end == i {
+            out.push(chars[i]);
+            i += 1;
+        } else {
+            out.extend(chars[i..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
+            i = end;
+        }
+    }
+    out
+}
+
+/// The end of the comment or literal that starts at `i`, or `i` where none does.
+fn literal_end(chars: &[char], i: usize) -> usize {
+    let at = |k: usize| chars.get(k).copied().unwrap_or('\0');
+    let find = |from: usize, end: &str| {
+        let end: Vec<char> = end.chars().collect();
+        let window = chars[from.min(chars.len())..].windows(end.len());
+        window.into_iter().position(|w| w == end).map_or(chars.len(), |p| from + p + end.len())
+    };
+    let in_word = i > 0 && (at(i - 1).is_alphanumeric() || at(i - 1) == '_');
+    match (at(i), at(i + 1)) {
+        ('/', '/') => find(i, "\n").saturating_sub(1).max(i + 2),
+        ('/', '*') => find(i, "*/"),
+        ('"', _) => string_end(chars, i),
+        ('r', '"' | '#') if !in_word => {
+            let hashes = chars[i + 1..].iter().take_while(|c| **c == '#').count();
+            if at(i + 1 + hashes) == '"' {
+                find(i + 2 + hashes, &format!("\"{}", "#".repeat(hashes)))
+            } else {
+                i
+            }
+        }
+        // A character literal, not a lifetime.
+        ('\'', '\\') => find(i + 3, "'"),
+        ('\'', _) if at(i + 2) == '\'' => i + 3,
+        _ => i,
+    }
+}
+
+fn string_end(chars: &[char], start: usize) -> usize {
+    let mut i = start + 1;
+    while i < chars.len() && chars[i] != '"' {
+        i += if chars[i] == '\\' { 2 } else { 1 };
+    }
+    (i + 1).min(chars.len())
+}
+
+/// The words of `code` with their lines.
+pub fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    code.lines().enumerate().flat_map(|(line, text)| {
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.filter(|w| !w.is_empty()).map(move |w| (line + 1, w))
+    })
+}
+
+/// `code` with the bodies of its `#[cfg(test)]` modules replaced by blanks.
+pub fn without_tests(code: &str) -> String {
+    let mut code = code.to_owned();
+    let mut from = 0;
+    while let Some(found) = code[from..].find("#[cfg(test)]") {
+        let start = from + found;
+        let body = code[start..].find(['{', ';']).map_or(code.len(), |p| start + p);
+        let end = if code[body..].starts_with('{') { block_end(&code, body) } else { body };
+        let blank: String =
+            code[start..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+        code.replace_range(start..end, &blank);
+        from = start + blank.len();
+    }
+    code
+}
+
+/// The end of the block whose brace is at byte `open`.
+fn block_end(code: &str, open: usize) -> usize {
+    let mut level = 0usize;
+    for (i, c) in code[open..].char_indices() {
+        match c {
+            '{' => level += 1,
+            '}' if level == 1 => return open + i + 1,
+            '}' => level -= 1,
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+fn line_of(code: &str, byte: usize) -> usize {
+    1 + code[..byte].matches('\n').count()
+}
+
+/// The functions of `code` that have a body.
+pub fn functions(code: &str) -> Vec<Function> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        let boundary = code[..at].chars().next_back();
+        let name: String =
+            code[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        if boundary.is_some_and(|c| c.is_alphanumeric() || c == '_') || name.is_empty() {
+            continue;
+        }
+        let Some(open) = body_start(code, at) else { continue };
+        let line = line_of(code, at);
+        let lines = line_of(code, block_end(code, open)) - line + 1;
+        found.push(Function { line, name, lines });
+    }
+    found
+}
+
+/// The brace that opens the body of the function declared at `at`, if it has one.
+fn body_start(code: &str, at: usize) -> Option<usize> {
+    let mut level = 0usize;
+    for (i, c) in code[at..].char_indices() {
+        match c {
+            '(' | '[' => level += 1,
+            ')' | ']' => level = level.checked_sub(1)?,
+            '{' if level == 0 => return Some(at + i),
+            ';' if level == 0 => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The imports of other top-level modules that `code`, of a file inside `depth` modules, makes by `crate::…` or by
+/// enough `super::…`.
+pub fn imports(code: &str, depth: usize) -> impl Iterator<Item = Import> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+            leaves(code, at + "crate::".len(), &mut found);
+        }
+    }
+    let ups = "super::".repeat(depth);
+    for (at, _) in code.match_indices(&ups) {
+        if depth > 0 && !code[..at].ends_with("super::") {
+            leaves(code, at + ups.len(), &mut found);
+        }
+    }
+    found.into_iter()
+}
+
+/// Reads `a::B`, `a` or `{a::B, c::{D, E}}` at byte `at`.
+fn leaves(code: &str, at: usize, found: &mut Vec<Import>) {
+    let rest = &code[at..];
+    let line = line_of(code, at);
+    if !rest.starts_with('{') {
+        if let Some((layer, item)) = path(rest) {
+            found.push(Import { line, layer, item });
+        }
+        return;
+    }
+    let end = block_end(code, at) - 1;
+    let (mut level, mut start) = (0usize, at + 1);
+    for (i, c) in code[at + 1..=end].char_indices().map(|(i, c)| (at + 1 + i, c)) {
+        match c {
+            '{' => level += 1,
+            '}' if i < end => level -= 1,
+            ',' | '}' if level == 0 => {
+                let part = code[start..i].trim_start();
+                if let Some((layer, item)) = path(part) {
+                    let line = line_of(code, i - part.len());
+                    found.push(Import { line, layer, item });
+                }
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The first and the last name of a path.
+fn path(text: &str) -> Option<(String, String)> {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    let path = &text[..end.unwrap_or(text.len())];
+    let mut names = path.split("::").filter(|n| !n.is_empty());
+    let first = names.next()?;
+    // `crate::op!` and the like are macros of this crate, in the order in which they are declared.
+    if text[path.len()..].starts_with('!') && !path.contains("::") {
+        return None;
+    }
+    Some((first.to_owned(), names.last().unwrap_or(first).to_owned()))
+}
