@@ -1,7 +1,7 @@
 //! A value on another device.
 
 use super::declare::op;
-use super::infer::{one, result_with_ints};
+use super::infer::{carried, one, result_with_ints, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{KernelClass, Refusal, Tensor, TensorType};
 
@@ -13,7 +13,7 @@ op! {
 impl OpDef for CopyOp {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
-        result_with_ints(x.ty.clone(), x.ints.map(|ints| ints.iter().cloned().collect()))
+        result_with_ints(x.ty.clone(), carried(&x))
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
@@ -21,10 +21,8 @@ impl OpDef for CopyOp {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        Ok(vec![(*x).clone()])
+        let [x] = tensors(operands)?;
+        Ok(vec![x.clone()])
     }
 
     fn kernel(&self) -> KernelClass {

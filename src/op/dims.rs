@@ -1,7 +1,7 @@
 //! Integers that follow from the batch size.
 
 use super::declare::op;
-use super::infer::{count, result_with_ints};
+use super::infer::{count, known, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -38,9 +38,7 @@ impl OpDef for Dims {
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let known =
-            |d: &Dim| d.as_const().ok_or_else(|| OpError::NotConstant(format!("the value {d}")));
-        let values = self.values.iter().map(known).collect::<Result<Vec<i64>, _>>()?;
+        let values = self.values.iter().map(|d| known("the value", d)).collect::<Result<Vec<i64>, _>>()?;
         let dims: &[usize] = if self.scalar { &[] } else { &[values.len()] };
         Ok(vec![Tensor::new(dims, &values)?])
     }

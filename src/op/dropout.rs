@@ -1,7 +1,7 @@
 //! Dropout as inference sees it.
 
 use super::declare::op;
-use super::infer::{one, results};
+use super::infer::{one, results, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -30,10 +30,8 @@ impl OpDef for Dropout {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let mut results = vec![(*x).clone()];
+        let [x] = tensors(operands)?;
+        let mut results = vec![x.clone()];
         if self.mask {
             let mut mask = Tensor::zeros(DType::Bool, x.dims())?;
             mask.bytes_mut().fill(1);

@@ -1,7 +1,7 @@
 //! One of several equal values.
 
 use super::declare::op;
-use super::infer::{count, result_with_ints};
+use super::infer::{carried, count, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Code, KernelClass, Refusal, Tensor, TensorType};
 
@@ -23,7 +23,7 @@ impl OpDef for First {
                 return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
             }
         }
-        result_with_ints(first.ty.clone(), first.ints.map(|ints| ints.iter().cloned().collect()))
+        result_with_ints(first.ty.clone(), carried(first))
     }
 
     fn split(

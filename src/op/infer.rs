@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Inferred, OpError, Operand, Results};
-use crate::types::{DType, Dim, Shape, TensorType};
+use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Elements of a small integer tensor are followed up to this number.
 pub const MAX_INTS: usize = 1024;
@@ -89,6 +89,24 @@ pub fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, OpError
     })
 }
 
+/// The axes that `list` names among `rank` of them, ascending; each may be named once.
+pub fn axes(
+    attr: &'static str,
+    list: &[i64],
+    rank: usize,
+) -> Result<SmallVec<[usize; 4]>, OpError> {
+    let mut axes =
+        list.iter().map(|a| axis(attr, *a, rank)).collect::<Result<SmallVec<[usize; 4]>, _>>()?;
+    axes.sort_unstable();
+    match axes.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(axes),
+        Some(pair) => {
+            let reason = format!("axis {} is named twice", pair[0]);
+            Err(OpError::Attribute { attr, reason })
+        }
+    }
+}
+
 /// The shape to which shapes broadcast, aligned at the right, where sizes are equal or 1.
 pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a Shape> + Clone) -> Result<Shape, OpError> {
     let rank = shapes.clone().map(Shape::rank).max().unwrap_or(0);
@@ -115,6 +133,29 @@ pub fn sizes(attr: &'static str, sizes: &[Dim]) -> Result<(), OpError> {
             Err(OpError::Attribute { attr, reason })
         }
     }
+}
+
+/// The operands of an evaluation that takes `K` of them.
+pub fn tensors<'a, const K: usize>(operands: &[&'a Tensor]) -> Result<[&'a Tensor; K], OpError> {
+    let expected = ["0", "1", "2", "3"].get(K).copied().unwrap_or("more than 3");
+    <[&Tensor; K]>::try_from(operands)
+        .map_err(|_| OpError::Operands { expected, found: operands.len() })
+}
+
+/// The value of `d`, which an evaluation needs; `what` names it.
+pub fn known(what: &str, d: &Dim) -> Result<i64, OpError> {
+    d.as_const().ok_or_else(|| OpError::NotConstant(format!("{what} {d}")))
+}
+
+/// The sizes that an evaluation needs; `what` names them.
+pub fn known_sizes(what: &str, sizes: &[Dim]) -> Result<SmallVec<[usize; 4]>, OpError> {
+    let shape = Shape::from(sizes);
+    shape.as_const().ok_or_else(|| OpError::NotConstant(format!("{what} {shape}")))
+}
+
+/// The elements of `x` in the same order, where they are known.
+pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
+    x.ints.map(|ints| ints.iter().cloned().collect())
 }
 
 /// The one result, if its size is possible.

@@ -36,6 +36,10 @@ ops! {
     first::First,
     dims::Dims,
     constant::Constant,
+    flatten::Flatten,
+    squeeze::Squeeze,
+    unsqueeze::Unsqueeze,
+    transpose::Transpose,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

@@ -1,7 +1,7 @@
 //! The same elements, in the same order, under another shape.
 
 use super::declare::op;
-use super::infer::{one, result_with_ints, sizes};
+use super::infer::{carried, known_sizes, one, result_with_ints, sizes, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -65,7 +65,7 @@ impl OpDef for Reshape {
         }
         result_with_ints(
             TensorType::new(x.ty.dtype, shape),
-            x.ints.map(|ints| ints.iter().cloned().collect()),
+            carried(&x),
         )
     }
 
@@ -78,13 +78,9 @@ impl OpDef for Reshape {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let shape = Shape::from(self.shape.as_slice());
-        let dims =
-            shape.as_const().ok_or_else(|| OpError::NotConstant(format!("the shape {shape}")))?;
-        Ok(vec![(*x).clone().reshaped(&dims)?])
+        let [x] = tensors(operands)?;
+        let dims = known_sizes("the shape", &self.shape)?;
+        Ok(vec![x.clone().reshaped(&dims)?])
     }
 
     fn kernel(&self) -> KernelClass {

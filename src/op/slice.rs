@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
-use super::infer::{one, result_with_ints};
+use super::infer::{known, one, result_with_ints, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -120,18 +120,14 @@ impl OpDef for Slice {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let known =
-            |d: &Dim| d.as_const().ok_or_else(|| OpError::NotConstant(format!("the bound {d}")));
+        let [x] = tensors(operands)?;
         let distances = strided::distances(x.dims());
         let mut axes: Vec<strided::Axis> =
             x.dims().iter().copied().zip(distances.iter().copied()).collect();
         let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
-            let count = usize::try_from(known(&length(start, end, step))?).unwrap_or(0);
-            let start = isize::try_from(known(start)?).unwrap_or(0);
+            let count = usize::try_from(known("the bound", &length(start, end, step))?).unwrap_or(0);
+            let start = isize::try_from(known("the bound", start)?).unwrap_or(0);
             let step = isize::try_from(step).unwrap_or(isize::MAX);
             first = first.wrapping_add_signed(start.wrapping_mul(distances[axis]));
             axes[axis] = (count, step.wrapping_mul(distances[axis]));
