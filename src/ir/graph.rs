@@ -8,7 +8,8 @@ use petgraph::visit::EdgeRef;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Value,
+    Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Source,
+    Value,
 };
 use crate::op::{Op, OpError, Operand};
 use crate::types::{Device, Split, TensorType};
@@ -253,6 +254,11 @@ impl Graph {
         self.params[id.0 as usize].placement = placement;
     }
 
+    /// Sets where a parameter's elements come from.
+    pub fn set_source(&mut self, id: ParamId, source: Source) {
+        self.params[id.0 as usize].source = source;
+    }
+
     /// Adds the parameter as `device` holds it.
     pub fn add_param_node(&mut self, param: ParamId, device: Device) -> Value {
         let Param { name, ty, .. } = self.param(param);
@@ -292,11 +298,24 @@ impl Graph {
         let results = results
             .map(|(r, name)| ResultInfo { name: name.clone(), ty: r.ty, ints: r.ints })
             .collect();
+        Ok(self.add_typed(op, operands, results, place, origin))
+    }
+
+    /// Adds an operator whose results are known, as those of a clone are; [`verify`](super::verify) infers
+    /// them again.
+    pub fn add_typed(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        results: SmallVec<[ResultInfo; 1]>,
+        place: Place,
+        origin: Origin,
+    ) -> NodeId {
         let node = self.flow.add_node(Node { kind: NodeKind::Op(op), results, place, origin });
         for (slot, value) in (0u32..).zip(operands) {
             self.flow.add_edge(index(value.node), node, Edge { slot, output: value.output });
         }
-        Ok(id(node))
+        id(node)
     }
 
     /// Makes every user of `old`, and every output that is `old`, take `new` instead.

@@ -213,6 +213,9 @@ impl Dim {
         if self.is_const() {
             return self.clone();
         }
+        if self.as_symbol() == Some(Symbol::BATCH) {
+            return rows.clone();
+        }
         self.substitute(&mut |s| if s == Symbol::BATCH { rows.clone() } else { Self::symbol(s) })
     }
 
