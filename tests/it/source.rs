@@ -1,27 +1,27 @@
 //! A reader of Rust source that knows as much as the layering test needs.
 
 /// An import of a top-level module of the crate.
-pub struct Import {
+pub(crate) struct Import {
     /// The line, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// The module.
-    pub layer: String,
+    pub(crate) layer: String,
     /// What is taken from it, where one name is.
-    pub item: String,
+    pub(crate) item: String,
 }
 
 /// A function with a body.
-pub struct Function {
+pub(crate) struct Function {
     /// The line of its `fn`, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its lines, from `fn` to the closing brace.
-    pub lines: usize,
+    pub(crate) lines: usize,
 }
 
 /// The text with comments and the contents of literals replaced by blanks; lines stay where they are.
-pub fn code(text: &str) -> String {
+pub(crate) fn code(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
     let mut i = 0;
@@ -75,7 +75,7 @@ fn string_end(chars: &[char], start: usize) -> usize {
 }
 
 /// The words of `code` with their lines.
-pub fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
     code.lines().enumerate().flat_map(|(line, text)| {
         let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
         words.filter(|w| !w.is_empty()).map(move |w| (line + 1, w))
@@ -83,7 +83,7 @@ pub fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// `code` with the bodies of its `#[cfg(test)]` modules replaced by blanks.
-pub fn without_tests(code: &str) -> String {
+pub(crate) fn without_tests(code: &str) -> String {
     let mut code = code.to_owned();
     let mut from = 0;
     while let Some(found) = code[from..].find("#[cfg(test)]") {
@@ -117,7 +117,7 @@ fn line_of(code: &str, byte: usize) -> usize {
 }
 
 /// The functions of `code` that have a body.
-pub fn functions(code: &str) -> Vec<Function> {
+pub(crate) fn functions(code: &str) -> Vec<Function> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
         let boundary = code[..at].chars().next_back();
@@ -151,7 +151,7 @@ fn body_start(code: &str, at: usize) -> Option<usize> {
 
 /// The imports of other top-level modules that `code`, of a file inside `depth` modules, makes by `crate::…` or by
 /// enough `super::…`.
-pub fn imports(code: &str, depth: usize) -> impl Iterator<Item = Import> {
+pub(crate) fn imports(code: &str, depth: usize) -> impl Iterator<Item = Import> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("crate::") {
         if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {

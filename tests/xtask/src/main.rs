@@ -1,2 +1,102 @@
-//! Development tasks of fanwise.
-fn main() {}
+//! `cargo xtask`: the checks that every change must pass, and the tasks around them.
+
+mod python;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use python::Python;
+use step::{Counts, Step};
+
+const USAGE: &str = "\
+Usage: cargo xtask <COMMAND>
+
+Commands:
+  test    run every check, the cheapest first; stop at the first that fails
+  bless   run the tests and accept every changed snapshot
+  python  make the Python environment that tests compare with, and print its interpreter
+";
+
+/// What went wrong, as one line for a person.
+type Failure = String;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["test"] => test(),
+        ["bless"] => bless(),
+        ["python"] => Python::prepare(&target()).map(|p| say(&p.interpreter.to_string_lossy())),
+        ["help" | "-h" | "--help"] => {
+            say(USAGE);
+            Ok(())
+        }
+        _ => Err(format!("expected a command\n\n{USAGE}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&format!("error: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The checks, the cheapest first.
+fn test() -> Result<(), Failure> {
+    let deny = ["--", "-D", "warnings"];
+    Step::cargo(&["fmt", "--all", "--check"]).run()?;
+    Step::cargo(&["clippy", "--workspace", "--all-targets"]).args(&deny).run()?;
+    Step::cargo(&["clippy", "--no-default-features", "--lib"]).args(&deny).run()?;
+    let counts = run_tests("no")?;
+    Step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    say(&format!("{} passed, {} failed", counts.passed, counts.failed));
+    Ok(())
+}
+
+/// Accepts what the snapshot tests print now.
+fn bless() -> Result<(), Failure> {
+    let counts = run_tests("always")?;
+    say(&format!("{} passed, {} failed", counts.passed, counts.failed));
+    Ok(())
+}
+
+/// Runs all tests, then those that need the Python environment; `snapshots` is insta's `INSTA_UPDATE`.
+fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
+    let python = Python::prepare(&target())?;
+    let mut counts = Counts::default();
+    let suites: [&[&str]; 2] = [
+        &["test", "--workspace", "--no-fail-fast"],
+        &["test", "--test", "it", "--no-fail-fast", "--", "--ignored"],
+    ];
+    for suite in suites {
+        let step = Step::cargo(suite)
+            .env("INSTA_UPDATE", snapshots)
+            .env("FANWISE_PYTHON", &python.interpreter)
+            .env("FANWISE_ONNX_DATA", &python.onnx_data);
+        counts = counts + step.run_tests()?;
+    }
+    Ok(counts)
+}
+
+/// The repository's root.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map_or_else(PathBuf::new, Into::into)
+}
+
+/// The folder that cargo builds in.
+fn target() -> PathBuf {
+    let folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(folder)
+}
+
+#[expect(clippy::print_stdout, reason = "a command prints its result")]
+fn say(text: &str) {
+    println!("{}", text.trim_end());
+}
+
+#[expect(clippy::print_stderr, reason = "a command reports its progress")]
+fn complain(text: &str) {
+    eprintln!("{text}");
+}

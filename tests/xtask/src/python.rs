@@ -1,0 +1,61 @@
+//! The Python environment that tests compare with: made once under `target/python`, made again when
+//! `tests/models/requirements.txt` changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::step::Step;
+use crate::{Failure, root};
+
+/// A ready environment.
+pub(crate) struct Python {
+    /// Its interpreter.
+    pub(crate) interpreter: PathBuf,
+    /// The models and cases that the package `onnx` brings.
+    pub(crate) onnx_data: PathBuf,
+}
+
+/// Fails unless the interpreter has wheels of every requirement and can make environments.
+const CHECK: &str =
+    "import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))";
+
+const DATA: &str = "import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), 'backend', 'test', 'data'))";
+
+impl Python {
+    /// Makes the environment below `target`, unless it is there.
+    pub(crate) fn prepare(target: &Path) -> Result<Self, Failure> {
+        let folder = target.join("python");
+        let bin = if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" };
+        let interpreter = folder.join(bin);
+        let requirements = root().join("tests/models/requirements.txt");
+        let wanted = fs::read_to_string(&requirements)
+            .map_err(|e| format!("cannot read {}: {e}", requirements.display()))?;
+        // Written last, so that its presence says that the installation was completed.
+        let stamp = folder.join("installed.txt");
+        if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
+            Self::make(&folder, &interpreter, &requirements)?;
+            fs::write(&stamp, wanted)
+                .map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
+        }
+        let onnx_data = Step::new(&interpreter, &["-c", DATA]).first_line()?.into();
+        Ok(Self { interpreter, onnx_data })
+    }
+
+    fn make(folder: &Path, interpreter: &Path, requirements: &Path) -> Result<(), Failure> {
+        if folder.exists() {
+            fs::remove_dir_all(folder)
+                .map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
+        }
+        let system = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"]
+            .into_iter()
+            .find(|name| Step::new(name, &["-c", CHECK]).succeeds())
+            .ok_or(
+                "the tests need Python 3.11 to 3.14 with its module `venv` (Debian: python3-venv)",
+            )?;
+        Step::new(system, &["-m", "venv", &folder.to_string_lossy()]).run()?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        Step::new(interpreter, &pip)
+            .args(&["--only-binary", ":all:", "-r", &requirements.to_string_lossy()])
+            .run()
+    }
+}
