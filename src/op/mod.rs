@@ -40,6 +40,13 @@ ops! {
     squeeze::Squeeze,
     unsqueeze::Unsqueeze,
     transpose::Transpose,
+    expand::Expand,
+    tile::Tile,
+    gather::Gather,
+    shape::ShapeOp,
+    size::SizeOp,
+    constant_of_shape::ConstantOfShape,
+    range::Range,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

@@ -1,0 +1,158 @@
+//! Integers at equal distances.
+
+use smallvec::SmallVec;
+
+use super::declare::op;
+use super::infer::{MAX_INTS, count, known, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+
+op! {
+    /// The integers `start, start + delta, …` before `limit`; none where `limit` is not beyond `start`.
+    pub struct Range = "range" {
+        /// Their distance, not 0; where it is negative they descend.
+        pub delta: i64 = 1,
+        /// `i64` or `i32`.
+        pub dtype: DType = DType::I64,
+        /// Where they end; not among them.
+        pub limit: Dim,
+        /// The first.
+        pub start: Dim = Dim::ZERO,
+    }
+}
+
+impl Range {
+    /// How many integers there are.
+    fn length(&self) -> Result<Dim, OpError> {
+        let wrong = |attr, reason: String| OpError::Attribute { attr, reason };
+        if self.delta == 0 {
+            return Err(wrong("delta", "a distance of 0 never ends".to_owned()));
+        }
+        let (low, high) =
+            if self.delta > 0 { (&self.start, &self.limit) } else { (&self.limit, &self.start) };
+        let distance = high.clone() - low.clone();
+        if distance.clone() + low.clone() != *high {
+            return Err(wrong("limit", format!("{high} is too far from {low}")));
+        }
+        let step = Dim::from(self.delta.saturating_abs());
+        let length = (distance - 1).floor_div(&step) + 1;
+        Ok(if length.is_nonnegative() { length } else { length.maximum(&Dim::ZERO) })
+    }
+
+    /// Fails if an integer between two known ends is outside the element type.
+    fn check_ends(&self) -> Result<(), OpError> {
+        let fits = |d: &Dim| d.as_const().is_none_or(|c| i32::try_from(c).is_ok());
+        match self.dtype {
+            DType::I64 => Ok(()),
+            DType::I32 if fits(&self.start) && fits(&self.limit) => Ok(()),
+            DType::I32 => {
+                let reason = format!("{}..{} is beyond i32", self.start, self.limit);
+                Err(OpError::Attribute { attr: "limit", reason })
+            }
+            other => {
+                let reason = format!("{other} is neither i64 nor i32");
+                Err(OpError::Attribute { attr: "dtype", reason })
+            }
+        }
+    }
+}
+
+impl OpDef for Range {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 0, 0, "0")?;
+        self.check_ends()?;
+        let length = self.length()?;
+        let few = length.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c <= MAX_INTS);
+        let ints = few.map(|few| {
+            let all = std::iter::successors(Some(self.start.clone()), |i| Some(i.clone() + self.delta));
+            all.take(few).collect::<SmallVec<[Dim; 8]>>()
+        });
+        result_with_ints(TensorType::new(self.dtype, [length].into_iter().collect::<Shape>()), ints)
+    }
+
+    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+        if self.start.depends_on_batch() || self.limit.depends_on_batch() {
+            return Err(rules::refuse(Code::GlobalIndex, 0, "numbers the samples of the whole batch"));
+        }
+        Ok(rules::invariant(results.len()))
+    }
+
+    fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        self.check_ends()?;
+        let length = usize::try_from(known("the length", &self.length()?)?).unwrap_or(0);
+        let mut next = known("the start", &self.start)?;
+        let mut y = Tensor::zeros(self.dtype, &[length])?;
+        if self.dtype == DType::I32 {
+            for out in y.as_mut_slice::<i32>() {
+                *out = i32::try_from(next).unwrap_or(i32::MAX);
+                next = next.saturating_add(self.delta);
+            }
+        } else {
+            for out in y.as_mut_slice::<i64>() {
+                *out = next;
+                next = next.saturating_add(self.delta);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it takes no operand")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split};
+    use super::super::{OpDef, OpText};
+    use super::Range;
+    use crate::types::{Claim, DType, Dim};
+
+    fn range(start: impl Into<Dim>, limit: impl Into<Dim>, delta: i64) -> Range {
+        Range { delta, dtype: DType::I64, limit: limit.into(), start: start.into() }
+    }
+
+    #[test]
+    fn values() {
+        for (start, limit, delta, expected) in [
+            (0, 3, 1, [0i64, 1, 2].as_slice()),
+            (5, 0, -2, &[5, 3, 1]),
+            (1, 8, 7, &[1]),
+            (3, 3, 1, &[]),
+            (3, 1, 1, &[]),
+            (i64::MAX - 2, i64::MAX, 1 << 50, &[i64::MAX - 2]),
+            (0, i64::MIN + 1, i64::MIN, &[0]),
+        ] {
+            let y = testing::eval(&range(start, limit, delta).into(), &[]);
+            assert_eq!(y[0].as_slice::<i64>(), expected);
+        }
+        let short = Range { dtype: DType::I32, ..range(-1, 2, 1) };
+        assert_eq!(testing::eval(&short.into(), &[])[0].as_slice::<i32>(), [-1, 0, 1]);
+        let long = Range { dtype: DType::I32, ..range(0, 1 << 40, 1 << 39) };
+        let float = Range { dtype: DType::F32, ..range(0, 1, 1) };
+        for bad in [long, float, range(0, 1, 0), range(i64::MIN, i64::MAX, i64::MAX), range(0, 1 << 50, 1)] {
+            assert!(bad.infer(&[]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn lengths_follow_the_batch() {
+        for (op, shape) in [(range(0, Dim::n(), 1), "i64[N]"), (range(Dim::n(), Dim::n() + 3, 2), "i64[2]")] {
+            let y = op.infer(&[]).unwrap();
+            assert_eq!(y[0].ty.to_string(), shape);
+            assert_eq!(check_split(&op.clone().into(), &[], 4), Err("R0106".to_owned()));
+            for n in 0..5 {
+                let mut at = op.clone();
+                at.at_rows(&n.into());
+                assert_eq!(testing::eval(&at.into(), &[])[0].len(), y[0].ty.shape[0].eval(n) as usize);
+            }
+        }
+        let below = range(3, Dim::n(), 1).infer(&[]).unwrap();
+        assert_eq!([0, 3, 5].map(|n| below[0].ty.shape[0].eval(n)), [0, 0, 2]);
+        assert_eq!(check_split(&range(0, 5, 1).into(), &[], 4), Ok(vec![Claim::Invariant]));
+    }
+}

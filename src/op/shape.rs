@@ -1,0 +1,102 @@
+//! The sizes of a value.
+
+use super::declare::op;
+use super::infer::{one, result_with_ints, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+
+op! {
+    /// The sizes of the axes `start..end` of its operand as a vector of `i64`. Both count from the end where
+    /// they are negative, and beyond the axes they mean the first or the last.
+    pub struct ShapeOp = "shape" {
+        /// One past the last axis; absent, all up to the last.
+        pub end: Option<i64>,
+        /// The first axis.
+        pub start: i64 = 0,
+    }
+}
+
+impl ShapeOp {
+    /// The axes reported, of `rank`.
+    fn range(&self, rank: usize) -> std::ops::Range<usize> {
+        let rank_i = i64::try_from(rank).unwrap_or(i64::MAX);
+        let at = |i: i64| {
+            let i = if i < 0 { i.saturating_add(rank_i) } else { i };
+            usize::try_from(i.clamp(0, rank_i)).unwrap_or(0)
+        };
+        let start = at(self.start);
+        start..self.end.map_or(rank, at).max(start)
+    }
+}
+
+impl OpDef for ShapeOp {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let sizes = &x.ty.shape[self.range(x.ty.rank())];
+        let ty = TensorType::new(DType::I64, Shape::from([sizes.len()].as_slice()));
+        result_with_ints(ty, Some(sizes.iter().cloned().collect()))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        if let [x] = operands
+            && x.ty.shape[self.range(x.ty.rank())].iter().any(Dim::depends_on_batch)
+        {
+            return Err(rules::refuse(Code::BakedBatch, 0, "reports the size of the batch"));
+        }
+        Ok(rules::invariant(results.len()))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let sizes = x.dims()[self.range(x.rank())].iter();
+        let sizes: Vec<i64> = sizes.map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect();
+        Ok(vec![Tensor::new(&[sizes.len()], &sizes)?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it depends on sizes only")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::super::{OpDef, Operand};
+    use super::ShapeOp;
+    use crate::types::{Claim, DType, Dim, Shape, TensorType};
+
+    #[test]
+    fn values() {
+        let x = random(&mut rng(1), DType::F32, &[2, 3, 4]);
+        for (start, end, sizes) in [
+            (0, None, [2i64, 3, 4].as_slice()),
+            (1, Some(-1), &[3]),
+            (-2, None, &[3, 4]),
+            (2, Some(1), &[]),
+            (i64::MIN, Some(i64::MAX), &[2, 3, 4]),
+            (9, Some(-9), &[]),
+        ] {
+            let y = testing::eval(&ShapeOp { end, start }.into(), &[&x]);
+            assert_eq!(y[0].as_slice::<i64>(), sizes);
+        }
+        let ty = TensorType::new(DType::F32, [Dim::n(), 4.into()].into_iter().collect::<Shape>());
+        let y = ShapeOp { end: None, start: 0 }.infer(&[Operand { ty: &ty, ints: None }]).unwrap();
+        assert_eq!(y[0].ints.as_deref(), Some([Dim::n(), 4.into()].as_slice()));
+    }
+
+    #[test]
+    fn the_batch_size_is_refused_and_other_sizes_are_whole() {
+        let x = random(&mut rng(2), DType::F32, &[6, 3]);
+        let split = |start| check_split(&ShapeOp { end: None, start }.into(), &[(&x, Claim::rows(0))], 6);
+        assert_eq!(split(0), Err("R0110".to_owned()));
+        assert_eq!(split(1), Ok(vec![Claim::Invariant]));
+    }
+}

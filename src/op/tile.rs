@@ -1,0 +1,99 @@
+//! A value repeated as a whole along its axes.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::infer::{one, result, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
+    pub struct Tile = "tile" {
+        /// How often, for every axis of the operand.
+        pub repeats: Vec<usize>,
+    }
+}
+
+impl OpDef for Tile {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        if self.repeats.len() != x.ty.rank() {
+            let reason = format!("{} numbers for {}", self.repeats.len(), x.ty);
+            return Err(OpError::Attribute { attr: "repeats", reason });
+        }
+        let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
+        let shape =
+            x.ty.shape.iter().zip(&self.repeats).map(|(d, count)| d.clone() * times(count)).collect();
+        result(TensorType { dtype: x.ty.dtype, shape })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        match self.repeats.get(shard.axis) {
+            Some(1) => Ok(smallvec![Claim::Shard(shard)]),
+            _ => Err(rules::refuse(Code::Reorders, i, "repeats the whole batch")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let mut axes: SmallVec<[strided::Axis; 6]> = SmallVec::new();
+        let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
+        for ((size, distance), count) in
+            x.dims().iter().zip(strided::distances(x.dims())).zip(&self.repeats)
+        {
+            dims.push(size.saturating_mul(*count));
+            axes.extend([(*count, 0), (*size, distance)]);
+        }
+        let mut y = Tensor::zeros(x.dtype(), &dims)?;
+        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Move
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, rng};
+    use super::super::{OpDef, Operand};
+    use super::Tile;
+    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+    #[test]
+    fn values() {
+        let x = Tensor::new(&[2, 2], &[1i64, 2, 3, 4]).unwrap();
+        let y = testing::eval(&Tile { repeats: vec![2, 3] }.into(), &[&x]);
+        assert_eq!(y[0].dims(), [4, 6]);
+        assert_eq!(y[0].as_slice::<i64>()[..12], [1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4]);
+        assert_eq!(testing::eval(&Tile { repeats: vec![0, 3] }.into(), &[&x])[0].dims(), [0, 6]);
+        let ty = TensorType::new(DType::F32, [2, 3]);
+        for repeats in [vec![2], vec![1 << 50, 1], vec![usize::MAX, 1]] {
+            assert!(Tile { repeats }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_unless_it_is_repeated() {
+        let x = random(&mut rng(1), DType::F32, &[2, 10, 3]);
+        let rows = Claim::Shard(Shard { axis: 1, inner: 2 });
+        let tile = |repeats: &[usize]| Tile { repeats: repeats.to_vec() }.into();
+        assert_eq!(check_split(&tile(&[3, 1, 2]), &[(&x, rows)], 5), Ok(vec![rows]));
+        for count in [0, 2] {
+            assert_eq!(check_split(&tile(&[1, count, 1]), &[(&x, rows)], 5), Err("R0108".to_owned()));
+        }
+    }
+}
