@@ -176,11 +176,11 @@ fn accumulate<T: Real>(axes: &[WindowAxis], y: &mut [T], x: &[T], w: &[T]) {
             let x = &x[axis.position(outputs.start, tap)..];
             if axis.stride == 1 {
                 for (y, x) in y[outputs].iter_mut().zip(x) {
-                    *y += *x * *w;
+                    *y = y.add_product(*x, *w);
                 }
             } else {
                 for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
-                    *y += *x * *w;
+                    *y = y.add_product(*x, *w);
                 }
             }
         }

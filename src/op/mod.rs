@@ -26,6 +26,8 @@ use declare::ops;
 
 ops! {
     conv::Conv,
+    gemm::Gemm,
+    matmul::MatMul,
     unary::Unary,
     concat::Concat,
     slice::Slice,

@@ -1,20 +1,49 @@
 //! Arithmetic that reference evaluations share: `f16` and `bf16` are computed in `f32`, `f64` in itself.
 
-use std::ops::{Add, AddAssign, Mul};
+use std::ops::{AddAssign, Mul};
 
 use half::{bf16, f16};
 
 use super::OpError;
 use crate::types::{DType, Element, Tensor};
 
+/// A type in which products are summed.
+pub(super) trait Number: Element {
+    /// `self + a * b`, rounded twice; integers wrap.
+    #[must_use]
+    fn add_product(self, a: Self, b: Self) -> Self;
+}
+
 /// A type in which floating-point operators compute.
 pub(super) trait Real:
-    Element + Default + PartialOrd + Add<Output = Self> + Mul<Output = Self> + AddAssign
+    Number + Default + PartialOrd + AddAssign + Mul<Output = Self>
 {
 }
 
-impl Real for f32 {}
-impl Real for f64 {}
+macro_rules! reals {
+    ($($t:ty),*) => { $(
+        impl Number for $t {
+            #[inline]
+            fn add_product(self, a: Self, b: Self) -> Self {
+                self + a * b
+            }
+        }
+        impl Real for $t {}
+    )* };
+}
+reals!(f32, f64);
+
+macro_rules! integers {
+    ($($t:ty),*) => { $(
+        impl Number for $t {
+            #[inline]
+            fn add_product(self, a: Self, b: Self) -> Self {
+                self.wrapping_add(a.wrapping_mul(b))
+            }
+        }
+    )* };
+}
+integers!(i64, i32, i16, i8, u64, u32, u16, u8);
 
 /// The type in which a floating-point type is computed.
 pub(super) fn wide(dtype: DType) -> DType {

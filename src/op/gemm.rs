@@ -1,0 +1,316 @@
+//! The product of two matrices, scaled, with an addend.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{count, dtype, equal, result, same_dtype};
+use super::matmul::{product, right, summed};
+use super::numeric::{Real, narrow, wide, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third operand,
+    /// `c`, which broadcasts to `[M, N]`.
+    ///
+    /// `f16` and `bf16` are computed in `f32`, the terms of each sum in ascending order.
+    pub struct Gemm = "gemm" {
+        /// The factor of the product.
+        pub alpha: f32 = 1.0,
+        /// The factor of the addend.
+        pub beta: f32 = 1.0,
+        /// Whether `a` is given as its transpose, `[K, M]`.
+        pub trans_a: bool = false,
+        /// Whether `b` is given as its transpose, `[N, K]`.
+        pub trans_b: bool = false,
+    }
+}
+
+impl Default for Gemm {
+    fn default() -> Self {
+        Self { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: false }
+    }
+}
+
+/// The sizes of a matrix, that of its transpose if `transposed`.
+fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, Dim), OpError> {
+    let ty = operands[i].ty;
+    let [rows, columns] = &ty.shape[..] else {
+        let expected = "it must be a matrix".to_owned();
+        return Err(OpError::Shape { operand: i, found: ty.clone(), expected });
+    };
+    let (rows, columns) = (rows.clone(), columns.clone());
+    Ok(if transposed { (columns, rows) } else { (rows, columns) })
+}
+
+impl OpDef for Gemm {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 2, 3, "2 or 3")?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let dtype = same_dtype(operands)?;
+        let (m, k) = matrix(operands, 0, self.trans_a)?;
+        let (rows, n) = matrix(operands, 1, self.trans_b)?;
+        equal("columns of the left matrix and rows of the right one", &k, &rows)?;
+        if let Some(c) = operands.get(2) {
+            if c.ty.rank() > 2 {
+                let expected = "it must broadcast to a matrix".to_owned();
+                return Err(OpError::Shape { operand: 2, found: c.ty.clone(), expected });
+            }
+            for (size, own) in [&n, &m].into_iter().zip(c.ty.shape.iter().rev()) {
+                if *own != Dim::ONE {
+                    equal("sizes of the addend and of the product", own, size)?;
+                }
+            }
+        }
+        result(TensorType { dtype, shape: [m, n].into_iter().collect() })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let [a, b, c @ ..] = operands else { return Ok(rules::invariant(1)) };
+        let (m, k) = if self.trans_a { (1, 0) } else { (0, 1) };
+        if a.claim.shard().is_some_and(|s| s.axis == k) {
+            return Err(summed(0));
+        }
+        match b.claim.shard() {
+            Some(s) if s.axis == usize::from(self.trans_b) => return Err(summed(1)),
+            Some(_) => return Err(right(a)),
+            None => {}
+        }
+        let rows = a.claim.shard().filter(|s| s.axis == m).map(|s| Shard { axis: 0, ..s });
+        for (i, c) in c.iter().enumerate() {
+            addend(c, i + 2, rows)?;
+        }
+        Ok(smallvec![rows.map_or(Claim::Invariant, Claim::Shard)])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [a, b, c @ ..] = operands else {
+            return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });
+        };
+        let n = b.dims()[usize::from(!self.trans_b)];
+        let dims = [a.dims()[usize::from(self.trans_a)], n];
+        let mut y = Tensor::zeros(wide(a.dtype()), &dims)?;
+        if !y.is_empty() {
+            let (a, b) = (widen(a)?, widen(b)?);
+            let c = c.first().map(|c| widen(c)).transpose()?;
+            if y.dtype() == DType::F64 {
+                let factors = (f64::from(self.alpha), f64::from(self.beta));
+                self.scaled::<f64>(factors, &mut y, (&a, &b), c.as_ref())?;
+            } else {
+                self.scaled::<f32>((self.alpha, self.beta), &mut y, (&a, &b), c.as_ref())?;
+            }
+        }
+        Ok(vec![narrow(y, a.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::MatMul
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+/// Fails unless the addend lies along the result, whose rows are split if there are `rows`.
+fn addend(c: &SplitOperand<'_>, i: usize, rows: Option<Shard>) -> Result<(), Refusal> {
+    let size = c.ty.rank().checked_sub(2).and_then(|axis| c.ty.shape.get(axis));
+    match (c.claim.shard(), rows) {
+        (None, Some(_)) => match size.filter(|d| **d != Dim::ONE) {
+            Some(size) => {
+                let reason = format!("adds a value whose axis 0 has a fixed size of {size}");
+                Err(rules::refuse(Code::BakedBatch, 0, reason))
+            }
+            None => Ok(()),
+        },
+        (None, None) => Ok(()),
+        (Some(s), Some(rows)) if c.ty.rank() == 2 && s == rows => Ok(()),
+        (Some(_), _) => {
+            let reason = "adds rows of the batch that do not lie along those of its product";
+            Err(rules::refuse(Code::Misaligned, i, reason))
+        }
+    }
+}
+
+/// The transpose of a matrix.
+fn transposed<T: Real>(x: &Tensor) -> Result<Tensor, OpError> {
+    let (rows, columns) = (x.dims()[0], x.dims()[1]);
+    let mut y = Tensor::zeros(x.dtype(), &[columns, rows])?;
+    let (from, to) = (x.as_slice::<T>(), y.as_mut_slice::<T>());
+    for r in 0..rows {
+        for c in 0..columns {
+            to[c * rows + r] = from[r * columns + c];
+        }
+    }
+    Ok(y)
+}
+
+impl Gemm {
+    /// The result, which is not empty, with the factors as they are computed.
+    fn scaled<T: Real>(
+        &self,
+        (alpha, beta): (T, T),
+        y: &mut Tensor,
+        (a, b): (&Tensor, &Tensor),
+        c: Option<&Tensor>,
+    ) -> Result<(), OpError> {
+        let (m, n) = (y.dims()[0], y.dims()[1]);
+        let a = if self.trans_a { transposed::<T>(a)? } else { a.clone() };
+        let b = if self.trans_b { transposed::<T>(b)? } else { b.clone() };
+        let y = y.as_mut_slice::<T>();
+        product(y, a.as_slice::<T>(), b.as_slice::<T>(), a.dims()[1], n);
+        for y in y.iter_mut() {
+            *y = alpha * *y;
+        }
+        let Some(c) = c else { return Ok(()) };
+        // The distance between elements of the addend along an axis of the result, counted from its end.
+        let stride = |axis: usize, stride: usize| {
+            let size = c.rank().checked_sub(axis).map_or(1, |a| c.dims()[a]);
+            if size == 1 { 0 } else { stride }
+        };
+        let width = c.dims().last().copied().unwrap_or(1);
+        let (down, across) = (stride(2, width), stride(1, 1));
+        let c = c.as_slice::<T>();
+        for (i, y) in y.chunks_exact_mut(n).enumerate().take(m) {
+            for (j, y) in y.iter_mut().enumerate() {
+                *y += beta * c[i * down + j * across];
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, assert_close, check_split, random, refusal, rng, tolerance};
+    use super::super::{Op, Operand};
+    use super::Gemm;
+    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+    /// The definition, element by element in `f64`.
+    fn naive(op: &Gemm, operands: &[&Tensor], m: usize, n: usize) -> Vec<f64> {
+        let at = |i: usize, row: usize, column: usize| {
+            let x = operands[i];
+            let dims = match x.dims() {
+                [] => [1, 1],
+                [columns] => [1, *columns],
+                dims => [dims[0], dims[1]],
+            };
+            x.to_f64()[row.min(dims[0] - 1) * dims[1] + column.min(dims[1] - 1)]
+        };
+        let k = operands[0].dims()[usize::from(!op.trans_a)];
+        let mut y = Vec::new();
+        for i in 0..m {
+            for j in 0..n {
+                let a = |p| if op.trans_a { at(0, p, i) } else { at(0, i, p) };
+                let b = |p| if op.trans_b { at(1, j, p) } else { at(1, p, j) };
+                let sum: f64 = (0..k).map(|p| a(p) * b(p)).sum();
+                let c = if operands.len() > 2 { at(2, i, j) } else { 0.0 };
+                y.push(f64::from(op.alpha) * sum + f64::from(op.beta) * c);
+            }
+        }
+        y
+    }
+
+    fn settings(i: usize) -> Gemm {
+        let (alpha, beta) = [(1.0, 1.0), (0.5, -2.0), (3.0, 0.0)][i % 3];
+        Gemm { alpha, beta, trans_a: i & 1 == 1, trans_b: i & 2 == 2 }
+    }
+
+    fn matrix(rows: usize, columns: usize, transposed: bool) -> [usize; 2] {
+        if transposed { [columns, rows] } else { [rows, columns] }
+    }
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        for i in 0..240 {
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let op = settings(i / 4);
+            let [m, k, n] = [4, 5, 4].map(|most| rng.random_range(0..=most));
+            let a = random(&mut rng, dtype, &matrix(m, k, op.trans_a));
+            let b = random(&mut rng, dtype, &matrix(k, n, op.trans_b));
+            let addends: [&[usize]; 7] = [&[], &[1], &[n], &[1, n], &[m, 1], &[m, n], &[1, 1]];
+            let c = random(&mut rng, dtype, addends[i % 7]);
+            let with = [&a, &b, &c];
+            let operands = if i % 5 == 0 { &with[..2] } else { &with[..] };
+            let y = &testing::eval(&Op::from(op.clone()), operands)[0];
+            assert_close(y, &naive(&op, operands, m, n), tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_as_rows() {
+        let mut rng = rng(2);
+        for i in 0..60usize {
+            let (op, n, inner) = (settings(i), i / 6, i % 3 + 1);
+            let (rows, inner) = (n * inner, inner as u64);
+            let a = random(&mut rng, DType::F32, &matrix(rows, 5, op.trans_a));
+            let b = random(&mut rng, DType::F32, &matrix(5, 4, op.trans_b));
+            let shard = |axis| Claim::Shard(Shard { axis, inner });
+            let addends: [(&[usize], Claim); 6] = [
+                (&[], Claim::Invariant),
+                (&[4], Claim::Invariant),
+                (&[1, 4], Claim::Invariant),
+                (&[1, 1], Claim::Invariant),
+                (&[rows, 4], shard(0)),
+                (&[rows, 1], shard(0)),
+            ];
+            let (dims, claim) = addends[i % 6];
+            let c = random(&mut rng, DType::F32, dims);
+            let of_a = shard(usize::from(op.trans_a));
+            let split = [(&a, of_a), (&b, Claim::Invariant), (&c, claim)];
+            let op = Op::from(op);
+            assert_eq!(check_split(&op, &split, n), Ok(vec![shard(0)]));
+            assert_eq!(check_split(&op, &split[..2], n), Ok(vec![shard(0)]));
+        }
+    }
+
+    #[test]
+    fn other_splits_are_refused() {
+        let x = random(&mut rng(3), DType::F32, &[3, 3]);
+        let row = random(&mut rng(4), DType::F32, &[3]);
+        let (all, rows) = (Claim::Invariant, Claim::rows);
+        let plain = Op::from(Gemm::default());
+        let code = |op: &Op, [a, b, c]: [Claim; 3]| refusal(op, &[(&x, a), (&x, b), (&x, c)]);
+        assert_eq!(code(&plain, [rows(1), all, all]), "R0111");
+        assert_eq!(code(&plain, [rows(1), rows(0), all]), "R0111");
+        assert_eq!(code(&plain, [all, rows(0), all]), "R0111");
+        assert_eq!(code(&plain, [all, rows(1), all]), "R0102");
+        assert_eq!(code(&plain, [rows(0), rows(1), all]), "R0102");
+        assert_eq!(code(&plain, [rows(0), all, all]), "R0110");
+        assert_eq!(code(&plain, [rows(0), all, rows(1)]), "R0101");
+        assert_eq!(code(&plain, [rows(0), all, Claim::Shard(Shard { axis: 0, inner: 3 })]), "R0101");
+        assert_eq!(code(&plain, [all, all, rows(0)]), "R0101");
+        assert_eq!(refusal(&plain, &[(&x, rows(0)), (&x, all), (&row, rows(0))]), "R0101");
+        let turned = Op::from(Gemm { trans_a: true, trans_b: true, ..Gemm::default() });
+        assert_eq!(code(&turned, [rows(0), all, all]), "R0111");
+        assert_eq!(code(&turned, [all, rows(1), all]), "R0111");
+        assert_eq!(code(&turned, [all, rows(0), all]), "R0102");
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_errors() {
+        let fits = |op: Gemm, dims: &[&[usize]]| {
+            let types: Vec<TensorType> =
+                dims.iter().map(|d| TensorType::new(DType::F32, *d)).collect();
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            Op::from(op).infer(&operands).is_ok()
+        };
+        let plain = Gemm::default;
+        assert!(fits(plain(), &[&[2, 3], &[3, 4], &[2, 1]]));
+        assert!(!fits(plain(), &[&[2, 3], &[4, 3]]));
+        assert!(fits(Gemm { trans_b: true, ..plain() }, &[&[2, 3], &[4, 3]]));
+        assert!(!fits(plain(), &[&[2, 3], &[3, 4], &[2]]));
+        assert!(!fits(plain(), &[&[2, 3], &[3, 4], &[1, 2, 4]]));
+        assert!(!fits(plain(), &[&[2, 1], &[1, 1], &[2, 4]]));
+        assert!(!fits(plain(), &[&[2, 3, 1], &[3, 4]]));
+        assert!(!fits(plain(), &[&[2, 3]]));
+        let ints = TensorType::new(DType::I32, [2, 2]);
+        let operands = [&ints, &ints].map(|ty| Operand { ty, ints: None });
+        assert!(Op::from(plain()).infer(&operands).is_err());
+    }
+}
