@@ -4,10 +4,14 @@
 //! below. Its name is the same everywhere: the file, the text form, its cases, its kernel.
 
 pub mod attr;
+pub mod broadcast;
 mod declare;
+pub mod element;
 mod error;
 pub mod infer;
+pub mod ints;
 mod numeric;
+pub mod real;
 pub mod rules;
 pub mod strided;
 #[cfg(test)]
@@ -20,6 +24,7 @@ use smallvec::SmallVec;
 
 pub use attr::{Attr, AttrError, AttrReader};
 pub use error::OpError;
+pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;

@@ -1,0 +1,199 @@
+//! The element types as arithmetic sees them: floats that are computed in a [`Real`], integers that are
+//! computed without loss in an `i128` and then wrap.
+
+use half::{bf16, f16};
+
+use super::real::Real;
+use crate::types::Element;
+
+/// A floating-point element.
+pub trait Float: Element {
+    /// The type in which operators compute.
+    type Real: Real;
+    /// The element as a number; exact.
+    fn real(self) -> Self::Real;
+    /// The element nearest to a number, the even one of two.
+    fn round(x: Self::Real) -> Self;
+    /// The element nearest to `x`, the even one of two.
+    fn of_f64(x: f64) -> Self;
+}
+
+/// An integer element.
+pub trait Int: Element {
+    /// The element as a number; exact.
+    fn wide(self) -> i128;
+    /// The element that equals `x` modulo 2 to the number of its bits.
+    fn wrap(x: i128) -> Self;
+    /// The integral part of `x`, or the nearest element where that is none; 0 for a NaN.
+    fn truncate(x: f64) -> Self;
+}
+
+macro_rules! floats {
+    ($($t:ident: $real:ident, $round:expr, $of:expr);* $(;)?) => { $(impl Float for $t {
+        type Real = $real;
+        #[inline]
+        fn real(self) -> $real {
+            self.into()
+        }
+        #[inline]
+        fn round(x: $real) -> Self {
+            $round(x)
+        }
+        #[inline]
+        fn of_f64(x: f64) -> Self {
+            $of(x)
+        }
+    })* };
+}
+
+floats! {
+    f64: f64, |x| x, |x| x;
+    f32: f32, |x| x, <f32 as Real>::of;
+    f16: f32, f16::from_f32, |x| f16::from_f32(to_odd(x));
+    bf16: f32, bf16::from_f32, |x| bf16::from_f32(to_odd(x));
+}
+
+macro_rules! ints {
+    ($($t:ident),*) => { $(impl Int for $t {
+        #[inline]
+        fn wide(self) -> i128 {
+            self.into()
+        }
+        #[inline]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is meant")]
+        fn wrap(x: i128) -> Self {
+            x as Self
+        }
+        #[inline]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is meant")]
+        fn truncate(x: f64) -> Self {
+            x as Self
+        }
+    })* };
+}
+ints!(i64, i32, i16, i8, u64, u32, u16, u8);
+
+/// `x` as an `f32`, rounded to the odd neighbour where it is none: rounding that to a type of at most 22 bits
+/// of precision gives what rounding `x` itself gives.
+fn to_odd(x: f64) -> f32 {
+    let nearest = f32::of(x);
+    let (back, bits) = (f64::from(nearest), nearest.to_bits());
+    if x.is_nan() || back.to_bits() == x.to_bits() || bits & 1 == 1 {
+        nearest
+    } else if back.abs() > x.abs() {
+        f32::from_bits(bits - 1)
+    } else {
+        f32::from_bits(bits + 1)
+    }
+}
+
+/// `x` as an `f64`, rounded to the odd neighbour where it is none.
+pub(super) fn int_to_odd(x: i128) -> f64 {
+    let nearest = x as f64;
+    #[expect(clippy::cast_possible_truncation, reason = "the rounded value is compared")]
+    let (back, bits) = (nearest as i128, nearest.to_bits());
+    if back == x || bits & 1 == 1 {
+        nearest
+    } else if back.unsigned_abs() > x.unsigned_abs() {
+        f64::from_bits(bits - 1)
+    } else {
+        f64::from_bits(bits + 1)
+    }
+}
+
+/// Evaluates an expression for the element type `$dtype`: one for the floats, where `$F` names the type, one for
+/// the integers, where `$I` does, and one for `bool`.
+macro_rules! for_dtype {
+    ($dtype:expr, float $F:ident => $float:expr, int $I:ident => $int:expr, bool => $bool:expr $(,)?) => {
+        match $dtype {
+            $crate::types::DType::F64 => {
+                type $F = f64;
+                $float
+            }
+            $crate::types::DType::F32 => {
+                type $F = f32;
+                $float
+            }
+            $crate::types::DType::F16 => {
+                type $F = half::f16;
+                $float
+            }
+            $crate::types::DType::Bf16 => {
+                type $F = half::bf16;
+                $float
+            }
+            $crate::types::DType::I64 => {
+                type $I = i64;
+                $int
+            }
+            $crate::types::DType::I32 => {
+                type $I = i32;
+                $int
+            }
+            $crate::types::DType::I16 => {
+                type $I = i16;
+                $int
+            }
+            $crate::types::DType::I8 => {
+                type $I = i8;
+                $int
+            }
+            $crate::types::DType::U64 => {
+                type $I = u64;
+                $int
+            }
+            $crate::types::DType::U32 => {
+                type $I = u32;
+                $int
+            }
+            $crate::types::DType::U16 => {
+                type $I = u16;
+                $int
+            }
+            $crate::types::DType::U8 => {
+                type $I = u8;
+                $int
+            }
+            $crate::types::DType::Bool => $bool,
+        }
+    };
+}
+pub(super) use for_dtype;
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::{Float, Int, int_to_odd};
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "the rounded values are exact")]
+    fn halves_are_rounded_once() {
+        // A tie of f16 plus less than an f32 can hold: to nearest, it goes up.
+        let above_tie = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
+        assert_eq!(f16::of_f64(above_tie).to_f64(), 1.0 + 2f64.powi(-10));
+        assert_eq!(f16::of_f64(1.0 + 2f64.powi(-11)).to_f64(), 1.0);
+        assert_eq!(
+            bf16::of_f64(1.0 + 2f64.powi(-8) + 2f64.powi(-40)).to_f64(),
+            1.0 + 2f64.powi(-7)
+        );
+        assert_eq!(bf16::of_f64(-(1.0 + 2f64.powi(-8))).to_f64(), -1.0);
+        assert_eq!(f16::of_f64(1e300), f16::INFINITY);
+        assert_eq!(f16::of_f64(-1e-300).to_bits(), f16::NEG_ZERO.to_bits());
+        assert!(bf16::of_f64(f64::NAN).is_nan());
+        // 2^62 + 2^54 is a tie of bf16; one more is above it, though not as an f64 to nearest.
+        assert_eq!(
+            bf16::of_f64(int_to_odd((1 << 62) + (1 << 54) + 1)).to_f64(),
+            2f64.powi(62) + 2f64.powi(55)
+        );
+    }
+
+    #[test]
+    fn integers_wrap_and_saturate() {
+        assert_eq!(<i8 as Int>::wrap(200), -56);
+        assert_eq!(<u8 as Int>::wrap(-1), 255);
+        assert_eq!(<u8 as Int>::truncate(-3.9), 0);
+        assert_eq!(<i32 as Int>::truncate(-3.9), -3);
+        assert_eq!(<i64 as Int>::truncate(1e30), i64::MAX);
+    }
+}

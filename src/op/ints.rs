@@ -1,0 +1,89 @@
+//! The integer elements of small tensors that are known before the run.
+//!
+//! A known element is a constant or a formula in `N`. A formula is followed in the types that hold sizes,
+//! `i64`, `i32`, `u64` and `u32`, as if it never overflowed there: a batch for which it does would need a tensor
+//! with more rows than the element type can count.
+
+use smallvec::SmallVec;
+
+use super::Operand;
+use crate::types::{DType, Dim, MAX_SIZE};
+
+/// Known elements under construction.
+pub type Known = SmallVec<[Dim; 8]>;
+
+/// The smallest and the largest value of an integer type or `bool` that an `i64` can hold.
+pub fn range(dtype: DType) -> Option<(i64, i64)> {
+    Some(match dtype {
+        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => return None,
+        DType::I64 => (i64::MIN, i64::MAX),
+        DType::I32 => (i32::MIN.into(), i32::MAX.into()),
+        DType::I16 => (i16::MIN.into(), i16::MAX.into()),
+        DType::I8 => (i8::MIN.into(), i8::MAX.into()),
+        DType::U64 => (0, i64::MAX),
+        DType::U32 => (0, u32::MAX.into()),
+        DType::U16 => (0, u16::MAX.into()),
+        DType::U8 => (0, u8::MAX.into()),
+        DType::Bool => (0, 1),
+    })
+}
+
+/// `value`, if it is certainly an element of `dtype`: a constant in its range, or a formula with small numbers
+/// in a type that holds sizes.
+pub fn element(dtype: DType, value: Dim) -> Option<Dim> {
+    let (low, high) = range(dtype)?;
+    let fits = match value.as_const() {
+        Some(c) => (low..=high).contains(&c),
+        // Arithmetic on formulas saturates; what has large values at small N may have done so.
+        None => {
+            matches!(dtype, DType::I64 | DType::I32 | DType::U64 | DType::U32)
+                && (1..=3).all(|n| value.eval(n).unsigned_abs() <= MAX_SIZE.unsigned_abs())
+                && (dtype.is_signed() || value.is_nonnegative())
+        }
+    };
+    fits.then_some(value)
+}
+
+/// The constant `value`, if it is an element of `dtype`.
+pub fn constant(dtype: DType, value: i128) -> Option<Dim> {
+    i64::try_from(value).ok().and_then(|c| element(dtype, c.into()))
+}
+
+/// The truth value as an element.
+pub fn truth(value: bool) -> Dim {
+    if value { Dim::ONE } else { Dim::ZERO }
+}
+
+/// The known elements of an operand, if all are elements of its type.
+pub fn of<'a>(operand: &Operand<'a>) -> Option<&'a [Dim]> {
+    let ints = operand.ints?;
+    let dtype = operand.ty.dtype;
+    ints.iter().all(|d| element(dtype, d.clone()).is_some()).then_some(ints)
+}
+
+/// The known elements of the function `f` of one operand.
+pub fn map(x: &Operand<'_>, f: impl Fn(&Dim) -> Option<Dim>) -> Option<Known> {
+    of(x)?.iter().map(f).collect()
+}
+
+/// True or false, where `a < b` is certain or impossible for every `N >= 0`.
+pub fn less(a: &Dim, b: &Dim) -> Option<bool> {
+    if (b.clone() - a.clone() - 1).is_nonnegative() {
+        Some(true)
+    } else if (a.clone() - b.clone()).is_nonnegative() {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+/// True or false, where `a == b` is certain or impossible for every `N >= 0`.
+pub fn equal(a: &Dim, b: &Dim) -> Option<bool> {
+    if a == b {
+        Some(true)
+    } else if less(a, b) == Some(true) || less(b, a) == Some(true) {
+        Some(false)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,198 @@
+//! The functions themselves: one definition for all floats, one for all integers, one for known elements.
+
+use std::f64::consts;
+
+use super::{GeluForm, Unary};
+use crate::op::ints;
+use crate::op::real::Real;
+use crate::types::{DType, Dim};
+
+/// What is done with a function once it is chosen: a loop that has no choice inside.
+pub trait Apply<R> {
+    /// What it gives.
+    type Output;
+    /// Does it with this function.
+    fn apply(self, f: impl Fn(R) -> R) -> Self::Output;
+}
+
+/// One application.
+struct Once<R>(R);
+
+impl<R: Real> Apply<R> for Once<R> {
+    type Output = R;
+
+    #[inline]
+    fn apply(self, f: impl Fn(R) -> R) -> R {
+        f(self.0)
+    }
+}
+
+impl Unary {
+    /// The function on one `f32`.
+    #[inline]
+    pub fn f32(&self, x: f32) -> f32 {
+        self.visit(Once(x))
+    }
+
+    /// The function on one `f64`.
+    #[inline]
+    pub fn f64(&self, x: f64) -> f64 {
+        self.visit(Once(x))
+    }
+
+    /// Hands the function to `v`. This is the one definition for floats: the reference and every CPU kernel
+    /// compute by it, so that they agree in bits.
+    #[inline]
+    pub fn visit<R: Real, V: Apply<R>>(&self, v: V) -> V::Output {
+        let of = |parameter: f32| R::of(parameter.into());
+        let bound = |bound: Option<f64>, none: f64| R::of(bound.unwrap_or(none));
+        match *self {
+            Self::Abs => v.apply(R::abs),
+            Self::Neg => v.apply(|x| -x),
+            Self::Sign => v.apply(sign),
+            Self::Relu => v.apply(positive_part),
+            Self::Clip { min, max } => {
+                let (low, high) = (bound(min, f64::NEG_INFINITY), bound(max, f64::INFINITY));
+                v.apply(|x| clip(x, low, high))
+            }
+            Self::Exp => v.apply(R::exp),
+            Self::Log => v.apply(R::ln),
+            Self::Sqrt => v.apply(R::sqrt),
+            Self::Reciprocal => v.apply(|x| R::of(1.0) / x),
+            Self::Floor => v.apply(R::floor),
+            Self::Ceil => v.apply(R::ceil),
+            Self::Round => v.apply(R::round_ties_even),
+            Self::Erf => v.apply(R::erf),
+            Self::Sin => v.apply(R::sin),
+            Self::Cos => v.apply(R::cos),
+            Self::Tan => v.apply(R::tan),
+            Self::Asin => v.apply(R::asin),
+            Self::Acos => v.apply(R::acos),
+            Self::Atan => v.apply(R::atan),
+            Self::Sinh => v.apply(R::sinh),
+            Self::Cosh => v.apply(R::cosh),
+            Self::Tanh => v.apply(R::tanh),
+            Self::Asinh => v.apply(R::asinh),
+            Self::Acosh => v.apply(R::acosh),
+            Self::Atanh => v.apply(R::atanh),
+            Self::Sigmoid => v.apply(R::sigmoid),
+            Self::HardSigmoid { alpha, beta } => v.apply(|x| ramp(x, of(alpha), of(beta))),
+            Self::Swish { alpha } => v.apply(|x| x * (of(alpha) * x).sigmoid()),
+            Self::HardSwish => v.apply(|x| x * ramp(x, R::of(1.0 / 6.0), R::of(0.5))),
+            Self::Mish => v.apply(mish),
+            Self::Gelu { approximate: GeluForm::Exact } => v.apply(gelu),
+            Self::Gelu { approximate: GeluForm::Tanh } => v.apply(gelu_tanh),
+            Self::Softplus => v.apply(|x| positive_part(x) + (-x.abs()).exp().ln_1p()),
+            Self::Softsign => v.apply(|x| x / (R::of(1.0) + x.abs())),
+            Self::LeakyRelu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x)),
+            Self::ThresholdedRelu { alpha } => v.apply(|x| threshold(x, of(alpha))),
+            Self::Elu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x.exp_m1())),
+            Self::Selu { alpha, gamma } => {
+                v.apply(|x| of(gamma) * below_zero(x, |x| of(alpha) * x.exp_m1()))
+            }
+            Self::Celu { alpha } => {
+                v.apply(|x| below_zero(x, |x| of(alpha) * (x / of(alpha)).exp_m1()))
+            }
+        }
+    }
+
+    /// The function on an integer, before it wraps; `None` where only floats have it.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others take floats only")]
+    pub(super) fn int(&self, x: i128) -> Option<i128> {
+        Some(match self {
+            Self::Abs => x.abs(),
+            Self::Neg => -x,
+            Self::Sign => x.signum(),
+            Self::Relu => x.max(0),
+            Self::Clip { min, max } => {
+                let x = min.map_or(x, |low| x.max(truncate(low)));
+                max.map_or(x, |high| x.min(truncate(high)))
+            }
+            _ => return None,
+        })
+    }
+
+    /// The function on a known element of an operand of type `dtype`, where the result is known.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "of the others no formula is known")]
+    pub(super) fn known(&self, dtype: DType, x: &Dim) -> Option<Dim> {
+        if let Some(c) = x.as_const() {
+            return ints::constant(dtype, self.int(c.into())?);
+        }
+        let value = match self {
+            Self::Neg => -x.clone(),
+            Self::Abs if x.is_nonnegative() => x.clone(),
+            Self::Relu => x.maximum(&Dim::ZERO),
+            Self::Clip { min, max } => {
+                let bound = |b: f64| i64::try_from(truncate(b)).ok().map(Dim::from);
+                let low = min.map(bound);
+                let x = low.map_or(Some(x.clone()), |low| low.map(|low| x.maximum(&low)))?;
+                max.map(bound).map_or(Some(x.clone()), |high| high.map(|high| x.minimum(&high)))?
+            }
+            _ => return None,
+        };
+        ints::element(dtype, value)
+    }
+}
+
+/// The integer that a bound stands for; beyond an `i128` the nearest.
+#[expect(clippy::cast_possible_truncation, reason = "inference admits integers only")]
+fn truncate(bound: f64) -> i128 {
+    bound as i128
+}
+
+#[inline]
+fn sign<R: Real>(x: R) -> R {
+    let zero = R::of(0.0);
+    let positive = if x > zero { R::of(1.0) } else { x };
+    let any = if x < zero { R::of(-1.0) } else { positive };
+    if x == zero { zero } else { any }
+}
+
+#[inline]
+fn positive_part<R: Real>(x: R) -> R {
+    below_zero(x, |_| R::of(0.0))
+}
+
+/// `f(x)` where `x` is negative, else `x`.
+#[inline]
+fn below_zero<R: Real>(x: R, f: impl Fn(R) -> R) -> R {
+    if x < R::of(0.0) { f(x) } else { x }
+}
+
+#[inline]
+fn threshold<R: Real>(x: R, above: R) -> R {
+    if x > above { x } else { R::of(0.0) }
+}
+
+#[inline]
+fn clip<R: Real>(x: R, low: R, high: R) -> R {
+    let x = if x < low { low } else { x };
+    if x > high { high } else { x }
+}
+
+#[inline]
+fn ramp<R: Real>(x: R, slope: R, at_zero: R) -> R {
+    clip(slope * x + at_zero, R::of(0.0), R::of(1.0))
+}
+
+/// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from `x = 20` on.
+#[inline]
+fn mish<R: Real>(x: R) -> R {
+    let limit = R::of(20.0);
+    let e = (if x > limit { limit } else { x }).exp();
+    let a = e * (e + R::of(2.0));
+    x * (a / (a + R::of(2.0)))
+}
+
+/// `1 + erf(u)` is `erfc(-u)`, which stays accurate where it is small.
+#[inline]
+fn gelu<R: Real>(x: R) -> R {
+    R::of(0.5) * x * (R::of(-consts::FRAC_1_SQRT_2) * x).erfc()
+}
+
+/// `(1 + tanh(u)) / 2` is `sigmoid(2*u)`; the scale is `2 * sqrt(2/pi)`.
+#[inline]
+fn gelu_tanh<R: Real>(x: R) -> R {
+    let u = x + R::of(0.044_715) * x * x * x;
+    x * (R::of(consts::FRAC_2_SQRT_PI * consts::SQRT_2) * u).sigmoid()
+}
