@@ -1,5 +1,6 @@
 //! fanwise
 
+pub mod format;
 pub mod ir;
 pub mod op;
 pub mod types;

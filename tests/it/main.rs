@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod layering;
+mod onnx_proto;
 mod source;

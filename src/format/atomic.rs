@@ -1,0 +1,74 @@
+//! Files that are written whole or not at all.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::Builder;
+
+/// Writes a file through `write`: beside its place first, then renamed, so that a reader never sees a part of
+/// it and a failure leaves what was there. A place that is a device or a pipe is written to directly.
+pub(super) fn write(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    // A link is followed, so that its target is replaced and not the link.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if target.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        return write(&mut File::options().write(true).open(&target)?);
+    }
+    let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let mut beside = builder().tempfile_in(folder)?;
+    write(beside.as_file_mut())?;
+    beside.as_file_mut().sync_all()?;
+    beside.persist(&target).map_err(|e| e.error)?;
+    Ok(())
+}
+
+#[cfg(unix)]
+fn builder() -> Builder<'static, 'static> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut builder = Builder::new();
+    // What a new file gets, less the mask of the process; a temporary file is private otherwise.
+    builder.permissions(std::fs::Permissions::from_mode(0o666));
+    builder
+}
+
+#[cfg(not(unix))]
+fn builder() -> Builder<'static, 'static> {
+    Builder::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, Write};
+
+    #[test]
+    fn a_failure_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        super::write(&path, |f| f.write_all(b"one")).unwrap();
+        let failed = super::write(&path, |f| {
+            f.write_all(b"half of tw")?;
+            Err(Error::other("full"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_devices_stay_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        std::fs::write(&target, b"old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        super::write(&link, |f| f.write_all(b"new")).unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"new");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        super::write("/dev/null".as_ref(), |f| f.write_all(b"x")).unwrap();
+        assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
+    }
+}

@@ -1,0 +1,76 @@
+use std::io;
+use std::path::Path;
+
+use super::OverBudget;
+
+/// Why a file of tensors could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file cannot be read.
+    #[error("cannot read `{path}`: {error}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("cannot write `{path}`: {error}")]
+    Write {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The file is not what its name says.
+    #[error("`{path}`: {reason}")]
+    Content {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor in the file is not valid.
+    #[error("`{path}`: tensor `{tensor}`: {reason}")]
+    Tensor {
+        /// The file.
+        path: String,
+        /// The tensor's name.
+        tensor: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The tensors take more memory than is allowed.
+    #[error(transparent)]
+    Memory(#[from] OverBudget),
+}
+
+impl FileError {
+    pub(super) fn read(path: &Path, error: io::Error) -> Self {
+        Self::Read { path: path.display().to_string(), error }
+    }
+
+    pub(super) fn write(path: &Path, error: io::Error) -> Self {
+        Self::Write { path: path.display().to_string(), error }
+    }
+
+    pub(super) fn content(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Content { path: path.display().to_string(), reason: reason.into() }
+    }
+
+    pub(super) fn tensor(path: &Path, tensor: &str, reason: impl Into<String>) -> Self {
+        let (path, tensor) = (path.display().to_string(), tensor.to_owned());
+        Self::Tensor { path, tensor, reason: reason.into() }
+    }
+}
+
+/// Opens a regular file for reading; returns its length as well.
+pub(super) fn open(path: &Path) -> Result<(std::fs::File, u64), FileError> {
+    let file = std::fs::File::open(path).map_err(|e| FileError::read(path, e))?;
+    let meta = file.metadata().map_err(|e| FileError::read(path, e))?;
+    if !meta.is_file() {
+        return Err(FileError::content(path, "it is not a regular file"));
+    }
+    Ok((file, meta.len()))
+}

@@ -1,0 +1,29 @@
+//! Files in and out: ONNX models, `.npz` archives, `.safetensors` weights.
+//!
+//! A reader trusts nothing in a file: sizes are checked, and charged to a [`Budget`], before memory is taken.
+//! A writer leaves the whole file or none.
+
+pub mod npz;
+pub mod onnx;
+pub mod safetensors;
+
+mod atomic;
+mod budget;
+mod error;
+mod npy;
+
+pub use budget::{Budget, OverBudget};
+pub use error::FileError;
+
+use crate::ir::{Graph, Weights};
+
+/// A model: its graph, and the elements of the graph's parameters.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The graph.
+    pub graph: Graph,
+    /// The elements of its parameters.
+    pub weights: Weights,
+    /// What a reader of the file decided and its user may want to know, as sentences.
+    pub notes: Vec<String>,
+}

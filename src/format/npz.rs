@@ -1,0 +1,143 @@
+//! `.npz` archives: named tensors, each a `.npy` inside a zip file.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::path::Path;
+
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
+
+use super::{Budget, FileError, atomic, error, npy};
+use crate::types::Tensor;
+
+/// An entry from this size on needs the zip format's large form.
+const LARGE: usize = 0xffff_ffff;
+
+/// Reads all tensors of an archive, stored or deflated, in any byte and axis order.
+///
+/// # Errors
+/// If the file is not such an archive, or its tensors take more than `budget` allows.
+pub fn read(path: &Path, budget: &mut Budget) -> Result<BTreeMap<String, Tensor>, FileError> {
+    let (file, _) = error::open(path)?;
+    read_from(BufReader::new(file), path, budget)
+}
+
+/// Reads all tensors of an archive; `path` names it in errors.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_from(
+    file: impl Read + Seek,
+    path: &Path,
+    budget: &mut Budget,
+) -> Result<BTreeMap<String, Tensor>, FileError> {
+    let not_zip = |e| FileError::content(path, format!("it is no .npz archive: {e}"));
+    let mut archive = ZipArchive::new(file).map_err(not_zip)?;
+    let mut tensors = BTreeMap::new();
+    for i in 0..archive.len() {
+        let mut entry = archive.by_index(i).map_err(not_zip)?;
+        let name = entry.name().strip_suffix(".npy").unwrap_or(entry.name()).to_owned();
+        let wrong = |reason: String| FileError::tensor(path, &name, reason);
+        let header = npy::read_header(&mut entry).map_err(wrong)?;
+        let declared = (header.length as u64).checked_add(header.bytes as u64);
+        if declared != Some(entry.size()) {
+            let reason = format!(
+                "{}{:?} takes {} bytes after a header of {}, but the entry has {}",
+                header.dtype,
+                header.dims,
+                header.bytes,
+                header.length,
+                entry.size()
+            );
+            return Err(wrong(reason));
+        }
+        budget.charge(&name, header.bytes as u64)?;
+        let tensor = npy::read_elements(&header, &mut entry).map_err(wrong)?;
+        // Reading to the end also checks the entry's checksum.
+        let more = entry.read(&mut [0]).map_err(|e| wrong(e.to_string()))?;
+        if more != 0 {
+            return Err(wrong("the entry is longer than it says".to_owned()));
+        }
+        if tensors.insert(name.clone(), tensor).is_some() {
+            return Err(wrong("the name occurs twice".to_owned()));
+        }
+    }
+    Ok(tensors)
+}
+
+/// Writes tensors as an archive of stored entries, in the order of their names: the same tensors give the same
+/// bytes.
+///
+/// # Errors
+/// If the file cannot be written; what was there before stays then.
+pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), FileError> {
+    let written = atomic::write(path, |file| {
+        let mut archive = ZipWriter::new(BufWriter::new(file));
+        for (name, tensor) in tensors {
+            let options = SimpleFileOptions::default()
+                .compression_method(CompressionMethod::Stored)
+                .last_modified_time(DateTime::default())
+                .large_file(npy::length(tensor) >= LARGE);
+            archive.start_file(format!("{name}.npy"), options)?;
+            npy::write(tensor, &mut archive)?;
+        }
+        archive.finish()?.flush()
+    });
+    written.map_err(|e| FileError::write(path, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::{Cursor, Write};
+    use std::path::Path;
+
+    use zip::write::SimpleFileOptions;
+    use zip::{CompressionMethod, ZipWriter};
+
+    use super::super::{Budget, FileError, npy};
+    use crate::types::Tensor;
+
+    fn tensors() -> BTreeMap<String, Tensor> {
+        let a = Tensor::new(&[2, 2], &[1.5f32, f32::NAN, -0.0, 3.0]).unwrap();
+        let b = Tensor::new(&[3], &[1i64, -2, 3]).unwrap();
+        [("layer/a:0".to_owned(), a), ("b".to_owned(), b)].into()
+    }
+
+    fn archive(method: CompressionMethod, content: &[u8]) -> Vec<u8> {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        let options = SimpleFileOptions::default().compression_method(method);
+        zip.start_file("x.npy", options).unwrap();
+        zip.write_all(content).unwrap();
+        zip.finish().unwrap().into_inner()
+    }
+
+    #[test]
+    fn archives_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npz");
+        super::write(&path, &tensors()).unwrap();
+        assert_eq!(super::read(&path, &mut Budget::new(40)).unwrap(), tensors());
+        let error = super::read(&path, &mut Budget::new(39)).unwrap_err();
+        assert!(matches!(error, FileError::Memory(e) if e.tensor == "layer/a:0" && e.asked == 16));
+    }
+
+    #[test]
+    fn deflated_entries_are_read_and_wrong_ones_refused() {
+        let x = Tensor::new(&[100], &[7u8; 100]).unwrap();
+        let mut content = Vec::new();
+        npy::write(&x, &mut content).unwrap();
+        let read = |bytes: Vec<u8>| {
+            super::read_from(Cursor::new(bytes), Path::new("x"), &mut Budget::new(1 << 20))
+        };
+        assert_eq!(read(archive(CompressionMethod::Deflated, &content)).unwrap()["x"], x);
+        for wrong in [&content[..content.len() - 1], &[&content[..], b"!"].concat(), b"nothing"] {
+            let error = read(archive(CompressionMethod::Stored, wrong)).unwrap_err();
+            assert!(matches!(error, FileError::Tensor { .. }), "{error}");
+        }
+        let good = archive(CompressionMethod::Deflated, &content);
+        for cut in 0..good.len() {
+            assert!(read(good[..cut].to_vec()).is_err());
+        }
+    }
+}

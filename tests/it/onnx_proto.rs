@@ -1,0 +1,40 @@
+//! The checked-in bindings of `onnx.proto` are what the generator makes of it.
+
+use std::path::Path;
+
+use prost_build::Config;
+
+/// The fields whose packed numbers stay bytes until they are read: a number of one byte on the wire would
+/// take eight in memory.
+const LAZY: [&str; 5] = ["float_data", "int32_data", "int64_data", "double_data", "uint64_data"];
+
+const CHECKED_IN: &str = "src/format/onnx/generated.rs";
+
+fn generate(out: &Path) -> String {
+    let mut files = protox::compile(["onnx.proto"], ["src/format/onnx/proto"]).unwrap();
+    let messages = files.file.iter_mut().flat_map(|file| &mut file.message_type);
+    for tensor in messages.filter(|m| m.name() == "TensorProto") {
+        for field in tensor.field.iter_mut().filter(|f| LAZY.contains(&f.name())) {
+            field.set_type(prost_types::field_descriptor_proto::Type::Bytes);
+            field.options = None;
+        }
+    }
+    let mut config = Config::new();
+    config.bytes(["."]).disable_comments(["."]).out_dir(out).compile_fds(files).unwrap();
+    std::fs::read_to_string(out.join("onnx.rs")).unwrap()
+}
+
+#[test]
+fn bindings_are_generated() {
+    let out = tempfile::tempdir().unwrap();
+    let fresh = generate(out.path());
+    let checked_in = std::fs::read_to_string(CHECKED_IN).unwrap_or_default();
+    if fresh != checked_in {
+        let copy = Path::new("target/onnx_generated.rs");
+        std::fs::write(copy, fresh).unwrap();
+        panic!(
+            "{CHECKED_IN} differs from what onnx.proto gives; compare it with {}",
+            copy.display()
+        );
+    }
+}
