@@ -165,6 +165,11 @@ impl Graph {
         &self.node(value.node).results[value.output as usize]
     }
 
+    /// The name, type and known elements of a value, if the graph has it.
+    pub fn get(&self, value: Value) -> Option<&ResultInfo> {
+        self.flow.node_weight(index(value.node))?.results.get(value.output as usize)
+    }
+
     /// The type of a value.
     pub fn ty(&self, value: Value) -> &TensorType {
         &self.info(value).ty
@@ -391,7 +396,8 @@ fn id(index: NodeIndex) -> NodeId {
 }
 
 impl PartialEq for Graph {
-    /// Equality of everything that is printed: ids may differ, the order of nodes may not.
+    /// Equality of everything that is printed: ids may differ, the order of nodes may not. A node without an
+    /// origin equals one whose origin is the name of its first result.
     fn eq(&self, other: &Self) -> bool {
         let (Ok(left), Ok(right)) = (self.order(), other.order()) else { return false };
         let header = self.name == other.name
@@ -404,11 +410,9 @@ impl PartialEq for Graph {
         let left: Vec<NodeId> = left.into_iter().filter(|n| is_op(self, n)).collect();
         let right: Vec<NodeId> = right.into_iter().filter(|n| is_op(other, n)).collect();
         let same = |a: Value, b: Value| {
+            let (Some(info), Some(other_info)) = (self.get(a), other.get(b)) else { return false };
             let (na, nb) = (self.node(a.node), other.node(b.node));
-            a.output == b.output
-                && na.kind == nb.kind
-                && na.place == nb.place
-                && self.info(a) == other.info(b)
+            a.output == b.output && na.kind == nb.kind && na.place == nb.place && info == other_info
         };
         header
             && left.len() == right.len()
@@ -420,7 +424,11 @@ impl PartialEq for Graph {
                 .all(|(a, b)| a.name == b.name && same(a.value, b.value))
             && left.iter().zip(&right).all(|(a, b)| {
                 let (oa, ob) = (self.operands(*a), other.operands(*b));
-                self.node(*a) == other.node(*b)
+                let (na, nb) = (self.node(*a), other.node(*b));
+                na.kind == nb.kind
+                    && na.results == nb.results
+                    && na.place == nb.place
+                    && na.label() == nb.label()
                     && oa.len() == ob.len()
                     && oa.iter().zip(&ob).all(|(x, y)| same(*x, *y))
             })

@@ -4,8 +4,13 @@ mod builder;
 mod graph;
 mod node;
 mod param;
+mod print;
+mod text;
+mod verify;
 
 pub use builder::Builder;
 pub use graph::{Graph, GraphError};
 pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Value};
 pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
+pub use print::Printer;
+pub use verify::{MAX_CONSTANT, Rule, Verified, VerifyError, VerifyErrors, verify};

@@ -1,0 +1,350 @@
+use std::collections::HashSet;
+
+use smallvec::SmallVec;
+
+use super::super::{Graph, Node, NodeId, NodeKind, ParamId, Placement, Value};
+use super::MAX_CONSTANT;
+use super::error::{Collector, Line, Part, Rule, VerifyErrors};
+use crate::op::{Attr, Op, Operand};
+use crate::types::{Device, Dim, Symbol, TensorType};
+
+/// The operators that may run elsewhere than the replica they belong to.
+const MOVES: [&str; 2] = ["copy", "slice"];
+/// The operators of no replica that take what belongs to replicas.
+const MERGES: [&str; 2] = ["concat", "first"];
+
+/// A check in progress.
+pub(super) struct Check<'g> {
+    graph: &'g Graph,
+    errors: Collector<'g>,
+    /// The names of inputs and results seen so far.
+    names: HashSet<&'g str>,
+    /// The devices on which each parameter was seen.
+    held: HashSet<(ParamId, Device)>,
+}
+
+impl<'g> Check<'g> {
+    pub(super) fn new(graph: &'g Graph) -> Self {
+        let errors = Collector::new(graph);
+        let names = HashSet::with_capacity(graph.len());
+        Self { graph, errors, names, held: HashSet::new() }
+    }
+
+    pub(super) fn finish(self) -> Option<VerifyErrors> {
+        let errors = self.errors.finish();
+        (!errors.is_empty()).then_some(VerifyErrors(errors))
+    }
+
+    /// V3, for a graph that has no topological order: reports one cycle.
+    pub(super) fn cycle(&mut self) {
+        // A node that is left when those without operands are taken away again and again is on a cycle or
+        // behind one; going from operand to operand that is left ends on one.
+        let graph = self.graph;
+        let mut waiting: Vec<usize> = vec![0; graph.id_bound()];
+        graph.ids().for_each(|n| waiting[n.index()] = graph.operands(n).len());
+        let mut ready: Vec<NodeId> = graph.ids().filter(|n| waiting[n.index()] == 0).collect();
+        while let Some(n) = ready.pop() {
+            for (user, _, _) in graph.users(n) {
+                waiting[user.index()] -= 1;
+                if waiting[user.index()] == 0 {
+                    ready.push(user);
+                }
+            }
+        }
+        let Some(mut at) = graph.ids().find(|n| waiting[n.index()] > 0) else { return };
+        let mut path: Vec<NodeId> = Vec::new();
+        let mut seen = vec![false; graph.id_bound()];
+        while !std::mem::replace(&mut seen[at.index()], true) {
+            path.push(at);
+            let mut operands = graph.operands(at).into_iter();
+            let Some(next) = operands.find(|v| waiting[v.node.index()] > 0) else { return };
+            at = next.node;
+        }
+        let from = path.iter().position(|n| *n == at).unwrap_or(0);
+        let names: Vec<String> = path[from..]
+            .iter()
+            .chain([&at])
+            .take(12)
+            .map(|n| format!("`{}`", graph.node(*n).label()))
+            .collect();
+        let message = format!("the value depends on itself: {}", names.join(" from "));
+        self.errors.add(Rule::V3, (Line::Op(at), Part::Whole), message, "break the cycle");
+    }
+
+    /// V8, and V9 for parameters that no value shows.
+    pub(super) fn params(&mut self) {
+        let mut names = HashSet::new();
+        for (i, param) in (0u32..).zip(self.graph.params()) {
+            let at = (Line::Param(ParamId(i)), Part::Whole);
+            if param.name.is_empty() {
+                self.errors.add(Rule::V8, at, "a parameter has no name".into(), "name it");
+            } else if !names.insert(&*param.name) {
+                let message = format!("two parameters are named `{}`", param.name);
+                self.errors.add(Rule::V8, at, message, "rename one of them, or use it twice");
+            }
+            if param.ty.shape.as_const().is_none() || !param.ty.shape.is_valid() {
+                let message = format!("a parameter cannot be {}", param.ty);
+                let hint = "the sizes of a parameter are constants, at least 0";
+                self.errors.add(Rule::V8, at, message, hint);
+            }
+            if param.placement == Placement::Mirrored && self.graph.split().is_none() {
+                let message = format!("`{}` is mirrored, but the graph has no split", param.name);
+                self.errors.add(Rule::V9, at, message, "give the device that holds it");
+            }
+        }
+    }
+
+    /// V10, and V1 and V12 for inputs.
+    pub(super) fn inputs(&mut self) {
+        for (i, value) in self.graph.inputs().enumerate() {
+            let at = (Line::Signature, Part::Operand(i));
+            let info = self.graph.info(value);
+            self.name(&info.name, at);
+            let possible = info.ty.shape.is_valid()
+                && info.ty.shape.iter().all(|d| d.is_const() || d.is_nonnegative());
+            if foreign(&info.ty.shape) {
+                self.foreign(at);
+            } else if !possible {
+                let message = format!("an input cannot be {}", info.ty);
+                let hint = "every size is at least 0, whatever the batch size N";
+                self.errors.add(Rule::V10, at, message, hint);
+            }
+        }
+    }
+
+    /// V11.
+    pub(super) fn outputs(&mut self) {
+        let mut names = HashSet::new();
+        for (i, output) in self.graph.outputs().iter().enumerate() {
+            let at = (Line::Signature, Part::Result(i));
+            if output.name.is_empty() {
+                self.errors.add(Rule::V11, at, "an output has no name".into(), "name it");
+            } else if !names.insert(&*output.name) {
+                let message = format!("two outputs are named `{}`", output.name);
+                self.errors.add(Rule::V11, at, message, "rename one of them");
+            }
+            if self.graph.get(output.value).is_none() {
+                let message = format!("the output `{}` is no value of the graph", output.name);
+                self.errors.add(Rule::V11, at, message, "remove it, or give it another value");
+            } else if let Some(r) = self.graph.node(output.value.node).place().replica {
+                let message = format!("the output `{}` belongs to replica {r}", output.name);
+                self.errors.add(Rule::V11, at, message, "merge the replicas' values first");
+            }
+        }
+    }
+
+    /// The rules of nodes.
+    pub(super) fn nodes(&mut self) {
+        for id in self.graph.ids() {
+            let node = self.graph.node(id);
+            match node.kind() {
+                NodeKind::Input => {}
+                NodeKind::Param(param) => self.param_node(*param, node),
+                NodeKind::Op(op) => self.op_node(id, node, op),
+            }
+        }
+    }
+
+    /// V9.
+    fn param_node(&mut self, id: ParamId, node: &Node) {
+        let at = (Line::Param(id), Part::Whole);
+        let param = self.graph.param(id);
+        let device = node.place().device;
+        let holds = match param.placement {
+            Placement::Shared(home) => home == device,
+            Placement::Mirrored => {
+                self.graph.split().is_none_or(|split| split.devices().contains(&device))
+            }
+        };
+        if !holds {
+            let message = format!("`{}` is used from {device}, which does not hold it", param.name);
+            self.errors.add(Rule::V9, at, message, "copy it from a device that does");
+        }
+        if node.place().replica.is_some() {
+            let message = format!("`{}` belongs to a replica", param.name);
+            self.errors.add(Rule::V9, at, message, "a parameter serves all replicas");
+        }
+        if !self.held.insert((id, device)) {
+            let message = format!("`{}` is two values on {device}", param.name);
+            self.errors.add(Rule::V9, at, message, "use one of them everywhere");
+        }
+        if node.results().iter().any(|r| r.name != param.name || r.ty != param.ty) {
+            let message = format!("the value of `{}` has another name or type", param.name);
+            self.errors.add(Rule::V9, at, message, "both are those of the parameter");
+        }
+    }
+
+    fn op_node(&mut self, id: NodeId, node: &'g Node, op: &'g Op) {
+        if node.results().is_empty() {
+            let message = format!("`{}` has no result", op.name());
+            self.errors.add(Rule::V1, (Line::Op(id), Part::Operator), message, "remove it");
+        }
+        for (i, result) in node.results().iter().enumerate() {
+            self.name(&result.name, (Line::Op(id), Part::Result(i)));
+            if foreign(&result.ty.shape) {
+                self.foreign((Line::Op(id), Part::Result(i)));
+            }
+        }
+        let operands = self.graph.operands(id);
+        self.types(id, node, op, &operands);
+        self.attributes(id, op);
+        self.places(id, node, op, &operands);
+    }
+
+    /// V1 for one value.
+    fn name(&mut self, name: &'g str, at: (Line, Part)) {
+        if name.is_empty() {
+            self.errors.add(Rule::V1, at, "a value has no name".into(), "name it");
+        } else if !self.names.insert(name) {
+            let message = format!("two values are named `{name}`");
+            self.errors.add(Rule::V1, at, message, "rename one of them");
+        }
+    }
+
+    /// V2.
+    fn types(&mut self, id: NodeId, node: &Node, op: &Op, operands: &[Value]) {
+        let infos = operands.iter().map(|v| self.graph.info(*v));
+        let inputs: SmallVec<[Operand<'_>; 4]> =
+            infos.map(|info| Operand { ty: &info.ty, ints: info.ints.as_deref() }).collect();
+        let inferred = match op.infer(&inputs) {
+            Ok(inferred) => inferred,
+            Err(error) => {
+                let message = format!("`{}` cannot be applied: {error}", op.name());
+                let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
+                return self.errors.add(Rule::V2, (Line::Op(id), Part::Operator), message, hint);
+            }
+        };
+        if inferred.len() != node.results().len() {
+            let (found, count) = (node.results().len(), inferred.len());
+            let message = format!("`{}` has {count} results, not {found}", op.name());
+            let hint = format!("they are {}", types(inferred.iter().map(|r| &r.ty)));
+            return self.errors.add(Rule::V2, (Line::Op(id), Part::Operator), message, hint);
+        }
+        for (i, (expected, found)) in inferred.iter().zip(node.results()).enumerate() {
+            let at = (Line::Op(id), Part::Result(i));
+            if expected.ty != found.ty {
+                let message = format!("`{}` is {}, not {}", found.name, expected.ty, found.ty);
+                let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
+                self.errors.add(Rule::V2, at, message, hint);
+            } else if expected.ints != found.ints {
+                let list = |ints: Option<&[Dim]>| match ints {
+                    Some(ints) => format!("{:?}", &ints[..ints.len().min(8)]),
+                    None => "not known".to_owned(),
+                };
+                let (stored, inferred) =
+                    (list(found.ints.as_deref()), list(expected.ints.as_deref()));
+                let message =
+                    format!("the elements of `{}` are {inferred}, not {stored}", found.name);
+                self.errors.add(Rule::V2, at, message, "infer the node again");
+            }
+        }
+    }
+
+    /// V12 and V13 for attributes.
+    fn attributes(&mut self, id: NodeId, op: &Op) {
+        let at = (Line::Op(id), Part::Attributes);
+        for (name, attr) in op.attrs() {
+            match attr {
+                Attr::Int(dim) if foreign(std::slice::from_ref(&dim)) => self.foreign(at),
+                Attr::Ints(dims) if foreign(&dims) => self.foreign(at),
+                Attr::Tensor(tensor) if tensor.len() > MAX_CONSTANT => {
+                    let message = format!("`{name}` has {} elements", tensor.len());
+                    let hint =
+                        format!("make it a parameter: a constant has at most {MAX_CONSTANT}");
+                    self.errors.add(Rule::V13, at, message, hint);
+                }
+                Attr::Int(_)
+                | Attr::Ints(_)
+                | Attr::Tensor(_)
+                | Attr::Bool(_)
+                | Attr::Float(_)
+                | Attr::Floats(_)
+                | Attr::Name(_) => {}
+            }
+        }
+    }
+
+    fn foreign(&mut self, at: (Line, Part)) {
+        let message = "a size depends on a symbol that is not the batch size".to_owned();
+        self.errors.add(Rule::V12, at, message, "bind every symbol but N to a number");
+    }
+
+    /// V4 to V7.
+    fn places(&mut self, id: NodeId, node: &Node, op: &Op, operands: &[Value]) {
+        let (name, place) = (op.name(), node.place());
+        let at = (Line::Op(id), Part::Operator);
+        if let Some(i) = place.replica {
+            let devices = self.graph.split().map_or(&[][..], |split| split.devices());
+            match devices.get(i as usize) {
+                None => {
+                    let message = format!("there is no replica {i}");
+                    let hint = match devices.len() {
+                        0 => "the graph has no split".to_owned(),
+                        k => format!("the split has the replicas 0 to {}", k - 1),
+                    };
+                    self.errors.add(Rule::V5, at, message, hint);
+                }
+                Some(own) if *own == place.device => {}
+                Some(own) => {
+                    let known = place.device == Device::HOST || devices.contains(&place.device);
+                    if !(known && MOVES.contains(&name)) {
+                        let message = format!("`{name}` of replica {i} runs on {}", place.device);
+                        self.errors.add(
+                            Rule::V6,
+                            at,
+                            message,
+                            format!("replica {i} runs on {own}"),
+                        );
+                    }
+                }
+            }
+        }
+        for (slot, value) in operands.iter().enumerate() {
+            let at = (Line::Op(id), Part::Operand(slot));
+            let other = self.graph.node(value.node).place();
+            if other.device != place.device && name != "copy" {
+                let message = format!(
+                    "`{name}` runs on {}, its operand {slot} is on {}",
+                    place.device, other.device
+                );
+                self.errors.add(
+                    Rule::V4,
+                    at,
+                    message,
+                    format!("copy it to {} first", place.device),
+                );
+            }
+            let allowed = other.replica.is_none()
+                || other.replica == place.replica
+                || (place.replica.is_none() && MERGES.contains(&name));
+            if let (Some(from), false) = (other.replica, allowed) {
+                let own = place.replica.map_or("none".to_owned(), |i| format!("replica {i}"));
+                let message =
+                    format!("operand {slot} belongs to replica {from}, `{name}` to {own}");
+                let hint =
+                    "only a merge of no replica (`concat`, `first`) takes values of replicas";
+                self.errors.add(Rule::V7, at, message, hint);
+            }
+        }
+    }
+}
+
+/// True if a symbol other than `N` occurs.
+fn foreign(dims: &[Dim]) -> bool {
+    let mut found = false;
+    for dim in dims.iter().filter(|d| !d.is_const()) {
+        dim.symbols(&mut |s| found |= s != Symbol::BATCH);
+    }
+    found
+}
+
+/// The first types of a list, in words.
+fn types<'a>(types: impl ExactSizeIterator<Item = &'a TensorType>) -> String {
+    let count = types.len();
+    let first: Vec<String> = types.take(6).map(ToString::to_string).collect();
+    match count {
+        0 => "none".to_owned(),
+        1..=6 => first.join(", "),
+        _ => format!("{}, … ({count} in all)", first.join(", ")),
+    }
+}

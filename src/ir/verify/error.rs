@@ -1,0 +1,238 @@
+use std::fmt;
+use std::ops::Range;
+
+use super::super::print::{Parts, Writer};
+use super::super::{Graph, NodeId, ParamId};
+
+/// The rule that a graph breaks; the list is at the head of the [module](super).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Rule {
+    /// Names of values.
+    V1 = 1,
+    /// Types and known elements of results.
+    V2,
+    /// Cycles.
+    V3,
+    /// Devices of operands.
+    V4,
+    /// Numbers of replicas.
+    V5,
+    /// Devices of replicas.
+    V6,
+    /// Operands across replicas.
+    V7,
+    /// Names and types of parameters.
+    V8,
+    /// Devices of parameters.
+    V9,
+    /// Sizes of inputs.
+    V10,
+    /// Names and values of outputs.
+    V11,
+    /// Symbols.
+    V12,
+    /// Sizes of constants.
+    V13,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "V{}", *self as u8)
+    }
+}
+
+/// A place where a graph breaks a rule. It is displayed on the printed line it concerns.
+#[derive(Clone, Debug)]
+pub struct VerifyError {
+    /// The rule.
+    pub rule: Rule,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right, or how to get there.
+    pub hint: String,
+    /// The node it concerns; `None` if it concerns a parameter, an output or the graph.
+    pub node: Option<NodeId>,
+    place: String,
+    excerpt: Excerpt,
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Excerpt { line, marks } = &self.excerpt;
+        writeln!(f, "error[{}]: {}", self.rule, self.message)?;
+        writeln!(f, "  --> {}", self.place)?;
+        writeln!(f, "   | {line}")?;
+        writeln!(
+            f,
+            "   | {:blank$}{:^<marked$}",
+            "",
+            "",
+            blank = marks.start,
+            marked = marks.len()
+        )?;
+        write!(f, "   = help: {}", self.hint)
+    }
+}
+
+/// All places where a graph breaks a rule.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyErrors(pub(super) Vec<VerifyError>);
+
+impl VerifyErrors {
+    /// The errors: those of the whole graph first, then those of each node in the order of ids.
+    pub fn iter(&self) -> std::slice::Iter<'_, VerifyError> {
+        self.0.iter()
+    }
+
+    /// The number of errors.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a VerifyErrors {
+    type Item = &'a VerifyError;
+    type IntoIter = std::slice::Iter<'a, VerifyError>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for VerifyErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for VerifyErrors {}
+
+/// The line of the text form that an error concerns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Line {
+    Op(NodeId),
+    Param(ParamId),
+    Signature,
+}
+
+/// The part of that line.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    Whole,
+    Operator,
+    Attributes,
+    /// A result of an operator, an output of a graph.
+    Result(usize),
+    /// An operand of an operator, an input of a graph.
+    Operand(usize),
+}
+
+/// A line as far as it is shown, and the characters of it that are marked.
+#[derive(Clone, Debug)]
+struct Excerpt {
+    line: String,
+    marks: Range<usize>,
+}
+
+/// At most so many characters of a line are shown to each side of what is marked.
+const AROUND: usize = 60;
+
+impl Excerpt {
+    fn of(line: &str, marked: Range<usize>) -> Self {
+        let before = line.get(..marked.start).unwrap_or_default();
+        let marked = line.get(marked).unwrap_or_default();
+        let after = line.get(before.len() + marked.len()..).unwrap_or_default();
+        let mut out = String::new();
+        let skipped = before.chars().count().saturating_sub(AROUND);
+        if skipped > 0 {
+            out.push('…');
+        }
+        out.extend(before.chars().skip(skipped));
+        let from = out.chars().count();
+        out.extend(marked.chars().take(AROUND));
+        let to = out.chars().count().max(from + 1);
+        let mut after = marked.chars().skip(AROUND).chain(after.chars());
+        out.extend(after.by_ref().take(AROUND));
+        if after.next().is_some() {
+            out.push('…');
+        }
+        Self { line: out, marks: from..to }
+    }
+}
+
+/// Collects errors. The line that several of them concern is printed once.
+pub(super) struct Collector<'g> {
+    graph: &'g Graph,
+    writer: Option<(Line, Writer<'g>)>,
+    errors: Vec<VerifyError>,
+}
+
+impl<'g> Collector<'g> {
+    pub(super) fn new(graph: &'g Graph) -> Self {
+        Self { graph, writer: None, errors: Vec::new() }
+    }
+
+    pub(super) fn finish(self) -> Vec<VerifyError> {
+        self.errors
+    }
+
+    pub(super) fn add(
+        &mut self,
+        rule: Rule,
+        (line, part): (Line, Part),
+        message: String,
+        hint: impl Into<String>,
+    ) {
+        let writer = match self.writer.take() {
+            Some((at, writer)) if at == line => writer,
+            other => self.print(line, other.map(|(_, writer)| writer)),
+        };
+        let text = writer.out.trim_end();
+        let parts = writer.parts.as_ref();
+        let marked = parts.and_then(|p| match part {
+            Part::Whole => None,
+            Part::Operator => Some(p.op.clone()),
+            Part::Attributes => Some(p.attrs.clone()),
+            Part::Result(i) => p.results.get(i).cloned(),
+            Part::Operand(i) => p.operands.get(i).cloned(),
+        });
+        let excerpt = Excerpt::of(text, marked.unwrap_or(0..text.len()));
+        self.writer = Some((line, writer));
+        let (node, place) = match line {
+            Line::Op(id) => (Some(id), self.place(id)),
+            Line::Param(id) => (None, format!("parameter `{}`", self.graph.param(id).name)),
+            Line::Signature => (None, format!("graph `{}`", self.graph.name())),
+        };
+        self.errors.push(VerifyError { rule, message, hint: hint.into(), node, place, excerpt });
+    }
+
+    fn print(&self, line: Line, writer: Option<Writer<'g>>) -> Writer<'g> {
+        let mut writer = writer.unwrap_or_else(|| Writer::new(self.graph));
+        writer.out.clear();
+        writer.parts = Some(Parts::default());
+        match line {
+            Line::Op(id) => writer.op(id),
+            Line::Param(id) => writer.param(self.graph.param(id), false),
+            Line::Signature => writer.signature(),
+        }
+        writer
+    }
+
+    fn place(&self, id: NodeId) -> String {
+        let node = self.graph.node(id);
+        let place = node.place();
+        let replica = place.replica.map_or_else(String::new, |i| format!(", replica {i}"));
+        format!("`{}` on {}{replica}", node.label(), place.device)
+    }
+}
