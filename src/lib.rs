@@ -4,3 +4,7 @@ pub mod format;
 pub mod ir;
 pub mod op;
 pub mod types;
+
+#[cfg(test)]
+#[path = "../tests/it/snap.rs"]
+mod snap;

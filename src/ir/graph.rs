@@ -47,7 +47,7 @@ pub enum GraphError {
         /// The operator's name.
         op: &'static str,
         /// What is wrong.
-        error: OpError,
+        error: Box<OpError>,
     },
     /// A node gives another number of results than it has names.
     #[error("`{op}` has {results} results, not {names}")]
@@ -63,9 +63,9 @@ pub enum GraphError {
     #[error("{old} cannot be replaced by {new}")]
     TypesDiffer {
         /// The type of the value to replace.
-        old: TensorType,
+        old: Box<TensorType>,
         /// The type of the value given instead.
-        new: TensorType,
+        new: Box<TensorType>,
     },
     /// The operands of a node form a cycle.
     #[error("the values form a cycle")]
@@ -293,7 +293,7 @@ impl Graph {
         let inferred = inferred.map_err(|error| {
             let label =
                 origin.0.as_ref().or(names.first()).map_or_else(String::new, ToString::to_string);
-            GraphError::Op { label, op: op.name(), error }
+            GraphError::Op { label, op: op.name(), error: Box::new(error) }
         })?;
         if inferred.len() != names.len() {
             let (results, names) = (inferred.len(), names.len());
@@ -326,7 +326,8 @@ impl Graph {
     /// Makes every user of `old`, and every output that is `old`, take `new` instead.
     pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
         if self.ty(old) != self.ty(new) {
-            let (old, new) = (self.ty(old).clone(), self.ty(new).clone());
+            let boxed = |value| Box::new(self.ty(value).clone());
+            let (old, new) = (boxed(old), boxed(new));
             return Err(GraphError::TypesDiffer { old, new });
         }
         let edges: Vec<_> = self

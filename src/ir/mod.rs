@@ -5,6 +5,8 @@ mod graph;
 mod node;
 mod param;
 mod print;
+#[cfg(test)]
+mod testing;
 mod text;
 mod verify;
 

@@ -9,6 +9,7 @@ use super::text::{
     SPLIT, push, push_attr, push_dim, push_escaped, push_list, push_name, push_type,
 };
 use super::{Graph, Node, NodeId, NodeKind, Param, Place, Placement, Value};
+use crate::op::Attr;
 use crate::types::{Device, Dim, Split};
 
 /// How a graph is printed.
@@ -113,9 +114,12 @@ impl<'g> Writer<'g> {
     /// Writes the declaration of a parameter. Where every value is on the host, so is the parameter unless
     /// something else is said.
     pub(super) fn param(&mut self, param: &Param, plain: bool) {
+        self.out.push_str("param ");
+        let from = self.out.len();
+        self.out.push('@');
+        push_name(&mut self.out, &param.name);
+        self.part(from, |parts| &mut parts.results);
         let out = &mut self.out;
-        out.push_str("param @");
-        push_name(out, &param.name);
         out.push_str(" : ");
         push_type(out, &param.ty, None);
         out.push_str(" = \"");
@@ -237,20 +241,24 @@ impl<'g> Writer<'g> {
             self.part(from, |parts| &mut parts.operands);
         }
         self.out.push(')');
-        let from = self.out.len();
-        for (i, (name, value)) in op.attrs().iter().enumerate() {
+        let attrs = self.attrs(&op.attrs());
+        if let Some(parts) = &mut self.parts {
+            (parts.op, parts.attrs) = (name, attrs);
+        }
+    }
+
+    fn attrs(&mut self, attrs: &[(&'static str, Attr)]) -> Range<usize> {
+        let from = self.out.len() + 1;
+        for (i, (name, value)) in attrs.iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { " {" });
             self.out.push_str(name);
             self.out.push('=');
             push_attr(&mut self.out, value);
         }
-        if self.out.len() > from {
+        if !attrs.is_empty() {
             self.out.push('}');
         }
-        if let Some(parts) = &mut self.parts {
-            parts.op = name;
-            parts.attrs = from..self.out.len();
-        }
+        from..self.out.len().max(from)
     }
 
     /// Writes a reference to a value from a place on `device`. A parameter is the one that its placement puts
@@ -334,5 +342,24 @@ impl<T: fmt::Display> fmt::Display for Commas<'_, T> {
             item.fmt(f)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Placement;
+    use super::super::testing::{plain, replicated};
+    use super::Printer;
+    use crate::snap;
+    use crate::types::Device;
+
+    #[test]
+    fn graphs_print_as_they_did() {
+        snap::assert("print", "plain", &plain().to_string());
+        let shared = replicated(Placement::Shared(Device::HOST));
+        snap::assert("print", "replicated_shared", &shared.to_string());
+        let mirrored = replicated(Placement::Mirrored);
+        let text = Printer { locations: false }.print(&mirrored);
+        snap::assert("print", "replicated_mirrored", &text);
     }
 }

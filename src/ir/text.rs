@@ -37,7 +37,7 @@ pub(super) fn push_escaped(out: &mut String, text: &str, hidden: &[char]) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c.is_control() || hidden.contains(&c) => {
-                push(out, format_args!("\\u{{{:x}}}", u32::from(c)))
+                push(out, format_args!("\\u{{{:x}}}", u32::from(c)));
             }
             c => out.push(c),
         }

@@ -4,4 +4,6 @@
 
 mod layering;
 mod onnx_proto;
+mod snap;
 mod source;
+mod text;

@@ -61,12 +61,10 @@ impl<'g> Check<'g> {
             at = next.node;
         }
         let from = path.iter().position(|n| *n == at).unwrap_or(0);
-        let names: Vec<String> = path[from..]
-            .iter()
-            .chain([&at])
-            .take(12)
-            .map(|n| format!("`{}`", graph.node(*n).label()))
-            .collect();
+        let name = |n: &NodeId| {
+            graph.node(*n).results().first().map_or_else(String::new, |r| format!("`{}`", r.name))
+        };
+        let names: Vec<String> = path[from..].iter().chain([&at]).take(12).map(name).collect();
         let message = format!("the value depends on itself: {}", names.join(" from "));
         self.errors.add(Rule::V3, (Line::Op(at), Part::Whole), message, "break the cycle");
     }
@@ -75,12 +73,12 @@ impl<'g> Check<'g> {
     pub(super) fn params(&mut self) {
         let mut names = HashSet::new();
         for (i, param) in (0u32..).zip(self.graph.params()) {
-            let at = (Line::Param(ParamId(i)), Part::Whole);
+            let at = (Line::Param(ParamId(i)), Part::Result(0));
             if param.name.is_empty() {
                 self.errors.add(Rule::V8, at, "a parameter has no name".into(), "name it");
             } else if !names.insert(&*param.name) {
                 let message = format!("two parameters are named `{}`", param.name);
-                self.errors.add(Rule::V8, at, message, "rename one of them, or use it twice");
+                self.errors.add(Rule::V8, at, message, "rename one of them");
             }
             if param.ty.shape.as_const().is_none() || !param.ty.shape.is_valid() {
                 let message = format!("a parameter cannot be {}", param.ty);
@@ -147,7 +145,7 @@ impl<'g> Check<'g> {
 
     /// V9.
     fn param_node(&mut self, id: ParamId, node: &Node) {
-        let at = (Line::Param(id), Part::Whole);
+        let at = (Line::Param(id), Part::Result(0));
         let param = self.graph.param(id);
         let device = node.place().device;
         let holds = match param.placement {
@@ -243,24 +241,26 @@ impl<'g> Check<'g> {
     /// V12 and V13 for attributes.
     fn attributes(&mut self, id: NodeId, op: &Op) {
         let at = (Line::Op(id), Part::Attributes);
+        let mut symbols = false;
         for (name, attr) in op.attrs() {
             match attr {
-                Attr::Int(dim) if foreign(std::slice::from_ref(&dim)) => self.foreign(at),
-                Attr::Ints(dims) if foreign(&dims) => self.foreign(at),
+                Attr::Int(dim) => symbols |= foreign(std::slice::from_ref(&dim)),
+                Attr::Ints(dims) => symbols |= foreign(&dims),
                 Attr::Tensor(tensor) if tensor.len() > MAX_CONSTANT => {
                     let message = format!("`{name}` has {} elements", tensor.len());
                     let hint =
                         format!("make it a parameter: a constant has at most {MAX_CONSTANT}");
                     self.errors.add(Rule::V13, at, message, hint);
                 }
-                Attr::Int(_)
-                | Attr::Ints(_)
-                | Attr::Tensor(_)
+                Attr::Tensor(_)
                 | Attr::Bool(_)
                 | Attr::Float(_)
                 | Attr::Floats(_)
                 | Attr::Name(_) => {}
             }
+        }
+        if symbols {
+            self.foreign(at);
         }
     }
 
