@@ -202,7 +202,7 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{self, assert_close, check_split, random, refusal, rng, tolerance};
+    use super::super::testing::{self, assert_close, check_split, indices, random, refusal, rng, tolerance};
     use super::super::{Op, Operand};
     use super::Conv;
     use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
@@ -244,15 +244,6 @@ mod tests {
             }
             all
         }
-    }
-
-    /// All tuples of indices below `sizes`, in row-major order.
-    fn indices(sizes: &[usize]) -> Vec<Vec<usize>> {
-        sizes.iter().fold(vec![vec![]], |all, d| {
-            all.iter()
-                .flat_map(|head| (0..*d).map(|i| [head.as_slice(), &[i]].concat()))
-                .collect()
-        })
     }
 
     fn flat(index: &[usize], sizes: &[usize]) -> usize {

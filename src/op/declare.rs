@@ -48,7 +48,9 @@ pub(crate) use op;
 macro_rules! print_attr {
     ($attrs:ident, $field:ident, $value:expr, $ty:ty, $default:expr) => {{
         let default: $ty = $default;
-        if *$value != default {
+        #[allow(clippy::float_cmp, reason = "only the default itself is left out")]
+        let differs = *$value != default;
+        if differs {
             $crate::op::declare::print_attr!($attrs, $field, $value, $ty);
         }
     }};

@@ -1,5 +1,7 @@
 //! The product of two matrices, scaled, with an addend.
 
+#![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
+
 use smallvec::smallvec;
 
 use super::declare::op;

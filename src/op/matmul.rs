@@ -1,5 +1,7 @@
 //! The product of matrices and of stacks of matrices.
 
+#![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
+
 use smallvec::smallvec;
 
 use super::declare::op;
@@ -287,7 +289,7 @@ mod tests {
         (own([2, k], 1), own([k, 3], 0))
     }
 
-    /// The definition, element by element in `f64`, with NumPy's promotions.
+    /// The definition, element by element in `f64`, with its promotions.
     fn naive(a: &Tensor, b: &Tensor) -> Vec<f64> {
         let promoted = |x: &Tensor, row: bool| match x.dims() {
             [k] if row => vec![1, *k],

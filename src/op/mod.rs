@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 
 pub use attr::{Attr, AttrError, AttrReader};
 pub use error::OpError;
+pub use matmul::MatMulSizes;
 pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
@@ -33,6 +34,7 @@ ops! {
     conv::Conv,
     gemm::Gemm,
     matmul::MatMul,
+    pool::Pool,
     unary::Unary,
     concat::Concat,
     slice::Slice,

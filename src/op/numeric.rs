@@ -1,6 +1,6 @@
 //! Arithmetic that reference evaluations share: `f16` and `bf16` are computed in `f32`, `f64` in itself.
 
-use std::ops::{AddAssign, Mul};
+use std::ops::{AddAssign, Div, Mul};
 
 use half::{bf16, f16};
 
@@ -16,8 +16,27 @@ pub(super) trait Number: Element {
 
 /// A type in which floating-point operators compute.
 pub(super) trait Real:
-    Number + Default + PartialOrd + AddAssign + Mul<Output = Self>
+    Number + Default + Ordered + AddAssign + Mul<Output = Self> + Div<Output = Self>
 {
+    /// The nearest value.
+    fn of(x: f64) -> Self;
+    fn abs(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn powf(self, exponent: Self) -> Self;
+}
+
+/// A type with a value that no other is less than.
+pub(super) trait Ordered: Element + PartialOrd {
+    /// That value.
+    const LOWEST: Self;
+}
+
+impl Ordered for i8 {
+    const LOWEST: Self = Self::MIN;
+}
+
+impl Ordered for u8 {
+    const LOWEST: Self = Self::MIN;
 }
 
 macro_rules! reals {
@@ -28,7 +47,30 @@ macro_rules! reals {
                 self + a * b
             }
         }
-        impl Real for $t {}
+
+        impl Ordered for $t {
+            const LOWEST: Self = Self::NEG_INFINITY;
+        }
+
+        impl Real for $t {
+            #[inline]
+            #[allow(clippy::cast_possible_truncation, reason = "rounding to nearest is meant")]
+            fn of(x: f64) -> Self {
+                x as Self
+            }
+            #[inline]
+            fn abs(self) -> Self {
+                self.abs()
+            }
+            #[inline]
+            fn sqrt(self) -> Self {
+                self.sqrt()
+            }
+            #[inline]
+            fn powf(self, exponent: Self) -> Self {
+                self.powf(exponent)
+            }
+        }
     )* };
 }
 reals!(f32, f64);

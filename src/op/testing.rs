@@ -225,3 +225,10 @@ pub(crate) fn tolerance(dtype: DType) -> f64 {
         | DType::Bool => 0.0,
     }
 }
+
+/// All tuples of indices below `sizes`, in row-major order.
+pub(crate) fn indices(sizes: &[usize]) -> Vec<Vec<usize>> {
+    sizes.iter().fold(vec![vec![]], |all, d| {
+        all.iter().flat_map(|head| (0..*d).map(|i| [head.as_slice(), &[i]].concat())).collect()
+    })
+}

@@ -1,0 +1,524 @@
+//! The greatest element, the mean or the norm of sliding windows.
+
+mod planes;
+
+use smallvec::{SmallVec, smallvec};
+
+use planes::{Planes, Span, elements};
+
+use super::declare::family;
+use super::infer::{dtype, one, results};
+use super::numeric::{Ordered, Real, narrow, wide, widen};
+use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+family! {
+    /// A function of the elements in each window of every channel: `[N, C, spatial…]` to `[N, C, windows…]`.
+    ///
+    /// The settings of windows are lists with a number for each spatial axis: `kernel` the taps, `strides`
+    /// and `dilations` as for `conv` (empty for 1), `pads` the padding before each axis, then that after
+    /// each (empty for none). With `ceil_mode` a last window counts that reaches beyond the end padding, if
+    /// it begins before that padding. Elements are taken in row-major order; `f16` and `bf16` are computed
+    /// in `f32`.
+    pub enum Pool {
+        /// The greatest element; a NaN is greater than all. Padding is less than all: a window without an
+        /// element gives minus infinity, the least integer.
+        Max = "max_pool" {
+            /// Taps of a window.
+            kernel: Vec<i64>,
+            /// Distance between windows.
+            strides: Vec<i64> = Vec::new(),
+            /// Distance between taps.
+            dilations: Vec<i64> = Vec::new(),
+            /// Padding before and after each axis.
+            pads: Vec<i64> = Vec::new(),
+            /// Whether a last, partial window counts.
+            ceil_mode: bool = false,
+            /// Whether a second result, `i64`, holds the position of each greatest element (the first of
+            /// equal ones, the last NaN) in the whole operand; -1 for a window without an element.
+            indices: bool = false,
+            /// Whether positions within a channel count the first spatial axis fastest.
+            column_major: bool = false,
+        },
+        /// The mean; a window without an element gives 0.
+        Average = "average_pool" {
+            /// Taps of a window.
+            kernel: Vec<i64>,
+            /// Distance between windows.
+            strides: Vec<i64> = Vec::new(),
+            /// Distance between taps.
+            dilations: Vec<i64> = Vec::new(),
+            /// Padding before and after each axis.
+            pads: Vec<i64> = Vec::new(),
+            /// Whether a last, partial window counts.
+            ceil_mode: bool = false,
+            /// Whether taps in the padding count as zeros; taps beyond the end padding never count.
+            count_include_pad: bool = false,
+        },
+        /// The `p`-norm `(sum |x|^p)^(1/p)`.
+        Lp = "lp_pool" {
+            /// Taps of a window.
+            kernel: Vec<i64>,
+            /// Distance between windows.
+            strides: Vec<i64> = Vec::new(),
+            /// Distance between taps.
+            dilations: Vec<i64> = Vec::new(),
+            /// Padding before and after each axis.
+            pads: Vec<i64> = Vec::new(),
+            /// Whether a last, partial window counts.
+            ceil_mode: bool = false,
+            /// The exponent, at least 1.
+            p: i64 = 2,
+        },
+    }
+}
+
+impl Pool {
+    /// The windows over an operand of type `x`, whose first two axes may have any size.
+    pub fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
+        let (Self::Max { kernel, strides, dilations, pads, ceil_mode, .. }
+        | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }
+        | Self::Lp { kernel, strides, dilations, pads, ceil_mode, .. }) = self;
+        let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
+        sliding.over("kernel", &spatial_sizes(0, x)?, kernel)
+    }
+
+    fn has_indices(&self) -> bool {
+        matches!(self, Self::Max { indices: true, .. })
+    }
+}
+
+impl OpDef for Pool {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        match self {
+            Self::Max { .. } => {
+                let known = |t: DType| t.is_float() || matches!(t, DType::I8 | DType::U8);
+                dtype(operands, 0, known, "a float, i8 or u8")?;
+            }
+            Self::Average { .. } | Self::Lp { .. } => {
+                dtype(operands, 0, DType::is_float, "a float")?;
+            }
+        }
+        if let Self::Lp { p, .. } = self
+            && *p < 1
+        {
+            let reason = format!("{p} is out of range; it must be at least 1");
+            return Err(OpError::Attribute { attr: "p", reason });
+        }
+        let windows = self.windows(x.ty)?;
+        let spatial = windows.iter().map(WindowAxis::windows);
+        let shape = x.ty.shape.iter().take(2).cloned().chain(spatial).collect();
+        let y = TensorType { dtype: x.ty.dtype, shape };
+        let indices = TensorType { dtype: DType::I64, shape: y.shape.clone() };
+        results([y].into_iter().chain(self.has_indices().then_some(indices)))
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(1 + usize::from(self.has_indices())));
+        };
+        if shard.axis > 1 {
+            return Err(rules::refuse(Code::WindowAxis, i, "slides windows along the batch"));
+        }
+        if self.has_indices() {
+            let reason = "gives positions within the whole batch";
+            return Err(rules::refuse(Code::GlobalIndex, i, reason));
+        }
+        Ok(smallvec![Claim::Shard(shard)])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let windows = self.windows(&x.tensor_type())?;
+        let mut dims: SmallVec<[usize; 5]> = x.dims()[..2].into();
+        dims.extend(windows.iter().map(|a| a.output));
+        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
+        let mut indices =
+            self.has_indices().then(|| Tensor::zeros(DType::I64, &dims)).transpose()?;
+        if !y.is_empty() {
+            let planes = Planes::new(&windows);
+            let x = widen(x)?;
+            match y.dtype() {
+                DType::I8 => self.greatest::<i8>(&planes, &mut y, &x, indices.as_mut()),
+                DType::U8 => self.greatest::<u8>(&planes, &mut y, &x, indices.as_mut()),
+                DType::F64 => self.reals::<f64>(&planes, &mut y, &x, indices.as_mut()),
+                DType::F32
+                | DType::F16
+                | DType::Bf16
+                | DType::I64
+                | DType::I32
+                | DType::I16
+                | DType::U64
+                | DType::U32
+                | DType::U16
+                | DType::Bool => self.reals::<f32>(&planes, &mut y, &x, indices.as_mut()),
+            }
+        }
+        Ok([narrow(y, x.dtype())?].into_iter().chain(indices).collect())
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Pool
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+impl Pool {
+    fn reals<T: Real>(&self, planes: &Planes, y: &mut Tensor, x: &Tensor, at: Option<&mut Tensor>) {
+        match self {
+            Self::Max { .. } => self.greatest::<T>(planes, y, x, at),
+            Self::Average { count_include_pad, .. } => {
+                mean::<T>(planes, *count_include_pad, y, x);
+            }
+            Self::Lp { p, .. } => norm::<T>(planes, *p, y, x),
+        }
+    }
+
+    fn greatest<T: Ordered>(
+        &self,
+        planes: &Planes,
+        y: &mut Tensor,
+        x: &Tensor,
+        indices: Option<&mut Tensor>,
+    ) {
+        let x = x.as_slice::<T>();
+        let greatest = |start: usize, window: &[(Span, usize)]| {
+            let (mut best, mut at) = (T::LOWEST, None);
+            elements(window, start, &mut |i| {
+                let is_nan = x[i].partial_cmp(&x[i]).is_none();
+                if x[i] > best || is_nan || at.is_none() {
+                    (best, at) = (x[i], Some(i));
+                }
+            });
+            (best, at)
+        };
+        planes.fill(y.as_mut_slice::<T>(), |start, window| greatest(start, window).0);
+        let Some(indices) = indices else { return };
+        let turned = matches!(self, Self::Max { column_major: true, .. });
+        planes.fill(indices.as_mut_slice::<i64>(), |start, window| {
+            let at = greatest(start, window).1;
+            let at = at.map(|at| if turned { start + planes.column_major(at - start) } else { at });
+            at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)
+        });
+    }
+}
+
+fn mean<T: Real>(planes: &Planes, count_include_pad: bool, y: &mut Tensor, x: &Tensor) {
+    let x = x.as_slice::<T>();
+    planes.fill(y.as_mut_slice::<T>(), |start, window| {
+        let mut sum = T::default();
+        elements(window, start, &mut |i| sum += x[i]);
+        let taps = |(span, _): &(Span, usize)| {
+            if count_include_pad { span.padded as f64 } else { span.count as f64 }
+        };
+        let count: f64 = window.iter().map(taps).product();
+        if count > 0.0 { sum / T::of(count) } else { T::default() }
+    });
+}
+
+fn norm<T: Real>(planes: &Planes, p: i64, y: &mut Tensor, x: &Tensor) {
+    let x = x.as_slice::<T>();
+    let (exponent, root) = (T::of(p as f64), T::of(1.0 / p as f64));
+    planes.fill(y.as_mut_slice::<T>(), |start, window| {
+        let mut sum = T::default();
+        elements(window, start, &mut |i| match p {
+            1 => sum += x[i].abs(),
+            2 => sum += x[i] * x[i],
+            _ => sum += x[i].abs().powf(exponent),
+        });
+        match p {
+            1 => sum,
+            2 => sum.sqrt(),
+            _ => sum.powf(root),
+        }
+    });
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "the sizes of the tests are small"
+)]
+mod tests {
+    use rand::Rng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tensor, tolerance,
+    };
+    use super::super::{Op, Operand};
+    use super::Pool;
+    use crate::types::{Claim, DType, Dim, MAX_SIZE, Shard, Tensor, TensorType};
+
+    /// The settings of windows on each axis.
+    #[derive(Clone)]
+    struct Settings {
+        kernel: Vec<i64>,
+        strides: Vec<i64>,
+        dilations: Vec<i64>,
+        pads: Vec<i64>,
+        ceil_mode: bool,
+    }
+
+    /// Random settings, with the sizes of an operand behind its batch axis.
+    fn settings(rng: &mut ChaCha8Rng) -> (Settings, Vec<usize>) {
+        let rank = rng.random_range(1..=3usize);
+        let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+            (0..n).map(|_| rng.random_range(from..=to)).collect()
+        };
+        let (kernel, strides) = (list(1, 3, rank), list(1, 3, rank));
+        let (dilations, pads) = (list(1, 2, rank), list(0, 2, rank * 2));
+        let mut dims = vec![rng.random_range(1..=3usize)];
+        dims.extend(kernel.iter().map(|k| 2 * *k as usize - 1 + rng.random_range(0..=3usize)));
+        (Settings { kernel, strides, dilations, pads, ceil_mode: rng.random_bool(0.5) }, dims)
+    }
+
+    impl Settings {
+        fn max(self, indices: bool, column_major: bool) -> Pool {
+            let Self { kernel, strides, dilations, pads, ceil_mode } = self;
+            Pool::Max { kernel, strides, dilations, pads, ceil_mode, indices, column_major }
+        }
+
+        fn average(self, count_include_pad: bool) -> Pool {
+            let Self { kernel, strides, dilations, pads, ceil_mode } = self;
+            Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad }
+        }
+
+        fn lp(self, p: i64) -> Pool {
+            let Self { kernel, strides, dilations, pads, ceil_mode } = self;
+            Pool::Lp { kernel, strides, dilations, pads, ceil_mode, p }
+        }
+
+        /// For each window: the positions of its elements, and the number of its taps within the padding.
+        fn windows(&self, x: &[usize], y: &[usize]) -> Vec<(Vec<usize>, usize)> {
+            let rank = x.len() - 2;
+            let kernel: Vec<usize> = self.kernel.iter().map(|k| *k as usize).collect();
+            let one = |o: &Vec<usize>| {
+                let (mut inside, mut padded) = (Vec::new(), 0);
+                for tap in indices(&kernel) {
+                    let place: Vec<i64> = (0..rank)
+                        .map(|a| {
+                            o[a + 2] as i64 * self.strides[a] + tap[a] as i64 * self.dilations[a]
+                                - self.pads[a]
+                        })
+                        .collect();
+                    let end = |a: usize| x[a + 2] as i64;
+                    padded += usize::from((0..rank).all(|a| place[a] < end(a) + self.pads[rank + a]));
+                    if (0..rank).all(|a| (0..end(a)).contains(&place[a])) {
+                        let channel = o[0] * x[1] + o[1];
+                        inside.push((0..rank).fold(channel, |at, a| at * x[a + 2] + place[a] as usize));
+                    }
+                }
+                (inside, padded)
+            };
+            indices(y).iter().map(one).collect()
+        }
+    }
+
+    fn operand(rng: &mut ChaCha8Rng, dtype: DType, batch: usize, dims: &[usize]) -> Tensor {
+        random(rng, dtype, &[&[batch], dims].concat())
+    }
+
+    #[test]
+    fn greatest_elements() {
+        let mut rng = rng(1);
+        for i in 0..180 {
+            let (settings, dims) = settings(&mut rng);
+            let dtype =
+                [DType::F32, DType::F64, DType::F16, DType::Bf16, DType::I8, DType::U8][i % 6];
+            let x = operand(&mut rng, dtype, i % 3, &dims);
+            let op = settings.clone().max(true, false);
+            let got = testing::eval(&op.into(), &[&x]);
+            let values = x.to_f64();
+            let lowest = if dtype.is_float() { f64::NEG_INFINITY } else { -128.0 };
+            let lowest = if dtype == DType::U8 { 0.0 } else { lowest };
+            let mut expected = (Vec::new(), Vec::new());
+            for (inside, _) in settings.windows(x.dims(), got[0].dims()) {
+                let best = inside.iter().fold(lowest, |m, i| values[*i].max(m));
+                let at = inside.iter().find(|i| values[**i] >= best);
+                expected.0.push(best);
+                expected.1.push(at.map_or(-1, |at| *at as i64));
+            }
+            assert_eq!(got[0].to_f64(), expected.0, "{:?}", settings.kernel);
+            assert_eq!(got[1].as_slice::<i64>(), expected.1);
+            let alone = testing::eval(&settings.max(false, false).into(), &[&x]);
+            assert_eq!(alone, got[..1]);
+        }
+    }
+
+    #[test]
+    fn positions_can_count_the_first_axis_fastest() {
+        let pool = |column_major| Pool::Max {
+            kernel: vec![1, 1, 1],
+            strides: vec![],
+            dilations: vec![],
+            pads: vec![],
+            ceil_mode: false,
+            indices: true,
+            column_major,
+        };
+        let x = random(&mut rng(2), DType::F32, &[1, 2, 2, 3, 2]);
+        let rows = testing::eval(&pool(false).into(), &[&x]);
+        assert_eq!(rows[1].as_slice::<i64>(), (0..24).collect::<Vec<i64>>());
+        let columns = testing::eval(&pool(true).into(), &[&x]);
+        let first = [0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11];
+        assert_eq!(columns[1].as_slice::<i64>()[..12], first);
+        assert_eq!(columns[1].as_slice::<i64>()[12..], first.map(|i| i + 12));
+    }
+
+    #[test]
+    fn a_nan_is_the_greatest() {
+        let x = tensor(DType::F32, &[1, 1, 4], &[1.0, f64::NAN, 3.0, 2.0]);
+        let pool = Pool::Max {
+            kernel: vec![2],
+            strides: vec![],
+            dilations: vec![],
+            pads: vec![0, 3],
+            ceil_mode: false,
+            indices: true,
+            column_major: false,
+        };
+        let y = testing::eval(&pool.into(), &[&x]);
+        assert_close(&y[0], &[f64::NAN, f64::NAN, 3.0, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY], 0.0);
+        assert_eq!(y[1].as_slice::<i64>(), [1, 1, 2, 3, -1, -1]);
+    }
+
+    #[test]
+    fn means() {
+        let mut rng = rng(3);
+        for i in 0..160 {
+            let (settings, dims) = settings(&mut rng);
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let x = operand(&mut rng, dtype, i % 3, &dims);
+            let values = x.to_f64();
+            for include in [false, true] {
+                let y = &testing::eval(&settings.clone().average(include).into(), &[&x])[0];
+                let mean = |(inside, padded): (Vec<usize>, usize)| {
+                    let sum: f64 = inside.iter().map(|i| values[*i]).sum();
+                    let count = if include { padded } else { inside.len() };
+                    if count == 0 { 0.0 } else { sum / count as f64 }
+                };
+                let expected: Vec<f64> =
+                    settings.windows(x.dims(), y.dims()).into_iter().map(mean).collect();
+                assert_close(y, &expected, tolerance(dtype));
+            }
+        }
+    }
+
+    #[test]
+    fn norms() {
+        let mut rng = rng(4);
+        for i in 0..120 {
+            let (settings, dims) = settings(&mut rng);
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let x = operand(&mut rng, dtype, i % 3, &dims);
+            let (values, p) = (x.to_f64(), i as i64 % 5 + 1);
+            let y = &testing::eval(&settings.clone().lp(p).into(), &[&x])[0];
+            let norm = |(inside, _): (Vec<usize>, usize)| {
+                let sum: f64 = inside.iter().map(|i| values[*i].abs().powf(p as f64)).sum();
+                sum.powf(1.0 / p as f64)
+            };
+            let expected: Vec<f64> =
+                settings.windows(x.dims(), y.dims()).into_iter().map(norm).collect();
+            assert_close(y, &expected, tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_on_the_first_two_axes() {
+        let mut rng = rng(5);
+        for i in 0..60usize {
+            let (settings, mut dims) = settings(&mut rng);
+            let (n, inner, axis) = (i / 6, i % 3 + 1, i % 2);
+            let batch = if axis == 0 { n * inner } else { 2 };
+            if axis == 1 {
+                dims[0] = n * inner;
+            }
+            let x = operand(&mut rng, DType::F32, batch, &dims);
+            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let ops = [
+                settings.clone().max(false, false),
+                settings.clone().average(i % 4 < 2),
+                settings.clone().lp(3),
+            ];
+            for op in ops {
+                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
+            }
+            let op = Op::from(settings.max(true, false));
+            if axis == 0 && inner == 1 {
+                assert_eq!(check_split(&op, &[(&x, claim)], n), Err("R0106".to_owned()));
+            }
+            let whole = check_split(&op, &[(&x, Claim::Invariant)], n);
+            assert_eq!(whole, Ok(vec![Claim::Invariant; 2]));
+        }
+    }
+
+    #[test]
+    fn windows_along_the_batch_are_refused() {
+        let x = random(&mut rng(6), DType::F32, &[2, 2, 4, 4]);
+        let pool = |indices| Pool::Max {
+            kernel: vec![2, 2],
+            strides: vec![],
+            dilations: vec![],
+            pads: vec![],
+            ceil_mode: false,
+            indices,
+            column_major: false,
+        };
+        assert_eq!(refusal(&pool(false).into(), &[(&x, Claim::rows(2))]), "R0103");
+        assert_eq!(refusal(&pool(true).into(), &[(&x, Claim::rows(3))]), "R0103");
+        assert_eq!(refusal(&pool(true).into(), &[(&x, Claim::rows(1))]), "R0106");
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_errors() {
+        let infer = |op: Pool, dtype: DType, dims: &[i64]| {
+            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
+            let ty = TensorType { dtype, shape };
+            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).map(|r| r[0].ty.to_string())
+        };
+        let max = |kernel: &[i64], pads: &[i64]| Pool::Max {
+            kernel: kernel.to_vec(),
+            strides: vec![],
+            dilations: vec![],
+            pads: pads.to_vec(),
+            ceil_mode: true,
+            indices: false,
+            column_major: false,
+        };
+        assert_eq!(infer(max(&[2], &[]), DType::U8, &[-1, -1, 4]), Ok("u8[N,N,3]".to_owned()));
+        assert!(infer(max(&[2], &[]), DType::I32, &[-1, 3, 4]).is_err());
+        assert!(infer(max(&[2], &[]), DType::F32, &[-1, 3, -1]).is_err());
+        assert!(infer(max(&[2], &[]), DType::F32, &[-1, 3]).is_err());
+        assert!(infer(max(&[2], &[]), DType::F32, &[]).is_err());
+        assert!(infer(max(&[2, 2], &[]), DType::F32, &[-1, 3, 4]).is_err());
+        assert!(infer(max(&[0], &[]), DType::F32, &[-1, 3, 4]).is_err());
+        assert!(infer(max(&[2], &[-1, 0]), DType::F32, &[-1, 3, 4]).is_err());
+        let lp = |p| Pool::Lp {
+            kernel: vec![2],
+            strides: vec![],
+            dilations: vec![],
+            pads: vec![],
+            ceil_mode: false,
+            p,
+        };
+        assert!(infer(lp(2), DType::F32, &[-1, 3, 4]).is_ok());
+        assert!(infer(lp(0), DType::F32, &[-1, 3, 4]).is_err());
+        assert!(infer(lp(i64::MIN), DType::F32, &[-1, 3, 4]).is_err());
+        assert!(infer(lp(2), DType::I8, &[-1, 3, 4]).is_err());
+        // A kernel far greater than the input asks for no more work than the input has elements.
+        let far = MAX_SIZE / 2;
+        let huge = max(&[far], &[far - 1, 0]);
+        let x = tensor(DType::F32, &[1, 1, 3], &[1.0, 3.0, 2.0]);
+        assert_eq!(testing::eval(&huge.into(), &[&x])[0].as_slice::<f32>(), [1.0, 3.0, 3.0]);
+    }
+}

@@ -1,0 +1,100 @@
+//! The elements that lie in each window of each channel.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::op::window::WindowAxis;
+
+/// The taps of one window on one axis that lie in the input.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    /// The offset of the first in a channel.
+    first: usize,
+    /// How many there are.
+    pub(super) count: usize,
+    /// How many lie in the input or its padding.
+    pub(super) padded: usize,
+}
+
+/// The windows of one channel on one axis, and the distance in a channel between taps.
+struct Spans {
+    spans: Vec<Span>,
+    step: usize,
+}
+
+/// The windows of every channel.
+pub(super) struct Planes {
+    axes: SmallVec<[Spans; 3]>,
+    /// The sizes of the spatial axes of the input.
+    sizes: SmallVec<[usize; 3]>,
+    /// Elements of a channel of the result.
+    output: usize,
+}
+
+impl Planes {
+    pub(super) fn new(windows: &[WindowAxis]) -> Self {
+        let mut axes = SmallVec::new();
+        let mut stride = 1;
+        for axis in windows.iter().rev() {
+            let span = |o: usize| {
+                let taps = axis.taps(o);
+                let first = if taps.is_empty() { 0 } else { axis.position(o, taps.start) };
+                Span { first: first * stride, count: taps.len(), padded: axis.padded_taps(o) }
+            };
+            let spans = (0..axis.output).map(span).collect();
+            axes.insert(0, Spans { spans, step: axis.dilation * stride });
+            stride *= axis.input;
+        }
+        let sizes = windows.iter().map(|a| a.input).collect();
+        Self { axes, sizes, output: windows.iter().map(|a| a.output).product() }
+    }
+
+    /// Replaces each element of the result by what `window` gives for the position of its channel in the
+    /// input and for its window.
+    pub(super) fn fill<T>(&self, y: &mut [T], mut window: impl FnMut(usize, &[(Span, usize)]) -> T) {
+        let input: usize = self.sizes.iter().product();
+        let mut index: SmallVec<[usize; 3]> = smallvec![0; self.axes.len()];
+        let mut spans: SmallVec<[(Span, usize); 3]> = SmallVec::new();
+        for (i, y) in y.iter_mut().enumerate() {
+            spans.clear();
+            spans.extend(self.axes.iter().zip(&index).map(|(a, i)| (a.spans[*i], a.step)));
+            *y = window(i / self.output * input, &spans);
+            for (i, axis) in index.iter_mut().zip(&self.axes).rev() {
+                *i += 1;
+                if *i < axis.spans.len() {
+                    break;
+                }
+                *i = 0;
+            }
+        }
+    }
+
+    /// The position in a channel, row-major, as the position that counts the first axis fastest.
+    pub(super) fn column_major(&self, mut at: usize) -> usize {
+        let mut strides: SmallVec<[usize; 3]> = SmallVec::new();
+        let mut stride = 1;
+        for size in &self.sizes {
+            strides.push(stride);
+            stride *= size;
+        }
+        let mut turned = 0;
+        for (size, stride) in self.sizes.iter().zip(&strides).rev() {
+            turned += at % size * stride;
+            at /= size;
+        }
+        turned
+    }
+}
+
+/// Calls `f` with the position of each element of a window, in row-major order.
+#[inline]
+pub(super) fn elements(window: &[(Span, usize)], start: usize, f: &mut impl FnMut(usize)) {
+    match window {
+        [] => f(start),
+        [(span, step)] => (0..span.count).for_each(|t| f(start + span.first + t * step)),
+        [(span, step), inner @ ..] => {
+            for t in 0..span.count {
+                elements(inner, start + span.first + t * step, f);
+            }
+        }
+    }
+}
