@@ -2,8 +2,8 @@
 
 use crate::types::{DType, Dim, Tensor};
 
-/// The value of one attribute.
-#[derive(Clone, Debug, PartialEq)]
+/// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0 differs from -0.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Attr {
     /// `true` or `false`.
@@ -21,6 +21,25 @@ pub enum Attr {
     /// A small tensor.
     Tensor(Tensor),
 }
+
+impl PartialEq for Attr {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (Self::Int(a), Self::Int(b)) => a == b,
+            (Self::Ints(a), Self::Ints(b)) => a == b,
+            (Self::Float(a), Self::Float(b)) => a.to_bits() == b.to_bits(),
+            (Self::Floats(a), Self::Floats(b)) => {
+                a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
+            }
+            (Self::Name(a), Self::Name(b)) => a == b,
+            (Self::Tensor(a), Self::Tensor(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Attr {}
 
 /// What is wrong with an operator's name or attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -76,8 +76,7 @@ mod tests {
         for dtype in DType::ALL {
             let value = random(&mut rng(1), dtype, &[1]);
             for dims in [[2usize, 3], [1, 1], [0, 4]] {
-                let shape = dims.map(|d| Dim::from(d as i64));
-                let y = testing::eval(&op(&shape, &value), &[]);
+                let y = testing::eval(&op(&testing::sizes(&dims), &value), &[]);
                 assert_eq!((y[0].dims(), y[0].dtype()), (dims.as_slice(), dtype));
                 assert!(y[0].bytes().chunks(dtype.bytes()).all(|e| e == value.bytes()));
             }

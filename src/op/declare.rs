@@ -48,10 +48,9 @@ pub(crate) use op;
 macro_rules! print_attr {
     ($attrs:ident, $field:ident, $value:expr, $ty:ty, $default:expr) => {{
         let default: $ty = $default;
-        #[allow(clippy::float_cmp, reason = "only the default itself is left out")]
-        let differs = *$value != default;
-        if differs {
-            $crate::op::declare::print_attr!($attrs, $field, $value, $ty);
+        let attr = $crate::op::attr::AttrValue::to_attr($value);
+        if attr != $crate::op::attr::AttrValue::to_attr(&default) {
+            $attrs.extend(attr.map(|attr| (stringify!($field), attr)));
         }
     }};
     ($attrs:ident, $field:ident, $value:expr, $ty:ty) => {

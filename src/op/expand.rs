@@ -116,10 +116,10 @@ mod tests {
             let mut dims: Vec<usize> =
                 wanted.iter().map(|d| if rng.random_bool(0.5) { 1 } else { *d }).collect();
             let mut shape: Vec<Dim> = vec![2.into(); lead];
-            shape.extend(wanted.iter().map(|d| if rng.random_bool(0.2) { Dim::ONE } else { Dim::from(*d as i64) }));
-            let rows = Dim::n() * inner;
+            shape.extend(wanted.iter().map(|d| if rng.random_bool(0.2) { Dim::ONE } else { Dim::from(i64::try_from(*d).unwrap()) }));
+            let rows = Dim::n() * i64::try_from(inner).unwrap();
             let split = rng.random_bool(0.5);
-            dims[axis] = if split { n * inner as usize } else { 1 };
+            dims[axis] = if split { n * inner } else { 1 };
             shape[lead + axis] = if split && rng.random_bool(0.5) { Dim::ONE } else { rows };
             let x = random(&mut rng, DType::F32, &dims);
             let claim = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });

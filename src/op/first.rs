@@ -66,7 +66,7 @@ mod tests {
         let (a, b) =
             (random(&mut rng(1), DType::F32, &[4]), random(&mut rng(2), DType::F32, &[4]));
         let op = First {}.into();
-        assert_eq!(testing::eval(&op, &[&a, &b]), [a.clone()]);
+        assert_eq!(testing::eval(&op, &[&a, &b]), vec![a.clone()]);
         let whole = Claim::Invariant;
         assert_eq!(check_split(&op, &[(&a, whole), (&b, whole)], 4), Ok(vec![whole]));
         let rows = Claim::rows(0);

@@ -186,11 +186,11 @@ mod tests {
             if dims[axis] == 0 {
                 continue;
             }
-            let size = dims[axis] as i64;
+            let size = i64::try_from(dims[axis]).unwrap();
             let count = idims.iter().product();
             let index: Vec<i64> = (0..count).map(|_| rng.random_range(-size..size)).collect();
             let (x, i) = (random(&mut rng, DType::F32, &dims), Tensor::new(&idims, &index).unwrap());
-            let got = check_split(&gather(axis as i64), &[(&x, data), (&i, numbers)], n);
+            let got = check_split(&gather(i64::try_from(axis).unwrap()), &[(&x, data), (&i, numbers)], n);
             let expected = match (data.shard(), numbers.shard()) {
                 _ if picks_rows => Err("R0108".to_owned()),
                 (Some(_), Some(_)) => Err("R0101".to_owned()),

@@ -26,6 +26,7 @@ pub use attr::{Attr, AttrError, AttrReader};
 pub use error::OpError;
 pub use matmul::MatMulSizes;
 pub use unary::{Apply, GeluForm};
+pub use pad::PadMode;
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;
@@ -56,6 +57,8 @@ ops! {
     size::SizeOp,
     constant_of_shape::ConstantOfShape,
     range::Range,
+    split::SplitOp,
+    pad::Pad,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

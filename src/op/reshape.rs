@@ -220,7 +220,7 @@ mod tests {
                 continue;
             }
             let mut shape: Vec<Dim> = Shape::from(to.as_slice()).to_vec();
-            shape[out.axis] = n((to[out.axis] / rows) as i64);
+            shape[out.axis] = n(i64::try_from(to[out.axis] / rows).unwrap());
             let x = random(&mut rng, DType::F32, &from);
             let got = check_split(&reshape(&shape), &[(&x, Claim::Shard(shard))], rows);
             if stays {

@@ -51,6 +51,11 @@ pub(crate) fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {
     }
 }
 
+/// These sizes as attributes hold them.
+pub(crate) fn sizes(sizes: &[usize]) -> Vec<Dim> {
+    Shape::from(sizes).to_vec()
+}
+
 /// Evaluates `op`, and fails unless inference gives the types (and, where it knows them, the elements) of the results.
 pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
     let types: Vec<TensorType> = operands.iter().map(|t| t.tensor_type()).collect();

@@ -1,0 +1,344 @@
+//! Entries put around a value, or taken from its borders.
+
+use half::{bf16, f16};
+use smallvec::{SmallVec, smallvec};
+
+use super::attr::names;
+use super::declare::op;
+use super::infer::{one, result, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+names! {
+    /// What the entries around a value are.
+    pub enum PadMode {
+        /// One value everywhere.
+        Constant = "constant",
+        /// The value mirrored at its border entries, which are not repeated.
+        Reflect = "reflect",
+        /// The border entry.
+        Edge = "edge",
+        /// The value from its other end, as on a ring.
+        Wrap = "wrap",
+    }
+}
+
+op! {
+    /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative numbers
+    /// take entries away, in the mode `constant`.
+    pub struct Pad = "pad" {
+        /// What the new entries are.
+        pub mode: PadMode = PadMode::Constant,
+        /// How many entries are before each axis, then how many are after each.
+        pub pads: Vec<i64>,
+        /// The new entries in the mode `constant`, rounded to a floating-point element type; another type must
+        /// have the number itself.
+        pub value: f64 = 0.0,
+    }
+}
+
+/// The largest integer up to which `f64` has all.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The scalar of type `dtype` that `value` stands for: rounded for floats; for other types the number itself.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is meant; integers were checked")]
+fn element(dtype: DType, value: f64) -> Option<Tensor> {
+    let integer = || (value.fract() == 0.0 && value.abs() <= MAX_EXACT).then_some(value as i64);
+    macro_rules! exact {
+        ($t:ty) => {
+            Tensor::scalar(<$t>::try_from(integer()?).ok()?)
+        };
+    }
+    Some(match dtype {
+        DType::F64 => Tensor::scalar(value),
+        DType::F32 => Tensor::scalar(value as f32),
+        DType::F16 => Tensor::scalar(f16::from_f64(value)),
+        DType::Bf16 => Tensor::scalar(bf16::from_f64(value)),
+        DType::I64 => exact!(i64),
+        DType::I32 => exact!(i32),
+        DType::I16 => exact!(i16),
+        DType::I8 => exact!(i8),
+        DType::U64 => exact!(u64),
+        DType::U32 => exact!(u32),
+        DType::U16 => exact!(u16),
+        DType::U8 => exact!(u8),
+        DType::Bool => {
+            let bit = u8::try_from(integer()?).ok().filter(|bit| *bit < 2)?;
+            Tensor::scalar(bit).reinterpreted(DType::Bool)
+        }
+    })
+}
+
+impl Pad {
+    /// The entries before and after axis `i` of `rank`.
+    fn around(&self, i: usize, rank: usize) -> (i64, i64) {
+        let at = |i: usize| self.pads.get(i).copied().unwrap_or(0);
+        (at(i), at(i + rank))
+    }
+
+    /// Fails unless axis `i` of `ty` can be padded so.
+    fn check(&self, ty: &TensorType, i: usize, size: &Dim) -> Result<(), OpError> {
+        let (before, after) = self.around(i, ty.rank());
+        let wrong = |reason: String| Err(OpError::Attribute { attr: "pads", reason });
+        if self.mode == PadMode::Constant {
+            let kept = size.clone() + before.min(0) + after.min(0);
+            if !kept.is_nonnegative() {
+                return wrong(format!("axis {i} of {ty} has no {before} and {after} to take away"));
+            }
+        } else if before < 0 || after < 0 {
+            return Err(OpError::Unsupported(format!("taking entries away in the mode `{}`", self.mode.name())));
+        } else if (before > 0 || after > 0) && !(size.clone() - 1).is_nonnegative() {
+            return wrong(format!("axis {i} of {ty} may have no entry to repeat"));
+        }
+        Ok(())
+    }
+
+    /// How the entries of axis `i` come about; `size` is that of the operand.
+    fn line(&self, i: usize, rank: usize, size: usize) -> Line {
+        let (before, after) = self.around(i, rank);
+        let size = i64::try_from(size).unwrap_or(i64::MAX);
+        let length = size.saturating_add(before).saturating_add(after).max(0);
+        Line { mode: self.mode, size, before, length: usize::try_from(length).unwrap_or(0) }
+    }
+
+    /// A tensor of the padding value.
+    fn filled(&self, dtype: DType, dims: &[usize]) -> Result<Tensor, OpError> {
+        let mut y = Tensor::zeros(dtype, dims)?;
+        let value = element(dtype, self.value);
+        if let Some(value) = value.filter(|v| v.bytes().iter().any(|b| *b != 0)) {
+            let all = [(y.len(), 0)];
+            strided::read(value.bytes(), y.bytes_mut(), dtype.bytes(), 0, &all);
+        }
+        Ok(y)
+    }
+}
+
+/// One padded axis.
+struct Line {
+    mode: PadMode,
+    size: i64,
+    before: i64,
+    length: usize,
+}
+
+impl Line {
+    /// The entry of the operand that entry `i` of the result is; `None` for the padding value.
+    fn origin(&self, i: usize) -> Option<usize> {
+        let at = i64::try_from(i).ok()? - self.before;
+        let last = (self.size - 1).max(0);
+        let inside = match self.mode {
+            PadMode::Constant => at,
+            PadMode::Edge => at.clamp(0, last),
+            PadMode::Wrap => at.rem_euclid(self.size.max(1)),
+            PadMode::Reflect => {
+                let at = at.rem_euclid((2 * last).max(1));
+                at.min(2 * last - at)
+            }
+        };
+        usize::try_from(inside).ok().filter(|_| inside < self.size)
+    }
+
+    /// The entries of the result that are the operand's own, in its order.
+    fn own(&self) -> std::ops::Range<usize> {
+        let entry = |i: i64| usize::try_from(i).unwrap_or(0).min(self.length);
+        entry(self.before)..entry(self.size.saturating_add(self.before))
+    }
+
+    /// Writes the entries, of `width` bytes, that come from the operand's entries `from`.
+    fn write(&self, from: &[u8], to: &mut [u8], width: usize) {
+        let own = self.own();
+        if let Some(at) = self.origin(own.start).filter(|_| !own.is_empty()) {
+            let run = own.len() * width;
+            to[own.start * width..][..run].copy_from_slice(&from[at * width..][..run]);
+        }
+        if self.mode != PadMode::Constant {
+            for i in (0..own.start).chain(own.end..self.length) {
+                if let Some(at) = self.origin(i) {
+                    to[i * width..][..width].copy_from_slice(&from[at * width..][..width]);
+                }
+            }
+        }
+    }
+}
+
+/// The row of the operand that row `r` of the result comes from, over the axes outside the last.
+fn origin_row(outer: &[Line], r: usize) -> Option<usize> {
+    let (mut rest, mut row, mut step) = (r, 0, 1);
+    for line in outer.iter().rev() {
+        row += line.origin(rest % line.length)? * step;
+        rest /= line.length;
+        step *= usize::try_from(line.size).ok()?;
+    }
+    Some(row)
+}
+
+impl OpDef for Pad {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let rank = x.ty.rank();
+        if self.pads.len() != 2 * rank {
+            let reason = format!("{} numbers for {}, which needs {}", self.pads.len(), x.ty, 2 * rank);
+            return Err(OpError::Attribute { attr: "pads", reason });
+        }
+        if element(x.ty.dtype, self.value).is_none() {
+            let reason = format!("{} is not exact as {}", self.value, x.ty.dtype);
+            return Err(OpError::Attribute { attr: "value", reason });
+        }
+        let mut ty = x.ty.clone();
+        for (i, size) in x.ty.shape.iter().enumerate() {
+            self.check(x.ty, i, size)?;
+            let (before, after) = self.around(i, rank);
+            ty.shape[i] = size.clone() + before + after;
+        }
+        result(ty)
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        match self.around(shard.axis, rank) {
+            (0, 0) => Ok(smallvec![Claim::Shard(shard)]),
+            _ => Err(rules::refuse(Code::Reorders, i, "adds or takes samples at the borders of the batch")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let sizes = x.dims().iter().enumerate();
+        let lines: SmallVec<[Line; 6]> =
+            sizes.map(|(i, size)| self.line(i, x.rank(), *size)).collect();
+        let dims: SmallVec<[usize; 6]> = lines.iter().map(|line| line.length).collect();
+        let mut y = self.filled(x.dtype(), &dims)?;
+        let Some((columns, outer)) = lines.split_last() else { return Ok(vec![x.clone()]) };
+        if y.is_empty() || x.is_empty() {
+            return Ok(vec![y]);
+        }
+        let width = x.dtype().bytes();
+        let row = x.dims()[outer.len()] * width;
+        let rows = y.bytes_mut().chunks_exact_mut(columns.length * width);
+        for (r, out) in rows.enumerate() {
+            if let Some(from) = origin_row(outer, r) {
+                columns.write(&x.bytes()[from * row..][..row], out, width);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Move
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, random, rng};
+    use super::super::{OpDef, OpError, Operand};
+    use super::{Pad, PadMode};
+    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+
+    const MODES: [PadMode; 4] =
+        [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap];
+
+    fn line(mode: PadMode, before: i64, after: i64) -> Vec<i64> {
+        let x = Tensor::new(&[3], &[1i64, 2, 3]).unwrap();
+        let op = Pad { mode, pads: vec![before, after], value: 9.0 };
+        testing::eval(&op.into(), &[&x])[0].as_slice::<i64>().to_vec()
+    }
+
+    #[test]
+    fn values_of_every_mode() {
+        assert_eq!(line(PadMode::Constant, 1, 2), [9, 1, 2, 3, 9, 9]);
+        assert_eq!(line(PadMode::Constant, -1, 1), [2, 3, 9]);
+        assert_eq!(line(PadMode::Constant, 1, -3), [9]);
+        assert_eq!(line(PadMode::Reflect, 2, 1), [3, 2, 1, 2, 3, 2]);
+        assert_eq!(line(PadMode::Reflect, 5, 0), [2, 1, 2, 3, 2, 1, 2, 3]);
+        assert_eq!(line(PadMode::Edge, 2, 1), [1, 1, 1, 2, 3, 3]);
+        assert_eq!(line(PadMode::Wrap, 2, 4), [2, 3, 1, 2, 3, 1, 2, 3, 1]);
+        let x = Tensor::new(&[2, 1], &[1i64, 2]).unwrap();
+        let op = Pad { mode: PadMode::Reflect, pads: vec![1, 1, 0, 1], value: 0.0 };
+        assert_eq!(testing::eval(&op.into(), &[&x])[0].as_slice::<i64>(), [2, 2, 2, 1, 1, 1, 2, 2, 2]);
+        let scalar = Tensor::scalar(4f32);
+        let op = Pad { mode: PadMode::Edge, pads: vec![], value: 0.0 };
+        assert_eq!(testing::eval(&op.into(), &[&scalar])[0], scalar);
+    }
+
+    #[test]
+    fn values_of_every_type() {
+        for dtype in DType::ALL {
+            let x = random(&mut rng(1), dtype, &[0]);
+            let op = Pad { mode: PadMode::Constant, pads: vec![1, 0], value: 1.0 };
+            assert_eq!(testing::eval(&op.into(), &[&x])[0], testing::tensor(dtype, &[1], &[1.0]));
+        }
+        let x = random(&mut rng(1), DType::F32, &[0]);
+        let op = Pad { mode: PadMode::Constant, pads: vec![0, 1], value: -0.0 };
+        let y = testing::eval(&op.into(), &[&x]);
+        assert_eq!(y[0].as_slice::<f32>()[0].to_bits(), (-0.0f32).to_bits());
+    }
+
+    #[test]
+    fn what_cannot_be_padded_is_an_error() {
+        let infer = |dtype, mode, pads: &[i64], value| {
+            let shape: Shape = [Dim::n(), 3.into()].into_iter().collect();
+            let ty = TensorType::new(dtype, shape);
+            Pad { mode, pads: pads.to_vec(), value }.infer(&[Operand { ty: &ty, ints: None }])
+        };
+        let bad = |dtype, mode, pads: &[i64], value| {
+            matches!(infer(dtype, mode, pads, value), Err(OpError::Attribute { .. }))
+        };
+        assert!(infer(DType::U8, PadMode::Constant, &[1, -3, 0, 0], 255.0).is_ok());
+        for value in [256.0, -1.0, 0.5, f64::NAN, f64::INFINITY] {
+            assert!(bad(DType::U8, PadMode::Constant, &[0; 4], value));
+        }
+        assert!(bad(DType::I64, PadMode::Constant, &[0; 4], 1e17));
+        assert!(bad(DType::Bool, PadMode::Constant, &[0; 4], 2.0));
+        for pads in [[0, -2, 0, -2], [0, -4, 0, 9], [-1, 0, 1, 0], [0, i64::MIN, 0, i64::MIN]] {
+            assert!(bad(DType::F32, PadMode::Constant, &pads, 0.0), "{pads:?}");
+        }
+        assert!(bad(DType::F32, PadMode::Edge, &[1, 0, 0, 0], 0.0));
+        assert!(bad(DType::F32, PadMode::Constant, &[0; 3], 0.0));
+        let size = infer(DType::F32, PadMode::Constant, &[0, i64::MAX, 0, i64::MAX], 0.0);
+        assert!(matches!(size, Err(OpError::ResultSize(_))));
+        let cut = infer(DType::F32, PadMode::Wrap, &[0, -1, 0, 0], 0.0);
+        assert!(matches!(cut, Err(OpError::Unsupported(_))));
+    }
+
+    #[test]
+    fn the_batch_passes_unless_it_is_padded() {
+        let mut rng = rng(3);
+        for case in 0..120 {
+            let mode = MODES[case % 4];
+            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
+            let (axis, inner) = (rng.random_range(0..rank), rng.random_range(1..3));
+            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+            dims[axis] = n * inner;
+            let low = if mode == PadMode::Constant { -1 } else { 0 };
+            let mut pads: Vec<i64> = (0..2 * rank).map(|_| rng.random_range(low..4)).collect();
+            for i in 0..rank {
+                if pads[i] + pads[i + rank] < -i64::try_from(dims[i]).unwrap() || i == axis {
+                    (pads[i], pads[i + rank]) = (0, 0);
+                }
+            }
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let op = Pad { mode, pads: pads.clone(), value: 2.5 };
+            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
+            pads[axis + rank] = 1;
+            let op = Pad { mode: PadMode::Constant, pads, value: 0.0 };
+            if mode == PadMode::Constant {
+                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Err("R0108".to_owned()));
+            }
+        }
+    }
+}
