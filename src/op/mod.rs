@@ -25,8 +25,9 @@ use smallvec::SmallVec;
 pub use attr::{Attr, AttrError, AttrReader};
 pub use error::OpError;
 pub use matmul::MatMulSizes;
-pub use unary::{Apply, GeluForm};
 pub use pad::PadMode;
+pub use unary::{Apply, GeluForm};
+pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;
