@@ -43,7 +43,12 @@ impl OpDef for Concat {
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let Some((first, shard)) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        if operands.len() == 1 {
+            return Ok(smallvec![Claim::Shard(shard)]);
+        }
         let rank = results.first().map_or(0, TensorType::rank);
         let joined = axis("axis", self.axis, rank).unwrap_or(0);
         for (i, x) in operands.iter().enumerate() {
@@ -99,9 +104,11 @@ impl OpDef for Concat {
 
 #[cfg(test)]
 mod tests {
+    use rand::Rng;
+
     use super::super::testing::{self, check_split, random, rng};
     use super::Concat;
-    use crate::types::{Claim, DType, Tensor};
+    use crate::types::{Claim, DType, Shard, Tensor};
 
     #[test]
     fn values() {
@@ -118,5 +125,46 @@ mod tests {
         assert_eq!(check_split(&Concat { axis: 1 }.into(), &[(&a, rows), (&b, rows)], 5), Ok(vec![rows]));
         let twice = [(&a, rows), (&a, rows)];
         assert_eq!(check_split(&Concat { axis: 0 }.into(), &twice, 5), Err("R0108".to_owned()));
+    }
+
+    #[test]
+    fn random_parts_beside_the_batch() {
+        let mut rng = rng(3);
+        for _ in 0..200 {
+            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
+            let (batch, joined, inner) =
+                (rng.random_range(0..rank), rng.random_range(0..rank), rng.random_range(1..3));
+            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+            dims[batch] = n * inner;
+            let parts: Vec<Tensor> = (0..rng.random_range(1..4))
+                .map(|_| {
+                    if joined != batch {
+                        dims[joined] = rng.random_range(0..4);
+                    }
+                    random(&mut rng, DType::F32, &dims)
+                })
+                .collect();
+            let claim = Claim::Shard(Shard { axis: batch, inner: inner as u64 });
+            let operands: Vec<(&Tensor, Claim)> = parts.iter().map(|x| (x, claim)).collect();
+            let op = Concat { axis: i64::try_from(joined).unwrap() }.into();
+            let expected = if joined == batch && parts.len() > 1 {
+                Err("R0108".to_owned())
+            } else {
+                Ok(vec![claim])
+            };
+            assert_eq!(check_split(&op, &operands, n), expected);
+        }
+    }
+
+    #[test]
+    fn rows_meet_only_rows_of_the_same_axis() {
+        let x = random(&mut rng(4), DType::F32, &[4, 4, 2]);
+        let refused = |axis, a, b| check_split(&Concat { axis }.into(), &[(&x, a), (&x, b)], 4);
+        let (whole, rows) = (Claim::Invariant, Claim::rows(0));
+        assert_eq!(refused(0, whole, rows), Err("R0108".to_owned()));
+        let folded = random(&mut rng(5), DType::F32, &[8, 1]);
+        let two = Claim::Shard(Shard { axis: 0, inner: 2 });
+        let got = check_split(&Concat { axis: 1 }.into(), &[(&folded, two), (&folded, two)], 4);
+        assert_eq!(got, Ok(vec![two]));
     }
 }

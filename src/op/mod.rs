@@ -27,7 +27,6 @@ pub use error::OpError;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use unary::{Apply, GeluForm};
-pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;

@@ -149,9 +149,11 @@ impl OpDef for Slice {
 
 #[cfg(test)]
 mod tests {
+    use rand::Rng;
+
     use super::super::testing::{self, check_split, random, rng};
     use super::Slice;
-    use crate::types::{Claim, DType, Dim, Tensor};
+    use crate::types::{Claim, DType, Dim, Shard, Tensor};
 
     #[test]
     fn values() {
@@ -182,5 +184,38 @@ mod tests {
         assert_eq!(check_split(&other.into(), &[(&x, rows)], 6), Err("R0110".to_owned()));
         let (nothing, back) = (random(&mut rng(2), DType::F32, &[0, 4]), Slice { axes: vec![0], starts: vec![(-1).into()], ends: vec![(-1).into()], steps: vec![-1] });
         assert_eq!(testing::eval(&back.into(), &[&nothing])[0].dims(), [0, 4]);
+    }
+
+    #[test]
+    fn ranges_of_other_axes_keep_the_batch() {
+        let mut rng = rng(3);
+        for _ in 0..200 {
+            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
+            let (batch, inner) = (rng.random_range(0..rank), rng.random_range(1..3));
+            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..7)).collect();
+            dims[batch] = n * inner;
+            let mut op = Slice { axes: vec![], starts: vec![], ends: vec![], steps: vec![] };
+            for (axis, size) in dims.iter().enumerate() {
+                let size = i64::try_from(*size).unwrap();
+                let (start, end, step) = if axis == batch {
+                    (Dim::ZERO, Dim::n() * i64::try_from(inner).unwrap(), 1)
+                } else if rng.random_bool(0.5) {
+                    let (start, step) = (rng.random_range(0..=size), rng.random_range(1..4));
+                    (start.into(), rng.random_range(start..=size).into(), step)
+                } else {
+                    let (start, step) = (rng.random_range(0..size), rng.random_range(-3..0));
+                    (start.into(), rng.random_range(-1..=start).into(), step)
+                };
+                if rng.random_bool(0.7) {
+                    op.axes.push(axis);
+                    op.starts.push(start);
+                    op.ends.push(end);
+                    op.steps.push(step);
+                }
+            }
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis: batch, inner: inner as u64 });
+            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
+        }
     }
 }
