@@ -1,6 +1,7 @@
 //! The graph of a model: typed values, the operators between them, where each runs and where it came from.
 
 mod builder;
+mod excerpt;
 mod graph;
 mod node;
 mod param;

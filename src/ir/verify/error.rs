@@ -1,6 +1,6 @@
 use std::fmt;
-use std::ops::Range;
 
+use super::super::excerpt::Excerpt;
 use super::super::print::{Parts, Writer};
 use super::super::{Graph, NodeId, ParamId};
 
@@ -59,19 +59,10 @@ pub struct VerifyError {
 
 impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Excerpt { line, marks } = &self.excerpt;
         writeln!(f, "error[{}]: {}", self.rule, self.message)?;
         writeln!(f, "  --> {}", self.place)?;
-        writeln!(f, "   | {line}")?;
-        writeln!(
-            f,
-            "   | {:blank$}{:^<marked$}",
-            "",
-            "",
-            blank = marks.start,
-            marked = marks.len()
-        )?;
-        write!(f, "   = help: {}", self.hint)
+        self.excerpt.write(f, &"", 2)?;
+        write!(f, "\n   = help: {}", self.hint)
     }
 }
 
@@ -136,39 +127,6 @@ pub(super) enum Part {
     Result(usize),
     /// An operand of an operator, an input of a graph.
     Operand(usize),
-}
-
-/// A line as far as it is shown, and the characters of it that are marked.
-#[derive(Clone, Debug)]
-struct Excerpt {
-    line: String,
-    marks: Range<usize>,
-}
-
-/// At most so many characters of a line are shown to each side of what is marked.
-const AROUND: usize = 60;
-
-impl Excerpt {
-    fn of(line: &str, marked: Range<usize>) -> Self {
-        let before = line.get(..marked.start).unwrap_or_default();
-        let marked = line.get(marked).unwrap_or_default();
-        let after = line.get(before.len() + marked.len()..).unwrap_or_default();
-        let mut out = String::new();
-        let skipped = before.chars().count().saturating_sub(AROUND);
-        if skipped > 0 {
-            out.push('…');
-        }
-        out.extend(before.chars().skip(skipped));
-        let from = out.chars().count();
-        out.extend(marked.chars().take(AROUND));
-        let to = out.chars().count().max(from + 1);
-        let mut after = marked.chars().skip(AROUND).chain(after.chars());
-        out.extend(after.by_ref().take(AROUND));
-        if after.next().is_some() {
-            out.push('…');
-        }
-        Self { line: out, marks: from..to }
-    }
 }
 
 /// Collects errors. The line that several of them concern is printed once.

@@ -30,10 +30,9 @@ fn empty(name: &str) -> (Graph, Value) {
 }
 
 /// A value of any type, as no inference would give it.
-fn typed(graph: &mut Graph, name: &str, ty: TensorType, ints: Option<&[Dim]>, x: Value) -> Value {
+fn typed(graph: &mut Graph, name: &str, ty: TensorType, ints: Option<&[Dim]>, x: &[Value]) {
     let results = smallvec![ResultInfo { name: name.into(), ty, ints: ints.map(Arc::from) }];
-    let node = graph.add_typed(Unary::Relu.into(), &[x], results, Place::HOST, Origin::default());
-    Value { node, output: 0 }
+    graph.add_typed(Unary::Relu.into(), x, results, Place::HOST, Origin::default());
 }
 
 #[test]
@@ -61,10 +60,9 @@ fn v01_names_of_values() {
 #[test]
 fn v02_types() {
     let (mut g, x) = empty("g");
-    typed(&mut g, "other", rows(9), None, x);
-    typed(&mut g, "ints", rows(8), Some(&[3.into()]), x);
-    let i = g.add_input("i", TensorType::new(DType::I64, Shape::from([4])));
-    typed(&mut g, "wrong", rows(8), None, i);
+    typed(&mut g, "other", rows(9), None, &[x]);
+    typed(&mut g, "ints", rows(8), Some(&[3.into()]), &[x]);
+    typed(&mut g, "wrong", rows(8), None, &[x, x]);
     broken("v02_types", &g, &[Rule::V2, Rule::V2, Rule::V2]);
 }
 
@@ -183,7 +181,7 @@ fn v12_symbols() {
     let mut g = Graph::new("g");
     let ty = TensorType::new(DType::F32, Shape::from([other.clone()].as_slice()));
     let x = g.add_input("x", ty.clone());
-    typed(&mut g, "y", ty, None, x);
+    typed(&mut g, "y", ty, None, &[x]);
     let z = TensorType::new(DType::F32, Shape::from([0]));
     let slice = Slice::rows(0, other.clone(), other);
     let results = smallvec![ResultInfo { name: "z".into(), ty: z, ints: None }];

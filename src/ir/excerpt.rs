@@ -1,0 +1,60 @@
+use std::fmt;
+use std::ops::Range;
+
+/// At most so many characters of a line are shown to each side of what is marked.
+const AROUND: usize = 60;
+
+/// A line as far as it is shown in an error, and the characters of it that are marked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Excerpt {
+    line: String,
+    marks: Range<usize>,
+}
+
+impl Excerpt {
+    /// The part of `line` around the bytes `marked`.
+    pub(super) fn of(line: &str, marked: Range<usize>) -> Self {
+        let before = line.get(..marked.start).unwrap_or_default();
+        let marked = line.get(marked).unwrap_or_default();
+        let after = line.get(before.len() + marked.len()..).unwrap_or_default();
+        let mut out = String::new();
+        let mut start = before.char_indices().rev().take(AROUND + 1);
+        let from = match start.nth(AROUND) {
+            Some((at, c)) => at + c.len_utf8(),
+            None => 0,
+        };
+        if from > 0 {
+            out.push('…');
+        }
+        out.push_str(&before[from..]);
+        let from = out.chars().count();
+        out.extend(marked.chars().take(AROUND));
+        let to = out.chars().count().max(from + 1);
+        let mut after = marked.chars().skip(AROUND).chain(after.chars());
+        out.extend(after.by_ref().take(AROUND));
+        if after.next().is_some() {
+            out.push('…');
+        }
+        Self { line: out, marks: from..to }
+    }
+
+    /// Writes the line and the marks under it, each behind its margin.
+    pub(super) fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        number: &dyn fmt::Display,
+        margin: usize,
+    ) -> fmt::Result {
+        let Self { line, marks } = self;
+        writeln!(f, "{number:>margin$} | {line}")?;
+        write!(
+            f,
+            "{:margin$} | {:from$}{:^<marks$}",
+            "",
+            "",
+            "",
+            from = marks.start,
+            marks = marks.len()
+        )
+    }
+}
