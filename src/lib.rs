@@ -1,6 +1,7 @@
 //! fanwise
 
 pub mod format;
+pub mod backend;
 pub mod ir;
 pub mod op;
 pub mod types;

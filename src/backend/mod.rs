@@ -1,0 +1,3 @@
+//! What runs programs: one folder for each kind of machine.
+
+pub mod cpu;
