@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
-use super::numeric::{Real, narrow, wide, widen};
+use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
@@ -134,7 +134,7 @@ impl OpDef for Conv {
 }
 
 /// All channels of all samples of a result that is not empty.
-fn convolve<T: Real>(
+fn convolve<T: Wide>(
     windows: &[WindowAxis],
     y: &mut Tensor,
     x: &Tensor,
@@ -158,14 +158,14 @@ fn convolve<T: Real>(
         if let Some(bias) = bias {
             let bias = bias.as_slice::<T>()[channel];
             for y in y {
-                *y += bias;
+                *y = *y + bias;
             }
         }
     }
 }
 
 /// Adds to each window in `y` the products of its taps, in row-major order of the taps.
-fn accumulate<T: Real>(axes: &[WindowAxis], y: &mut [T], x: &[T], w: &[T]) {
+fn accumulate<T: Wide>(axes: &[WindowAxis], y: &mut [T], x: &[T], w: &[T]) {
     let Some((axis, inner)) = axes.split_first() else { return };
     if inner.is_empty() {
         for (tap, w) in w.iter().enumerate() {

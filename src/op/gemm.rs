@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, right, summed};
-use super::numeric::{Real, narrow, wide, widen};
+use super::numeric::{Wide, narrow, wide, widen};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -135,7 +135,7 @@ fn addend(c: &SplitOperand<'_>, i: usize, rows: Option<Shard>) -> Result<(), Ref
 }
 
 /// The transpose of a matrix.
-fn transposed<T: Real>(x: &Tensor) -> Result<Tensor, OpError> {
+fn transposed<T: Wide>(x: &Tensor) -> Result<Tensor, OpError> {
     let (rows, columns) = (x.dims()[0], x.dims()[1]);
     let mut y = Tensor::zeros(x.dtype(), &[columns, rows])?;
     let (from, to) = (x.as_slice::<T>(), y.as_mut_slice::<T>());
@@ -149,7 +149,7 @@ fn transposed<T: Real>(x: &Tensor) -> Result<Tensor, OpError> {
 
 impl Gemm {
     /// The result, which is not empty, with the factors as they are computed.
-    fn scaled<T: Real>(
+    fn scaled<T: Wide>(
         &self,
         (alpha, beta): (T, T),
         y: &mut Tensor,
@@ -175,7 +175,7 @@ impl Gemm {
         let c = c.as_slice::<T>();
         for (i, y) in y.chunks_exact_mut(n).enumerate().take(m) {
             for (j, y) in y.iter_mut().enumerate() {
-                *y += beta * c[i * down + j * across];
+                *y = *y + beta * c[i * down + j * across];
             }
         }
         Ok(())

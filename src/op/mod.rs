@@ -32,8 +32,10 @@ use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;
 
 ops! {
+    batch_norm::BatchNorm,
     conv::Conv,
     gemm::Gemm,
+    lrn::Lrn,
     matmul::MatMul,
     pool::Pool,
     unary::Unary,

@@ -1,10 +1,9 @@
 //! Arithmetic that reference evaluations share: `f16` and `bf16` are computed in `f32`, `f64` in itself.
 
-use std::ops::{AddAssign, Div, Mul};
-
 use half::{bf16, f16};
 
 use super::OpError;
+use super::real::Real;
 use crate::types::{DType, Element, Tensor};
 
 /// A type in which products are summed.
@@ -14,30 +13,14 @@ pub(super) trait Number: Element {
     fn add_product(self, a: Self, b: Self) -> Self;
 }
 
-/// A type in which floating-point operators compute.
-pub(super) trait Real:
-    Number + Default + Ordered + AddAssign + Mul<Output = Self> + Div<Output = Self>
-{
-    /// The nearest value.
-    fn of(x: f64) -> Self;
-    fn abs(self) -> Self;
-    fn sqrt(self) -> Self;
-    fn powf(self, exponent: Self) -> Self;
-}
-
 /// A type with a value that no other is less than.
 pub(super) trait Ordered: Element + PartialOrd {
     /// That value.
     const LOWEST: Self;
 }
 
-impl Ordered for i8 {
-    const LOWEST: Self = Self::MIN;
-}
-
-impl Ordered for u8 {
-    const LOWEST: Self = Self::MIN;
-}
+/// A type in which floating-point operators compute: `f32` or `f64`.
+pub(super) trait Wide: Number + Ordered + Real {}
 
 macro_rules! reals {
     ($($t:ty),*) => { $(
@@ -47,33 +30,21 @@ macro_rules! reals {
                 self + a * b
             }
         }
-
         impl Ordered for $t {
             const LOWEST: Self = Self::NEG_INFINITY;
         }
-
-        impl Real for $t {
-            #[inline]
-            #[allow(clippy::cast_possible_truncation, reason = "rounding to nearest is meant")]
-            fn of(x: f64) -> Self {
-                x as Self
-            }
-            #[inline]
-            fn abs(self) -> Self {
-                self.abs()
-            }
-            #[inline]
-            fn sqrt(self) -> Self {
-                self.sqrt()
-            }
-            #[inline]
-            fn powf(self, exponent: Self) -> Self {
-                self.powf(exponent)
-            }
-        }
+        impl Wide for $t {}
     )* };
 }
 reals!(f32, f64);
+
+impl Ordered for i8 {
+    const LOWEST: Self = Self::MIN;
+}
+
+impl Ordered for u8 {
+    const LOWEST: Self = Self::MIN;
+}
 
 macro_rules! integers {
     ($($t:ty),*) => { $(

@@ -8,7 +8,7 @@ use planes::{Planes, Span, elements};
 
 use super::declare::family;
 use super::infer::{dtype, one, results};
-use super::numeric::{Ordered, Real, narrow, wide, widen};
+use super::numeric::{Ordered, Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
@@ -171,7 +171,7 @@ impl OpDef for Pool {
 }
 
 impl Pool {
-    fn reals<T: Real>(&self, planes: &Planes, y: &mut Tensor, x: &Tensor, at: Option<&mut Tensor>) {
+    fn reals<T: Wide>(&self, planes: &Planes, y: &mut Tensor, x: &Tensor, at: Option<&mut Tensor>) {
         match self {
             Self::Max { .. } => self.greatest::<T>(planes, y, x, at),
             Self::Average { count_include_pad, .. } => {
@@ -210,33 +210,33 @@ impl Pool {
     }
 }
 
-fn mean<T: Real>(planes: &Planes, count_include_pad: bool, y: &mut Tensor, x: &Tensor) {
+fn mean<T: Wide>(planes: &Planes, count_include_pad: bool, y: &mut Tensor, x: &Tensor) {
     let x = x.as_slice::<T>();
     planes.fill(y.as_mut_slice::<T>(), |start, window| {
-        let mut sum = T::default();
-        elements(window, start, &mut |i| sum += x[i]);
+        let mut sum = T::of(0.0);
+        elements(window, start, &mut |i| sum = sum + x[i]);
         let taps = |(span, _): &(Span, usize)| {
             if count_include_pad { span.padded as f64 } else { span.count as f64 }
         };
         let count: f64 = window.iter().map(taps).product();
-        if count > 0.0 { sum / T::of(count) } else { T::default() }
+        if count > 0.0 { sum / T::of(count) } else { T::of(0.0) }
     });
 }
 
-fn norm<T: Real>(planes: &Planes, p: i64, y: &mut Tensor, x: &Tensor) {
+fn norm<T: Wide>(planes: &Planes, p: i64, y: &mut Tensor, x: &Tensor) {
     let x = x.as_slice::<T>();
     let (exponent, root) = (T::of(p as f64), T::of(1.0 / p as f64));
     planes.fill(y.as_mut_slice::<T>(), |start, window| {
-        let mut sum = T::default();
+        let mut sum = T::of(0.0);
         elements(window, start, &mut |i| match p {
-            1 => sum += x[i].abs(),
-            2 => sum += x[i] * x[i],
-            _ => sum += x[i].abs().powf(exponent),
+            1 => sum = sum + x[i].abs(),
+            2 => sum = sum + x[i] * x[i],
+            _ => sum = sum + x[i].abs().pow(exponent),
         });
         match p {
             1 => sum,
             2 => sum.sqrt(),
-            _ => sum.powf(root),
+            _ => sum.pow(root),
         }
     });
 }

@@ -1,0 +1,252 @@
+//! Batch normalisation by given statistics.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{count, dtype, equal, result};
+use super::numeric::{Wide, narrow, wide, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with operands
+    /// `scale`, `bias`, `mean` and `var` of shape `[C]` and any floating-point type.
+    ///
+    /// It is computed as `x * s + t` with the factors of [`BatchNorm::scale_shift`], rounded after the
+    /// product; `f16` and `bf16` in `f32`.
+    pub struct BatchNorm = "batch_norm" {
+        /// What is added to the variance.
+        pub epsilon: f32 = 1e-5,
+    }
+}
+
+impl Default for BatchNorm {
+    fn default() -> Self {
+        Self { epsilon: 1e-5 }
+    }
+}
+
+impl BatchNorm {
+    /// The factor `s = scale / sqrt(var + epsilon)` and the summand `t = bias - mean * s` of each channel,
+    /// computed in `f64` and rounded once.
+    ///
+    /// Where the lists differ in length, the channels that all of them have.
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+    pub fn scale_shift(
+        scale: &[f32],
+        bias: &[f32],
+        mean: &[f32],
+        var: &[f32],
+        epsilon: f32,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let statistics = mean.iter().zip(var);
+        let channels = scale.iter().zip(bias).zip(statistics);
+        channels
+            .map(|((scale, bias), (mean, var))| {
+                let numbers = [scale, bias, mean, var].map(|x| f64::from(*x));
+                let (s, t) = factors(numbers, f64::from(epsilon));
+                (s as f32, t as f32)
+            })
+            .unzip()
+    }
+}
+
+fn factors([scale, bias, mean, var]: [f64; 4], epsilon: f64) -> (f64, f64) {
+    let s = scale / (var + epsilon).sqrt();
+    (s, bias - mean * s)
+}
+
+impl OpDef for BatchNorm {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 5, 5, "5")?;
+        for i in 0..operands.len() {
+            dtype(operands, i, DType::is_float, "a float")?;
+        }
+        let Some((x, rest)) = operands.split_first() else { return Ok(Results::new()) };
+        if x.ty.rank() < 2 {
+            let expected = "it must have a batch axis and a channel axis".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        for (i, channel) in rest.iter().enumerate() {
+            let [size] = &channel.ty.shape[..] else {
+                let expected = "it must have one axis".to_owned();
+                return Err(OpError::Shape { operand: i + 1, found: channel.ty.clone(), expected });
+            };
+            equal("channels", size, &x.ty.shape[1])?;
+        }
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        for i in 1..operands.len() {
+            rules::whole(operands, i, Code::WindowAxis, "scales channels by samples of the batch")?;
+        }
+        match operands.first().and_then(|x| x.claim.shard()) {
+            None => Ok(rules::invariant(1)),
+            Some(shard) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
+            Some(_) => Err(rules::refuse(
+                Code::WindowAxis,
+                0,
+                "takes the batch for the channels it normalises",
+            )),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, scale, bias, mean, var] = operands else {
+            return Err(OpError::Operands { expected: "5", found: operands.len() });
+        };
+        let mut y = widen(x)?;
+        let channels = [scale, bias, mean, var].map(|c| c.to_f64());
+        if wide(x.dtype()) == DType::F64 {
+            let factor = |i: usize| {
+                let numbers = [&channels[0], &channels[1], &channels[2], &channels[3]].map(|c| c[i]);
+                factors(numbers, f64::from(self.epsilon))
+            };
+            let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
+            apply(&mut y, &s, &t);
+        } else {
+            let [scale, bias, mean, var] = channels.map(|c| rounded(&c));
+            let (s, t) = Self::scale_shift(&scale, &bias, &mean, &var, self.epsilon);
+            apply(&mut y, &s, &t);
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::BatchNorm
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+fn rounded(x: &[f64]) -> Vec<f32> {
+    x.iter().map(|x| *x as f32).collect()
+}
+
+/// Replaces each element of each channel by `x * s + t`.
+fn apply<T: Wide>(y: &mut Tensor, s: &[T], t: &[T]) {
+    let width: usize = y.dims()[2..].iter().product();
+    if y.is_empty() {
+        return;
+    }
+    for (i, row) in y.as_mut_slice::<T>().chunks_exact_mut(width).enumerate() {
+        let (s, t) = (s[i % s.len()], t[i % t.len()]);
+        for x in row {
+            *x = *x * s + t;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tensor, tolerance,
+    };
+    use super::super::{Op, Operand};
+    use super::BatchNorm;
+    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+    /// Scale, bias, mean and a positive variance.
+    fn channels(seed: u64, dtype: DType, c: usize) -> [Tensor; 4] {
+        let mut rng = rng(seed);
+        let [scale, bias, mean] = [(); 3].map(|()| random(&mut rng, dtype, &[c]));
+        let var: Vec<f64> = (0..c).map(|_| f64::from(rng.random_range(0.1f32..3.0))).collect();
+        [scale, bias, mean, tensor(dtype, &[c], &var)]
+    }
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        let shapes: [&[usize]; 6] =
+            [&[2, 3], &[2, 3, 4], &[0, 3, 4], &[1, 2, 3, 2], &[2, 3, 0], &[3, 1, 1, 2, 2]];
+        for i in 0..96 {
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            // The statistics may be of another type.
+            let of = if i % 3 == 0 { DType::F32 } else { dtype };
+            let dims = shapes[i % 6];
+            let x = random(&mut rng, dtype, dims);
+            let [scale, bias, mean, var] = channels(i as u64, of, dims[1]);
+            let op = BatchNorm { epsilon: [1e-5, 1e-3][i % 2] };
+            let operands = [&x, &scale, &bias, &mean, &var];
+            let y = &testing::eval(&op.clone().into(), &operands)[0];
+            let values = operands.map(Tensor::to_f64);
+            let one = |(at, index): (usize, Vec<usize>)| {
+                let [x, scale, bias, mean, var] = &values;
+                let c = index[1];
+                let deviation = (var[c] + f64::from(op.epsilon)).sqrt();
+                (x[at] - mean[c]) / deviation * scale[c] + bias[c]
+            };
+            let expected: Vec<f64> = indices(dims).into_iter().enumerate().map(one).collect();
+            assert_close(y, &expected, tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn factors_are_those_that_evaluation_uses() {
+        let [scale, bias, mean, var] = channels(7, DType::F32, 5);
+        let x = random(&mut rng(8), DType::F32, &[3, 5]);
+        let op = Op::from(BatchNorm::default());
+        let y = &testing::eval(&op, &[&x, &scale, &bias, &mean, &var])[0];
+        let [scale, bias, mean, var] = [&scale, &bias, &mean, &var].map(Tensor::as_slice::<f32>);
+        let (s, t) = BatchNorm::scale_shift(scale, bias, mean, var, 1e-5);
+        for (i, (x, y)) in x.as_slice::<f32>().iter().zip(y.as_slice::<f32>()).enumerate() {
+            assert_eq!((x * s[i % 5] + t[i % 5]).to_bits(), y.to_bits());
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_beside_the_channels() {
+        let mut rng = rng(2);
+        let [scale, bias, mean, var] = channels(3, DType::F32, 3);
+        let all = Claim::Invariant;
+        for i in 0..40usize {
+            let (n, inner) = (i / 5, i % 3 + 1);
+            let rows = n * inner;
+            let (dims, axis) =
+                [(vec![rows, 3], 0), (vec![rows, 3, 4], 0), (vec![2, 3, 4, rows], 3)][i % 3].clone();
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let split = [(&x, claim), (&scale, all), (&bias, all), (&mean, all), (&var, all)];
+            let op = BatchNorm { epsilon: 1e-3 };
+            assert_eq!(check_split(&op.into(), &split, n), Ok(vec![claim]));
+        }
+    }
+
+    #[test]
+    fn splits_of_the_channels_are_refused() {
+        let x = random(&mut rng(4), DType::F32, &[3, 3]);
+        let channel = random(&mut rng(5), DType::F32, &[3]);
+        let mut operands = [(&channel, Claim::Invariant); 5];
+        operands[0] = (&x, Claim::rows(1));
+        let op = Op::from(BatchNorm::default());
+        assert_eq!(refusal(&op, &operands), "R0103");
+        for i in 1..5 {
+            let mut split = operands;
+            split[0].1 = Claim::rows(0);
+            split[i].1 = Claim::rows(0);
+            assert_eq!(refusal(&op, &split), "R0103");
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_errors() {
+        let infer = |shapes: [&[usize]; 5], dtype: DType| {
+            let types = shapes.map(|dims| TensorType::new(dtype, dims));
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            assert!(Op::from(BatchNorm::default()).infer(&operands[..4]).is_err());
+            Op::from(BatchNorm::default()).infer(&operands).is_ok()
+        };
+        assert!(infer([&[2, 3], &[3], &[3], &[3], &[3]], DType::F16));
+        assert!(!infer([&[2, 3], &[3], &[3], &[3], &[3]], DType::I32));
+        assert!(!infer([&[3], &[3], &[3], &[3], &[3]], DType::F32));
+        assert!(!infer([&[2, 3], &[3], &[3], &[3], &[2]], DType::F32));
+        assert!(!infer([&[2, 3], &[3], &[3, 1], &[3], &[3]], DType::F32));
+    }
+}

@@ -1,0 +1,187 @@
+//! Local response normalisation.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{dtype, one, result};
+use super::numeric::{Wide, narrow, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is that of
+    /// the squares at the same place in `size` channels: `floor((size - 1) / 2)` before its own,
+    /// `ceil((size - 1) / 2)` after it, those that exist.
+    ///
+    /// `f16` and `bf16` are computed in `f32`, channels ascending.
+    pub struct Lrn = "lrn" {
+        /// The weight of the mean square.
+        pub alpha: f32 = 1e-4,
+        /// The exponent.
+        pub beta: f32 = 0.75,
+        /// What is added to the weighted mean square.
+        pub bias: f32 = 1.0,
+        /// The number of channels, at least 1.
+        pub size: i64,
+    }
+}
+
+impl OpDef for Lrn {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        if self.size < 1 {
+            let reason = format!("{} is out of range; it must be at least 1", self.size);
+            return Err(OpError::Attribute { attr: "size", reason });
+        }
+        if x.ty.rank() < 2 {
+            let expected = "it must have a batch axis and a channel axis".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        match rules::first_shard(operands) {
+            None => Ok(rules::invariant(1)),
+            Some((_, shard)) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
+            Some((i, _)) => {
+                let reason = "normalises by neighbouring samples of the batch, its channels";
+                Err(rules::refuse(Code::WindowAxis, i, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let wide = widen(x)?;
+        let mut y = Tensor::zeros(wide.dtype(), wide.dims())?;
+        if !y.is_empty() {
+            if y.dtype() == DType::F64 {
+                self.normalise::<f64>(&mut y, &wide);
+            } else {
+                self.normalise::<f32>(&mut y, &wide);
+            }
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+impl Lrn {
+    /// All elements of a result that is not empty and holds zeros.
+    fn normalise<T: Wide>(&self, y: &mut Tensor, x: &Tensor) {
+        let channels = x.dims()[1];
+        let plane: usize = x.dims()[2..].iter().product();
+        let reach = usize::try_from(self.size - 1).unwrap_or(usize::MAX);
+        let (before, after) = (reach / 2, reach - reach / 2);
+        let weight = T::of(f64::from(self.alpha) / self.size as f64);
+        let (bias, beta) = (T::of(f64::from(self.bias)), T::of(f64::from(self.beta)));
+        let three_quarters = beta == T::of(0.75);
+        let samples = x.as_slice::<T>().chunks_exact(channels * plane);
+        for (y, x) in y.as_mut_slice::<T>().chunks_exact_mut(channels * plane).zip(samples) {
+            for (c, y) in y.chunks_exact_mut(plane).enumerate() {
+                let near = c.saturating_sub(before)..c.saturating_add(after).saturating_add(1).min(channels);
+                for x in x[near.start * plane..near.end * plane].chunks_exact(plane) {
+                    for (sum, x) in y.iter_mut().zip(x) {
+                        *sum = sum.add_product(*x, *x);
+                    }
+                }
+                for (y, x) in y.iter_mut().zip(&x[c * plane..]) {
+                    let base = bias + weight * *y;
+                    // The usual exponent by two roots, each correctly rounded.
+                    let power = if three_quarters {
+                        base.sqrt() * base.sqrt().sqrt()
+                    } else {
+                        base.pow(beta)
+                    };
+                    *y = *x / power;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+    };
+    use super::super::{Op, Operand};
+    use super::Lrn;
+    use crate::types::{Claim, DType, Shard, TensorType};
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        for i in 0..120 {
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let mut dims = vec![i % 3, rng.random_range(1..6usize)];
+            dims.extend((0..rng.random_range(0..3)).map(|_| rng.random_range(0..4usize)));
+            let x = random(&mut rng, dtype, &dims);
+            let size = [1, 2, 3, 5, 8, i64::MAX][rng.random_range(0..6usize)];
+            let beta = [0.75, 0.5, 1.3][i % 3];
+            let op = Lrn { alpha: 0.9, beta, bias: 1.5, size };
+            let y = &testing::eval(&op.clone().into(), &[&x])[0];
+            let values = x.to_f64();
+            let plane: usize = dims[2..].iter().product();
+            let one = |(at, index): (usize, Vec<usize>)| {
+                let mut sum = 0.0;
+                for c in 0..dims[1] {
+                    let distance = i128::try_from(c).unwrap() - i128::try_from(index[1]).unwrap();
+                    let reach = i128::from(size) - 1;
+                    if -(reach / 2) <= distance && distance <= reach - reach / 2 {
+                        sum += values[at - index[1] * plane + c * plane].powi(2);
+                    }
+                }
+                let [alpha, beta, bias] = [op.alpha, op.beta, op.bias].map(f64::from);
+                values[at] / (bias + alpha / size as f64 * sum).powf(beta)
+            };
+            let expected: Vec<f64> = indices(&dims).into_iter().enumerate().map(one).collect();
+            assert_close(y, &expected, tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_beside_the_channels() {
+        let mut rng = rng(2);
+        for i in 0..40usize {
+            let (n, inner) = (i / 5, i % 3 + 1);
+            let rows = n * inner;
+            let (dims, axis) =
+                [(vec![rows, 5, 2, 2], 0), (vec![rows, 3], 0), (vec![2, 3, rows], 2)][i % 3].clone();
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let op = Lrn { alpha: 0.5, beta: 0.7, bias: 1.0, size: 3 };
+            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
+        }
+        let x = random(&mut rng, DType::F32, &[2, 3]);
+        let op = Lrn { alpha: 0.5, beta: 0.7, bias: 1.0, size: 3 };
+        assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(1))]), "R0103");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let infer = |size: i64, dtype: DType, dims: &[usize]| {
+            let ty = TensorType::new(dtype, dims);
+            let op = Lrn { alpha: 1e-4, beta: 0.75, bias: 1.0, size };
+            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
+        };
+        assert!(infer(5, DType::F32, &[2, 3]));
+        assert!(!infer(0, DType::F32, &[2, 3]));
+        assert!(!infer(i64::MIN, DType::F32, &[2, 3]));
+        assert!(!infer(5, DType::F32, &[2]));
+        assert!(!infer(5, DType::I64, &[2, 3]));
+    }
+}
