@@ -1,9 +1,10 @@
 //! fanwise
 
+pub mod analysis;
 pub mod format;
-pub mod backend;
 pub mod ir;
 pub mod op;
+pub mod pass;
 pub mod types;
 
 #[cfg(test)]

@@ -1,0 +1,11 @@
+//! What can be known of a graph without running it.
+
+mod claims;
+mod index_range;
+mod random;
+mod summary;
+
+pub use claims::{ClaimMap, Refused, claims};
+pub use index_range::index_ranges;
+pub use random::random_inputs;
+pub use summary::{Summary, SummaryRow, summary};

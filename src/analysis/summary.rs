@@ -1,0 +1,137 @@
+//! A model as a table: one row for each operator, like the summaries that Keras prints.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::ir::{Graph, GraphError, NodeId, NodeKind};
+
+/// The rows and totals of a model's summary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// The model's name.
+    pub name: String,
+    /// One row for each input and operator, in topological order.
+    pub rows: Vec<SummaryRow>,
+    /// The elements of all parameters.
+    pub parameters: i64,
+    /// Their bytes.
+    pub bytes: i64,
+}
+
+/// An input or operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SummaryRow {
+    /// Its label.
+    pub layer: String,
+    /// The operator's name, or `input`.
+    pub op: String,
+    /// The types of its results.
+    pub output: String,
+    /// The elements of the parameters that it is the first to take.
+    pub parameters: i64,
+    /// The labels of the nodes whose results it takes, parameters apart.
+    pub connected_to: Vec<String>,
+}
+
+/// The summary of a graph. Every parameter is counted once, at its first user.
+pub fn summary(graph: &Graph) -> Result<Summary, GraphError> {
+    let mut counted = vec![false; graph.params().len()];
+    let mut rows = Vec::new();
+    for id in graph.order()? {
+        let node = graph.node(id);
+        let op = match node.kind() {
+            NodeKind::Param(_) => continue,
+            NodeKind::Input => "input",
+            NodeKind::Op(op) => op.name(),
+        };
+        let (mut parameters, mut connected_to) = (0, Vec::new());
+        for operand in graph.operands(id) {
+            match graph.node(operand.node).kind() {
+                NodeKind::Param(param) => {
+                    if !std::mem::replace(&mut counted[param.0 as usize], true) {
+                        parameters += graph.ty(operand).shape.elements().as_const().unwrap_or(0);
+                    }
+                }
+                NodeKind::Input | NodeKind::Op(_) => connected_to.push(name(graph, operand.node)),
+            }
+        }
+        let output = node.results().iter().map(|r| r.ty.to_string()).collect::<Vec<_>>().join(", ");
+        rows.push(SummaryRow {
+            layer: name(graph, id),
+            op: op.to_owned(),
+            output,
+            parameters,
+            connected_to,
+        });
+    }
+    let elements = |p: &crate::ir::Param| p.ty.shape.elements().as_const().unwrap_or(0);
+    let bytes = |p: &crate::ir::Param| p.ty.bytes().as_const().unwrap_or(0);
+    Ok(Summary {
+        name: graph.name().to_owned(),
+        rows,
+        parameters: graph.params().iter().map(elements).sum(),
+        bytes: graph.params().iter().map(bytes).sum(),
+    })
+}
+
+fn name(graph: &Graph, node: NodeId) -> String {
+    graph.node(node).results().first().map_or_else(String::new, |r| r.name.to_string())
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["Layer (operator)", "Output", "Parameters", "Connected to"];
+        let cells: Vec<[String; 4]> = self
+            .rows
+            .iter()
+            .map(|r| {
+                let layer = format!("{} ({})", r.layer, r.op);
+                [layer, r.output.clone(), thousands(r.parameters), r.connected_to.join(", ")]
+            })
+            .collect();
+        let width = |i: usize| {
+            cells.iter().map(|c| c[i].chars().count()).chain([head[i].len()]).max().unwrap_or(0)
+        };
+        let [a, b, c] = [width(0), width(1), width(2)];
+        let rule = "─".repeat((a + b + c + 6 + width(3)).min(120));
+        writeln!(f, "Model: {}", self.name)?;
+        writeln!(f, "{rule}")?;
+        writeln!(f, "{:a$}  {:b$}  {:>c$}  {}", head[0], head[1], head[2], head[3])?;
+        writeln!(f, "{rule}")?;
+        for [layer, output, parameters, connected] in &cells {
+            writeln!(
+                f,
+                "{}",
+                format!("{layer:a$}  {output:b$}  {parameters:>c$}  {connected}").trim_end()
+            )?;
+        }
+        writeln!(f, "{rule}")?;
+        write!(f, "Parameters: {} ({} bytes)", thousands(self.parameters), thousands(self.bytes))
+    }
+}
+
+/// A number with a comma between groups of three digits.
+fn thousands(n: i64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, d) in digits.chars().enumerate() {
+        if i > 0 && d != '-' && (digits.len() - i).is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(d);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thousands;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(-123), "-123");
+        assert_eq!(thousands(22_910_480), "22,910,480");
+    }
+}

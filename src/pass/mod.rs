@@ -1,0 +1,25 @@
+//! What turns a graph into a better one, or into one for many devices.
+//!
+//! [`simplify`] runs first, on the template; [`replicate`] last: nothing rewrites the replicas after it.
+
+mod error;
+mod replicate;
+mod simplify;
+
+pub use error::{DeviceError, PassError, SplitRefused};
+pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate};
+pub use simplify::{SimplifyOptions, simplify};
+
+/// A pass by name, for lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub about: &'static str,
+}
+
+/// All passes, in the order in which they run.
+pub fn passes() -> impl Iterator<Item = PassInfo> {
+    simplify::PASSES.iter().map(|p| p.info).chain([replicate::INFO])
+}

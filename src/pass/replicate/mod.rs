@@ -1,0 +1,83 @@
+//! The `replicate` pass: one clone of the template for each device, on its own rows of the batch.
+//!
+//! Every input that carries the batch is sliced on the host by the split's offsets, every other input goes whole
+//! to each device; the clones compute their rows; each output is merged: rows are concatenated, a value that no
+//! sample changes is taken from the first replica that has rows. Inputs, outputs, their names, order and types
+//! are the template's.
+
+mod devices;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+
+use crate::analysis::claims;
+use crate::ir::Graph;
+use crate::types::{Device, ShardRule, Split};
+
+use super::{PassError, PassInfo, SplitRefused};
+pub use devices::Gpus;
+pub(super) use devices::MAX_DEVICES;
+
+pub(super) const INFO: PassInfo = PassInfo {
+    name: "replicate",
+    about: "clones the graph onto each device, slices the batch, merges the outputs",
+};
+
+/// Where the outputs are merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Merge {
+    /// On the host.
+    #[default]
+    Cpu,
+    /// On the first device of the split; the result is then copied to the host.
+    Gpu,
+}
+
+/// Which devices hold the parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WeightPlacement {
+    /// Those that the template put them on; other devices copy them in each run.
+    #[default]
+    Template,
+    /// The host; devices copy them in each run. Values stay, and what is shared stays shared.
+    Cpu,
+    /// Every device has its own.
+    Mirrored,
+}
+
+/// How to replicate a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replicate {
+    /// The devices, one for each replica, in order.
+    pub devices: Vec<Device>,
+    /// How the rows are divided.
+    pub rule: ShardRule,
+    /// Where the outputs are merged.
+    pub merge: Merge,
+    /// Which devices hold the parameters.
+    pub weights: WeightPlacement,
+}
+
+impl Replicate {
+    /// The defaults on these devices: the last takes the remainder, the host merges, weights stay.
+    pub fn over(devices: Vec<Device>) -> Self {
+        Self {
+            devices,
+            rule: ShardRule::default(),
+            merge: Merge::default(),
+            weights: WeightPlacement::default(),
+        }
+    }
+}
+
+/// The graph that computes what `template` does on the given devices, or every reason why there is none.
+pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
+    if let Some(split) = template.split() {
+        return Err(PassError::AlreadyReplicated(split.replicas()));
+    }
+    let split = Split::new(options.devices.clone(), options.rule.clone())?;
+    let claims = claims(template).map_err(|refused| {
+        PassError::Refused(refused.iter().map(|r| SplitRefused::new(template, r)).collect())
+    })?;
+    rewrite::Rewrite::new(template, &claims, &split, options).run()
+}

@@ -1,0 +1,304 @@
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{Merge, Replicate, WeightPlacement};
+use crate::analysis::ClaimMap;
+use crate::ir::{
+    Graph, Node, NodeId, NodeKind, Origin, ParamId, Place, Placement, ResultInfo, Value,
+};
+use crate::op::{Concat, CopyOp, First, Op, Slice};
+use crate::pass::PassError;
+use crate::types::{Claim, Device, Dim, Split, TensorType};
+
+/// The template, what is known of it, and the graph that replaces it as far as it is written.
+pub(super) struct Rewrite<'a> {
+    template: &'a Graph,
+    claims: &'a ClaimMap,
+    split: &'a Split,
+    merge_device: Device,
+    out: Graph,
+    /// The inputs of `out`, by the template's input node.
+    inputs: Vec<Option<Value>>,
+    /// The node of each parameter on the device that holds it, by parameter and replica (one column if shared).
+    params: Vec<Option<Value>>,
+    /// The names that clones must not take: those of inputs and merged outputs.
+    reserved: HashSet<Arc<str>>,
+}
+
+/// The values of one replica.
+struct Replica {
+    index: u32,
+    device: Device,
+    rows: Dim,
+    from: Dim,
+    to: Dim,
+    /// The clone's results, by the template's node.
+    values: Vec<SmallVec<[Value; 1]>>,
+}
+
+impl Replica {
+    fn place(&self) -> Place {
+        Place { device: self.device, replica: Some(self.index) }
+    }
+
+    fn get(&self, value: Value) -> Value {
+        self.values[value.node.index()][value.output as usize]
+    }
+}
+
+impl<'a> Rewrite<'a> {
+    pub(super) fn new(
+        template: &'a Graph,
+        claims: &'a ClaimMap,
+        split: &'a Split,
+        options: &Replicate,
+    ) -> Self {
+        let merge_device = match (options.merge, split.devices().first()) {
+            (Merge::Gpu, Some(device)) => *device,
+            _ => Device::HOST,
+        };
+        let mut out = Graph::new(template.name());
+        let nodes = template.len() * split.replicas();
+        out.reserve(nodes + nodes / 8, nodes * 2);
+        out.set_split(Some(split.clone()));
+        for param in template.params() {
+            let mut param = param.clone();
+            match options.weights {
+                WeightPlacement::Template => {}
+                WeightPlacement::Cpu => param.placement = Placement::Shared(Device::HOST),
+                WeightPlacement::Mirrored => param.placement = Placement::Mirrored,
+            }
+            out.add_param(param);
+        }
+        let reserved = template
+            .inputs()
+            .map(|v| template.info(v).name.clone())
+            .chain(template.outputs().iter().map(|o| template.info(o.value).name.clone()))
+            .collect();
+        let params = vec![None; template.params().len() * split.replicas()];
+        let inputs = vec![None; template.id_bound()];
+        Self { template, claims, split, merge_device, out, inputs, params, reserved }
+    }
+
+    pub(super) fn run(mut self) -> Result<Graph, PassError> {
+        for input in self.template.inputs() {
+            let info = self.template.info(input);
+            self.inputs[input.node.index()] =
+                Some(self.out.add_input(info.name.clone(), info.ty.clone()));
+        }
+        let mut parts: Vec<Vec<Value>> = vec![Vec::new(); self.template.outputs().len()];
+        for (index, device) in (0u32..).zip(self.split.devices()) {
+            let (Some((from, to)), Some(rows)) =
+                (self.split.range(index as usize), self.split.rows(index as usize))
+            else {
+                continue;
+            };
+            let values = vec![SmallVec::new(); self.template.id_bound()];
+            let (from, to) = (from.clone(), to.clone());
+            let mut replica = Replica { index, device: *device, rows, from, to, values };
+            self.clone_nodes(&mut replica);
+            self.return_outputs(&replica, &mut parts);
+        }
+        self.merge_outputs(&parts)?;
+        Ok(self.out)
+    }
+
+    /// Slices of the inputs, copies to the device, and a clone of every operator.
+    fn clone_nodes(&mut self, replica: &mut Replica) {
+        for input in self.template.inputs() {
+            let value = self.bring_input(replica, input);
+            replica.values[input.node.index()] = smallvec![value];
+        }
+        for id in self.claims.order() {
+            let node = self.template.node(*id);
+            let NodeKind::Op(op) = node.kind() else { continue };
+            let operands = self.template.operands(*id);
+            for operand in &operands {
+                if let NodeKind::Param(param) = self.template.node(operand.node).kind()
+                    && replica.values[operand.node.index()].is_empty()
+                {
+                    let value = self.bring_param(replica, *param);
+                    replica.values[operand.node.index()] = smallvec![value];
+                }
+            }
+            let operands: SmallVec<[Value; 4]> =
+                operands.into_iter().map(|v| replica.get(v)).collect();
+            replica.values[id.index()] = self.clone_operator(replica, *id, op.clone(), &operands);
+        }
+    }
+
+    fn clone_operator(
+        &mut self,
+        replica: &Replica,
+        id: NodeId,
+        mut op: Op,
+        operands: &[Value],
+    ) -> SmallVec<[Value; 1]> {
+        let node: &Node = self.template.node(id);
+        let claims = (0u32..)
+            .zip(node.results())
+            .map(|(output, _)| self.claims.get(Value { node: id, output }));
+        let is_split = claims.clone().any(|c| c.shard().is_some());
+        if is_split {
+            op.at_rows(&replica.rows);
+        }
+        let results = node
+            .results()
+            .iter()
+            .map(|r| ResultInfo {
+                name: self.name(&r.name, replica.index, ""),
+                ty: if is_split { r.ty.at_rows(&replica.rows) } else { r.ty.clone() },
+                // Elements that are formulas of N are known again where they stay: inference gives them.
+                ints: r.ints.as_ref().map(|ints| {
+                    ints.iter()
+                        .map(|d| if is_split { d.at_rows(&replica.rows) } else { d.clone() })
+                        .collect()
+                }),
+            })
+            .collect::<SmallVec<[ResultInfo; 1]>>();
+        let count = u32::try_from(results.len()).unwrap_or(u32::MAX);
+        let clone =
+            self.out.add_typed(op, operands, results, replica.place(), node.origin().clone());
+        (0..count).map(|output| Value { node: clone, output }).collect()
+    }
+
+    /// The replica's rows of an input on its device, or all of it where it carries no batch.
+    fn bring_input(&mut self, replica: &Replica, input: Value) -> Value {
+        let info = self.template.info(input);
+        let mut value = self.inputs[input.node.index()].unwrap_or(input);
+        let mut ty = info.ty.clone();
+        if let Claim::Shard(shard) = self.claims.get(input) {
+            ty = ty.at_rows(&replica.rows);
+            let op = Slice::rows(shard.axis, replica.from.clone(), replica.to.clone());
+            let name = self.name(&info.name, replica.index, "");
+            let place = Place { device: Device::HOST, replica: Some(replica.index) };
+            value = self.add(op.into(), value, name, ty.clone(), place);
+        }
+        self.copy_to(replica, replica.device, value, ty, &info.name, ".d")
+    }
+
+    /// The parameter as the replica's device sees it.
+    fn bring_param(&mut self, replica: &Replica, id: ParamId) -> Value {
+        let param = self.out.param(id);
+        let (name, ty) = (param.name.clone(), param.ty.clone());
+        let (home, column) = match param.placement {
+            Placement::Shared(device) => (device, 0),
+            Placement::Mirrored => (replica.device, replica.index as usize),
+        };
+        let slot = id.0 as usize * self.split.replicas() + column;
+        let held = match self.params[slot] {
+            Some(value) => value,
+            None => self.out.add_param_node(id, home),
+        };
+        self.params[slot] = Some(held);
+        self.copy_to(replica, replica.device, held, ty, &name, ".w")
+    }
+
+    /// `value` on `device`: a copy, unless it is there.
+    fn copy_to(
+        &mut self,
+        replica: &Replica,
+        device: Device,
+        value: Value,
+        ty: TensorType,
+        name: &Arc<str>,
+        suffix: &str,
+    ) -> Value {
+        if self.out.node(value.node).place().device == device {
+            return value;
+        }
+        let name = self.name(name, replica.index, suffix);
+        let place = Place { device, replica: Some(replica.index) };
+        self.add(CopyOp {}.into(), value, name, ty, place)
+    }
+
+    fn add(
+        &mut self,
+        op: Op,
+        operand: Value,
+        name: Arc<str>,
+        ty: TensorType,
+        place: Place,
+    ) -> Value {
+        let ints = self.out.info(operand).ints.clone().filter(|_| matches!(op, Op::CopyOp(_)));
+        let results = smallvec![ResultInfo { name, ty, ints }];
+        Value {
+            node: self.out.add_typed(op, &[operand], results, place, Origin::default()),
+            output: 0,
+        }
+    }
+
+    /// Copies the replica's outputs to the device that merges them, each value once.
+    fn return_outputs(&mut self, replica: &Replica, parts: &mut [Vec<Value>]) {
+        let outputs = self.template.outputs();
+        for (i, output) in outputs.iter().enumerate() {
+            if let Some(first) = outputs[..i].iter().position(|o| o.value == output.value) {
+                let part = parts[first].last().copied();
+                parts[i].extend(part);
+                continue;
+            }
+            let value = match self.template.node(output.value.node).kind() {
+                NodeKind::Param(param) if replica.values[output.value.node.index()].is_empty() => {
+                    self.bring_param(replica, *param)
+                }
+                _ => replica.get(output.value),
+            };
+            let ty = self.out.ty(value).clone();
+            let name = self.template.info(output.value).name.clone();
+            parts[i].push(self.copy_to(replica, self.merge_device, value, ty, &name, ".h"));
+        }
+    }
+
+    /// One merge for each output; outputs of the same value share it.
+    fn merge_outputs(&mut self, parts: &[Vec<Value>]) -> Result<(), PassError> {
+        let outputs = self.template.outputs();
+        let merge = Place { device: self.merge_device, replica: None };
+        for (i, (output, parts)) in outputs.iter().zip(parts).enumerate() {
+            if let Some(first) = outputs[..i].iter().position(|o| o.value == output.value) {
+                let merged = self.out.outputs()[first].value;
+                self.out.add_output(output.name.clone(), merged);
+                continue;
+            }
+            let op: Op = match self.claims.get(output.value) {
+                Claim::Shard(shard) => {
+                    Concat { axis: i64::try_from(shard.axis).unwrap_or(0) }.into()
+                }
+                _ => First {}.into(),
+            };
+            let info = self.template.info(output.value);
+            let on_host = self.merge_device == Device::HOST;
+            let own = |kind: &NodeKind| matches!(kind, NodeKind::Op(_));
+            let name = if own(self.template.node(output.value.node).kind()) {
+                info.name.clone()
+            } else {
+                self.free_name(&info.name, ".merged")
+            };
+            let origin = self.template.node(output.value.node).origin().clone();
+            let merged_name =
+                if on_host { name.clone() } else { self.free_name(&info.name, ".all") };
+            let node = self.out.add(op, parts, &[merged_name], merge, origin)?;
+            let mut merged = Value { node, output: 0 };
+            if !on_host {
+                let ty = self.out.ty(merged).clone();
+                merged = self.add(CopyOp {}.into(), merged, name, ty, Place::HOST);
+            }
+            self.out.add_output(output.name.clone(), merged);
+        }
+        Ok(())
+    }
+
+    /// The name of replica `index`'s clone of `name`.
+    fn name(&self, name: &str, index: u32, suffix: &str) -> Arc<str> {
+        self.free_name(name, &format!(".r{index}{suffix}"))
+    }
+
+    fn free_name(&self, name: &str, suffix: &str) -> Arc<str> {
+        let mut wanted: String = format!("{name}{suffix}");
+        while self.reserved.contains(wanted.as_str()) {
+            wanted.push('_');
+        }
+        wanted.into()
+    }
+}

@@ -1,0 +1,81 @@
+//! Simplification of a template: what is known before the run is computed before it, what does nothing goes.
+//!
+//! The passes leave the names of inputs and outputs, and every output's value for every input, as they are.
+
+mod fold;
+mod identity;
+mod sizes;
+
+use super::{PassError, PassInfo};
+use crate::ir::{Graph, Weights};
+
+/// What simplification may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimplifyOptions {
+    /// The bytes that folded constants may take in all; operators beyond stay.
+    pub max_bytes: u64,
+}
+
+impl Default for SimplifyOptions {
+    /// 4 GiB.
+    fn default() -> Self {
+        Self { max_bytes: 4 << 30 }
+    }
+}
+
+/// One simplification.
+pub(super) struct Simplification {
+    pub(super) info: PassInfo,
+    run: fn(&mut Graph, &mut Weights, &SimplifyOptions) -> Result<(), PassError>,
+}
+
+/// All simplifications, in the order in which they run.
+pub(super) const PASSES: &[Simplification] = &[
+    Simplification {
+        info: PassInfo {
+            name: "fold_sizes",
+            about: "replaces integers computed from shapes by the formulas that they are",
+        },
+        run: sizes::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "fold_constants",
+            about: "computes what depends on parameters and constants only",
+        },
+        run: fold::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "remove_identities",
+            about: "removes operators that give their operand back",
+        },
+        run: identity::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "remove_unused",
+            about: "removes operators and parameters that no output depends on",
+        },
+        run: |graph, weights, _| {
+            remove_unused(graph, weights);
+            Ok(())
+        },
+    },
+];
+
+/// Simplifies a template and the elements of its parameters in place.
+pub fn simplify(
+    graph: &mut Graph,
+    weights: &mut Weights,
+    options: &SimplifyOptions,
+) -> Result<(), PassError> {
+    remove_unused(graph, weights);
+    PASSES.iter().try_for_each(|pass| (pass.run)(graph, weights, options))
+}
+
+fn remove_unused(graph: &mut Graph, weights: &mut Weights) {
+    graph.remove_unused();
+    let used: std::collections::HashSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
+    weights.retain(|name| used.contains(name));
+}
