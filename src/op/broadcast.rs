@@ -24,6 +24,20 @@ pub struct Run<const K: usize> {
 }
 
 impl<const K: usize> Broadcast<K> {
+    /// The loops over operands with these sizes, and the sizes of the result; inference admits the operands.
+    pub fn of(operands: [&[usize]; K]) -> (Self, SmallVec<[usize; 4]>) {
+        let rank = operands.iter().map(|dims| dims.len()).max().unwrap_or(0);
+        let mut out: SmallVec<[usize; 4]> = smallvec![1; rank];
+        for dims in operands {
+            for (slot, d) in out.iter_mut().rev().zip(dims.iter().rev()) {
+                if *slot == 1 {
+                    *slot = *d;
+                }
+            }
+        }
+        (Self::new(&out, operands), out)
+    }
+
     /// The loops over a result with the sizes `out` whose operands have these sizes, aligned at the right; each
     /// size is that of the result or 1.
     pub fn new(out: &[usize], operands: [&[usize]; K]) -> Self {

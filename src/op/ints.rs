@@ -7,7 +7,9 @@
 use smallvec::SmallVec;
 
 use super::Operand;
-use crate::types::{DType, Dim, MAX_SIZE};
+use super::broadcast::Broadcast;
+use super::infer::MAX_INTS;
+use crate::types::{DType, Dim, MAX_SIZE, Shape};
 
 /// Known elements under construction.
 pub type Known = SmallVec<[Dim; 8]>;
@@ -86,4 +88,28 @@ pub fn equal(a: &Dim, b: &Dim) -> Option<bool> {
     } else {
         None
     }
+}
+
+/// The known elements of the function `f` of two operands that are broadcast to `shape`.
+pub fn zip(
+    shape: &Shape,
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    f: impl Fn(&Dim, &Dim) -> Option<Dim>,
+) -> Option<Known> {
+    let (left, right) = (of(a)?, of(b)?);
+    let (dims, own) = (shape.as_const()?, [a.ty.shape.as_const()?, b.ty.shape.as_const()?]);
+    let plan = Broadcast::new(&dims, [&own[0], &own[1]]);
+    if plan.len() > MAX_INTS {
+        return None;
+    }
+    let mut known = Some(Known::new());
+    plan.elements(|_, [i, j]| {
+        let value = left.get(i).zip(right.get(j)).and_then(|(x, y)| f(x, y));
+        match (&mut known, value) {
+            (Some(known), Some(value)) => known.push(value),
+            _ => known = None,
+        }
+    });
+    known
 }

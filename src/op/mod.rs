@@ -23,6 +23,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use attr::{Attr, AttrError, AttrReader};
+pub use binary::Apply2;
 pub use error::OpError;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
@@ -39,6 +40,10 @@ ops! {
     matmul::MatMul,
     pool::Pool,
     unary::Unary,
+    binary::Binary,
+    compare::Compare,
+    logic::Logic,
+    classify::Classify,
     concat::Concat,
     slice::Slice,
     reshape::Reshape,

@@ -1,0 +1,186 @@
+//! Arithmetic of two numbers: `add`, `mul`, `pow`, …
+
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+
+pub use scalar::Apply2;
+
+use super::broadcast::Broadcast;
+use super::declare::family;
+use super::element::{Float, Int, for_dtype};
+use super::infer::{broadcast, dtype, result_with_ints, same_dtype, two};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
+
+family! {
+    /// A function of two numbers, applied to operands that are broadcast to one shape.
+    ///
+    /// The operands have one element type, which is that of the result; only the exponent of `pow` may have
+    /// another. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; integers wrap.
+    pub enum Binary {
+        /// `a + b`.
+        Add = "add",
+        /// `a - b`.
+        Sub = "sub",
+        /// `a * b`.
+        Mul = "mul",
+        /// `a / b`; of integers towards 0, an error where `b` is 0.
+        Div = "div",
+        /// `a` to the power `b`, in the type of `a`.
+        ///
+        /// Operands of two types are computed in `f64`, unless both are integers. An integer result is the
+        /// integral part of the power; 0 to a negative integer power is an error.
+        Pow = "pow",
+        /// The remainder of `a / b`; of integers an error where `b` is 0.
+        Mod = "mod" {
+            /// Whether it has the sign of `a`. Otherwise it has that of `b`, and the operands are integers.
+            fmod: bool = false,
+        },
+        /// The larger one; a NaN if one is a NaN.
+        Max = "max",
+        /// The smaller one; a NaN if one is a NaN.
+        Min = "min",
+        /// `a` where not negative, else `a * b`; `b` is broadcast to the shape of `a`.
+        Prelu = "prelu",
+    }
+}
+
+impl OpDef for Binary {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (a, b) = two(operands)?;
+        for i in 0..2 {
+            dtype(operands, i, |t| t != DType::Bool, "a number")?;
+        }
+        if *self != Self::Pow {
+            same_dtype(operands)?;
+        }
+        if *self == (Self::Mod { fmod: false }) && a.ty.dtype.is_float() {
+            let reason = format!("the remainder of {} has the sign of the dividend", a.ty.dtype);
+            return Err(OpError::Attribute { attr: "fmod", reason });
+        }
+        let shape = broadcast([&a.ty.shape, &b.ty.shape].into_iter())?;
+        if *self == Self::Prelu && shape != a.ty.shape {
+            let expected = format!("it must broadcast to {}", a.ty.shape);
+            return Err(OpError::Shape { operand: 1, found: b.ty.clone(), expected });
+        }
+        let known = ints::zip(&shape, &a, &b, |x, y| self.known(a.ty.dtype, x, y));
+        result_with_ints(TensorType { dtype: a.ty.dtype, shape }, known)
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [a, b] = operands else {
+            return Err(OpError::Operands { expected: "2", found: operands.len() });
+        };
+        let (plan, dims) = Broadcast::of([a.dims(), b.dims()]);
+        let mut y = Tensor::zeros(a.dtype(), &dims)?;
+        if a.dtype() != b.dtype() {
+            self.eval_mixed(&plan, a, b, &mut y)?;
+            return Ok(vec![y]);
+        }
+        for_dtype!(
+            a.dtype(),
+            float F => self.visit::<<F as Float>::Real, _>(Zip {
+                plan: &plan,
+                a: a.as_slice::<F>(),
+                b: b.as_slice::<F>(),
+                y: y.as_mut_slice::<F>(),
+            }),
+            int I => self.integers(&plan, a.as_slice::<I>(), b.as_slice::<I>(), y.as_mut_slice::<I>())?,
+            bool => return Err(not_a_number()),
+        );
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Elementwise
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+fn not_a_number() -> OpError {
+    OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }
+}
+
+impl Binary {
+    fn integers<A: Int, B: Int>(
+        &self,
+        plan: &Broadcast<2>,
+        a: &[A],
+        b: &[B],
+        y: &mut [A],
+    ) -> Result<(), OpError> {
+        let failed = Cell::new(None);
+        plan.zip(a, b, y, |a, b| {
+            A::wrap(self.int(a.wide(), b.wide()).unwrap_or_else(|reason| {
+                failed.set(Some(reason));
+                0
+            }))
+        });
+        match failed.get() {
+            Some(reason) => Err(OpError::Value { operand: 1, reason: reason.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Operands of two types: integers as such, all others in `f64`.
+    fn eval_mixed(
+        &self,
+        plan: &Broadcast<2>,
+        a: &Tensor,
+        b: &Tensor,
+        y: &mut Tensor,
+    ) -> Result<(), OpError> {
+        if a.dtype().is_integer() && b.dtype().is_integer() {
+            return for_dtype!(
+                a.dtype(),
+                float _F => Ok(()),
+                int A => for_dtype!(
+                    b.dtype(),
+                    float _F => Ok(()),
+                    int B => self.integers(plan, a.as_slice::<A>(), b.as_slice::<B>(), y.as_mut_slice::<A>()),
+                    bool => Err(not_a_number()),
+                ),
+                bool => Err(not_a_number()),
+            );
+        }
+        let (a, b) = (a.to_f64(), b.to_f64());
+        for_dtype!(
+            y.dtype(),
+            float F => plan.zip(&a, &b, y.as_mut_slice::<F>(), |a, b| F::of_f64(self.f64(a, b))),
+            int I => plan.zip(&a, &b, y.as_mut_slice::<I>(), |a, b| I::truncate(self.f64(a, b))),
+            bool => return Err(not_a_number()),
+        );
+        Ok(())
+    }
+}
+
+/// The loop over two operands.
+struct Zip<'a, F> {
+    plan: &'a Broadcast<2>,
+    a: &'a [F],
+    b: &'a [F],
+    y: &'a mut [F],
+}
+
+impl<F: Float> Apply2<F::Real> for Zip<'_, F> {
+    type Output = ();
+
+    #[inline]
+    fn apply(self, f: impl Fn(F::Real, F::Real) -> F::Real) {
+        self.plan.zip(self.a, self.b, self.y, |a, b| F::round(f(a.real(), b.real())));
+    }
+}
