@@ -2,10 +2,8 @@
 //! function may be, where `unsafe` may stand.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::source;
+use crate::source::{self, files};
 
 /// The layers from the lowest to the highest. A layer may import those of earlier lines, and none of its own line
 /// but itself.
@@ -31,41 +29,6 @@ const FILE_LINES: usize = 600;
 
 /// The lines of a function, from its `fn` to its closing brace.
 const FN_LINES: usize = 60;
-
-struct File {
-    /// The path from the repository's root.
-    path: String,
-    text: String,
-    /// The text without comments and without the contents of literals.
-    code: String,
-}
-
-fn files(folders: &[&str]) -> Vec<File> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut paths = Vec::new();
-    for folder in folders {
-        collect(&root.join(folder), &mut paths);
-    }
-    paths.sort();
-    let read = |path: PathBuf| {
-        let text = fs::read_to_string(&path).unwrap();
-        let path = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-        let code = source::code(&text);
-        File { path, text, code }
-    };
-    paths.into_iter().map(read).collect()
-}
-
-fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && path.file_name().is_some_and(|n| n != "target") {
-            collect(&path, paths);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            paths.push(path);
-        }
-    }
-}
 
 fn rank(layer: &str) -> Option<usize> {
     LAYERS.iter().position(|line| line.contains(&layer))

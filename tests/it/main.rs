@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod docs;
 mod layering;
 mod onnx_proto;
+mod operators;
 mod snap;
 mod source;
 mod text;

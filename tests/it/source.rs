@@ -1,4 +1,44 @@
-//! A reader of Rust source that knows as much as the layering test needs.
+//! A reader of Rust source that knows as much as the tests of the source tree need.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A Rust file of the repository.
+pub(crate) struct File {
+    /// The path from the repository's root.
+    pub(crate) path: String,
+    pub(crate) text: String,
+    /// The text without comments and without the contents of literals.
+    pub(crate) code: String,
+}
+
+/// The Rust files below these folders, by path.
+pub(crate) fn files(folders: &[&str]) -> Vec<File> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    for folder in folders {
+        collect(&root.join(folder), &mut paths);
+    }
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let path = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        let code = code(&text);
+        File { path, text, code }
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|n| n != "target") {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            paths.push(path);
+        }
+    }
+}
 
 /// An import of a top-level module of the crate.
 pub(crate) struct Import {

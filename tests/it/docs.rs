@@ -1,0 +1,140 @@
+//! The book says what the code does: its tables are generated or checked, its links lead somewhere.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fanwise::op::Op;
+use fanwise::types::ShardRule;
+
+use crate::operators;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Checks that what follows the line `<!-- generated from SOURCE … -->`, up to the next heading, is `text`;
+/// `INSTA_UPDATE=always` writes it.
+#[track_caller]
+fn generated(page: &str, source: &str, text: &str) {
+    let whole = read(page);
+    let marker = format!("<!-- generated from {source} by `cargo xtask bless` -->\n");
+    let at = whole.find(&marker).unwrap_or_else(|| panic!("{page}: no line {marker}"));
+    let start = at + marker.len();
+    let end = whole[start..].find("\n#").map_or(whole.len(), |p| start + p);
+    let wanted = format!("{}\n{}{}", &whole[..start], text, &whole[end..]);
+    if whole != wanted {
+        let bless = std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always");
+        assert!(bless, "{page} is not what {source} says; `cargo xtask bless` writes it");
+        fs::write(root().join(page), wanted).unwrap();
+    }
+}
+
+#[test]
+fn the_table_of_operators_is_that_of_the_code() {
+    let mut declared = operators::declared();
+    let names: Vec<&str> = Op::names().collect();
+    let known: Vec<&str> = declared.iter().map(|op| op.name.as_str()).collect();
+    for name in &names {
+        assert!(known.contains(name), "{name}: its declaration was not found under src/op");
+    }
+    assert_eq!(known.len(), names.len(), "{known:?}");
+    declared.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut table =
+        "| operator | what it computes | attributes | file |\n| --- | --- | --- | --- |\n"
+            .to_owned();
+    for op in declared {
+        let meaning = op.meaning.replace('|', "\\|");
+        let attributes: Vec<String> = op.attributes.iter().map(|a| format!("`{a}`")).collect();
+        let attributes = attributes.join(", ");
+        writeln!(table, "| `{}` | {meaning} | {attributes} | `{}` |", op.name, op.file).unwrap();
+    }
+    generated("docs/operators.md", "src/op", &table);
+}
+
+#[test]
+fn the_rules_are_those_of_the_verifier() {
+    let file = "src/ir/verify/mod.rs";
+    let mut rules = String::new();
+    for line in read(file).lines() {
+        let Some(text) = line.strip_prefix("//!").filter(|t| !t.trim().is_empty()) else {
+            continue;
+        };
+        if text.starts_with(" - V") || !rules.is_empty() {
+            writeln!(rules, "{}", text.strip_prefix(' ').unwrap_or(text)).unwrap();
+        }
+    }
+    let rules = rules.replace("[`MAX_CONSTANT`]", "1024");
+    generated("docs/ir.md", file, &rules);
+}
+
+#[test]
+fn the_table_of_shard_rules_is_true() {
+    let page = read("docs/replicate.md");
+    for rule in ["remainder-last", "balanced", "ceil", "weighted:3,1,1,1,1,1,1,1"] {
+        let offsets = rule.parse::<ShardRule>().unwrap().offsets(8).unwrap();
+        let at: Vec<i64> = offsets.iter().map(|o| o.eval(31)).collect();
+        let rows: Vec<String> = at.windows(2).map(|o| (o[1] - o[0]).to_string()).collect();
+        let row = rows.join(" ");
+        let line = page.lines().find(|l| l.starts_with(&format!("| `{rule}`"))).unwrap_or_default();
+        assert!(line.ends_with(&format!("| {row} |")), "{rule}: {row}, not {line}");
+    }
+}
+
+#[test]
+fn the_source_tree_is_that_of_the_architecture_page() {
+    let page = read("docs/architecture.md");
+    let listed: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `src/")?.split_once('`').map(|(name, _)| name))
+        .collect();
+    let mut found: Vec<String> = fs::read_dir(root().join("src"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.path().is_dir()))
+        .map(|(name, folder)| match (name.as_str(), folder) {
+            ("bin", _) => "bin/fanwise/".to_owned(),
+            (_, true) => format!("{name}/"),
+            (_, false) => name,
+        })
+        .filter(|name| name != "lib.rs")
+        .collect();
+    found.retain(|name| !listed.contains(&name.as_str()));
+    assert!(found.is_empty(), "docs/architecture.md does not say what these are: {found:?}");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut pages: Vec<PathBuf> = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    let summary = read("docs/SUMMARY.md");
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            if !target.is_empty() && !target.contains("://") {
+                let path = page.parent().unwrap().join(target);
+                assert!(path.exists(), "{}: no {target}", page.display());
+            }
+        }
+        let name = page.strip_prefix(root().join("docs")).ok().and_then(Path::to_str);
+        if let Some(name) = name.filter(|name| *name != "SUMMARY.md") {
+            assert!(summary.contains(&format!("]({name})")), "docs/SUMMARY.md: no {name}");
+        }
+    }
+}
