@@ -1,8 +1,10 @@
 //! fanwise
 
 pub mod analysis;
+pub mod backend;
 pub mod format;
 pub mod ir;
+pub mod lower;
 pub mod op;
 pub mod pass;
 pub mod types;

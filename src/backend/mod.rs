@@ -1,3 +1,83 @@
-//! What runs programs: one folder for each kind of machine.
+//! Running programs: what every backend offers, and the CPU backend.
 
 pub mod cpu;
+mod error;
+mod inputs;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+pub use cpu::{Cpu, CpuExecutable};
+pub use error::{CompileError, RunError};
+
+use crate::ir::Weights;
+use crate::lower::{BindError, Bound, Program};
+use crate::types::{Device, Target, Tensor};
+
+/// A place where programs run.
+pub trait Backend {
+    /// The capability table for which programs are lowered to run here.
+    fn target(&self) -> &Target;
+
+    /// Readies a program to run, with the elements of its parameters on the devices that hold them.
+    fn compile(
+        &self,
+        program: Program,
+        weights: &Weights,
+    ) -> Result<Box<dyn Executable>, CompileError>;
+}
+
+/// A program that is ready to run any number of times, with batches of any size.
+pub trait Executable: Send + Sync {
+    /// The program.
+    fn program(&self) -> &Program;
+
+    /// The memory plan for a batch of `n` rows; plans of recent sizes are kept.
+    fn bind(&self, n: i64) -> Result<Arc<Bound>, BindError>;
+
+    /// Runs once. Inputs go by the program's names; they are checked before anything is computed.
+    fn run(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+        options: &RunOptions,
+    ) -> Result<RunOutput, RunError>;
+}
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// The most bytes that arenas, parameters and outputs may take together; more is refused before the run.
+    pub max_memory: Option<u64>,
+    /// Counts the steps that are done, of the [`Program::steps`] of all devices.
+    pub progress: Option<Arc<AtomicU64>>,
+}
+
+/// What a run gives.
+#[derive(Clone, Debug)]
+pub struct RunOutput {
+    /// The batch size.
+    pub n: i64,
+    /// The outputs with their names, in the program's order.
+    pub outputs: Vec<(Arc<str>, Tensor)>,
+    /// What each device did, in the program's order.
+    pub devices: Vec<DeviceStats>,
+}
+
+/// What one device did in a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// The device.
+    pub device: Device,
+    /// The rows of the replicas on it; `None` where it has no replica.
+    pub rows: Option<i64>,
+    /// Bytes of its arena.
+    pub planned: u64,
+    /// The highest byte of its arena that a step touched, plus one.
+    pub used: u64,
+    /// Bytes of the parameters that it holds.
+    pub params: u64,
+    /// Time spent on steps, without waiting for other devices.
+    pub time: Duration,
+}

@@ -1,0 +1,80 @@
+use std::collections::BTreeMap;
+
+use super::Cpu;
+use crate::backend::{Executable, RunError, RunOptions};
+use crate::ir::{Graph, Placement, Weights, verify};
+use crate::lower::lower;
+use crate::lower::testing::{naive, numbers, replicated, template, views};
+use crate::types::{DType, Device, ShardRule, Target, Tensor};
+
+fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
+    let verified = verify(graph).unwrap_or_else(|e| panic!("{e}"));
+    let program = lower(&verified, &Target::CPU).unwrap();
+    Cpu::new(threads).unwrap().executable(program, weights).unwrap()
+}
+
+fn batch(n: usize) -> BTreeMap<String, Tensor> {
+    BTreeMap::from([("x".to_owned(), numbers(&[n, 8]))])
+}
+
+#[test]
+fn replicas_give_what_the_template_gives() {
+    let (graph, weights) = template();
+    let whole = executable(&graph, &weights, 1);
+    let placements = [Placement::Shared(Device::HOST), Placement::Mirrored];
+    for (count, merge, placement) in [1, 2, 3]
+        .into_iter()
+        .flat_map(|c| [Device::HOST, Device::gpu(0)].map(|m| (c, m)))
+        .flat_map(|(c, m)| placements.map(|p| (c, m, p)))
+    {
+        for rule in [ShardRule::RemainderLast, ShardRule::Ceil] {
+            let (replicas, weights) = replicated(count, rule, merge, placement);
+            let split = executable(&replicas, &weights, 2);
+            for n in [0, 1, 2, 3, 7] {
+                let rows = i64::try_from(n).unwrap();
+                let expected = whole.run(&batch(n), &RunOptions::default()).unwrap();
+                let got = split.run(&batch(n), &RunOptions::default()).unwrap();
+                assert_eq!(
+                    expected.outputs, got.outputs,
+                    "{n} rows on {count}, {merge}, {placement:?}"
+                );
+                let tensors: Vec<Tensor> = expected.outputs.into_iter().map(|o| o.1).collect();
+                assert_eq!(tensors, naive(&graph, &weights, &batch(n), rows));
+                assert_eq!(got.devices.iter().filter_map(|d| d.rows).sum::<i64>(), rows);
+                assert!(got.devices.iter().all(|d| d.used <= d.planned));
+            }
+        }
+    }
+}
+
+#[test]
+fn views_and_repeated_outputs() {
+    let (graph, weights) = views();
+    let run = executable(&graph, &weights, 1);
+    for n in [0, 1, 5] {
+        let got = run.run(&batch(n), &RunOptions::default()).unwrap();
+        let tensors: Vec<Tensor> = got.outputs.into_iter().map(|o| o.1).collect();
+        assert_eq!(tensors, naive(&graph, &weights, &batch(n), i64::try_from(n).unwrap()));
+    }
+}
+
+#[test]
+fn inputs_are_checked_before_the_run() {
+    let (graph, weights) = template();
+    let run = executable(&graph, &weights, 1);
+    let error = |inputs: BTreeMap<String, Tensor>| {
+        run.run(&inputs, &RunOptions::default()).unwrap_err().to_string()
+    };
+    assert_eq!(error(BTreeMap::new()), "the input `x` is missing; it is f32[N,8]");
+    let with = |tensor| BTreeMap::from([("x".to_owned(), tensor)]);
+    let wide = Tensor::zeros(DType::F32, &[2, 9]).unwrap();
+    assert_eq!(error(with(wide)), "the input `x` is f32[2,9]; it must be f32[N,8]");
+    let ints = Tensor::zeros(DType::I64, &[2, 8]).unwrap();
+    assert_eq!(error(with(ints)), "the input `x` is i64; it must be f32");
+    let mut two = batch(2);
+    two.insert("y".to_owned(), Tensor::scalar(1.0f32));
+    assert_eq!(error(two), "there is no input `y`; the inputs are `x`");
+    let options = RunOptions { max_memory: Some(100), ..RunOptions::default() };
+    let refused = run.run(&batch(2), &options).unwrap_err();
+    assert!(matches!(refused, RunError::Memory { n: 2, limit: 100, .. }), "{refused}");
+}

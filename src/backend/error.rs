@@ -1,0 +1,141 @@
+use crate::lower::BindError;
+use crate::op::OpError;
+use crate::types::{DType, Device, TensorError, TensorType};
+
+/// Why a program cannot be readied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// A parameter has no elements.
+    #[error("the parameter `{0}` has no elements")]
+    MissingParam(String),
+    /// A parameter's elements are of another type.
+    #[error("the parameter `{name}` is {found}; it must be {expected}")]
+    ParamType {
+        /// The parameter.
+        name: String,
+        /// The type it is declared with.
+        expected: TensorType,
+        /// The type of the elements given.
+        found: TensorType,
+    },
+    /// A parameter could not be given to a device.
+    #[error("the parameter `{name}` on {device}: {error}")]
+    Param {
+        /// The parameter.
+        name: String,
+        /// The device.
+        device: Device,
+        /// What failed.
+        error: TensorError,
+    },
+    /// The worker threads could not be started.
+    #[error("the worker threads could not be started: {0}")]
+    Threads(String),
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An input is not given.
+    #[error("the input `{name}` is missing; it is {ty}")]
+    MissingInput {
+        /// The input.
+        name: String,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// A tensor is given for an input that does not exist.
+    #[error("there is no input `{name}`; the inputs are {}", names(known))]
+    UnknownInput {
+        /// The name given.
+        name: String,
+        /// The inputs that exist.
+        known: Vec<String>,
+    },
+    /// An input has another element type.
+    #[error("the input `{name}` is {found}; it must be {expected}")]
+    InputDType {
+        /// The input.
+        name: String,
+        /// The element type it has in the graph.
+        expected: DType,
+        /// The element type given.
+        found: DType,
+    },
+    /// An input has another shape, at any batch size.
+    #[error("the input `{name}` is {found}; it must be {expected}")]
+    InputShape {
+        /// The input.
+        name: String,
+        /// The type it has in the graph.
+        expected: TensorType,
+        /// The type given.
+        found: TensorType,
+    },
+    /// Two inputs, or two axes of one, disagree about the batch size.
+    #[error(
+        "the inputs disagree about the batch: `{first}` has {rows} rows, `{second}` has {others}"
+    )]
+    BatchSizes {
+        /// An input.
+        first: String,
+        /// Its rows.
+        rows: i64,
+        /// Another input.
+        second: String,
+        /// Its rows.
+        others: i64,
+    },
+    /// The program has no memory plan for this batch size.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// More memory is needed than allowed.
+    #[error("a batch of {n} rows needs {needed} bytes; {limit} are allowed")]
+    Memory {
+        /// The batch size.
+        n: i64,
+        /// Bytes of arenas, parameters and outputs.
+        needed: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// Memory could not be had.
+    #[error("{device}: {error}")]
+    Allocation {
+        /// The device.
+        device: Device,
+        /// What failed.
+        error: TensorError,
+    },
+    /// An operator failed.
+    #[error("`{label}` ({op}) on {device}: {error}")]
+    Op {
+        /// The device.
+        device: Device,
+        /// The node's label.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// What failed.
+        error: OpError,
+    },
+    /// A step failed in a way that is a fault of fanwise.
+    #[error("internal error on {device} in `{label}`: {reason}")]
+    Internal {
+        /// The device.
+        device: Device,
+        /// The label of the step.
+        label: String,
+        /// What happened.
+        reason: String,
+    },
+}
+
+fn names(known: &[String]) -> String {
+    if known.is_empty() {
+        return "none".to_owned();
+    }
+    known.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,95 @@
+//! The inputs of a run, held against the program's.
+
+use std::collections::BTreeMap;
+
+use super::RunError;
+use crate::lower::{Port, Program};
+use crate::types::{Dim, Tensor};
+
+/// The inputs in the program's order, and the batch size that they have.
+pub(super) fn check<'a>(
+    program: &Program,
+    inputs: &'a BTreeMap<String, Tensor>,
+) -> Result<(i64, Vec<&'a Tensor>), RunError> {
+    let known = || program.inputs.iter().map(|p| p.name.to_string()).collect();
+    for name in inputs.keys() {
+        if program.inputs.iter().all(|p| *p.name != **name) {
+            return Err(RunError::UnknownInput { name: name.clone(), known: known() });
+        }
+    }
+    let mut tensors = Vec::with_capacity(program.inputs.len());
+    for port in &program.inputs {
+        let tensor = inputs.get(&*port.name).ok_or_else(|| RunError::MissingInput {
+            name: port.name.to_string(),
+            ty: port.ty.clone(),
+        })?;
+        check_form(port, tensor)?;
+        tensors.push(tensor);
+    }
+    let n = batch_size(program, &tensors)?;
+    for (port, tensor) in program.inputs.iter().zip(&tensors) {
+        if port.ty.shape.at(n).as_slice() != tensor.dims() {
+            return Err(shape_error(port, tensor));
+        }
+    }
+    Ok((n, tensors))
+}
+
+/// Fails unless element type, rank and the sizes that are constants agree.
+fn check_form(port: &Port, tensor: &Tensor) -> Result<(), RunError> {
+    if tensor.dtype() != port.ty.dtype {
+        return Err(RunError::InputDType {
+            name: port.name.to_string(),
+            expected: port.ty.dtype,
+            found: tensor.dtype(),
+        });
+    }
+    let fits =
+        |(dim, size): (&Dim, &usize)| dim.as_const().is_none_or(|c| i64::try_from(*size) == Ok(c));
+    if tensor.rank() != port.ty.rank() || !port.ty.shape.iter().zip(tensor.dims()).all(fits) {
+        return Err(shape_error(port, tensor));
+    }
+    Ok(())
+}
+
+fn shape_error(port: &Port, tensor: &Tensor) -> RunError {
+    RunError::InputShape {
+        name: port.name.to_string(),
+        expected: port.ty.clone(),
+        found: tensor.tensor_type(),
+    }
+}
+
+/// The batch size on which all sizes agree; 1 where no input carries the batch.
+fn batch_size(program: &Program, tensors: &[&Tensor]) -> Result<i64, RunError> {
+    let mut known: Option<(&str, i64)> = None;
+    for (port, tensor) in program.inputs.iter().zip(tensors) {
+        for (dim, size) in port.ty.shape.iter().zip(tensor.dims()) {
+            if !dim.depends_on_batch() {
+                continue;
+            }
+            let n = solve(dim, *size).ok_or_else(|| shape_error(port, tensor))?;
+            match known {
+                None => known = Some((&port.name, n)),
+                Some((_, rows)) if rows == n => {}
+                Some((first, rows)) => {
+                    return Err(RunError::BatchSizes {
+                        first: first.to_owned(),
+                        rows,
+                        second: port.name.to_string(),
+                        others: n,
+                    });
+                }
+            }
+        }
+    }
+    Ok(known.map_or(1, |(_, n)| n))
+}
+
+/// The batch size at which `dim`, a linear function of it, is `size`.
+fn solve(dim: &Dim, size: usize) -> Option<i64> {
+    let size = i64::try_from(size).ok()?;
+    let (at_zero, slope) = (dim.eval(0), dim.eval(1).checked_sub(dim.eval(0))?);
+    let n = size.checked_sub(at_zero)?.checked_div(slope)?;
+    (n >= 0 && dim.eval(n) == size).then_some(n)
+}

@@ -1,0 +1,286 @@
+//! Writes the buffers and the steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::LowerError;
+use super::layout::{Layout, Role, Table};
+use super::program::{
+    Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
+};
+use crate::ir::{Graph, NodeId, NodeKind, Value};
+use crate::op::Op;
+use crate::types::{DType, Device, Dim, KernelClass, Target, TensorType};
+
+struct Emitter<'a> {
+    layout: &'a Layout<'a>,
+    graph: &'a Graph,
+    target: &'a Target,
+    devices: Vec<DeviceProgram>,
+    buffers: Table<BufferId>,
+    /// How many steps of its device a node's results need, by node.
+    defined: Vec<usize>,
+    /// The event to record on a device after so many of its steps.
+    records: BTreeMap<(usize, usize), u32>,
+    /// The steps of each device (second index) that each device has waited for.
+    waited: Vec<Vec<usize>>,
+    events: u32,
+}
+
+/// The program that follows from the decisions in `layout`.
+pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, LowerError> {
+    let graph = layout.graph;
+    let devices = devices(graph);
+    let mut emitter = Emitter {
+        layout,
+        graph,
+        target,
+        waited: vec![vec![0; devices.len()]; devices.len()],
+        devices,
+        buffers: Table::new(graph, &BufferId(u32::MAX)),
+        defined: vec![0; graph.id_bound()],
+        records: BTreeMap::new(),
+        events: 0,
+    };
+    emitter.buffers()?;
+    for id in &layout.order {
+        emitter.node(*id)?;
+    }
+    emitter.outputs()?;
+    emitter.insert_records();
+    let split = graph.split();
+    let rows = (0..split.map_or(0, crate::types::Split::replicas)).filter_map(|r| split?.rows(r));
+    Ok(Program {
+        name: graph.name().into(),
+        target: target.clone(),
+        inputs: graph.inputs().map(|v| port(&graph.info(v).name, graph.ty(v))).collect(),
+        outputs: graph.outputs().iter().map(|o| port(&o.name, graph.ty(o.value))).collect(),
+        params: graph.params().iter().map(|p| port(&p.name, &p.ty)).collect(),
+        rows: rows.collect(),
+        devices: emitter.devices,
+        events: emitter.events,
+    })
+}
+
+fn port(name: &Arc<str>, ty: &TensorType) -> Port {
+    Port { name: name.clone(), ty: ty.clone() }
+}
+
+/// The devices of the graph, the host first.
+fn devices(graph: &Graph) -> Vec<DeviceProgram> {
+    let mut all: BTreeSet<Device> = graph.ids().map(|id| graph.node(id).place().device).collect();
+    let split = graph.split().map_or(&[][..], crate::types::Split::devices);
+    all.extend(split);
+    all.remove(&Device::HOST);
+    std::iter::once(Device::HOST)
+        .chain(all)
+        .map(|device| {
+            let replicas = (0u32..).zip(split).filter(|(_, d)| **d == device);
+            let replicas = replicas.map(|(r, _)| r).collect();
+            DeviceProgram {
+                device,
+                replicas,
+                buffers: Vec::new(),
+                steps: Vec::new(),
+                regions: Vec::new(),
+            }
+        })
+        .collect()
+}
+
+impl Emitter<'_> {
+    fn device(&self, id: NodeId) -> usize {
+        let device = self.graph.node(id).place().device;
+        self.devices.iter().position(|d| d.device == device).unwrap_or(0)
+    }
+
+    fn add_buffer(&mut self, device: usize, buffer: Buffer) -> Result<BufferId, LowerError> {
+        let buffers = &mut self.devices[device].buffers;
+        let id = u32::try_from(buffers.len()).map_err(|_| LowerError::TooLarge)?;
+        buffers.push(buffer);
+        Ok(BufferId(id))
+    }
+
+    /// A buffer for every value, in the order of the schedule.
+    fn buffers(&mut self) -> Result<(), LowerError> {
+        let values = |id: NodeId| {
+            let results = self.graph.node(id).results().len();
+            (0..u32::try_from(results).unwrap_or(u32::MAX))
+                .map(move |output| Value { node: id, output })
+        };
+        let values: Vec<Value> = self.layout.order.iter().copied().flat_map(values).collect();
+        for value in &values {
+            let info = self.graph.info(*value);
+            let storage = match self.graph.node(value.node).kind() {
+                NodeKind::Input => Storage::Input(self.input_position(value.node)),
+                NodeKind::Param(id) => Storage::Param(id.0),
+                NodeKind::Op(_) => Storage::Arena,
+            };
+            let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage };
+            let id = self.add_buffer(self.device(value.node), buffer)?;
+            self.buffers.set(*value, id);
+        }
+        for value in values {
+            if let Some(link) = self.layout.links.get(value) {
+                let storage =
+                    Storage::Part { of: *self.buffers.get(link.to), offset: link.offset.clone() };
+                let (device, id) = (self.device(value.node), *self.buffers.get(value));
+                self.devices[device].buffers[id.index()].storage = storage;
+            }
+        }
+        Ok(())
+    }
+
+    fn input_position(&self, id: NodeId) -> u32 {
+        (0u32..).zip(self.graph.inputs()).find(|(_, v)| v.node == id).map_or(0, |(i, _)| i)
+    }
+
+    fn push(&mut self, device: usize, label: &str, guard: Guard, action: Action) {
+        self.devices[device].steps.push(Step { label: label.into(), guard, action });
+    }
+
+    fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
+        let node = self.graph.node(id);
+        let (device, guard) = (self.device(id), self.layout.guard(id));
+        match self.layout.role(id) {
+            Role::External => return Ok(()),
+            Role::View => {
+                let operands = self.layout.operands(id);
+                self.defined[id.index()] =
+                    operands.iter().map(|v| self.defined[v.node.index()]).max().unwrap_or(0);
+                return Ok(());
+            }
+            Role::Copy => {
+                let to = *self.buffers.get(Value { node: id, output: 0 });
+                for operand in self.layout.operands(id) {
+                    self.copy(node.label(), guard, operand, (device, to));
+                }
+            }
+            Role::Join => self.join(id)?,
+            Role::First => self.first(id),
+            Role::Launch => {
+                if let Some(op) = node.op() {
+                    self.launch(id, op);
+                }
+            }
+        }
+        self.defined[id.index()] = self.devices[device].steps.len();
+        Ok(())
+    }
+
+    fn launch(&mut self, id: NodeId, op: &Op) {
+        let node = self.graph.node(id);
+        let operands = self.graph.operands(id);
+        let types =
+            operands.iter().map(|v| self.graph.ty(*v)).chain(node.results().iter().map(|r| &r.ty));
+        let class = kernel(op, types, self.target);
+        let results = (0..u32::try_from(node.results().len()).unwrap_or(u32::MAX))
+            .map(|output| *self.buffers.get(Value { node: id, output }))
+            .collect();
+        let operands = operands.iter().map(|v| *self.buffers.get(*v)).collect();
+        let launch = Launch { class, op: op.clone(), operands, results };
+        let (device, guard) = (self.device(id), self.layout.guard(id));
+        self.push(device, node.label(), guard, Action::Launch(Box::new(launch)));
+    }
+
+    /// Copies `value` into a buffer, after the steps that give it.
+    fn copy(&mut self, label: &str, guard: Guard, value: Value, (device, to): (usize, BufferId)) {
+        let source = self.device(value.node);
+        let steps = self.defined[value.node.index()];
+        if source != device && steps > self.waited[device][source] {
+            self.waited[device][source] = steps;
+            let event = *self.records.entry((source, steps)).or_insert(self.events);
+            if event == self.events {
+                self.events += 1;
+            }
+            self.push(device, label, Guard::Always, Action::Wait(event));
+        }
+        let from = *self.buffers.get(value);
+        self.push(device, label, guard, Action::Copy { device: source, from, to });
+    }
+
+    /// Copies the operands of a concatenation that were not written in place.
+    fn join(&mut self, id: NodeId) -> Result<(), LowerError> {
+        let (result, device) = (Value { node: id, output: 0 }, self.device(id));
+        let (base, mut offset) = self.layout.base(result);
+        for operand in self.graph.operands(id) {
+            let bytes = self.graph.ty(operand).bytes();
+            if self.layout.base(operand) != (base, offset.clone()) {
+                let info = self.graph.info(operand);
+                let of = *self.buffers.get(base);
+                let storage = Storage::Part { of, offset: offset.clone() };
+                let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage };
+                let part = self.add_buffer(device, buffer)?;
+                let guard = self.layout.guard(operand.node);
+                self.copy(self.graph.node(id).label(), guard, operand, (device, part));
+            }
+            offset = offset + bytes;
+        }
+        Ok(())
+    }
+
+    /// Copies the operands of a merge of equal values that were not written in place; one copy runs.
+    fn first(&mut self, id: NodeId) {
+        let result = Value { node: id, output: 0 };
+        let place = (self.device(id), *self.buffers.get(result));
+        for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
+            if self.layout.base(operand) != self.layout.base(result) {
+                self.copy(self.graph.node(id).label(), Guard::First(r), operand, place);
+            }
+        }
+    }
+
+    /// Lets the outputs be computed where they are handed out, or copies them there.
+    fn outputs(&mut self) -> Result<(), LowerError> {
+        for (i, output) in (0u32..).zip(self.graph.outputs()) {
+            let (base, offset) = self.layout.base(output.value);
+            let (source, ty) = (self.device(output.value.node), self.graph.ty(output.value));
+            let buffer = &mut self.devices[source].buffers[self.buffers.get(base).index()];
+            if source == 0
+                && buffer.storage == Storage::Arena
+                && offset == Dim::ZERO
+                && buffer.ty.bytes() == ty.bytes()
+            {
+                buffer.storage = Storage::Output(i);
+                continue;
+            }
+            let storage = Storage::Output(i);
+            let to =
+                self.add_buffer(0, Buffer { name: output.name.clone(), ty: ty.clone(), storage })?;
+            self.copy(&output.name, Guard::Always, output.value, (0, to));
+        }
+        Ok(())
+    }
+
+    fn insert_records(&mut self) {
+        for (d, device) in self.devices.iter_mut().enumerate() {
+            let records = self.records.range((d, 0)..=(d, usize::MAX));
+            let mut records = records.map(|((_, before), event)| (*before, *event)).peekable();
+            let steps = std::mem::take(&mut device.steps);
+            for (i, step) in steps.into_iter().map(Some).chain([None]).enumerate() {
+                while let Some((_, event)) = records.next_if(|(before, _)| *before == i) {
+                    let label =
+                        device.steps.last().map_or_else(|| "".into(), |s: &Step| s.label.clone());
+                    device.steps.push(Step {
+                        label,
+                        guard: Guard::Always,
+                        action: Action::Record(event),
+                    });
+                }
+                device.steps.extend(step);
+            }
+        }
+    }
+}
+
+/// The class of kernel that the target has for an operator on values of these types.
+fn kernel<'a>(
+    op: &Op,
+    mut types: impl Iterator<Item = &'a TensorType>,
+    target: &Target,
+) -> KernelClass {
+    let class = op.kernel();
+    let suits =
+        target.has(class) && class != KernelClass::View && types.all(|t| t.dtype == DType::F32);
+    if suits { class } else { KernelClass::Reference }
+}

@@ -1,0 +1,303 @@
+//! Which values share bytes, what each node becomes, and when it runs.
+
+use smallvec::SmallVec;
+
+use super::program::Guard;
+use super::{LowerError, schedule};
+use crate::ir::{Graph, Node, NodeId, NodeKind, Value, Verified};
+use crate::op::{Op, Slice};
+use crate::types::{Dim, KernelClass, TensorType};
+
+/// What a node becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// An input or a parameter: bytes that exist before the run.
+    External,
+    /// Bytes of its first operand, from an offset on.
+    View,
+    /// A copy from another device.
+    Copy,
+    /// A concatenation whose operands lie one after the other in the result.
+    Join,
+    /// The result of the first replica that has rows.
+    First,
+    /// A kernel.
+    Launch,
+}
+
+/// The first byte of a value within another.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) to: Value,
+    pub(super) offset: Dim,
+}
+
+/// A table with an entry for each result of each node.
+pub(super) struct Table<T>(Vec<SmallVec<[T; 1]>>);
+
+impl<T: Clone> Table<T> {
+    pub(super) fn new(graph: &Graph, fill: &T) -> Self {
+        let mut rows = vec![SmallVec::new(); graph.id_bound()];
+        for id in graph.ids() {
+            rows[id.index()] = SmallVec::from_elem(fill.clone(), graph.node(id).results().len());
+        }
+        Self(rows)
+    }
+
+    pub(super) fn get(&self, value: Value) -> &T {
+        &self.0[value.node.index()][value.output as usize]
+    }
+
+    pub(super) fn set(&mut self, value: Value, entry: T) {
+        self.0[value.node.index()][value.output as usize] = entry;
+    }
+}
+
+/// The decisions that lowering takes before it writes steps.
+pub(super) struct Layout<'a> {
+    pub(super) graph: &'a Graph,
+    /// The nodes that are needed, in the order in which they run.
+    pub(super) order: Vec<NodeId>,
+    pub(super) roles: Vec<Role>,
+    pub(super) guards: Vec<Guard>,
+    /// Where a value lies in another one that lies in none.
+    pub(super) links: Table<Option<Link>>,
+}
+
+impl<'a> Layout<'a> {
+    pub(super) fn new(verified: &Verified<'a>) -> Result<Self, LowerError> {
+        let (graph, order) = (verified.graph(), verified.order());
+        let mut roles = vec![Role::External; graph.id_bound()];
+        let mut links = Table::new(graph, &None);
+        for id in order {
+            roles[id.index()] = role(graph, *id, &mut links);
+        }
+        let order = schedule::schedule(graph, order, &roles);
+        let guards = vec![Guard::Always; graph.id_bound()];
+        let mut layout = Self { graph, order, roles, guards, links };
+        layout.set_guards()?;
+        layout.check()?;
+        layout.place_operands();
+        layout.resolve();
+        Ok(layout)
+    }
+
+    pub(super) fn role(&self, id: NodeId) -> Role {
+        self.roles[id.index()]
+    }
+
+    pub(super) fn guard(&self, id: NodeId) -> Guard {
+        self.guards[id.index()]
+    }
+
+    /// The value in which `value` lies and the first byte of it there.
+    pub(super) fn base(&self, value: Value) -> (Value, Dim) {
+        match self.links.get(value) {
+            Some(link) => (link.to, link.offset.clone()),
+            None => (value, Dim::ZERO),
+        }
+    }
+
+    /// The nodes of a replica run while it has rows; what a merge of equal values takes from replica 0 runs when
+    /// the batch is empty, too.
+    fn set_guards(&mut self) -> Result<(), LowerError> {
+        for id in &self.order {
+            if let Some(r) = self.graph.node(*id).place().replica {
+                self.guards[id.index()] = Guard::Rows(r);
+            }
+        }
+        let mut stack = Vec::new();
+        for id in &self.order {
+            if self.role(*id) == Role::First {
+                let replicas = self.graph.split().map_or(0, crate::types::Split::replicas);
+                let operands = self.graph.operands(*id);
+                let in_order =
+                    (0u32..).zip(&operands).all(|(r, v)| self.guard(v.node) == Guard::Rows(r));
+                if !in_order || operands.len() != replicas {
+                    return Err(LowerError::First(self.graph.node(*id).label().to_owned()));
+                }
+                stack.extend(operands.first().map(|v| v.node));
+            }
+        }
+        while let Some(id) = stack.pop() {
+            if self.guard(id) == Guard::Rows(0) {
+                self.guards[id.index()] = Guard::First(0);
+                stack.extend(self.operands(id).iter().map(|v| v.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// The operands whose elements a node needs at run time.
+    pub(super) fn operands(&self, id: NodeId) -> SmallVec<[Value; 4]> {
+        operands(self.graph, &self.roles, id)
+    }
+
+    /// Every operand is on the node's device (unless it is copied) and present when the node runs.
+    fn check(&self) -> Result<(), LowerError> {
+        for id in &self.order {
+            let node = self.graph.node(*id);
+            let merges = matches!(self.role(*id), Role::Join | Role::First)
+                || matches!(node.op(), Some(Op::Concat(_)));
+            for operand in self.operands(*id) {
+                let source = self.graph.node(operand.node);
+                let label = || node.label().to_owned();
+                let operand_name = || self.graph.info(operand).name.to_string();
+                if self.role(*id) != Role::Copy && source.place().device != node.place().device {
+                    let (device, operand) = (node.place().device, operand_name());
+                    return Err(LowerError::Device { label: label(), device, operand });
+                }
+                if !merges && !self.guard(*id).implies(self.guard(operand.node)) {
+                    return Err(LowerError::Absent { label: label(), operand: operand_name() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the operands of merges be written where the merged result has them, where nothing hinders it.
+    fn place_operands(&mut self) {
+        for id in self.order.clone() {
+            let result = Value { node: id, output: 0 };
+            match self.role(id) {
+                Role::Join => {
+                    let mut offset = Dim::ZERO;
+                    for operand in self.graph.operands(id) {
+                        if let Some(root) = self.placeable(operand) {
+                            self.links.set(root, Some(Link { to: result, offset: offset.clone() }));
+                        }
+                        offset = offset + self.graph.ty(operand).bytes();
+                    }
+                }
+                Role::First => {
+                    for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
+                        let copy = self.role(operand.node) == Role::Copy;
+                        if self.placeable(operand) == Some(operand)
+                            && (copy || (r == 0 && self.role(operand.node) == Role::Launch))
+                            && self.is_single_use(operand)
+                        {
+                            self.guards[operand.node.index()] = Guard::First(r);
+                            self.links.set(operand, Some(Link { to: result, offset: Dim::ZERO }));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_single_use(&self, value: Value) -> bool {
+        let users = self.graph.users(value.node);
+        users.iter().filter(|(_, _, output)| *output == value.output).count() == 1
+            && self.graph.outputs().iter().all(|o| o.value != value)
+    }
+
+    /// The value that holds all bytes of `value` and no others, if it can still be given any place.
+    fn placeable(&self, value: Value) -> Option<Value> {
+        let mut root = value;
+        while self.role(root.node) == Role::View {
+            let link = self.links.get(root).as_ref()?;
+            if link.offset != Dim::ZERO {
+                return None;
+            }
+            root = link.to;
+        }
+        let free = self.role(root.node) != Role::External && self.links.get(root).is_none();
+        (free && self.graph.ty(root).bytes() == self.graph.ty(value).bytes()).then_some(root)
+    }
+
+    /// Makes every link lead to a value that lies in none: results of merges lead forward, views back.
+    fn resolve(&mut self) {
+        let step = |id: NodeId, links: &mut Table<Option<Link>>| {
+            let results = u32::try_from(self.graph.node(id).results().len()).unwrap_or(u32::MAX);
+            for output in 0..results {
+                let value = Value { node: id, output };
+                let Some(link) = links.get(value).clone() else { continue };
+                if let Some(next) = links.get(link.to).clone() {
+                    let offset = link.offset + next.offset;
+                    links.set(value, Some(Link { to: next.to, offset }));
+                }
+            }
+        };
+        for id in self.order.iter().rev().filter(|id| self.roles[id.index()] != Role::View) {
+            step(*id, &mut self.links);
+        }
+        for id in self.order.iter().filter(|id| self.roles[id.index()] == Role::View) {
+            step(*id, &mut self.links);
+        }
+    }
+}
+
+/// The operands whose elements the node needs at run time: of a view the first alone.
+pub(super) fn operands(graph: &Graph, roles: &[Role], id: NodeId) -> SmallVec<[Value; 4]> {
+    let mut operands = graph.operands(id);
+    if roles[id.index()] == Role::View {
+        operands.truncate(1);
+    }
+    operands
+}
+
+fn role(graph: &Graph, id: NodeId, links: &mut Table<Option<Link>>) -> Role {
+    let node = graph.node(id);
+    let NodeKind::Op(op) = node.kind() else { return Role::External };
+    let operands = graph.operands(id);
+    let Some(first) = operands.first().copied() else { return Role::Launch };
+    let device = |v: Value| graph.node(v.node).place().device;
+    if matches!(op, Op::CopyOp(_)) && device(first) != node.place().device {
+        return Role::Copy;
+    }
+    if let Some(offset) = view_offset(graph, node, op, first) {
+        links.set(Value { node: id, output: 0 }, Some(Link { to: first, offset }));
+        return Role::View;
+    }
+    match op {
+        Op::Concat(concat) if is_outermost(graph.ty(first), concat.axis) => Role::Join,
+        Op::First(_) => Role::First,
+        _ => Role::Launch,
+    }
+}
+
+/// Where the only result of the node begins in its first operand, if its bytes lie there one after the other.
+fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Dim> {
+    let [result] = node.results() else { return None };
+    let ty = graph.ty(operand);
+    match op {
+        Op::Slice(slice) => slice_offset(slice, ty),
+        Op::First(_) if graph.node(operand.node).place().replica.is_none() => Some(Dim::ZERO),
+        Op::CopyOp(_) => Some(Dim::ZERO),
+        _ if op.kernel() == KernelClass::View => {
+            (result.ty.bytes() == ty.bytes() && result.ty.dtype == ty.dtype).then_some(Dim::ZERO)
+        }
+        _ => None,
+    }
+}
+
+/// The first byte of a slice that takes one run of its operand.
+fn slice_offset(slice: &Slice, ty: &TensorType) -> Option<Dim> {
+    let mut offset = Dim::ZERO;
+    let bounds = slice.starts.iter().zip(&slice.ends).zip(&slice.steps);
+    for (axis, ((start, end), step)) in slice.axes.iter().zip(bounds) {
+        let size = ty.shape.get(*axis)?;
+        if *start == Dim::ZERO && end == size && *step == 1 {
+            continue;
+        }
+        let outermost = ty.shape.get(..*axis)?.iter().all(|d| *d == Dim::ONE);
+        if !outermost || *step != 1 {
+            return None;
+        }
+        let row = ty.shape[axis + 1..].iter().fold(Dim::ONE, |p, d| p * d.clone());
+        let width = i64::try_from(ty.dtype.bytes()).unwrap_or(8);
+        offset = start.clone() * row * width;
+    }
+    Some(offset)
+}
+
+/// True if all axes before `axis` (negative from the end) have size 1.
+fn is_outermost(ty: &TensorType, axis: i64) -> bool {
+    let rank = i64::try_from(ty.rank()).unwrap_or(i64::MAX);
+    let axis = if axis < 0 { axis + rank } else { axis };
+    usize::try_from(axis)
+        .ok()
+        .and_then(|axis| ty.shape.get(..axis))
+        .is_some_and(|before| before.iter().all(|d| *d == Dim::ONE))
+}

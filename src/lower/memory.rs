@@ -1,0 +1,230 @@
+//! How long buffers live, and where they lie at one batch size.
+
+use smallvec::SmallVec;
+
+use super::plan::{Item, live, plan};
+use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
+use crate::types::{MAX_SIZE, TensorType};
+
+/// A place in a device's arena, taken from one step to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The buffer whose place it is; others may lie in it or follow it there.
+    pub buffer: BufferId,
+    /// The first step that touches it.
+    pub first: usize,
+    /// The last step that touches it.
+    pub last: usize,
+}
+
+/// A program at one batch size: which steps run and where every buffer lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The batch size.
+    pub n: i64,
+    /// The rows of each replica.
+    pub rows: Vec<i64>,
+    /// The devices, in the program's order.
+    pub devices: Vec<BoundDevice>,
+}
+
+/// The memory of one device at one batch size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundDevice {
+    /// Where each buffer lies.
+    pub locations: Vec<Location>,
+    /// Whether each step runs.
+    pub active: Vec<bool>,
+    /// Bytes of the arena.
+    pub planned: usize,
+    /// The most bytes that are live at one step; no arena can be smaller.
+    pub live: usize,
+}
+
+/// Where a buffer lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// What it lies in.
+    pub space: Space,
+    /// The first byte there.
+    pub offset: usize,
+    /// The number of bytes.
+    pub bytes: usize,
+    /// The sizes of its axes.
+    pub dims: SmallVec<[usize; 4]>,
+}
+
+/// A piece of memory that a device works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// The caller's tensor for an input.
+    Input(u32),
+    /// The device's copy of a parameter.
+    Param(u32),
+    /// The tensor handed out as an output.
+    Output(u32),
+    /// The device's arena.
+    Arena,
+}
+
+/// Why a program has no memory plan at a batch size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// A batch size below 0.
+    #[error("a batch cannot have {0} rows")]
+    Negative(i64),
+    /// A buffer, or all of them together, takes more bytes than can be counted.
+    #[error("at a batch of {n} rows `{name}` ({ty}) is too large")]
+    TooLarge {
+        /// The batch size.
+        n: i64,
+        /// The buffer's name.
+        name: String,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// The regions of a device together take more bytes than can be counted.
+    #[error("at a batch of {0} rows the values take more memory than can be counted")]
+    ArenaTooLarge(i64),
+}
+
+/// The regions of a device's arena, in the order of their buffers.
+pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
+    let device = &devices[d];
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; device.buffers.len()];
+    let mut touch = |buffer: BufferId, step: usize| {
+        if let Some(region) = device.region(buffer) {
+            let span = spans[region.index()].get_or_insert((step, step));
+            *span = (span.0.min(step), span.1.max(step));
+        }
+    };
+    for (i, step) in device.steps.iter().enumerate() {
+        match &step.action {
+            Action::Launch(launch) => {
+                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b, i));
+            }
+            Action::Copy { device, from, to } => {
+                touch(*to, i);
+                if *device == d {
+                    touch(*from, i);
+                }
+            }
+            Action::Wait(_) | Action::Record(_) => {}
+        }
+    }
+    // What another device reads must stay until that device has read it; no step here knows when.
+    for other in devices.iter().enumerate().filter(|(other, _)| *other != d).map(|(_, o)| o) {
+        for step in &other.steps {
+            if let Action::Copy { device: source, from, .. } = &step.action
+                && *source == d
+            {
+                touch(*from, device.steps.len());
+            }
+        }
+    }
+    let region = |(i, span): (usize, &Option<(usize, usize)>)| {
+        let (first, last) = (*span)?;
+        Some(Region { buffer: BufferId(u32::try_from(i).ok()?), first, last })
+    };
+    spans.iter().enumerate().filter_map(region).collect()
+}
+
+impl Program {
+    /// The program at a batch of `n` rows.
+    pub fn bind(&self, n: i64) -> Result<Bound, BindError> {
+        if n < 0 {
+            return Err(BindError::Negative(n));
+        }
+        let rows: Vec<i64> = self.rows.iter().map(|d| d.eval(n)).collect();
+        let devices = self
+            .devices
+            .iter()
+            .map(|device| self.bind_device(device, n, &rows))
+            .collect::<Result<_, _>>()?;
+        Ok(Bound { n, rows, devices })
+    }
+
+    fn bind_device(
+        &self,
+        device: &DeviceProgram,
+        n: i64,
+        rows: &[i64],
+    ) -> Result<BoundDevice, BindError> {
+        let active: Vec<bool> = device.steps.iter().map(|s| s.guard.holds(rows)).collect();
+        let mut locations = Vec::with_capacity(device.buffers.len());
+        for buffer in &device.buffers {
+            let too_large =
+                || BindError::TooLarge { n, name: buffer.name.to_string(), ty: buffer.ty.clone() };
+            let dims = buffer.ty.shape.at(n);
+            let bytes = dims.iter().try_fold(buffer.ty.dtype.bytes(), |p, d| p.checked_mul(*d));
+            let limit = usize::try_from(MAX_SIZE).unwrap_or(usize::MAX);
+            let bytes = bytes.filter(|b| *b <= limit).ok_or_else(too_large)?;
+            let space = match buffer.storage {
+                Storage::Input(i) => Space::Input(i),
+                Storage::Output(i) => Space::Output(i),
+                Storage::Param(i) => Space::Param(i),
+                Storage::Arena | Storage::Part { .. } | Storage::Reuse { .. } => Space::Arena,
+            };
+            locations.push(Location { space, offset: 0, bytes, dims });
+        }
+        let items = items(device, &active, &locations, self.target.alignment as usize);
+        let total = items.iter().try_fold(0usize, |sum, i| sum.checked_add(i.size));
+        total.filter(|t| isize::try_from(*t).is_ok()).ok_or(BindError::ArenaTooLarge(n))?;
+        let (offsets, planned) = plan(&items);
+        for (region, offset) in device.regions.iter().zip(&offsets) {
+            locations[region.buffer.index()].offset = *offset;
+        }
+        place_dependents(device, n, &mut locations);
+        Ok(BoundDevice { locations, active, planned, live: live(&items) })
+    }
+}
+
+/// The regions with the bytes that they take; those that no step touches take none.
+fn items(
+    device: &DeviceProgram,
+    active: &[bool],
+    locations: &[Location],
+    alignment: usize,
+) -> Vec<Item> {
+    let mut sizes = vec![0usize; device.buffers.len()];
+    let mut touch = |buffer: BufferId| {
+        let root = device.root(buffer);
+        if let Some(region) = device.region(root) {
+            let size = &mut sizes[region.index()];
+            *size = (*size).max(locations[root.index()].bytes);
+        }
+    };
+    let steps = device.steps.iter().zip(active).filter(|(_, active)| **active);
+    for (step, _) in steps {
+        match &step.action {
+            Action::Launch(launch) => {
+                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b));
+            }
+            Action::Copy { to, .. } => touch(*to),
+            Action::Wait(_) | Action::Record(_) => {}
+        }
+    }
+    let item = |r: &Region| {
+        let size = sizes[r.buffer.index()].next_multiple_of(alignment);
+        Item { size, first: r.first, last: r.last }
+    };
+    device.regions.iter().map(item).collect()
+}
+
+/// Places the buffers that lie in others or follow them.
+fn place_dependents(device: &DeviceProgram, n: i64, locations: &mut [Location]) {
+    for (i, buffer) in device.buffers.iter().enumerate() {
+        if let Storage::Reuse { of } = buffer.storage {
+            locations[i].offset = locations[of.index()].offset;
+        }
+    }
+    for (i, buffer) in device.buffers.iter().enumerate() {
+        if let Storage::Part { of, offset } = &buffer.storage {
+            let Location { space, offset: start, .. } = locations[of.index()];
+            let inside = usize::try_from(offset.eval(n)).unwrap_or(0);
+            locations[i].space = space;
+            locations[i].offset = start.saturating_add(inside);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! From a graph to the [`Program`] that a backend runs: which bytes values share, in which order each device
+//! works, what it waits for, and where its buffers lie.
+
+mod emit;
+mod layout;
+mod memory;
+mod plan;
+mod print;
+mod program;
+mod schedule;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
+pub use program::{
+    Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
+};
+
+use crate::ir::Verified;
+use crate::types::{Device, Target};
+
+/// Why a graph has no program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LowerError {
+    /// A node's operand is on another device and the node is no `copy`.
+    #[error("`{label}` runs on {device}, its operand `{operand}` is on another device")]
+    Device {
+        /// The node.
+        label: String,
+        /// The device on which it runs.
+        device: Device,
+        /// The operand's name.
+        operand: String,
+    },
+    /// A node runs while an operand's replica may have no rows.
+    #[error("`{label}` takes `{operand}`, which is absent while its replica has no rows")]
+    Absent {
+        /// The node.
+        label: String,
+        /// The operand's name.
+        operand: String,
+    },
+    /// A `first` does not take one value of each replica.
+    #[error("`{0}` (first) must take one value of each replica, in their order")]
+    First(String),
+    /// More values than can be numbered.
+    #[error("the graph has too many values")]
+    TooLarge,
+}
+
+/// The program of a graph on a target.
+pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerError> {
+    let layout = layout::Layout::new(graph)?;
+    let mut program = emit::emit(&layout, target)?;
+    for d in 0..program.devices.len() {
+        program.devices[d].regions = memory::regions(&program.devices, d);
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests;

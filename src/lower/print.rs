@@ -1,0 +1,96 @@
+use std::fmt;
+
+use super::program::{Action, Buffer, DeviceProgram, Guard, Program, Step, Storage};
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "program {} for {}", self.name, self.target.name)?;
+        for (i, rows) in self.rows.iter().enumerate() {
+            writeln!(f, "replica {i}: {rows} rows")?;
+        }
+        for (i, port) in self.outputs.iter().enumerate() {
+            writeln!(f, "output {i} {}: {}", port.name, port.ty)?;
+        }
+        for device in &self.devices {
+            writeln!(f)?;
+            self.print_device(f, device)?;
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    fn print_device(&self, f: &mut fmt::Formatter<'_>, device: &DeviceProgram) -> fmt::Result {
+        write!(f, "{}", device.device)?;
+        for r in &device.replicas {
+            write!(f, " replica {r}")?;
+        }
+        writeln!(f)?;
+        for (i, buffer) in device.buffers.iter().enumerate() {
+            writeln!(f, "  %{i} {buffer}")?;
+        }
+        for step in &device.steps {
+            f.write_str("  ")?;
+            self.print_step(f, step)?;
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    fn print_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
+        if step.guard != Guard::Always {
+            write!(f, "if {}: ", step.guard)?;
+        }
+        match &step.action {
+            Action::Wait(event) => write!(f, "wait e{event}"),
+            Action::Record(event) => write!(f, "record e{event}"),
+            Action::Copy { device, from, to } => {
+                let source = self.devices.get(*device).map(|d| d.device);
+                write!(f, "copy %{} = ", to.0)?;
+                if let Some(source) = source {
+                    write!(f, "{source} ")?;
+                }
+                write!(f, "%{}", from.0)
+            }
+            Action::Launch(launch) => {
+                write!(f, "{}", launch.class)?;
+                for (i, result) in launch.results.iter().enumerate() {
+                    write!(f, "{}%{}", if i == 0 { " " } else { ", " }, result.0)?;
+                }
+                write!(f, " = {}(", launch.op.name())?;
+                for (i, operand) in launch.operands.iter().enumerate() {
+                    write!(f, "{}%{}", if i == 0 { "" } else { ", " }, operand.0)?;
+                }
+                f.write_str(")")
+            }
+        }?;
+        match &step.action {
+            Action::Launch(_) | Action::Copy { .. } => write!(f, " `{}`", step.label),
+            Action::Wait(_) | Action::Record(_) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.ty)?;
+        match &self.storage {
+            Storage::Input(i) => write!(f, " input {i}"),
+            Storage::Output(i) => write!(f, " output {i}"),
+            Storage::Param(i) => write!(f, " param {i}"),
+            Storage::Arena => Ok(()),
+            Storage::Part { of, offset } => write!(f, " in %{} at {offset}", of.0),
+            Storage::Reuse { of } => write!(f, " over %{}", of.0),
+        }
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Always => f.write_str("always"),
+            Self::Rows(r) => write!(f, "rows({r})"),
+            Self::First(r) => write!(f, "first({r})"),
+        }
+    }
+}

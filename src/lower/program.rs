@@ -1,0 +1,214 @@
+use std::sync::Arc;
+
+use super::memory::Region;
+use crate::op::Op;
+use crate::types::{Device, Dim, KernelClass, Target, TensorType};
+
+/// What a graph runs as: for each device its buffers and the steps it takes, in order.
+///
+/// Plain data. Sizes are functions of the batch size `N`; [`Program::bind`] places the buffers for one `N`.
+/// Devices run their steps side by side; events order a copy after the steps that give what it reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// The graph's name.
+    pub name: Arc<str>,
+    /// What it was lowered for.
+    pub target: Target,
+    /// The tensors that each run is given, in order.
+    pub inputs: Vec<Port>,
+    /// The tensors that each run hands out, in order.
+    pub outputs: Vec<Port>,
+    /// The parameters, in the order of the graph's.
+    pub params: Vec<Port>,
+    /// The rows of each replica; empty where the graph has none.
+    pub rows: Vec<Dim>,
+    /// The devices; the first is the host.
+    pub devices: Vec<DeviceProgram>,
+    /// The number of events.
+    pub events: u32,
+}
+
+/// A named tensor that comes from outside or goes there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its type.
+    pub ty: TensorType,
+}
+
+/// What one device holds and does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceProgram {
+    /// The device.
+    pub device: Device,
+    /// The replicas that run on it.
+    pub replicas: Vec<u32>,
+    /// Its buffers; a [`BufferId`] is a position.
+    pub buffers: Vec<Buffer>,
+    /// What it does, in order.
+    pub steps: Vec<Step>,
+    /// The places in its arena, in the order of their buffers, and the steps during which they are taken.
+    pub regions: Vec<Region>,
+}
+
+/// A buffer of a device, by its position in the device's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+impl BufferId {
+    /// Its position.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A row-major tensor in the memory of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// The name of the value that it holds.
+    pub name: Arc<str>,
+    /// Its type; the sizes are functions of the batch size.
+    pub ty: TensorType,
+    /// Where its bytes are.
+    pub storage: Storage,
+}
+
+/// Where the bytes of a buffer are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// In the caller's tensor for this input, read only.
+    Input(u32),
+    /// In the tensor handed out as this output.
+    Output(u32),
+    /// In the device's copy of this parameter, read only.
+    Param(u32),
+    /// In the device's arena, at a place of its own.
+    Arena,
+    /// In another buffer: the same bytes (a view) or some of them (rows of a concatenation).
+    Part {
+        /// The buffer, which is not itself a part.
+        of: BufferId,
+        /// The first byte.
+        offset: Dim,
+    },
+    /// In the place of an arena buffer whose contents are no longer needed and that has the same size.
+    Reuse {
+        /// The buffer, whose storage is [`Storage::Arena`].
+        of: BufferId,
+    },
+}
+
+/// One thing that a device does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The name of the node that it comes from.
+    pub label: Arc<str>,
+    /// When it is done; otherwise it is skipped.
+    pub guard: Guard,
+    /// What is done.
+    pub action: Action,
+}
+
+/// A condition on the rows of the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Guard {
+    /// In every run.
+    Always,
+    /// While the replica has rows.
+    Rows(u32),
+    /// While the replica has rows and no replica before it has any; replica 0 also when the batch is empty.
+    First(u32),
+}
+
+impl Guard {
+    /// Whether the condition holds, given the rows of each replica.
+    pub fn holds(self, rows: &[i64]) -> bool {
+        let has = |r: u32| rows.get(r as usize).is_some_and(|n| *n > 0);
+        let none = || rows.iter().all(|n| *n <= 0);
+        match self {
+            Self::Always => true,
+            Self::Rows(r) => has(r),
+            Self::First(0) => has(0) || none(),
+            Self::First(r) => has(r) && !(0..r).any(has),
+        }
+    }
+
+    /// True if the other condition holds whenever this one does.
+    pub fn implies(self, other: Self) -> bool {
+        self == other
+            || match (self, other) {
+                (_, Self::Always) | (Self::Rows(0), Self::First(0)) => true,
+                (Self::First(a), Self::Rows(b)) => a == b && a > 0,
+                _ => false,
+            }
+    }
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Runs a kernel.
+    Launch(Box<Launch>),
+    /// Copies a buffer, of another device or of this one, into a buffer of this device with as many bytes.
+    Copy {
+        /// The position of the device that holds the source.
+        device: usize,
+        /// The source.
+        from: BufferId,
+        /// The destination.
+        to: BufferId,
+    },
+    /// Waits until an event was recorded.
+    Wait(u32),
+    /// Records an event: every step before it is done.
+    Record(u32),
+}
+
+/// One kernel and what it works on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The class of the kernel; [`KernelClass::Reference`] evaluates the operator itself.
+    pub class: KernelClass,
+    /// The operator.
+    pub op: Op,
+    /// The buffers it reads.
+    pub operands: Vec<BufferId>,
+    /// The buffers it writes, one for each result of the operator.
+    pub results: Vec<BufferId>,
+}
+
+impl DeviceProgram {
+    /// The buffer with this id.
+    ///
+    /// # Panics
+    /// If the id is of another device.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.index()]
+    }
+
+    /// The buffer that is not part of another in which the bytes of `id` lie.
+    pub fn root(&self, id: BufferId) -> BufferId {
+        match self.buffer(id).storage {
+            Storage::Part { of, .. } => of,
+            _ => id,
+        }
+    }
+
+    /// The arena buffer at whose place the bytes of `id` lie, if they are in the arena.
+    pub fn region(&self, id: BufferId) -> Option<BufferId> {
+        let root = self.root(id);
+        match self.buffer(root).storage {
+            Storage::Arena => Some(root),
+            Storage::Reuse { of } => Some(of),
+            _ => None,
+        }
+    }
+}
+
+impl Program {
+    /// The number of steps of all devices.
+    pub fn steps(&self) -> u64 {
+        self.devices.iter().map(|d| d.steps.len() as u64).sum()
+    }
+}
