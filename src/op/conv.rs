@@ -148,12 +148,13 @@ fn convolve<T: Wide>(
     let sample = x.dims()[1] * plane;
     let (x, w) = (x.as_slice::<T>(), w.as_slice::<T>());
     let out = size(|a| a.output);
+    let windows = merged(windows);
     for (i, y) in y.as_mut_slice::<T>().chunks_exact_mut(out).enumerate() {
         let channel = i % channels;
         let first = i / channels * sample + channel / per_group * each * plane;
         let kernels = w[channel * each * taps..][..each * taps].chunks_exact(taps);
         for (x, w) in x[first..].chunks_exact(plane).zip(kernels) {
-            accumulate(windows, y, x, w);
+            accumulate(&windows, y, x, w);
         }
         if let Some(bias) = bias {
             let bias = bias.as_slice::<T>()[channel];
@@ -162,6 +163,22 @@ fn convolve<T: Wide>(
             }
         }
     }
+}
+
+/// The axes, with neighbours of which every window is one element taken as one axis.
+fn merged(windows: &[WindowAxis]) -> Windows {
+    let plain = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.after == 0;
+    let mut all = Windows::new();
+    for axis in windows {
+        match all.last_mut() {
+            Some(last) if plain(last) && plain(axis) => {
+                last.input *= axis.input;
+                last.output *= axis.output;
+            }
+            _ => all.push(*axis),
+        }
+    }
+    all
 }
 
 /// Adds to each window in `y` the products of its taps, in row-major order of the taps.
@@ -286,6 +303,17 @@ mod tests {
             let y = &testing::eval(&Op::from(case.op.clone()), &operands)[0];
             assert_close(y, &naive(&case.op, &operands, y.dims()), tolerance(dtype));
         }
+    }
+
+    #[test]
+    fn a_kernel_of_one_tap_mixes_channels() {
+        let mut rng = rng(5);
+        let x = random(&mut rng, DType::F32, &[2, 4, 3, 5]);
+        let w = random(&mut rng, DType::F32, &[6, 2, 1, 1]);
+        let ones = || vec![1, 1];
+        let op = Conv { strides: ones(), dilations: ones(), pads: vec![0; 4], groups: 2 };
+        let y = &testing::eval(&op.clone().into(), &[&x, &w])[0];
+        assert_close(y, &naive(&op, &[&x, &w], y.dims()), 1e-5);
     }
 
     #[test]
