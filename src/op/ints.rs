@@ -90,6 +90,25 @@ pub fn equal(a: &Dim, b: &Dim) -> Option<bool> {
     }
 }
 
+/// For each element of a small result, the positions of those that meet there of operands broadcast to `shape`.
+pub fn meetings<const K: usize>(
+    shape: &Shape,
+    operands: [&Operand<'_>; K],
+) -> Option<Vec<[usize; K]>> {
+    let out = shape.as_const()?;
+    let mut own: [SmallVec<[usize; 4]>; K] = std::array::from_fn(|_| SmallVec::new());
+    for (dims, x) in own.iter_mut().zip(operands) {
+        *dims = x.ty.shape.as_const()?;
+    }
+    let plan = Broadcast::new(&out, own.each_ref().map(SmallVec::as_slice));
+    if plan.len() > MAX_INTS {
+        return None;
+    }
+    let mut positions = Vec::with_capacity(plan.len());
+    plan.elements(|_, at| positions.push(at));
+    Some(positions)
+}
+
 /// The known elements of the function `f` of two operands that are broadcast to `shape`.
 pub fn zip(
     shape: &Shape,
@@ -98,18 +117,6 @@ pub fn zip(
     f: impl Fn(&Dim, &Dim) -> Option<Dim>,
 ) -> Option<Known> {
     let (left, right) = (of(a)?, of(b)?);
-    let (dims, own) = (shape.as_const()?, [a.ty.shape.as_const()?, b.ty.shape.as_const()?]);
-    let plan = Broadcast::new(&dims, [&own[0], &own[1]]);
-    if plan.len() > MAX_INTS {
-        return None;
-    }
-    let mut known = Some(Known::new());
-    plan.elements(|_, [i, j]| {
-        let value = left.get(i).zip(right.get(j)).and_then(|(x, y)| f(x, y));
-        match (&mut known, value) {
-            (Some(known), Some(value)) => known.push(value),
-            _ => known = None,
-        }
-    });
-    known
+    let positions = meetings(shape, [a, b])?;
+    positions.into_iter().map(|[i, j]| f(left.get(i)?, right.get(j)?)).collect()
 }

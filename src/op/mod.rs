@@ -44,6 +44,8 @@ ops! {
     compare::Compare,
     logic::Logic,
     classify::Classify,
+    where_::Where,
+    cast::Cast,
     concat::Concat,
     slice::Slice,
     reshape::Reshape,

@@ -1,0 +1,242 @@
+//! Elements in another type.
+
+use super::declare::op;
+use super::element::{Float, Int, for_dtype};
+use super::infer::{one, result_with_ints};
+use super::real::Real;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Its operand in the element type `to`.
+    ///
+    /// A number becomes the nearest float, the even one of two. A float becomes the integer next to it on the
+    /// side of 0, or where that is beyond the type its largest or smallest element; a NaN becomes 0. Integers
+    /// wrap. Everything but 0 becomes true, also a NaN; true becomes 1.
+    pub struct Cast = "cast" {
+        /// The element type of the result.
+        pub to: DType,
+    }
+}
+
+impl Cast {
+    /// A known element in the type `to`. Formulas in `N` stay where the type holds sizes.
+    fn known(&self, x: &Dim) -> Option<Dim> {
+        if self.to == DType::Bool {
+            return ints::equal(x, &Dim::ZERO).map(|zero| ints::truth(!zero));
+        }
+        match x.as_const() {
+            Some(c) => for_dtype!(
+                self.to,
+                float _F => None,
+                int I => ints::constant(self.to, I::wrap(c.into()).wide()),
+                bool => None,
+            ),
+            None => ints::element(self.to, x.clone()),
+        }
+    }
+}
+
+impl OpDef for Cast {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let ty = TensorType { dtype: self.to, shape: x.ty.shape.clone() };
+        result_with_ints(ty, ints::map(&x, |d| self.known(d)))
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        rules::elementwise(operands, operands.first().map_or(0, |x| x.ty.rank()))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        if x.dtype() == self.to {
+            return Ok(vec![(*x).clone()]);
+        }
+        let mut y = Tensor::zeros(self.to, x.dims())?;
+        let (floats, mut from) = (x.dtype().is_float(), 0);
+        let (mut reals, mut wides) = ([0.0; CHUNK], [0; CHUNK]);
+        while from < x.len() {
+            let len = CHUNK.min(x.len() - from);
+            if floats {
+                read_floats(x, from, &mut reals[..len]);
+                write_floats(&mut y, from, &reals[..len]);
+            } else {
+                read_ints(x, from, &mut wides[..len]);
+                write_ints(&mut y, from, &wides[..len]);
+            }
+            from += len;
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Elementwise
+    }
+
+    fn gradient(&self) -> Gradient {
+        if self.to.is_float() {
+            Gradient::Defined
+        } else {
+            Gradient::None("its result is no float")
+        }
+    }
+}
+
+/// Elements on their way from one type to another: as `f64` from a float, as `i128` from an integer or `bool`.
+const CHUNK: usize = 256;
+
+fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {
+    for_dtype!(
+        x.dtype(),
+        float F => for (to, x) in to.iter_mut().zip(&x.as_slice::<F>()[from..]) {
+            *to = x.real().to_f64();
+        },
+        int _I => {},
+        bool => {},
+    );
+}
+
+fn write_floats(y: &mut Tensor, to: usize, from: &[f64]) {
+    for_dtype!(
+        y.dtype(),
+        float F => for (y, x) in y.as_mut_slice::<F>()[to..].iter_mut().zip(from) {
+            *y = F::of_f64(*x);
+        },
+        int I => for (y, x) in y.as_mut_slice::<I>()[to..].iter_mut().zip(from) {
+            *y = I::truncate(*x);
+        },
+        bool => for (y, x) in y.as_mut_slice::<u8>()[to..].iter_mut().zip(from) {
+            *y = (*x != 0.0).into();
+        },
+    );
+}
+
+fn read_ints(x: &Tensor, from: usize, to: &mut [i128]) {
+    for_dtype!(
+        x.dtype(),
+        float _F => {},
+        int I => for (to, x) in to.iter_mut().zip(&x.as_slice::<I>()[from..]) {
+            *to = x.wide();
+        },
+        bool => for (to, x) in to.iter_mut().zip(&x.as_slice::<u8>()[from..]) {
+            *to = (*x != 0).into();
+        },
+    );
+}
+
+fn write_ints(y: &mut Tensor, to: usize, from: &[i128]) {
+    for_dtype!(
+        y.dtype(),
+        float F => for (y, x) in y.as_mut_slice::<F>()[to..].iter_mut().zip(from) {
+            *y = F::of_int(*x);
+        },
+        int I => for (y, x) in y.as_mut_slice::<I>()[to..].iter_mut().zip(from) {
+            *y = I::wrap(*x);
+        },
+        bool => for (y, x) in y.as_mut_slice::<u8>()[to..].iter_mut().zip(from) {
+            *y = (*x != 0).into();
+        },
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::super::testing::{self, check_split, random, rng, tensor};
+    use super::super::{OpDef, Operand};
+    use super::Cast;
+    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+
+    fn cast(x: &Tensor, to: DType) -> Tensor {
+        testing::eval(&Cast { to }.into(), &[x]).remove(0)
+    }
+
+    #[test]
+    fn small_numbers_stay_in_every_pair_of_types() {
+        let values: Vec<f64> = (0..600).map(|i| f64::from(i % 5)).collect();
+        for from in DType::ALL {
+            let x = if from == DType::Bool {
+                tensor(from, &[600], &values.iter().map(|x| x.min(1.0)).collect::<Vec<_>>())
+            } else {
+                tensor(from, &[600], &values)
+            };
+            for to in DType::ALL {
+                let expected = if to == DType::Bool {
+                    x.to_f64().iter().map(|x| x.min(1.0)).collect()
+                } else {
+                    x.to_f64()
+                };
+                assert_eq!(cast(&x, to), tensor(to, &[600], &expected), "{from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn floats_saturate_and_integers_wrap() {
+        let x = Tensor::new(&[6], &[-1.9f32, 1.9, 1e20, -1e20, f32::NAN, 300.5]).unwrap();
+        assert_eq!(cast(&x, DType::I32).as_slice::<i32>(), [-1, 1, i32::MAX, i32::MIN, 0, 300]);
+        assert_eq!(cast(&x, DType::U8).as_slice::<u8>(), [0, 1, 255, 0, 0, 255]);
+        assert_eq!(cast(&x, DType::Bool).as_slice::<u8>(), [1, 1, 1, 1, 1, 1]);
+        assert_eq!(cast(&x, DType::F16).as_slice::<f16>()[2], f16::INFINITY);
+        let zero = Tensor::new(&[2], &[-0.0f64, 0.3]).unwrap();
+        assert_eq!(cast(&zero, DType::Bool).as_slice::<u8>(), [0, 1]);
+        let x = Tensor::new(&[3], &[300i64, -1, 1 << 40]).unwrap();
+        assert_eq!(cast(&x, DType::U8).as_slice::<u8>(), [44, 255, 0]);
+        assert_eq!(cast(&x, DType::U64).as_slice::<u64>(), [300, u64::MAX, 1 << 40]);
+        assert_eq!(cast(&x, DType::F32).as_slice::<f32>(), [300.0, -1.0, 2f32.powi(40)]);
+        let x = Tensor::new(&[1], &[u64::MAX]).unwrap();
+        assert_eq!(cast(&x, DType::F64).as_slice::<f64>(), [2f64.powi(64)]);
+        assert_eq!(cast(&x, DType::I64).as_slice::<i64>(), [-1]);
+    }
+
+    #[test]
+    fn rounding_is_to_nearest_even_and_happens_once() {
+        let x = Tensor::new(&[3], &[2049.0f32, 2051.0, 65520.0]).unwrap();
+        assert_eq!(cast(&x, DType::F16).to_f64(), [2048.0, 2052.0, f64::INFINITY]);
+        let x = Tensor::new(&[2], &[257.0f32, 259.0]).unwrap();
+        assert_eq!(cast(&x, DType::Bf16).to_f64(), [256.0, 260.0]);
+        let x = Tensor::new(&[1], &[2049.0 + 1e-9]).unwrap();
+        assert_eq!(cast(&x, DType::F16).to_f64(), [2050.0]);
+        let x = Tensor::new(&[1], &[(1i64 << 62) + (1 << 54) + 1]).unwrap();
+        assert_eq!(cast(&x, DType::Bf16).to_f64(), [2f64.powi(62) + 2f64.powi(55)]);
+        let half = Tensor::new(&[2], &[f16::from_f32(6e-8), f16::MAX]).unwrap();
+        assert_eq!(cast(&cast(&half, DType::F64), DType::F16), half);
+        let brain = Tensor::new(&[1], &[bf16::MIN_POSITIVE]).unwrap();
+        assert_eq!(cast(&cast(&brain, DType::F32), DType::Bf16), brain);
+    }
+
+    #[test]
+    fn known_elements() {
+        let ty = TensorType::new(DType::I64, [3]);
+        let elements = [Dim::n() * 2 + 1, Dim::from(300), Dim::from(-1)];
+        let known = |to: DType, elements: &[Dim]| {
+            let results = Cast { to }.infer(&[Operand { ty: &ty, ints: Some(elements) }]).unwrap();
+            results[0].ints.as_deref().map(<[Dim]>::to_vec)
+        };
+        assert_eq!(known(DType::I32, &elements), Some(elements.to_vec()));
+        assert_eq!(known(DType::Bool, &elements), Some(vec![Dim::ONE; 3]));
+        assert_eq!(known(DType::I16, &elements), None);
+        assert_eq!(known(DType::F32, &elements), None);
+        assert_eq!(known(DType::U64, &elements), None);
+        let constants = [Dim::ZERO, Dim::from(300), Dim::from(-1)];
+        assert_eq!(known(DType::U8, &constants), Some(vec![Dim::ZERO, 44.into(), 255.into()]));
+        let maybe = [Dim::n(), Dim::ONE, Dim::ONE];
+        assert_eq!(known(DType::Bool, &maybe), None);
+        let negative = [Dim::n() * -1, Dim::ONE, Dim::ONE];
+        assert_eq!(known(DType::U32, &negative), None);
+    }
+
+    #[test]
+    fn the_batch_passes() {
+        let mut rng = rng(1);
+        for (from, to) in [(DType::F32, DType::I8), (DType::U16, DType::Bf16), (DType::Bool, DType::F64)] {
+            let x = random(&mut rng, from, &[2, 12]);
+            let claim = Claim::Shard(Shard { axis: 1, inner: 3 });
+            assert_eq!(check_split(&Cast { to }.into(), &[(&x, claim)], 4), Ok(vec![claim]));
+        }
+    }
+}
