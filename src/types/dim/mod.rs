@@ -66,13 +66,20 @@ impl Dim {
     }
 
     fn atom(atom: Atom) -> Self {
-        Self(Repr::Expr(Arc::new(Poly::atom(atom))))
+        Self::from_poly(Poly::atom(atom))
     }
 
     fn from_poly(poly: Poly) -> Self {
         match poly.as_const() {
             Some(c) => Self(Repr::Const(c)),
             None => Self(Repr::Expr(Arc::new(poly))),
+        }
+    }
+
+    fn extent(&self) -> (u32, u32) {
+        match &self.0 {
+            Repr::Const(_) => (1, 0),
+            Repr::Expr(p) => p.extent(),
         }
     }
 
@@ -236,7 +243,8 @@ impl Dim {
     /// True only if the value is at least 0 for every `N >= 0`.
     ///
     /// Complete for formulas that are linear in `N` with floor divisions by constants (of a common
-    /// period up to 65536), minima and maxima; a sufficient test on the signs otherwise.
+    /// period up to 65536, as far as about a million steps go), minima and maxima; a sufficient test on the
+    /// signs otherwise.
     pub fn is_nonnegative(&self) -> bool {
         prove::is_nonnegative(self)
     }
@@ -359,6 +367,28 @@ mod tests {
             -n(),
             min.floor_div(&n()),
         ] {
+            assert_eq!(d.to_string().parse::<Dim>().as_ref(), Ok(&d), "{d}");
+        }
+    }
+
+    #[test]
+    fn formulas_that_grow_without_end_become_impossible_sizes() {
+        let (mut nested, mut doubled) = (n(), n());
+        for i in 2..200 {
+            nested = (nested + 1).floor_div(&2.into());
+            doubled = doubled.floor_div(&i.into()) * (doubled + i);
+        }
+        assert_eq!(nested.as_const().map(|c| c > 0), Some(true));
+        assert_eq!(doubled.as_const().map(|c| c > 0), Some(true));
+        let mut deepest = n();
+        while let next = (deepest.clone() + 1).floor_div(&2.into())
+            && !next.is_const()
+        {
+            deepest = next;
+        }
+        assert_eq!(deepest.to_string().parse(), Ok(deepest.clone()), "{deepest}");
+        let least = n() * i64::MIN + i64::MIN;
+        for d in [least.clone(), Dim::from(i64::MIN), -n() + i64::MIN] {
             assert_eq!(d.to_string().parse::<Dim>().as_ref(), Ok(&d), "{d}");
         }
     }

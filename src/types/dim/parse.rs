@@ -14,8 +14,9 @@ pub struct ParseDimError {
     pub reason: &'static str,
 }
 
-/// Brackets may nest this deep: a bound on the stack that a hostile text can take.
-const MAX_DEPTH: usize = 32;
+/// Brackets may nest this deep: a bound on the stack that a hostile text can take. The deepest formula that a
+/// [`Dim`] holds prints with fewer.
+const MAX_DEPTH: usize = 64;
 
 impl FromStr for Dim {
     type Err = ParseDimError;
@@ -56,16 +57,12 @@ impl Reader<'_> {
         if self.depth > MAX_DEPTH {
             return Err("brackets nest too deeply");
         }
-        let negative = self.take('-');
-        let mut sum = self.product()?;
-        if negative {
-            sum = -sum;
-        }
+        let mut sum = if self.take('-') { self.negated()? } else { self.product()? };
         loop {
             if self.take('+') {
                 sum = sum + self.product()?;
             } else if self.take('-') {
-                sum = sum - self.product()?;
+                sum = sum + self.negated()?;
             } else {
                 self.depth -= 1;
                 return Ok(sum);
@@ -73,8 +70,25 @@ impl Reader<'_> {
         }
     }
 
+    /// The negative of the product that follows.
+    fn negated(&mut self) -> Read {
+        // The magnitude of the least integer is no integer.
+        let least = self.rest.trim_start().strip_prefix("9223372036854775808");
+        match least.filter(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric())) {
+            Some(rest) => {
+                self.rest = rest;
+                self.product_from(Dim::from(i64::MIN))
+            }
+            None => Ok(-self.product()?),
+        }
+    }
+
     fn product(&mut self) -> Read {
-        let mut product = self.factor()?;
+        let first = self.factor()?;
+        self.product_from(first)
+    }
+
+    fn product_from(&mut self, mut product: Dim) -> Read {
         loop {
             if self.take('*') {
                 product = product * self.factor()?;

@@ -4,9 +4,10 @@ use std::fmt;
 
 use super::{Dim, Symbol};
 
-/// A product with more terms saturates to `i64::MAX`, which no size may reach: a bound on the work that a
-/// hostile formula can ask for.
-const MAX_TERMS: usize = 1024;
+/// A formula of more parts, or whose quotients and extremes nest deeper, saturates to `i64::MAX`, which no size
+/// may reach: a bound on the work and the stack that a hostile formula can ask for.
+const MAX_WEIGHT: u32 = 1024;
+const MAX_DEPTH: u32 = 24;
 
 /// What a polynomial treats as an unknown.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,15 +23,41 @@ pub(super) enum Atom {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Poly {
     terms: Vec<(Vec<Atom>, i64)>,
+    /// The number of terms and atoms, those inside atoms included.
+    weight: u32,
+    /// How deeply quotients and extremes nest.
+    depth: u32,
 }
 
 impl Poly {
+    /// The polynomial of these terms, which are sorted and without zeros.
+    fn new(terms: Vec<(Vec<Atom>, i64)>) -> Self {
+        let (mut weight, mut depth) = (0u32, 0);
+        for (m, _) in &terms {
+            weight = weight.saturating_add(1);
+            for atom in m {
+                let (w, d) = atom.extent();
+                weight = weight.saturating_add(w);
+                depth = depth.max(d);
+            }
+        }
+        if weight > MAX_WEIGHT || depth > MAX_DEPTH {
+            return Self::constant(i64::MAX);
+        }
+        Self { terms, weight, depth }
+    }
+
     pub(super) fn constant(c: i64) -> Self {
-        Self { terms: if c == 0 { Vec::new() } else { vec![(Vec::new(), c)] } }
+        Self::new(if c == 0 { Vec::new() } else { vec![(Vec::new(), c)] })
     }
 
     pub(super) fn atom(atom: Atom) -> Self {
-        Self { terms: vec![(vec![atom], 1)] }
+        Self::new(vec![(vec![atom], 1)])
+    }
+
+    /// The number of terms and atoms, those inside atoms included, and how deeply quotients and extremes nest.
+    pub(super) fn extent(&self) -> (u32, u32) {
+        (self.weight, self.depth)
     }
 
     pub(super) fn terms(&self) -> &[(Vec<Atom>, i64)] {
@@ -62,7 +89,7 @@ impl Poly {
             same
         });
         terms.retain(|t| t.1 != 0);
-        Self { terms }
+        Self::new(terms)
     }
 
     /// `self + sign * other`.
@@ -72,10 +99,11 @@ impl Poly {
     }
 
     pub(super) fn mul(&self, other: &Self) -> Self {
-        if self.terms.len() * other.terms.len() > MAX_TERMS {
+        let count = self.terms.len() * other.terms.len();
+        if count > MAX_WEIGHT as usize {
             return Self::constant(i64::MAX);
         }
-        let mut terms = Vec::with_capacity(self.terms.len() * other.terms.len());
+        let mut terms = Vec::with_capacity(count);
         for (ma, ca) in &self.terms {
             for (mb, cb) in &other.terms {
                 let mut m: Vec<Atom> = ma.iter().chain(mb).cloned().collect();
@@ -150,6 +178,17 @@ impl Poly {
 }
 
 impl Atom {
+    /// Its weight and depth.
+    fn extent(&self) -> (u32, u32) {
+        match self {
+            Self::Symbol(_) => (1, 0),
+            Self::Div(a, b) | Self::Min(a, b) | Self::Max(a, b) => {
+                let ((wa, da), (wb, db)) = (a.extent(), b.extent());
+                (wa.saturating_add(wb).saturating_add(1), da.max(db) + 1)
+            }
+        }
+    }
+
     fn eval(&self, value: &mut dyn FnMut(Symbol) -> i64) -> i64 {
         let mut at = |d: &Dim| d.with_poly(|p| p.eval(value));
         match self {

@@ -10,6 +10,8 @@ use super::{Dim, Symbol};
 
 const MAX_PERIOD: i64 = 1 << 16;
 const MAX_EXPLICIT: i64 = 1 << 12;
+/// Evaluations of one part of a formula.
+const MAX_STEPS: i64 = 1 << 20;
 
 /// `slope * q + base` for every `q >= from`.
 #[derive(Clone, Copy)]
@@ -26,7 +28,9 @@ pub(super) fn is_nonnegative(dim: &Dim) -> bool {
     if by_signs(dim) {
         return true;
     }
-    period(dim).is_some_and(|l| (0..l).all(|r| residue_is_nonnegative(dim, l, r)))
+    let weight = i64::from(dim.extent().0);
+    let mut steps = MAX_STEPS / weight.max(1);
+    period(dim).is_some_and(|l| (0..l).all(|r| residue_is_nonnegative(dim, l, r, &mut steps)))
 }
 
 /// True if every coefficient and every atom is plainly non-negative.
@@ -44,10 +48,12 @@ fn by_signs(dim: &Dim) -> bool {
     })
 }
 
-fn residue_is_nonnegative(dim: &Dim, period: i64, residue: i64) -> bool {
+fn residue_is_nonnegative(dim: &Dim, period: i64, residue: i64, steps: &mut i64) -> bool {
     let Some(line) = line(dim, period, residue) else { return false };
+    *steps -= 1 + line.from.clamp(0, MAX_EXPLICIT);
     line.slope >= 0
         && line.from <= MAX_EXPLICIT
+        && *steps >= 0
         && (0..=line.from).all(|q| {
             q.checked_mul(period)
                 .and_then(|n| n.checked_add(residue))
