@@ -35,7 +35,9 @@ impl Excerpt {
         if after.next().is_some() {
             out.push('…');
         }
-        Self { line: out, marks: from..to }
+        // One column for each character, and nothing that a terminal obeys.
+        let line = out.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Self { line, marks: from..to }
     }
 
     /// Writes the line and the marks under it, each behind its margin.

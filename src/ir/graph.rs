@@ -90,6 +90,11 @@ impl Graph {
         &self.name
     }
 
+    /// Sets its name.
+    pub fn set_name(&mut self, name: impl Into<Arc<str>>) {
+        self.name = name.into();
+    }
+
     /// The split of the batch that its replicas follow, if it was replicated.
     pub fn split(&self) -> Option<&Split> {
         self.split.as_ref()
@@ -321,6 +326,11 @@ impl Graph {
             self.flow.add_edge(index(value.node), node, Edge { slot, output: value.output });
         }
         id(node)
+    }
+
+    /// Sets where a node came from.
+    pub fn set_origin(&mut self, node: NodeId, origin: Origin) {
+        self.flow[index(node)].origin = origin;
     }
 
     /// Makes every user of `old`, and every output that is `old`, take `new` instead.

@@ -5,6 +5,7 @@ mod excerpt;
 mod graph;
 mod node;
 mod param;
+mod parse;
 mod print;
 #[cfg(test)]
 mod testing;
@@ -15,5 +16,6 @@ pub use builder::Builder;
 pub use graph::{Graph, GraphError};
 pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Value};
 pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
+pub use parse::{ParseError, parse};
 pub use print::Printer;
 pub use verify::{MAX_CONSTANT, Rule, Verified, VerifyError, VerifyErrors, verify};

@@ -15,7 +15,7 @@ pub mod real;
 pub mod rules;
 pub mod strided;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod window;
 
 use std::sync::Arc;

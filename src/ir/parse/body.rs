@@ -1,0 +1,283 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::super::text::SPLIT;
+use super::super::{GraphError, NodeKind, Origin, Place, Placement, Value};
+use super::Parser;
+use super::scan::{Fault, Scan};
+use crate::op::{Attr, AttrError, Op};
+use crate::types::{Device, TensorType};
+
+/// A result as it is written.
+struct Declared {
+    name: Arc<str>,
+    at: Range<usize>,
+    ty: TensorType,
+    ty_at: Range<usize>,
+}
+
+/// The attributes as they are written, and where the name of each is.
+type Attrs = (Vec<(String, Attr)>, Vec<Range<usize>>);
+
+impl Parser<'_> {
+    /// Everything between the brackets of the graph.
+    pub(super) fn body(&mut self) -> Scan<()> {
+        loop {
+            match self.values.scan.peek() {
+                Some(b'%') => self.op(Place::HOST)?,
+                _ if self.values.scan.eat_word("on") => self.block()?,
+                _ if self.values.scan.eat_word("return") => break,
+                _ => {
+                    return Err(self
+                        .values
+                        .scan
+                        .expected("an operation, a block `on …`, or `return`"));
+                }
+            }
+        }
+        for (i, (name, ty)) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
+            if i > 0 {
+                self.values.scan.expect(",")?;
+            }
+            let from = self.values.scan.next();
+            let value = self.operand(Device::HOST)?;
+            let found = self.graph.ty(value);
+            if *found != ty {
+                let message = format!("the output `{name}` is {found}, not {ty}");
+                return Err(Fault::new(self.values.scan.since(from), message));
+            }
+            self.graph.add_output(name, value);
+        }
+        self.values.scan.expect("}")
+    }
+
+    fn block(&mut self) -> Scan<()> {
+        let mut place = Place { device: self.device()?, replica: None };
+        if self.values.scan.eat_word("replica") {
+            let from = self.values.scan.next();
+            self.values.split_name()?;
+            let replica = self.values.replica()?;
+            let whole = self.values.scan.since(from);
+            self.values.scan.keyword("if")?;
+            if self.values.scan.word() != format!("n{replica}") {
+                let message = format!("a block of replica {replica} is guarded by its own rows");
+                let help = format!("write `if n{replica}@{SPLIT} > 0`");
+                return Err(Fault::new(whole, message).help(help));
+            }
+            self.values.split_name()?;
+            self.values.scan.expect(">")?;
+            self.values.scan.expect("0")?;
+            place.replica = Some(replica);
+        }
+        self.values.scan.expect("{")?;
+        while !self.values.scan.eat("}") {
+            self.op(place)?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, place: Place) -> Scan<()> {
+        let declared = self.results()?;
+        let from = self.values.scan.next();
+        let name = self.values.scan.word();
+        if name.is_empty() {
+            return Err(self.values.scan.expected("an operator such as `relu`"));
+        }
+        let at = self.values.scan.since(from);
+        self.values.scan.expect("(")?;
+        let mut operands: SmallVec<[Value; 4]> = SmallVec::new();
+        while !self.values.scan.eat(")") {
+            operands.push(self.operand(place.device)?);
+            if self.values.scan.peek() != Some(b')') {
+                self.values.scan.expect(",")?;
+            }
+        }
+        let (attrs, places) = self.attrs()?;
+        let op = Op::read(name, attrs).map_err(|e| {
+            let named = |name: &str| places.iter().find(|p| self.values.scan.text(p) == name);
+            unreadable(&e, at.clone(), named)
+        })?;
+        self.add(op, at, &operands, declared, place)
+    }
+
+    fn results(&mut self) -> Scan<SmallVec<[Declared; 1]>> {
+        let mut declared = SmallVec::new();
+        loop {
+            let (name, at) = self.name("%", "an operation such as `%y : f32[N] = relu(%x)`")?;
+            self.values.scan.expect(":")?;
+            let from = self.values.scan.next();
+            let ty = self.values.ty()?;
+            let ty_at = self.values.scan.since(from);
+            declared.push(Declared { name, at, ty, ty_at });
+            if !self.values.scan.eat(",") {
+                break;
+            }
+        }
+        self.values.scan.expect("=")?;
+        Ok(declared)
+    }
+
+    fn attrs(&mut self) -> Scan<Attrs> {
+        let (mut attrs, mut places) = (Vec::new(), Vec::new());
+        if self.values.scan.peek() != Some(b'{') {
+            return Ok((attrs, places));
+        }
+        self.values.scan.expect("{")?;
+        while !self.values.scan.eat("}") {
+            let from = self.values.scan.next();
+            let name = self.values.scan.word();
+            if name.is_empty() {
+                return Err(self.values.scan.expected("the name of an attribute"));
+            }
+            let at = self.values.scan.since(from);
+            self.values.scan.expect("=")?;
+            if attrs.iter().any(|(other, _)| other == name) {
+                return Err(Fault::new(at, format!("the attribute `{name}` is given twice")));
+            }
+            attrs.push((name.to_owned(), self.values.attr()?));
+            places.push(at);
+            if self.values.scan.peek() != Some(b'}') {
+                self.values.scan.expect(",")?;
+            }
+        }
+        Ok((attrs, places))
+    }
+
+    /// A value that was defined, or a parameter as `device` sees it.
+    fn operand(&mut self, device: Device) -> Scan<Value> {
+        if self.values.scan.peek() != Some(b'@') {
+            let (name, at) = self.name("%", "a value such as `%x` or `@w`")?;
+            let value = self.names.get(&name).copied();
+            return value.ok_or_else(|| {
+                let fault = Fault::new(at, format!("there is no value `{name}` up to here"));
+                fault.help("a value is defined on a line before those that use it")
+            });
+        }
+        let (name, at) = self.name("@", "a parameter such as `@w`")?;
+        let Some(id) = self.params.get(&name).copied() else {
+            return Err(Fault::new(at, format!("there is no parameter `{name}`")));
+        };
+        let home = if self.values.scan.eat_word("on") {
+            self.device()?
+        } else {
+            match self.graph.param(id).placement {
+                Placement::Shared(home) => home,
+                Placement::Mirrored => device,
+            }
+        };
+        let graph = &mut self.graph;
+        Ok(*self.held.entry((id, home)).or_insert_with(|| graph.add_param_node(id, home)))
+    }
+
+    fn add(
+        &mut self,
+        op: Op,
+        at: Range<usize>,
+        operands: &[Value],
+        declared: SmallVec<[Declared; 1]>,
+        place: Place,
+    ) -> Scan<()> {
+        let names: SmallVec<[Arc<str>; 1]> = declared.iter().map(|d| d.name.clone()).collect();
+        let name = op.name();
+        let node = self.graph.add(op, operands, &names, place, Origin::default());
+        let node = node.map_err(|e| {
+            let message = match e {
+                GraphError::Op { error, .. } => format!("`{name}` cannot be applied: {error}"),
+                GraphError::ResultCount { .. }
+                | GraphError::TypesDiffer { .. }
+                | GraphError::Cycle => e.to_string(),
+            };
+            Fault::new(at, message).help(self.types(operands))
+        })?;
+        for (output, declared) in (0u32..).zip(declared) {
+            let value = Value { node, output };
+            let ty = self.graph.ty(value);
+            if *ty != declared.ty {
+                let message = format!("`{}` is {ty}, not {}", declared.name, declared.ty);
+                return Err(Fault::new(declared.ty_at, message).help(self.types(operands)));
+            }
+            self.define(declared.name, declared.at, value)?;
+        }
+        Ok(())
+    }
+
+    fn types(&self, operands: &[Value]) -> String {
+        let types = operands.iter().take(8).map(|v| self.graph.ty(*v).to_string());
+        let more = if operands.len() > 8 { ", …" } else { "" };
+        format!("the operands are ({}{more})", types.collect::<Vec<_>>().join(", "))
+    }
+
+    /// The names that nodes have in their source.
+    pub(super) fn locations(&mut self) -> Scan<()> {
+        self.values.scan.expect("{")?;
+        while !self.values.scan.eat("}") {
+            let mut nodes = Vec::new();
+            loop {
+                let (name, at) = self.name("%", "a value such as `%x`")?;
+                let value = self.names.get(&name).filter(|v| v.output == 0);
+                let op = |v: &&Value| matches!(self.graph.node(v.node).kind(), NodeKind::Op(_));
+                let Some(value) = value.filter(op) else {
+                    let message = format!("`{name}` is no first result of an operator");
+                    return Err(Fault::new(at, message));
+                };
+                nodes.push(value.node);
+                if !self.values.scan.eat(",") {
+                    break;
+                }
+            }
+            self.values.scan.expect("=")?;
+            let origin: Arc<str> = self.values.scan.string("a string")?.into();
+            for node in nodes {
+                self.graph.set_origin(node, Origin(Some(origin.clone())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The fault that an operator's name or attributes cannot be read.
+fn unreadable<'a>(
+    error: &AttrError,
+    op: Range<usize>,
+    place: impl Fn(&str) -> Option<&'a Range<usize>>,
+) -> Fault {
+    let attr = match error {
+        AttrError::UnknownOp(_) | AttrError::Missing { .. } => None,
+        AttrError::Kind { attr, .. } => place(attr),
+        AttrError::Unknown { attr, .. } => place(attr),
+    };
+    let fault = Fault::new(attr.cloned().unwrap_or(op), error.to_string());
+    match error {
+        AttrError::UnknownOp(name) => match closest(name) {
+            Some(op) => fault.help(format!("did you mean `{op}`?")),
+            None => fault,
+        },
+        AttrError::Missing { .. } | AttrError::Kind { .. } | AttrError::Unknown { .. } => fault,
+    }
+}
+
+/// The operator whose name is most like `name`, if one is.
+fn closest(name: &str) -> Option<&'static str> {
+    let plain = |s: &str| -> Vec<u8> {
+        s.bytes().filter(|b| *b != b'_').take(32).map(|b| b.to_ascii_lowercase()).collect()
+    };
+    let wanted = plain(name);
+    let near = Op::names().map(|op| (distance(&wanted, &plain(op)), op)).min()?;
+    (near.0 * 3 <= wanted.len()).then_some(near.1)
+}
+
+/// The number of letters to insert, remove or change to make one word of the other.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

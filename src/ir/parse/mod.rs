@@ -1,0 +1,316 @@
+//! Reading the text form: [`parse`] gives back what was printed.
+//!
+//! A text is read once from left to right, without recursion. Nothing in it is trusted: offsets of a split,
+//! types, and sizes of tensors are compared with what follows from the rest.
+
+mod body;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use self::scan::{Fault, Scan, unescape};
+use self::value::Values;
+use super::excerpt::Excerpt;
+use super::{ContentHash, Graph, Param, ParamId, Placement, Source, Value};
+use crate::types::{Device, Dim, ShardRule, Split, TensorType};
+
+/// Why a text is no graph, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right, where that is known.
+    pub help: Option<String>,
+    excerpt: Excerpt,
+}
+
+impl ParseError {
+    fn new(text: &str, fault: Fault) -> Self {
+        let start = fault.at.start.min(text.len());
+        let before = text.get(..start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
+        let column = before[line_start..].chars().count() + 1;
+        let rest = text.get(line_start..).unwrap_or_default();
+        let rest = rest.split('\n').next().unwrap_or_default();
+        let end = (fault.at.end.max(start) - line_start).min(rest.len());
+        let excerpt = Excerpt::of(rest, start - line_start..end);
+        Self { line, column, message: fault.message, help: fault.help, excerpt }
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let margin = self.line.checked_ilog10().map_or(1, |digits| digits as usize + 1).max(2);
+        writeln!(f, "error: {}", self.message)?;
+        writeln!(f, "{:margin$}--> {}:{}", "", self.line, self.column)?;
+        self.excerpt.write(f, &self.line, margin)?;
+        match &self.help {
+            Some(help) => write!(f, "\n{:margin$} = help: {help}", ""),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+/// Reads a graph. It is typed, but not checked further: [`verify`](super::verify) does that.
+///
+/// ```
+/// let text = "fanwise 1
+/// symbol N >= 0
+/// graph @g(%x: f32[N,8]) -> (y: f32[N,8]) {
+///   %y : f32[N,8] = relu(%x)
+///   return %y
+/// }
+/// ";
+/// let graph = fanwise::ir::parse(text)?;
+/// assert_eq!(graph.to_string(), text);
+/// # Ok::<(), fanwise::ir::ParseError>(())
+/// ```
+pub fn parse(text: &str) -> Result<Graph, ParseError> {
+    let mut parser = Parser::new(text);
+    match parser.file() {
+        Ok(()) => Ok(parser.graph),
+        Err(fault) => Err(ParseError::new(text, fault)),
+    }
+}
+
+/// A text that is being read, and the graph as far as it was.
+struct Parser<'a> {
+    values: Values<'a>,
+    graph: Graph,
+    /// The inputs and results by name.
+    names: HashMap<Arc<str>, Value>,
+    params: HashMap<Arc<str>, ParamId>,
+    /// The parameters as devices hold them.
+    held: HashMap<(ParamId, Device), Value>,
+    devices: BTreeSet<Device>,
+    outputs: Vec<(Arc<str>, TensorType)>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            values: Values::new(text),
+            graph: Graph::new(""),
+            names: HashMap::new(),
+            params: HashMap::new(),
+            held: HashMap::new(),
+            devices: BTreeSet::from([Device::HOST]),
+            outputs: Vec::new(),
+        }
+    }
+
+    fn file(&mut self) -> Scan<()> {
+        self.version()?;
+        self.devices()?;
+        if self.values.scan.eat_word("split") {
+            self.split()?;
+        }
+        while self.values.scan.eat_word("param") {
+            self.param()?;
+        }
+        self.signature()?;
+        self.body()?;
+        if self.values.scan.eat_word("loc") {
+            self.locations()?;
+        }
+        match self.values.scan.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.values.scan.expected("the end of the text")),
+        }
+    }
+
+    fn version(&mut self) -> Scan<()> {
+        let scan = &mut self.values.scan;
+        scan.keyword("fanwise")?;
+        let from = scan.next();
+        let version: u64 = scan.number("a version")?;
+        if version != 1 {
+            let message = format!("this text has version {version}; version 1 can be read");
+            return Err(Fault::new(scan.since(from), message));
+        }
+        scan.keyword("symbol")?;
+        scan.keyword("N")?;
+        scan.expect(">=")?;
+        scan.expect("0")
+    }
+
+    fn devices(&mut self) -> Scan<()> {
+        if !self.values.scan.eat_word("device") {
+            return Ok(());
+        }
+        loop {
+            let device = self.values.device()?;
+            self.devices.insert(device);
+            if !self.values.scan.eat(",") {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A device that was declared.
+    fn device(&mut self) -> Scan<Device> {
+        let from = self.values.scan.next();
+        let device = self.values.device()?;
+        if self.devices.contains(&device) {
+            return Ok(device);
+        }
+        let fault = Fault::new(self.values.scan.since(from), format!("{device} is not declared"));
+        Err(fault.help(format!("a line `device cpu:0, {device}` before the graph declares it")))
+    }
+
+    fn split(&mut self) -> Scan<()> {
+        let from = self.values.scan.next();
+        self.values.split_name()?;
+        self.values.scan.keyword("of")?;
+        self.values.scan.keyword("N")?;
+        self.values.scan.keyword("over")?;
+        self.values.scan.expect("[")?;
+        let mut devices = vec![self.device()?];
+        while !self.values.scan.eat("]") {
+            self.values.scan.expect(",")?;
+            devices.push(self.device()?);
+        }
+        let head = self.values.scan.since(from);
+        self.values.scan.keyword("rule")?;
+        self.values.scan.expect("=")?;
+        let rule = self.rule()?;
+        self.values.scan.expect("{")?;
+        let (mut rows, mut offsets) = (None, None);
+        while !self.values.scan.eat("}") {
+            let from = self.values.scan.next();
+            let list = match self.values.scan.word() {
+                "n" => &mut rows,
+                "o" => &mut offsets,
+                _ => {
+                    self.values.scan.back(from);
+                    return Err(self.values.scan.expected("`n = [rows]` or `o = [offsets]`"));
+                }
+            };
+            self.values.scan.expect("=")?;
+            let dims = self.values.dims()?;
+            *list = Some((dims, self.values.scan.since(from)));
+        }
+        let Some((mut offsets, at)) = offsets else {
+            return Err(Fault::new(head, "the split has no offsets `o = [0, …]`"));
+        };
+        offsets.push(Dim::n());
+        let split = Split::with_offsets(devices, rule, offsets);
+        let split = split.map_err(|e| Fault::new(at, e.to_string()))?;
+        self.values.rows = (0..split.replicas()).filter_map(|i| split.rows(i)).collect();
+        if let Some((rows, at)) = rows.filter(|(rows, _)| *rows != self.values.rows) {
+            let message = format!("the rows {rows:?} do not follow from the offsets");
+            return Err(Fault::new(at, message).help(format!("they are {:?}", self.values.rows)));
+        }
+        self.graph.set_split(Some(split));
+        Ok(())
+    }
+
+    fn rule(&mut self) -> Scan<ShardRule> {
+        let from = self.values.scan.next();
+        let text = self.values.scan.run(|c| c.is_ascii_alphanumeric() || "-:,".contains(c));
+        text.parse().map_err(|e| Fault::new(self.values.scan.since(from), format!("{e}")))
+    }
+
+    /// A name behind `sigil`, and its position.
+    fn name(&mut self, sigil: &str, what: &str) -> Scan<(Arc<str>, Range<usize>)> {
+        let from = self.values.scan.next();
+        if !self.values.scan.eat(sigil) {
+            return Err(self.values.scan.expected(what));
+        }
+        let name = self.values.scan.name(what)?;
+        Ok((name.into(), self.values.scan.since(from)))
+    }
+
+    fn param(&mut self) -> Scan<()> {
+        let (name, at) = self.name("@", "a parameter such as `@w`")?;
+        self.values.scan.expect(":")?;
+        let ty = self.values.ty()?;
+        self.values.scan.expect("=")?;
+        let source = self.source()?;
+        self.values.scan.keyword("blake3")?;
+        self.values.scan.expect(":")?;
+        let from = self.values.scan.next();
+        let digits = self.values.scan.run(|c| c.is_ascii_alphanumeric());
+        let hash: ContentHash = digits.parse().map_err(|()| {
+            Fault::new(self.values.scan.since(from), "a hash has sixteen hexadecimal digits")
+        })?;
+        let placement = if self.values.scan.eat_word("share") {
+            Placement::Shared(self.device()?)
+        } else if self.values.scan.eat_word("mirror") {
+            self.values.split_name()?;
+            Placement::Mirrored
+        } else {
+            Placement::Shared(Device::HOST)
+        };
+        let id = self.graph.add_param(Param { name: name.clone(), ty, source, hash, placement });
+        match self.params.insert(name.clone(), id) {
+            None => Ok(()),
+            Some(_) => Err(Fault::new(at, format!("the parameter `{name}` is declared twice"))),
+        }
+    }
+
+    /// A file and the name of a tensor in it, with `#` between them.
+    fn source(&mut self) -> Scan<Source> {
+        let (from, raw) = self.values.scan.quoted("a source such as `\"model.onnx#w\"`")?;
+        let Some((file, key)) = raw.split_once('#') else {
+            let fault = Fault::new(from..from + raw.len(), "a source has a `#` after the file");
+            return Err(fault.help("write `\"model.onnx#w\"`"));
+        };
+        let key_at = from + file.len() + 1;
+        Ok(Source { file: unescape(file, from)?.into(), key: unescape(key, key_at)?.into() })
+    }
+
+    fn signature(&mut self) -> Scan<()> {
+        self.values.scan.keyword("graph")?;
+        let (name, _) = self.name("@", "the graph's name, such as `@net`")?;
+        self.graph.set_name(name);
+        self.values.scan.expect("(")?;
+        while !self.values.scan.eat(")") {
+            let (name, at) = self.name("%", "an input such as `%x`")?;
+            self.values.scan.expect(":")?;
+            let ty = self.values.ty()?;
+            let value = self.graph.add_input(name.clone(), ty);
+            self.define(name, at, value)?;
+            if self.values.scan.peek() != Some(b')') {
+                self.values.scan.expect(",")?;
+            }
+        }
+        self.values.scan.expect("->")?;
+        self.values.scan.expect("(")?;
+        while !self.values.scan.eat(")") {
+            let name = self.values.scan.name("the name of an output")?.into();
+            self.values.scan.expect(":")?;
+            self.outputs.push((name, self.values.ty()?));
+            if self.values.scan.peek() != Some(b')') {
+                self.values.scan.expect(",")?;
+            }
+        }
+        self.values.scan.expect("{")
+    }
+
+    fn define(&mut self, name: Arc<str>, at: Range<usize>, value: Value) -> Scan<()> {
+        match self.names.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(value);
+                Ok(())
+            }
+            Entry::Occupied(entry) => {
+                Err(Fault::new(at, format!("the value `{}` is defined twice", entry.key())))
+            }
+        }
+    }
+}
