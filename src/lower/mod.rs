@@ -1,6 +1,7 @@
 //! From a graph to the [`Program`] that a backend runs: which bytes values share, in which order each device
 //! works, what it waits for, and where its buffers lie.
 
+mod chain;
 mod emit;
 mod layout;
 mod memory;
@@ -11,6 +12,7 @@ mod schedule;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use chain::{Access, Chain, ChainStep};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,

@@ -5,12 +5,20 @@
 //! each output row depend on that row's inputs alone: not on the batch size, the number of threads, the tile in which
 //! the row is computed or the alignment of the memory.
 
+pub mod conv;
+pub mod elementwise;
 mod events;
 pub mod gemm;
+mod im2col;
 mod memory;
 mod run;
+mod scratch;
+mod simd;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

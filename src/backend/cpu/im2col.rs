@@ -1,0 +1,202 @@
+//! Convolution as a matrix product: the operand of which each column holds what one window sees.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::simd::vectorised;
+use crate::op::window::WindowAxis;
+
+/// How the elements that some consecutive windows see are taken from a channel of the input.
+pub(super) struct Unfold {
+    /// The elements of a row: the windows and zeros behind them.
+    width: usize,
+    /// The elements of an input channel.
+    plane: usize,
+    /// The distance between the elements of a run in the input.
+    step: usize,
+    taps: Vec<Tap>,
+}
+
+/// What all windows see under one tap, a row: runs of the input, with zeros in between.
+#[derive(Default)]
+struct Tap {
+    runs: SmallVec<[Run; 4]>,
+    /// Written after the runs.
+    zeros: SmallVec<[Range<usize>; 8]>,
+}
+
+struct Run {
+    from: usize,
+    to: Range<usize>,
+}
+
+impl Unfold {
+    /// For the windows with the row-major positions `windows`, written to rows of `width` elements.
+    pub(super) fn new(axes: &[WindowAxis], windows: Range<usize>, width: usize) -> Self {
+        let (last, outer) = axes.split_last().expect("invariant: there is a spatial axis");
+        let outer_taps: usize = outer.iter().map(|a| a.kernel).product();
+        let mut taps: Vec<Tap> = Vec::with_capacity(outer_taps * last.kernel);
+        for outer_tap in 0..outer_taps {
+            for tap in 0..last.kernel {
+                let inside = last.outputs(tap);
+                let mut all = Tap::default();
+                let mut at = windows.start;
+                while at < windows.end {
+                    let (row, start) = (at / last.output, at % last.output);
+                    let end = last.output.min(start + windows.end - at);
+                    let seen = inside.start.max(start)..inside.end.min(end);
+                    if let Some(from) = row_of(outer, row, outer_tap)
+                        && !seen.is_empty()
+                    {
+                        let to = at + seen.start - start - windows.start;
+                        let from = from * last.input + last.position(seen.start, tap);
+                        all.push(Run { from, to: to..to + seen.len() }, last.stride);
+                    }
+                    at += end - start;
+                }
+                all.end(width);
+                taps.push(all);
+            }
+        }
+        let plane = axes.iter().map(|a| a.input).product();
+        Self { width, plane, step: last.stride, taps }
+    }
+
+    /// The rows `terms` of the operand: each is a tap of a channel, channels outermost.
+    pub(super) fn fill(&self, x: &[f32], terms: Range<usize>, to: &mut [f32]) {
+        let taps = self.taps.len();
+        for (term, to) in terms.zip(to.chunks_exact_mut(self.width)) {
+            let x = &x[term / taps * self.plane..][..self.plane];
+            let tap = &self.taps[term % taps];
+            for Run { from, to: range } in &tap.runs {
+                take(&x[*from..], self.step, &mut to[range.clone()]);
+            }
+            for zeros in &tap.zeros {
+                to[zeros.clone()].fill(0.0);
+            }
+        }
+    }
+}
+
+impl Tap {
+    /// Adds a run behind the others. Where it goes on where the last one would, both become one, and the
+    /// elements between them are overwritten.
+    fn push(&mut self, run: Run, step: usize) {
+        let end = self.runs.last().map_or(0, |r| r.to.end);
+        if run.to.start > end {
+            self.zeros.push(end..run.to.start);
+        }
+        match self.runs.last_mut() {
+            Some(last) if step == 1 && run.from + last.to.start == last.from + run.to.start => {
+                last.to.end = run.to.end;
+            }
+            _ => self.runs.push(run),
+        }
+    }
+
+    fn end(&mut self, width: usize) {
+        let end = self.runs.last().map_or(0, |r| r.to.end);
+        if end < width {
+            self.zeros.push(end..width);
+        }
+    }
+}
+
+/// The input row, among all of a channel, that the row-major tap `tap` of the row-major output row `row` meets; none
+/// in the padding.
+fn row_of(outer: &[WindowAxis], mut row: usize, mut tap: usize) -> Option<usize> {
+    let (mut at, mut stride) = (0, 1);
+    for axis in outer.iter().rev() {
+        let (o, t) = (row % axis.output, tap % axis.kernel);
+        if !axis.outputs(t).contains(&o) {
+            return None;
+        }
+        at += axis.position(o, t) * stride;
+        stride *= axis.input;
+        row /= axis.output;
+        tap /= axis.kernel;
+    }
+    Some(at)
+}
+
+/// Fills `to` with elements of `x` at a distance of `step`, from the first on.
+fn take(x: &[f32], step: usize, to: &mut [f32]) {
+    match step {
+        1 => to.copy_from_slice(&x[..to.len()]),
+        2 => {
+            let (last, to) = to.split_last_mut().expect("invariant: a run has elements");
+            *last = x[2 * to.len()];
+            vectorised!(for (to, x) in to.iter_mut().zip(x.chunks_exact(2)) {
+                *to = x[0];
+            });
+        }
+        _ => {
+            for (to, x) in to.iter_mut().zip(x.iter().step_by(step)) {
+                *to = *x;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "elements are moved")]
+mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::Unfold;
+    use crate::op::window::{Sliding, WindowAxis};
+
+    /// What window `window` sees under tap `tap` of a channel, both row-major.
+    fn seen(axes: &[WindowAxis], x: &[f32], mut window: usize, mut tap: usize) -> f32 {
+        let (mut at, mut stride) = (0, 1);
+        for axis in axes.iter().rev() {
+            let (o, t) = (window % axis.output, tap % axis.kernel);
+            if !axis.taps(o).contains(&t) {
+                return 0.0;
+            }
+            at += axis.position(o, t) * stride;
+            stride *= axis.input;
+            window /= axis.output;
+            tap /= axis.kernel;
+        }
+        x[at]
+    }
+
+    #[test]
+    fn columns_hold_what_windows_see() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        for _ in 0..400 {
+            let rank = rng.random_range(1..=3usize);
+            let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+                (0..n).map(|_| rng.random_range(from..=to)).collect()
+            };
+            let (strides, dilations) = (list(1, 3, rank), list(1, 2, rank));
+            let (pads, kernel) = (list(0, 3, 2 * rank), list(1, 3, rank));
+            let input: Vec<i64> =
+                kernel.iter().zip(list(0, 4, rank)).map(|(k, r)| 2 * k + r).collect();
+            let sliding =
+                Sliding { strides: &strides, dilations: &dilations, pads: &pads, ceil_mode: false };
+            let axes = sliding.over("kernel", &input, &kernel).unwrap();
+            let count = |f: fn(&WindowAxis) -> usize| axes.iter().map(f).product::<usize>();
+            let (outputs, taps, plane) =
+                (count(|a| a.output), count(|a| a.kernel), count(|a| a.input));
+            let x: Vec<f32> = (0..2 * plane).map(|i| i as f32 + 1.0).collect();
+            let start = rng.random_range(0..outputs);
+            let end = rng.random_range(start + 1..=outputs);
+            let first = rng.random_range(0..2 * taps);
+            let width = end - start + rng.random_range(0..3);
+            let mut to = vec![-1.0; (2 * taps - first) * width];
+            Unfold::new(&axes, start..end, width).fill(&x, first..2 * taps, &mut to);
+            for (term, row) in (first..).zip(to.chunks(width)) {
+                for (i, got) in row.iter().enumerate() {
+                    let x = &x[term / taps * plane..];
+                    let expected =
+                        if start + i < end { seen(&axes, x, start + i, term % taps) } else { 0.0 };
+                    assert!(*got == expected, "{axes:?}: term {term}, window {}", start + i);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Working memory of kernels, kept by each thread from one call to the next.
+
+use std::cell::Cell;
+
+use bytemuck::{Pod, Zeroable};
+
+/// The floats of a cache line.
+pub(super) const LINE: usize = 16;
+
+/// A thread keeps at most this many floats in each of its two buffers; what a kernel takes beyond is given back.
+const KEPT: usize = 2 << 20;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; LINE]);
+
+thread_local! {
+    static SHARED: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static OWN: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that does not wait
+/// for others.
+pub(super) fn own<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    OWN.with(|buffer| lend(buffer, len, f))
+}
+
+/// Calls `f` with `len` floats of any value, aligned to a cache line, which the tasks that `f` starts share.
+pub(super) fn shared<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    SHARED.with(|buffer| lend(buffer, len, f))
+}
+
+/// The buffer is away while `f` runs: a call inside `f` gets another one.
+fn lend<R>(buffer: &Cell<Vec<Line>>, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    let mut lines = buffer.take();
+    let count = len.div_ceil(LINE);
+    if lines.len() < count {
+        lines.resize(count, Line::zeroed());
+    }
+    let result = f(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+    if lines.len() <= KEPT / LINE {
+        buffer.set(lines);
+    }
+    result
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "elements are moved")]
+mod tests {
+    use super::{KEPT, own, shared};
+
+    #[test]
+    fn calls_inside_calls_get_memory_of_their_own() {
+        own(100, |a| {
+            a.fill(1.0);
+            own(50, |b| b.fill(2.0));
+            shared(50, |b| b.fill(3.0));
+            assert!(a.iter().all(|x| *x == 1.0));
+            assert_eq!(a.as_ptr().align_offset(64), 0);
+        });
+        own(KEPT + 1, |a| assert_eq!(a.len(), KEPT + 1));
+    }
+}

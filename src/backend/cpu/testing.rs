@@ -1,0 +1,47 @@
+//! What the unit tests of kernels share.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::ThreadPoolBuilder;
+
+/// A generator for a test's cases; the same seed gives the same cases.
+pub(super) fn rng(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// Numbers in -1..1.
+pub(super) fn random(rng: &mut ChaCha8Rng, n: usize) -> Vec<f32> {
+    (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
+}
+
+/// A copy of `x` that does not begin where a vector would.
+pub(super) fn misaligned(x: &[f32]) -> Vec<f32> {
+    [&[0.0], x].concat()
+}
+
+/// Runs `f` in pools of 1, 2 and 3 threads; fails unless each gives the same bits, and returns them.
+pub(super) fn with_threads(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
+    let mut results = [1, 2, 3].map(|threads| {
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(&f)
+    });
+    assert_bits(&results[0], &results[1], "1 and 2 threads");
+    assert_bits(&results[0], &results[2], "1 and 3 threads");
+    std::mem::take(&mut results[0])
+}
+
+/// Fails unless both have the same bits.
+pub(super) fn assert_bits(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let differ = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits());
+    assert!(differ.is_none(), "{what}: element {differ:?} of {}", a.len());
+}
+
+/// Fails unless `a` is `b` within 1e-5 of the largest magnitude in `b`.
+pub(super) fn assert_close(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let largest = b.iter().fold(1e-6f32, |m, x| m.max(x.abs()));
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= 1e-5 * largest, "{what}: element {i} is {a}, not {b}");
+    }
+}

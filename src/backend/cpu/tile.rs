@@ -1,0 +1,88 @@
+//! Outputs cut into tiles that tasks write side by side.
+
+use std::ops::Range;
+
+use super::elementwise::Epilogue;
+
+/// Some rows and columns of a row-major matrix, to write: a piece of each of the rows.
+pub(super) struct Tile<'a> {
+    /// The first row.
+    pub(super) row: usize,
+    /// The columns.
+    pub(super) columns: Range<usize>,
+    /// The elements, one slice for each row.
+    pub(super) pieces: Vec<&'a mut [f32]>,
+}
+
+impl Tile<'_> {
+    /// The rows.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.row..self.row + self.pieces.len()
+    }
+}
+
+/// A matrix with rows of `columns` elements, cut into tiles of `size` rows and columns (smaller at the ends). The
+/// order is by columns, then by rows.
+pub(super) fn tiles(matrix: &mut [f32], columns: usize, size: (usize, usize)) -> Vec<Tile<'_>> {
+    let rows = matrix.len() / columns.max(1);
+    let (height, width) = (size.0.max(1), size.1.max(1));
+    let down = rows.div_ceil(height);
+    let mut all: Vec<Tile<'_>> = (0..columns.div_ceil(width))
+        .flat_map(|i| (0..down).map(move |j| (i * width, j * height)))
+        .map(|(column, row)| Tile {
+            row,
+            columns: column..(column + width).min(columns),
+            pieces: Vec::with_capacity(height.min(rows - row)),
+        })
+        .collect();
+    for (i, row) in matrix.chunks_exact_mut(columns.max(1)).enumerate() {
+        for (j, piece) in row.chunks_mut(width).enumerate() {
+            all[j * down + i / height].pieces.push(piece);
+        }
+    }
+    all
+}
+
+/// Writes a computed tile and ends it with `epilogue`: row `i` of the result is
+/// `finish(row, result[i * stride..])`, where `row` counts from the matrix's first.
+///
+/// `first` is the position of the matrix in the whole output, whose rows have `columns` elements.
+pub(super) fn store(
+    tile: Tile<'_>,
+    (result, stride): (&[f32], usize),
+    (first, columns): (usize, usize),
+    epilogue: &Epilogue<'_>,
+    finish: impl Fn(usize, &mut [f32], &[f32]),
+) {
+    let Tile { row, columns: range, pieces } = tile;
+    for (i, piece) in pieces.into_iter().enumerate() {
+        let row = row + i;
+        finish(row, piece, &result[i * stride..][..piece.len()]);
+        epilogue.apply(piece, first + row * columns + range.start);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the numbers are small integers")]
+mod tests {
+    use super::tiles;
+
+    #[test]
+    fn tiles_cover_the_matrix_once() {
+        for (rows, columns, height, width) in
+            [(5, 7, 2, 3), (1, 1, 4, 4), (6, 6, 3, 3), (4, 9, 100, 2), (3, 0, 1, 1)]
+        {
+            let mut matrix = vec![0.0; rows * columns];
+            for tile in tiles(&mut matrix, columns, (height, width)) {
+                assert!(tile.rows().len() <= height && tile.columns.len() <= width);
+                for (i, piece) in tile.rows().zip(tile.pieces) {
+                    assert_eq!(piece.len(), tile.columns.len());
+                    for (j, x) in tile.columns.clone().zip(piece) {
+                        *x += (i * columns + j + 1) as f32;
+                    }
+                }
+            }
+            assert!(matrix.iter().enumerate().all(|(i, x)| *x == (i + 1) as f32));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+use std::fmt;
+
+use crate::op::{Attr, BatchNorm, Binary, OpText, Unary};
+
+/// Elementwise operators on `f32` that are applied one after another to every element of a value: behind the
+/// operator that makes it, before it is stored, or to a value in memory.
+///
+/// The element that a step works on is the *running* one. What else a step reads are the chain's operands, which
+/// it names by their positions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chain {
+    /// The steps, in the order in which they are applied.
+    pub steps: Vec<ChainStep>,
+}
+
+/// One operator of a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChainStep {
+    /// A function of the running element.
+    Unary(Unary),
+    /// A function of the running element and an element of an operand.
+    Binary {
+        /// The function.
+        op: Binary,
+        /// The position of the operand.
+        operand: usize,
+        /// Which of its elements.
+        access: Access,
+        /// Whether the operand is the function's first argument and the running element the second.
+        swapped: bool,
+    },
+    /// `x * s + t` for the running element `x`, with the factors of [`BatchNorm::scale_shift`].
+    ScaleShift {
+        /// The operator.
+        op: BatchNorm,
+        /// The positions of its scale, bias, mean and variance.
+        operands: [usize; 4],
+        /// Which of their elements: [`Access::Axis`].
+        access: Access,
+    },
+}
+
+/// The element of an operand that meets element `i` of the running value, both counted in row-major order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Element `i`: the operand has the shape of the running value.
+    Full,
+    /// The only element.
+    Scalar,
+    /// Element `(i / inner) % size`: the operand is a vector along an axis.
+    Axis {
+        /// The elements of the running value for each index of the axis: the product of the sizes behind it.
+        inner: usize,
+        /// The size of the axis.
+        size: usize,
+    },
+}
+
+impl Access {
+    /// The word in the printed form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Scalar => "scalar",
+            Self::Axis { .. } => "axis",
+        }
+    }
+}
+
+impl ChainStep {
+    /// The positions of the operands that it reads.
+    pub fn operands(&self) -> &[usize] {
+        match self {
+            Self::Unary(_) => &[],
+            Self::Binary { operand, .. } => std::slice::from_ref(operand),
+            Self::ScaleShift { operands, .. } => operands,
+        }
+    }
+}
+
+impl Chain {
+    /// True of a chain without steps.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The number of operands: one more than the greatest position that a step names.
+    pub fn operands(&self) -> usize {
+        self.steps.iter().flat_map(ChainStep::operands).map(|i| i + 1).max().unwrap_or(0)
+    }
+
+    /// The chain with its operands under these names, as [`Display`](fmt::Display) shows it with `$0`, `$1`, ….
+    pub fn display<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
+        Named { chain: self, names }
+    }
+}
+
+impl fmt::Display for Chain {
+    /// ` -> ` before each step, `.` for the running element: ` -> add(., $0[axis]) -> relu(.)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.display(&[]).fmt(f)
+    }
+}
+
+struct Named<'a> {
+    chain: &'a Chain,
+    names: &'a [&'a str],
+}
+
+impl Named<'_> {
+    fn operand(&self, f: &mut fmt::Formatter<'_>, i: usize) -> fmt::Result {
+        match self.names.get(i) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "${i}"),
+        }
+    }
+}
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.chain.steps {
+            match step {
+                ChainStep::Unary(op) => {
+                    write!(f, " -> {}(.)", op.name())?;
+                    attrs(f, op)?;
+                }
+                ChainStep::Binary { op, operand, access, swapped } => {
+                    write!(f, " -> {}({}", op.name(), if *swapped { "" } else { "., " })?;
+                    self.operand(f, *operand)?;
+                    write!(f, "[{}]{})", access.name(), if *swapped { ", ." } else { "" })?;
+                    attrs(f, op)?;
+                }
+                ChainStep::ScaleShift { op, operands, .. } => {
+                    write!(f, " -> {}(.", op.name())?;
+                    for i in operands {
+                        f.write_str(", ")?;
+                        self.operand(f, *i)?;
+                    }
+                    f.write_str(")")?;
+                    attrs(f, op)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn attrs(f: &mut fmt::Formatter<'_>, op: &impl OpText) -> fmt::Result {
+    let attrs = op.attrs();
+    for (i, (name, value)) in attrs.iter().enumerate() {
+        write!(f, "{}{name}=", if i > 0 { ", " } else { " {" })?;
+        match value {
+            Attr::Bool(b) => write!(f, "{b}")?,
+            Attr::Int(d) => write!(f, "{d}")?,
+            Attr::Float(x) => write!(f, "{x:?}")?,
+            Attr::Name(name) => f.write_str(name)?,
+            Attr::Ints(_) | Attr::Floats(_) | Attr::Tensor(_) => f.write_str("…")?,
+        }
+    }
+    f.write_str(if attrs.is_empty() { "" } else { "}" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Access, Chain, ChainStep};
+    use crate::op::{BatchNorm, Binary, Unary};
+
+    #[test]
+    fn steps_are_printed_in_order() {
+        let binary =
+            |op, operand, access, swapped| ChainStep::Binary { op, operand, access, swapped };
+        let axis = Access::Axis { inner: 4, size: 3 };
+        let chain = Chain {
+            steps: vec![
+                binary(Binary::Add, 0, axis, false),
+                ChainStep::ScaleShift {
+                    op: BatchNorm::default(),
+                    operands: [1, 2, 3, 4],
+                    access: axis,
+                },
+                ChainStep::Unary(Unary::Clip { min: Some(0.0), max: Some(6.0) }),
+                binary(Binary::Sub, 5, Access::Scalar, true),
+                binary(Binary::Mul, 6, Access::Full, false),
+            ],
+        };
+        assert_eq!(chain.operands(), 7);
+        assert_eq!(
+            chain.to_string(),
+            " -> add(., $0[axis]) -> batch_norm(., $1, $2, $3, $4) -> clip(.) {max=6.0, min=0.0} \
+             -> sub($5[scalar], .) -> mul(., $6[full])"
+        );
+        let short = Chain { steps: vec![binary(Binary::Add, 0, axis, false)] };
+        assert_eq!(short.display(&["bias"]).to_string(), " -> add(., bias[axis])");
+        assert!(Chain::default().is_empty() && Chain::default().operands() == 0);
+    }
+}
