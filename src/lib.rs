@@ -1,4 +1,61 @@
-//! fanwise
+//! fanwise runs one model on many devices *without changing what it computes*.
+//!
+//! It is a compiler of tensor graphs. A model becomes a [`Graph`](ir::Graph); the pass
+//! [`replicate`](pass::replicate) clones it onto each device, slices every input that carries the batch, and merges
+//! every output; [`lower`](lower::lower) turns the rewritten graph into a program of launches, copies and waits; a
+//! [`Backend`](backend::Backend) runs the program, on N virtual devices of the CPU.
+//!
+//! # What a graph means
+//!
+//! A graph is a list of operators in an order in which every operand comes before its use. Values are tensors
+//! whose sizes are formulas of one number, the batch size `N >= 0` ([`Dim`](types::Dim)): a graph is one program
+//! for every batch. An operator is a pure function of its operands and its attributes; its
+//! [`eval`](op::OpDef::eval) defines that function, and every kernel is tested against it. Positions and sizes are
+//! attributes and may be formulas of `N` too, so the type of every value is known before the run.
+//!
+//! Every operator runs on a device and takes operands that live there; only `copy` moves a value. An operator
+//! may belong to a replica, which has its rows of the batch ([`Split`](types::Split)), and is skipped while the
+//! replica has no rows.
+//!
+//! # When a graph may be split
+//!
+//! [`claims`](analysis::claims) relates every value of the template to what the replicas hold: all of it, or their
+//! own rows of one axis. An operator's [split rule](op::OpDef::split) says what follows for its results, and
+//! refuses where a replica would need the rows of others; the refusal names the operator, with a stable code.
+//!
+//! # The stages
+//!
+//! ```
+//! use fanwise::backend::{Backend, Cpu, RunOptions};
+//! use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
+//! use fanwise::{ir, lower, op, pass};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A model: one dense layer. A front end or `zoo::build` gives the same pair.
+//! let mut b = ir::Builder::new("dense");
+//! let rows: Shape = [Dim::n(), 2.into()].into_iter().collect();
+//! let x = b.input("x", TensorType::new(DType::F32, rows));
+//! let w = b.param("w", Tensor::new(&[2, 1], &[1.0f32, 10.0])?);
+//! let y = b.op("y", op::MatMul {}, &[x, w])?;
+//! let y = b.op("z", op::Unary::Relu, &[y])?;
+//! b.output("z", y);
+//! let (template, weights) = b.finish();
+//!
+//! // The rewritten graph: two replicas, the last takes the remainder.
+//! let devices = vec![Device::gpu(0), Device::gpu(1)];
+//! let graph = pass::replicate(&template, &pass::Replicate::over(devices))?;
+//! println!("{}", ir::Printer::default().print(&graph));
+//!
+//! // The program, on two virtual devices.
+//! let cpu = Cpu::new(2)?;
+//! let program = lower::lower(&ir::verify(&graph)?, cpu.target())?;
+//! let executable = cpu.compile(program, &weights)?;
+//! let batch = Tensor::new(&[3, 2], &[1.0f32, 2.0, 3.0, 4.0, -5.0, 0.0])?;
+//! let run = executable.run(&[("x".to_owned(), batch)].into(), &RunOptions::default())?;
+//! assert_eq!(run.outputs[0].1.as_slice::<f32>(), [21.0, 43.0, 0.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod analysis;
 pub mod backend;

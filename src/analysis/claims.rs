@@ -43,13 +43,18 @@ pub struct Refused {
     pub path: Vec<Value>,
 }
 
-/// The claims of all values, or everything that forbids the split; operators that only follow from a refused
-/// one are not judged.
-pub fn claims(graph: &Graph) -> Result<ClaimMap, Vec<Refused>> {
-    let order = match graph.order() {
-        Ok(order) => order,
-        Err(GraphError::Cycle | _) => Vec::new(),
-    };
+/// Why a graph has no claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoClaims {
+    /// Everything that forbids the split; what only follows from a refused operator is not judged.
+    Refused(Vec<Refused>),
+    /// The graph is damaged.
+    Graph(GraphError),
+}
+
+/// The claims of all values, or why there are none.
+pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
+    let order = graph.order().map_err(NoClaims::Graph)?;
     let mut sweep = Sweep { graph, claims: vec![None; graph.id_bound()], refused: Vec::new() };
     for node in &order {
         sweep.visit(*node);
@@ -58,13 +63,13 @@ pub fn claims(graph: &Graph) -> Result<ClaimMap, Vec<Refused>> {
     if !batch && let Some(node) = order.first() {
         let reason = "none of the inputs has an axis of size N".to_owned();
         let refusal = Refusal { code: Code::NoBatchAxis, reason, operand: 0 };
-        return Err(vec![Refused { node: *node, refusal, path: Vec::new() }]);
+        sweep.refused = vec![Refused { node: *node, refusal, path: Vec::new() }];
     }
     if sweep.refused.is_empty() {
         let claims = sweep.claims.into_iter().map(Option::unwrap_or_default).collect();
         Ok(ClaimMap { order, claims })
     } else {
-        Err(sweep.refused)
+        Err(NoClaims::Refused(sweep.refused))
     }
 }
 

@@ -37,7 +37,7 @@ fn sources(graph: &Graph, value: Value) -> Vec<Value> {
         }
         match graph.node(node).op() {
             None if graph.inputs().any(|i| i == value) && graph.ty(value).dtype != DType::Bool => {
-                found.push(value)
+                found.push(value);
             }
             Some(
                 Op::Reshape(_)
@@ -49,7 +49,10 @@ fn sources(graph: &Graph, value: Value) -> Vec<Value> {
                 | Op::Concat(_)
                 | Op::Identity(_)
                 | Op::CopyOp(_)
-                | Op::Expand(_),
+                | Op::Expand(_)
+                | Op::Cast(_)
+                | Op::SplitOp(_)
+                | Op::First(_),
             ) => stack.extend(graph.operands(node)),
             _ => {}
         }

@@ -5,7 +5,7 @@ mod index_range;
 mod random;
 mod summary;
 
-pub use claims::{ClaimMap, Refused, claims};
+pub use claims::{ClaimMap, NoClaims, Refused, claims};
 pub use index_range::index_ranges;
 pub use random::random_inputs;
 pub use summary::{Summary, SummaryRow, summary};

@@ -1,5 +1,7 @@
 //! Random inputs for a graph: for trying it, comparing two forms of it, and timing it.
 
+use std::collections::BTreeMap;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::StandardNormal;
@@ -11,9 +13,13 @@ use crate::types::{DType, Tensor, TensorError};
 /// Integers of an input that no lookup bounds are drawn from `0..` this.
 const UNBOUNDED: i64 = 100;
 
-/// A tensor for each input, in order, at a batch of `rows`: floats are standard normal, integers uniform over
+/// A tensor for each input, by name, at a batch of `rows`: floats are standard normal, integers uniform over
 /// the range that the graph's lookups allow, `bool` even. The same seed gives the same tensors.
-pub fn random_inputs(graph: &Graph, rows: i64, seed: u64) -> Result<Vec<Tensor>, TensorError> {
+pub fn random_inputs(
+    graph: &Graph,
+    rows: i64,
+    seed: u64,
+) -> Result<BTreeMap<String, Tensor>, TensorError> {
     let ranges = index_ranges(graph);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     graph
@@ -24,7 +30,7 @@ pub fn random_inputs(graph: &Graph, rows: i64, seed: u64) -> Result<Vec<Tensor>,
             let range = ranges.get(&info.name).copied().unwrap_or(UNBOUNDED).max(1);
             let mut tensor = Tensor::zeros(info.ty.dtype, &dims)?;
             fill(&mut tensor, range, &mut rng);
-            Ok(tensor)
+            Ok((info.name.to_string(), tensor))
         })
         .collect()
 }

@@ -131,6 +131,7 @@ impl SplitRefused {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
     fn help(&self) -> &'static str {
         use crate::types::Code;
         match self.code {

@@ -61,7 +61,7 @@ impl Shape {
     pub fn is_valid(&self) -> bool {
         let fits = |c: i64| (0..=MAX_SIZE).contains(&c);
         let constants = self.0.iter().filter_map(Dim::as_const);
-        let product = constants.clone().fold(1i64, |p, c| p.saturating_mul(c));
+        let product = constants.clone().fold(1i64, i64::saturating_mul);
         constants.clone().all(fits) && (fits(product) || constants.clone().any(|c| c == 0))
     }
 }

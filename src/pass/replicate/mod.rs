@@ -10,7 +10,7 @@ mod rewrite;
 #[cfg(test)]
 mod tests;
 
-use crate::analysis::claims;
+use crate::analysis::{NoClaims, claims};
 use crate::ir::Graph;
 use crate::types::{Device, ShardRule, Split};
 
@@ -76,8 +76,11 @@ pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassErr
         return Err(PassError::AlreadyReplicated(split.replicas()));
     }
     let split = Split::new(options.devices.clone(), options.rule.clone())?;
-    let claims = claims(template).map_err(|refused| {
-        PassError::Refused(refused.iter().map(|r| SplitRefused::new(template, r)).collect())
+    let claims = claims(template).map_err(|none| match none {
+        NoClaims::Graph(error) => PassError::Graph(error),
+        NoClaims::Refused(refused) => {
+            PassError::Refused(refused.iter().map(|r| SplitRefused::new(template, r)).collect())
+        }
     })?;
     rewrite::Rewrite::new(template, &claims, &split, options).run()
 }

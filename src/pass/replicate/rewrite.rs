@@ -168,21 +168,20 @@ impl<'a> Rewrite<'a> {
     fn bring_input(&mut self, replica: &Replica, input: Value) -> Value {
         let info = self.template.info(input);
         let mut value = self.inputs[input.node.index()].unwrap_or(input);
-        let mut ty = info.ty.clone();
         if let Claim::Shard(shard) = self.claims.get(input) {
-            ty = ty.at_rows(&replica.rows);
+            let ty = info.ty.at_rows(&replica.rows);
             let op = Slice::rows(shard.axis, replica.from.clone(), replica.to.clone());
             let name = self.name(&info.name, replica.index, "");
             let place = Place { device: Device::HOST, replica: Some(replica.index) };
-            value = self.add(op.into(), value, name, ty.clone(), place);
+            value = self.add(op.into(), value, name, ty, place);
         }
-        self.copy_to(replica, replica.device, value, ty, &info.name, ".d")
+        self.copy_to(replica, replica.device, value, &info.name, ".d")
     }
 
     /// The parameter as the replica's device sees it.
     fn bring_param(&mut self, replica: &Replica, id: ParamId) -> Value {
         let param = self.out.param(id);
-        let (name, ty) = (param.name.clone(), param.ty.clone());
+        let name = param.name.clone();
         let (home, column) = match param.placement {
             Placement::Shared(device) => (device, 0),
             Placement::Mirrored => (replica.device, replica.index as usize),
@@ -193,7 +192,7 @@ impl<'a> Rewrite<'a> {
             None => self.out.add_param_node(id, home),
         };
         self.params[slot] = Some(held);
-        self.copy_to(replica, replica.device, held, ty, &name, ".w")
+        self.copy_to(replica, replica.device, held, &name, ".w")
     }
 
     /// `value` on `device`: a copy, unless it is there.
@@ -202,7 +201,6 @@ impl<'a> Rewrite<'a> {
         replica: &Replica,
         device: Device,
         value: Value,
-        ty: TensorType,
         name: &Arc<str>,
         suffix: &str,
     ) -> Value {
@@ -211,6 +209,7 @@ impl<'a> Rewrite<'a> {
         }
         let name = self.name(name, replica.index, suffix);
         let place = Place { device, replica: Some(replica.index) };
+        let ty = self.out.ty(value).clone();
         self.add(CopyOp {}.into(), value, name, ty, place)
     }
 
@@ -243,11 +242,10 @@ impl<'a> Rewrite<'a> {
                 NodeKind::Param(param) if replica.values[output.value.node.index()].is_empty() => {
                     self.bring_param(replica, *param)
                 }
-                _ => replica.get(output.value),
+                NodeKind::Param(_) | NodeKind::Input | NodeKind::Op(_) => replica.get(output.value),
             };
-            let ty = self.out.ty(value).clone();
             let name = self.template.info(output.value).name.clone();
-            parts[i].push(self.copy_to(replica, self.merge_device, value, ty, &name, ".h"));
+            parts[i].push(self.copy_to(replica, self.merge_device, value, &name, ".h"));
         }
     }
 
@@ -265,7 +263,7 @@ impl<'a> Rewrite<'a> {
                 Claim::Shard(shard) => {
                     Concat { axis: i64::try_from(shard.axis).unwrap_or(0) }.into()
                 }
-                _ => First {}.into(),
+                Claim::Invariant => First {}.into(),
             };
             let info = self.template.info(output.value);
             let on_host = self.merge_device == Device::HOST;

@@ -20,7 +20,7 @@ const SMALL: usize = 64;
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
-    options: &SimplifyOptions,
+    options: SimplifyOptions,
 ) -> Result<(), PassError> {
     let file = graph.params().first().map_or_else(|| Arc::from(""), |p| p.source.file.clone());
     let mut fold = Fold { known: HashMap::new(), left: options.max_bytes, file };

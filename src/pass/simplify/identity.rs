@@ -4,11 +4,7 @@ use crate::op::Op;
 use crate::pass::PassError;
 
 /// Replaces the result of every operator that gives its operand back by that operand.
-pub(super) fn run(
-    graph: &mut Graph,
-    _: &mut Weights,
-    _: &SimplifyOptions,
-) -> Result<(), PassError> {
+pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     for id in graph.order()? {
         let result = Value { node: id, output: 0 };
         if let Some(operand) = same_as_operand(graph, id)
@@ -22,6 +18,10 @@ pub(super) fn run(
 }
 
 /// The operand that the first result of this operator equals.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an operator that is not listed computes something"
+)]
 fn same_as_operand(graph: &Graph, id: NodeId) -> Option<Value> {
     let node = graph.node(id);
     let operands = graph.operands(id);
@@ -29,7 +29,7 @@ fn same_as_operand(graph: &Graph, id: NodeId) -> Option<Value> {
     let unchanged = match node.op()? {
         Op::Identity(_) | Op::Dropout(_) => true,
         // These keep the order of elements, so an equal type means equal elements.
-        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) => {
+        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Cast(_) => {
             graph.ty(first) == &node.results().first()?.ty
         }
         Op::Expand(_) | Op::Slice(_) => {

@@ -26,7 +26,7 @@ impl Default for SimplifyOptions {
 /// One simplification.
 pub(super) struct Simplification {
     pub(super) info: PassInfo,
-    run: fn(&mut Graph, &mut Weights, &SimplifyOptions) -> Result<(), PassError>,
+    run: fn(&mut Graph, &mut Weights, SimplifyOptions) -> Result<(), PassError>,
 }
 
 /// All simplifications, in the order in which they run.
@@ -68,7 +68,7 @@ pub(super) const PASSES: &[Simplification] = &[
 pub fn simplify(
     graph: &mut Graph,
     weights: &mut Weights,
-    options: &SimplifyOptions,
+    options: SimplifyOptions,
 ) -> Result<(), PassError> {
     remove_unused(graph, weights);
     PASSES.iter().try_for_each(|pass| (pass.run)(graph, weights, options))
