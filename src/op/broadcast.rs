@@ -42,6 +42,10 @@ impl<const K: usize> Broadcast<K> {
     /// size is that of the result or 1.
     pub fn new(out: &[usize], operands: [&[usize]; K]) -> Self {
         let mut axes: SmallVec<[(usize, [usize; K]); 4]> = SmallVec::new();
+        if out.contains(&0) {
+            axes.push((0, [0; K]));
+            return Self { axes };
+        }
         let mut pitch = [1usize; K];
         for (from_right, size) in out.iter().rev().enumerate() {
             let mut strides = [0; K];
@@ -57,8 +61,10 @@ impl<const K: usize> Broadcast<K> {
             }
             match axes.last_mut() {
                 // The axis continues its right neighbour in every operand.
-                Some((inner, below)) if (0..K).all(|k| strides[k] == below[k] * *inner) => {
-                    *inner *= size;
+                Some((inner, below))
+                    if (0..K).all(|k| strides[k] == below[k].saturating_mul(*inner)) =>
+                {
+                    *inner = inner.saturating_mul(*size);
                 }
                 _ => axes.push((*size, strides)),
             }
@@ -70,9 +76,15 @@ impl<const K: usize> Broadcast<K> {
         Self { axes }
     }
 
-    /// The number of elements of the result.
+    /// The axes of the result that are left when neighbours are joined, outermost first: the size of each and
+    /// the operands' strides along it.
+    pub fn axes(&self) -> &[(usize, [usize; K])] {
+        &self.axes
+    }
+
+    /// The number of elements of the result; saturates.
     pub fn len(&self) -> usize {
-        self.axes.iter().map(|(size, _)| size).product()
+        self.axes.iter().fold(1, |n, (size, _)| n.saturating_mul(*size))
     }
 
     /// True of a result without elements.
@@ -83,6 +95,9 @@ impl<const K: usize> Broadcast<K> {
     /// Calls `f` with the runs that make up the result, in order.
     pub fn runs(&self, mut f: impl FnMut(Run<K>)) {
         let Some(((len, steps), outer)) = self.axes.split_last() else { return };
+        if *len == 0 {
+            return;
+        }
         let count: usize = outer.iter().map(|(size, _)| size).product();
         let mut index: SmallVec<[usize; 4]> = smallvec![0; outer.len()];
         let mut starts = [0; K];

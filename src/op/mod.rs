@@ -46,6 +46,7 @@ ops! {
     classify::Classify,
     where_::Where,
     cast::Cast,
+    reduce::Reduce,
     concat::Concat,
     slice::Slice,
     reshape::Reshape,

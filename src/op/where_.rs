@@ -122,6 +122,10 @@ mod tests {
         assert!(fails([DType::Bool, DType::F32, DType::F64]));
         assert!(!fails([DType::Bool, DType::Bool, DType::Bool]));
         assert!(Where {}.infer(&[]).is_err());
+        let bools = TensorType::new(DType::Bool, [1 << 40, 1]);
+        let wide = TensorType::new(DType::Bool, [1, 1 << 40]);
+        let operand = |ty| Operand { ty, ints: None };
+        assert!(Where {}.infer(&[operand(&bools), operand(&wide), operand(&wide)]).is_err());
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Binary {
     }
 
     /// The function on known elements of operands whose result has type `dtype`, where it is known.
-    pub(super) fn known(&self, dtype: DType, a: &Dim, b: &Dim) -> Option<Dim> {
+    pub(in crate::op) fn known(&self, dtype: DType, a: &Dim, b: &Dim) -> Option<Dim> {
         if let (Some(a), Some(b)) = (a.as_const(), b.as_const()) {
             return ints::constant(dtype, self.int(a.into(), b.into()).ok()?);
         }

@@ -1,0 +1,224 @@
+//! Reductions over axes: `reduce_sum`, `reduce_mean`, `reduce_max`, …
+
+mod fold;
+#[cfg(test)]
+mod tests;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::Binary;
+use super::declare::family;
+use super::element::for_dtype;
+use super::infer::{axis, dtype, one, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
+
+family! {
+    /// One number for all elements that differ only in their positions along `axes`.
+    ///
+    /// The axes are listed, each once, negative ones from the end; with an empty list every element is reduced
+    /// on its own. They keep the size 1 with `keepdims`, else they vanish.
+    ///
+    /// Elements are taken one after the other in row-major order; floats are computed in `f32` for `f32`, `f16`
+    /// and `bf16` and in `f64` for `f64`, integers without loss before the result wraps. Roots, logarithms and
+    /// means of integers are cut to their integral part. A NaN among the elements gives a NaN.
+    pub enum Reduce {
+        /// The sum; of nothing 0.
+        Sum = "reduce_sum" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The sum divided by the number of elements; of no integers an error.
+        Mean = "reduce_mean" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The largest element, of `bool` too; of nothing minus infinity or the smallest element of the type.
+        Max = "reduce_max" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The smallest element, of `bool` too; of nothing infinity or the largest element of the type.
+        Min = "reduce_min" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The product; of nothing 1.
+        Prod = "reduce_prod" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The sum of magnitudes.
+        L1 = "reduce_l1" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The square root of the sum of squares.
+        L2 = "reduce_l2" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The natural logarithm of the sum.
+        LogSum = "reduce_log_sum" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The natural logarithm of the sum of exponentials, without overflow in between.
+        LogSumExp = "reduce_log_sum_exp" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The sum of squares.
+        SumSquare = "reduce_sum_square" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+    }
+}
+
+impl Reduce {
+    /// The listed axes, and whether they stay.
+    pub fn parts(&self) -> (&[i64], bool) {
+        match self {
+            Self::Sum { axes, keepdims }
+            | Self::Mean { axes, keepdims }
+            | Self::Max { axes, keepdims }
+            | Self::Min { axes, keepdims }
+            | Self::Prod { axes, keepdims }
+            | Self::L1 { axes, keepdims }
+            | Self::L2 { axes, keepdims }
+            | Self::LogSum { axes, keepdims }
+            | Self::LogSumExp { axes, keepdims }
+            | Self::SumSquare { axes, keepdims } => (axes, *keepdims),
+        }
+    }
+
+    /// For each of `rank` axes, whether it is reduced.
+    fn reduced(&self, rank: usize) -> Result<SmallVec<[bool; 4]>, OpError> {
+        let mut reduced: SmallVec<[bool; 4]> = smallvec![false; rank];
+        for a in self.parts().0 {
+            let at = axis("axes", *a, rank)?;
+            if reduced[at] {
+                let reason = format!("axis {at} is listed twice");
+                return Err(OpError::Attribute { attr: "axes", reason });
+            }
+            reduced[at] = true;
+        }
+        Ok(reduced)
+    }
+
+    /// The sizes of the result, from those of the operand.
+    fn sizes<D: Clone>(&self, dims: &[D], reduced: &[bool], one: &D) -> SmallVec<[D; 4]> {
+        let kept = |(d, reduced): (&D, &bool)| match (reduced, self.parts().1) {
+            (false, _) => Some(d.clone()),
+            (true, true) => Some(one.clone()),
+            (true, false) => None,
+        };
+        dims.iter().zip(reduced).filter_map(kept).collect()
+    }
+
+    /// The known elements of the result, for the reductions whose formulas are followed.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "no other reduction is followed")]
+    fn known(&self, x: &Operand<'_>, reduced: &[bool]) -> Option<ints::Known> {
+        let join = match self {
+            Self::Sum { .. } => Binary::Add,
+            Self::Prod { .. } => Binary::Mul,
+            Self::Max { .. } => Binary::Max,
+            Self::Min { .. } => Binary::Min,
+            _ => return None,
+        };
+        let (known, dtype) = (ints::of(x)?, x.ty.dtype);
+        let plan = fold::plan(&x.ty.shape.as_const()?, reduced);
+        let mut result: Vec<Option<Dim>> = Vec::new();
+        let mut certain = true;
+        plan.elements(|from, [to]| {
+            if result.len() <= to {
+                result.resize(to + 1, None);
+            }
+            let value = match (known.get(from), &result[to]) {
+                (Some(d), None) => Some(d.clone()),
+                (Some(d), Some(so_far)) => join.known(dtype, so_far, d),
+                (None, _) => None,
+            };
+            certain &= value.is_some();
+            result[to] = value;
+        });
+        if certain { result.into_iter().collect() } else { None }
+    }
+}
+
+impl OpDef for Reduce {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let bools = matches!(self, Self::Max { .. } | Self::Min { .. });
+        dtype(operands, 0, |t| bools || t != DType::Bool, "a number")?;
+        let reduced = self.reduced(x.ty.rank())?;
+        let shape: Shape = self.sizes(&x.ty.shape, &reduced, &Dim::ONE).into_iter().collect();
+        let known = self.known(&x, &reduced);
+        result_with_ints(TensorType { dtype: x.ty.dtype, shape }, known)
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, Shard { axis, inner })) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(1));
+        };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        let reduced = self.reduced(rank).unwrap_or_default();
+        if reduced.get(axis) != Some(&false) {
+            return Err(rules::refuse(Code::NotPerSample, i, "reduces over the samples"));
+        }
+        let gone = if self.parts().1 { 0 } else { reduced[..axis].iter().filter(|r| **r).count() };
+        Ok(smallvec![Claim::Shard(Shard { axis: axis - gone, inner })])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let reduced = self.reduced(x.rank())?;
+        let plan = fold::plan(x.dims(), &reduced);
+        let mut y = Tensor::zeros(x.dtype(), &self.sizes(x.dims(), &reduced, &1))?;
+        let sizes = x.dims().iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| *d);
+        let count = sizes.fold(1usize, usize::saturating_mul);
+        for_dtype!(
+            x.dtype(),
+            float F => fold::floats::<F>(self, &plan, count, x.as_slice(), y.as_mut_slice()),
+            int I => {
+                let bounds = (I::MIN.into(), I::MAX.into());
+                fold::ints::<I>(self, &plan, count, bounds, x.as_slice(), y.as_mut_slice())?;
+            },
+            bool => fold::ints::<u8>(self, &plan, count, (0, 1), x.as_slice(), y.as_mut_slice())?,
+        );
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reduce
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
