@@ -15,9 +15,9 @@ pub enum CompileError {
         /// The parameter.
         name: String,
         /// The type it is declared with.
-        expected: TensorType,
+        expected: Box<TensorType>,
         /// The type of the elements given.
-        found: TensorType,
+        found: Box<TensorType>,
     },
     /// A parameter could not be given to a device.
     #[error("the parameter `{name}` on {device}: {error}")]
@@ -44,7 +44,7 @@ pub enum RunError {
         /// The input.
         name: String,
         /// Its type.
-        ty: TensorType,
+        ty: Box<TensorType>,
     },
     /// A tensor is given for an input that does not exist.
     #[error("there is no input `{name}`; the inputs are {}", names(known))]
@@ -70,9 +70,9 @@ pub enum RunError {
         /// The input.
         name: String,
         /// The type it has in the graph.
-        expected: TensorType,
+        expected: Box<TensorType>,
         /// The type given.
-        found: TensorType,
+        found: Box<TensorType>,
     },
     /// Two inputs, or two axes of one, disagree about the batch size.
     #[error(
@@ -119,7 +119,7 @@ pub enum RunError {
         /// The operator.
         op: &'static str,
         /// What failed.
-        error: OpError,
+        error: Box<OpError>,
     },
     /// A step failed in a way that is a fault of fanwise.
     #[error("internal error on {device} in `{label}`: {reason}")]

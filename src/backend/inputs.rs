@@ -21,7 +21,7 @@ pub(super) fn check<'a>(
     for port in &program.inputs {
         let tensor = inputs.get(&*port.name).ok_or_else(|| RunError::MissingInput {
             name: port.name.to_string(),
-            ty: port.ty.clone(),
+            ty: Box::new(port.ty.clone()),
         })?;
         check_form(port, tensor)?;
         tensors.push(tensor);
@@ -55,8 +55,8 @@ fn check_form(port: &Port, tensor: &Tensor) -> Result<(), RunError> {
 fn shape_error(port: &Port, tensor: &Tensor) -> RunError {
     RunError::InputShape {
         name: port.name.to_string(),
-        expected: port.ty.clone(),
-        found: tensor.tensor_type(),
+        expected: Box::new(port.ty.clone()),
+        found: Box::new(tensor.tensor_type()),
     }
 }
 

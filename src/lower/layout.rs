@@ -181,7 +181,7 @@ impl<'a> Layout<'a> {
                         }
                     }
                 }
-                _ => {}
+                Role::External | Role::View | Role::Copy | Role::Launch => {}
             }
         }
     }
@@ -250,26 +250,26 @@ fn role(graph: &Graph, id: NodeId, links: &mut Table<Option<Link>>) -> Role {
         links.set(Value { node: id, output: 0 }, Some(Link { to: first, offset }));
         return Role::View;
     }
-    match op {
-        Op::Concat(concat) if is_outermost(graph.ty(first), concat.axis) => Role::Join,
-        Op::First(_) => Role::First,
-        _ => Role::Launch,
+    if let Op::Concat(concat) = op
+        && is_outermost(graph.ty(first), concat.axis)
+    {
+        return Role::Join;
     }
+    if matches!(op, Op::First(_)) { Role::First } else { Role::Launch }
 }
 
 /// Where the only result of the node begins in its first operand, if its bytes lie there one after the other.
 fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Dim> {
     let [result] = node.results() else { return None };
     let ty = graph.ty(operand);
-    match op {
-        Op::Slice(slice) => slice_offset(slice, ty),
-        Op::First(_) if graph.node(operand.node).place().replica.is_none() => Some(Dim::ZERO),
-        Op::CopyOp(_) => Some(Dim::ZERO),
-        _ if op.kernel() == KernelClass::View => {
-            (result.ty.bytes() == ty.bytes() && result.ty.dtype == ty.dtype).then_some(Dim::ZERO)
-        }
-        _ => None,
+    if let Op::Slice(slice) = op {
+        return slice_offset(slice, ty);
     }
+    let of_none = graph.node(operand.node).place().replica.is_none();
+    let same = result.ty.bytes() == ty.bytes() && result.ty.dtype == ty.dtype;
+    let is_view = op.kernel() == KernelClass::View && same;
+    let whole = matches!(op, Op::CopyOp(_)) || (matches!(op, Op::First(_)) && of_none);
+    (whole || is_view).then_some(Dim::ZERO)
 }
 
 /// The first byte of a slice that takes one run of its operand.

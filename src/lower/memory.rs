@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::plan::{Item, live, plan};
 use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
+use super::reuse::read_elsewhere;
 use crate::types::{MAX_SIZE, TensorType};
 
 /// A place in a device's arena, taken from one step to another.
@@ -82,7 +83,7 @@ pub enum BindError {
         /// The buffer's name.
         name: String,
         /// Its type.
-        ty: TensorType,
+        ty: Box<TensorType>,
     },
     /// The regions of a device together take more bytes than can be counted.
     #[error("at a batch of {0} rows the values take more memory than can be counted")]
@@ -114,14 +115,8 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
         }
     }
     // What another device reads must stay until that device has read it; no step here knows when.
-    for other in devices.iter().enumerate().filter(|(other, _)| *other != d).map(|(_, o)| o) {
-        for step in &other.steps {
-            if let Action::Copy { device: source, from, .. } = &step.action
-                && *source == d
-            {
-                touch(*from, device.steps.len());
-            }
-        }
+    for buffer in read_elsewhere(devices, d) {
+        touch(buffer, device.steps.len());
     }
     let region = |(i, span): (usize, &Option<(usize, usize)>)| {
         let (first, last) = (*span)?;
@@ -154,8 +149,11 @@ impl Program {
         let active: Vec<bool> = device.steps.iter().map(|s| s.guard.holds(rows)).collect();
         let mut locations = Vec::with_capacity(device.buffers.len());
         for buffer in &device.buffers {
-            let too_large =
-                || BindError::TooLarge { n, name: buffer.name.to_string(), ty: buffer.ty.clone() };
+            let too_large = || BindError::TooLarge {
+                n,
+                name: buffer.name.to_string(),
+                ty: Box::new(buffer.ty.clone()),
+            };
             let dims = buffer.ty.shape.at(n);
             let bytes = dims.iter().try_fold(buffer.ty.dtype.bytes(), |p, d| p.checked_mul(*d));
             let limit = usize::try_from(MAX_SIZE).unwrap_or(usize::MAX);

@@ -2,17 +2,20 @@
 //! works, what it waits for, and where its buffers lie.
 
 mod chain;
+mod check;
 mod emit;
 mod layout;
 mod memory;
 mod plan;
 mod print;
 mod program;
+mod reuse;
 mod schedule;
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use chain::{Access, Chain, ChainStep};
+pub use check::{MemoryError, check};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
@@ -56,6 +59,7 @@ pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerErro
     let layout = layout::Layout::new(graph)?;
     let mut program = emit::emit(&layout, target)?;
     for d in 0..program.devices.len() {
+        reuse::reuse(&mut program.devices, d, target);
         program.devices[d].regions = memory::regions(&program.devices, d);
     }
     Ok(program)

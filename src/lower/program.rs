@@ -191,7 +191,11 @@ impl DeviceProgram {
     pub fn root(&self, id: BufferId) -> BufferId {
         match self.buffer(id).storage {
             Storage::Part { of, .. } => of,
-            _ => id,
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Param(_)
+            | Storage::Arena
+            | Storage::Reuse { .. } => id,
         }
     }
 
@@ -201,7 +205,9 @@ impl DeviceProgram {
         match self.buffer(root).storage {
             Storage::Arena => Some(root),
             Storage::Reuse { of } => Some(of),
-            _ => None,
+            Storage::Input(_) | Storage::Output(_) | Storage::Param(_) | Storage::Part { .. } => {
+                None
+            }
         }
     }
 }

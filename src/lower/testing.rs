@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ir::{
-    Builder, ContentHash, Graph, NodeKind, Origin, Param, Place, Placement, Source, Value, Weights,
+    Builder, ContentHash, Graph, NodeKind, Origin, Param, ParamId, Place, Placement, Source, Value,
+    Weights,
 };
 use crate::op::{Concat, CopyOp, First, Op, Reshape, Slice, Unary};
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Tensor, TensorType};
@@ -21,117 +22,150 @@ pub(crate) fn numbers(dims: &[usize]) -> Tensor {
     Tensor::new(dims, &data).unwrap()
 }
 
-/// Weights and biases of the template, by name.
+/// `n` rows for the input of the graphs below.
+pub(crate) fn batch(n: usize) -> BTreeMap<String, Tensor> {
+    BTreeMap::from([("x".to_owned(), numbers(&[n, 8]))])
+}
+
 fn weights() -> Weights {
     let mut weights = Weights::default();
     weights.insert("w", numbers(&[3, 8]));
     weights
 }
 
-/// `y = exp(relu(x)) ++ neg(x)`, `z = flat(relu(x))`, and `v = neg(w)`, which carries no batch.
+/// `y = exp(h) ++ neg(x)` with `h = relu(x)`, `h` itself, and `v = neg(w)`, which carries no batch.
 pub(crate) fn template() -> (Graph, Weights) {
-    let mut b = Builder::new("net");
-    let x = b.input("x", rows(8));
-    let w = b.param("w", numbers(&[3, 8]));
-    let h = b.op("h", Unary::Relu, &[x]).unwrap();
-    let e = b.op("e", Unary::Exp, &[h]).unwrap();
-    let n = b.op("n", Unary::Neg, &[x]).unwrap();
-    let y = b.op("y", Concat { axis: 1 }, &[e, n]).unwrap();
-    let v = b.op("v", Unary::Neg, &[w]).unwrap();
-    b.output("y", y);
-    b.output("h", h);
-    b.output("v", v);
-    (b.finish().0, weights())
+    let mut build = Builder::new("net");
+    let input = build.input("x", rows(8));
+    let weight = build.param("w", numbers(&[3, 8]));
+    let relu = build.op("h", Unary::Relu, &[input]).unwrap();
+    let exp = build.op("e", Unary::Exp, &[relu]).unwrap();
+    let neg = build.op("n", Unary::Neg, &[input]).unwrap();
+    let joined = build.op("y", Concat { axis: 1 }, &[exp, neg]).unwrap();
+    let whole = build.op("v", Unary::Neg, &[weight]).unwrap();
+    build.output("y", joined);
+    build.output("h", relu);
+    build.output("v", whole);
+    (build.finish().0, weights())
 }
 
-struct Replicas {
-    graph: Graph,
+/// How the template is replicated.
+#[derive(Clone, Debug)]
+pub(crate) struct Replication {
+    pub(crate) count: u32,
+    pub(crate) rule: ShardRule,
+    pub(crate) merge: Device,
+    pub(crate) weights: Placement,
 }
 
-impl Replicas {
-    fn add(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Value],
-        name: &str,
-        device: Device,
-        replica: Option<u32>,
-    ) -> Value {
-        let names: [Arc<str>; 1] = [name.into()];
-        let place = Place { device, replica };
-        let node = self.graph.add(op.into(), operands, &names, place, Origin::default()).unwrap();
-        Value { node, output: 0 }
+impl Replication {
+    /// By the default rule, merged on the host, which holds the parameters.
+    pub(crate) fn of(count: u32) -> Self {
+        let weights = Placement::Shared(Device::HOST);
+        Self { count, rule: ShardRule::RemainderLast, merge: Device::HOST, weights }
     }
-}
 
-/// The template on `count` devices, merged on the host or on the first of them.
-pub(crate) fn replicated(
-    count: u32,
-    rule: ShardRule,
-    merge: Device,
-    placement: Placement,
-) -> (Graph, Weights) {
-    let devices: Vec<Device> = (0..count).map(Device::gpu).collect();
-    let split = Split::new(devices.clone(), rule).unwrap();
-    let mut g = Replicas { graph: Graph::new("net") };
-    let x = g.graph.add_input("x", rows(8));
-    let tensor = numbers(&[3, 8]);
-    let (name, ty, hash) = ("w".into(), tensor.tensor_type(), ContentHash::of(&tensor));
-    let source = Source { file: "m.onnx".into(), key: "w".into() };
-    let id = g.graph.add_param(Param { name, ty, source, hash, placement });
-    g.graph.set_split(Some(split.clone()));
-    let shared =
-        (placement != Placement::Mirrored).then(|| g.graph.add_param_node(id, Device::HOST));
-    let mut parts: [Vec<Value>; 3] = Default::default();
-    for (i, device) in (0u32..).zip(devices) {
-        let r = Some(i);
-        let (from, to) = split.range(i as usize).unwrap();
-        let s = g.add(
-            Slice::rows(0, from.clone(), to.clone()),
-            &[x],
-            &format!("x.r{i}"),
-            Device::HOST,
-            r,
-        );
-        let x = g.add(CopyOp {}, &[s], &format!("x.r{i}.d"), device, r);
-        let w = match shared {
-            Some(w) => g.add(CopyOp {}, &[w], &format!("w.r{i}"), device, r),
-            None => g.graph.add_param_node(id, device),
+    /// The template on several devices.
+    pub(crate) fn graph(&self) -> (Graph, Weights) {
+        let devices: Vec<Device> = (0..self.count).map(Device::gpu).collect();
+        let split = Split::new(devices, self.rule.clone()).unwrap();
+        let mut graph = Graph::new("net");
+        let input = graph.add_input("x", rows(8));
+        let tensor = numbers(&[3, 8]);
+        let param = graph.add_param(Param {
+            name: "w".into(),
+            ty: tensor.tensor_type(),
+            source: Source { file: "m.onnx".into(), key: "w".into() },
+            hash: ContentHash::of(&tensor),
+            placement: self.weights,
+        });
+        graph.set_split(Some(split));
+        let shared = self.weights != Placement::Mirrored;
+        let held = shared.then(|| graph.add_param_node(param, Device::HOST));
+        let mut parts: [Vec<Value>; 3] = Default::default();
+        for replica in 0..self.count {
+            let values = self.clone_template(&mut graph, replica, input, held.ok_or(param));
+            parts.iter_mut().zip(values).for_each(|(part, value)| part.push(value));
+        }
+        for (parts, name) in parts.iter().zip(["y", "h", "v"]) {
+            let op: Op = if name == "v" { First {}.into() } else { Concat { axis: 0 }.into() };
+            let merged = if self.merge == Device::HOST { "" } else { ".all" };
+            let mut value =
+                add(&mut graph, op, parts, &format!("{name}{merged}"), (self.merge, None));
+            if self.merge != Device::HOST {
+                value = add(&mut graph, CopyOp {}, &[value], name, (Device::HOST, None));
+            }
+            graph.add_output(name, value);
+        }
+        (graph, weights())
+    }
+
+    fn clone_template(
+        &self,
+        graph: &mut Graph,
+        replica: u32,
+        input: Value,
+        weight: Result<Value, ParamId>,
+    ) -> [Value; 3] {
+        let device = Device::gpu(replica);
+        let name = |name: &str| format!("{name}.r{replica}");
+        let (there, host) = ((device, Some(replica)), (Device::HOST, Some(replica)));
+        let split = graph.split().unwrap().clone();
+        let (from, to) = split.range(replica as usize).unwrap();
+        let slice = Slice::rows(0, from.clone(), to.clone());
+        let slice = add(graph, slice, &[input], &name("x"), host);
+        let own = add(graph, CopyOp {}, &[slice], &format!("x.r{replica}.d"), there);
+        let weight = match weight {
+            Ok(weight) => add(graph, CopyOp {}, &[weight], &name("w"), there),
+            Err(param) => graph.add_param_node(param, device),
         };
-        let h = g.add(Unary::Relu, &[x], &format!("h.r{i}"), device, r);
-        let e = g.add(Unary::Exp, &[h], &format!("e.r{i}"), device, r);
-        let n = g.add(Unary::Neg, &[x], &format!("n.r{i}"), device, r);
-        let y = g.add(Concat { axis: 1 }, &[e, n], &format!("y.r{i}"), device, r);
-        let v = g.add(Unary::Neg, &[w], &format!("v.r{i}"), device, r);
-        for (part, (value, name)) in parts.iter_mut().zip([(y, "y"), (h, "h"), (v, "v")]) {
-            let merged = device != merge;
-            part.push(if merged {
-                g.add(CopyOp {}, &[value], &format!("{name}.r{i}.h"), merge, r)
-            } else {
-                value
-            });
-        }
+        let relu = add(graph, Unary::Relu, &[own], &name("h"), there);
+        let exp = add(graph, Unary::Exp, &[relu], &name("e"), there);
+        let neg = add(graph, Unary::Neg, &[own], &name("n"), there);
+        let joined = add(graph, Concat { axis: 1 }, &[exp, neg], &name("y"), there);
+        let whole = add(graph, Unary::Neg, &[weight], &name("v"), there);
+        [(joined, "y"), (relu, "h"), (whole, "v")].map(|(value, output)| {
+            if device == self.merge {
+                return value;
+            }
+            let name = format!("{output}.r{replica}.h");
+            add(graph, CopyOp {}, &[value], &name, (self.merge, Some(replica)))
+        })
     }
-    for (parts, name) in parts.iter().zip(["y", "h", "v"]) {
-        let op: Op = if name == "v" { First {}.into() } else { Concat { axis: 0 }.into() };
-        let on_host = merge == Device::HOST;
-        let mut value = g.add(
-            op,
-            parts,
-            &if on_host { name.to_owned() } else { format!("{name}.all") },
-            merge,
-            None,
-        );
-        if !on_host {
-            value = g.add(CopyOp {}, &[value], name, Device::HOST, None);
-        }
-        g.graph.add_output(name, value);
-    }
-    (g.graph, weights())
 }
 
-/// The outputs of a graph at a batch of `n` rows, node after node by reference evaluation. What a replica
-/// without rows gives has no rows; of equal values the first is taken.
+fn add(
+    graph: &mut Graph,
+    op: impl Into<Op>,
+    operands: &[Value],
+    name: &str,
+    (device, replica): (Device, Option<u32>),
+) -> Value {
+    let names: [Arc<str>; 1] = [name.into()];
+    let place = Place { device, replica };
+    let node = graph.add(op.into(), operands, &names, place, Origin::default()).unwrap();
+    Value { node, output: 0 }
+}
+
+/// Views between elementwise operators on the host; an input that is an output, and a value that is two.
+pub(crate) fn views() -> (Graph, Weights) {
+    let mut build = Builder::new("views");
+    let input = build.input("x", rows(8));
+    let relu = build.op("h", Unary::Relu, &[input]).unwrap();
+    let flat = build.op("flat", Reshape { shape: vec![Dim::n() * 8] }, &[relu]).unwrap();
+    let exp = build.op("e", Unary::Exp, &[flat]).unwrap();
+    let shape = vec![Dim::n(), 2.into(), 4.into()];
+    let back = build.op("back", Reshape { shape }, &[exp]).unwrap();
+    let neg = build.op("y", Unary::Neg, &[back]).unwrap();
+    build.output("x", input);
+    build.output("flat", flat);
+    build.output("y", neg);
+    build.output("again", neg);
+    (build.finish().0, Weights::default())
+}
+
+/// The outputs of a graph at a batch of `n` rows, node after node by reference evaluation: what a replica
+/// without rows gives has no rows, and of equal values the first is taken.
 pub(crate) fn naive(
     graph: &Graph,
     weights: &Weights,
@@ -156,20 +190,4 @@ pub(crate) fn naive(
         }
     }
     graph.outputs().iter().map(|o| values[&o.value].clone()).collect()
-}
-
-/// A chain of views between elementwise operators on the host.
-pub(crate) fn views() -> (Graph, Weights) {
-    let mut b = Builder::new("views");
-    let x = b.input("x", rows(8));
-    let h = b.op("h", Unary::Relu, &[x]).unwrap();
-    let flat = b.op("flat", Reshape { shape: vec![Dim::n() * 8] }, &[h]).unwrap();
-    let e = b.op("e", Unary::Exp, &[flat]).unwrap();
-    let back = b.op("back", Reshape { shape: vec![Dim::n(), 2.into(), 4.into()] }, &[e]).unwrap();
-    let y = b.op("y", Unary::Neg, &[back]).unwrap();
-    b.output("x", x);
-    b.output("flat", flat);
-    b.output("y", y);
-    b.output("again", y);
-    (b.finish().0, Weights::default())
 }

@@ -1,19 +1,140 @@
-use super::lower;
-use super::testing::{replicated, views};
-use crate::ir::{Graph, Placement, verify};
+use super::testing::{Replication, template, views};
+use super::{BufferId, Guard, Program, Storage, check, lower};
+use crate::ir::{Builder, Graph, Placement, Value, verify};
+use crate::op::{Concat, Slice, Unary};
 use crate::snap;
-use crate::types::{Device, ShardRule, Target};
+use crate::types::{Device, Dim, ShardRule, Target};
 
-fn text(graph: &Graph) -> String {
-    lower(&verify(graph).unwrap(), &Target::CPU).unwrap().to_string()
+fn program(graph: &Graph) -> Program {
+    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CPU).unwrap()
 }
 
 #[test]
 fn programs_print() {
-    let shared = Placement::Shared(Device::HOST);
-    let (on_host, _) = replicated(2, ShardRule::RemainderLast, Device::HOST, shared);
-    snap::assert("program", "merge_on_host", &text(&on_host));
-    let (on_gpu, _) = replicated(2, ShardRule::Balanced, Device::gpu(0), Placement::Mirrored);
-    snap::assert("program", "merge_on_gpu", &text(&on_gpu));
-    snap::assert("program", "views", &text(&views().0));
+    let on_host = Replication::of(2).graph().0;
+    snap::assert("program", "merge_on_host", &program(&on_host).to_string());
+    let on_gpu = Replication {
+        rule: ShardRule::Balanced,
+        merge: Device::gpu(0),
+        weights: Placement::Mirrored,
+        ..Replication::of(2)
+    };
+    snap::assert("program", "merge_on_gpu", &program(&on_gpu.graph().0).to_string());
+    snap::assert("program", "views", &program(&views().0).to_string());
+}
+
+#[test]
+fn memory_plans_are_sound() {
+    let mut graphs = vec![template().0, views().0];
+    for count in 1..=3 {
+        for merge in [Device::HOST, Device::gpu(0)] {
+            for rule in [ShardRule::RemainderLast, ShardRule::Weighted((0..count).collect())] {
+                if rule.offsets(count).is_ok() {
+                    graphs.push(Replication { rule, merge, ..Replication::of(count) }.graph().0);
+                }
+            }
+        }
+    }
+    for graph in graphs {
+        let program = program(&graph);
+        for n in [0, 1, 2, 3, 10] {
+            let bound = program.bind(n).unwrap();
+            check(&program, &bound).unwrap_or_else(|e| panic!("{n} rows: {e}\n{program}"));
+            assert!(bound.devices.iter().all(|d| d.planned == d.live), "{program}");
+        }
+    }
+}
+
+#[test]
+fn corrupted_plans_are_found() {
+    let graph = Replication { merge: Device::gpu(0), ..Replication::of(3) }.graph().0;
+    let program = program(&graph);
+    let bound = program.bind(6).unwrap();
+    for (d, device) in bound.devices.iter().enumerate() {
+        // Every two regions that are live together may not begin at one place.
+        let regions = &program.devices[d].regions;
+        for (i, a) in regions.iter().enumerate() {
+            for b in regions[..i].iter().filter(|b| a.first <= b.last && b.first <= a.last) {
+                let mut wrong = bound.clone();
+                let place = device.locations[a.buffer.index()].offset;
+                let shift = wrong.devices[d].locations[b.buffer.index()].offset;
+                for (buffer, at) in wrong.devices[d].locations.iter_mut().enumerate() {
+                    let id = BufferId(u32::try_from(buffer).unwrap());
+                    if program.devices[d].region(id) == Some(b.buffer) {
+                        at.offset = at.offset - shift + place;
+                    }
+                }
+                wrong.devices[d].planned *= 4;
+                assert!(check(&program, &wrong).is_err(), "{a:?} and {b:?} on device {d}");
+            }
+        }
+    }
+    let mut early = program.clone();
+    early.devices[1].steps.retain(|s| !matches!(s.action, super::Action::Wait(_)));
+    let error = check(&early, &early.bind(6).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("nothing waits until"), "{error}");
+}
+
+#[test]
+fn an_elementwise_result_takes_the_place_of_its_dying_operand() {
+    let mut build = Builder::new("chain");
+    let input = build.input("x", super::testing::rows(4));
+    let first = build.op("a", Unary::Exp, &[input]).unwrap();
+    let second = build.op("b", Concat { axis: 1 }, &[first, first]).unwrap();
+    let third = build.op("c", Unary::Relu, &[second]).unwrap();
+    let fourth = build.op("d", Concat { axis: 1 }, &[third, third]).unwrap();
+    build.output("y", fourth);
+    let program = program(&build.finish().0);
+    let storage = |name: &str| {
+        let found = program.devices[0].buffers.iter().find(|b| &*b.name == name);
+        found.map(|b| b.storage.clone()).unwrap()
+    };
+    assert_eq!(storage("b"), Storage::Arena);
+    assert_eq!(storage("c"), Storage::Reuse { of: BufferId(2) });
+    assert_eq!(storage("d"), Storage::Output(0));
+}
+
+#[test]
+fn a_joined_axis_in_front_is_written_in_place() {
+    let mut build = Builder::new("rows");
+    let input = build.input("x", super::testing::rows(4));
+    let half = Dim::n().floor_div(&2.into());
+    let top = build.op("top", Slice::rows(0, Dim::ZERO, half.clone()), &[input]).unwrap();
+    let rest = build.op("rest", Slice::rows(0, half.clone(), Dim::n()), &[input]).unwrap();
+    let low = build.op("low", Unary::Neg, &[rest]).unwrap();
+    let swapped = build.op("swapped", Concat { axis: 0 }, &[low, top, low]).unwrap();
+    build.output("y", swapped);
+    let program = program(&build.finish().0);
+    check(&program, &program.bind(5).unwrap()).unwrap();
+    let text = program.to_string();
+    assert!(text.contains("low: f32[N-(N/2),4] in %4 at 0"), "{text}");
+    assert_eq!(text.matches("copy").count(), 2, "{text}");
+}
+
+#[test]
+fn guards_follow_the_rows() {
+    let holds = |guard: Guard, rows: [i64; 3]| guard.holds(&rows);
+    assert!(holds(Guard::Always, [0, 0, 0]));
+    assert!(holds(Guard::Rows(2), [0, 0, 5]) && !holds(Guard::Rows(1), [1, 0, 5]));
+    assert!(holds(Guard::First(0), [0, 0, 0]) && holds(Guard::First(0), [1, 0, 0]));
+    assert!(!holds(Guard::First(0), [0, 1, 0]) && holds(Guard::First(1), [0, 1, 1]));
+    assert!(!holds(Guard::First(2), [0, 1, 1]) && !holds(Guard::First(2), [0, 0, 0]));
+    let all = [Guard::Always, Guard::Rows(0), Guard::Rows(1), Guard::First(0), Guard::First(1)];
+    for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))) {
+        let rows = (0..8i64).map(|i| [i & 1, i >> 1 & 1, i >> 2]);
+        let follows = rows.into_iter().all(|rows| !a.holds(&rows) || b.holds(&rows));
+        assert!(follows || !a.implies(b), "{a} does not imply {b}");
+    }
+}
+
+#[test]
+fn what_a_replica_without_rows_lacks_is_not_taken() {
+    let (mut graph, _) = Replication::of(2).graph();
+    let relu = graph.ids().find(|id| graph.node(*id).label() == "h.r1.h").unwrap();
+    let output = Value { node: relu, output: 0 };
+    let place = crate::ir::Place { device: Device::HOST, replica: Some(0) };
+    let names = ["mixed".into()];
+    let op = Unary::Neg.into();
+    graph.add(op, &[output], &names, place, crate::ir::Origin::default()).unwrap();
+    assert!(verify(&graph).is_err());
 }

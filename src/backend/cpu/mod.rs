@@ -118,8 +118,8 @@ fn place_params(
             if tensor.tensor_type() != port.ty {
                 return Err(CompileError::ParamType {
                     name: name.to_string(),
-                    expected: port.ty.clone(),
-                    found: tensor.tensor_type(),
+                    expected: Box::new(port.ty.clone()),
+                    found: Box::new(tensor.tensor_type()),
                 });
             }
             *slot = Some(if device.device == Device::HOST {

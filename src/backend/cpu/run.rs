@@ -64,7 +64,7 @@ pub(super) struct Run<'a> {
 /// Why a step ends the device's work.
 enum Failure {
     Stopped,
-    Op(&'static str, OpError),
+    Op(&'static str, Box<OpError>),
     Internal(String),
 }
 
@@ -249,8 +249,10 @@ impl Run<'_> {
             operands.push(self.tensor(d, dtype(buffer), self.location(d, *buffer))?);
         }
         let refs: Vec<&Tensor> = operands.iter().collect();
-        let results =
-            self.pool.install(|| op.eval(&refs)).map_err(|e| Failure::Op(op.name(), e))?;
+        let results = self
+            .pool
+            .install(|| op.eval(&refs))
+            .map_err(|e| Failure::Op(op.name(), Box::new(e)))?;
         if results.len() != launch.results.len() {
             return Err(internal("the operator gives another number of results"));
         }

@@ -4,7 +4,7 @@ use super::Cpu;
 use crate::backend::{Executable, RunError, RunOptions};
 use crate::ir::{Graph, Placement, Weights, verify};
 use crate::lower::lower;
-use crate::lower::testing::{naive, numbers, replicated, template, views};
+use crate::lower::testing::{Replication, batch, naive, template, views};
 use crate::types::{DType, Device, ShardRule, Target, Tensor};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
@@ -13,37 +13,33 @@ fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExe
     Cpu::new(threads).unwrap().executable(program, weights).unwrap()
 }
 
-fn batch(n: usize) -> BTreeMap<String, Tensor> {
-    BTreeMap::from([("x".to_owned(), numbers(&[n, 8]))])
-}
-
 #[test]
 fn replicas_give_what_the_template_gives() {
     let (graph, weights) = template();
     let whole = executable(&graph, &weights, 1);
-    let placements = [Placement::Shared(Device::HOST), Placement::Mirrored];
-    for (count, merge, placement) in [1, 2, 3]
-        .into_iter()
-        .flat_map(|c| [Device::HOST, Device::gpu(0)].map(|m| (c, m)))
-        .flat_map(|(c, m)| placements.map(|p| (c, m, p)))
-    {
-        for rule in [ShardRule::RemainderLast, ShardRule::Ceil] {
-            let (replicas, weights) = replicated(count, rule, merge, placement);
-            let split = executable(&replicas, &weights, 2);
-            for n in [0, 1, 2, 3, 7] {
-                let rows = i64::try_from(n).unwrap();
-                let expected = whole.run(&batch(n), &RunOptions::default()).unwrap();
-                let got = split.run(&batch(n), &RunOptions::default()).unwrap();
-                assert_eq!(
-                    expected.outputs, got.outputs,
-                    "{n} rows on {count}, {merge}, {placement:?}"
-                );
-                let tensors: Vec<Tensor> = expected.outputs.into_iter().map(|o| o.1).collect();
-                assert_eq!(tensors, naive(&graph, &weights, &batch(n), rows));
-                assert_eq!(got.devices.iter().filter_map(|d| d.rows).sum::<i64>(), rows);
-                assert!(got.devices.iter().all(|d| d.used <= d.planned));
+    let merges = [Device::HOST, Device::gpu(0)];
+    for (count, merge) in (1..=3).flat_map(|count| merges.map(|merge| (count, merge))) {
+        for weights in [Placement::Shared(Device::HOST), Placement::Mirrored] {
+            for rule in [ShardRule::RemainderLast, ShardRule::Ceil] {
+                compare(&graph, &whole, &Replication { count, rule, merge, weights });
             }
         }
+    }
+}
+
+/// Runs the template and its replicas at several batch sizes.
+fn compare(template: &Graph, whole: &super::CpuExecutable, how: &Replication) {
+    let (graph, weights) = how.graph();
+    let split = executable(&graph, &weights, 2);
+    for n in [0, 1, 2, 3, 7] {
+        let rows = i64::try_from(n).unwrap();
+        let expected = whole.run(&batch(n), &RunOptions::default()).unwrap();
+        let got = split.run(&batch(n), &RunOptions::default()).unwrap();
+        assert_eq!(expected.outputs, got.outputs, "{n} rows, {how:?}");
+        let tensors: Vec<Tensor> = expected.outputs.into_iter().map(|o| o.1).collect();
+        assert_eq!(tensors, naive(template, &weights, &batch(n), rows));
+        assert_eq!(got.devices.iter().filter_map(|d| d.rows).sum::<i64>(), rows);
+        assert!(got.devices.iter().all(|d| d.used <= d.planned));
     }
 }
 

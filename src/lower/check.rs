@@ -1,0 +1,248 @@
+//! The proof that a memory plan is sound: every read is played through against the writes before it.
+
+use std::collections::BTreeMap;
+
+use super::memory::{Bound, BoundDevice, Location, Space};
+use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
+use crate::types::Device;
+
+/// A place where a memory plan is not sound.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{device}, step {step}: {reason}")]
+pub struct MemoryError {
+    /// The device.
+    pub device: Device,
+    /// The position of the step, or the number of steps where the fault shows at the end.
+    pub step: usize,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// Checks a memory plan against its program: buffers lie inside their memory and at the target's alignment;
+/// whatever a step reads was written before and by nothing else since, also where another device reads it; a
+/// device waits for what it copies; no byte of a buffer is written twice; the outputs are written whole.
+pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
+    for (d, device) in program.devices.iter().enumerate() {
+        let Some(plan) = bound.devices.get(d) else { continue };
+        let mut play = Play { program, bound, device, plan, d, spaces: BTreeMap::new() };
+        play.places()?;
+        for i in 0..device.steps.len() {
+            play.step(i)?;
+        }
+        play.end()?;
+    }
+    Ok(())
+}
+
+/// The written ranges of one space: from the first byte of each to its end, the buffer whose contents are there
+/// and the step that wrote them.
+type Written = BTreeMap<usize, (usize, BufferId, usize)>;
+
+struct Play<'a> {
+    program: &'a Program,
+    bound: &'a Bound,
+    device: &'a DeviceProgram,
+    plan: &'a BoundDevice,
+    d: usize,
+    spaces: BTreeMap<Space, Written>,
+}
+
+impl Play<'_> {
+    fn error(&self, step: usize, reason: String) -> MemoryError {
+        MemoryError { device: self.device.device, step, reason }
+    }
+
+    fn at(&self, buffer: BufferId) -> &Location {
+        &self.plan.locations[buffer.index()]
+    }
+
+    fn name(&self, buffer: BufferId) -> String {
+        format!("%{} {}", buffer.0, self.device.buffer(buffer).name)
+    }
+
+    /// Every buffer that is used lies inside its memory.
+    fn places(&self) -> Result<(), MemoryError> {
+        let alignment = self.program.target.alignment as usize;
+        let size = |port: Option<&super::Port>| {
+            port.and_then(|p| usize::try_from(p.ty.bytes().eval(self.bound.n)).ok()).unwrap_or(0)
+        };
+        for (i, step) in self.device.steps.iter().enumerate().filter(|(i, _)| self.runs(*i)) {
+            let (reads, writes) = self.touched(&step.action);
+            for buffer in reads.into_iter().chain(writes) {
+                let at = self.at(buffer);
+                let limit = match at.space {
+                    Space::Arena => self.plan.planned,
+                    Space::Input(i) => size(self.program.inputs.get(i as usize)),
+                    Space::Output(i) => size(self.program.outputs.get(i as usize)),
+                    Space::Param(i) => size(self.program.params.get(i as usize)),
+                };
+                if at.offset.checked_add(at.bytes).is_none_or(|end| end > limit) {
+                    return Err(
+                        self.error(i, format!("{} ends after {limit} bytes", self.name(buffer)))
+                    );
+                }
+                let own = !matches!(self.device.buffer(buffer).storage, Storage::Part { .. });
+                if at.space == Space::Arena && own && !at.offset.is_multiple_of(alignment) {
+                    return Err(self.error(i, format!("{} is not aligned", self.name(buffer))));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a step does anything: it is not skipped and has something to write.
+    fn runs(&self, step: usize) -> bool {
+        let (_, writes) = self.touched(&self.device.steps[step].action);
+        self.plan.active[step] && writes.iter().any(|b| self.at(*b).bytes > 0)
+    }
+
+    /// The buffers of this device that a step reads and writes.
+    fn touched(&self, action: &Action) -> (Vec<BufferId>, Vec<BufferId>) {
+        match action {
+            Action::Launch(launch) => (launch.operands.clone(), launch.results.clone()),
+            Action::Copy { device, from, to } if *device == self.d => (vec![*from], vec![*to]),
+            Action::Copy { to, .. } => (Vec::new(), vec![*to]),
+            Action::Wait(_) | Action::Record(_) => (Vec::new(), Vec::new()),
+        }
+    }
+
+    fn step(&mut self, i: usize) -> Result<(), MemoryError> {
+        if !self.runs(i) {
+            return Ok(());
+        }
+        let action = &self.device.steps[i].action;
+        let (reads, writes) = self.touched(action);
+        for buffer in reads {
+            self.read(i, buffer)?;
+            if writes.iter().any(|w| self.collide(*w, buffer)) {
+                let text = format!("{} is written while it is read", self.name(buffer));
+                return Err(self.error(i, text));
+            }
+        }
+        if let Action::Copy { device, from, .. } = action
+            && *device != self.d
+        {
+            self.waited(i, *device, *from)?;
+        }
+        for buffer in writes {
+            self.write(i, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// True if a written buffer overlaps one that is read, other than in its place.
+    fn collide(&self, written: BufferId, read: BufferId) -> bool {
+        let (a, b) = (self.at(written), self.at(read));
+        let in_place = matches!(self.device.buffer(written).storage, Storage::Reuse { .. })
+            && (a.offset, a.bytes) == (b.offset, b.bytes);
+        let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+        a.space == b.space && a.bytes > 0 && b.bytes > 0 && !apart && !in_place
+    }
+
+    /// All bytes of the buffer are there, as they were written for it. Returns the last step that wrote some.
+    fn read(&self, i: usize, buffer: BufferId) -> Result<usize, MemoryError> {
+        let at = self.at(buffer);
+        let (mut from, end, root) = (at.offset, at.offset + at.bytes, self.device.root(buffer));
+        let mut last = 0;
+        if matches!(at.space, Space::Input(_) | Space::Param(_)) {
+            return Ok(last);
+        }
+        while from < end {
+            let found = self.spaces.get(&at.space).and_then(|w| w.range(..=from).next_back());
+            let (upto, holder, step) = found
+                .map(|(_, entry)| *entry)
+                .filter(|(upto, ..)| *upto > from)
+                .ok_or_else(|| {
+                    self.error(i, format!("byte {from} of {} was not written", self.name(buffer)))
+                })?;
+            if holder != root {
+                let text = format!("{} is overwritten by {}", self.name(buffer), self.name(holder));
+                return Err(self.error(i, text));
+            }
+            (from, last) = (upto, last.max(step));
+        }
+        Ok(last)
+    }
+
+    fn write(&mut self, i: usize, buffer: BufferId) -> Result<(), MemoryError> {
+        let at = self.at(buffer).clone();
+        if at.bytes == 0 {
+            return Ok(());
+        }
+        let (start, end, root) = (at.offset, at.offset + at.bytes, self.device.root(buffer));
+        if matches!(at.space, Space::Input(_) | Space::Param(_)) {
+            return Err(self.error(i, format!("{} is read only", self.name(buffer))));
+        }
+        let written = self.spaces.entry(at.space).or_default();
+        let before = written.range(..start).next_back().map(|(s, entry)| (*s, *entry));
+        let mut met: Vec<(usize, (usize, BufferId, usize))> =
+            before.filter(|(_, (upto, ..))| *upto > start).into_iter().collect();
+        met.extend(written.range(start..end).map(|(s, entry)| (*s, *entry)));
+        for (from, (upto, holder, step)) in &met {
+            written.remove(from);
+            if *from < start {
+                written.insert(*from, (start, *holder, *step));
+            }
+            if *upto > end {
+                written.insert(end, (*upto, *holder, *step));
+            }
+        }
+        written.insert(start, (end, root, i));
+        if met.iter().any(|(_, (_, holder, _))| *holder == root) {
+            return Err(self.error(i, format!("{} is written twice", self.name(buffer))));
+        }
+        Ok(())
+    }
+
+    /// The source's device has recorded an event after it wrote what is copied, and this device waited for it.
+    fn waited(&self, i: usize, source: usize, from: BufferId) -> Result<(), MemoryError> {
+        let (Some(device), Some(plan)) =
+            (self.program.devices.get(source), self.bound.devices.get(source))
+        else {
+            return Err(self.error(i, "it copies from no device".to_owned()));
+        };
+        let root = device.root(from);
+        let writes = |step: &super::Step| match &step.action {
+            Action::Launch(launch) => launch.results.iter().any(|b| device.root(*b) == root),
+            Action::Copy { to, .. } => device.root(*to) == root,
+            Action::Wait(_) | Action::Record(_) => false,
+        };
+        let active = |(i, step): &(usize, &super::Step)| plan.active[*i] && writes(step);
+        let Some((last, _)) = device.steps.iter().enumerate().rfind(active) else {
+            return Ok(());
+        };
+        let recorded =
+            |event: u32| device.steps[last..].iter().any(|s| s.action == Action::Record(event));
+        let waits = self.device.steps[..i].iter().any(|s| match s.action {
+            Action::Wait(event) => recorded(event),
+            Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => false,
+        });
+        if waits {
+            return Ok(());
+        }
+        let name = &device.buffer(from).name;
+        Err(self.error(i, format!("nothing waits until {name} is written on {}", device.device)))
+    }
+
+    /// What other devices read is still there, and the outputs are written whole.
+    fn end(&self) -> Result<(), MemoryError> {
+        let steps = self.device.steps.len();
+        for (d, (other, plan)) in self.program.devices.iter().zip(&self.bound.devices).enumerate() {
+            for (step, active) in other.steps.iter().zip(&plan.active) {
+                if let Action::Copy { device, from, .. } = &step.action
+                    && *active
+                    && *device == self.d
+                    && d != self.d
+                {
+                    self.read(steps, *from)?;
+                }
+            }
+        }
+        for (i, buffer) in self.device.buffers.iter().enumerate() {
+            if matches!(buffer.storage, Storage::Output(_)) {
+                self.read(steps, BufferId(u32::try_from(i).unwrap_or(u32::MAX)))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Results that are written over an operand which nobody needs any more.
+
+use super::program::{Action, BufferId, DeviceProgram, Storage};
+use crate::types::Target;
+
+/// Lets the results of in-place kernels take the place of an operand that dies there and has as many bytes.
+/// What other devices read never dies.
+pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize, target: &Target) {
+    let elsewhere = read_elsewhere(devices, d);
+    let device = &mut devices[d];
+    let mut last = last_uses(device, d);
+    for buffer in elsewhere {
+        last[device.root(buffer).index()] = usize::MAX;
+    }
+    for i in 0..device.steps.len() {
+        let Action::Launch(launch) = &device.steps[i].action else { continue };
+        let [result] = launch.results.as_slice() else { continue };
+        if !target.in_place.contains(&launch.class)
+            || device.buffer(*result).storage != Storage::Arena
+        {
+            continue;
+        }
+        let (result, operands) = (*result, &launch.operands);
+        let dies = |at: &usize| {
+            let root = device.root(operands[*at]);
+            let alone = (0..operands.len()).all(|j| j == *at || device.root(operands[j]) != root);
+            last[root.index()] == i && alone && fills(device, operands[*at], result)
+        };
+        let found = (0..operands.len()).find(dies);
+        if let Some(of) = found.and_then(|at| device.region(operands[at])) {
+            device.buffers[result.index()].storage = Storage::Reuse { of };
+        }
+    }
+}
+
+/// The last step that touches each buffer that is not part of another.
+fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
+    let mut last = vec![0; device.buffers.len()];
+    for (i, step) in device.steps.iter().enumerate() {
+        let mut touch = |b: BufferId| last[device.root(b).index()] = i;
+        match &step.action {
+            Action::Launch(launch) => {
+                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b));
+            }
+            Action::Copy { device, from, to } => {
+                touch(*to);
+                if *device == d {
+                    touch(*from);
+                }
+            }
+            Action::Wait(_) | Action::Record(_) => {}
+        }
+    }
+    last
+}
+
+/// True if the operand has all bytes of an arena buffer, and the result as many.
+fn fills(device: &DeviceProgram, operand: BufferId, result: BufferId) -> bool {
+    let root = device.root(operand);
+    let bytes = |b: BufferId| device.buffer(b).ty.bytes();
+    device.region(root).is_some() && bytes(operand) == bytes(root) && bytes(result) == bytes(root)
+}
+
+/// The buffers of device `d` that other devices copy.
+pub(super) fn read_elsewhere(devices: &[DeviceProgram], d: usize) -> Vec<BufferId> {
+    let others = devices.iter().enumerate().filter(|(other, _)| *other != d);
+    let steps = others.flat_map(|(_, other)| &other.steps);
+    let copied = steps.filter_map(|step| match &step.action {
+        Action::Copy { device, from, .. } if *device == d => Some(*from),
+        Action::Launch(_) | Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
+    });
+    copied.collect()
+}
