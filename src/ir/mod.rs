@@ -1,8 +1,11 @@
 //! The graph of a model: typed values, the operators between them, where each runs and where it came from.
 
+mod assemble;
 mod builder;
+mod dot;
 mod excerpt;
 mod graph;
+mod json;
 mod node;
 mod param;
 mod parse;
@@ -13,7 +16,9 @@ mod text;
 mod verify;
 
 pub use builder::Builder;
+pub use dot::to_dot;
 pub use graph::{Graph, GraphError};
+pub use json::{JsonError, from_json, to_json};
 pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Value};
 pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
 pub use parse::{ParseError, parse};

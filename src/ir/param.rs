@@ -66,6 +66,16 @@ pub enum Placement {
     Mirrored,
 }
 
+impl Placement {
+    /// The device that holds the parameter as an operator on `device` sees it.
+    pub fn seen_from(self, device: Device) -> Device {
+        match self {
+            Self::Shared(home) => home,
+            Self::Mirrored => device,
+        }
+    }
+}
+
 /// A parameter: its elements stay outside the graph, named by source and content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {

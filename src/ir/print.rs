@@ -273,11 +273,7 @@ impl<'g> Writer<'g> {
         };
         self.out.push('@');
         push_name(&mut self.out, &info.name);
-        let expected = match graph.param(*id).placement {
-            Placement::Shared(home) => home,
-            Placement::Mirrored => device,
-        };
-        if node.place().device != expected {
+        if node.place().device != graph.param(*id).placement.seen_from(device) {
             push(&mut self.out, format_args!(" on {}", node.place().device));
         }
     }

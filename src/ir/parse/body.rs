@@ -3,15 +3,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::super::assemble::{Declared, Part};
 use super::super::text::SPLIT;
-use super::super::{GraphError, NodeKind, Origin, Place, Placement, Value};
+use super::super::{NodeKind, Origin, Place, Value};
 use super::Parser;
 use super::scan::{Fault, Scan};
 use crate::op::{Attr, AttrError, Op};
 use crate::types::{Device, TensorType};
 
-/// A result as it is written.
-struct Declared {
+/// A result as it is written, and where its name and its type are.
+struct Written {
     name: Arc<str>,
     at: Range<usize>,
     ty: TensorType,
@@ -43,12 +44,8 @@ impl Parser<'_> {
             }
             let from = self.values.scan.next();
             let value = self.operand(Device::HOST)?;
-            let found = self.graph.ty(value);
-            if *found != ty {
-                let message = format!("the output `{name}` is {found}, not {ty}");
-                return Err(Fault::new(self.values.scan.since(from), message));
-            }
-            self.graph.add_output(name, value);
+            let output = self.made.output(name, &ty, value);
+            output.map_err(|message| Fault::new(self.values.scan.since(from), message))?;
         }
         self.values.scan.expect("}")
     }
@@ -79,7 +76,7 @@ impl Parser<'_> {
     }
 
     fn op(&mut self, place: Place) -> Scan<()> {
-        let declared = self.results()?;
+        let written = self.results()?;
         let from = self.values.scan.next();
         let name = self.values.scan.word();
         if name.is_empty() {
@@ -99,10 +96,10 @@ impl Parser<'_> {
             let named = |name: &str| places.iter().find(|p| self.values.scan.text(p) == name);
             unreadable(&e, at.clone(), named)
         })?;
-        self.add(op, at, &operands, declared, place)
+        self.add(op, at, &operands, &written, place)
     }
 
-    fn results(&mut self) -> Scan<SmallVec<[Declared; 1]>> {
+    fn results(&mut self) -> Scan<SmallVec<[Written; 1]>> {
         let mut declared = SmallVec::new();
         loop {
             let (name, at) = self.name("%", "an operation such as `%y : f32[N] = relu(%x)`")?;
@@ -110,7 +107,7 @@ impl Parser<'_> {
             let from = self.values.scan.next();
             let ty = self.values.ty()?;
             let ty_at = self.values.scan.since(from);
-            declared.push(Declared { name, at, ty, ty_at });
+            declared.push(Written { name, at, ty, ty_at });
             if !self.values.scan.eat(",") {
                 break;
             }
@@ -149,26 +146,14 @@ impl Parser<'_> {
     fn operand(&mut self, device: Device) -> Scan<Value> {
         if self.values.scan.peek() != Some(b'@') {
             let (name, at) = self.name("%", "a value such as `%x` or `@w`")?;
-            let value = self.names.get(&name).copied();
-            return value.ok_or_else(|| {
+            return self.made.value(&name).ok_or_else(|| {
                 let fault = Fault::new(at, format!("there is no value `{name}` up to here"));
                 fault.help("a value is defined on a line before those that use it")
             });
         }
         let (name, at) = self.name("@", "a parameter such as `@w`")?;
-        let Some(id) = self.params.get(&name).copied() else {
-            return Err(Fault::new(at, format!("there is no parameter `{name}`")));
-        };
-        let home = if self.values.scan.eat_word("on") {
-            self.device()?
-        } else {
-            match self.graph.param(id).placement {
-                Placement::Shared(home) => home,
-                Placement::Mirrored => device,
-            }
-        };
-        let graph = &mut self.graph;
-        Ok(*self.held.entry((id, home)).or_insert_with(|| graph.add_param_node(id, home)))
+        let home = if self.values.scan.eat_word("on") { Some(self.device()?) } else { None };
+        self.made.held(&name, home, device).map_err(|message| Fault::new(at, message))
     }
 
     fn add(
@@ -176,37 +161,19 @@ impl Parser<'_> {
         op: Op,
         at: Range<usize>,
         operands: &[Value],
-        declared: SmallVec<[Declared; 1]>,
+        written: &[Written],
         place: Place,
     ) -> Scan<()> {
-        let names: SmallVec<[Arc<str>; 1]> = declared.iter().map(|d| d.name.clone()).collect();
-        let name = op.name();
-        let node = self.graph.add(op, operands, &names, place, Origin::default());
-        let node = node.map_err(|e| {
-            let message = match e {
-                GraphError::Op { error, .. } => format!("`{name}` cannot be applied: {error}"),
-                GraphError::ResultCount { .. }
-                | GraphError::TypesDiffer { .. }
-                | GraphError::Cycle => e.to_string(),
+        let declared = written.iter().map(|w| Declared { name: &w.name, ty: &w.ty });
+        let added = self.made.op(op, operands, declared, place, Origin::default());
+        added.map(|_| ()).map_err(|wrong| {
+            let place = match wrong.part {
+                Part::Op => None,
+                Part::Name(i) => written.get(i).map(|w| w.at.clone()),
+                Part::Type(i) => written.get(i).map(|w| w.ty_at.clone()),
             };
-            Fault::new(at, message).help(self.types(operands))
-        })?;
-        for (output, declared) in (0u32..).zip(declared) {
-            let value = Value { node, output };
-            let ty = self.graph.ty(value);
-            if *ty != declared.ty {
-                let message = format!("`{}` is {ty}, not {}", declared.name, declared.ty);
-                return Err(Fault::new(declared.ty_at, message).help(self.types(operands)));
-            }
-            self.define(declared.name, declared.at, value)?;
-        }
-        Ok(())
-    }
-
-    fn types(&self, operands: &[Value]) -> String {
-        let types = operands.iter().take(8).map(|v| self.graph.ty(*v).to_string());
-        let more = if operands.len() > 8 { ", …" } else { "" };
-        format!("the operands are ({}{more})", types.collect::<Vec<_>>().join(", "))
+            Fault { at: place.unwrap_or(at), message: wrong.message, help: wrong.help }
+        })
     }
 
     /// The names that nodes have in their source.
@@ -216,8 +183,8 @@ impl Parser<'_> {
             let mut nodes = Vec::new();
             loop {
                 let (name, at) = self.name("%", "a value such as `%x`")?;
-                let value = self.names.get(&name).filter(|v| v.output == 0);
-                let op = |v: &&Value| matches!(self.graph.node(v.node).kind(), NodeKind::Op(_));
+                let value = self.made.value(&name).filter(|v| v.output == 0);
+                let op = |v: &Value| matches!(self.made.graph.node(v.node).kind(), NodeKind::Op(_));
                 let Some(value) = value.filter(op) else {
                     let message = format!("`{name}` is no first result of an operator");
                     return Err(Fault::new(at, message));
@@ -230,7 +197,7 @@ impl Parser<'_> {
             self.values.scan.expect("=")?;
             let origin: Arc<str> = self.values.scan.string("a string")?.into();
             for node in nodes {
-                self.graph.set_origin(node, Origin(Some(origin.clone())));
+                self.made.graph.set_origin(node, Origin(Some(origin.clone())));
             }
         }
         Ok(())

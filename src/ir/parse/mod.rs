@@ -9,16 +9,16 @@ mod scan;
 mod tests;
 mod value;
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use self::scan::{Fault, Scan, unescape};
 use self::value::Values;
+use super::assemble::Assembly;
 use super::excerpt::Excerpt;
-use super::{ContentHash, Graph, Param, ParamId, Placement, Source, Value};
+use super::{ContentHash, Graph, Param, Placement, Source};
 use crate::types::{Device, Dim, ShardRule, Split, TensorType};
 
 /// Why a text is no graph, and where.
@@ -82,7 +82,7 @@ impl std::error::Error for ParseError {}
 pub fn parse(text: &str) -> Result<Graph, ParseError> {
     let mut parser = Parser::new(text);
     match parser.file() {
-        Ok(()) => Ok(parser.graph),
+        Ok(()) => Ok(parser.made.graph),
         Err(fault) => Err(ParseError::new(text, fault)),
     }
 }
@@ -90,12 +90,7 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
 /// A text that is being read, and the graph as far as it was.
 struct Parser<'a> {
     values: Values<'a>,
-    graph: Graph,
-    /// The inputs and results by name.
-    names: HashMap<Arc<str>, Value>,
-    params: HashMap<Arc<str>, ParamId>,
-    /// The parameters as devices hold them.
-    held: HashMap<(ParamId, Device), Value>,
+    made: Assembly,
     devices: BTreeSet<Device>,
     outputs: Vec<(Arc<str>, TensorType)>,
 }
@@ -104,10 +99,7 @@ impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Self {
         Self {
             values: Values::new(text),
-            graph: Graph::new(""),
-            names: HashMap::new(),
-            params: HashMap::new(),
-            held: HashMap::new(),
+            made: Assembly::new(),
             devices: BTreeSet::from([Device::HOST]),
             outputs: Vec::new(),
         }
@@ -215,7 +207,7 @@ impl<'a> Parser<'a> {
             let message = format!("the rows {rows:?} do not follow from the offsets");
             return Err(Fault::new(at, message).help(format!("they are {:?}", self.values.rows)));
         }
-        self.graph.set_split(Some(split));
+        self.made.graph.set_split(Some(split));
         Ok(())
     }
 
@@ -256,11 +248,8 @@ impl<'a> Parser<'a> {
         } else {
             Placement::Shared(Device::HOST)
         };
-        let id = self.graph.add_param(Param { name: name.clone(), ty, source, hash, placement });
-        match self.params.insert(name.clone(), id) {
-            None => Ok(()),
-            Some(_) => Err(Fault::new(at, format!("the parameter `{name}` is declared twice"))),
-        }
+        let param = Param { name, ty, source, hash, placement };
+        self.made.param(param).map_err(|message| Fault::new(at, message))
     }
 
     /// A file and the name of a tensor in it, with `#` between them.
@@ -277,14 +266,13 @@ impl<'a> Parser<'a> {
     fn signature(&mut self) -> Scan<()> {
         self.values.scan.keyword("graph")?;
         let (name, _) = self.name("@", "the graph's name, such as `@net`")?;
-        self.graph.set_name(name);
+        self.made.graph.set_name(name);
         self.values.scan.expect("(")?;
         while !self.values.scan.eat(")") {
             let (name, at) = self.name("%", "an input such as `%x`")?;
             self.values.scan.expect(":")?;
             let ty = self.values.ty()?;
-            let value = self.graph.add_input(name.clone(), ty);
-            self.define(name, at, value)?;
+            self.made.input(name, ty).map_err(|message| Fault::new(at, message))?;
             if self.values.scan.peek() != Some(b')') {
                 self.values.scan.expect(",")?;
             }
@@ -300,17 +288,5 @@ impl<'a> Parser<'a> {
             }
         }
         self.values.scan.expect("{")
-    }
-
-    fn define(&mut self, name: Arc<str>, at: Range<usize>, value: Value) -> Scan<()> {
-        match self.names.entry(name) {
-            Entry::Vacant(entry) => {
-                entry.insert(value);
-                Ok(())
-            }
-            Entry::Occupied(entry) => {
-                Err(Fault::new(at, format!("the value `{}` is defined twice", entry.key())))
-            }
-        }
     }
 }

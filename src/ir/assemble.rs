@@ -1,0 +1,160 @@
+//! A graph put together from what a file says, with every claim of the file compared with what follows.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Graph, GraphError, NodeId, Origin, Param, ParamId, Place, Value};
+use crate::op::Op;
+use crate::types::{Device, TensorType};
+
+/// A graph as far as it is put together, and its names.
+pub(super) struct Assembly {
+    pub(super) graph: Graph,
+    /// The inputs and results by name.
+    values: HashMap<Arc<str>, Value>,
+    params: HashMap<Arc<str>, ParamId>,
+    /// The parameters as devices hold them.
+    held: HashMap<(ParamId, Device), Value>,
+}
+
+/// A result as the file declares it.
+#[derive(Clone, Copy)]
+pub(super) struct Declared<'a> {
+    pub(super) name: &'a Arc<str>,
+    pub(super) ty: &'a TensorType,
+}
+
+/// What a part of the file says wrong.
+pub(super) struct Wrong {
+    pub(super) part: Part,
+    pub(super) message: String,
+    pub(super) help: Option<String>,
+}
+
+/// A part of what the file says of an operation.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    Op,
+    Name(usize),
+    Type(usize),
+}
+
+impl Assembly {
+    pub(super) fn new() -> Self {
+        Self {
+            graph: Graph::new(""),
+            values: HashMap::new(),
+            params: HashMap::new(),
+            held: HashMap::new(),
+        }
+    }
+
+    pub(super) fn param(&mut self, param: Param) -> Result<(), String> {
+        match self.params.entry(param.name.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(self.graph.add_param(param));
+                Ok(())
+            }
+            Entry::Occupied(entry) => {
+                Err(format!("the parameter `{}` is declared twice", entry.key()))
+            }
+        }
+    }
+
+    pub(super) fn input(&mut self, name: Arc<str>, ty: TensorType) -> Result<(), String> {
+        let value = self.graph.add_input(name.clone(), ty);
+        self.define(name, value)
+    }
+
+    fn define(&mut self, name: Arc<str>, value: Value) -> Result<(), String> {
+        match self.values.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(value);
+                Ok(())
+            }
+            Entry::Occupied(entry) => Err(format!("the value `{}` is defined twice", entry.key())),
+        }
+    }
+
+    /// The input or result with this name.
+    pub(super) fn value(&self, name: &str) -> Option<Value> {
+        self.values.get(name).copied()
+    }
+
+    /// The parameter with this name as `home` holds it, or else as an operator on `user` sees it.
+    pub(super) fn held(
+        &mut self,
+        name: &str,
+        home: Option<Device>,
+        user: Device,
+    ) -> Result<Value, String> {
+        let Some(id) = self.params.get(name).copied() else {
+            return Err(format!("there is no parameter `{name}`"));
+        };
+        let home = home.unwrap_or_else(|| self.graph.param(id).placement.seen_from(user));
+        let graph = &mut self.graph;
+        Ok(*self.held.entry((id, home)).or_insert_with(|| graph.add_param_node(id, home)))
+    }
+
+    /// Adds an operation; its results must have the types that inference gives.
+    pub(super) fn op<'a>(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        declared: impl ExactSizeIterator<Item = Declared<'a>> + Clone,
+        place: Place,
+        origin: Origin,
+    ) -> Result<NodeId, Wrong> {
+        let names: SmallVec<[Arc<str>; 1]> = declared.clone().map(|d| d.name.clone()).collect();
+        let name = op.name();
+        let node = self.graph.add(op, operands, &names, place, origin);
+        let node = node.map_err(|e| {
+            let message = match e {
+                GraphError::Op { error, .. } => format!("`{name}` cannot be applied: {error}"),
+                GraphError::ResultCount { .. }
+                | GraphError::TypesDiffer { .. }
+                | GraphError::Cycle => e.to_string(),
+            };
+            Wrong { part: Part::Op, message, help: Some(self.types(operands)) }
+        })?;
+        for (i, declared) in declared.enumerate() {
+            let value = Value { node, output: u32::try_from(i).unwrap_or(u32::MAX) };
+            let ty = self.graph.ty(value);
+            if ty != declared.ty {
+                let message = format!("`{}` is {ty}, not {}", declared.name, declared.ty);
+                let help = Some(self.types(operands));
+                return Err(Wrong { part: Part::Type(i), message, help });
+            }
+            self.define(declared.name.clone(), value).map_err(|message| Wrong {
+                part: Part::Name(i),
+                message,
+                help: None,
+            })?;
+        }
+        Ok(node)
+    }
+
+    fn types(&self, operands: &[Value]) -> String {
+        let types = operands.iter().take(8).map(|v| self.graph.ty(*v).to_string());
+        let more = if operands.len() > 8 { ", …" } else { "" };
+        format!("the operands are ({}{more})", types.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Adds an output; its value must have this type.
+    pub(super) fn output(
+        &mut self,
+        name: Arc<str>,
+        ty: &TensorType,
+        value: Value,
+    ) -> Result<(), String> {
+        let found = self.graph.ty(value);
+        if found != ty {
+            return Err(format!("the output `{name}` is {found}, not {ty}"));
+        }
+        self.graph.add_output(name, value);
+        Ok(())
+    }
+}
