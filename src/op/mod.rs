@@ -47,6 +47,8 @@ ops! {
     where_::Where,
     cast::Cast,
     reduce::Reduce,
+    arg::Arg,
+    softmax::Softmax,
     concat::Concat,
     slice::Slice,
     reshape::Reshape,

@@ -1,0 +1,278 @@
+//! Distributions along an axis: `softmax`, `log_softmax`, `hardmax`.
+
+use smallvec::smallvec;
+
+use super::arg::Arg;
+use super::declare::family;
+use super::element::{Float, for_dtype};
+use super::infer::{axis, dtype, one, result};
+use super::real::Real;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+family! {
+    /// A distribution over the positions of one axis, for each position on the others. Floats are computed in
+    /// `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, summed one after the other.
+    ///
+    /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity everywhere.
+    pub enum Softmax {
+        /// `e^(x - m) / s`, where `m` is the largest element along the axis and `s` the sum of all `e^(x - m)`.
+        Softmax = "softmax" {
+            /// The axis, negative from the end.
+            axis: i64,
+        },
+        /// `x - m - ln(s)`, the logarithm of the softmax.
+        LogSoftmax = "log_softmax" {
+            /// The axis, negative from the end.
+            axis: i64,
+        },
+        /// 1 at the first largest element, 0 elsewhere; a NaN counts as the largest.
+        Hardmax = "hardmax" {
+            /// The axis, negative from the end.
+            axis: i64,
+        },
+    }
+}
+
+/// Columns that are computed side by side, each in its own order.
+const COLUMNS: usize = 16;
+
+impl Softmax {
+    fn listed(&self) -> i64 {
+        match *self {
+            Self::Softmax { axis } | Self::LogSoftmax { axis } | Self::Hardmax { axis } => axis,
+        }
+    }
+
+    /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
+    fn columns<R: Real>(&self, x: &mut [R], width: usize) {
+        let (mut largest, mut sums) = ([R::of(f64::NEG_INFINITY); COLUMNS], [R::of(0.0); COLUMNS]);
+        let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
+        match self {
+            Self::Softmax { .. } => {
+                lanes(x, largest, |x, m| *m = if *x > *m || x.is_nan() { *x } else { *m });
+                lanes(x, largest, |x, m| *x = (*x - *m).exp());
+                lanes(x, sums, |x, s| *s = *s + *x);
+                lanes(x, sums, |x, s| *x = *x / *s);
+            }
+            Self::LogSoftmax { .. } => {
+                lanes(x, largest, |x, m| *m = if *x > *m || x.is_nan() { *x } else { *m });
+                lanes(x, largest, |x, m| *x = *x - *m);
+                lanes(x, sums, |x, s| *s = *s + x.exp());
+                for s in &mut *sums {
+                    *s = s.ln();
+                }
+                lanes(x, sums, |x, s| *x = *x - *s);
+            }
+            Self::Hardmax { .. } => {
+                let first = Arg::Max { axis: 0, keepdims: true, select_last_index: false };
+                let mut places = [0; COLUMNS];
+                first.find(x, &mut places[..width], x.len() / width, width);
+                x.fill(R::of(0.0));
+                for (column, place) in places[..width].iter().enumerate() {
+                    if let Some(x) = x.get_mut(place * width + column) {
+                        *x = R::of(1.0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Computes the distributions along the middle one of three axes, the last two of these sizes.
+    fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
+        let mut columns: Vec<F::Real> = Vec::new();
+        let block = (size * inner).max(1);
+        for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
+            for from in (0..inner).step_by(COLUMNS) {
+                let width = COLUMNS.min(inner - from);
+                columns.clear();
+                for row in x.chunks_exact(inner) {
+                    columns.extend(row[from..from + width].iter().map(|x| x.real()));
+                }
+                self.columns(&mut columns, width);
+                for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
+                    for (y, result) in row[from..from + width].iter_mut().zip(results) {
+                        *y = F::round(*result);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Calls `f` with each element of a matrix, row by row, and the state of its column.
+#[inline]
+fn lanes<R>(x: &mut [R], state: &mut [R], f: impl Fn(&mut R, &mut R)) {
+    if let [single] = state {
+        for x in x {
+            f(x, single);
+        }
+    } else {
+        for row in x.chunks_exact_mut(state.len()) {
+            row.iter_mut().zip(state.iter_mut()).for_each(|(x, state)| f(x, state));
+        }
+    }
+}
+
+impl OpDef for Softmax {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        axis("axis", self.listed(), x.ty.rank())?;
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        match axis("axis", self.listed(), rank) {
+            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
+            _ => Err(rules::refuse(Code::AcrossSamples, i, "normalises across the samples")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = operands else {
+            return Err(OpError::Operands { expected: "1", found: operands.len() });
+        };
+        let axis = axis("axis", self.listed(), x.rank())?;
+        let mut y = Tensor::zeros(x.dtype(), x.dims())?;
+        if x.is_empty() {
+            return Ok(vec![y]);
+        }
+        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
+        let wrong = || {
+            let expected = "a float".to_owned();
+            OpError::DType { operand: 0, expected, found: x.dtype() }
+        };
+        for_dtype!(
+            x.dtype(),
+            float F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
+            int _I => return Err(wrong()),
+            bool => return Err(wrong()),
+        );
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Softmax
+    }
+
+    fn gradient(&self) -> Gradient {
+        match self {
+            Self::Softmax { .. } | Self::LogSoftmax { .. } => Gradient::Defined,
+            Self::Hardmax { .. } => Gradient::None("it is constant between its steps"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, random, rng, tensor};
+    use super::super::{OpDef, Operand};
+    use super::Softmax;
+    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+    fn all(axis: i64) -> [Softmax; 3] {
+        [Softmax::Softmax { axis }, Softmax::LogSoftmax { axis }, Softmax::Hardmax { axis }]
+    }
+
+    fn eval(op: &Softmax, x: &Tensor) -> Vec<f64> {
+        testing::eval(&op.clone().into(), &[x])[0].to_f64()
+    }
+
+    /// The distributions by their formulas.
+    fn formula(op: &Softmax, x: &[f64]) -> Vec<f64> {
+        let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = x.iter().map(|x| x.exp()).sum();
+        let at = x.iter().position(|x| x.total_cmp(&largest).is_eq());
+        let one = |(i, x): (usize, &f64)| match op {
+            Softmax::Softmax { .. } => x.exp() / sum,
+            Softmax::LogSoftmax { .. } => x - sum.ln(),
+            Softmax::Hardmax { .. } => f64::from(Some(i) == at),
+        };
+        x.iter().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn values_follow_the_formulas_along_every_axis() {
+        let mut rng = rng(1);
+        for round in 0..120 {
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..40)).collect();
+            let own = rng.random_range(0..rank);
+            let inner: usize = dims[own + 1..].iter().product();
+            let (dtype, tolerance) = [
+                (DType::F64, 1e-13),
+                (DType::F32, 2e-6),
+                (DType::F16, 4e-3),
+                (DType::Bf16, 4e-2),
+            ][round % 4];
+            let x = random(&mut rng, dtype, &dims);
+            let listed = i64::try_from(own).unwrap() - i64::try_from(rank).unwrap();
+            for op in all(listed) {
+                let (input, y) = (x.to_f64(), eval(&op, &x));
+                for from in (0..x.len()).filter(|i| (i / inner).is_multiple_of(dims[own])) {
+                    let column: Vec<f64> =
+                        (0..dims[own]).map(|i| input[from + i * inner]).collect();
+                    for (i, exact) in formula(&op, &column).into_iter().enumerate() {
+                        let y = y[from + i * inner];
+                        assert!((y - exact).abs() <= tolerance, "{op:?} {dims:?}: {y}, {exact}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn special_values() {
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        let of = |x: &[f64]| all(0).map(|op| eval(&op, &tensor(DType::F32, &[x.len()], x)));
+        let [soft, log, hard] = of(&[1000.0, 1000.0, -1000.0, -inf]);
+        assert_eq!(soft, [0.5, 0.5, 0.0, 0.0]);
+        assert_eq!(log[3].to_bits(), (-inf).to_bits());
+        assert_eq!(hard, [1.0, 0.0, 0.0, 0.0]);
+        let [soft, log, hard] = of(&[1.0, nan, inf]);
+        assert!(soft.iter().chain(&log).all(|x| x.is_nan()));
+        assert_eq!(hard, [0.0, 1.0, 0.0]);
+        assert!(of(&[-inf, -inf])[0].iter().all(|x| x.is_nan()));
+        assert_eq!(of(&[3.0])[0], [1.0]);
+        for op in all(1) {
+            assert!(eval(&op, &tensor(DType::F32, &[2, 0, 3], &[])).is_empty());
+            assert!(eval(&op, &tensor(DType::F32, &[2, 3, 0], &[])).is_empty());
+        }
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let fails = |op: &Softmax, ty: TensorType| {
+            op.infer(&[Operand { ty: &ty, ints: None }]).is_err()
+        };
+        let [op, ..] = all(1);
+        assert!(fails(&op, TensorType::new(DType::F32, [2])));
+        assert!(fails(&op, TensorType::new(DType::I32, [2, 2])));
+        assert!(fails(&all(-3)[2], TensorType::new(DType::F32, [2, 2])));
+        assert!(!fails(&op, TensorType::new(DType::Bf16, [2, 2])));
+    }
+
+    #[test]
+    fn the_batch_passes_beside_the_axis() {
+        let mut rng = rng(2);
+        for _ in 0..100 {
+            let rank = rng.random_range(1..5);
+            let (n, inner) = (rng.random_range(1..9), rng.random_range(1..5usize));
+            let (at, own) = (rng.random_range(0..rank), rng.random_range(0..rank));
+            let dims: Vec<usize> = (0..rank)
+                .map(|a| if a == at { n * inner } else { rng.random_range(1..7) })
+                .collect();
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis: at, inner: inner as u64 });
+            let expected = if own == at { Err("R0105".to_owned()) } else { Ok(vec![claim]) };
+            for op in all(i64::try_from(own).unwrap()) {
+                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);
+            }
+        }
+    }
+}
