@@ -1,0 +1,284 @@
+//! The parts of an ONNX file: where its nodes, tensors and functions lie.
+
+use std::collections::BTreeMap;
+use std::mem::size_of;
+
+use bytes::Bytes;
+use prost::Message;
+use smallvec::SmallVec;
+
+use super::ImportError;
+use super::proto::{AttributeProto, NodeProto, StringStringEntryProto, TensorProto};
+use super::wire::{Content, Fields, Span, WireError, parts, text};
+
+/// The memory that decoding one part may take beyond a multiple of the file's size.
+const SPARE: usize = 16 << 20;
+
+/// The versions of the operator sets that a graph or a function is written in, by domain.
+pub(super) type Opsets = BTreeMap<String, i64>;
+
+/// A model file, split into its parts.
+pub(super) struct File {
+    data: Bytes,
+    pub(super) opsets: Opsets,
+    pub(super) graph: Graph,
+    pub(super) functions: Vec<Function>,
+}
+
+/// The parts of a graph.
+pub(super) struct Graph {
+    pub(super) name: String,
+    pub(super) nodes: Vec<Span>,
+    pub(super) initializers: Vec<Span>,
+    pub(super) inputs: Vec<Span>,
+    pub(super) outputs: Vec<Span>,
+}
+
+/// A function of the model.
+pub(super) struct Function {
+    pub(super) domain: String,
+    pub(super) name: String,
+    pub(super) overload: String,
+    pub(super) inputs: Vec<String>,
+    pub(super) outputs: Vec<String>,
+    /// The names of attributes that a call may give.
+    pub(super) attributes: Vec<String>,
+    /// Attributes with the value they have where a call does not give them.
+    pub(super) defaults: Vec<Span>,
+    pub(super) nodes: Vec<Span>,
+    pub(super) opsets: Opsets,
+}
+
+/// What a node says about its place in the graph.
+#[derive(Default)]
+pub(super) struct Head<'a> {
+    pub(super) inputs: SmallVec<[&'a str; 4]>,
+    pub(super) outputs: SmallVec<[&'a str; 2]>,
+    pub(super) name: &'a str,
+    pub(super) op: &'a str,
+    domain: &'a str,
+    pub(super) overload: &'a str,
+    /// Whether an attribute is a graph.
+    pub(super) has_graph: bool,
+}
+
+impl Head<'_> {
+    /// The operator's domain; that of ONNX itself is empty.
+    pub(super) fn domain(&self) -> &str {
+        domain(self.domain)
+    }
+}
+
+/// The domain by the name that is used here: the two names of ONNX's own are one.
+fn domain(name: &str) -> &str {
+    if name == "ai.onnx" { "" } else { name }
+}
+
+impl File {
+    /// Finds the parts of the model that `data` holds.
+    pub(super) fn new(data: Bytes) -> Result<Self, ImportError> {
+        let whole = Span::new(0..data.len());
+        let graphs = parts(&data, whole, 7)?;
+        let [graph] = graphs[..] else {
+            let found = graphs.len();
+            return Err(ImportError::Graphs { found });
+        };
+        let functions = parts(&data, whole, 25)?;
+        let functions = functions.into_iter().map(|f| function(&data, f));
+        Ok(Self {
+            opsets: opsets(&data, whole, 8)?,
+            graph: graph_parts(&data, graph)?,
+            functions: functions.collect::<Result<_, _>>()?,
+            data,
+        })
+    }
+
+    /// The node's place in the graph.
+    pub(super) fn head(&self, node: Span) -> Result<Head<'_>, WireError> {
+        let mut head = Head::default();
+        for field in Fields::of(&self.data, node) {
+            let (number, Content::Part(part)) = field? else { continue };
+            match number {
+                1 => head.inputs.push(text(&self.data, part)?),
+                2 => head.outputs.push(text(&self.data, part)?),
+                3 => head.name = text(&self.data, part)?,
+                4 => head.op = text(&self.data, part)?,
+                5 => head.has_graph |= self.has_graph(part)?,
+                7 => head.domain = text(&self.data, part)?,
+                8 => head.overload = text(&self.data, part)?,
+                _ => {}
+            }
+        }
+        Ok(head)
+    }
+
+    fn has_graph(&self, attribute: Span) -> Result<bool, WireError> {
+        for field in Fields::of(&self.data, attribute) {
+            if matches!(field?, (6 | 11, Content::Part(_))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Decodes a node. The caller has seen that none of its attributes is a graph.
+    pub(super) fn node(&self, node: Span) -> Result<NodeProto, ImportError> {
+        let mut bytes = size_of::<NodeProto>();
+        for field in Fields::of(&self.data, node) {
+            bytes = bytes.saturating_add(match field? {
+                (5, Content::Part(attribute)) => self.attribute_bytes(attribute)?,
+                (_, Content::Part(part)) => 2 * size_of::<NodeProto>() + 4 * part.len(),
+                _ => 0,
+            });
+        }
+        self.decode(node, bytes)
+    }
+
+    /// A bound of the memory that an attribute takes once it is decoded.
+    fn attribute_bytes(&self, attribute: Span) -> Result<usize, WireError> {
+        // A list that grows by doubling has up to three times its final bytes while it does.
+        let mut bytes = 3 * size_of::<AttributeProto>();
+        for field in Fields::of(&self.data, attribute) {
+            bytes = bytes.saturating_add(match field? {
+                (5 | 10, Content::Part(tensor)) => self.tensor_bytes(tensor)?,
+                // Packed integers of one byte each take eight.
+                (7 | 8, Content::Part(packed)) => packed.len().saturating_mul(24),
+                (_, Content::Part(part)) => part.len().saturating_mul(64).saturating_add(192),
+                _ => 24,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they are.
+    fn tensor_bytes(&self, tensor: Span) -> Result<usize, WireError> {
+        let mut bytes = 3 * size_of::<TensorProto>();
+        for field in Fields::of(&self.data, tensor) {
+            bytes = bytes.saturating_add(match field? {
+                (1, Content::Part(packed)) => packed.len().saturating_mul(24),
+                (4..=7 | 9..=11, Content::Part(_)) => 3 * size_of::<Bytes>(),
+                (_, Content::Part(part)) => {
+                    3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(64)
+                }
+                _ => 24,
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// Decodes a tensor; its elements stay where they are.
+    pub(super) fn tensor(&self, tensor: Span) -> Result<TensorProto, ImportError> {
+        self.decode(tensor, self.tensor_bytes(tensor)?)
+    }
+
+    /// Decodes an attribute. The caller has seen that it is no graph.
+    pub(super) fn attribute(&self, attribute: Span) -> Result<AttributeProto, ImportError> {
+        if self.has_graph(attribute)? {
+            return Err(self.malformed(attribute, "the attribute is a graph"));
+        }
+        self.decode(attribute, self.attribute_bytes(attribute)?)
+    }
+
+    /// Decodes the part at `span`, of which every byte takes at most 64 in memory.
+    pub(super) fn message<M: Message + Default>(&self, span: Span) -> Result<M, ImportError> {
+        self.decode(span, span.len().saturating_mul(64))
+    }
+
+    fn decode<M: Message + Default>(&self, span: Span, bytes: usize) -> Result<M, ImportError> {
+        let limit = self.data.len().saturating_mul(4).saturating_add(SPARE);
+        if bytes > limit {
+            let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
+            return Err(self.malformed(span, &reason));
+        }
+        M::decode(self.data.slice(span.range()))
+            .map_err(|e| self.malformed(span, &format!("the message is damaged: {e}")))
+    }
+
+    fn malformed(&self, span: Span, reason: &str) -> ImportError {
+        WireError { at: span.range().start, reason: reason.to_owned() }.into()
+    }
+
+    /// The name of an initializer, without decoding the rest.
+    pub(super) fn tensor_name(&self, tensor: Span) -> Result<&str, WireError> {
+        last_text(&self.data, tensor, 8)
+    }
+
+    /// The name of an input or output.
+    pub(super) fn value_name(&self, value: Span) -> Result<&str, WireError> {
+        last_text(&self.data, value, 1)
+    }
+}
+
+/// The text that the field `number` holds; of several the last counts.
+fn last_text(data: &[u8], span: Span, number: u64) -> Result<&str, WireError> {
+    let mut found = "";
+    for field in Fields::of(data, span) {
+        if let (n, Content::Part(part)) = field?
+            && n == number
+        {
+            found = text(data, part)?;
+        }
+    }
+    Ok(found)
+}
+
+fn texts(data: &[u8], span: Span, number: u64) -> Result<Vec<String>, WireError> {
+    parts(data, span, number)?.into_iter().map(|s| text(data, s).map(str::to_owned)).collect()
+}
+
+fn opsets(data: &[u8], span: Span, number: u64) -> Result<Opsets, WireError> {
+    let mut opsets = Opsets::new();
+    for import in parts(data, span, number)? {
+        let mut version = 0;
+        for field in Fields::of(data, import) {
+            if let (2, Content::Number(v)) = field? {
+                version = v.cast_signed();
+            }
+        }
+        opsets.insert(domain(last_text(data, import, 1)?).to_owned(), version);
+    }
+    Ok(opsets)
+}
+
+fn graph_parts(data: &[u8], span: Span) -> Result<Graph, ImportError> {
+    let nodes = nodes(data, span, 1)?;
+    if let Some(sparse) = parts(data, span, 15)?.first() {
+        let (at, reason) = (sparse.range().start, "sparse initializers are not supported");
+        return Err(WireError { at, reason: reason.to_owned() }.into());
+    }
+    Ok(Graph {
+        name: last_text(data, span, 2)?.to_owned(),
+        nodes,
+        initializers: parts(data, span, 5)?,
+        inputs: parts(data, span, 11)?,
+        outputs: parts(data, span, 12)?,
+    })
+}
+
+/// The nodes that the field `number` holds. None is empty: a graph of empty nodes would take many times the
+/// file's size.
+fn nodes(data: &[u8], span: Span, number: u64) -> Result<Vec<Span>, WireError> {
+    for field in Fields::of(data, span) {
+        if let (n, Content::Part(node)) = field?
+            && n == number
+            && node.len() == 0
+        {
+            return Err(WireError { at: node.range().start, reason: "a node is empty".to_owned() });
+        }
+    }
+    parts(data, span, number)
+}
+
+fn function(data: &[u8], span: Span) -> Result<Function, WireError> {
+    Ok(Function {
+        domain: domain(last_text(data, span, 10)?).to_owned(),
+        name: last_text(data, span, 1)?.to_owned(),
+        overload: last_text(data, span, 13)?.to_owned(),
+        inputs: texts(data, span, 4)?,
+        outputs: texts(data, span, 5)?,
+        attributes: texts(data, span, 6)?,
+        defaults: parts(data, span, 11)?,
+        nodes: nodes(data, span, 7)?,
+        opsets: opsets(data, span, 9)?,
+    })
+}
