@@ -1,4 +1,24 @@
-//! ONNX models.
+//! ONNX models: opset 6 to 27, inference.
+//!
+//! The file is read part by part; its functions are expanded, its nodes put in the order of their operands, and
+//! each becomes the operators that mean the same. Operands that say sizes, axes or positions must be known
+//! (constants, or computed from sizes); they become attributes.
+//!
+//! The batch is the leading size of the inputs that the file leaves open (a name, or nothing). Inputs whose
+//! leading sizes have different names carry the same batch if the graph equates them. A constant leading size is
+//! no batch, unless [`ImportOptions::free_batch`] says that the file was written at one batch size.
+
+mod error;
+mod external;
+mod file;
+mod flatten;
+mod free;
+mod import;
+mod inputs;
+mod node;
+mod ops;
+mod tensor;
+mod wire;
 
 /// The messages of an ONNX file, generated from `proto/onnx.proto` of ONNX 1.22 (Apache License 2.0).
 ///
@@ -7,3 +27,81 @@
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 #[path = "generated.rs"]
 pub mod proto;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::{Budget, FileError, Model};
+pub use error::{ImportError, NodeError, UnboundDim, UnsupportedOp};
+pub use wire::WireError;
+
+/// What the user says about a model that its file does not say.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    /// The inputs that carry the batch, and on which axis; empty to find them. Where it is given, no other input
+    /// carries the batch, save where a size has the same name.
+    pub batch_axis: BTreeMap<String, usize>,
+    /// The values of sizes that the file leaves open, by name; a size without a name is `INPUT[AXIS]`.
+    pub dims: BTreeMap<String, i64>,
+    /// Whether a constant batch size of the inputs becomes the batch: that of the axes in `batch_axis`; without
+    /// these the leading size of the first input that has an axis, in every input that leads with the same size.
+    /// Numbers inside the graph follow where the flow of the batch proves that they stand for it; others that
+    /// may are errors.
+    pub free_batch: bool,
+    /// The bytes that the file and its tensors may take.
+    pub max_memory: u64,
+}
+
+impl Default for ImportOptions {
+    /// Nothing is said, and memory is bounded at 16 GiB.
+    fn default() -> Self {
+        Self {
+            batch_axis: BTreeMap::new(),
+            dims: BTreeMap::new(),
+            free_batch: false,
+            max_memory: 16 << 30,
+        }
+    }
+}
+
+/// The longest file that is read: the limit of protocol buffers.
+const MAX_FILE: u64 = (1 << 31) - 1;
+
+/// Reads the model at `path`. Its parameters name `path` as their source.
+///
+/// # Errors
+/// If the file is no model, or one that cannot be imported as the options say.
+pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError> {
+    let (file, size) = super::error::open(path)?;
+    if size > MAX_FILE {
+        let reason = format!("{size} bytes are too many: an ONNX file has at most {MAX_FILE}");
+        return Err(FileError::content(path, reason).into());
+    }
+    let mut budget = Budget::new(options.max_memory);
+    let name = path.display().to_string();
+    budget.charge(&name, size)?;
+    let mut data = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+    file.take(size).read_to_end(&mut data).map_err(|e| FileError::read(path, e))?;
+    let folder = external::Folder::of(Some(path));
+    import::run(data.into(), &name, folder, budget, options)
+}
+
+/// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their source.
+///
+/// # Errors
+/// As [`import`].
+pub fn import_bytes(
+    data: Bytes,
+    source: &str,
+    options: &ImportOptions,
+) -> Result<Model, ImportError> {
+    if data.len() as u64 > MAX_FILE {
+        let reason = format!("{} bytes are too many", data.len());
+        return Err(FileError::content(Path::new(source), reason).into());
+    }
+    let budget = Budget::new(options.max_memory);
+    import::run(data, source, external::Folder::of(None), budget, options)
+}

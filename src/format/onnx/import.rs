@@ -1,0 +1,345 @@
+//! From the parts of a model file to a graph.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::{Budget, Model};
+use super::external::Folder;
+use super::file::File;
+use super::flatten::{Flat, FlatNode, NONE, ValueId, flatten};
+use super::inputs::{Inputs, declared};
+use super::node::Node;
+use super::proto::{TensorProto, ValueInfoProto};
+use super::wire::Span;
+use super::{ImportError, ImportOptions, NodeError, ops, tensor};
+use crate::ir::{Builder, Origin, Value};
+use crate::op::{self, OpError};
+use crate::types::{DType, Dim, Symbol, Tensor, TensorType};
+
+/// Tensors of integers up to this number of elements stand in the graph, where their values can be followed.
+const INLINE_INTS: usize = op::infer::MAX_INTS;
+
+/// Float tensors of `Constant` nodes up to this number of elements stand in the graph.
+const INLINE_FLOATS: usize = 64;
+
+/// The tensors of the file that were read, by the value they give: each is read and charged once.
+pub(super) struct Tensors {
+    read: HashMap<ValueId, Tensor>,
+    folder: Folder,
+    budget: Budget,
+}
+
+/// One pass over the nodes, which builds a graph.
+pub(super) struct Importer<'a> {
+    pub(super) file: &'a File,
+    pub(super) flat: &'a Flat,
+    pub(super) builder: Builder,
+    /// The batch size of the file, where it was freed.
+    pub(super) freed: Option<i64>,
+    tensors: &'a mut Tensors,
+    initializers: &'a HashMap<ValueId, Span>,
+    values: Vec<Option<Value>>,
+    /// The tensors of values that do not depend on a run.
+    constants: BTreeMap<Value, Tensor>,
+    /// Whether only the types are of interest.
+    dry: bool,
+}
+
+/// Builds the model that `data` holds.
+pub(super) fn run(
+    data: Bytes,
+    source: &str,
+    folder: Folder,
+    budget: Budget,
+    options: &ImportOptions,
+) -> Result<Model, ImportError> {
+    let file = File::new(data)?;
+    let flat = flatten(&file, &|op| ops::find(op).is_some())?;
+    let mut inputs = Inputs::read(&file, &flat, options)?;
+    let initializers: HashMap<ValueId, Span> =
+        flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
+    let mut tensors = Tensors { read: HashMap::new(), folder, budget };
+    let parts = Parts { file: &file, flat: &flat, initializers: &initializers, source };
+    if inputs.classes.len() > 1 {
+        parts.unify(&mut inputs, &mut tensors)?;
+    }
+    if inputs.classes.is_empty() {
+        inputs.notes.push("no input carries a batch".to_owned());
+    }
+    parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)
+}
+
+/// What every pass over the nodes reads.
+struct Parts<'a> {
+    file: &'a File,
+    flat: &'a Flat,
+    initializers: &'a HashMap<ValueId, Span>,
+    source: &'a str,
+}
+
+impl Parts<'_> {
+    /// Proves that all leading sizes are one: each is a symbol of its own until types agree only if two are the
+    /// same.
+    fn unify(&self, inputs: &mut Inputs, tensors: &mut Tensors) -> Result<(), ImportError> {
+        let mut class: Vec<u32> = (1u32..).take(inputs.classes.len()).collect();
+        loop {
+            let size = |i: usize| Dim::symbol(Symbol(class.get(i).copied().unwrap_or(0)));
+            let failed = self.build(inputs, tensors, &size, true).err();
+            let equated = match &failed {
+                Some(ImportError::Node { error, .. }) => equated(error),
+                _ => None,
+            };
+            match (failed, equated) {
+                (_, Some((a, b))) if a != b => {
+                    class.iter_mut().filter(|c| **c == b).for_each(|c| *c = a);
+                }
+                (None, _) => break,
+                // What fails with one batch as well is the error to report.
+                (Some(_), _) => {
+                    self.build(inputs, tensors, &|_| Dim::n(), true)?;
+                    break;
+                }
+            }
+        }
+        let mut merged: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+        for (class, names) in class.iter().zip(&inputs.classes) {
+            merged.entry(*class).or_default().extend(names.iter().cloned());
+        }
+        if merged.len() > 1 {
+            return Err(ImportError::Batches(merged.into_values().collect()));
+        }
+        let all = merged.into_values().flatten().collect::<Vec<_>>().join("`, `");
+        inputs.notes.push(format!("the leading sizes of `{all}` are one: the graph equates them"));
+        Ok(())
+    }
+
+    /// Builds the graph with the size `size(i)` for class `i` of the inputs' leading sizes. A `dry` build is
+    /// for its types only.
+    fn build(
+        &self,
+        inputs: &Inputs,
+        tensors: &mut Tensors,
+        size: &dyn Fn(usize) -> Dim,
+        dry: bool,
+    ) -> Result<Model, ImportError> {
+        let Self { file, flat, initializers, source } = *self;
+        let name = if file.graph.name.is_empty() { "model" } else { &file.graph.name };
+        let mut builder = Builder::new(name);
+        builder.set_source(source);
+        let mut importer = Importer {
+            file,
+            flat,
+            builder,
+            freed: inputs.freed,
+            tensors,
+            initializers,
+            values: vec![None; flat.names.len()],
+            constants: BTreeMap::new(),
+            dry,
+        };
+        for (id, name, ty) in inputs.types(size) {
+            importer.values[id as usize] = Some(importer.builder.input(name, ty));
+        }
+        for node in &flat.nodes {
+            importer.node(node)?;
+        }
+        let mut notes = inputs.notes.clone();
+        importer.outputs(&mut notes)?;
+        let (mut graph, mut weights) = importer.builder.finish();
+        graph.remove_unused();
+        weights.retain(|name| graph.params().iter().any(|p| &*p.name == name));
+        Ok(Model { graph, weights, notes })
+    }
+}
+
+/// The two symbols of which sizes agree if they are the same.
+fn equated(error: &NodeError) -> Option<(u32, u32)> {
+    let (NodeError::Op(OpError::SizesDiffer { left, right, .. })
+    | NodeError::Freed { error: OpError::SizesDiffer { left, right, .. } }) = error
+    else {
+        return None;
+    };
+    let only = |dim: &Dim| {
+        let mut found: Vec<Symbol> = Vec::new();
+        dim.symbols(&mut |s| found.push(s));
+        found.dedup();
+        if let [one] = found[..] { Some(one) } else { None }
+    };
+    let (a, b) = (only(left)?, only(right)?);
+    (left.substitute(&mut |_| Dim::symbol(b)) == *right).then_some((a.0, b.0))
+}
+
+impl Importer<'_> {
+    fn node(&mut self, node: &FlatNode) -> Result<(), ImportError> {
+        let label = self.flat.label(self.file, node);
+        let origin = label.trim_start_matches(|c| c != '`').trim_matches('`');
+        self.builder.set_origin(Origin::new(origin));
+        let (proto, op) = match node.span {
+            Some(span) => {
+                let proto = self.file.node(span)?;
+                let op = proto.op_type().to_owned();
+                (proto.attribute, op)
+            }
+            None => (Vec::new(), "Identity".to_owned()),
+        };
+        let freed = self.freed.is_some();
+        let failed = |error: NodeError| {
+            let error = match error {
+                NodeError::Op(
+                    error @ (OpError::SizesDiffer { .. }
+                    | OpError::Shape { .. }
+                    | OpError::Attribute { .. }),
+                ) if freed => NodeError::Freed { error },
+                other => other,
+            };
+            ImportError::Node { node: label.clone(), op: op.clone(), error }
+        };
+        let Some(found) = ops::find(&op) else {
+            return Err(failed(NodeError::Unsupported(format!("the operator {op}"))));
+        };
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for (i, id) in node.inputs.iter().enumerate() {
+            inputs.push(match *id {
+                NONE => None,
+                id => Some(self.value(id)?.ok_or_else(|| {
+                    let value = self.flat.name(id);
+                    failed(NodeError::Unsupported(format!("operand {i}, the result `{value}`,")))
+                })?),
+            });
+        }
+        while inputs.last().is_some_and(Option::is_none) {
+            inputs.pop();
+        }
+        if inputs.len() > found.operands {
+            let (given, most) = (inputs.len(), found.operands);
+            let text = format!("{given} operands where there are at most {most}");
+            return Err(failed(NodeError::Unsupported(text)));
+        }
+        let mut node = Node::new(self, &op, node, proto, inputs);
+        (found.convert)(&mut node).and_then(|()| node.finish()).map_err(failed)
+    }
+
+    /// The value that an operand names, where the node that gives it does so.
+    fn value(&mut self, id: ValueId) -> Result<Option<Value>, ImportError> {
+        if let Some(value) = self.values[id as usize] {
+            return Ok(Some(value));
+        }
+        let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
+        let name = self.flat.names[id as usize].clone();
+        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
+        let value = self.initializer(&name, tensor);
+        self.values[id as usize] = Some(value);
+        Ok(Some(value))
+    }
+
+    /// The tensor as a value: integers stand in the graph where they are few, floats where they have no axis.
+    fn initializer(&mut self, name: &Arc<str>, tensor: Tensor) -> Value {
+        let small = match tensor.dtype() {
+            t if t.is_float() => tensor.rank() == 0,
+            _ => tensor.len() <= INLINE_INTS,
+        };
+        self.tensor_value(name, tensor, small)
+    }
+
+    /// The tensor of a `Constant` node as a value.
+    pub(super) fn constant(&mut self, name: &str, tensor: Tensor) -> Value {
+        let few = if tensor.dtype().is_float() { INLINE_FLOATS } else { INLINE_INTS };
+        let small = tensor.len() <= few;
+        self.tensor_value(name, tensor, small)
+    }
+
+    fn tensor_value(&mut self, name: &str, tensor: Tensor, small: bool) -> Value {
+        let inline = op::Constant { value: tensor.clone() };
+        // A constant without operands suits any graph; were it refused, the tensor is a parameter.
+        let value = match small.then(|| self.builder.op(name, inline, &[])) {
+            Some(Ok(value)) => value,
+            // Types do not need the elements, nor their hash.
+            _ if self.dry => self.builder.input(name, tensor.tensor_type()),
+            _ => self.builder.param(name, tensor.clone()),
+        };
+        self.constants.insert(value, tensor);
+        value
+    }
+
+    /// The tensor of a value that is one of the file's.
+    pub(super) fn known(&self, value: Value) -> Option<&Tensor> {
+        self.constants.get(&value)
+    }
+
+    /// Reads a tensor of an attribute, which gives the value `id`.
+    pub(super) fn attribute_tensor(
+        &mut self,
+        id: ValueId,
+        attribute: &str,
+        proto: &TensorProto,
+    ) -> Result<Tensor, NodeError> {
+        let wrong = |error: ImportError| match error {
+            ImportError::Memory(over) => NodeError::Memory(over),
+            ImportError::Tensor { reason, .. } => {
+                NodeError::Tensor { name: attribute.to_owned(), reason }
+            }
+            other => NodeError::Tensor { name: attribute.to_owned(), reason: other.to_string() },
+        };
+        let name = self.flat.name(id).to_owned();
+        self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)
+    }
+
+    /// Charges a tensor that a node makes.
+    pub(super) fn charge(&mut self, ty: &TensorType) -> Result<(), NodeError> {
+        let bytes = ty.bytes().as_const().and_then(|b| u64::try_from(b).ok()).unwrap_or(u64::MAX);
+        self.tensors.budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)
+    }
+
+    /// Sets the value that a node's result names.
+    pub(super) fn set(&mut self, id: ValueId, value: Value) {
+        if let Some(slot) = self.values.get_mut(id as usize) {
+            *slot = Some(value);
+        }
+    }
+
+    /// Adds the outputs; a declared type that contradicts the inferred one is noted.
+    fn outputs(&mut self, notes: &mut Vec<String>) -> Result<(), ImportError> {
+        for (id, span) in self.flat.outputs.iter().zip(&self.file.graph.outputs) {
+            let name = self.flat.name(*id);
+            let value = match *id {
+                NONE => None,
+                id => self.value(id)?,
+            };
+            let value = value.ok_or_else(|| ImportError::Undefined {
+                value: name.to_owned(),
+                user: "an output of the model".to_owned(),
+            })?;
+            let ty = self.builder.graph().ty(value);
+            let info: ValueInfoProto = self.file.message(*span)?;
+            let (dtype, rank): (Option<DType>, Option<usize>) = declared(&info);
+            if dtype.is_some_and(|t| t != ty.dtype) || rank.is_some_and(|r| r != ty.rank()) {
+                let declared_type = dtype.map_or("?", DType::name);
+                let axes = rank.map_or_else(|| "?".to_owned(), |r| r.to_string());
+                notes.push(format!(
+                    "the file declares output `{name}` as {declared_type} with {axes} axes; it is {ty}"
+                ));
+            }
+            self.builder.output(name, value);
+        }
+        Ok(())
+    }
+}
+
+impl Tensors {
+    /// The tensor that gives the value `id`, read from what `proto` gives unless it was before.
+    fn get(
+        &mut self,
+        id: ValueId,
+        name: &str,
+        proto: impl FnOnce() -> Result<TensorProto, ImportError>,
+    ) -> Result<Tensor, ImportError> {
+        if let Some(tensor) = self.read.get(&id) {
+            return Ok(tensor.clone());
+        }
+        let tensor = tensor::read(&proto()?, name, &mut self.folder, &mut self.budget)?;
+        self.read.insert(id, tensor.clone());
+        Ok(tensor)
+    }
+}

@@ -1,0 +1,270 @@
+//! The inputs of a model: their types, and which of their sizes is the batch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::file::File;
+use super::flatten::{Flat, ValueId};
+use super::proto::tensor_shape_proto::dimension::Value as DimValue;
+use super::proto::type_proto::Value as TypeValue;
+use super::proto::{TensorShapeProto, ValueInfoProto};
+use super::tensor::element;
+use super::{ImportError, ImportOptions, UnboundDim};
+use crate::types::{DType, Dim, Shape, TensorType};
+
+/// The inputs that a run is given: those without an initializer.
+pub(super) struct Inputs {
+    inputs: Vec<Input>,
+    /// For each leading size that may be the batch, the inputs that carry it.
+    pub(super) classes: Vec<Vec<String>>,
+    /// The batch size of the file, where it was freed.
+    pub(super) freed: Option<i64>,
+    pub(super) notes: Vec<String>,
+}
+
+struct Input {
+    id: ValueId,
+    name: String,
+    dtype: DType,
+    sizes: Vec<Size>,
+}
+
+/// A size as the file declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Size {
+    Constant(i64),
+    Named(String),
+    Unnamed,
+    /// The size of a class.
+    Class(usize),
+}
+
+impl Inputs {
+    /// Reads the declared types and decides which sizes may be the batch.
+    pub(super) fn read(
+        file: &File,
+        flat: &Flat,
+        options: &ImportOptions,
+    ) -> Result<Self, ImportError> {
+        let defaults: BTreeSet<ValueId> = flat.initializers.iter().copied().collect();
+        let spans = flat.inputs.iter().zip(&file.graph.inputs);
+        let declared = spans.filter(|(id, _)| !defaults.contains(id));
+        let inputs = declared
+            .map(|(id, span)| {
+                let info: ValueInfoProto = file.message(*span)?;
+                input(*id, &info).map_err(|reason| wrong(info.name(), reason))
+            })
+            .collect::<Result<Vec<Input>, _>>()?;
+        let (classes, notes) = (Vec::new(), Vec::new());
+        let mut all = Self { inputs, classes, freed: None, notes };
+        all.bind(&options.dims)?;
+        if options.batch_axis.is_empty() {
+            all.lead(options.free_batch)?;
+        } else {
+            all.declare(options)?;
+        }
+        all.check()?;
+        Ok(all)
+    }
+
+    /// The values of the inputs, with their names and types where class `i` has the size `size(i)`.
+    pub(super) fn types<'a>(
+        &'a self,
+        size: &'a dyn Fn(usize) -> Dim,
+    ) -> impl Iterator<Item = (ValueId, &'a str, TensorType)> {
+        self.inputs.iter().map(move |input| {
+            let sizes = input.sizes.iter().map(|s| match s {
+                Size::Constant(c) => Dim::from(*c),
+                Size::Class(class) => size(*class),
+                // Checked: no other size is left.
+                Size::Named(_) | Size::Unnamed => Dim::ZERO,
+            });
+            (input.id, &*input.name, TensorType::new(input.dtype, sizes.collect::<Shape>()))
+        })
+    }
+
+    /// Replaces the sizes that are bound by the command line.
+    fn bind(&mut self, dims: &BTreeMap<String, i64>) -> Result<(), ImportError> {
+        let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
+        for input in &mut self.inputs {
+            for (axis, size) in input.sizes.iter_mut().enumerate() {
+                let name = match size {
+                    Size::Named(name) => name.clone(),
+                    Size::Unnamed => format!("{}[{axis}]", input.name),
+                    Size::Constant(_) | Size::Class(_) => continue,
+                };
+                if let Some(bound) = dims.get(&name) {
+                    unused.remove(&*name);
+                    *size = Size::Constant(*bound);
+                }
+            }
+        }
+        let option = |name: &str, reason: &str| ImportError::Option {
+            option: format!("--dim {name}"),
+            reason: reason.to_owned(),
+        };
+        if let Some(name) = unused.first() {
+            return Err(option(name, "no input has a size of this name"));
+        }
+        match dims.iter().find(|(_, size)| **size < 0) {
+            Some((name, _)) => Err(option(name, "a size is at least 0")),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the leading sizes that the file leaves open classes; with `free` also the constant leading size of
+    /// the first input that has one axis or more, in every input that leads with it.
+    fn lead(&mut self, free: bool) -> Result<(), ImportError> {
+        let first = self.inputs.iter().find_map(|i| i.sizes.first().map(|s| (i.name.clone(), s)));
+        match first {
+            Some((name, Size::Constant(0))) if free => {
+                let reason = "its leading size is 0, which cannot be freed".to_owned();
+                return Err(wrong(&name, reason));
+            }
+            Some((_, Size::Constant(size))) if free => self.freed = Some(*size),
+            Some(_) if free => {
+                self.notes.push("the batch is open already: --free-batch frees nothing".to_owned());
+            }
+            _ => {}
+        }
+        let mut named: BTreeMap<String, usize> = BTreeMap::new();
+        let mut freed = None;
+        for input in &mut self.inputs {
+            let Some(lead) = input.sizes.first_mut() else { continue };
+            let next = self.classes.len();
+            let class = match lead {
+                Size::Named(name) => *named.entry(name.clone()).or_insert(next),
+                Size::Unnamed => next,
+                Size::Constant(c) if Some(*c) == self.freed => *freed.get_or_insert(next),
+                Size::Constant(_) | Size::Class(_) => continue,
+            };
+            if class == next {
+                self.classes.push(Vec::new());
+            }
+            self.classes[class].push(input.name.clone());
+            *lead = Size::Class(class);
+        }
+        self.replace_named(&named);
+        self.note_freed(freed);
+        Ok(())
+    }
+
+    /// Makes the axes that the command line names the batch.
+    fn declare(&mut self, options: &ImportOptions) -> Result<(), ImportError> {
+        let mut named = BTreeMap::new();
+        self.classes.push(Vec::new());
+        for (name, axis) in &options.batch_axis {
+            let known = self.inputs.iter().map(|i| i.name.clone()).collect::<Vec<_>>().join(", ");
+            let Some(input) = self.inputs.iter_mut().find(|i| i.name == *name) else {
+                let reason = format!("there is no such input; the inputs are {known}");
+                return Err(ImportError::Option { option: format!("--batch-axis {name}"), reason });
+            };
+            let Some(size) = input.sizes.get_mut(*axis) else {
+                let reason = format!("it has no axis {axis}");
+                return Err(wrong(name, reason));
+            };
+            match size {
+                Size::Named(s) => {
+                    named.insert(s.clone(), 0);
+                }
+                Size::Constant(c) if !options.free_batch || *c == 0 => {
+                    let hint = if *c == 0 { "" } else { "; --free-batch makes it the batch" };
+                    return Err(wrong(name, format!("axis {axis} has the size {c}{hint}")));
+                }
+                Size::Constant(c) if self.freed.is_some_and(|f| f != *c) => {
+                    let other = self.freed.unwrap_or(0);
+                    let reason = format!("axis {axis} has the size {c}, that of another is {other}");
+                    return Err(wrong(name, reason));
+                }
+                Size::Constant(c) => self.freed = Some(*c),
+                Size::Unnamed | Size::Class(_) => {}
+            }
+            *size = Size::Class(0);
+            self.classes[0].push(name.clone());
+        }
+        self.replace_named(&named);
+        self.note_freed(Some(0));
+        Ok(())
+    }
+
+    /// Equal names are equal sizes, on whatever axis they stand.
+    fn replace_named(&mut self, named: &BTreeMap<String, usize>) {
+        for size in self.inputs.iter_mut().flat_map(|i| &mut i.sizes) {
+            if let Size::Named(name) = size
+                && let Some(class) = named.get(name)
+            {
+                *size = Size::Class(*class);
+            }
+        }
+    }
+
+    fn note_freed(&mut self, class: Option<usize>) {
+        if let (Some(size), Some(class)) = (self.freed, class) {
+            let inputs = self.classes[class].join("`, `");
+            self.notes.push(format!("the size {size} of `{inputs}` was freed: it is the batch"));
+        }
+    }
+
+    /// Fails if a size is still open, or is none.
+    fn check(&self) -> Result<(), ImportError> {
+        let mut unbound: Vec<UnboundDim> = Vec::new();
+        for Input { name: input, sizes, .. } in &self.inputs {
+            for (axis, size) in sizes.iter().enumerate() {
+                let name = match size {
+                    Size::Named(name) => name.clone(),
+                    Size::Unnamed => format!("{input}[{axis}]"),
+                    Size::Constant(_) | Size::Class(_) => continue,
+                };
+                if unbound.iter().all(|u| u.name != name) {
+                    unbound.push(UnboundDim { name, input: input.clone(), axis });
+                }
+            }
+        }
+        if !unbound.is_empty() {
+            return Err(ImportError::UnboundDims(unbound));
+        }
+        match self.types(&|_| Dim::n()).find(|(_, _, ty)| !ty.shape.is_valid()) {
+            Some((_, name, ty)) => Err(wrong(name, format!("{ty} is too large"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(input: &str, reason: String) -> ImportError {
+    ImportError::Input { input: input.to_owned(), reason }
+}
+
+fn input(id: ValueId, info: &ValueInfoProto) -> Result<Input, String> {
+    let ty = info.r#type.as_ref().and_then(|t| t.value.as_ref());
+    let tensor = match ty {
+        Some(TypeValue::TensorType(tensor)) => tensor,
+        Some(TypeValue::SparseTensorType(_)) => return Err("it is a sparse tensor".to_owned()),
+        Some(TypeValue::SequenceType(_)) => return Err("it is a sequence".to_owned()),
+        Some(TypeValue::MapType(_)) => return Err("it is a map".to_owned()),
+        Some(TypeValue::OptionalType(_)) => return Err("it is optional".to_owned()),
+        None => return Err("the file does not declare its type".to_owned()),
+    };
+    let dtype = element(tensor.elem_type.unwrap_or(0))?;
+    let shape = tensor.shape.as_ref().ok_or("the file does not declare its shape")?;
+    Ok(Input { id, name: info.name().to_owned(), dtype, sizes: sizes(shape) })
+}
+
+/// The sizes that the file declares; a negative one is open.
+fn sizes(shape: &TensorShapeProto) -> Vec<Size> {
+    let size = |value: Option<&DimValue>| match value {
+        Some(DimValue::DimValue(c)) if *c >= 0 => Size::Constant(*c),
+        Some(DimValue::DimParam(name)) if !name.is_empty() => Size::Named(name.clone()),
+        _ => Size::Unnamed,
+    };
+    shape.dim.iter().map(|d| size(d.value.as_ref())).collect()
+}
+
+/// The element type and the number of axes that the file declares for an output, as far as it does.
+pub(super) fn declared(info: &ValueInfoProto) -> (Option<DType>, Option<usize>) {
+    match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::TensorType(tensor)) => (
+            element(tensor.elem_type.unwrap_or(0)).ok(),
+            tensor.shape.as_ref().map(|s| s.dim.len()),
+        ),
+        _ => (None, None),
+    }
+}

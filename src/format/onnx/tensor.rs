@@ -1,0 +1,185 @@
+//! Tensors of an ONNX file: their elements are raw bytes, typed numbers, or lie in another file.
+
+use smallvec::SmallVec;
+
+use super::super::{Budget, npy};
+use super::external::Folder;
+use super::proto::TensorProto;
+use super::proto::tensor_proto::{DataLocation, DataType};
+use super::ImportError;
+use crate::types::{DType, Tensor};
+
+/// The most axes a tensor has.
+const MAX_RANK: usize = 64;
+
+/// The tensor that `proto` declares. Its bytes are charged to `budget` before memory is taken.
+pub(super) fn read(
+    proto: &TensorProto,
+    name: &str,
+    folder: &mut Folder,
+    budget: &mut Budget,
+) -> Result<Tensor, ImportError> {
+    let wrong = |reason: String| ImportError::Tensor { tensor: name.to_owned(), reason };
+    if proto.segment.is_some() {
+        return Err(wrong("a tensor in segments is not supported".to_owned()));
+    }
+    let dtype = element(proto.data_type.unwrap_or(0)).map_err(wrong)?;
+    let dims = dims(&proto.dims).map_err(wrong)?;
+    let bytes = npy::byte_count(dtype, &dims)
+        .ok_or_else(|| wrong(format!("{dtype}{dims:?} is too large")))?;
+    let external = proto.data_location == Some(DataLocation::External as i32);
+    let length = |found: usize| {
+        if found == bytes {
+            Ok(())
+        } else {
+            Err(wrong(format!("{dtype}{dims:?} takes {bytes} bytes, but {found} are given")))
+        }
+    };
+    let zeros = |budget: &mut Budget| -> Result<Tensor, ImportError> {
+        budget.charge(name, bytes as u64)?;
+        Tensor::zeros(dtype, &dims).map_err(|e| wrong(e.to_string()))
+    };
+    if external {
+        let part = folder.find(&proto.external_data, bytes as u64).map_err(wrong)?;
+        let mut tensor = zeros(budget)?;
+        part.read(tensor.bytes_mut()).map_err(wrong)?;
+        npy::from_order(tensor.bytes_mut(), dtype, false);
+        return Ok(tensor);
+    }
+    if let Some(raw) = &proto.raw_data {
+        length(raw.len())?;
+        let mut tensor = zeros(budget)?;
+        tensor.bytes_mut().copy_from_slice(raw);
+        npy::from_order(tensor.bytes_mut(), dtype, false);
+        return Ok(tensor);
+    }
+    let numbers = Numbers::of(proto, dtype).map_err(wrong)?;
+    length(numbers.count().map_err(wrong)?.saturating_mul(dtype.bytes()))?;
+    let mut tensor = zeros(budget)?;
+    numbers.fill(&mut tensor).map_err(wrong)?;
+    Ok(tensor)
+}
+
+fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
+    if dims.len() > MAX_RANK {
+        return Err(format!("{} axes are more than {MAX_RANK}", dims.len()));
+    }
+    let size = |d: &i64| usize::try_from(*d).map_err(|_| format!("an axis has the size {d}"));
+    dims.iter().map(size).collect()
+}
+
+/// The element type that ONNX gives this number.
+pub(super) fn element(number: i32) -> Result<DType, String> {
+    let known = DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
+    Ok(match known {
+        DataType::Double => DType::F64,
+        DataType::Float => DType::F32,
+        DataType::Float16 => DType::F16,
+        DataType::Bfloat16 => DType::Bf16,
+        DataType::Int64 => DType::I64,
+        DataType::Int32 => DType::I32,
+        DataType::Int16 => DType::I16,
+        DataType::Int8 => DType::I8,
+        DataType::Uint64 => DType::U64,
+        DataType::Uint32 => DType::U32,
+        DataType::Uint16 => DType::U16,
+        DataType::Uint8 => DType::U8,
+        DataType::Bool => DType::Bool,
+        other => return Err(format!("element type {} is not supported", other.as_str_name())),
+    })
+}
+
+/// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width, or of
+/// varints.
+struct Numbers<'a> {
+    runs: &'a [bytes::Bytes],
+    /// The bytes of one number; 0 for varints.
+    width: usize,
+}
+
+impl<'a> Numbers<'a> {
+    fn of(proto: &'a TensorProto, dtype: DType) -> Result<Self, String> {
+        let fields = [
+            ("float_data", &proto.float_data, 4),
+            ("double_data", &proto.double_data, 8),
+            ("int32_data", &proto.int32_data, 0),
+            ("int64_data", &proto.int64_data, 0),
+            ("uint64_data", &proto.uint64_data, 0),
+        ];
+        let own = match dtype {
+            DType::F32 => "float_data",
+            DType::F64 => "double_data",
+            DType::I64 => "int64_data",
+            DType::U64 | DType::U32 => "uint64_data",
+            DType::F16 | DType::Bf16 | DType::I32 | DType::I16 | DType::I8 => "int32_data",
+            DType::U16 | DType::U8 | DType::Bool => "int32_data",
+        };
+        if let Some((other, ..)) = fields.iter().find(|f| f.0 != own && !f.1.is_empty()) {
+            return Err(format!("elements of type {dtype} are given as {other}"));
+        }
+        let found = fields.iter().find(|f| f.0 == own);
+        let (runs, width) = found.map_or((&[][..], 0), |f| (f.1.as_slice(), f.2));
+        Ok(Self { runs, width })
+    }
+
+    fn count(&self) -> Result<usize, String> {
+        let ends = |run: &bytes::Bytes| match self.width {
+            0 => Ok(run.iter().filter(|b| **b < 0x80).count()),
+            w if run.len() % w == 0 => Ok(run.len() / w),
+            w => Err(format!("{} bytes are no packed numbers of {w} bytes", run.len())),
+        };
+        self.runs.iter().map(ends).sum()
+    }
+
+    /// Writes the numbers as the elements of `tensor`, which has as many.
+    fn fill(&self, tensor: &mut Tensor) -> Result<(), String> {
+        let dtype = tensor.dtype();
+        let width = dtype.bytes();
+        let mut elements = tensor.bytes_mut().chunks_exact_mut(width);
+        for run in self.runs {
+            if self.width > 0 {
+                for (number, element) in run.chunks_exact(width).zip(&mut elements) {
+                    element.copy_from_slice(number);
+                }
+                continue;
+            }
+            let mut rest: &[u8] = run;
+            while !rest.is_empty() {
+                let number = prost::encoding::decode_varint(&mut rest).map_err(|e| e.to_string())?;
+                if let Some(element) = elements.next() {
+                    write(element, dtype, number)?;
+                }
+            }
+        }
+        if self.width > 0 {
+            npy::from_order(tensor.bytes_mut(), dtype, false);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a number, as it is on the wire, as one element. Halves are written as their bits.
+fn write(element: &mut [u8], dtype: DType, number: u64) -> Result<(), String> {
+    // An `int32` on the wire is the lower half of what is written.
+    let low = u32::try_from(number & 0xffff_ffff).unwrap_or(0).cast_signed();
+    macro_rules! put {
+        ($t:ty, $x:expr) => {{
+            let x = <$t>::try_from($x)
+                .map_err(|_| format!("{} is no element of type {dtype}", $x))?;
+            element.copy_from_slice(&x.to_ne_bytes());
+        }};
+    }
+    match dtype {
+        DType::I64 => put!(i64, number.cast_signed()),
+        DType::I32 => put!(i32, low),
+        DType::I16 => put!(i16, low),
+        DType::I8 => put!(i8, low),
+        DType::U64 => put!(u64, number),
+        DType::U32 => put!(u32, number),
+        DType::U16 | DType::F16 | DType::Bf16 => put!(u16, low),
+        DType::U8 => put!(u8, low),
+        DType::Bool => element[0] = u8::from(low != 0),
+        DType::F32 | DType::F64 => return Err(format!("{dtype} elements are no integers")),
+    }
+    Ok(())
+}
