@@ -127,6 +127,15 @@ impl<'a> Flattener<'a> {
         u32::try_from(self.flat.names.len() - 1).unwrap_or(NONE)
     }
 
+    /// A value inside a call. Those of the model's body have their numbers by then.
+    fn inner_id(&mut self, name: String) -> ValueId {
+        let mut unique = name;
+        while self.ids.contains_key(&*unique) {
+            unique.push('\'');
+        }
+        self.id(&unique)
+    }
+
     fn boundary(&mut self) -> Result<(), ImportError> {
         let graph = &self.file.graph;
         for span in &graph.initializers {
@@ -149,6 +158,11 @@ impl<'a> Flattener<'a> {
 
     fn body(&mut self) -> Result<(), ImportError> {
         self.flat.scopes[0].opset = self.opset("the model", &self.file.opsets)?;
+        for node in self.file.graph.nodes.iter().filter(|_| !self.functions.is_empty()) {
+            for name in self.file.head(*node)?.outputs {
+                self.id(name);
+            }
+        }
         for node in &self.file.graph.nodes {
             let head = self.file.head(*node)?;
             let inputs = head.inputs.iter().map(|n| self.id(n)).collect();
@@ -275,7 +289,7 @@ impl<'a> Flattener<'a> {
                 None if name.is_empty() => NONE,
                 None => {
                     let full = format!("{}{name}", self.flat.scopes[inner as usize].path);
-                    let id = self.new_id(&full);
+                    let id = self.inner_id(full);
                     locals.insert(name, id);
                     id
                 }

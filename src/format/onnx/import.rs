@@ -14,7 +14,7 @@ use super::node::Node;
 use super::proto::{TensorProto, ValueInfoProto};
 use super::wire::Span;
 use super::{ImportError, ImportOptions, NodeError, ops, tensor};
-use crate::ir::{Builder, Origin, Value};
+use crate::ir::{Builder, Origin, Source, Value};
 use crate::op::{self, OpError};
 use crate::types::{DType, Dim, Symbol, Tensor, TensorType};
 
@@ -43,6 +43,8 @@ pub(super) struct Importer<'a> {
     values: Vec<Option<Value>>,
     /// The tensors of values that do not depend on a run.
     constants: BTreeMap<Value, Tensor>,
+    /// The file by the name it was given.
+    source: Arc<str>,
     /// Whether only the types are of interest.
     dry: bool,
 }
@@ -126,8 +128,7 @@ impl Parts<'_> {
     ) -> Result<Model, ImportError> {
         let Self { file, flat, initializers, source } = *self;
         let name = if file.graph.name.is_empty() { "model" } else { &file.graph.name };
-        let mut builder = Builder::new(name);
-        builder.set_source(source);
+        let builder = Builder::new(name);
         let mut importer = Importer {
             file,
             flat,
@@ -137,6 +138,7 @@ impl Parts<'_> {
             initializers,
             values: vec![None; flat.names.len()],
             constants: BTreeMap::new(),
+            source: source.into(),
             dry,
         };
         for (id, name, ty) in inputs.types(size) {
@@ -227,37 +229,37 @@ impl Importer<'_> {
             return Ok(Some(value));
         }
         let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
-        let name = self.flat.names[id as usize].clone();
-        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
-        let value = self.initializer(&name, tensor);
-        self.values[id as usize] = Some(value);
-        Ok(Some(value))
-    }
-
-    /// The tensor as a value: integers stand in the graph where they are few, floats where they have no axis.
-    fn initializer(&mut self, name: &Arc<str>, tensor: Tensor) -> Value {
+        let name = self.flat.name(id);
+        let tensor = self.tensors.get(id, name, || self.file.tensor(span))?;
         let small = match tensor.dtype() {
             t if t.is_float() => tensor.rank() == 0,
             _ => tensor.len() <= INLINE_INTS,
         };
-        self.tensor_value(name, tensor, small)
+        let value = self.tensor_value(id, tensor, small);
+        self.values[id as usize] = Some(value);
+        Ok(Some(value))
     }
 
-    /// The tensor of a `Constant` node as a value.
-    pub(super) fn constant(&mut self, name: &str, tensor: Tensor) -> Value {
+    /// The tensor that a node makes, as a value.
+    pub(super) fn constant(&mut self, id: ValueId, tensor: Tensor) -> Value {
         let few = if tensor.dtype().is_float() { INLINE_FLOATS } else { INLINE_INTS };
         let small = tensor.len() <= few;
-        self.tensor_value(name, tensor, small)
+        self.tensor_value(id, tensor, small)
     }
 
-    fn tensor_value(&mut self, name: &str, tensor: Tensor, small: bool) -> Value {
+    /// A tensor of the file as a value: an operator where it is `small`, else a parameter.
+    fn tensor_value(&mut self, id: ValueId, tensor: Tensor, small: bool) -> Value {
+        let name = self.flat.name(id);
         let inline = op::Constant { value: tensor.clone() };
-        // A constant without operands suits any graph; were it refused, the tensor is a parameter.
         let value = match small.then(|| self.builder.op(name, inline, &[])) {
             Some(Ok(value)) => value,
             // Types do not need the elements, nor their hash.
             _ if self.dry => self.builder.input(name, tensor.tensor_type()),
-            _ => self.builder.param(name, tensor.clone()),
+            _ => {
+                let source = Source { file: self.source.clone(), key: name.into() };
+                let name = self.builder.fresh(name);
+                self.builder.param_from(&name, source, tensor.clone())
+            }
         };
         self.constants.insert(value, tensor);
         value

@@ -1,0 +1,335 @@
+//! One node while it is converted: its attributes and operands, and the operators it becomes.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::NodeError;
+use super::flatten::{FlatNode, NONE, ValueId};
+use super::import::Importer;
+use super::proto::attribute_proto::AttributeType;
+use super::proto::{AttributeProto, TensorProto};
+use crate::ir::Value;
+use crate::op::Op;
+use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+
+/// Attributes that say nothing about the meaning of a node.
+const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
+
+/// A node while it is converted.
+pub(super) struct Node<'r, 'a> {
+    importer: &'r mut Importer<'a>,
+    op: &'r str,
+    /// The version of ONNX's operators in which the node is written.
+    pub(super) opset: i64,
+    attributes: Vec<AttributeProto>,
+    inputs: Vec<Option<Value>>,
+    input_ids: &'r [ValueId],
+    outputs: &'r [ValueId],
+}
+
+impl<'r, 'a> Node<'r, 'a> {
+    /// The node with its attributes as its scope resolves them.
+    pub(super) fn new(
+        importer: &'r mut Importer<'a>,
+        op: &'r str,
+        node: &'r FlatNode,
+        attributes: Vec<AttributeProto>,
+        inputs: Vec<Option<Value>>,
+    ) -> Self {
+        let scope = &importer.flat.scopes[node.scope as usize];
+        let attributes = attributes.into_iter().filter_map(|a| scope.resolve(a)).collect();
+        let opset = scope.opset;
+        let (input_ids, outputs) = (&node.inputs, &node.outputs);
+        Self { importer, op, opset, attributes, inputs, input_ids, outputs }
+    }
+
+    /// The operator's name in ONNX.
+    pub(super) fn op_type(&self) -> &str {
+        self.op
+    }
+
+    /// Fails if an attribute was not asked for: its meaning would be lost.
+    pub(super) fn finish(self) -> Result<(), NodeError> {
+        let mut rest = self.attributes.iter().map(AttributeProto::name);
+        match rest.find(|name| !MEANINGLESS.contains(name)) {
+            None => Ok(()),
+            Some(name) => Err(wrong(name, format!("is not known for {} {}", self.op, self.opset))),
+        }
+    }
+
+    /// The batch size of the file, where it was freed.
+    pub(super) fn freed(&self) -> Option<i64> {
+        self.importer.freed
+    }
+
+    fn take(&mut self, name: &str, ty: AttributeType) -> Result<Option<AttributeProto>, NodeError> {
+        let Some(at) = self.attributes.iter().position(|a| a.name() == name) else {
+            return Ok(None);
+        };
+        let found = self.attributes.remove(at);
+        if self.attributes.iter().any(|a| a.name() == name) {
+            return Err(wrong(name, "is given twice"));
+        }
+        // Old files do not write the kind.
+        if found.r#type.is_some_and(|t| t != ty as i32 && t != AttributeType::Undefined as i32) {
+            return Err(wrong(name, format!("must be of the kind {}", ty.as_str_name())));
+        }
+        Ok(Some(found))
+    }
+
+    /// An integer attribute.
+    pub(super) fn opt_int(&mut self, name: &str) -> Result<Option<i64>, NodeError> {
+        Ok(self.take(name, AttributeType::Int)?.map(|a| a.i.unwrap_or(0)))
+    }
+
+    /// An integer attribute that may be absent.
+    pub(super) fn int(&mut self, name: &str, default: i64) -> Result<i64, NodeError> {
+        Ok(self.opt_int(name)?.unwrap_or(default))
+    }
+
+    /// An integer attribute that is 0 or 1.
+    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, NodeError> {
+        match self.int(name, i64::from(default))? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(wrong(name, format!("is {other}; it must be 0 or 1"))),
+        }
+    }
+
+    /// A list of integers.
+    pub(super) fn opt_ints(&mut self, name: &str) -> Result<Option<Vec<i64>>, NodeError> {
+        Ok(self.take(name, AttributeType::Ints)?.map(|a| a.ints))
+    }
+
+    /// A list of integers, empty where it is absent.
+    pub(super) fn ints(&mut self, name: &str) -> Result<Vec<i64>, NodeError> {
+        Ok(self.opt_ints(name)?.unwrap_or_default())
+    }
+
+    /// A number.
+    pub(super) fn opt_float(&mut self, name: &str) -> Result<Option<f32>, NodeError> {
+        Ok(self.take(name, AttributeType::Float)?.map(|a| a.f.unwrap_or(0.0)))
+    }
+
+    /// A number that may be absent.
+    pub(super) fn float(&mut self, name: &str, default: f32) -> Result<f32, NodeError> {
+        Ok(self.opt_float(name)?.unwrap_or(default))
+    }
+
+    /// A list of numbers.
+    pub(super) fn opt_floats(&mut self, name: &str) -> Result<Option<Vec<f32>>, NodeError> {
+        Ok(self.take(name, AttributeType::Floats)?.map(|a| a.floats))
+    }
+
+    /// A word.
+    pub(super) fn string(&mut self, name: &str, default: &str) -> Result<String, NodeError> {
+        match self.take(name, AttributeType::String)? {
+            None => Ok(default.to_owned()),
+            Some(a) => String::from_utf8(a.s.unwrap_or_default().to_vec())
+                .map_err(|_| wrong(name, "is no text")),
+        }
+    }
+
+    /// A tensor, as the file gives it.
+    pub(super) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, NodeError> {
+        let Some(found) = self.take(name, AttributeType::Tensor)? else { return Ok(None) };
+        let proto: TensorProto = found.t.ok_or_else(|| wrong(name, "holds no tensor"))?;
+        let id = self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE);
+        self.importer.attribute_tensor(id, name, &proto).map(Some)
+    }
+
+    /// The number of operands, without those left out at the end.
+    pub(super) fn arity(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// The operand at position `i`, where it is given.
+    pub(super) fn optional(&self, i: usize) -> Option<Value> {
+        self.inputs.get(i).copied().flatten()
+    }
+
+    /// The operand at position `i`.
+    pub(super) fn operand(&self, i: usize) -> Result<Value, NodeError> {
+        self.optional(i).ok_or(NodeError::Missing { operand: i })
+    }
+
+    /// All operands; none may be left out.
+    pub(super) fn operands(&self) -> Result<SmallVec<[Value; 4]>, NodeError> {
+        (0..self.arity()).map(|i| self.operand(i)).collect()
+    }
+
+    /// The type of a value.
+    pub(super) fn ty(&self, value: Value) -> &TensorType {
+        self.importer.builder.graph().ty(value)
+    }
+
+    /// The shape of a value.
+    pub(super) fn shape(&self, value: Value) -> &Shape {
+        &self.ty(value).shape
+    }
+
+    /// The element type of a value.
+    pub(super) fn dtype(&self, value: Value) -> DType {
+        self.ty(value).dtype
+    }
+
+    /// The error that operand `i` is not known before the run.
+    pub(super) fn not_known(&self, i: usize) -> NodeError {
+        let id = self.input_ids.get(i).copied().unwrap_or(NONE);
+        NodeError::NotKnown { operand: i, value: self.importer.flat.name(id).to_owned() }
+    }
+
+    /// The elements of the integer operand `i`, which may depend on the batch size; none where it is left out.
+    pub(super) fn opt_sizes(&self, i: usize) -> Result<Option<Vec<Dim>>, NodeError> {
+        let Some(value) = self.optional(i) else { return Ok(None) };
+        let info = self.importer.builder.graph().info(value);
+        match &info.ints {
+            Some(ints) => Ok(Some(ints.to_vec())),
+            None => Err(self.not_known(i)),
+        }
+    }
+
+    /// The elements of the integer operand `i`, which may depend on the batch size.
+    pub(super) fn sizes(&self, i: usize) -> Result<Vec<Dim>, NodeError> {
+        self.opt_sizes(i)?.ok_or(NodeError::Missing { operand: i })
+    }
+
+    /// The elements of the integer operand `i`, which are constants; none where it is left out.
+    pub(super) fn opt_numbers(&self, i: usize) -> Result<Option<Vec<i64>>, NodeError> {
+        let Some(sizes) = self.opt_sizes(i)? else { return Ok(None) };
+        let numbers = sizes.iter().map(Dim::as_const).collect::<Option<Vec<i64>>>();
+        numbers.map(Some).ok_or_else(|| self.not_known(i))
+    }
+
+    /// The list `name`: an attribute before opset `since`, from then on the operand `i`; none where it is absent.
+    pub(super) fn list(
+        &mut self,
+        name: &str,
+        since: i64,
+        i: usize,
+    ) -> Result<Option<Vec<i64>>, NodeError> {
+        if self.opset < since { self.opt_ints(name) } else { self.opt_numbers(i) }
+    }
+
+    /// The tensor that operand `i` is, where it is a constant of the file.
+    pub(super) fn known(&self, i: usize) -> Option<&Tensor> {
+        self.importer.known(self.optional(i)?)
+    }
+
+    /// The single element of operand `i`, where it is a constant of the file and a float can hold it.
+    pub(super) fn number(&self, i: usize) -> Option<f64> {
+        let tensor = self.known(i).filter(|t| t.len() == 1)?;
+        let number = tensor.to_f64().first().copied()?;
+        let exact = |int: i64| int.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS;
+        match tensor.to_i64() {
+            Some(ints) if !ints.iter().copied().all(exact) => None,
+            _ => Some(number),
+        }
+    }
+
+    /// The number of results that the node names; those left out before the last count.
+    pub(super) fn result_count(&self) -> usize {
+        self.outputs.iter().rposition(|id| *id != NONE).map_or(0, |last| last + 1)
+    }
+
+    /// Whether the node names its result `i`.
+    pub(super) fn wants(&self, i: usize) -> bool {
+        self.outputs.get(i).is_some_and(|id| *id != NONE)
+    }
+
+    fn result_name(&self, i: usize) -> Arc<str> {
+        match self.outputs.get(i) {
+            Some(id) if *id != NONE => self.importer.flat.names[*id as usize].clone(),
+            _ => match self.outputs.iter().find(|id| **id != NONE) {
+                Some(id) => format!("{}.{i}", self.importer.flat.name(*id)).into(),
+                None => "unused".into(),
+            },
+        }
+    }
+
+    /// Adds an operator whose result is only used by others of this node.
+    pub(super) fn emit(
+        &mut self,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<Value, NodeError> {
+        Ok(self.emit_all(1, op, operands)?[0])
+    }
+
+    /// Adds an operator whose `count` results are only used by others of this node.
+    pub(super) fn emit_all(
+        &mut self,
+        count: usize,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<Vec<Value>, NodeError> {
+        let op = op.into();
+        let base = self.outputs.iter().find(|id| **id != NONE).copied().unwrap_or(NONE);
+        let name = format!("{}.{}", self.importer.flat.name(base), op.name());
+        Ok(self.importer.builder.ops(&vec![name.as_str(); count], op, operands)?)
+    }
+
+    /// Adds an operator whose result is the node's first.
+    pub(super) fn result(
+        &mut self,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<(), NodeError> {
+        self.result_at(0, op, operands)
+    }
+
+    /// Adds an operator whose result is the node's result `i`.
+    pub(super) fn result_at(
+        &mut self,
+        i: usize,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<(), NodeError> {
+        let name = self.result_name(i);
+        let value = self.importer.builder.op(&name, op, operands)?;
+        self.set(i, value);
+        Ok(())
+    }
+
+    /// Adds an operator whose `count` results are the node's first.
+    pub(super) fn results(
+        &mut self,
+        count: usize,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<(), NodeError> {
+        let names: Vec<Arc<str>> = (0..count).map(|i| self.result_name(i)).collect();
+        let names: Vec<&str> = names.iter().map(|n| &**n).collect();
+        let values = self.importer.builder.ops(&names, op, operands)?;
+        for (i, value) in values.into_iter().enumerate() {
+            self.set(i, value);
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, i: usize, value: Value) {
+        if let Some(id) = self.outputs.get(i) {
+            self.importer.set(*id, value);
+        }
+    }
+
+    /// Makes a tensor the node's first result.
+    pub(super) fn constant(&mut self, tensor: Tensor) {
+        let id = self.outputs.first().copied().unwrap_or(NONE);
+        if id != NONE {
+            let value = self.importer.constant(id, tensor);
+            self.importer.set(id, value);
+        }
+    }
+
+    /// Charges the memory of a tensor that the node is about to make.
+    pub(super) fn charge(&mut self, ty: &TensorType) -> Result<(), NodeError> {
+        self.importer.charge(ty)
+    }
+}
+
+/// The error that an attribute is wrong.
+pub(super) fn wrong(name: &str, reason: impl Into<String>) -> NodeError {
+    NodeError::Attribute { name: name.to_owned(), reason: reason.into() }
+}

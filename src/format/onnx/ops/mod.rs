@@ -1,0 +1,37 @@
+//! What each of ONNX's operators becomes.
+
+mod elementwise;
+mod layers;
+mod parts;
+mod shape;
+mod values;
+
+use super::NodeError;
+use super::node::Node;
+
+/// How nodes of an operator are converted.
+pub(super) struct Converter {
+    /// The most operands it takes.
+    pub(super) operands: usize,
+    /// Adds the operators that mean the same.
+    pub(super) convert: fn(&mut Node<'_, '_>) -> Result<(), NodeError>,
+}
+
+/// An operator that takes any number of operands.
+const ANY: usize = usize::MAX;
+
+/// How nodes of ONNX's operator `op` are converted, where it is supported.
+pub(super) fn find(op: &str) -> Option<Converter> {
+    let tables = [
+        elementwise::find,
+        layers::find,
+        shape::find,
+        parts::find,
+        values::find,
+    ];
+    let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
+    Some(Converter { operands, convert })
+}
+
+/// A line of a table: the most operands, and the conversion.
+type Line = (usize, fn(&mut Node<'_, '_>) -> Result<(), NodeError>);

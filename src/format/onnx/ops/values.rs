@@ -1,0 +1,107 @@
+//! Values without operands from a run, and changes of the element type.
+
+use super::super::node::{Node, wrong};
+use super::super::tensor::element;
+use super::super::NodeError;
+use super::Line;
+use crate::op::{Cast, ConstantOfShape, OpError, Range};
+use crate::types::{DType, Dim, MAX_SIZE, Shape, Tensor, TensorType};
+
+type Done = Result<(), NodeError>;
+
+pub(super) fn find(op: &str) -> Option<Line> {
+    Some(match op {
+        "Constant" => (0, constant),
+        "ConstantOfShape" => (1, |n| {
+            let value = n.tensor("value")?.unwrap_or_else(|| Tensor::scalar(0.0f32));
+            let shape = n.sizes(0)?;
+            n.result(ConstantOfShape { shape, value }, &[])
+        }),
+        "Range" => (3, range),
+        "Cast" => (1, |n| {
+            let to = n.opt_int("to")?.ok_or_else(|| wrong("to", "is missing"))?;
+            let to = i32::try_from(to).map_err(|_| "is no element type".to_owned()).and_then(element);
+            cast(n, to.map_err(|reason| wrong("to", format!(": {reason}")))?)
+        }),
+        "CastLike" => (2, |n| {
+            let like = n.operand(1)?;
+            cast(n, n.dtype(like))
+        }),
+        _ => return None,
+    })
+}
+
+/// The settings for conversions to 8-bit floats mean nothing for other types.
+fn cast(n: &mut Node<'_, '_>, to: DType) -> Done {
+    n.int("saturate", 1)?;
+    n.string("round_mode", "up")?;
+    let x = n.operand(0)?;
+    n.result(Cast { to }, &[x])
+}
+
+fn constant(n: &mut Node<'_, '_>) -> Done {
+    let vector = |count: usize| [count];
+    let tensor = if let Some(tensor) = n.tensor("value")? {
+        tensor
+    } else if let Some(x) = n.opt_float("value_float")? {
+        Tensor::scalar(x)
+    } else if let Some(x) = n.opt_floats("value_floats")? {
+        Tensor::new(&vector(x.len()), &x)?
+    } else if let Some(x) = n.opt_int("value_int")? {
+        Tensor::scalar(x)
+    } else if let Some(x) = n.opt_ints("value_ints")? {
+        Tensor::new(&vector(x.len()), &x)?
+    } else {
+        return Err(NodeError::Unsupported("a constant that is no tensor of numbers".to_owned()));
+    };
+    n.constant(tensor);
+    Ok(())
+}
+
+/// A range of integers is an operator, so that its ends may depend on the batch; one of floats is its tensor.
+fn range(n: &mut Node<'_, '_>) -> Done {
+    let dtype = n.dtype(n.operand(0)?);
+    if dtype.is_float() {
+        return float_range(n, dtype);
+    }
+    let one = |i: usize| match &n.sizes(i)?[..] {
+        [only] => Ok(only.clone()),
+        all => {
+            let reason = format!("it has {} elements, not 1", all.len());
+            Err(NodeError::Op(OpError::Value { operand: i, reason }))
+        }
+    };
+    let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
+    let delta = delta.as_const().ok_or_else(|| n.not_known(2))?;
+    n.result(Range { start, limit, delta, dtype }, &[])
+}
+
+/// The number of elements is computed in `f64`, each element as `start + i * delta` in its own type.
+fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
+    let one = |i: usize| n.number(i).ok_or_else(|| n.not_known(i));
+    let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
+    let count = ((limit - start) / delta).ceil().max(0.0);
+    if !(count <= MAX_SIZE as f64) {
+        let reason = format!("{start} to {limit} by {delta} is no range");
+        return Err(OpError::Value { operand: 2, reason }.into());
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "an integer in 0..=MAX_SIZE")]
+    let count = count as i64;
+    n.charge(&TensorType::new(dtype, [Dim::from(count)].into_iter().collect::<Shape>()))?;
+    let steps = 0..count;
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+    let tensor = match dtype {
+        DType::F64 => {
+            let all: Vec<f64> = steps.map(|i| start + i as f64 * delta).collect();
+            Tensor::new(&[all.len()], &all)?
+        }
+        DType::F32 => {
+            let (start, delta) = (start as f32, delta as f32);
+            let all: Vec<f32> = steps.map(|i| start + i as f32 * delta).collect();
+            Tensor::new(&[all.len()], &all)?
+        }
+        other => return Err(NodeError::Unsupported(format!("a range of {other}"))),
+    };
+    n.constant(tensor);
+    Ok(())
+}
