@@ -4,6 +4,7 @@
 
 mod docs;
 mod layering;
+mod onnx_nodes;
 mod onnx_proto;
 mod operators;
 mod snap;

@@ -128,7 +128,7 @@ pub enum ImportError {
 pub enum NodeError {
     /// The operator does not suit its operands.
     #[error("{0}")]
-    Op(#[from] OpError),
+    Op(Box<OpError>),
     /// A required operand is absent.
     #[error("operand {operand} is missing")]
     Missing {
@@ -172,7 +172,7 @@ pub enum NodeError {
     )]
     Freed {
         /// What does not agree.
-        error: OpError,
+        error: Box<OpError>,
     },
     /// A tensor in an attribute is not valid.
     #[error("the tensor of attribute `{name}`: {reason}")]
@@ -196,9 +196,15 @@ impl From<GraphError> for NodeError {
     }
 }
 
+impl From<OpError> for NodeError {
+    fn from(error: OpError) -> Self {
+        Self::Op(Box::new(error))
+    }
+}
+
 impl From<TensorError> for NodeError {
     fn from(error: TensorError) -> Self {
-        Self::Op(error.into())
+        OpError::from(error).into()
     }
 }
 

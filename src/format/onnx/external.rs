@@ -41,10 +41,13 @@ impl Folder {
             found.map(|e| e.value.as_deref().unwrap_or_default())
         };
         let number = |key: &str| match entry(key) {
-            Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("the {key} is `{text}`")),
+            Some(text) => {
+                text.parse::<u64>().map(Some).map_err(|_| format!("the {key} is `{text}`"))
+            }
             None => Ok(None),
         };
-        let location = entry("location").ok_or("its elements lie in another file without a name")?;
+        let location =
+            entry("location").ok_or("its elements lie in another file without a name")?;
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
         if length.is_some_and(|l| l != bytes) {
             let length = length.unwrap_or(0);

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -70,10 +69,7 @@ struct Flattener<'a> {
 }
 
 /// Lays out the nodes of a model; `supported` says which of ONNX's own operators are known.
-pub(super) fn flatten(
-    file: &File,
-    supported: &dyn Fn(&str) -> bool,
-) -> Result<Flat, ImportError> {
+pub(super) fn flatten(file: &File, supported: &dyn Fn(&str) -> bool) -> Result<Flat, ImportError> {
     let functions = file.functions.iter().enumerate();
     let functions = functions.map(|(i, f)| ((&*f.domain, &*f.name, &*f.overload), i)).collect();
     let scope = Scope { path: String::new(), attributes: BTreeMap::new(), opset: 0 };
@@ -158,9 +154,11 @@ impl<'a> Flattener<'a> {
 
     fn body(&mut self) -> Result<(), ImportError> {
         self.flat.scopes[0].opset = self.opset("the model", &self.file.opsets)?;
-        for node in self.file.graph.nodes.iter().filter(|_| !self.functions.is_empty()) {
-            for name in self.file.head(*node)?.outputs {
-                self.id(name);
+        if !self.functions.is_empty() {
+            for node in &self.file.graph.nodes {
+                for name in self.file.head(*node)?.outputs {
+                    self.id(name);
+                }
             }
         }
         for node in &self.file.graph.nodes {

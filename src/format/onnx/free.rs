@@ -53,8 +53,7 @@ pub(super) fn reshape(
     if copied || target.iter().any(|d| !d.is_const()) {
         return Ok(target);
     }
-    let at_size: Shape =
-        input.iter().map(|d| d.substitute(&mut |_| Dim::from(size))).collect();
+    let at_size: Shape = input.iter().map(|d| d.substitute(&mut |_| Dim::from(size))).collect();
     // A target that does not fit at the file's own batch size is refused when the node is added.
     let Ok(resolved) = Reshape::resolve(&at_size, &target, allow_zero) else { return Ok(target) };
     let before = |shape: &Shape, axis: usize| {

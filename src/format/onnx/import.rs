@@ -156,13 +156,16 @@ impl Parts<'_> {
     }
 }
 
+/// Whether sizes, or numbers that stand for sizes, do not suit.
+fn speaks_of_sizes(error: &OpError) -> bool {
+    use OpError::{Attribute, Shape, SizesDiffer};
+    matches!(error, SizesDiffer { .. } | Shape { .. } | Attribute { .. })
+}
+
 /// The two symbols of which sizes agree if they are the same.
 fn equated(error: &NodeError) -> Option<(u32, u32)> {
-    let (NodeError::Op(OpError::SizesDiffer { left, right, .. })
-    | NodeError::Freed { error: OpError::SizesDiffer { left, right, .. } }) = error
-    else {
-        return None;
-    };
+    let (NodeError::Op(error) | NodeError::Freed { error }) = error else { return None };
+    let OpError::SizesDiffer { left, right, .. } = &**error else { return None };
     let only = |dim: &Dim| {
         let mut found: Vec<Symbol> = Vec::new();
         dim.symbols(&mut |s| found.push(s));
@@ -189,11 +192,9 @@ impl Importer<'_> {
         let freed = self.freed.is_some();
         let failed = |error: NodeError| {
             let error = match error {
-                NodeError::Op(
-                    error @ (OpError::SizesDiffer { .. }
-                    | OpError::Shape { .. }
-                    | OpError::Attribute { .. }),
-                ) if freed => NodeError::Freed { error },
+                NodeError::Op(error) if freed && speaks_of_sizes(&error) => {
+                    NodeError::Freed { error }
+                }
                 other => other,
             };
             ImportError::Node { node: label.clone(), op: op.clone(), error }

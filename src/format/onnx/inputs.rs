@@ -172,7 +172,8 @@ impl Inputs {
                 }
                 Size::Constant(c) if self.freed.is_some_and(|f| f != *c) => {
                     let other = self.freed.unwrap_or(0);
-                    let reason = format!("axis {axis} has the size {c}, that of another is {other}");
+                    let reason =
+                        format!("axis {axis} has the size {c}, that of another is {other}");
                     return Err(wrong(name, reason));
                 }
                 Size::Constant(c) => self.freed = Some(*c),

@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::super::{Budget, npy};
+use super::ImportError;
 use super::external::Folder;
 use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
-use super::ImportError;
 use crate::types::{DType, Tensor};
 
 /// The most axes a tensor has.
@@ -70,7 +70,8 @@ fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
 
 /// The element type that ONNX gives this number.
 pub(super) fn element(number: i32) -> Result<DType, String> {
-    let known = DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
+    let known =
+        DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
     Ok(match known {
         DataType::Double => DType::F64,
         DataType::Float => DType::F32,
@@ -145,7 +146,8 @@ impl<'a> Numbers<'a> {
             }
             let mut rest: &[u8] = run;
             while !rest.is_empty() {
-                let number = prost::encoding::decode_varint(&mut rest).map_err(|e| e.to_string())?;
+                let number =
+                    prost::encoding::decode_varint(&mut rest).map_err(|e| e.to_string())?;
                 if let Some(element) = elements.next() {
                     write(element, dtype, number)?;
                 }
@@ -164,8 +166,8 @@ fn write(element: &mut [u8], dtype: DType, number: u64) -> Result<(), String> {
     let low = u32::try_from(number & 0xffff_ffff).unwrap_or(0).cast_signed();
     macro_rules! put {
         ($t:ty, $x:expr) => {{
-            let x = <$t>::try_from($x)
-                .map_err(|_| format!("{} is no element of type {dtype}", $x))?;
+            let x =
+                <$t>::try_from($x).map_err(|_| format!("{} is no element of type {dtype}", $x))?;
             element.copy_from_slice(&x.to_ne_bytes());
         }};
     }

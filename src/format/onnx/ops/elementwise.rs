@@ -216,11 +216,7 @@ fn mean(n: &mut Node<'_, '_>) -> Done {
 }
 
 /// A scalar of a floating-point type.
-pub(super) fn scalar(
-    n: &mut Node<'_, '_>,
-    dtype: DType,
-    number: f64,
-) -> Result<Value, NodeError> {
+pub(super) fn scalar(n: &mut Node<'_, '_>, dtype: DType, number: f64) -> Result<Value, NodeError> {
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
     let value = match dtype {
         DType::F64 => Tensor::scalar(number),

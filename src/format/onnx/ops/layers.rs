@@ -86,7 +86,8 @@ fn same(
         let dilation = dilations.get(axis).copied().unwrap_or(1);
         let extent = taps.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
         let steps = size.saturating_sub(1).div_euclid(stride);
-        let total = steps.saturating_mul(stride).saturating_add(extent).saturating_sub(*size).max(0);
+        let total =
+            steps.saturating_mul(stride).saturating_add(extent).saturating_sub(*size).max(0);
         let (small, large) = (total / 2, total - total / 2);
         before.push(if lower { large } else { small });
         after.push(if lower { small } else { large });
@@ -188,7 +189,8 @@ fn dropout(n: &mut Node<'_, '_>) -> Done {
         (if n.optional(1).is_some() { n.number(1) } else { Some(0.5) }, training)
     };
     if training && ratio != Some(0.0) {
-        return Err(NodeError::Unsupported("dropout in training".to_owned()));
+        let ratio = ratio.ok_or_else(|| n.not_known(1))?;
+        return Err(NodeError::Unsupported(format!("dropout of {ratio} in training")));
     }
     let mask = n.wants(1);
     if !mask || n.opset >= 10 {

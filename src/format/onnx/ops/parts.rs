@@ -102,7 +102,8 @@ fn slice(n: &mut Node<'_, '_>) -> Done {
             return Err(NodeError::Unsupported(format!("a slice that names axis {at} twice")));
         }
     }
-    let mut op = Slice { axes: Vec::new(), starts: Vec::new(), ends: Vec::new(), steps: Vec::new() };
+    let mut op =
+        Slice { axes: Vec::new(), starts: Vec::new(), ends: Vec::new(), steps: Vec::new() };
     for (axis, (start, end, step)) in ranges {
         op.axes.push(axis);
         op.starts.push(start);
@@ -113,12 +114,7 @@ fn slice(n: &mut Node<'_, '_>) -> Done {
 }
 
 /// The bounds of a slice inside an axis of `size` entries.
-fn bounds(
-    start: &Dim,
-    end: &Dim,
-    step: i64,
-    size: &Dim,
-) -> Result<(Dim, Dim, i64), NodeError> {
+fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i64), NodeError> {
     if step == 0 {
         return Err(NodeError::Unsupported("a slice with the step 0".to_owned()));
     }

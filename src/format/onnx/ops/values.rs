@@ -1,11 +1,11 @@
 //! Values without operands from a run, and changes of the element type.
 
+use super::super::NodeError;
 use super::super::node::{Node, wrong};
 use super::super::tensor::element;
-use super::super::NodeError;
 use super::Line;
 use crate::op::{Cast, ConstantOfShape, OpError, Range};
-use crate::types::{DType, Dim, MAX_SIZE, Shape, Tensor, TensorType};
+use crate::types::{DType, Dim, Element, MAX_SIZE, Shape, Tensor, TensorType};
 
 type Done = Result<(), NodeError>;
 
@@ -20,7 +20,8 @@ pub(super) fn find(op: &str) -> Option<Line> {
         "Range" => (3, range),
         "Cast" => (1, |n| {
             let to = n.opt_int("to")?.ok_or_else(|| wrong("to", "is missing"))?;
-            let to = i32::try_from(to).map_err(|_| "is no element type".to_owned()).and_then(element);
+            let to =
+                i32::try_from(to).map_err(|_| "is no element type".to_owned()).and_then(element);
             cast(n, to.map_err(|reason| wrong("to", format!(": {reason}")))?)
         }),
         "CastLike" => (2, |n| {
@@ -68,7 +69,7 @@ fn range(n: &mut Node<'_, '_>) -> Done {
         [only] => Ok(only.clone()),
         all => {
             let reason = format!("it has {} elements, not 1", all.len());
-            Err(NodeError::Op(OpError::Value { operand: i, reason }))
+            Err(NodeError::from(OpError::Value { operand: i, reason }))
         }
     };
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
@@ -100,8 +101,23 @@ fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
             let all: Vec<f32> = steps.map(|i| start + i as f32 * delta).collect();
             Tensor::new(&[all.len()], &all)?
         }
+        DType::F16 => halves(start, delta, count, half::f16::from_f32)?,
+        DType::Bf16 => halves(start, delta, count, half::bf16::from_f32)?,
         other => return Err(NodeError::Unsupported(format!("a range of {other}"))),
     };
     n.constant(tensor);
     Ok(())
+}
+
+/// A range of a type of two bytes, computed in `f32`.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+fn halves<T: Element>(
+    start: f64,
+    delta: f64,
+    count: i64,
+    round: impl Fn(f32) -> T,
+) -> Result<Tensor, NodeError> {
+    let (start, delta) = (start as f32, delta as f32);
+    let all: Vec<T> = (0..count).map(|i| round(start + i as f32 * delta)).collect();
+    Ok(Tensor::new(&[all.len()], &all)?)
 }
