@@ -2,7 +2,9 @@
 
 mod elementwise;
 mod layers;
+mod normal;
 mod parts;
+mod reduce;
 mod shape;
 mod values;
 
@@ -22,7 +24,15 @@ const ANY: usize = usize::MAX;
 
 /// How nodes of ONNX's operator `op` are converted, where it is supported.
 pub(super) fn find(op: &str) -> Option<Converter> {
-    let tables = [elementwise::find, layers::find, shape::find, parts::find, values::find];
+    let tables = [
+        elementwise::find,
+        layers::find,
+        normal::find,
+        reduce::find,
+        shape::find,
+        parts::find,
+        values::find,
+    ];
     let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
     Some(Converter { operands, convert })
 }
