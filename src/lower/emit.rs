@@ -143,7 +143,7 @@ impl Emitter<'_> {
         let node = self.graph.node(id);
         let (device, guard) = (self.device(id), self.layout.guard(id));
         match self.layout.role(id) {
-            Role::External => return Ok(()),
+            Role::External | Role::Absorbed => return Ok(()),
             Role::View => {
                 let operands = self.layout.operands(id);
                 self.defined[id.index()] =
@@ -158,29 +158,40 @@ impl Emitter<'_> {
             }
             Role::Join => self.join(id)?,
             Role::First => self.first(id),
-            Role::Launch => {
-                if let Some(op) = node.op() {
-                    self.launch(id, op);
-                }
-            }
+            Role::Launch => self.launch(id),
         }
         self.defined[id.index()] = self.devices[device].steps.len();
         Ok(())
     }
 
-    fn launch(&mut self, id: NodeId, op: &Op) {
-        let node = self.graph.node(id);
-        let operands = self.graph.operands(id);
-        let types =
-            operands.iter().map(|v| self.graph.ty(*v)).chain(node.results().iter().map(|r| &r.ty));
-        let class = kernel(op, types, self.target);
-        let results = (0..u32::try_from(node.results().len()).unwrap_or(u32::MAX))
+    fn launch(&mut self, id: NodeId) {
+        let graph = self.graph;
+        let group = self.layout.groups.get(&id);
+        let head = group.map_or(Some(id), |g| g.head);
+        let op = head.and_then(|head| graph.node(head).op());
+        let class = match op {
+            Some(op) => {
+                let operands = head.map(|head| graph.operands(head)).unwrap_or_default();
+                let operands = operands.into_iter().map(|v| graph.ty(v));
+                let results = graph.node(id).results().iter().map(|r| &r.ty);
+                kernel(op, operands.chain(results), self.target)
+            }
+            None => KernelClass::Elementwise,
+        };
+        let results = (0..u32::try_from(graph.node(id).results().len()).unwrap_or(u32::MAX))
             .map(|output| *self.buffers.get(Value { node: id, output }))
             .collect();
-        let operands = operands.iter().map(|v| *self.buffers.get(*v)).collect();
-        let launch = Launch { class, op: op.clone(), operands, results };
+        let operands = self.layout.operands(id);
+        let launch = Launch {
+            class,
+            op: op.cloned(),
+            chain: group.map(|g| g.chain.clone()).unwrap_or_default(),
+            operands: operands.iter().map(|v| *self.buffers.get(*v)).collect(),
+            results,
+        };
+        let label = graph.node(head.unwrap_or(id)).label();
         let (device, guard) = (self.device(id), self.layout.guard(id));
-        self.push(device, node.label(), guard, Action::Launch(Box::new(launch)));
+        self.push(device, label, guard, Action::Launch(Box::new(launch)));
     }
 
     /// Copies `value` into a buffer, after the steps that give it.
@@ -273,14 +284,18 @@ impl Emitter<'_> {
     }
 }
 
-/// The class of kernel that the target has for an operator on values of these types.
+/// The class of kernel that the target has for an operator on values of these types. Elementwise kernels take chains,
+/// which have no operator.
 fn kernel<'a>(
     op: &Op,
     mut types: impl Iterator<Item = &'a TensorType>,
     target: &Target,
 ) -> KernelClass {
     let class = op.kernel();
-    let suits =
-        target.has(class) && class != KernelClass::View && types.all(|t| t.dtype == DType::F32);
+    let chained = matches!(class, KernelClass::Elementwise | KernelClass::BatchNorm);
+    let suits = !chained
+        && class != KernelClass::View
+        && target.has(class)
+        && types.all(|t| t.dtype == DType::F32);
     if suits { class } else { KernelClass::Reference }
 }

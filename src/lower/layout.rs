@@ -1,12 +1,15 @@
 //! Which values share bytes, what each node becomes, and when it runs.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
+use super::fuse::Group;
 use super::program::Guard;
-use super::{LowerError, schedule};
+use super::{LowerError, fuse, schedule};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Value, Verified};
 use crate::op::{Op, Slice};
-use crate::types::{Dim, KernelClass, TensorType};
+use crate::types::{Dim, KernelClass, Target, TensorType};
 
 /// What a node becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub(super) enum Role {
     First,
     /// A kernel.
     Launch,
+    /// Part of the kernel of a later node.
+    Absorbed,
 }
 
 /// The first byte of a value within another.
@@ -62,19 +67,25 @@ pub(super) struct Layout<'a> {
     pub(super) guards: Vec<Guard>,
     /// Where a value lies in another one that lies in none.
     pub(super) links: Table<Option<Link>>,
+    /// The nodes that share a launch, by the last of them.
+    pub(super) groups: Groups,
 }
 
+/// The groups of nodes that share a launch, by the last node of each.
+pub(super) type Groups = BTreeMap<NodeId, Group>;
+
 impl<'a> Layout<'a> {
-    pub(super) fn new(verified: &Verified<'a>) -> Result<Self, LowerError> {
+    pub(super) fn new(verified: &Verified<'a>, target: &Target) -> Result<Self, LowerError> {
         let (graph, order) = (verified.graph(), verified.order());
         let mut roles = vec![Role::External; graph.id_bound()];
         let mut links = Table::new(graph, &None);
         for id in order {
             roles[id.index()] = role(graph, *id, &mut links);
         }
-        let order = schedule::schedule(graph, order, &roles);
+        let groups = fuse::fuse(graph, order, &mut roles, target);
+        let order = schedule::schedule(graph, order, &roles, &groups);
         let guards = vec![Guard::Always; graph.id_bound()];
-        let mut layout = Self { graph, order, roles, guards, links };
+        let mut layout = Self { graph, order, roles, guards, links, groups };
         layout.set_guards()?;
         layout.check()?;
         layout.place_operands();
@@ -130,7 +141,7 @@ impl<'a> Layout<'a> {
 
     /// The operands whose elements a node needs at run time.
     pub(super) fn operands(&self, id: NodeId) -> SmallVec<[Value; 4]> {
-        operands(self.graph, &self.roles, id)
+        operands(self.graph, &self.roles, &self.groups, id)
     }
 
     /// Every operand is on the node's device (unless it is copied) and present when the node runs.
@@ -181,7 +192,7 @@ impl<'a> Layout<'a> {
                         }
                     }
                 }
-                Role::External | Role::View | Role::Copy | Role::Launch => {}
+                Role::External | Role::View | Role::Copy | Role::Launch | Role::Absorbed => {}
             }
         }
     }
@@ -228,8 +239,16 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The operands whose elements the node needs at run time: of a view the first alone.
-pub(super) fn operands(graph: &Graph, roles: &[Role], id: NodeId) -> SmallVec<[Value; 4]> {
+/// The operands whose elements the node needs at run time: of a view the first alone, of a group all that it reads.
+pub(super) fn operands(
+    graph: &Graph,
+    roles: &[Role],
+    groups: &Groups,
+    id: NodeId,
+) -> SmallVec<[Value; 4]> {
+    if let Some(group) = groups.get(&id) {
+        return group.operands.as_slice().into();
+    }
     let mut operands = graph.operands(id);
     if roles[id.index()] == Role::View {
         operands.truncate(1);

@@ -4,6 +4,7 @@
 mod chain;
 mod check;
 mod emit;
+mod fuse;
 mod layout;
 mod memory;
 mod plan;
@@ -56,7 +57,7 @@ pub enum LowerError {
 
 /// The program of a graph on a target.
 pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerError> {
-    let layout = layout::Layout::new(graph)?;
+    let layout = layout::Layout::new(graph, target)?;
     let mut program = emit::emit(&layout, target)?;
     for d in 0..program.devices.len() {
         reuse::reuse(&mut program.devices, d, target);

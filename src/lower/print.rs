@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::program::{Action, Buffer, DeviceProgram, Guard, Program, Step, Storage};
+use super::program::{Action, Buffer, DeviceProgram, Guard, Launch, Program, Step, Storage};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,11 +57,7 @@ impl Program {
                 for (i, result) in launch.results.iter().enumerate() {
                     write!(f, "{}%{}", if i == 0 { " " } else { ", " }, result.0)?;
                 }
-                write!(f, " = {}(", launch.op.name())?;
-                for (i, operand) in launch.operands.iter().enumerate() {
-                    write!(f, "{}%{}", if i == 0 { "" } else { ", " }, operand.0)?;
-                }
-                f.write_str(")")
+                print_kernel(f, launch)
             }
         }?;
         match &step.action {
@@ -69,6 +65,23 @@ impl Program {
             Action::Wait(_) | Action::Record(_) => Ok(()),
         }
     }
+}
+
+fn print_kernel(f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
+    let (operands, others) = launch.split_operands();
+    f.write_str(" = ")?;
+    if let Some(op) = &launch.op {
+        write!(f, "{}(", op.name())?;
+    }
+    for (i, operand) in operands.iter().enumerate() {
+        write!(f, "{}%{}", if i == 0 { "" } else { ", " }, operand.0)?;
+    }
+    if launch.op.is_some() {
+        f.write_str(")")?;
+    }
+    let names: Vec<String> = others.iter().map(|b| format!("%{}", b.0)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    write!(f, "{}", launch.chain.display(&names))
 }
 
 impl fmt::Display for Buffer {

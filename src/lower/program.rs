@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use super::chain::Chain;
 use super::memory::Region;
 use crate::op::Op;
 use crate::types::{Device, Dim, KernelClass, Target, TensorType};
@@ -170,12 +171,21 @@ pub enum Action {
 pub struct Launch {
     /// The class of the kernel; [`KernelClass::Reference`] evaluates the operator itself.
     pub class: KernelClass,
-    /// The operator.
-    pub op: Op,
-    /// The buffers it reads.
+    /// The operator; `None` where the chain is all there is, applied to the first operand.
+    pub op: Option<Op>,
+    /// What is applied to the operator's result before it is stored.
+    pub chain: Chain,
+    /// The buffers it reads: the operator's operands (or the one the chain is applied to), then the chain's.
     pub operands: Vec<BufferId>,
     /// The buffers it writes, one for each result of the operator.
     pub results: Vec<BufferId>,
+}
+
+impl Launch {
+    /// The operands of the operator, or the one that the chain is applied to, and those of the chain.
+    pub fn split_operands(&self) -> (&[BufferId], &[BufferId]) {
+        self.operands.split_at(self.operands.len().saturating_sub(self.chain.operands()))
+    }
 }
 
 impl DeviceProgram {

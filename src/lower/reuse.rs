@@ -1,6 +1,7 @@
 //! Results that are written over an operand which nobody needs any more.
 
-use super::program::{Action, BufferId, DeviceProgram, Storage};
+use super::chain::{Access, ChainStep};
+use super::program::{Action, BufferId, DeviceProgram, Launch, Storage};
 use crate::types::Target;
 
 /// Lets the results of in-place kernels take the place of an operand that dies there and has as many bytes.
@@ -26,10 +27,38 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize, target: &Target) {
             let alone = (0..operands.len()).all(|j| j == *at || device.root(operands[j]) != root);
             last[root.index()] == i && alone && fills(device, operands[*at], result)
         };
-        let found = (0..operands.len()).find(dies);
-        if let Some(of) = found.and_then(|at| device.region(operands[at])) {
-            device.buffers[result.index()].storage = Storage::Reuse { of };
+        let found = over_operands(launch).into_iter().find(dies);
+        let Some((at, of)) = found.and_then(|at| Some((at, device.region(operands[at])?))) else {
+            continue;
+        };
+        device.buffers[result.index()].storage = Storage::Reuse { of };
+        if at > 0
+            && let Action::Launch(launch) = &mut device.steps[i].action
+        {
+            begin_with(launch, at);
         }
+    }
+}
+
+/// The positions of the operands over which a launch may write its result: that which its chain is applied to, or
+/// one that can change places with it.
+fn over_operands(launch: &Launch) -> Vec<usize> {
+    let mut positions = vec![0];
+    if launch.op.is_none()
+        && let Some(ChainStep::Binary { operand, access: Access::Full, .. }) =
+            launch.chain.steps.first()
+    {
+        positions.push(operand + 1);
+    }
+    positions
+}
+
+/// Applies the chain to the operand at position `at`, which its first step takes whole, and gives that step the first
+/// operand instead.
+fn begin_with(launch: &mut Launch, at: usize) {
+    launch.operands.swap(0, at);
+    if let Some(ChainStep::Binary { swapped, .. }) = launch.chain.steps.first_mut() {
+        *swapped = !*swapped;
     }
 }
 

@@ -1,15 +1,20 @@
 //! The order in which nodes run.
 
-use super::layout::{Role, operands};
+use super::layout::{Groups, Role, operands};
 use crate::ir::{Graph, NodeId};
 
 /// The nodes on which an output depends, in a topological order.
 ///
 /// It follows `order`, but what costs memory and waits for nothing (a parameter copied from another device, a
 /// constant) comes right before its first use.
-pub(super) fn schedule(graph: &Graph, order: &[NodeId], roles: &[Role]) -> Vec<NodeId> {
-    let needed = needed(graph, roles);
-    let late = late(graph, order, roles);
+pub(super) fn schedule(
+    graph: &Graph,
+    order: &[NodeId],
+    roles: &[Role],
+    groups: &Groups,
+) -> Vec<NodeId> {
+    let needed = needed(graph, roles, groups);
+    let late = late(graph, order, roles, groups);
     let mut done = vec![false; graph.id_bound()];
     let mut out = Vec::with_capacity(order.len());
     let mut stack: Vec<(NodeId, usize)> = Vec::new();
@@ -21,7 +26,7 @@ pub(super) fn schedule(graph: &Graph, order: &[NodeId], roles: &[Role]) -> Vec<N
         }
         stack.push((*id, 0));
         while let Some((node, next)) = stack.pop() {
-            match operands(graph, roles, node).get(next) {
+            match operands(graph, roles, groups, node).get(next) {
                 Some(operand) => {
                     stack.push((node, next + 1));
                     if !done[operand.node.index()] {
@@ -40,24 +45,24 @@ pub(super) fn schedule(graph: &Graph, order: &[NodeId], roles: &[Role]) -> Vec<N
 }
 
 /// Which nodes an output or an input needs.
-fn needed(graph: &Graph, roles: &[Role]) -> Vec<bool> {
+fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut needed = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = graph.outputs().iter().map(|o| o.value.node).collect();
     stack.extend(graph.inputs().map(|v| v.node));
     while let Some(id) = stack.pop() {
         if !std::mem::replace(&mut needed[id.index()], true) {
-            stack.extend(operands(graph, roles, id).iter().map(|v| v.node));
+            stack.extend(operands(graph, roles, groups, id).iter().map(|v| v.node));
         }
     }
     needed
 }
 
 /// Which nodes can wait until they are used: they depend on nothing that a device computes.
-fn late(graph: &Graph, order: &[NodeId], roles: &[Role]) -> Vec<bool> {
+fn late(graph: &Graph, order: &[NodeId], roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut late = vec![false; graph.id_bound()];
     let mut external = vec![false; graph.id_bound()];
     for id in order {
-        let operands = operands(graph, roles, *id);
+        let operands = operands(graph, roles, groups, *id);
         let all = |table: &[bool]| operands.iter().all(|v| table[v.node.index()]);
         let i = id.index();
         match roles[i] {
@@ -65,7 +70,7 @@ fn late(graph: &Graph, order: &[NodeId], roles: &[Role]) -> Vec<bool> {
             Role::View => (external[i], late[i]) = (all(&external), all(&late)),
             Role::Copy => late[i] = all(&external),
             Role::Launch => late[i] = operands.is_empty(),
-            Role::Join | Role::First => {}
+            Role::Join | Role::First | Role::Absorbed => {}
         }
     }
     late

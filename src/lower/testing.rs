@@ -7,7 +7,7 @@ use crate::ir::{
     Builder, ContentHash, Graph, NodeKind, Origin, Param, ParamId, Place, Placement, Source, Value,
     Weights,
 };
-use crate::op::{Concat, CopyOp, First, Op, Reshape, Slice, Unary};
+use crate::op::{BatchNorm, Binary, Concat, Conv, CopyOp, First, Op, Reshape, Slice, Unary};
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Tensor, TensorType};
 
 /// `f32[N,width]`.
@@ -190,4 +190,39 @@ pub(crate) fn naive(
         }
     }
     graph.outputs().iter().map(|o| values[&o.value].clone()).collect()
+}
+
+/// A residual block: two convolutions, each with a normalisation; their sum is activated. `f32[N,4,5,5]` in and
+/// out, then a chain of its own.
+pub(crate) fn block() -> (Graph, Weights) {
+    let mut build = Builder::new("block");
+    let shape: Shape = [Dim::n(), 4.into(), 5.into(), 5.into()].into_iter().collect();
+    let input = build.input("x", TensorType::new(DType::F32, shape));
+    let norm = |build: &mut Builder, name: &str, value: Value| {
+        let factors = ["scale", "bias", "mean", "var"];
+        let mut operands = vec![value];
+        for factor in factors {
+            let data = [1.0f32, 0.5, 2.0, 0.25];
+            operands.push(build.param(factor, Tensor::new(&[4], &data).unwrap()));
+        }
+        build.op(name, BatchNorm::default(), &operands).unwrap()
+    };
+    let narrow = build.param("w1", numbers(&[4, 4, 1, 1]));
+    let wide = build.param("w3", numbers(&[4, 4, 3, 3]));
+    let left = build.op("left", Conv::default(), &[input, narrow]).unwrap();
+    let left = norm(&mut build, "left_norm", left);
+    let conv = Conv { pads: vec![1; 4], ..Conv::default() };
+    let right = build.op("right", conv, &[input, wide]).unwrap();
+    let right = norm(&mut build, "right_norm", right);
+    let sum = build.op("sum", Binary::Sub, &[left, right]).unwrap();
+    let relu = build.op("relu", Unary::Relu, &[sum]).unwrap();
+    let half = build.param("half", Tensor::scalar(0.5f32));
+    let scaled = build.op("scaled", Binary::Mul, &[half, relu]).unwrap();
+    let vector = build.param("vector", Tensor::new(&[4, 1, 1], &[1.0f32, 2.0, 3.0, 4.0]).unwrap());
+    let other = build.op("other", Binary::Div, &[scaled, vector]).unwrap();
+    let tanh = build.op("tanh", Unary::Tanh, &[other]).unwrap();
+    let exp = build.op("exp", Unary::Exp, &[tanh]).unwrap();
+    let both = build.op("both", Binary::Sub, &[scaled, exp]).unwrap();
+    build.output("y", both);
+    build.finish()
 }

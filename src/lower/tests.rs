@@ -1,4 +1,4 @@
-use super::testing::{Replication, template, views};
+use super::testing::{Replication, block, template, views};
 use super::{BufferId, Guard, Program, Storage, check, lower};
 use crate::ir::{Builder, Graph, Placement, Value, verify};
 use crate::op::{Concat, Slice, Unary};
@@ -20,12 +20,13 @@ fn programs_print() {
         ..Replication::of(2)
     };
     snap::assert("program", "merge_on_gpu", &program(&on_gpu.graph().0).to_string());
+    snap::assert("program", "fused", &program(&block().0).to_string());
     snap::assert("program", "views", &program(&views().0).to_string());
 }
 
 #[test]
 fn memory_plans_are_sound() {
-    let mut graphs = vec![template().0, views().0];
+    let mut graphs = vec![template().0, views().0, block().0];
     for count in 1..=3 {
         for merge in [Device::HOST, Device::gpu(0)] {
             for rule in [ShardRule::RemainderLast, ShardRule::Weighted((0..count).collect())] {

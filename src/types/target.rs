@@ -64,7 +64,7 @@ pub struct Target {
     pub kernels: &'static [KernelClass],
     /// The kernel classes that can end in a chain of elementwise operators.
     pub epilogues: &'static [KernelClass],
-    /// The kernel classes whose result may take the place of an operand with as many bytes.
+    /// The kernel classes whose result may take the place of the first operand, where that has as many bytes.
     pub in_place: &'static [KernelClass],
     /// Bytes to which every planned buffer is aligned, a power of two.
     pub alignment: u32,
@@ -85,7 +85,7 @@ impl Target {
             KernelClass::Reference,
         ],
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
-        in_place: &[KernelClass::Elementwise, KernelClass::BatchNorm],
+        in_place: &[KernelClass::Elementwise],
         alignment: 64,
     };
 

@@ -10,6 +10,7 @@ pub mod elementwise;
 mod events;
 pub mod gemm;
 mod im2col;
+mod kernel;
 mod memory;
 mod run;
 mod scratch;

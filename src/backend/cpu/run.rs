@@ -7,45 +7,43 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bytemuck::PodCastError;
 use rayon::ThreadPool;
+use smallvec::SmallVec;
 
+use super::elementwise::{self, Epilogue};
 use super::events::{Events, Stopped};
+use super::kernel::{Kernel, Slices, Unsuited};
 use super::lock;
 use super::memory::DeviceMemory;
 use crate::backend::RunError;
 use crate::lower::{Action, Bound, BufferId, Launch, Location, Program, Space, Step};
 use crate::op::{Op, OpError};
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{DType, Tensor};
 
-/// A program at one batch size, with the operators that its launches evaluate there.
+/// A program at one batch size, with the code of its launches.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) bound: Arc<Bound>,
-    /// For each step of each device the operator with the batch size in its attributes; `None` where the step
-    /// launches none or has nothing to compute.
-    ops: Vec<Vec<Option<Op>>>,
+    /// For each step of each device its kernel; `None` where the step launches none or has nothing to compute.
+    kernels: Vec<Vec<Option<Kernel>>>,
 }
 
 impl Prepared {
     pub(super) fn new(program: &Program, bound: Arc<Bound>) -> Self {
-        let rows = Dim::from(bound.n);
         let devices = program.devices.iter().zip(&bound.devices);
-        let ops = devices
-            .map(|(device, bound)| {
-                let op = |(step, active): (&Step, &bool)| {
+        let kernels = devices
+            .map(|(device, plan)| {
+                let kernel = |(step, active): (&Step, &bool)| {
                     let Action::Launch(launch) = &step.action else { return None };
-                    let empty = |b: &BufferId| bound.locations[b.index()].bytes == 0;
-                    if !active || launch.results.iter().all(empty) {
-                        return None;
-                    }
-                    let mut op = launch.op.clone();
-                    op.at_rows(&rows);
-                    Some(op)
+                    let empty = |b: &BufferId| plan.locations[b.index()].bytes == 0;
+                    let idle = !active || launch.results.iter().all(empty);
+                    (!idle).then(|| Kernel::new(launch, plan, bound.n))
                 };
-                device.steps.iter().zip(&bound.active).map(op).collect()
+                device.steps.iter().zip(&plan.active).map(kernel).collect()
             })
             .collect();
-        Self { bound, ops }
+        Self { bound, kernels }
     }
 }
 
@@ -74,6 +72,10 @@ impl From<Stopped> for Failure {
     }
 }
 
+fn floats(bytes: Option<&[u8]>) -> Result<Option<&[f32]>, PodCastError> {
+    bytes.map(bytemuck::try_cast_slice).transpose()
+}
+
 fn internal(reason: &str) -> Failure {
     Failure::Internal(reason.to_owned())
 }
@@ -84,6 +86,11 @@ type Outcome = Result<Option<(u64, Duration)>, RunError>;
 impl Run<'_> {
     /// Runs all devices; returns for each the bytes of its arena that it used and the time it worked.
     pub(super) fn all_devices(&self) -> Result<Vec<(u64, Duration)>, RunError> {
+        // Nothing waits on a single device, so it may take a worker of the pool from beginning to end.
+        if self.program.devices.len() == 1 {
+            let outcome = self.pool.install(|| self.device(0))?;
+            return Ok(outcome.into_iter().collect());
+        }
         let outcomes: Vec<Outcome> = thread::scope(|scope| {
             let mut threads = Vec::new();
             for d in 1..self.program.devices.len() {
@@ -169,11 +176,11 @@ impl Run<'_> {
             let start = Instant::now();
             match &step.action {
                 Action::Copy { device, from, to } => self.copy(d, *device, *from, *to)?,
-                Action::Launch(launch) => {
-                    if let Some(op) = &self.prepared.ops[d][i] {
-                        self.evaluate(d, op, launch)?;
-                    }
-                }
+                Action::Launch(launch) => match &self.prepared.kernels[d][i] {
+                    Some(Kernel::Reference(op)) => self.evaluate(d, op, launch)?,
+                    Some(kernel) => self.launch(d, kernel, launch)?,
+                    None => {}
+                },
                 Action::Wait(_) | Action::Record(_) => {}
             }
             time += start.elapsed();
@@ -241,36 +248,71 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs the reference evaluation on copies of the operands.
+    /// Runs a kernel where its operands and its result are.
+    fn launch(&self, d: usize, kernel: &Kernel, launch: &Launch) -> Result<(), Failure> {
+        let outside = || internal("the launch's memory is not divided as planned");
+        let at = |b: &BufferId| self.location(d, *b);
+        let reads: SmallVec<[&Location; 6]> = launch.operands.iter().map(at).collect();
+        let writes: SmallVec<[&Location; 1]> = launch.results.iter().map(at).collect();
+        let external = |at: &Location| self.external(d, at).map(|(_, bytes)| bytes);
+        let mut own = lock(&self.memories[d]);
+        let views = own.views(&reads, &writes, &external).ok_or_else(outside)?;
+        let read: Result<SmallVec<[Option<&[f32]>; 6]>, _> =
+            views.reads.into_iter().map(floats).collect();
+        let read = read.map_err(|_| outside())?;
+        let (operands, others) = read.split_at(launch.split_operands().0.len());
+        let others: Option<SmallVec<[&[f32]; 4]>> = others.iter().copied().collect();
+        let mut writes = views.writes.into_iter();
+        let (Some(result), None) = (writes.next(), writes.next()) else { return Err(outside()) };
+        let slices = Slices {
+            operands: operands.into(),
+            others: others.ok_or_else(outside)?,
+            result: bytemuck::try_cast_slice_mut(result).map_err(|_| outside())?,
+        };
+        let done = self.pool.install(|| kernel.run(&launch.chain, slices));
+        done.map_err(|Unsuited| internal("the operands do not suit the kernel"))
+    }
+
+    /// Runs the reference evaluation on copies of the operands, and the chain on its result.
     fn evaluate(&self, d: usize, op: &Op, launch: &Launch) -> Result<(), Failure> {
         let dtype = |b: &BufferId| self.program.devices[d].buffer(*b).ty.dtype;
         let mut operands = Vec::with_capacity(launch.operands.len());
         for buffer in &launch.operands {
             operands.push(self.tensor(d, dtype(buffer), self.location(d, *buffer))?);
         }
+        let (operands, others) = operands.split_at(launch.split_operands().0.len());
         let refs: Vec<&Tensor> = operands.iter().collect();
-        let results = self
+        let mut results = self
             .pool
             .install(|| op.eval(&refs))
             .map_err(|e| Failure::Op(op.name(), Box::new(e)))?;
         if results.len() != launch.results.len() {
             return Err(internal("the operator gives another number of results"));
         }
-        let mut own = lock(&self.memories[d]);
         for (buffer, result) in launch.results.iter().zip(&results) {
             let at = self.location(d, *buffer);
             if result.dtype() != dtype(buffer) || result.dims() != at.dims.as_slice() {
+                let found = result.tensor_type();
+                let wanted = format!("{}{:?}", dtype(buffer), at.dims);
                 return Err(Failure::Internal(format!(
-                    "{} gives {}, not {}{:?}",
-                    op.name(),
-                    result.tensor_type(),
-                    dtype(buffer),
-                    at.dims
+                    "{} gives {found}, not {wanted}",
+                    op.name()
                 )));
             }
-            let bytes =
-                own.write(at).ok_or_else(|| internal("a result lies outside its memory"))?;
-            bytes.copy_from_slice(result.bytes());
+        }
+        if !launch.chain.is_empty() {
+            let others: SmallVec<[&[f32]; 4]> = others.iter().map(Tensor::as_slice).collect();
+            let unsuited = || internal("the operands do not suit the chain");
+            let chain = Epilogue::new(&launch.chain, &others).ok_or_else(unsuited)?;
+            let result = results.first_mut().ok_or_else(unsuited)?.as_mut_slice();
+            self.pool.install(|| elementwise::in_place(result, &chain));
+        }
+        let mut own = lock(&self.memories[d]);
+        for (buffer, result) in launch.results.iter().zip(&results) {
+            let bytes = own.write(self.location(d, *buffer));
+            bytes
+                .ok_or_else(|| internal("a result lies outside its memory"))?
+                .copy_from_slice(result.bytes());
         }
         Ok(())
     }

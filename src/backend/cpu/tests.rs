@@ -4,7 +4,7 @@ use super::Cpu;
 use crate::backend::{Executable, RunError, RunOptions};
 use crate::ir::{Graph, Placement, Weights, verify};
 use crate::lower::lower;
-use crate::lower::testing::{Replication, batch, naive, template, views};
+use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::types::{DType, Device, ShardRule, Target, Tensor};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
@@ -51,6 +51,24 @@ fn views_and_repeated_outputs() {
         let got = run.run(&batch(n), &RunOptions::default()).unwrap();
         let tensors: Vec<Tensor> = got.outputs.into_iter().map(|o| o.1).collect();
         assert_eq!(tensors, naive(&graph, &weights, &batch(n), i64::try_from(n).unwrap()));
+    }
+}
+
+#[test]
+fn fused_chains_compute_what_their_operators_do() {
+    let (graph, weights) = block();
+    for threads in [1, 3] {
+        let run = executable(&graph, &weights, threads);
+        for n in [0, 1, 3] {
+            let inputs = BTreeMap::from([("x".to_owned(), numbers(&[n, 4, 5, 5]))]);
+            let got = run.run(&inputs, &RunOptions::default()).unwrap();
+            let expected = naive(&graph, &weights, &inputs, i64::try_from(n).unwrap());
+            let (got, expected) = (got.outputs[0].1.to_f64(), expected[0].to_f64());
+            assert_eq!(got.len(), expected.len());
+            for (a, b) in got.into_iter().zip(expected) {
+                assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} is not {b}");
+            }
+        }
     }
 }
 

@@ -1,0 +1,182 @@
+//! Elementwise operators that run at the end of the kernel before them, or together in one.
+
+use std::collections::BTreeMap;
+
+use super::chain::{Access, Chain, ChainStep};
+use super::layout::Role;
+use crate::ir::{Graph, NodeId, Value};
+use crate::op::Op;
+use crate::types::{DType, Dim, KernelClass, Target, TensorType};
+
+/// Nodes that become one launch, under the last of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// The node whose operator comes first; `None` where the chain begins with a value in memory.
+    pub(super) head: Option<NodeId>,
+    /// The values that the launch reads: the operator's operands or the value the chain begins with, then the
+    /// chain's operands.
+    pub(super) operands: Vec<Value>,
+    /// What follows.
+    pub(super) chain: Chain,
+}
+
+/// The groups of a graph, by their last node. The roles of the nodes before it become [`Role::Absorbed`].
+///
+/// A value is computed on the way only if nothing else takes it. What is decided depends on types alone, and there
+/// on more than whether sizes are equal or 1 only behind the batch; so the replicas are grouped as the template is.
+pub(super) fn fuse(
+    graph: &Graph,
+    order: &[NodeId],
+    roles: &mut [Role],
+    target: &Target,
+) -> BTreeMap<NodeId, Group> {
+    let mut is_output = vec![false; graph.id_bound()];
+    for output in graph.outputs() {
+        is_output[output.value.node.index()] = true;
+    }
+    let mut fuser = Fuser { graph, roles, target, is_output, taken: vec![false; graph.id_bound()] };
+    let mut groups = BTreeMap::new();
+    // Of two kernels whose results meet, the later one takes the operator that joins them.
+    for id in order.iter().rev() {
+        if let Some(group) = fuser.kernel(*id) {
+            fuser.follow(*id, group, &mut groups);
+        }
+    }
+    for id in order {
+        if let Some(group) = fuser.elementwise(*id) {
+            fuser.follow(*id, group, &mut groups);
+        }
+    }
+    groups
+}
+
+struct Fuser<'a> {
+    graph: &'a Graph,
+    roles: &'a mut [Role],
+    target: &'a Target,
+    is_output: Vec<bool>,
+    /// The nodes that belong to a group.
+    taken: Vec<bool>,
+}
+
+impl Fuser<'_> {
+    /// A group that begins with the operator of this node.
+    fn kernel(&self, id: NodeId) -> Option<Group> {
+        let op = self.launch(id)?;
+        let class = op.kernel();
+        let ends_in_chain = class != KernelClass::Elementwise
+            && self.target.has(class)
+            && self.target.epilogues.contains(&class);
+        let operands = self.graph.operands(id).to_vec();
+        let all_f32 = operands.iter().all(|v| self.is_f32(*v));
+        let group = Group { head: Some(id), operands, chain: Chain::default() };
+        (ends_in_chain && all_f32 && self.is_f32(Value { node: id, output: 0 })).then_some(group)
+    }
+
+    /// A group that begins with an operand of this elementwise node.
+    fn elementwise(&self, id: NodeId) -> Option<Group> {
+        self.launch(id)?;
+        let operands = self.graph.operands(id);
+        (0..operands.len()).find_map(|slot| {
+            let mut group = Group { operands: vec![operands[slot]], ..Group::default() };
+            self.append(&mut group, id, slot).then_some(group)
+        })
+    }
+
+    /// The operator of a node that launches a kernel and belongs to no group.
+    fn launch(&self, id: NodeId) -> Option<&Op> {
+        let node = self.graph.node(id);
+        let free = self.roles[id.index()] == Role::Launch && !self.taken[id.index()];
+        node.op().filter(|_| free && node.results().len() == 1)
+    }
+
+    fn is_f32(&self, value: Value) -> bool {
+        self.graph.ty(value).dtype == DType::F32
+    }
+
+    /// Lets the group grow as long as its last value is needed by one elementwise node alone.
+    fn follow(&mut self, first: NodeId, group: Group, groups: &mut BTreeMap<NodeId, Group>) {
+        let (mut last, mut group) = (first, group);
+        self.taken[last.index()] = true;
+        while let [(user, slot, _)] = self.graph.users(last).as_slice() {
+            let same_place = self.graph.node(*user).place() == self.graph.node(last).place();
+            if self.is_output[last.index()]
+                || !same_place
+                || self.launch(*user).is_none()
+                || !self.append(&mut group, *user, *slot)
+            {
+                break;
+            }
+            self.roles[last.index()] = Role::Absorbed;
+            last = *user;
+            self.taken[last.index()] = true;
+        }
+        groups.insert(last, group);
+    }
+
+    /// Appends a node to the group whose last value is the node's operand `slot`; false if it is no such node.
+    fn append(&self, group: &mut Group, id: NodeId, slot: usize) -> bool {
+        let Some(op) = self.launch(id) else { return false };
+        let operands = self.graph.operands(id);
+        let ty = &self.graph.node(id).results()[0].ty;
+        let class = op.kernel();
+        if !operands.iter().all(|v| self.is_f32(*v))
+            || operands.get(slot).is_none_or(|v| self.graph.ty(*v) != ty)
+            || !self.target.has(KernelClass::Elementwise)
+            || !self.target.has(class)
+        {
+            return false;
+        }
+        let next = group.chain.operands();
+        let others: Vec<Value> =
+            operands.iter().enumerate().filter(|(i, _)| *i != slot).map(|(_, v)| *v).collect();
+        let access = |v: &Value| access(self.graph.ty(*v), ty);
+        let step = match (op, others.as_slice()) {
+            (Op::Unary(op), []) => Some(ChainStep::Unary(op.clone())),
+            (Op::Binary(op), [other]) => access(other).map(|access| {
+                let swapped = slot == 1;
+                ChainStep::Binary { op: op.clone(), operand: next, access, swapped }
+            }),
+            (Op::BatchNorm(op), [_, _, _, _]) if slot == 0 => {
+                channels(ty).map(|access| ChainStep::ScaleShift {
+                    op: op.clone(),
+                    operands: std::array::from_fn(|i| next + i),
+                    access,
+                })
+            }
+            _ => None,
+        };
+        let Some(step) = step else { return false };
+        group.chain.steps.push(step);
+        group.operands.extend(others);
+        true
+    }
+}
+
+/// Which element of a value of type `operand` meets an element of type `ty`, broadcast as usual.
+fn access(operand: &TensorType, ty: &TensorType) -> Option<Access> {
+    if operand.shape == ty.shape {
+        return Some(Access::Full);
+    }
+    let mut wide = operand.shape.iter().enumerate().filter(|(_, d)| **d != Dim::ONE);
+    let behind = ty.rank().checked_sub(operand.rank())?;
+    match (wide.next(), wide.next()) {
+        (None, _) => Some(Access::Scalar),
+        (Some((axis, size)), None) if *size == ty.shape[axis + behind] => along(ty, axis + behind),
+        _ => None,
+    }
+}
+
+/// The access to a vector along axis 1.
+fn channels(ty: &TensorType) -> Option<Access> {
+    along(ty, 1)
+}
+
+/// The access to a vector along an axis, if it and what is behind it have constant sizes.
+fn along(ty: &TensorType, axis: usize) -> Option<Access> {
+    let known = |d: &Dim| d.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c > 0);
+    let size = known(ty.shape.get(axis)?)?;
+    let mut behind = ty.shape[axis + 1..].iter().map(known);
+    let inner = behind.try_fold(1usize, |product, d| product.checked_mul(d?))?;
+    Some(Access::Axis { inner, size })
+}
