@@ -65,6 +65,7 @@ pub mod lower;
 pub mod op;
 pub mod pass;
 pub mod types;
+pub mod zoo;
 
 #[cfg(test)]
 #[path = "../tests/it/snap.rs"]

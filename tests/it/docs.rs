@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
 use fanwise::types::ShardRule;
 
@@ -16,6 +17,23 @@ fn root() -> &'static Path {
 fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Every page of the book, and those beside it.
+fn pages() -> Vec<PathBuf> {
+    let mut pages: Vec<PathBuf> = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
 }
 
 /// Checks that what follows the line `<!-- generated from SOURCE … -->`, up to the next heading, is `text`;
@@ -109,21 +127,25 @@ fn the_source_tree_is_that_of_the_architecture_page() {
 }
 
 #[test]
-fn links_lead_somewhere() {
-    let mut pages: Vec<PathBuf> = vec![root().join("README.md"), root().join("CHANGELOG.md")];
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "md") {
-                pages.push(path);
-            }
+fn examples_of_the_text_form_are_canonical() {
+    let mut found = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for example in text.split("```fan\n").skip(1) {
+            let example = example.split("```").next().unwrap_or_default();
+            let graph = parse(example).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+            verify(&graph).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+            assert_eq!(graph.to_string(), example, "{}", page.display());
+            found += 1;
         }
     }
+    assert!(found > 0, "the book has examples of the text form");
+}
+
+#[test]
+fn links_lead_somewhere() {
     let summary = read("docs/SUMMARY.md");
-    for page in pages {
+    for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = link.split('#').next().unwrap_or_default();

@@ -56,9 +56,8 @@ fn is_test(path: &str) -> bool {
 /// What is wrong with `from` importing `item` of the layer `to`, if anything is.
 fn objection(from: &str, to: &str, item: &str) -> Option<String> {
     match (from, to) {
-        (_, "error") | ("error", "Error" | "Result") => None,
-        ("types", "Error" | "Result") => Some("types is a leaf".to_owned()),
-        (_, "Error" | "Result") => None,
+        ("types", "error" | "Error" | "Result") => Some("types is a leaf".to_owned()),
+        (_, "error" | "Error" | "Result") => None,
         // The crate's error holds those of the layers, and nothing else of them.
         ("error", _) if item.ends_with("Error") || item.ends_with("Errors") => None,
         ("error", _) => Some(format!("error must use only the errors of {to}, not {item}")),

@@ -1,0 +1,158 @@
+//! The models built in code, with weights that follow from their names: `zoo:mlp`, `zoo:xception`, …
+//!
+//! They are Keras' models layer by layer: the names of layers are the origins of nodes, images arrive as
+//! `[N, height, width, channels]` and are transposed once, and "same" padding is TensorFlow's. Kernels are
+//! Glorot uniform. A freshly built Keras model has biases of 0 and batch-norm statistics that leave values as they
+//! are; here they are small random numbers around those, so that the arithmetic of every layer counts.
+
+mod layers;
+mod mini_googlenet;
+mod mlp;
+mod mobilenet_v2;
+mod nested;
+mod resnet50;
+mod siamese;
+mod two_head;
+mod weights;
+mod xception;
+
+use crate::ir::{Graph, GraphError, Weights};
+use crate::types::TensorError;
+use layers::{Layer, Net};
+
+/// Adds all layers of a model.
+type Layers = fn(&mut Net) -> Layer<()>;
+
+/// The models, by name.
+const MODELS: &[(&str, Layers)] = &[
+    ("mini_googlenet", mini_googlenet::layers),
+    ("mlp", mlp::layers),
+    ("mobilenet_v2", mobilenet_v2::layers),
+    ("nested", nested::layers),
+    ("resnet50", resnet50::layers),
+    ("siamese", siamese::layers),
+    ("two_head", two_head::layers),
+    ("xception", xception::layers),
+];
+
+/// A model that cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ZooError {
+    /// No model has this name.
+    #[error("the zoo has no `{name}`; it has {}", names().collect::<Vec<_>>().join(", "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+    },
+    /// A layer does not suit the one before it.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The elements of a parameter cannot be held.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// The names of the models, ascending.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    MODELS.iter().map(|(name, _)| *name)
+}
+
+/// Builds the model `name`, one of [`names`], with its weights.
+///
+/// ```
+/// let (graph, weights) = fanwise::zoo::build("two_head").unwrap();
+/// assert_eq!(graph.outputs().len(), 2);
+/// assert_eq!(weights.iter().map(|(_, w)| w.len()).sum::<usize>(), 40);
+/// ```
+pub fn build(name: &str) -> Result<(Graph, Weights), ZooError> {
+    let (name, layers) = MODELS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| ZooError::Unknown { name: name.to_owned() })?;
+    let mut net = Net::new(name);
+    layers(&mut net)?;
+    Ok(net.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ZooError, build, names};
+    use crate::ir::verify;
+
+    /// A model: its parameters, how often it has `conv`, `batch_norm`, `concat`, `add`, `max_pool`, `relu` and
+    /// `clip`, and the types of some values.
+    type Known = (&'static str, usize, [usize; 7], &'static [(&'static str, &'static str)]);
+
+    const OPS: [&str; 7] = ["conv", "batch_norm", "concat", "add", "max_pool", "relu", "clip"];
+
+    const KNOWN: &[Known] = &[
+        (
+            "mini_googlenet",
+            1_656_250,
+            [19, 19, 10, 0, 2, 19, 0],
+            &[("concatenate_3", "f32[N,160,15,15]"), ("concatenate_8", "f32[N,240,7,7]")],
+        ),
+        ("mlp", 242_762, [0, 0, 0, 0, 0, 1, 0], &[("predictions", "f32[N,10]")]),
+        (
+            "mobilenet_v2",
+            3_538_984,
+            [35 + 17, 52, 0, 10, 0, 0, 35],
+            &[("block_13_depthwise", "f32[N,576,7,7]"), ("out_relu", "f32[N,1280,7,7]")],
+        ),
+        ("nested", 6_298, [2, 1, 0, 1, 0, 3, 0], &[("encoder.block.add", "f32[N,16,8,8]")]),
+        (
+            "resnet50",
+            25_636_712,
+            [53, 53, 0, 16, 1, 49, 0],
+            &[("pool1_pool", "f32[N,64,56,56]"), ("conv5_block3_out", "f32[N,2048,7,7]")],
+        ),
+        ("siamese", 161, [0, 0, 0, 1, 0, 0, 0], &[("nested.dense_2_1", "f32[N,1]")]),
+        ("two_head", 40, [0, 0, 0, 0, 0, 1, 0], &[("score", "f32[N,1]")]),
+        (
+            "xception",
+            22_910_480,
+            [6 + 2 * 34, 40, 0, 12, 4, 35, 0],
+            &[("block1_conv2", "f32[N,64,109,109]"), ("block13_pool", "f32[N,1024,7,7]")],
+        ),
+    ];
+
+    #[test]
+    fn models_are_what_their_originals_are() {
+        assert!(names().eq(KNOWN.iter().map(|(name, ..)| *name)));
+        for (name, parameters, counts, types) in KNOWN {
+            let (graph, weights) = build(name).unwrap();
+            verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let elements: usize = weights.iter().map(|(_, w)| w.len()).sum();
+            assert_eq!(elements, *parameters, "{name}");
+            assert_eq!(graph.params().len(), weights.len(), "{name}");
+            let nodes = || graph.ids().map(|id| graph.node(id));
+            let count = |op| nodes().filter(|n| n.op().is_some_and(|o| o.name() == op)).count();
+            assert_eq!(OPS.map(count), *counts, "{name}: {OPS:?}");
+            for (value, ty) in *types {
+                let found = nodes().flat_map(|n| n.results()).find(|r| r.name.as_ref() == *value);
+                assert_eq!(
+                    found.map(|r| r.ty.to_string()).as_deref(),
+                    Some(*ty),
+                    "{name}: {value}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_used_twice_keeps_one_set_of_weights() {
+        let (graph, weights) = build("siamese").unwrap();
+        assert_eq!(weights.len(), 4);
+        let outputs: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_ref()).collect();
+        assert_eq!(outputs, ["add", "nested", "nested_1"]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = build("resnet").unwrap_err();
+        assert_eq!(error, ZooError::Unknown { name: "resnet".to_owned() });
+        let last = error.to_string();
+        assert!(last.ends_with("it has mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, two_head, xception"));
+    }
+}
