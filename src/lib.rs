@@ -59,13 +59,17 @@
 
 pub mod analysis;
 pub mod backend;
+mod error;
 pub mod format;
 pub mod ir;
 pub mod lower;
+pub mod model;
 pub mod op;
 pub mod pass;
 pub mod types;
 pub mod zoo;
+
+pub use error::Error;
 
 #[cfg(test)]
 #[path = "../tests/it/snap.rs"]

@@ -16,6 +16,12 @@ use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
 use crate::types::{Device, Target, Tensor};
 
+/// The number of GPUs that programs can run on. The CPU is the only backend, so there is none; what is asked of
+/// GPUs runs on virtual devices.
+pub fn gpu_count() -> usize {
+    0
+}
+
 /// A place where programs run.
 pub trait Backend {
     /// The capability table for which programs are lowered to run here.

@@ -15,7 +15,19 @@ mod npy;
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
 
+use std::io::Write;
+use std::path::Path;
+
 use crate::ir::{Graph, Weights};
+
+/// Writes a text file, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written; one that was there is then as it was.
+pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
+    atomic::write(path, |file| file.write_all(text.as_bytes()))
+        .map_err(|e| FileError::write(path, e))
+}
 
 /// A model: its graph, and the elements of the graph's parameters.
 #[derive(Clone, Debug)]

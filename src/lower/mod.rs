@@ -10,6 +10,7 @@ mod memory;
 mod plan;
 mod print;
 mod program;
+mod report;
 mod reuse;
 mod schedule;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
 };
+pub use report::MemoryReport;
 
 use crate::ir::Verified;
 use crate::types::{Device, Target};

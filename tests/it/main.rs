@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod acceptance;
+mod cli;
 mod docs;
 mod layering;
 mod onnx_nodes;

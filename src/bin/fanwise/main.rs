@@ -1,2 +1,53 @@
-//! The command line of fanwise.
-fn main() {}
+//! The command line of fanwise. Results go to standard output, talk to standard error; the exit code is 0, 1
+//! where the answer is no, 2 for usage or bad input.
+
+mod args;
+mod check;
+mod compile;
+mod exec;
+mod lists;
+mod run;
+mod ui;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs one model on many GPUs without changing what it computes.
+///
+/// MODEL is an ONNX file, a graph that `fanwise compile --emit graph` or `--emit json` wrote, or `zoo:NAME`.
+#[derive(Parser)]
+#[command(name = "fanwise", version, max_term_width = 110)]
+#[command(after_help = "Examples:
+  fanwise run zoo:mini_googlenet --gpus 4 --batch 64
+  fanwise compile model.onnx --gpus 0,2 --emit graph
+  fanwise check model.onnx --gpus 3 --batch 10")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Compile(compile::CompileArgs),
+    Run(run::RunArgs),
+    Check(check::CheckArgs),
+    Summary(lists::SummaryArgs),
+    Devices(lists::DevicesArgs),
+    Passes(lists::PassesArgs),
+    Zoo(lists::ZooArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Compile(args) => compile::compile(args),
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::check(args),
+        Command::Summary(args) => lists::summary(args),
+        Command::Devices(args) => lists::devices(args),
+        Command::Passes(args) => lists::passes(args),
+        Command::Zoo(args) => lists::zoo(args),
+    };
+    result.unwrap_or_else(|error| ui::report(&error))
+}

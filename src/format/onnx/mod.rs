@@ -35,6 +35,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::{Budget, FileError, Model};
+use crate::ir::Weights;
 pub use error::{ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use wire::WireError;
 
@@ -75,18 +76,45 @@ const MAX_FILE: u64 = (1 << 31) - 1;
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError> {
+    let mut budget = Budget::new(options.max_memory);
+    let data = read(path, &mut budget)?;
+    let name = path.display().to_string();
+    import::run(data, &name, external::Folder::of(Some(path)), budget, options)
+}
+
+/// Reads the initializers of the model at `path` for which `wanted` is true; the graph is not looked at.
+///
+/// # Errors
+/// If the file is no model, or these tensors cannot be read within `budget`.
+pub fn initializers(
+    path: &Path,
+    budget: &mut Budget,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Weights, ImportError> {
+    let file = file::File::new(read(path, budget)?)?;
+    let mut folder = external::Folder::of(Some(path));
+    let mut weights = Weights::default();
+    for span in &file.graph.initializers {
+        let name = file.tensor_name(*span)?;
+        if wanted(name) {
+            let tensor = tensor::read(&file.tensor(*span)?, name, &mut folder, budget)?;
+            weights.insert(name, tensor);
+        }
+    }
+    Ok(weights)
+}
+
+/// The bytes of a file, which are charged to `budget` before memory is taken.
+fn read(path: &Path, budget: &mut Budget) -> Result<Bytes, ImportError> {
     let (file, size) = super::error::open(path)?;
     if size > MAX_FILE {
         let reason = format!("{size} bytes are too many: an ONNX file has at most {MAX_FILE}");
         return Err(FileError::content(path, reason).into());
     }
-    let mut budget = Budget::new(options.max_memory);
-    let name = path.display().to_string();
-    budget.charge(&name, size)?;
+    budget.charge(&path.display().to_string(), size)?;
     let mut data = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
     file.take(size).read_to_end(&mut data).map_err(|e| FileError::read(path, e))?;
-    let folder = external::Folder::of(Some(path));
-    import::run(data.into(), &name, folder, budget, options)
+    Ok(data.into())
 }
 
 /// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their source.

@@ -1,0 +1,169 @@
+//! Options that several commands share.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, ValueEnum};
+use fanwise::Error;
+use fanwise::ir::Graph;
+use fanwise::model::{LoadOptions, Model};
+use fanwise::pass::{self, Gpus, PassError, Replicate};
+use fanwise::types::ShardRule;
+
+use crate::ui;
+
+/// How a result is printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// The model, and what its file leaves open.
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// An ONNX file, a graph written by `--emit`, or `zoo:NAME`
+    model: String,
+    /// Declare the axis of an input that carries the batch
+    #[arg(long, value_name = "NAME=AXIS", value_parser = pair::<usize>)]
+    batch_axis: Vec<(String, usize)>,
+    /// Bind a named size of the model
+    #[arg(long, value_name = "NAME=SIZE", value_parser = pair::<i64>)]
+    dim: Vec<(String, i64)>,
+    /// Turn a batch size that is baked into the inputs into N
+    #[arg(long)]
+    free_batch: bool,
+    /// Take the weights from this file instead of the one that the graph names
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
+    /// Refuse models and runs that need more memory: bytes, or with K, M, G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_memory: Option<u64>,
+}
+
+impl ModelArgs {
+    /// Reads the model and simplifies it; remarks go to standard error.
+    pub(crate) fn load(&self) -> anyhow::Result<Model> {
+        let options = LoadOptions {
+            batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
+            dims: self.dim.iter().cloned().collect(),
+            free_batch: self.free_batch,
+            params: self.params.clone(),
+            max_memory: self.max_memory(),
+        };
+        let model = fanwise::model::load(&self.model, &options).map_err(Error::from)?;
+        for note in &model.notes {
+            ui::talk(&format!("note: {note}"));
+        }
+        Ok(model)
+    }
+
+    /// The memory that may be used: as given, or what the machine has.
+    pub(crate) fn max_memory(&self) -> u64 {
+        self.max_memory.unwrap_or_else(machine_memory)
+    }
+}
+
+/// The bytes of memory of this machine; without bound where the system does not tell.
+fn machine_memory() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kib =
+        total.and_then(|t| t.trim().strip_suffix("kB")).and_then(|t| t.trim().parse::<u64>().ok());
+    kib.map_or(u64::MAX, |k| k.saturating_mul(1024))
+}
+
+/// Over which devices the graph is replicated, and how.
+#[derive(Args)]
+pub(crate) struct ReplicateArgs {
+    /// GPUs to use: a count, at least two ids, or `all`; without any, as many virtual devices on the CPU
+    #[arg(long, value_name = "4|0,2,5|all", allow_hyphen_values = true)]
+    gpus: Option<Gpus>,
+    /// How the rows of the batch are divided
+    #[arg(long, value_name = "RULE", default_value_t = ShardRule::RemainderLast,
+        help = "How the rows are divided: remainder-last, balanced, ceil, or weighted:3,1 with a weight for each GPU")]
+    shards: ShardRule,
+    /// Where the outputs are merged
+    #[arg(long, value_enum, default_value = "cpu")]
+    merge: MergeArg,
+    /// Which devices hold the weights
+    #[arg(long, value_enum, default_value = "template")]
+    weights: WeightsArg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MergeArg {
+    /// On the host
+    Cpu,
+    /// On the first GPU
+    Gpu,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum WeightsArg {
+    /// Where the model put them; GPUs copy them in each run
+    Template,
+    /// On the host; GPUs copy them in each run
+    Cpu,
+    /// On every GPU
+    Mirrored,
+}
+
+impl ReplicateArgs {
+    /// The graph to run: the template itself for one device, or its replicas.
+    pub(crate) fn apply(&self, template: &Graph) -> anyhow::Result<Graph> {
+        let found = fanwise::backend::gpu_count();
+        let devices = match &self.gpus {
+            None => return Ok(template.clone()),
+            Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
+        };
+        if devices.len() == 1 && template.split().is_none() {
+            return Ok(template.clone());
+        }
+        if found == 0 {
+            ui::talk(&format!(
+                "note: no GPU found; {} virtual devices run on the CPU",
+                devices.len()
+            ));
+        }
+        let merge = match self.merge {
+            MergeArg::Cpu => pass::Merge::Cpu,
+            MergeArg::Gpu => pass::Merge::Gpu,
+        };
+        let weights = match self.weights {
+            WeightsArg::Template => pass::WeightPlacement::Template,
+            WeightsArg::Cpu => pass::WeightPlacement::Cpu,
+            WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
+        };
+        let options = Replicate { devices, rule: self.shards.clone(), merge, weights };
+        Ok(pass::replicate(template, &options).map_err(Error::from)?)
+    }
+}
+
+/// Reads `NAME=VALUE`.
+fn pair<T: std::str::FromStr>(text: &str) -> anyhow::Result<(String, T)> {
+    let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("write NAME=VALUE"))?;
+    let value = value.parse().map_err(|_| anyhow!("`{value}` is no size or axis"))?;
+    Ok((name.to_owned(), value))
+}
+
+/// Reads a number of bytes: `4096`, `512M`, `8G`.
+fn size(text: &str) -> anyhow::Result<u64> {
+    let upper = text.to_ascii_uppercase();
+    let digits = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (number, unit) = match digits.char_indices().next_back() {
+        Some((at, 'K')) => (&digits[..at], 1u64 << 10),
+        Some((at, 'M')) => (&digits[..at], 1 << 20),
+        Some((at, 'G')) => (&digits[..at], 1 << 30),
+        Some((at, 'T')) => (&digits[..at], 1 << 40),
+        _ => (digits, 1),
+    };
+    let number: u64 = number.parse().with_context(|| format!("`{text}` is no size; write 8G"))?;
+    match number.checked_mul(unit) {
+        Some(bytes) => Ok(bytes),
+        None => bail!("`{text}` is too large"),
+    }
+}

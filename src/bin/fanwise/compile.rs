@@ -1,0 +1,148 @@
+//! `fanwise compile`: a model in, the forms of its rewritten graph out.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::bail;
+use clap::Args;
+use fanwise::Error;
+use fanwise::format;
+use fanwise::ir::{self, Graph, Weights};
+use fanwise::model::{self, GraphForm, Model};
+use fanwise::types::Target;
+use fanwise::{analysis, lower};
+
+use crate::args::{ModelArgs, ReplicateArgs};
+use crate::ui;
+
+/// Rewrite a model for many devices and print what it becomes
+#[derive(Args)]
+#[command(after_help = "Kinds:
+  graph        the rewritten graph as text, which every command reads back
+  graph:input  the graph before the pass
+  json         the rewritten graph for programs
+  dot          the rewritten graph for Graphviz
+  program      the launches, copies and waits of each device
+  memory       the memory plan of each device at --batch rows
+  summary      the model as a table
+
+Examples:
+  fanwise compile zoo:xception --gpus 8 --emit graph
+  fanwise compile model.onnx --gpus 3 --shards balanced --emit graph=out.fan,program
+  fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg")]
+pub(crate) struct CompileArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    replicate: ReplicateArgs,
+    /// What to print, each KIND to standard output or to a file
+    #[arg(long, value_name = "KIND[=PATH]", value_delimiter = ',', default_value = "summary")]
+    emit: Vec<Emit>,
+    /// The rows for which memory is planned
+    #[arg(long, value_name = "ROWS", default_value_t = 32)]
+    batch: u32,
+    /// Leave out the table of source names in graphs
+    #[arg(long)]
+    no_loc: bool,
+}
+
+/// One thing to print, and where.
+#[derive(Clone)]
+struct Emit {
+    kind: Kind,
+    path: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Graph,
+    GraphInput,
+    Json,
+    Dot,
+    Program,
+    Memory,
+    Summary,
+}
+
+impl FromStr for Emit {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (kind, path) = match text.split_once('=') {
+            Some((_, "")) => bail!("`{text}` names no file after `=`"),
+            Some((kind, path)) => (kind, Some(PathBuf::from(path))),
+            None => (text, None),
+        };
+        let kind = match kind {
+            "graph" => Kind::Graph,
+            "graph:input" => Kind::GraphInput,
+            "json" => Kind::Json,
+            "dot" => Kind::Dot,
+            "program" => Kind::Program,
+            "memory" => Kind::Memory,
+            "summary" => Kind::Summary,
+            _ => bail!("the kinds are graph, graph:input, json, dot, program, memory, summary"),
+        };
+        Ok(Self { kind, path })
+    }
+}
+
+pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
+    let Model { graph: template, weights, .. } = args.model.load()?;
+    let needs_pass = args.emit.iter().any(|e| !matches!(e.kind, Kind::GraphInput | Kind::Summary));
+    let graph = if needs_pass { args.replicate.apply(&template)? } else { template.clone() };
+    for emit in &args.emit {
+        match emit.kind {
+            Kind::GraphInput => write_graph(args, emit, &template, &weights)?,
+            Kind::Graph | Kind::Json => write_graph(args, emit, &graph, &weights)?,
+            Kind::Summary => write(emit, &analysis::summary(&template)?.to_string())?,
+            Kind::Dot => write(emit, &ir::to_dot(&graph))?,
+            Kind::Program | Kind::Memory => write_program(args, emit, &graph)?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_graph(
+    args: &CompileArgs,
+    emit: &Emit,
+    graph: &Graph,
+    weights: &Weights,
+) -> anyhow::Result<()> {
+    let form = if emit.kind == Kind::Json { GraphForm::Json } else { GraphForm::Text };
+    if let Some(path) = &emit.path {
+        return Ok(model::save(path, graph, weights, form).map_err(Error::from)?);
+    }
+    match form {
+        GraphForm::Json => ui::out(&ir::to_json(graph)),
+        GraphForm::Text => ui::out(&ir::Printer { locations: !args.no_loc }.print(graph)),
+    }
+}
+
+fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
+    let verified = ir::verify(graph).map_err(Error::from)?;
+    let program = lower::lower(&verified, &Target::CPU).map_err(Error::from)?;
+    let text = match emit.kind {
+        Kind::Memory => {
+            program.bind(i64::from(args.batch)).map_err(Error::from)?.report(&program).to_string()
+        }
+        _ => program.to_string(),
+    };
+    write(emit, &text)
+}
+
+fn write(emit: &Emit, text: &str) -> anyhow::Result<()> {
+    match &emit.path {
+        None => ui::out(text),
+        Some(path) => write_file(path, text),
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut text = text.to_owned();
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(format::write_text(path, &text).map_err(Error::from)?)
+}

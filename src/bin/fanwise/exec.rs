@@ -1,0 +1,91 @@
+//! From a graph to outputs.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fanwise::Error;
+use fanwise::backend::{Backend, Cpu, Executable, RunOptions, RunOutput};
+use fanwise::ir::{self, Graph, Weights};
+use fanwise::lower;
+use fanwise::types::Tensor;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The graph, lowered and ready to run on `threads` workers of the CPU.
+pub(crate) fn prepare(
+    graph: &Graph,
+    weights: &Weights,
+    threads: Option<usize>,
+) -> anyhow::Result<Box<dyn Executable>> {
+    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let cpu = Cpu::new(threads).map_err(Error::from)?;
+    let verified = ir::verify(graph).map_err(Error::from)?;
+    let program = lower::lower(&verified, cpu.target()).map_err(Error::from)?;
+    Ok(cpu.compile(program, weights).map_err(Error::from)?)
+}
+
+/// Runs `times` times behind a progress bar; the last outputs, and the time of each run, ascending.
+pub(crate) fn run(
+    executable: &dyn Executable,
+    inputs: &BTreeMap<String, Tensor>,
+    times: u32,
+    max_memory: u64,
+) -> anyhow::Result<(RunOutput, Vec<Duration>)> {
+    let progress = Arc::new(AtomicU64::new(0));
+    let options =
+        RunOptions { max_memory: Some(max_memory), progress: Some(Arc::clone(&progress)) };
+    let total = executable.program().steps() * u64::from(times);
+    let finished = AtomicBool::new(false);
+    thread::scope(|scope| {
+        if io::stderr().is_terminal() {
+            scope.spawn(|| show(&progress, total, &finished));
+        }
+        let result = repeat(executable, inputs, times, &options);
+        finished.store(true, Ordering::Release);
+        result
+    })
+}
+
+fn repeat(
+    executable: &dyn Executable,
+    inputs: &BTreeMap<String, Tensor>,
+    times: u32,
+    options: &RunOptions,
+) -> anyhow::Result<(RunOutput, Vec<Duration>)> {
+    let mut durations = Vec::new();
+    let mut once = || -> anyhow::Result<RunOutput> {
+        let start = Instant::now();
+        let output = executable.run(inputs, options).map_err(Error::from)?;
+        durations.push(start.elapsed());
+        Ok(output)
+    };
+    let mut output = once()?;
+    for _ in 1..times {
+        output = once()?;
+    }
+    durations.sort_unstable();
+    Ok((output, durations))
+}
+
+/// Shows a bar on standard error once the runs have taken a second.
+fn show(progress: &AtomicU64, total: u64, finished: &AtomicBool) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const TICK: Duration = Duration::from_millis(50);
+    let (start, bar) = (Instant::now(), ProgressBar::hidden());
+    let template = "running {bar:40} {percent}%  {elapsed} elapsed, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_length(total);
+    while !finished.load(Ordering::Acquire) {
+        thread::sleep(TICK);
+        if bar.is_hidden() && start.elapsed() > PATIENCE {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        }
+        bar.set_position(progress.load(Ordering::Relaxed));
+    }
+    bar.finish_and_clear();
+}

@@ -1,0 +1,129 @@
+//! `fanwise run`: a model and inputs in, outputs out.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use fanwise::Error;
+use fanwise::analysis;
+use fanwise::backend::RunOutput;
+use fanwise::format::{Budget, npz};
+use serde_json::json;
+
+use crate::args::{Format, ModelArgs, ReplicateArgs};
+use crate::exec;
+use crate::ui;
+
+/// Run a model and print a table of devices, rows, memory and time
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fanwise run zoo:mini_googlenet --gpus 4 --batch 64
+  fanwise run model.onnx --gpus 2 --inputs in.npz --outputs out.npz
+  fanwise run out.fan --batch 8 --seed 3 --repeat 20 --format json")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    replicate: ReplicateArgs,
+    /// A .npz file with an array for each input of the model
+    #[arg(long, value_name = "IN.npz", conflicts_with_all = ["batch", "seed"])]
+    inputs: Option<PathBuf>,
+    /// Rows of random inputs
+    #[arg(long, value_name = "ROWS", default_value_t = 1)]
+    batch: u32,
+    /// Seed of random inputs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Write an array for each output of the model to this .npz file
+    #[arg(long, value_name = "OUT.npz")]
+    outputs: Option<PathBuf>,
+    /// Worker threads; by default one for each core
+    #[arg(long, value_name = "T")]
+    threads: Option<usize>,
+    /// Run so many times; the table shows the median time
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let limit = args.model.max_memory();
+    let model = args.model.load()?;
+    let graph = args.replicate.apply(&model.graph)?;
+    let inputs = match &args.inputs {
+        Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
+        None => analysis::random_inputs(&graph, i64::from(args.batch), args.seed)?,
+    };
+    let executable = exec::prepare(&graph, &model.weights, args.threads)?;
+    let (run, times) = exec::run(&*executable, &inputs, args.repeat, limit)?;
+    if let Some(path) = &args.outputs {
+        let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
+        npz::write(path, &named).map_err(Error::from)?;
+    }
+    match args.format {
+        Format::Text => ui::out(&text(&run, &times))?,
+        Format::Json => ui::out(&json(&run, &times).to_string())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn median(sorted: &[Duration]) -> Duration {
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
+fn text(run: &RunOutput, times: &[Duration]) -> String {
+    let rows: Vec<Vec<String>> = run
+        .devices
+        .iter()
+        .map(|d| {
+            vec![
+                d.device.to_string(),
+                d.rows.map_or("-".to_owned(), |r| r.to_string()),
+                ui::bytes(d.planned),
+                ui::bytes(d.used),
+                ui::bytes(d.params),
+                format!("{:.3?}", d.time),
+            ]
+        })
+        .collect();
+    let mut text = ui::table(&["device", "rows", "planned", "used", "weights", "busy"], &rows);
+    let runs =
+        if times.len() == 1 { String::new() } else { format!(" (median of {})", times.len()) };
+    text += &format!("\n{} rows in {:.3?}{runs}\n", run.n, median(times));
+    for (name, tensor) in &run.outputs {
+        text += &format!("{name} : {tensor:?}\n");
+    }
+    text
+}
+
+fn json(run: &RunOutput, times: &[Duration]) -> serde_json::Value {
+    let devices: Vec<_> = run
+        .devices
+        .iter()
+        .map(|d| {
+            json!({
+                "device": d.device.to_string(),
+                "rows": d.rows,
+                "planned_bytes": d.planned,
+                "used_bytes": d.used,
+                "weight_bytes": d.params,
+                "busy_seconds": d.time.as_secs_f64(),
+            })
+        })
+        .collect();
+    let outputs: Vec<_> = run
+        .outputs
+        .iter()
+        .map(|(name, t)| json!({ "name": name, "type": t.tensor_type().to_string() }))
+        .collect();
+    json!({
+        "rows": run.n,
+        "seconds": median(times).as_secs_f64(),
+        "runs": times.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
+        "devices": devices,
+        "outputs": outputs,
+    })
+}

@@ -1,0 +1,81 @@
+//! What the commands print with: tables, sizes, errors.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Error;
+
+/// The exit code of usage errors and bad input.
+pub(crate) const BAD_INPUT: u8 = 2;
+
+/// Writes a result to standard output.
+pub(crate) fn out(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        stdout.write_all(b"\n")?;
+    }
+    stdout.flush()?;
+    Ok(())
+}
+
+/// Writes a remark to standard error; one that cannot be shown is dropped.
+pub(crate) fn talk(text: &str) {
+    drop(writeln!(io::stderr(), "{text}"));
+}
+
+/// Reports an error and gives the exit code for it.
+pub(crate) fn report(error: &Error) -> ExitCode {
+    let broken_pipe = |e: &(dyn std::error::Error + 'static)| {
+        e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(broken_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    let text = format!("{error:#}");
+    let code =
+        error.chain().find_map(|e| e.downcast_ref::<fanwise::Error>()).map(fanwise::Error::code);
+    // A diagnostic of the library begins with its own code.
+    talk(&match code {
+        _ if text.starts_with("error[") => text,
+        Some(code) => format!("error[{code}]: {text}"),
+        None => format!("error: {text}"),
+    });
+    ExitCode::from(BAD_INPUT)
+}
+
+/// Bytes for people: `1.5 MiB`.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut unit = 0;
+    let mut value = n as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A table with its columns aligned, the first to the left and the others to the right.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |i: usize| {
+        let cells = rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count());
+        cells.chain([head[i].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for (i, (cell, width)) in cells.zip(&widths).enumerate() {
+            let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
+            let gap = if i == 0 { "" } else { "  " };
+            text += &if i == 0 { format!("{gap}{cell}{pad}") } else { format!("{gap}{pad}{cell}") };
+        }
+        text.truncate(text.trim_end().len());
+        text + "\n"
+    };
+    let mut text = line(&mut head.iter().copied());
+    for row in rows {
+        text += &line(&mut row.iter().map(String::as_str));
+    }
+    text
+}

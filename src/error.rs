@@ -1,0 +1,95 @@
+use crate::backend::{CompileError, RunError};
+use crate::format::FileError;
+use crate::ir::{GraphError, VerifyErrors};
+use crate::lower::{BindError, LowerError};
+use crate::model::ModelError;
+use crate::pass::PassError;
+use crate::types::TensorError;
+
+/// Any error of fanwise: the errors of its layers, each with a stable code.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A model could not be read or written.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A file of tensors could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A graph could not be changed as asked.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A graph breaks an invariant.
+    #[error("the graph is damaged\n{0}")]
+    Invalid(VerifyErrors),
+    /// A pass did not give a graph.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// A graph could not be lowered.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// Memory could not be planned.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A program could not be readied.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+impl From<VerifyErrors> for Error {
+    fn from(errors: VerifyErrors) -> Self {
+        Self::Invalid(errors)
+    }
+}
+
+impl Error {
+    /// The stable code: `E0100` to `E0199` for models and files, `E02…` for graphs, `E03…` for passes, `E04…` for
+    /// lowering, `E05…` for running; a graph that may not be split has the `R…` code of the first operator that
+    /// forbids it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Model(error) => model_code(error),
+            Self::File(_) => "E0110",
+            Self::Graph(_) => "E0200",
+            Self::Invalid(_) => "E0201",
+            Self::Pass(error) => pass_code(error),
+            Self::Lower(_) => "E0400",
+            Self::Bind(_) => "E0401",
+            Self::Compile(_) => "E0500",
+            Self::Run(_) => "E0501",
+            Self::Tensor(_) => "E0502",
+        }
+    }
+}
+
+fn model_code(error: &ModelError) -> &'static str {
+    match error {
+        ModelError::Io { .. } | ModelError::NotAFile(_) => "E0100",
+        ModelError::TooLarge { .. } => "E0101",
+        ModelError::Onnx(_) => "E0102",
+        ModelError::Zoo(_) => "E0103",
+        ModelError::Text { .. } => "E0104",
+        ModelError::Json { .. } => "E0105",
+        ModelError::Invalid { .. } => "E0201",
+        ModelError::File(_) => "E0110",
+        ModelError::NoSource { .. } | ModelError::Missing { .. } => "E0111",
+        ModelError::Changed { .. } => "E0112",
+        ModelError::Pass(error) => pass_code(error),
+    }
+}
+
+fn pass_code(error: &PassError) -> &'static str {
+    match error {
+        PassError::Device(_) => "E0300",
+        PassError::Split(_) => "E0301",
+        PassError::Refused(refused) => refused.first().map_or("E0302", |r| r.code.name()),
+        PassError::AlreadyReplicated(_) => "E0303",
+        PassError::Graph(_) => "E0200",
+    }
+}

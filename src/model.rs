@@ -1,0 +1,357 @@
+//! From a MODEL argument to a graph with its weights, and back to files.
+//!
+//! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its parameters by source
+//! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::format::onnx::{self, ImportError, ImportOptions};
+use crate::format::{self, Budget, FileError, safetensors};
+use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
+use crate::pass::{PassError, SimplifyOptions, simplify};
+use crate::types::Tensor;
+use crate::zoo::{self, ZooError};
+
+pub use crate::format::Model;
+
+/// What a file leaves open, and where else to look.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The batch axis of inputs, by name.
+    pub batch_axis: BTreeMap<String, usize>,
+    /// The sizes that the file names.
+    pub dims: BTreeMap<String, i64>,
+    /// Whether a batch size that is baked into the inputs becomes `N`.
+    pub free_batch: bool,
+    /// Where to find all parameters of a graph in text or JSON form, instead of the files that it names.
+    pub params: Option<PathBuf>,
+    /// The bytes that files and weights may take.
+    pub max_memory: u64,
+}
+
+impl Default for LoadOptions {
+    /// Nothing declared, nothing bound, no bound on memory.
+    fn default() -> Self {
+        Self {
+            batch_axis: BTreeMap::new(),
+            dims: BTreeMap::new(),
+            free_batch: false,
+            params: None,
+            max_memory: u64::MAX,
+        }
+    }
+}
+
+/// Why there is no model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file cannot be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The path is no regular file.
+    #[error("{0} is no regular file")]
+    NotAFile(String),
+    /// The file is larger than the memory that may be used.
+    #[error("{path} has {bytes} bytes; {limit} may be used (`--max-memory`)")]
+    TooLarge {
+        /// The file.
+        path: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The ONNX file cannot be imported.
+    #[error(transparent)]
+    Onnx(#[from] ImportError),
+    /// There is no such model.
+    #[error(transparent)]
+    Zoo(#[from] ZooError),
+    /// The text is no graph.
+    #[error("{path}: {error}")]
+    Text {
+        /// The file.
+        path: String,
+        /// Where and what.
+        error: ir::ParseError,
+    },
+    /// The JSON is no graph.
+    #[error("{path}: {error}")]
+    Json {
+        /// The file.
+        path: String,
+        /// Where and what.
+        error: ir::JsonError,
+    },
+    /// The graph breaks an invariant.
+    #[error("{path}: the graph is damaged\n{errors}")]
+    Invalid {
+        /// The file.
+        path: String,
+        /// Every invariant that is broken.
+        errors: String,
+    },
+    /// A file of weights or a graph cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file that holds a parameter is not there.
+    #[error(
+        "the weights of `{param}` are in {file}, which is not there; name another file with `--params FILE`"
+    )]
+    NoSource {
+        /// The parameter.
+        param: String,
+        /// The file that the graph names.
+        file: String,
+    },
+    /// The file does not hold a parameter.
+    #[error(
+        "{file} has no `{key}`, the weights of `{param}`; name another file with `--params FILE`"
+    )]
+    Missing {
+        /// The parameter.
+        param: String,
+        /// The file.
+        file: String,
+        /// The key looked for.
+        key: String,
+    },
+    /// The elements are not those that the graph was made for.
+    #[error("the weights of `{param}` in {file} are not those that the graph was made for: {what}")]
+    Changed {
+        /// The parameter.
+        param: String,
+        /// The file.
+        file: String,
+        /// The difference.
+        what: String,
+    },
+    /// Simplification failed: a bug in an operator.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+}
+
+/// The form in which a graph is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphForm {
+    /// The text form.
+    Text,
+    /// The JSON form.
+    Json,
+}
+
+/// Reads a model and simplifies it; a graph in text or JSON form is taken as it is.
+pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
+    if let Some(name) = spec.strip_prefix("zoo:") {
+        let (graph, weights) = zoo::build(name)?;
+        return simplified(Model { graph, weights, notes: Vec::new() }, options);
+    }
+    let path = Path::new(spec);
+    let head = head(path)?;
+    let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
+    if !head.starts_with(b"fanwise ") && !is_json {
+        return simplified(onnx::import(path, &import_options(options))?, options);
+    }
+    let text = read(path, options)?;
+    let name = || path.display().to_string();
+    let graph = if is_json {
+        ir::from_json(&text).map_err(|error| ModelError::Json { path: name(), error })?
+    } else {
+        ir::parse(&text).map_err(|error| ModelError::Text { path: name(), error })?
+    };
+    if let Err(errors) = ir::verify(&graph) {
+        return Err(ModelError::Invalid { path: name(), errors: errors.to_string() });
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let weights = find_weights(&graph, folder, options)?;
+    Ok(Model { graph, weights, notes: Vec::new() })
+}
+
+/// Writes a graph so that [`load`] reads it back: weights without a source file of their own (folded or
+/// generated) go to a `.safetensors` file beside it.
+pub fn save(
+    path: &Path,
+    graph: &Graph,
+    weights: &Weights,
+    form: GraphForm,
+) -> Result<(), ModelError> {
+    let mut graph = graph.clone();
+    let own: Vec<ParamId> = (0u32..)
+        .zip(graph.params())
+        .filter(|(_, p)| p.source.file.is_empty() || p.source.key.starts_with(FOLDED))
+        .map(|(i, _)| ParamId(i))
+        .collect();
+    if !own.is_empty() {
+        let beside = path.with_extension("safetensors");
+        let file: Arc<str> = beside.file_name().unwrap_or_default().to_string_lossy().into();
+        let mut kept = Weights::default();
+        for id in own {
+            let name = graph.param(id).name.clone();
+            if let Some(tensor) = weights.get(&name) {
+                kept.insert(name.clone(), tensor.clone());
+            }
+            graph.set_source(id, Source { file: file.clone(), key: name });
+        }
+        safetensors::write(&beside, &kept)?;
+    }
+    let text = match form {
+        GraphForm::Text => ir::Printer::default().print(&graph),
+        GraphForm::Json => ir::to_json(&graph),
+    };
+    Ok(format::write_text(path, &text)?)
+}
+
+/// How the key of a parameter begins that simplification computed from others.
+const FOLDED: &str = "folded:";
+
+fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
+    let limit = SimplifyOptions::default().max_bytes.min(options.max_memory);
+    simplify(&mut model.graph, &mut model.weights, SimplifyOptions { max_bytes: limit })?;
+    Ok(model)
+}
+
+fn import_options(options: &LoadOptions) -> ImportOptions {
+    ImportOptions {
+        batch_axis: options.batch_axis.clone(),
+        dims: options.dims.clone(),
+        free_batch: options.free_batch,
+        max_memory: options.max_memory,
+    }
+}
+
+fn io(path: &Path, error: std::io::Error) -> ModelError {
+    ModelError::Io { path: path.display().to_string(), error }
+}
+
+/// The first bytes of a regular file.
+fn head(path: &Path) -> Result<Vec<u8>, ModelError> {
+    let meta = std::fs::metadata(path).map_err(|e| io(path, e))?;
+    if !meta.is_file() {
+        return Err(ModelError::NotAFile(path.display().to_string()));
+    }
+    let mut head = Vec::new();
+    let file = File::open(path).map_err(|e| io(path, e))?;
+    file.take(64).read_to_end(&mut head).map_err(|e| io(path, e))?;
+    Ok(head)
+}
+
+/// A text file whose size is checked before memory is taken.
+fn read(path: &Path, options: &LoadOptions) -> Result<String, ModelError> {
+    let bytes = std::fs::metadata(path).map_err(|e| io(path, e))?.len();
+    if bytes > options.max_memory {
+        let path = path.display().to_string();
+        return Err(ModelError::TooLarge { path, bytes, limit: options.max_memory });
+    }
+    std::fs::read_to_string(path).map_err(|e| io(path, e))
+}
+
+/// The elements of every parameter, from the files that the graph names.
+fn find_weights(
+    graph: &Graph,
+    folder: &Path,
+    options: &LoadOptions,
+) -> Result<Weights, ModelError> {
+    let mut by_file: BTreeMap<String, Vec<&Param>> = BTreeMap::new();
+    for param in graph.params() {
+        let file = match &options.params {
+            Some(path) => path.display().to_string(),
+            None => param.source.file.to_string(),
+        };
+        by_file.entry(file).or_default().push(param);
+    }
+    let mut weights = Weights::default();
+    for (file, params) in by_file {
+        let held = Held::open(&file, &params, folder, options)?;
+        for param in params {
+            weights.insert(param.name.clone(), held.take(&file, param)?);
+        }
+    }
+    Ok(weights)
+}
+
+/// The tensors of a source, by key.
+struct Held(BTreeMap<String, Tensor>);
+
+impl Held {
+    fn open(
+        file: &str,
+        params: &[&Param],
+        folder: &Path,
+        options: &LoadOptions,
+    ) -> Result<Self, ModelError> {
+        if let Some(name) = file.strip_prefix("zoo:") {
+            let (graph, weights) = zoo::build(name)?;
+            return Self::of_model(Model { graph, weights, notes: Vec::new() }, options);
+        }
+        let beside = folder.join(file);
+        let path = [beside.as_path(), Path::new(file)]
+            .into_iter()
+            .find(|p| p.is_file() && !file.is_empty());
+        let Some(path) = path else {
+            let param = params.first().map_or_else(String::new, |p| p.name.to_string());
+            return Err(ModelError::NoSource { param, file: format!("`{file}`") });
+        };
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let mut budget = Budget::new(options.max_memory);
+            let wanted =
+                |key: &str| params.iter().any(|p| &*p.source.key == key || &*p.name == key);
+            let weights = safetensors::read(path, &mut budget, wanted)?;
+            return Ok(Self(weights.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
+        }
+        let wanted = |key: &str| params.iter().any(|p| &*p.source.key == key);
+        let held = onnx::initializers(path, &mut Budget::new(options.max_memory), wanted)?;
+        if params.iter().all(|p| held.get(&p.source.key).is_some()) {
+            return Ok(Self(held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
+        }
+        Self::of_model(onnx::import(path, &import_options(options))?, options)
+    }
+
+    /// The parameters of a model before and after its simplification.
+    fn of_model(model: Model, options: &LoadOptions) -> Result<Self, ModelError> {
+        let mut tensors = BTreeMap::new();
+        let mut collect = |model: &Model| {
+            for param in model.graph.params() {
+                if let Some(tensor) = model.weights.get(&param.name) {
+                    tensors.insert(param.source.key.to_string(), tensor.clone());
+                }
+            }
+        };
+        collect(&model);
+        collect(&simplified(model, options)?);
+        Ok(Self(tensors))
+    }
+
+    /// The parameter's elements, if they are those that the graph was made for.
+    fn take(&self, file: &str, param: &Param) -> Result<Tensor, ModelError> {
+        // A file written for the graph holds parameters by name, whatever their first source was.
+        let found = self.0.get(&*param.source.key).or_else(|| self.0.get(&*param.name));
+        let tensor = found.ok_or_else(|| ModelError::Missing {
+            param: param.name.to_string(),
+            file: file.to_owned(),
+            key: param.source.key.to_string(),
+        })?;
+        let changed = |what| ModelError::Changed {
+            param: param.name.to_string(),
+            file: file.to_owned(),
+            what,
+        };
+        if tensor.tensor_type() != param.ty {
+            return Err(changed(format!("{} instead of {}", tensor.tensor_type(), param.ty)));
+        }
+        let hash = ContentHash::of(tensor);
+        if hash != param.hash {
+            return Err(changed(format!("their hash is {hash}, not {}", param.hash)));
+        }
+        Ok(tensor.clone())
+    }
+}

@@ -1,0 +1,133 @@
+//! One test for each file under `tests/cases/<area>/`; its result is the snapshot `snapshots/<area>/<name>.snap`.
+//!
+//! A case begins with directives, comments of the form `; key: value`; the rest of the file is a graph, unless
+//! `model` names one. `emit` says what the snapshot holds: `graph` (default), `input`, `program`, `memory`,
+//! `parse` (of a wrong text) or `verify` (of a damaged graph). A refusal's diagnostic is the result where there
+//! is one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fanwise::ir::{self, Graph, Printer};
+use fanwise::model::{self, LoadOptions};
+use fanwise::pass::{self, Gpus, Merge, Replicate, SimplifyOptions, WeightPlacement};
+use fanwise::types::Target;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+#[path = "it/snap.rs"]
+mod snap;
+
+fn main() {
+    let args = Arguments::from_args();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut trials = Vec::new();
+    for area in sorted(&root) {
+        for case in sorted(&area) {
+            let name = |p: &Path| p.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let (area, stem) = (name(&area), name(&case));
+            trials.push(Trial::test(format!("{area}/{stem}"), move || run(&area, &stem, &case)));
+        }
+    }
+    libtest_mimic::run(&args, trials).exit();
+}
+
+fn sorted(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("the folder of cases")
+        .map(|e| e.expect("an entry").path())
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn run(area: &str, name: &str, path: &Path) -> Result<(), Failed> {
+    let text = fs::read_to_string(path)?;
+    let (directives, graph) = split(&text);
+    let result = result(&directives, graph).unwrap_or_else(|error| error);
+    snap::assert(area, name, &result);
+    Ok(())
+}
+
+/// The directives at the head of a case, and what follows them.
+fn split(text: &str) -> (BTreeMap<&str, &str>, &str) {
+    let mut directives = BTreeMap::new();
+    let mut rest = text;
+    while let Some(line) = rest.lines().next().filter(|l| l.starts_with("; ")) {
+        if let Some((key, value)) = line[2..].split_once(':') {
+            directives.insert(key.trim(), value.trim());
+        }
+        rest = rest[line.len()..].trim_start_matches('\n');
+    }
+    (directives, rest)
+}
+
+/// What the case prints, or its diagnostic.
+fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, String> {
+    let emit = directives.get("emit").copied().unwrap_or("graph");
+    let mut template = match directives.get("model") {
+        Some(model) => {
+            model::load(model, &LoadOptions::default()).map_err(|e| e.to_string())?.graph
+        }
+        None => ir::parse(text).map_err(|e| e.to_string())?,
+    };
+    if emit == "parse" {
+        return Err("the text was read".to_owned());
+    }
+    ir::verify(&template).map_err(|e| e.to_string())?;
+    if directives.contains_key("simplify") {
+        let mut weights = ir::Weights::default();
+        pass::simplify(&mut template, &mut weights, SimplifyOptions::default())
+            .map_err(|e| e.to_string())?;
+    }
+    if emit == "verify" || emit == "input" {
+        return Ok(Printer::default().print(&template));
+    }
+    let graph = match directives.get("gpus") {
+        Some(gpus) => replicate(directives, gpus, &template)?,
+        None => template,
+    };
+    let verified = ir::verify(&graph).map_err(|e| e.to_string())?;
+    let printed = Printer::default().print(&graph);
+    let read = ir::parse(&printed).map_err(|e| e.to_string())?;
+    assert!(read == graph, "what is printed reads back");
+    let program = || fanwise::lower::lower(&verified, &Target::CPU).map_err(|e| e.to_string());
+    match emit {
+        "graph" => Ok(printed),
+        "program" => program().map(|p| p.to_string()),
+        "memory" => {
+            let rows = directives
+                .get("batch")
+                .map_or(Ok(32), |b| b.parse())
+                .map_err(|_| "batch".to_owned())?;
+            let program = program()?;
+            let bound = program.bind(rows).map_err(|e| e.to_string())?;
+            Ok(bound.report(&program).to_string())
+        }
+        other => Err(format!("`{other}` is nothing to emit")),
+    }
+}
+
+fn replicate(
+    directives: &BTreeMap<&str, &str>,
+    gpus: &str,
+    template: &Graph,
+) -> Result<Graph, String> {
+    let gpus: Gpus = gpus.parse().map_err(|e| format!("{e}"))?;
+    let found =
+        directives.get("found").map_or(Ok(0), |f| f.parse()).map_err(|_| "found".to_owned())?;
+    let mut options = Replicate::over(gpus.select(found).map_err(|e| e.to_string())?);
+    if let Some(rule) = directives.get("shards") {
+        options.rule = rule.parse().map_err(|e| format!("{e}"))?;
+    }
+    options.merge = match directives.get("merge") {
+        Some(&"gpu") => Merge::Gpu,
+        _ => Merge::Cpu,
+    };
+    options.weights = match directives.get("weights") {
+        Some(&"cpu") => WeightPlacement::Cpu,
+        Some(&"mirrored") => WeightPlacement::Mirrored,
+        _ => WeightPlacement::Template,
+    };
+    pass::replicate(template, &options).map_err(|e| e.to_string())
+}

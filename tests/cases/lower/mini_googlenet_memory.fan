@@ -1,0 +1,5 @@
+; model: zoo:mini_googlenet
+; gpus: 2
+; weights: mirrored
+; emit: memory
+; batch: 15

@@ -1,0 +1,2 @@
+; model: zoo:mini_googlenet
+; emit: program

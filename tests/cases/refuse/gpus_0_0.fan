@@ -1,0 +1,2 @@
+; model: zoo:mlp
+; gpus: 0,0

@@ -1,0 +1,3 @@
+; model: zoo:mlp
+; gpus: 8
+; found: 2

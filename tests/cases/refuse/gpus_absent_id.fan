@@ -1,0 +1,3 @@
+; model: zoo:mlp
+; gpus: 0,9
+; found: 4

@@ -1,0 +1,2 @@
+; model: zoo:mlp
+; gpus: all

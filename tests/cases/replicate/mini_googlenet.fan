@@ -1,0 +1,3 @@
+; model: zoo:mini_googlenet
+; gpus: 2
+; weights: mirrored

@@ -1,0 +1,2 @@
+; model: zoo:nested
+; gpus: 3

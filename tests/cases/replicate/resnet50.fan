@@ -1,0 +1,3 @@
+; model: zoo:resnet50
+; gpus: 2
+; weights: mirrored

@@ -1,0 +1,2 @@
+; model: zoo:siamese
+; gpus: 3

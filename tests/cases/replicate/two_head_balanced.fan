@@ -1,0 +1,3 @@
+; model: zoo:two_head
+; gpus: 3
+; shards: balanced

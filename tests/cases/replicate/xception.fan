@@ -1,0 +1,3 @@
+; model: zoo:xception
+; gpus: 2
+; weights: mirrored

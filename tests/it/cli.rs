@@ -1,0 +1,168 @@
+//! The command line as a user meets it: results, exit codes, messages, files.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::snap;
+
+fn fanwise(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    command.args(args).env_remove("RUST_BACKTRACE").output().expect("the binary runs")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("an exit code")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+/// Standard output of a command that succeeds.
+fn good(args: &[&str]) -> String {
+    let output = fanwise(args);
+    assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+/// Standard error of a command that is refused.
+fn refused(args: &[&str]) -> String {
+    let output = fanwise(args);
+    assert_eq!(code(&output), 2, "{args:?}: {}", stderr(&output));
+    assert!(output.stdout.is_empty(), "{args:?}: {}", stdout(&output));
+    stderr(&output)
+}
+
+fn path(folder: &Path, name: &str) -> String {
+    folder.join(name).to_str().expect("a path in UTF-8").to_owned()
+}
+
+#[test]
+fn every_small_model_is_equal_on_many_devices() {
+    for model in ["zoo:mlp", "zoo:two_head", "zoo:siamese", "zoo:nested"] {
+        for [gpus, batch] in
+            [["3", "10"], ["8", "31"], ["8", "5"], ["2", "1"], ["4", "0"], ["5,0,3", "7"]]
+        {
+            for shards in ["remainder-last", "balanced", "ceil"] {
+                good(&["check", model, "--gpus", gpus, "--batch", batch, "--shards", shards]);
+            }
+        }
+        for rest in [
+            ["--merge", "gpu"],
+            ["--weights", "mirrored"],
+            ["--weights", "cpu"],
+            ["--threads", "3"],
+        ] {
+            good(
+                &[&["check", model, "--gpus", "2", "--shards", "weighted:3,1"][..], &rest[..]]
+                    .concat(),
+            );
+        }
+    }
+}
+
+#[test]
+fn an_emitted_graph_is_read_back_and_gives_the_same_bits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name| path(folder.path(), name);
+    let run = |model: &str, out: &str, extra: &[&str]| {
+        good(
+            &[&["run", model, "--batch", "7", "--seed", "3", "--outputs", out][..], extra].concat(),
+        );
+        fs::read(out).expect("the outputs")
+    };
+    let direct = run("zoo:two_head", &at("a.npz"), &["--gpus", "3"]);
+    let one = run("zoo:two_head", &at("b.npz"), &[]);
+    assert_eq!(direct, one, "one device and three");
+    fs::write(
+        at("graph.fan"),
+        good(&["compile", "zoo:two_head", "--gpus", "3", "--emit", "graph"]),
+    )
+    .expect("written");
+    fs::write(
+        at("graph.json"),
+        good(&["compile", "zoo:two_head", "--gpus", "3", "--emit", "json"]),
+    )
+    .expect("written");
+    let file = at("saved.fan");
+    good(&["compile", "zoo:two_head", "--gpus", "3", "--emit", &format!("graph={file}")]);
+    for graph in ["graph.fan", "graph.json", "saved.fan"] {
+        assert_eq!(run(&at(graph), &at("c.npz"), &[]), direct, "{graph}");
+    }
+    let again = good(&["compile", &at("graph.fan"), "--emit", "graph"]);
+    assert_eq!(
+        again,
+        fs::read_to_string(at("graph.fan")).expect("the graph"),
+        "printing is canonical"
+    );
+}
+
+#[test]
+fn weights_that_changed_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = path(folder.path(), "g.fan");
+    let text = good(&["compile", "zoo:mlp", "--gpus", "2", "--emit", "graph"]);
+    let at = text.find("blake3:").expect("a hash") + "blake3:".len();
+    let other = if text.as_bytes()[at] == b'0' { "1" } else { "0" };
+    let changed = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+    fs::write(&file, changed).expect("written");
+    assert!(refused(&["run", &file]).contains("not those that the graph was made for"));
+    fs::write(&file, text.replace("zoo:mlp#", "elsewhere.safetensors#")).expect("written");
+    assert!(refused(&["run", &file]).contains("--params FILE"));
+}
+
+#[test]
+fn refusals_say_what_was_asked_what_exists_and_what_to_try() {
+    let mut text = String::new();
+    for args in [
+        &["run", "zoo:mlp", "--gpus", "0"][..],
+        &["run", "zoo:mlp", "--gpus", "-2"],
+        &["run", "zoo:mlp", "--gpus", "0,0"],
+        &["run", "zoo:mlp", "--gpus", "0,-1"],
+        &["run", "zoo:mlp", "--gpus", "all"],
+        &["run", "zoo:mlp", "--gpus", "2", "--shards", "weighted:1"],
+        &["run", "zoo:nothing"],
+        &["run", "no_such_file.onnx"],
+        &["run", "zoo:mlp", "--max-memory", "1K"],
+        &["run", "zoo:mlp", "--inputs", "no_such_file.npz"],
+        &["compile", "zoo:mlp", "--emit", "picture"],
+    ] {
+        text += &format!("$ fanwise {}\n{}\n", args.join(" "), refused(args).trim_end());
+    }
+    snap::assert("cli", "refusals", &text);
+}
+
+#[test]
+fn help_has_examples() {
+    for command in ["compile", "run", "check", "summary", "devices", "passes", "zoo"] {
+        let help = good(&[command, "--help"]);
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    assert_eq!(code(&fanwise(&["no-such-command"])), 2);
+    assert_eq!(code(&fanwise(&["run", "zoo:mlp", "--gpus", "x"])), 2);
+}
+
+#[test]
+fn virtual_devices_are_announced() {
+    let output = fanwise(&["run", "zoo:mlp", "--gpus", "8", "--batch", "3", "--format", "json"]);
+    assert_eq!(code(&output), 0);
+    assert!(stderr(&output).contains("8 virtual devices"), "{}", stderr(&output));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!(json["rows"], 3);
+    assert_eq!(json["devices"].as_array().map(Vec::len), Some(9));
+}
+
+#[test]
+fn summaries_and_lists() {
+    snap::assert("cli", "summary_two_head", &good(&["summary", "zoo:two_head"]));
+    snap::assert("cli", "passes", &good(&["passes"]));
+    for args in [&["passes"][..], &["devices"], &["summary", "zoo:mlp"]] {
+        let text = good(&[args, &["--format", "json"]].concat());
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON");
+    }
+}
