@@ -78,7 +78,7 @@ pub fn build(name: &str) -> Result<(Graph, Weights), ZooError> {
 #[cfg(test)]
 mod tests {
     use super::{ZooError, build, names};
-    use crate::ir::verify;
+    use crate::ir::{Node, verify};
 
     /// A model: its parameters, how often it has `conv`, `batch_norm`, `concat`, `add`, `max_pool`, `relu` and
     /// `clip`, and the types of some values.
@@ -130,7 +130,7 @@ mod tests {
             let count = |op| nodes().filter(|n| n.op().is_some_and(|o| o.name() == op)).count();
             assert_eq!(OPS.map(count), *counts, "{name}: {OPS:?}");
             for (value, ty) in *types {
-                let found = nodes().flat_map(|n| n.results()).find(|r| r.name.as_ref() == *value);
+                let found = nodes().flat_map(Node::results).find(|r| r.name.as_ref() == *value);
                 assert_eq!(
                     found.map(|r| r.ty.to_string()).as_deref(),
                     Some(*ty),

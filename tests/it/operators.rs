@@ -33,9 +33,10 @@ fn block_operators<'a>(lines: impl Iterator<Item = &'a str>, file: &str) -> Vec<
     let mut doc = String::new();
     for line in lines.map(str::trim) {
         if let Some(text) = line.strip_prefix("///") {
-            doc = format!("{doc} {}", text.trim()).trim_start().to_owned();
-            if text.trim().is_empty() {
-                doc.push('\n');
+            match text.trim() {
+                "" => doc.push('\n'),
+                text if doc.is_empty() => doc.push_str(text),
+                text => doc = format!("{doc} {text}"),
             }
             continue;
         }
