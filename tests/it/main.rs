@@ -9,6 +9,7 @@ mod layering;
 mod onnx_nodes;
 mod onnx_proto;
 mod operators;
+mod random;
 mod snap;
 mod source;
 mod text;
