@@ -182,7 +182,9 @@ pub fn result_with_ints(
         return Err(OpError::ResultSize(ty));
     }
     let ints = ints.filter(|i| {
-        i.len() <= MAX_INTS && ty.shape.elements().as_const() == i64::try_from(i.len()).ok()
+        !ty.dtype.is_float()
+            && i.len() <= MAX_INTS
+            && ty.shape.elements().as_const() == i64::try_from(i.len()).ok()
     });
     Ok(smallvec![Inferred { ty, ints: ints.map(|i| i.as_slice().into()) }])
 }

@@ -348,7 +348,7 @@ impl Generator {
                 self.add("pad", vec![("pads", ints(pads))], &[x])
             }
             _ => {
-                let indices = Tensor::new(&[2], &[at as u64 as i64, 0]).unwrap();
+                let indices = Tensor::new(&[2], &[i64::try_from(at).unwrap(), 0]).unwrap();
                 let indices = read("constant", vec![("value", Attr::Tensor(indices))])?;
                 let indices = self.builder.op("indices", indices, &[]).ok()?;
                 self.add("gather", vec![("axis", int(axis))], &[x, indices])

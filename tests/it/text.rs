@@ -23,8 +23,8 @@ fn names_that_are_no_words_are_quoted() {
 
 #[test]
 fn random_graphs_read_back() {
-    for seed in 0..200 {
-        let (graph, weights) = random::graph(seed, 3 + seed as usize % 40);
+    for seed in 0..100usize {
+        let (graph, weights) = random::graph(seed as u64, 3 + seed % 40);
         verify(&graph).unwrap_or_else(|e| panic!("{seed}: {e}"));
         assert_eq!(weights.len(), graph.params().len());
         let text = graph.to_string();
@@ -48,14 +48,13 @@ fn random_graphs_use_what_there_is() {
             *used.entry(op.name()).or_default() += 1;
         }
     }
-    println!("{used:?}");
-    assert!(used.len() > 40);
+    assert!(used.len() > 40, "{used:?}");
 }
 
 #[test]
 fn replicated_random_graphs_read_back() {
     let rules = ["remainder-last", "balanced", "ceil", "weighted:3,1,0,2"];
-    for seed in 0..120usize {
+    for seed in 0..60usize {
         let template = random::graph(seed as u64, 4 + seed % 30).0;
         let mut options = Replicate::over((0..4).map(Device::gpu).collect());
         options.rule = rules[seed % 4].parse().unwrap();

@@ -144,11 +144,24 @@ impl<'a> Rewrite<'a> {
         if is_split {
             op.at_rows(&replica.rows);
         }
+        let place = replica.place();
+        let count = u32::try_from(node.results().len()).unwrap_or(u32::MAX);
+        let names: SmallVec<[Arc<str>; 1]> =
+            node.results().iter().map(|r| self.name(&r.name, replica.index, "")).collect();
+        // Inference may know the elements of values whose sizes are constants, as those without rows are.
+        if is_split
+            && replica.rows.is_const()
+            && let Ok(clone) =
+                self.out.add(op.clone(), operands, &names, place, node.origin().clone())
+        {
+            return (0..count).map(|output| Value { node: clone, output }).collect();
+        }
         let results = node
             .results()
             .iter()
-            .map(|r| ResultInfo {
-                name: self.name(&r.name, replica.index, ""),
+            .zip(names)
+            .map(|(r, name)| ResultInfo {
+                name,
                 ty: if is_split { r.ty.at_rows(&replica.rows) } else { r.ty.clone() },
                 // Elements that are formulas of N are known again where they stay: inference gives them.
                 ints: r.ints.as_ref().map(|ints| {
@@ -158,9 +171,7 @@ impl<'a> Rewrite<'a> {
                 }),
             })
             .collect::<SmallVec<[ResultInfo; 1]>>();
-        let count = u32::try_from(results.len()).unwrap_or(u32::MAX);
-        let clone =
-            self.out.add_typed(op, operands, results, replica.place(), node.origin().clone());
+        let clone = self.out.add_typed(op, operands, results, place, node.origin().clone());
         (0..count).map(|output| Value { node: clone, output }).collect()
     }
 
