@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::depthwise::Depthwise;
 use super::elementwise::Epilogue;
 use super::gemm::{Matrix, MatrixMut, chunks, multiply};
 use super::im2col::Unfold;
@@ -162,11 +163,7 @@ pub fn conv(
     let operands = Operands { x, w, bias, epilogue };
     let group = plan.filters * plan.windows;
     match plan.method {
-        Method::Planes => y
-            .par_chunks_mut(plan.windows)
-            .with_min_len((WORTH / 16 / (plan.windows * plan.terms)).max(1))
-            .enumerate()
-            .for_each(|(i, y)| plan.sum_planes(operands, i, y)),
+        Method::Planes => planes(plan, operands, y),
         Method::Once => {
             for (i, y) in y.chunks_exact_mut(group).enumerate() {
                 plan.group(operands, i).unfolded_once(y);
@@ -185,6 +182,19 @@ pub fn conv(
             });
         }
     }
+}
+
+/// All output planes of groups with one input channel.
+fn planes(plan: &ConvPlan, operands: Operands<'_>, y: &mut [f32]) {
+    let kernel = Depthwise::new(&plan.axes);
+    let each = (WORTH / 8 / (plan.windows * plan.terms)).max(1);
+    y.par_chunks_mut(plan.windows).with_min_len(each).enumerate().for_each(|(i, y)| {
+        let channel = i % (plan.groups * plan.filters);
+        let x = &operands.x[i / plan.filters * plan.plane..][..plan.plane];
+        let w = &operands.w[channel * plan.terms..][..plan.terms];
+        kernel.plane(x, w, operands.bias.map_or(0.0, |b| b[channel]), y);
+        operands.epilogue.apply(y, i * plan.windows);
+    });
 }
 
 /// One group of channels of one sample.
@@ -215,20 +225,6 @@ impl ConvPlan {
             first: i * self.filters * self.windows,
             epilogue: operands.epilogue,
         }
-    }
-
-    /// The `i`-th output plane, counted over all samples, of groups with one input channel.
-    fn sum_planes(&self, operands: Operands<'_>, i: usize, y: &mut [f32]) {
-        let (channels, taps) = (self.groups * self.filters, self.terms);
-        let channel = i % channels;
-        let x = &operands.x[i / self.filters * self.plane..][..self.plane];
-        let w = &operands.w[channel * taps..][..taps];
-        y.fill(0.0);
-        add_taps(&self.axes, y, x, w);
-        if let Some(bias) = operands.bias {
-            add(y, bias[channel]);
-        }
-        operands.epilogue.apply(y, i * self.windows);
     }
 }
 
@@ -328,51 +324,6 @@ impl Group<'_> {
     }
 }
 
-fn add(y: &mut [f32], value: f32) {
-    vectorised!(for y in y.iter_mut() {
-        *y += value;
-    });
-}
-
-/// Adds to each window in `y` the products of its taps, in row-major order of the taps.
-fn add_taps(axes: &[WindowAxis], y: &mut [f32], x: &[f32], w: &[f32]) {
-    let Some((axis, inner)) = axes.split_first() else { return };
-    if inner.is_empty() {
-        vectorised!(add_row(axis, y, x, w));
-        return;
-    }
-    let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
-    let (out, plane, taps) = (size(|a| a.output), size(|a| a.input), size(|a| a.kernel));
-    for (o, y) in y.chunks_exact_mut(out).enumerate() {
-        for tap in axis.taps(o) {
-            let at = axis.position(o, tap);
-            add_taps(inner, y, &x[at * plane..][..plane], &w[tap * taps..][..taps]);
-        }
-    }
-}
-
-/// As [`add_taps`], on the last axis.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
-fn add_row(axis: &WindowAxis, y: &mut [f32], x: &[f32], w: &[f32]) {
-    for (tap, w) in w.iter().enumerate() {
-        let outputs = axis.outputs(tap);
-        if outputs.is_empty() {
-            continue;
-        }
-        let x = &x[axis.position(outputs.start, tap)..];
-        if axis.stride == 1 {
-            for (y, x) in y[outputs].iter_mut().zip(x) {
-                *y += *x * *w;
-            }
-        } else {
-            for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
-                *y += *x * *w;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rand::Rng;
@@ -466,6 +417,8 @@ mod tests {
         };
         let cases = [
             (op(1, 1, 12), [12, 19, 21], [24, 1, 3, 3], Method::Planes),
+            (op(1, 2, 6), [6, 40, 37], [6, 1, 3, 3], Method::Planes),
+            (op(2, 1, 9), [9, 7, 7], [9, 1, 5, 5], Method::Planes),
             (op(0, 1, 1), [40, 17, 13], [70, 40, 1, 1], Method::Pointwise),
             (op(0, 1, 2), [600, 16, 10], [12, 300, 1, 1], Method::Pointwise),
             (op(1, 1, 1), [130, 7, 7], [64, 130, 3, 3], Method::Once),

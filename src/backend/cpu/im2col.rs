@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::simd::vectorised;
+use super::simd::take;
 use crate::op::window::WindowAxis;
 
 /// How the elements that some consecutive windows see are taken from a channel of the input.
@@ -118,25 +118,6 @@ fn row_of(outer: &[WindowAxis], mut row: usize, mut tap: usize) -> Option<usize>
         tap /= axis.kernel;
     }
     Some(at)
-}
-
-/// Fills `to` with elements of `x` at a distance of `step`, from the first on.
-fn take(x: &[f32], step: usize, to: &mut [f32]) {
-    match step {
-        1 => to.copy_from_slice(&x[..to.len()]),
-        2 => {
-            let (last, to) = to.split_last_mut().expect("invariant: a run has elements");
-            *last = x[2 * to.len()];
-            vectorised!(for (to, x) in to.iter_mut().zip(x.chunks_exact(2)) {
-                *to = x[0];
-            });
-        }
-        _ => {
-            for (to, x) in to.iter_mut().zip(x.iter().step_by(step)) {
-                *to = *x;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,16 @@
 //! the row is computed or the alignment of the memory.
 
 pub mod conv;
+mod depthwise;
 pub mod elementwise;
 mod events;
 pub mod gemm;
 mod im2col;
 mod kernel;
+pub mod matmul;
 mod memory;
+mod phases;
+pub mod pool;
 mod run;
 mod scratch;
 mod simd;

@@ -13,3 +13,22 @@ macro_rules! vectorised {
     };
 }
 pub(super) use vectorised;
+
+/// Fills `to` with elements of `x` at a distance of `step`, from the first on.
+pub(super) fn take(x: &[f32], step: usize, to: &mut [f32]) {
+    match step {
+        1 => to.copy_from_slice(&x[..to.len()]),
+        2 => {
+            let (last, to) = to.split_last_mut().expect("invariant: a run has elements");
+            *last = x[2 * to.len()];
+            vectorised!(for (to, x) in to.iter_mut().zip(x.chunks_exact(2)) {
+                *to = x[0];
+            });
+        }
+        _ => {
+            for (to, x) in to.iter_mut().zip(x.iter().step_by(step)) {
+                *to = *x;
+            }
+        }
+    }
+}

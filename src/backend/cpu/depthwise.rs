@@ -1,0 +1,81 @@
+//! Convolution of one input channel by one filter.
+
+use super::phases::Phases;
+use super::scratch;
+use super::simd::vectorised;
+use crate::op::window::{WindowAxis, Windows};
+
+/// A convolution of planes.
+pub(super) struct Depthwise {
+    axes: Windows,
+    /// Where planes can be taken apart.
+    phases: Option<Phases>,
+}
+
+impl Depthwise {
+    pub(super) fn new(axes: &Windows) -> Self {
+        Self { phases: Phases::new(axes), axes: axes.clone() }
+    }
+
+    /// Writes to `y` the sum of the taps of each window, in row-major order, and of `bias`.
+    pub(super) fn plane(&self, x: &[f32], w: &[f32], bias: f32, y: &mut [f32]) {
+        let Some(phases) = &self.phases else {
+            y.fill(0.0);
+            add_taps(&self.axes, y, x, w);
+            for y in y.iter_mut() {
+                *y += bias;
+            }
+            return;
+        };
+        let (apart, windows) = phases.memory();
+        scratch::own(apart + windows, |memory| {
+            let (apart, windows) = memory.split_at_mut(apart);
+            phases.fill(x, 0.0, apart);
+            vectorised!(phases.slide(apart, windows, 0.0, |tap, y, x| {
+                let w = w[tap];
+                for (y, x) in y.iter_mut().zip(x) {
+                    *y += *x * w;
+                }
+            }));
+            let width = y.len() / phases.rows(windows).count();
+            vectorised!(for (y, sums) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
+                for (y, sum) in y.iter_mut().zip(sums) {
+                    *y = *sum + bias;
+                }
+            });
+        });
+    }
+}
+
+/// Adds to each window in `y` the products of its taps, in row-major order of the taps.
+fn add_taps(axes: &[WindowAxis], y: &mut [f32], x: &[f32], w: &[f32]) {
+    let Some((axis, inner)) = axes.split_first() else { return };
+    if inner.is_empty() {
+        vectorised!(add_row(axis, y, x, w));
+        return;
+    }
+    let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
+    let (out, plane, taps) = (size(|a| a.output), size(|a| a.input), size(|a| a.kernel));
+    for (o, y) in y.chunks_exact_mut(out).enumerate() {
+        for tap in axis.taps(o) {
+            let at = axis.position(o, tap);
+            add_taps(inner, y, &x[at * plane..][..plane], &w[tap * taps..][..taps]);
+        }
+    }
+}
+
+/// As [`add_taps`], on the last axis.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
+fn add_row(axis: &WindowAxis, y: &mut [f32], x: &[f32], w: &[f32]) {
+    for (tap, w) in w.iter().enumerate() {
+        let outputs = axis.outputs(tap);
+        if outputs.is_empty() {
+            continue;
+        }
+        let x = &x[axis.position(outputs.start, tap)..];
+        for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
+            *y += *x * *w;
+        }
+    }
+}

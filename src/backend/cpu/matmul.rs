@@ -1,0 +1,367 @@
+//! Products of matrices and of stacks of matrices of `f32`.
+//!
+//! The result is computed in tiles. Which order of summation is used follows from the layout of the operands
+//! alone; see [`gemm`](super::gemm).
+
+use rayon::prelude::*;
+
+use super::elementwise::Epilogue;
+use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply, multiply_rows};
+use super::scratch::{self, LINE};
+use super::tile::{Tile, store, tiles};
+use crate::op::Gemm;
+
+/// A row-major tensor to read.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The sizes of its axes.
+    pub dims: &'a [usize],
+    /// Its elements.
+    pub data: &'a [f32],
+}
+
+/// The columns of a tile.
+const WIDTH: usize = 128;
+
+/// The rows of a tile, at most.
+const HEIGHT: usize = 512;
+
+/// From this number of rows on, a tile copies its part of the right operand.
+const PACKED_ROWS: usize = 8;
+
+/// From this number of rows on, a tile of a product with contiguous terms copies its parts of both operands.
+const PACKED_LANE_ROWS: usize = 24;
+
+/// The distance between copied rows of contiguous terms: no power of two, so that they do not meet in the cache.
+const LANE_STRIDE: usize = MAX_TERMS + LINE;
+
+/// Multiplications for which a task is worth its cost.
+const WORTH: usize = 1 << 18;
+
+/// What is added to a product: `factor` times element `i * down + j * across` for row `i` and column `j`.
+#[derive(Clone, Copy, Debug)]
+struct Addend<'a> {
+    data: &'a [f32],
+    factor: f32,
+    down: usize,
+    across: usize,
+}
+
+/// A product of two matrices, and what becomes of it.
+struct Product<'a> {
+    a: Matrix<'a>,
+    b: Matrix<'a>,
+    /// Whether the rows of `a` and the columns of `b` are contiguous.
+    lanes: bool,
+    alpha: f32,
+    addend: Option<Addend<'a>>,
+    epilogue: &'a Epilogue<'a>,
+}
+
+/// `y = epilogue(alpha a b + beta c)` as `op` says, for operands that it admits.
+///
+/// # Panics
+/// If `y` has not the size of the product: a bug in the caller.
+pub fn gemm(
+    op: &Gemm,
+    (a, b): (View<'_>, View<'_>),
+    c: Option<View<'_>>,
+    y: &mut [f32],
+    epilogue: &Epilogue<'_>,
+) {
+    let matrix = |x: View<'_>| (x.dims[0], x.dims[1]);
+    let (rows, columns) = matrix(a);
+    let mut left = Matrix::contiguous(a.data, rows, columns);
+    let (rows, columns) = matrix(b);
+    let mut right = Matrix::contiguous(b.data, rows, columns);
+    if op.trans_a {
+        left = left.transposed();
+    }
+    if op.trans_b {
+        right = right.transposed();
+    }
+    let addend = c.map(|c| {
+        // The distance between elements along an axis, counted from the last.
+        let size = |axis: usize| c.dims.len().checked_sub(axis).map_or(1, |i| c.dims[i]);
+        let down = if size(2) == 1 { 0 } else { size(1) };
+        Addend { data: c.data, factor: op.beta, down, across: usize::from(size(1) != 1) }
+    });
+    let lanes = !op.trans_a && op.trans_b;
+    Product { a: left, b: right, lanes, alpha: op.alpha, addend, epilogue }.compute(y, 0);
+}
+
+/// `y = epilogue(a b)`, the product over the last two axes with the axes before them broadcast; an operand of one
+/// axis is a row on the left and a column on the right.
+///
+/// # Panics
+/// If the sizes do not fit: a bug in the caller.
+pub fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &Epilogue<'_>) {
+    let (outer_a, m, k) = match left.dims {
+        [outer @ .., m, k] => (outer, *m, *k),
+        _ => (&[][..], 1, left.data.len()),
+    };
+    let (outer_b, n) = match right.dims {
+        [outer @ .., _, n] => (outer, *n),
+        _ => (&[][..], 1),
+    };
+    let product = |a, b| Product { a, b, lanes: false, alpha: 1.0, addend: None, epilogue };
+    let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n);
+    if outer_b.iter().all(|d| *d == 1) {
+        // The rows of all matrices on the left meet the same matrix.
+        let rows = y.len() / n.max(1);
+        product(Matrix::contiguous(left.data, rows, k), matrix_b(0)).compute(y, 0);
+        return;
+    }
+    let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
+    y.par_chunks_mut((m * n).max(1)).enumerate().for_each(|(i, y)| {
+        let (at_a, at_b) = places(i, outer_a, outer_b);
+        product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * m * n);
+    });
+}
+
+/// The positions of the matrices, in two stacks with these axes that broadcast, of which matrix `i` of the
+/// result is the product.
+fn places(mut i: usize, a: &[usize], b: &[usize]) -> (usize, usize) {
+    let (mut at, mut strides) = ((0, 0), (1, 1));
+    let size = |dims: &[usize], axis: usize| dims.len().checked_sub(axis).map_or(1, |at| dims[at]);
+    for axis in 1..=a.len().max(b.len()) {
+        let (a, b) = (size(a, axis), size(b, axis));
+        let both = if a == 1 { b } else { a };
+        let index = i % both.max(1);
+        at.0 += if a == 1 { 0 } else { index * strides.0 };
+        at.1 += if b == 1 { 0 } else { index * strides.1 };
+        strides = (strides.0 * a, strides.1 * b);
+        i /= both.max(1);
+    }
+    at
+}
+
+impl Product<'_> {
+    /// Computes all elements; `y` begins at position `first` of the whole output.
+    fn compute(&self, y: &mut [f32], first: usize) {
+        let (rows, columns, terms) = (self.a.rows(), self.b.columns(), self.a.columns());
+        assert_eq!(y.len(), rows * columns, "elements of a product");
+        if y.is_empty() {
+            return;
+        }
+        let width = WIDTH.min(columns.next_multiple_of(LINE));
+        let across = columns.div_ceil(width);
+        let each = rows.saturating_mul(width).saturating_mul(terms.max(1));
+        let blocks = 8usize.div_ceil(across).min(each / WORTH).max(1);
+        let most = if self.lanes { WIDTH } else { HEIGHT };
+        let height = rows.div_ceil(blocks).next_multiple_of(6).min(most);
+        tiles(y, columns, (height, width)).into_par_iter().for_each(|tile| {
+            if self.lanes {
+                self.tile_of_lanes(tile, first);
+            } else {
+                self.tile(tile, first);
+            }
+        });
+    }
+
+    fn tile(&self, tile: Tile<'_>, first: usize) {
+        let (rows, columns) = (tile.pieces.len(), tile.columns.len());
+        let stride = columns.next_multiple_of(LINE);
+        let packed = rows >= PACKED_ROWS;
+        let operand = if packed { MAX_TERMS.min(self.a.columns()) * stride } else { 0 };
+        scratch::own(operand + rows * stride, |memory| {
+            let (operand, result) = memory.split_at_mut(operand);
+            if self.a.columns() == 0 {
+                result.fill(0.0);
+            }
+            // Columns behind the last one are multiplied too, and left out.
+            if columns < stride {
+                operand.fill(0.0);
+            }
+            for part in chunks(self.a.columns()) {
+                let a = self.a.block(tile.rows(), part.clone());
+                let mut b = self.b.block(part.clone(), tile.columns.clone());
+                if packed {
+                    b.pack(operand, stride);
+                    b = Matrix::contiguous(operand, part.len(), stride);
+                }
+                let product = MatrixMut::new(result, (rows, b.columns()), stride);
+                multiply(a, b, product, part.start > 0);
+            }
+            self.store(tile, (result, stride), first);
+        });
+    }
+
+    fn tile_of_lanes(&self, tile: Tile<'_>, first: usize) {
+        let (rows, columns) = (tile.pieces.len(), tile.columns.len());
+        let packed = if rows >= PACKED_LANE_ROWS { LANE_STRIDE } else { 0 };
+        scratch::own((rows + columns) * packed + rows * columns, |memory| {
+            let (left, memory) = memory.split_at_mut(rows * packed);
+            let (right, result) = memory.split_at_mut(columns * packed);
+            if self.a.columns() == 0 {
+                result.fill(0.0);
+            }
+            for part in chunks(self.a.columns()) {
+                let mut a = self.a.block(tile.rows(), part.clone());
+                let mut b = self.b.block(part.clone(), tile.columns.clone());
+                if packed > 0 {
+                    a.pack(left, packed);
+                    b.transposed().pack(right, packed);
+                    a = Matrix::new(left, (rows, part.len()), (packed, 1));
+                    b = Matrix::new(right, (part.len(), columns), (1, packed));
+                }
+                let product = MatrixMut::new(result, (rows, columns), columns);
+                multiply_rows(a, b, product, part.start > 0);
+            }
+            self.store(tile, (result, columns), first);
+        });
+    }
+
+    fn store(&self, tile: Tile<'_>, result: (&[f32], usize), first: usize) {
+        let start = tile.columns.start;
+        store(tile, result, (first, self.b.columns()), self.epilogue, |row, y, sums| {
+            y.copy_from_slice(sums);
+            if self.alpha.to_bits() != 1.0f32.to_bits() {
+                for y in y.iter_mut() {
+                    *y *= self.alpha;
+                }
+            }
+            let Some(Addend { data, factor, down, across }) = self.addend else { return };
+            for (j, y) in (start..).zip(y.iter_mut()) {
+                *y += factor * data[row * down + j * across];
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::{View, gemm, matmul};
+    use crate::backend::cpu::elementwise::Epilogue;
+    use crate::backend::cpu::testing::{
+        assert_bits, assert_close, misaligned, random, rng, with_threads,
+    };
+    use crate::lower::{Access, Chain, ChainStep};
+    use crate::op::{Binary, Gemm, MatMul, OpDef, Unary};
+    use crate::types::Tensor;
+
+    fn reference(op: &impl OpDef, operands: &[(&[usize], &[f32])]) -> Vec<f32> {
+        let tensors: Vec<Tensor> =
+            operands.iter().map(|(dims, data)| Tensor::new(dims, data).unwrap()).collect();
+        let y = op.eval(&tensors.iter().collect::<Vec<_>>()).unwrap().remove(0);
+        y.as_slice::<f32>().to_vec()
+    }
+
+    const SIZES: [[usize; 3]; 12] = [
+        [1, 1, 1],
+        [1, 300, 700],
+        [5, 7, 3],
+        [9, 1, 40],
+        [30, 130, 513],
+        [2, 129, 0],
+        [70, 17, 1100],
+        [140, 65, 64],
+        [5, 1000, 600],
+        [1, 2, 5],
+        [600, 20, 9],
+        [26, 200, 530],
+    ];
+
+    #[test]
+    fn scaled_products() {
+        let mut rng = rng(1);
+        for (case, [m, n, k]) in SIZES.into_iter().cycle().take(4 * SIZES.len()).enumerate() {
+            let op = Gemm {
+                alpha: if case % 3 == 0 { 0.7 } else { 1.0 },
+                beta: 1.3,
+                trans_a: rng.random_bool(0.3),
+                trans_b: (case / SIZES.len()).is_multiple_of(2),
+            };
+            let (a, b) = (random(&mut rng, m * k), random(&mut rng, n * k));
+            let a_dims = if op.trans_a { [k, m] } else { [m, k] };
+            let b_dims = if op.trans_b { [n, k] } else { [k, n] };
+            let c_dims = [vec![], vec![n], vec![m, n], vec![1, n], vec![m, 1], vec![1]];
+            let c_dims = &c_dims[rng.random_range(0..6)];
+            let c = random(&mut rng, c_dims.iter().product());
+            let chain = Chain { steps: vec![ChainStep::Unary(Unary::Relu)] };
+            let epilogue = Epilogue::new(&chain, &[]).unwrap();
+            let run = |a: &[f32], b: &[f32], with: bool| {
+                let mut y = vec![f32::NAN; m * n];
+                let operands = (View { dims: &a_dims, data: a }, View { dims: &b_dims, data: b });
+                let c = View { dims: c_dims, data: &c };
+                gemm(&op, operands, with.then_some(c), &mut y, &epilogue);
+                y
+            };
+            let what = format!("{op:?} {m} x {n} x {k} + {c_dims:?}");
+            let y = with_threads(|| run(&a, &b, true));
+            assert_bits(&y, &run(&misaligned(&a)[1..], &misaligned(&b)[1..], true), &what);
+            let mut expected = reference(&op, &[(&a_dims, &a), (&b_dims, &b), (c_dims, &c)]);
+            epilogue.apply(&mut expected, 0);
+            assert_close(&y, &expected, &what);
+            let mut expected = reference(&op, &[(&a_dims, &a), (&b_dims, &b)]);
+            epilogue.apply(&mut expected, 0);
+            assert_close(&run(&a, &b, false), &expected, &what);
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_the_others() {
+        let mut rng = rng(2);
+        for [m, n, k] in SIZES {
+            let (a, b) = (random(&mut rng, m * k), random(&mut rng, n * k));
+            for trans_b in [false, true] {
+                let op = Gemm { trans_b, ..Gemm::default() };
+                let b_dims = if trans_b { [n, k] } else { [k, n] };
+                let run = |rows: std::ops::Range<usize>| {
+                    let mut y = vec![f32::NAN; rows.len() * n];
+                    let dims = [rows.len(), k];
+                    let a = View { dims: &dims, data: &a[rows.start * k..rows.end * k] };
+                    let b = View { dims: &b_dims, data: &b };
+                    gemm(&op, (a, b), None, &mut y, &Epilogue::default());
+                    if !trans_b {
+                        let mut other = vec![f32::NAN; y.len()];
+                        matmul(a, b, &mut other, &Epilogue::default());
+                        assert_bits(&y, &other, "gemm and matmul");
+                    }
+                    y
+                };
+                let whole = run(0..m);
+                for rows in [0..1, m / 2..m, m / 3..(m / 3 + 2).min(m)] {
+                    let expected = &whole[rows.start * n..rows.end * n];
+                    assert_bits(&run(rows), expected, &format!("{m} x {n} x {k} {trans_b}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn stacks_are_broadcast() {
+        let mut rng = rng(3);
+        let cases: [(&[usize], &[usize]); 9] = [
+            (&[3, 4, 5, 6], &[6, 7]),
+            (&[3, 4, 5, 6], &[1, 1, 6, 7]),
+            (&[3, 4, 5, 6], &[4, 6, 7]),
+            (&[3, 1, 5, 6], &[1, 4, 6, 7]),
+            (&[5, 6], &[2, 3, 6, 7]),
+            (&[6], &[2, 6, 3]),
+            (&[2, 5, 6], &[6]),
+            (&[6], &[6]),
+            (&[0, 5, 6], &[6, 7]),
+        ];
+        for (a_dims, b_dims) in cases {
+            let a = random(&mut rng, a_dims.iter().product());
+            let b = random(&mut rng, b_dims.iter().product());
+            let mut expected = reference(&MatMul {}, &[(a_dims, &a), (b_dims, &b)]);
+            let other = random(&mut rng, expected.len());
+            let (op, operand, access) = (Binary::Add, 0, Access::Full);
+            let step = ChainStep::Binary { op, operand, access, swapped: false };
+            let chain = Chain { steps: vec![step] };
+            let epilogue = Epilogue::new(&chain, &[&other]).unwrap();
+            epilogue.apply(&mut expected, 0);
+            let y = with_threads(|| {
+                let mut y = vec![f32::NAN; expected.len()];
+                let (a, b) = (View { dims: a_dims, data: &a }, View { dims: b_dims, data: &b });
+                matmul(a, b, &mut y, &epilogue);
+                y
+            });
+            assert_close(&y, &expected, &format!("{a_dims:?} {b_dims:?}"));
+        }
+    }
+}

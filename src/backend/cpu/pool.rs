@@ -1,0 +1,231 @@
+//! The greatest element and the mean of sliding windows over one or two axes, for `f32`.
+//!
+//! The results have the bits of the reference evaluation.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::phases::Phases;
+use super::scratch;
+use super::simd::vectorised;
+use crate::op::window::{WindowAxis, Windows};
+use crate::op::{OpError, Pool};
+use crate::types::{DType, Shape, TensorType};
+
+/// The sizes of a pooling, and how it is computed: a function of everything but the number of planes.
+#[derive(Debug)]
+pub struct PoolPlan {
+    axes: Windows,
+    greatest: bool,
+    /// Where planes are taken apart; otherwise each window is computed alone.
+    phases: Option<Phases>,
+    /// For a mean, the number of elements of each window, at least 1.
+    counts: Vec<f32>,
+}
+
+/// Rows of fewer windows are computed window by window.
+const FEW: usize = 4;
+
+/// Elements met by windows for which a task is worth its cost.
+const WORTH: usize = 1 << 16;
+
+impl PoolPlan {
+    /// The plan for an operand of shape `x`, which `op` admits; the first two sizes are free. `None` if `op` is none
+    /// that this kernel computes.
+    pub fn new(op: &Pool, x: &[usize]) -> Result<Option<Self>, OpError> {
+        let include = match op {
+            Pool::Max { indices: false, .. } => None,
+            Pool::Average { count_include_pad, .. } => Some(*count_include_pad),
+            Pool::Max { .. } | Pool::Lp { .. } => return Ok(None),
+        };
+        let ty = TensorType { dtype: DType::F32, shape: Shape::from(x) };
+        let axes = op.windows(&ty)?;
+        if axes.len() > 2 {
+            return Ok(None);
+        }
+        let few = axes.last().is_none_or(|a| a.output < FEW);
+        let phases = if few { None } else { Phases::new(&axes) };
+        let counts = include.map_or_else(Vec::new, |include| counts(&axes, include));
+        Ok(Some(Self { greatest: include.is_none(), phases, counts, axes }))
+    }
+
+    fn size(&self, f: fn(&WindowAxis) -> usize) -> usize {
+        self.axes.iter().map(f).product()
+    }
+}
+
+/// The number of elements of each window, with those in the padding if `include`, and 1 instead of 0.
+fn counts(axes: &[WindowAxis], include: bool) -> Vec<f32> {
+    let count = |a: &WindowAxis, o: usize| if include { a.padded_taps(o) } else { a.taps(o).len() };
+    let all = axes.iter().fold(vec![1usize], |outer, axis| {
+        let own = |o: usize| count(axis, o).max(1);
+        outer.iter().flat_map(|n| (0..axis.output).map(move |o| n.saturating_mul(own(o)))).collect()
+    });
+    all.into_iter().map(|n| n as f32).collect()
+}
+
+/// The results for as many planes as `y` has.
+///
+/// # Panics
+/// If a slice has not the size that the plan says: a bug in the caller.
+pub fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
+    let (plane, windows, taps) =
+        (plan.size(|a| a.input), plan.size(|a| a.output), plan.size(|a| a.kernel));
+    assert_eq!(x.len() / plane * windows, y.len(), "planes of {plan:?}");
+    let each = (WORTH / windows.saturating_mul(taps).max(1)).max(1);
+    let planes = y.par_chunks_exact_mut(windows).zip(x.par_chunks_exact(plane));
+    planes.with_min_len(each).for_each(|(y, x)| match (&plan.phases, plan.greatest) {
+        (Some(phases), true) => slide(phases, x, y, f32::NEG_INFINITY, greater),
+        (Some(phases), false) => slide(phases, x, y, 0.0, |sum, x| sum + x),
+        (None, true) => each_window(&plan.axes, x, y, f32::NEG_INFINITY, greater),
+        (None, false) => each_window(&plan.axes, x, y, 0.0, |sum, x| sum + x),
+    });
+    if !plan.greatest {
+        y.par_chunks_exact_mut(windows).with_min_len(each).for_each(|y| {
+            vectorised!(for (y, count) in y.iter_mut().zip(&plan.counts) {
+                *y /= *count;
+            });
+        });
+    }
+}
+
+/// The greater one of two, a NaN if one is a NaN.
+#[inline]
+fn greater(best: f32, x: f32) -> f32 {
+    if x > best || x.is_nan() { x } else { best }
+}
+
+/// All windows of a plane at once, tap by tap.
+#[inline]
+fn slide(phases: &Phases, x: &[f32], y: &mut [f32], start: f32, f: impl Fn(f32, f32) -> f32) {
+    let (apart, windows) = phases.memory();
+    scratch::own(apart + windows, |memory| {
+        let (apart, windows) = memory.split_at_mut(apart);
+        phases.fill(x, start, apart);
+        vectorised!(phases.slide(apart, windows, start, |_, y, x| {
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = f(*y, *x);
+            }
+        }));
+        let width = y.len() / phases.rows(windows).count();
+        for (y, row) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
+            y.copy_from_slice(row);
+        }
+    });
+}
+
+/// The windows of a plane one by one, elements in row-major order.
+#[inline]
+fn each_window(
+    axes: &[WindowAxis],
+    x: &[f32],
+    y: &mut [f32],
+    start: f32,
+    f: impl Fn(f32, f32) -> f32,
+) {
+    let Some((columns, rows)) = axes.split_last() else { return };
+    let seen = |axis: &WindowAxis, o: usize| -> (usize, Range<usize>) {
+        let taps = axis.taps(o);
+        (axis.position(o, taps.start), taps)
+    };
+    for (i, y) in y.iter_mut().enumerate() {
+        let (first_row, row_taps, stride) = match rows {
+            [axis] => {
+                let (first, taps) = seen(axis, i / columns.output);
+                (first, taps, axis.dilation * columns.input)
+            }
+            _ => (0, 0..1, 0),
+        };
+        let (first, taps) = seen(columns, i % columns.output);
+        let mut value = start;
+        for j in 0..row_taps.len() {
+            let row = &x[first_row * columns.input + j * stride..];
+            for x in row.iter().skip(first).step_by(columns.dilation).take(taps.len()) {
+                value = f(value, *x);
+            }
+        }
+        *y = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::{PoolPlan, pool};
+    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use crate::op::{OpDef, Pool};
+    use crate::types::Tensor;
+
+    fn check(op: &Pool, dims: &[usize], data: &[f32]) {
+        let what = format!("{op:?} {dims:?}");
+        let plan = PoolPlan::new(op, dims).unwrap().expect("the kernel has it");
+        let expected = op.eval(&[&Tensor::new(dims, data).unwrap()]).unwrap().remove(0);
+        let expected = expected.as_slice::<f32>();
+        let run = |x: &[f32]| {
+            let planes = x.len() / plan.size(|a| a.input);
+            let mut y = vec![0.5; planes * plan.size(|a| a.output)];
+            pool(&plan, x, &mut y);
+            y
+        };
+        assert_bits(&with_threads(|| run(data)), expected, &what);
+        assert_bits(&run(&misaligned(data)[1..]), expected, &what);
+        let (row, rows) = (data.len() / dims[0], expected.len() / dims[0]);
+        assert_bits(&run(&data[row..2 * row]), &expected[rows..2 * rows], &what);
+    }
+
+    #[test]
+    fn random_windows() {
+        let mut rng = rng(1);
+        for case in 0..120 {
+            let rank = rng.random_range(1..=2usize);
+            let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+                (0..n).map(|_| rng.random_range(from..=to)).collect()
+            };
+            let (kernel, strides) = (list(1, 4, rank), list(1, 3, rank));
+            let (dilations, pads) = (list(1, 2, rank), list(0, 3, 2 * rank));
+            let mut dims = vec![3, 2];
+            for k in &kernel {
+                let size = 2 * k - 1 + rng.random_range(0..20);
+                dims.push(usize::try_from(size).unwrap());
+            }
+            let mut data = random(&mut rng, dims.iter().product());
+            if case % 3 == 0 {
+                for at in [0, data.len() / 2] {
+                    data[at] = [f32::NAN, f32::INFINITY, -0.0, f32::NEG_INFINITY][case % 4];
+                }
+            }
+            let ceil_mode = rng.random_bool(0.5);
+            let op = if case % 2 == 0 {
+                let (indices, column_major) = (false, false);
+                Pool::Max { kernel, strides, dilations, pads, ceil_mode, indices, column_major }
+            } else {
+                let count_include_pad = rng.random_bool(0.5);
+                Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad }
+            };
+            check(&op, &dims, &data);
+        }
+    }
+
+    fn average(kernel: Vec<i64>) -> Pool {
+        let (strides, dilations, pads) = (vec![], vec![], vec![]);
+        let (ceil_mode, count_include_pad) = (false, false);
+        Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad }
+    }
+
+    #[test]
+    fn whole_planes() {
+        let data = random(&mut rng(2), 2 * 5 * 7 * 7);
+        check(&average(vec![7, 7]), &[2, 5, 7, 7], &data);
+    }
+
+    #[test]
+    fn other_functions_are_left_to_the_reference() {
+        let three = PoolPlan::new(&average(vec![1, 1, 1]), &[1, 1, 2, 2, 2]).unwrap();
+        assert!(three.is_none());
+        let (kernel, strides, dilations, pads) = (vec![2], vec![], vec![], vec![]);
+        let lp = Pool::Lp { kernel, strides, dilations, pads, ceil_mode: false, p: 2 };
+        assert!(PoolPlan::new(&lp, &[1, 1, 2]).unwrap().is_none());
+    }
+}
