@@ -82,7 +82,8 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError
     import::run(data, &name, external::Folder::of(Some(path)), budget, options)
 }
 
-/// Reads the initializers of the model at `path` for which `wanted` is true; the graph is not looked at.
+/// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the values of its
+/// `Constant` nodes; the rest of the graph is not looked at.
 ///
 /// # Errors
 /// If the file is no model, or these tensors cannot be read within `budget`.
@@ -99,6 +100,16 @@ pub fn initializers(
         if wanted(name) {
             let tensor = tensor::read(&file.tensor(*span)?, name, &mut folder, budget)?;
             weights.insert(name, tensor);
+        }
+    }
+    for span in &file.graph.nodes {
+        let head = file.head(*span)?;
+        let name = head.outputs.first().copied().unwrap_or_default();
+        if head.op != "Constant" || head.has_graph || !wanted(name) {
+            continue;
+        }
+        for proto in file.node(*span)?.attribute.iter().filter_map(|a| a.t.as_ref()) {
+            weights.insert(name, tensor::read(proto, name, &mut folder, budget)?);
         }
     }
     Ok(weights)

@@ -3,13 +3,18 @@
 use super::super::NodeError;
 use super::super::node::Node;
 use super::Line;
-use crate::op::BatchNorm;
+use crate::op::infer::axis as named_axis;
+use crate::op::{BatchNorm, Flatten, Reshape, Softmax};
+use crate::types::Dim;
 
 type Done = Result<(), NodeError>;
 
 pub(super) fn find(op: &str) -> Option<Line> {
     Some(match op {
         "BatchNormalization" => (5, batch_norm),
+        "Softmax" => (1, |n| softmax(n, |axis| Softmax::Softmax { axis })),
+        "LogSoftmax" => (1, |n| softmax(n, |axis| Softmax::LogSoftmax { axis })),
+        "Hardmax" => (1, |n| softmax(n, |axis| Softmax::Hardmax { axis })),
         _ => return None,
     })
 }
@@ -36,4 +41,28 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
         operands.push(n.operand(i)?);
     }
     n.result(BatchNorm { epsilon }, &operands)
+}
+
+/// Before opset 13 all axes from `axis` on are taken together, as those of a matrix; that is the axis itself
+/// where the others have one entry.
+fn softmax(n: &mut Node<'_, '_>, op: impl FnOnce(i64) -> Softmax) -> Done {
+    let x = n.operand(0)?;
+    if n.opset >= 13 {
+        let axis = n.int("axis", -1)?;
+        return n.result(op(axis), &[x]);
+    }
+    let axis = n.int("axis", 1)?;
+    let shape = n.shape(x).clone();
+    // The axis may also be one past the last: each element is alone then.
+    let at = if axis == i64::try_from(shape.rank()).unwrap_or(i64::MAX) {
+        shape.rank()
+    } else {
+        named_axis("axis", axis, shape.rank())?
+    };
+    if at < shape.rank() && shape.iter().skip(at + 1).all(|d| *d == Dim::ONE) {
+        return n.result(op(axis), &[x]);
+    }
+    let matrix = n.emit(Flatten { axis }, &[x])?;
+    let rows = n.emit(op(1), &[matrix])?;
+    n.result(Reshape { shape: shape.to_vec() }, &[rows])
 }

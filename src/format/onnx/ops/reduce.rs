@@ -3,7 +3,7 @@
 use super::super::NodeError;
 use super::super::node::Node;
 use super::Line;
-use crate::op::{OpError, Reduce};
+use crate::op::{Arg, OpError, Reduce};
 
 type Done = Result<(), NodeError>;
 
@@ -14,6 +14,16 @@ pub(super) fn find(op: &str) -> Option<Line> {
         | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceSumSquare" => (2, |n| reduce(n, 18)),
         "GlobalAveragePool" => (1, |n| global(n, |axes| Reduce::Mean { axes, keepdims: true })),
         "GlobalMaxPool" => (1, |n| global(n, |axes| Reduce::Max { axes, keepdims: true })),
+        "ArgMax" => (1, |n| {
+            let (axis, keepdims, select_last_index) = arg(n)?;
+            let x = n.operand(0)?;
+            n.result(Arg::Max { axis, keepdims, select_last_index }, &[x])
+        }),
+        "ArgMin" => (1, |n| {
+            let (axis, keepdims, select_last_index) = arg(n)?;
+            let x = n.operand(0)?;
+            n.result(Arg::Min { axis, keepdims, select_last_index }, &[x])
+        }),
         _ => return None,
     })
 }
@@ -42,6 +52,11 @@ fn reduce(n: &mut Node<'_, '_>, since: i64) -> Done {
         _ => Reduce::SumSquare { axes, keepdims },
     };
     n.result(op, &[x])
+}
+
+/// The axis, whether it stays, and whether the last of several counts.
+fn arg(n: &mut Node<'_, '_>) -> Result<(i64, bool, bool), NodeError> {
+    Ok((n.int("axis", 0)?, n.flag("keepdims", true)?, n.flag("select_last_index", false)?))
 }
 
 /// A pool over all axes behind the first two.
