@@ -120,3 +120,47 @@ pub fn zip(
     let positions = meetings(shape, [a, b])?;
     positions.into_iter().map(|[i, j]| f(left.get(i)?, right.get(j)?)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{constant, element, equal, less, meetings};
+    use crate::op::Operand;
+    use crate::types::{DType, Dim, Shape, TensorType};
+
+    #[test]
+    fn elements_are_certain_to_fit() {
+        let n = Dim::n;
+        assert!(element(DType::I64, n() * 3 - 1).is_some());
+        assert!(element(DType::I32, n() * 3).is_some());
+        assert!(element(DType::I16, n()).is_none() && element(DType::F32, Dim::ONE).is_none());
+        assert!(element(DType::U64, n()).is_some() && element(DType::U64, n() - 1).is_none());
+        assert!(element(DType::U64, Dim::from(-1)).is_none());
+        assert!(constant(DType::U8, 256).is_none() && constant(DType::I64, 1 << 63).is_none());
+        // What may have saturated is no longer followed.
+        let saturated = (n() - 1) * (1 << 40) * ((n() + 1) * (1 << 30));
+        assert!(element(DType::I64, saturated).is_none());
+        assert!(element(DType::I64, n() * i64::MAX).is_none());
+    }
+
+    #[test]
+    fn relations_hold_for_every_batch_or_are_unknown() {
+        let n = Dim::n;
+        assert_eq!(less(&n(), &(n() + 1)), Some(true));
+        assert_eq!(less(&n(), &n()), Some(false));
+        assert_eq!(less(&n(), &Dim::ONE), None);
+        assert_eq!(less(&i64::MAX.into(), &i64::MIN.into()), Some(false));
+        assert_eq!(less(&i64::MIN.into(), &i64::MAX.into()), Some(true));
+        assert_eq!(equal(&n(), &Dim::from(-1)), Some(false));
+        assert_eq!(equal(&n(), &Dim::ZERO), None);
+    }
+
+    #[test]
+    fn only_small_results_are_enumerated() {
+        let types = [[1 << 40, 1], [1, 1 << 40]].map(|dims| TensorType::new(DType::I64, dims));
+        let [a, b] = types.each_ref().map(|ty| Operand { ty, ints: None });
+        assert_eq!(meetings(&Shape::from([1 << 40, 1 << 40]), [&a, &b]), None);
+        let small = TensorType::new(DType::I64, [2, 1]);
+        let a = Operand { ty: &small, ints: None };
+        assert_eq!(meetings(&Shape::from([2, 1]), [&a]), Some(vec![[0], [1]]));
+    }
+}
