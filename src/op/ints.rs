@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Operand;
 use super::broadcast::Broadcast;
 use super::infer::MAX_INTS;
-use crate::types::{DType, Dim, MAX_SIZE, Shape};
+use crate::types::{DType, Dim, Shape};
 
 /// Known elements under construction.
 pub type Known = SmallVec<[Dim; 8]>;
@@ -30,25 +30,29 @@ pub fn range(dtype: DType) -> Option<(i64, i64)> {
     })
 }
 
-/// `value`, if it is certainly an element of `dtype`: a constant in its range, or a formula with small numbers
+/// Whether `value` is certainly an element of `dtype`: a constant in its range, or a formula with small numbers
 /// in a type that holds sizes.
-pub fn element(dtype: DType, value: Dim) -> Option<Dim> {
-    let (low, high) = range(dtype)?;
-    let fits = match value.as_const() {
+fn fits(dtype: DType, value: &Dim) -> bool {
+    let Some((low, high)) = range(dtype) else { return false };
+    match value.as_const() {
         Some(c) => (low..=high).contains(&c),
-        // Arithmetic on formulas saturates; what has large values at small N may have done so.
         None => {
             matches!(dtype, DType::I64 | DType::I32 | DType::U64 | DType::U32)
-                && (1..=3).all(|n| value.eval(n).unsigned_abs() <= MAX_SIZE.unsigned_abs())
+                && value.has_small_numbers()
                 && (dtype.is_signed() || value.is_nonnegative())
         }
-    };
-    fits.then_some(value)
+    }
+}
+
+/// What arithmetic on formulas gave, if it is certainly an element of `dtype` and did not saturate.
+pub fn element(dtype: DType, value: Dim) -> Option<Dim> {
+    (value.has_small_numbers() && fits(dtype, &value)).then_some(value)
 }
 
 /// The constant `value`, if it is an element of `dtype`.
 pub fn constant(dtype: DType, value: i128) -> Option<Dim> {
-    i64::try_from(value).ok().and_then(|c| element(dtype, c.into()))
+    let value = Dim::from(i64::try_from(value).ok()?);
+    fits(dtype, &value).then_some(value)
 }
 
 /// The truth value as an element.
@@ -60,7 +64,7 @@ pub fn truth(value: bool) -> Dim {
 pub fn of<'a>(operand: &Operand<'a>) -> Option<&'a [Dim]> {
     let ints = operand.ints?;
     let dtype = operand.ty.dtype;
-    ints.iter().all(|d| element(dtype, d.clone()).is_some()).then_some(ints)
+    ints.iter().all(|d| fits(dtype, d)).then_some(ints)
 }
 
 /// The known elements of the function `f` of one operand.
@@ -70,9 +74,15 @@ pub fn map(x: &Operand<'_>, f: impl Fn(&Dim) -> Option<Dim>) -> Option<Known> {
 
 /// True or false, where `a < b` is certain or impossible for every `N >= 0`.
 pub fn less(a: &Dim, b: &Dim) -> Option<bool> {
-    if (b.clone() - a.clone() - 1).is_nonnegative() {
+    if let (Some(a), Some(b)) = (a.as_const(), b.as_const()) {
+        return Some(a < b);
+    }
+    let (above, below) = (b.clone() - a.clone() - 1, a.clone() - b.clone());
+    if !above.has_small_numbers() || !below.has_small_numbers() {
+        None
+    } else if above.is_nonnegative() {
         Some(true)
-    } else if (a.clone() - b.clone()).is_nonnegative() {
+    } else if below.is_nonnegative() {
         Some(false)
     } else {
         None
@@ -140,6 +150,8 @@ mod tests {
         let saturated = (n() - 1) * (1 << 40) * ((n() + 1) * (1 << 30));
         assert!(element(DType::I64, saturated).is_none());
         assert!(element(DType::I64, n() * i64::MAX).is_none());
+        assert!(element(DType::I64, i64::MAX.into()).is_none());
+        assert!(constant(DType::I64, i64::MAX.into()).is_some());
     }
 
     #[test]

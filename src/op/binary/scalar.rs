@@ -104,7 +104,7 @@ impl Binary {
 
 /// `a / b` towards 0, where both certainly have no sign or `b` divides `a` term by term.
 fn quotient(a: &Dim, b: &Dim) -> Option<Dim> {
-    let positive = (b.clone() - 1).is_nonnegative();
+    let positive = ints::less(&Dim::ZERO, b) == Some(true);
     if positive && a.is_nonnegative() { Some(a.floor_div(b)) } else { a.exact_div(b) }
 }
 

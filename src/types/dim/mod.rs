@@ -233,6 +233,16 @@ impl Dim {
         }
     }
 
+    /// True if no number in the formula exceeds [`MAX_SIZE`] in magnitude: then none is one that an addition or
+    /// a product of such formulas has saturated.
+    pub fn has_small_numbers(&self) -> bool {
+        let mut small = true;
+        self.with_poly(|p| {
+            p.numbers(&mut |c| small &= c.unsigned_abs() <= MAX_SIZE.unsigned_abs());
+        });
+        small
+    }
+
     /// True if the value depends on the batch size.
     pub fn depends_on_batch(&self) -> bool {
         let mut found = false;
@@ -402,5 +412,8 @@ mod tests {
         assert_eq!(Dim::from(-7).floor_div(&2.into()), Dim::from(-4));
         assert_eq!(Dim::from(7).floor_div(&(-2).into()), Dim::from(-4));
         assert_eq!(Dim::from(i64::MAX) * 2, Dim::from(i64::MAX));
+        assert!((n() * 6 - 1).floor_div(&4.into()).has_small_numbers());
+        let product = (n() - 1) * (1 << 40) * ((n() + 1) * (1 << 30));
+        assert!(!product.has_small_numbers() && !(n() * i64::MAX).has_small_numbers());
     }
 }

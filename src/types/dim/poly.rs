@@ -164,6 +164,22 @@ impl Poly {
         sum
     }
 
+    /// Calls `f` with every number that occurs.
+    pub(super) fn numbers(&self, f: &mut dyn FnMut(i64)) {
+        for (m, c) in &self.terms {
+            f(*c);
+            for atom in m {
+                match atom {
+                    Atom::Symbol(_) => {}
+                    Atom::Div(a, b) | Atom::Min(a, b) | Atom::Max(a, b) => {
+                        a.with_poly(|p| p.numbers(f));
+                        b.with_poly(|p| p.numbers(f));
+                    }
+                }
+            }
+        }
+    }
+
     pub(super) fn symbols(&self, f: &mut dyn FnMut(Symbol)) {
         for atom in self.terms.iter().flat_map(|(m, _)| m) {
             match atom {
