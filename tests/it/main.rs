@@ -10,6 +10,7 @@ mod onnx_nodes;
 mod onnx_proto;
 mod operators;
 mod random;
+mod programs;
 mod snap;
 mod source;
 mod text;
