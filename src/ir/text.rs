@@ -1,6 +1,6 @@
 //! What the text form writes the same way everywhere: names, strings, numbers and attributes.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use crate::op::Attr;
 use crate::types::{DType, Dim, Tensor, TensorType};
@@ -45,7 +45,7 @@ pub(super) fn push_escaped(out: &mut String, text: &str, hidden: &[char]) {
 }
 
 /// Appends formatted text.
-pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn push(out: &mut String, text: fmt::Arguments<'_>) {
     // Writing to a `String` cannot fail.
     let _ = out.write_fmt(text);
 }
@@ -106,6 +106,15 @@ pub(super) fn push_attr(out: &mut String, attr: &Attr) {
         Attr::Floats(xs) => push_list(out, xs, |out, x| push_float(out, *x)),
         Attr::Name(name) => push_word(out, name),
         Attr::Tensor(tensor) => push_tensor(out, tensor),
+    }
+}
+
+impl fmt::Display for Attr {
+    /// The attribute as the text form has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        push_attr(&mut text, self);
+        f.write_str(&text)
     }
 }
 

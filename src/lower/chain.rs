@@ -122,13 +122,13 @@ impl fmt::Display for Named<'_> {
             match step {
                 ChainStep::Unary(op) => {
                     write!(f, " -> {}(.)", op.name())?;
-                    attrs(f, op)?;
+                    print_attrs(f, &op.attrs())?;
                 }
                 ChainStep::Binary { op, operand, access, swapped } => {
                     write!(f, " -> {}({}", op.name(), if *swapped { "" } else { "., " })?;
                     self.operand(f, *operand)?;
                     write!(f, "[{}]{})", access.name(), if *swapped { ", ." } else { "" })?;
-                    attrs(f, op)?;
+                    print_attrs(f, &op.attrs())?;
                 }
                 ChainStep::ScaleShift { op, operands, .. } => {
                     write!(f, " -> {}(.", op.name())?;
@@ -137,7 +137,7 @@ impl fmt::Display for Named<'_> {
                         self.operand(f, *i)?;
                     }
                     f.write_str(")")?;
-                    attrs(f, op)?;
+                    print_attrs(f, &op.attrs())?;
                 }
             }
         }
@@ -145,17 +145,10 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-fn attrs(f: &mut fmt::Formatter<'_>, op: &impl OpText) -> fmt::Result {
-    let attrs = op.attrs();
+/// Writes attributes in braces, as the text form of a graph does; nothing if there are none.
+pub(super) fn print_attrs(f: &mut fmt::Formatter<'_>, attrs: &[(&str, Attr)]) -> fmt::Result {
     for (i, (name, value)) in attrs.iter().enumerate() {
-        write!(f, "{}{name}=", if i > 0 { ", " } else { " {" })?;
-        match value {
-            Attr::Bool(b) => write!(f, "{b}")?,
-            Attr::Int(d) => write!(f, "{d}")?,
-            Attr::Float(x) => write!(f, "{x:?}")?,
-            Attr::Name(name) => f.write_str(name)?,
-            Attr::Ints(_) | Attr::Floats(_) | Attr::Tensor(_) => f.write_str("…")?,
-        }
+        write!(f, "{}{name}={value}", if i > 0 { ", " } else { " {" })?;
     }
     f.write_str(if attrs.is_empty() { "" } else { "}" })
 }

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::chain::print_attrs;
 use super::program::{Action, Buffer, DeviceProgram, Guard, Launch, Program, Step, Storage};
 
 impl fmt::Display for Program {
@@ -76,8 +77,9 @@ fn print_kernel(f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
     for (i, operand) in operands.iter().enumerate() {
         write!(f, "{}%{}", if i == 0 { "" } else { ", " }, operand.0)?;
     }
-    if launch.op.is_some() {
+    if let Some(op) = &launch.op {
         f.write_str(")")?;
+        print_attrs(f, &op.attrs())?;
     }
     let names: Vec<String> = others.iter().map(|b| format!("%{}", b.0)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -1,41 +1,177 @@
 //! Programs of whole models: what memory they plan, and that they compute what their operators do.
 
-use fanwise::ir::{Graph, verify};
-use fanwise::lower::{Program, check, lower};
-use fanwise::pass::{Replicate, replicate};
-use fanwise::types::{Device, Target};
-use fanwise::zoo;
+use std::collections::BTreeMap;
 
-fn program(graph: &Graph) -> Program {
-    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CPU).unwrap()
+use fanwise::backend::{Cpu, CpuExecutable, Executable, RunOptions};
+use fanwise::ir::{Graph, NodeKind, Value, Weights, verify};
+use fanwise::lower::{Program, check, lower};
+use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
+use fanwise::types::{DType, Device, Dim, KernelClass, ShardRule, Target, Tensor};
+use fanwise::zoo;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::random;
+
+/// A target that has no kernels: every operator is evaluated by reference.
+const REFERENCE: Target = Target {
+    name: "reference",
+    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
+    epilogues: &[],
+    in_place: &[],
+    alignment: 64,
+};
+
+fn program(graph: &Graph, target: &Target) -> Program {
+    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap()
 }
 
-/// The replicas of a graph on `count` devices.
-fn replicas(graph: &Graph, count: u32) -> Graph {
-    let devices = (0..count).map(Device::gpu).collect();
-    replicate(graph, &Replicate::over(devices)).unwrap_or_else(|e| panic!("{e}"))
+/// The replicas of a graph on `count` devices; the other choices vary with `variant`.
+fn replicas(graph: &Graph, count: u32, variant: u64) -> Graph {
+    let mut how = Replicate::over((0..count).map(Device::gpu).collect());
+    how.rule = match variant % 4 {
+        0 => ShardRule::RemainderLast,
+        1 => ShardRule::Balanced,
+        2 => ShardRule::Ceil,
+        _ => ShardRule::Weighted((0..count).rev().map(|w| w + 1).collect()),
+    };
+    how.merge = if variant.is_multiple_of(3) { Merge::Gpu } else { Merge::Cpu };
+    how.weights =
+        if variant.is_multiple_of(2) { WeightPlacement::Mirrored } else { WeightPlacement::Cpu };
+    replicate(graph, &how).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn assert_sound(program: &Program, n: i64, name: &str) {
+    let bound = program.bind(n).unwrap();
+    check(program, &bound).unwrap_or_else(|e| panic!("{name}, {n} rows: {e}\n{program}"));
+    for (device, plan) in program.devices.iter().zip(&bound.devices) {
+        assert!(
+            plan.live <= plan.planned && plan.planned * 100 <= plan.live * 105,
+            "{name}, {n} rows on {}: {} bytes are planned, {} are live",
+            device.device,
+            plan.planned,
+            plan.live
+        );
+    }
 }
 
 #[test]
 fn the_zoo_plans_hardly_more_memory_than_is_live() {
     for name in zoo::names() {
         let (template, _) = zoo::build(name).unwrap();
-        for count in [1, 3] {
-            let graph = if count == 1 { template.clone() } else { replicas(&template, count) };
-            let program = program(&graph);
-            for rows in [1, 7, 64] {
-                let bound = program.bind(rows * i64::from(count)).unwrap();
-                check(&program, &bound).unwrap_or_else(|e| panic!("{name}, {rows} rows: {e}"));
-                for (device, plan) in program.devices.iter().zip(&bound.devices) {
-                    assert!(
-                        plan.planned * 100 <= plan.live * 105,
-                        "{name}, {rows} rows on {}: {} bytes are planned, {} are live",
-                        device.device,
-                        plan.planned,
-                        plan.live
-                    );
-                }
-            }
+        let single = program(&template, &Target::CPU);
+        let triple = program(&replicas(&template, 3, 1), &Target::CPU);
+        for rows in [1, 7, 64] {
+            assert_sound(&single, rows, name);
+            assert_sound(&triple, 3 * rows, name);
         }
+    }
+}
+
+/// Random inputs of `n` rows.
+fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<String, Tensor> {
+    let input = |value: Value| {
+        let info = graph.info(value);
+        let dims = info.ty.shape.at(n);
+        let count = dims.iter().product();
+        let tensor = match info.ty.dtype {
+            DType::I64 => {
+                let ids: Vec<i64> = (0..count).map(|_| rng.random_range(0..9)).collect();
+                Tensor::new(&dims, &ids)
+            }
+            _ => {
+                let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
+                Tensor::new(&dims, &data)
+            }
+        };
+        (info.name.to_string(), tensor.unwrap())
+    };
+    graph.inputs().map(input).collect()
+}
+
+/// The outputs of a graph node after node, by reference evaluation.
+fn naive(
+    graph: &Graph,
+    weights: &Weights,
+    inputs: &BTreeMap<String, Tensor>,
+    n: i64,
+) -> Vec<Tensor> {
+    let mut values: BTreeMap<Value, Tensor> = BTreeMap::new();
+    for id in graph.order().unwrap() {
+        let node = graph.node(id);
+        let operands: Vec<&Tensor> = graph.operands(id).iter().map(|v| &values[v]).collect();
+        let results = match node.kind() {
+            NodeKind::Input => vec![inputs[&*node.results()[0].name].clone()],
+            NodeKind::Param(id) => vec![weights.get(&graph.param(*id).name).unwrap().clone()],
+            NodeKind::Op(op) => {
+                let mut op = op.clone();
+                op.at_rows(&Dim::from(n));
+                op.eval(&operands).unwrap()
+            }
+        };
+        for (output, result) in (0u32..).zip(results) {
+            values.insert(Value { node: id, output }, result);
+        }
+    }
+    graph.outputs().iter().map(|o| values[&o.value].clone()).collect()
+}
+
+fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {
+    let output = executable.run(inputs, &RunOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(output.devices.iter().all(|d| d.used <= d.planned));
+    output.outputs.into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+/// Fails unless the outputs are equal up to rounding.
+fn assert_near(got: &[Tensor], expected: &[Tensor], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (a, b) in got.iter().zip(expected) {
+        assert_eq!(a.tensor_type(), b.tensor_type(), "{what}");
+        let (a, b) = (a.to_f64(), b.to_f64());
+        let finite = b.iter().filter(|x| x.is_finite()).map(|x| x.abs());
+        let tolerance = 1e-5 * finite.fold(1.0, f64::max);
+        for (a, b) in a.iter().zip(&b) {
+            let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance;
+            assert!(same, "{what}: {a} is not {b}");
+        }
+    }
+}
+
+fn executable(graph: &Graph, weights: &Weights, target: &Target, threads: usize) -> CpuExecutable {
+    Cpu::new(threads).unwrap().executable(program(graph, target), weights).unwrap()
+}
+
+/// One random graph: on one device by reference evaluation and by kernels, and replicated.
+fn try_graph(seed: u64, size: usize) {
+    let (template, weights) = random::graph(seed, size);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let reference = executable(&template, &weights, &REFERENCE, 1);
+    let single = executable(&template, &weights, &Target::CPU, 1);
+    let count = 1 + u32::try_from(seed % 4).unwrap();
+    let graph = replicas(&template, count, seed);
+    let threads = 1 + usize::try_from(seed % 3).unwrap();
+    let split = executable(&graph, &weights, &Target::CPU, threads);
+    for n in [0, 1, 2, i64::from(2 * count + 1)] {
+        let what = format!("graph {seed} at {n} rows, {count} replicas");
+        let inputs = inputs(&template, n, &mut rng);
+        let expected = naive(&template, &weights, &inputs, n);
+        let got = run(&single, &inputs);
+        for (program, name) in [(reference.program(), "reference"), (single.program(), "single")] {
+            let bound = program.bind(n).unwrap();
+            check(program, &bound).unwrap_or_else(|e| panic!("{what}, {name}: {e}\n{program}"));
+        }
+        let bound = split.program().bind(n).unwrap();
+        check(split.program(), &bound)
+            .unwrap_or_else(|e| panic!("{what}: {e}\n{}", split.program()));
+        assert_eq!(run(&reference, &inputs), expected, "{what}, by reference evaluation");
+        assert_near(&got, &expected, &what);
+        assert_eq!(run(&split, &inputs), got, "{what}");
+    }
+}
+
+#[test]
+fn random_graphs_compute_what_their_operators_do() {
+    for seed in 0..60 {
+        try_graph(seed, 4 + usize::try_from(seed).unwrap() / 2);
     }
 }
