@@ -4,12 +4,14 @@ use smallvec::SmallVec;
 
 use super::conv::{ConvPlan, conv};
 use super::elementwise::{self, Epilogue};
+use super::matmul::{View, gemm, matmul};
+use super::pool::{PoolPlan, pool};
 use crate::lower::{BoundDevice, BufferId, Chain, Launch};
-use crate::op::Op;
+use crate::op::{Gemm, Op};
 use crate::types::{Dim, KernelClass};
 
 /// The code of one launch at one batch size.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Kernel {
     /// The reference evaluation, with the batch size in the attributes.
     Reference(Op),
@@ -17,7 +19,16 @@ pub(super) enum Kernel {
     Chain,
     /// Convolution.
     Conv(Box<ConvPlan>),
+    /// Product of matrices with an addend; the sizes of its operands.
+    Gemm(Gemm, Sizes),
+    /// Product of stacks of matrices; the sizes of its operands.
+    MatMul(Sizes),
+    /// Pooling.
+    Pool(Box<PoolPlan>),
 }
+
+/// The sizes of the axes of each operand.
+type Sizes = SmallVec<[SmallVec<[usize; 4]>; 3]>;
 
 /// The `f32` operands of a kernel and its result.
 pub(super) struct Slices<'a> {
@@ -36,16 +47,20 @@ impl Kernel {
     /// The code of a launch of a device; an operator that its kernel does not take is evaluated by reference.
     pub(super) fn new(launch: &Launch, bound: &BoundDevice, n: i64) -> Self {
         let Some(op) = &launch.op else { return Self::Chain };
-        let dims = |b: &BufferId| bound.locations[b.index()].dims.as_slice();
-        let sizes: SmallVec<[&[usize]; 4]> = launch.operands.iter().map(dims).collect();
+        let dims = |b: &BufferId| bound.locations[b.index()].dims.clone();
+        let sizes: Sizes = launch.split_operands().0.iter().map(dims).collect();
+        let is_empty = sizes.iter().flatten().any(|d| *d == 0);
         let mut op = op.clone();
         op.at_rows(&Dim::from(n));
-        if launch.class == KernelClass::Reference {
-            return Self::Reference(op);
-        }
         let fast = match (&op, sizes.as_slice()) {
+            _ if launch.class == KernelClass::Reference || is_empty => None,
             (Op::Conv(op), [x, w, ..]) => {
                 ConvPlan::new(op, x, w).ok().map(|plan| Self::Conv(Box::new(plan)))
+            }
+            (Op::Gemm(op), _) => Some(Self::Gemm(op.clone(), sizes)),
+            (Op::MatMul(_), _) => Some(Self::MatMul(sizes)),
+            (Op::Pool(op), [x]) => {
+                PoolPlan::new(op, x).ok().flatten().map(|plan| Self::Pool(Box::new(plan)))
             }
             _ => None,
         };
@@ -63,6 +78,16 @@ impl Kernel {
             (Self::Conv(plan), [Some(x), Some(w), Some(bias)]) => {
                 conv(plan, x, w, Some(bias), result, &chain);
             }
+            (Self::Gemm(op, sizes), [Some(a), Some(b), c @ ..]) => {
+                let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
+                let c = c.first().copied().flatten().map(|c| view(2, c)).transpose()?;
+                gemm(op, (view(0, a)?, view(1, b)?), c, result, &chain);
+            }
+            (Self::MatMul(sizes), [Some(a), Some(b)]) => {
+                let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
+                matmul(view(0, a)?, view(1, b)?, result, &chain);
+            }
+            (Self::Pool(plan), [Some(x)]) if chain.is_empty() => pool(plan, x, result),
             _ => return Err(Unsuited),
         }
         Ok(())
