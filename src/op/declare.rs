@@ -170,7 +170,9 @@ macro_rules! ops {
 
             /// The types of the results, and their integer values where they are known.
             pub fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-                match self { $(Self::$op(op) => op.infer(operands)),* }
+                let mut results = match self { $(Self::$op(op) => op.infer(operands)),* }?;
+                infer::evaluate_known(self, operands, &mut results);
+                Ok(results)
             }
 
             /// The claims of the results: the split rule.

@@ -2,12 +2,11 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Inferred, OpError, Operand, Results};
+use super::{Inferred, Op, OpError, Operand, Results};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Elements of a small integer tensor are followed up to this number: enough for sizes and positions, and a bound
-/// on the memory that a line of a hostile text can ask for.
-pub const MAX_INTS: usize = 64;
+/// Elements of a small integer tensor are followed up to this number.
+pub const MAX_INTS: usize = 1024;
 
 /// Fails unless there are `min..=max` operands; `expected` says so in words.
 pub fn count(
@@ -157,6 +156,52 @@ pub fn known_sizes(what: &str, sizes: &[Dim]) -> Result<SmallVec<[usize; 4]>, Op
 /// The elements of `x` in the same order, where they are known.
 pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
     x.ints.map(|ints| ints.iter().cloned().collect())
+}
+
+/// Fills in the elements of small integer results that inference left unknown, where those of all operands are
+/// constants: by evaluation.
+pub(super) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
+    let is_open = |r: &Inferred| {
+        let elements = r.ty.shape.elements().as_const();
+        let few = elements.is_some_and(|n| usize::try_from(n).is_ok_and(|n| n <= MAX_INTS));
+        r.ints.is_none() && !r.ty.dtype.is_float() && few
+    };
+    if operands.is_empty() || !results.iter().all(is_open) {
+        return;
+    }
+    let tensors = operands.iter().map(|x| constant(x.ty, x.ints?)).collect::<Option<Vec<Tensor>>>();
+    let evaluated = tensors.and_then(|t| op.eval(&t.iter().collect::<Vec<_>>()).ok());
+    for (result, tensor) in results.iter_mut().zip(evaluated.into_iter().flatten()) {
+        // An unsigned number above the range of i64 has no known value.
+        let ints =
+            tensor.to_i64().filter(|i| tensor.dtype() != DType::U64 || i.iter().all(|i| *i >= 0));
+        if tensor.tensor_type() == result.ty {
+            result.ints = ints.map(|ints| ints.into_iter().map(Dim::from).collect());
+        }
+    }
+}
+
+/// The tensor of integers (or `bool`) with these elements, if they are constants that fit its type.
+pub fn constant(ty: &TensorType, elements: &[Dim]) -> Option<Tensor> {
+    let dims = ty.shape.as_const()?;
+    macro_rules! narrow {
+        ($t:ty) => {{
+            let values = elements.iter().map(|d| <$t>::try_from(d.as_const()?).ok());
+            Tensor::new::<$t>(&dims, &values.collect::<Option<Vec<$t>>>()?).ok()
+        }};
+    }
+    match ty.dtype {
+        DType::I64 => narrow!(i64),
+        DType::I32 => narrow!(i32),
+        DType::I16 => narrow!(i16),
+        DType::I8 => narrow!(i8),
+        DType::U64 => narrow!(u64),
+        DType::U32 => narrow!(u32),
+        DType::U16 => narrow!(u16),
+        DType::U8 => narrow!(u8),
+        DType::Bool => narrow!(u8).map(|t| t.reinterpreted(DType::Bool)),
+        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => None,
+    }
 }
 
 /// The one result, if its size is possible.

@@ -1,14 +1,13 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{Dim, MAX_SIZE};
 
-/// The sizes of a tensor's axes, outermost first; shared until they are written to.
+/// The sizes of a tensor's axes, outermost first.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Shape(Arc<SmallVec<[Dim; 4]>>);
+pub struct Shape(SmallVec<[Dim; 4]>);
 
 impl Shape {
     /// The shape of a scalar.
@@ -28,17 +27,17 @@ impl Shape {
 
     /// Appends an axis.
     pub fn push(&mut self, dim: Dim) {
-        Arc::make_mut(&mut self.0).push(dim);
+        self.0.push(dim);
     }
 
     /// Inserts an axis before position `axis`.
     pub fn insert(&mut self, axis: usize, dim: Dim) {
-        Arc::make_mut(&mut self.0).insert(axis, dim);
+        self.0.insert(axis, dim);
     }
 
     /// Removes an axis.
     pub fn remove(&mut self, axis: usize) -> Dim {
-        Arc::make_mut(&mut self.0).remove(axis)
+        self.0.remove(axis)
     }
 
     /// The sizes, where none depends on a symbol.
@@ -76,13 +75,13 @@ impl Deref for Shape {
 
 impl DerefMut for Shape {
     fn deref_mut(&mut self) -> &mut [Dim] {
-        Arc::make_mut(&mut self.0).as_mut_slice()
+        &mut self.0
     }
 }
 
 impl FromIterator<Dim> for Shape {
     fn from_iter<I: IntoIterator<Item = Dim>>(dims: I) -> Self {
-        Self(Arc::new(dims.into_iter().collect()))
+        Self(dims.into_iter().collect())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::ir::{
 };
 use crate::op::{Concat, CopyOp, First, Op, Slice};
 use crate::pass::PassError;
-use crate::types::{Claim, Device, Dim, Split, TensorType};
+use crate::types::{Device, Dim, Split, TensorType};
 
 /// The template, what is known of it, and the graph that replaces it as far as it is written.
 pub(super) struct Rewrite<'a> {
@@ -107,8 +107,11 @@ impl<'a> Rewrite<'a> {
 
     /// Slices of the inputs, copies to the device, and a clone of every operator.
     fn clone_nodes(&mut self, replica: &mut Replica) {
-        for input in self.template.inputs() {
-            let value = self.bring_input(replica, input);
+        let parts: Vec<Value> =
+            self.template.inputs().map(|v| self.slice_input(replica, v)).collect();
+        for (input, part) in self.template.inputs().zip(parts) {
+            let name = &self.template.info(input).name;
+            let value = self.copy_to(replica, replica.device, part, name, ".d");
             replica.values[input.node.index()] = smallvec![value];
         }
         for id in self.claims.order() {
@@ -175,18 +178,15 @@ impl<'a> Rewrite<'a> {
         (0..count).map(|output| Value { node: clone, output }).collect()
     }
 
-    /// The replica's rows of an input on its device, or all of it where it carries no batch.
-    fn bring_input(&mut self, replica: &Replica, input: Value) -> Value {
+    /// The replica's rows of an input on the host, or all of it where it carries no batch.
+    fn slice_input(&mut self, replica: &Replica, input: Value) -> Value {
         let info = self.template.info(input);
-        let mut value = self.inputs[input.node.index()].unwrap_or(input);
-        if let Claim::Shard(shard) = self.claims.get(input) {
-            let ty = info.ty.at_rows(&replica.rows);
-            let op = Slice::rows(shard.axis, replica.from.clone(), replica.to.clone());
-            let name = self.name(&info.name, replica.index, "");
-            let place = Place { device: Device::HOST, replica: Some(replica.index) };
-            value = self.add(op.into(), value, name, ty, place);
-        }
-        self.copy_to(replica, replica.device, value, &info.name, ".d")
+        let whole = self.inputs[input.node.index()].unwrap_or(input);
+        let Some(shard) = self.claims.get(input).shard() else { return whole };
+        let op = Slice::rows(shard.axis, replica.from.clone(), replica.to.clone());
+        let name = self.name(&info.name, replica.index, "");
+        let place = Place { device: Device::HOST, replica: Some(replica.index) };
+        self.add(op.into(), whole, name, info.ty.at_rows(&replica.rows), place)
     }
 
     /// The parameter as the replica's device sees it.
@@ -260,42 +260,61 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    /// One merge for each output; outputs of the same value share it.
+    /// One merge for each value that is an output, then its way to the host.
     fn merge_outputs(&mut self, parts: &[Vec<Value>]) -> Result<(), PassError> {
         let outputs = self.template.outputs();
-        let merge = Place { device: self.merge_device, replica: None };
-        for (i, (output, parts)) in outputs.iter().zip(parts).enumerate() {
-            if let Some(first) = outputs[..i].iter().position(|o| o.value == output.value) {
-                let merged = self.out.outputs()[first].value;
-                self.out.add_output(output.name.clone(), merged);
-                continue;
-            }
-            let op: Op = match self.claims.get(output.value) {
-                Claim::Shard(shard) => {
-                    Concat { axis: i64::try_from(shard.axis).unwrap_or(0) }.into()
-                }
-                Claim::Invariant => First {}.into(),
+        let first =
+            |i: usize| outputs[..i].iter().position(|o| o.value == outputs[i].value).unwrap_or(i);
+        let mut merged: Vec<Value> = Vec::with_capacity(outputs.len());
+        for (i, parts) in parts.iter().enumerate() {
+            let value = match merged.get(first(i)) {
+                Some(shared) => *shared,
+                None => self.merge(outputs[i].value, parts)?,
             };
-            let info = self.template.info(output.value);
-            let on_host = self.merge_device == Device::HOST;
-            let own = |kind: &NodeKind| matches!(kind, NodeKind::Op(_));
-            let name = if own(self.template.node(output.value.node).kind()) {
-                info.name.clone()
-            } else {
-                self.free_name(&info.name, ".merged")
+            merged.push(value);
+        }
+        for i in 0..outputs.len() {
+            let value = match self.out.outputs().get(first(i)) {
+                Some(shared) => shared.value,
+                None => self.to_host(merged[i], outputs[i].value),
             };
-            let origin = self.template.node(output.value.node).origin().clone();
-            let merged_name =
-                if on_host { name.clone() } else { self.free_name(&info.name, ".all") };
-            let node = self.out.add(op, parts, &[merged_name], merge, origin)?;
-            let mut merged = Value { node, output: 0 };
-            if !on_host {
-                let ty = self.out.ty(merged).clone();
-                merged = self.add(CopyOp {}.into(), merged, name, ty, Place::HOST);
-            }
-            self.out.add_output(output.name.clone(), merged);
+            self.out.add_output(outputs[i].name.clone(), value);
         }
         Ok(())
+    }
+
+    /// The replicas' parts of `value` joined, or the one that they all hold.
+    fn merge(&mut self, value: Value, parts: &[Value]) -> Result<Value, PassError> {
+        let op: Op = match self.claims.get(value).shard() {
+            Some(shard) => Concat { axis: i64::try_from(shard.axis).unwrap_or(0) }.into(),
+            None => First {}.into(),
+        };
+        let name = if self.merge_device == Device::HOST {
+            self.merged_name(value)
+        } else {
+            self.free_name(&self.template.info(value).name, ".all")
+        };
+        let origin = self.template.node(value.node).origin().clone();
+        let place = Place { device: self.merge_device, replica: None };
+        Ok(Value { node: self.out.add(op, parts, &[name], place, origin)?, output: 0 })
+    }
+
+    fn to_host(&mut self, merged: Value, value: Value) -> Value {
+        if self.merge_device == Device::HOST {
+            return merged;
+        }
+        let ty = self.out.ty(merged).clone();
+        let name = self.merged_name(value);
+        self.add(CopyOp {}.into(), merged, name, ty, Place::HOST)
+    }
+
+    /// The name of an output's value in the template, unless an input or a parameter has it.
+    fn merged_name(&self, value: Value) -> Arc<str> {
+        let name = &self.template.info(value).name;
+        match self.template.node(value.node).kind() {
+            NodeKind::Op(_) => name.clone(),
+            NodeKind::Input | NodeKind::Param(_) => self.free_name(name, ".merged"),
+        }
     }
 
     /// The name of replica `index`'s clone of `name`.

@@ -2,9 +2,9 @@ use smallvec::smallvec;
 
 use super::SimplifyOptions;
 use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value, Weights};
-use crate::op::{Cast, Constant, Dims, Op};
+use crate::op::{Cast, Constant, Dims, Op, infer};
 use crate::pass::PassError;
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{DType, Dim};
 
 /// Replaces every value whose integer elements are known by a `constant`, or by `dims` where they depend on
 /// the batch size: what was computed from shapes then no longer depends on the values that had them.
@@ -46,32 +46,10 @@ fn is_cast_of_dims(graph: &Graph, id: NodeId) -> bool {
 /// The operator that gives the result's known elements, as `i64` where they are formulas.
 fn known(result: &ResultInfo) -> Option<Op> {
     let ints = result.ints.as_ref()?;
-    let dims = result.ty.shape.as_const()?;
-    if let Some(values) = ints.iter().map(Dim::as_const).collect::<Option<Vec<i64>>>() {
-        let tensor = integers(result.ty.dtype, &dims, &values)?;
-        return Some(Constant { value: tensor }.into());
+    if ints.iter().all(Dim::is_const) {
+        let value = infer::constant(&result.ty, ints)?;
+        return Some(Constant { value }.into());
     }
-    (dims.len() <= 1).then(|| Dims { values: ints.to_vec(), scalar: dims.is_empty() }.into())
-}
-
-/// The tensor of integers (or `bool`) with these elements, if they fit its type.
-fn integers(dtype: DType, dims: &[usize], values: &[i64]) -> Option<Tensor> {
-    macro_rules! narrow {
-        ($t:ty) => {{
-            let values = values.iter().map(|v| <$t>::try_from(*v)).collect::<Result<Vec<$t>, _>>();
-            Tensor::new::<$t>(dims, &values.ok()?).ok()
-        }};
-    }
-    match dtype {
-        DType::I64 => narrow!(i64),
-        DType::I32 => narrow!(i32),
-        DType::I16 => narrow!(i16),
-        DType::I8 => narrow!(i8),
-        DType::U64 => narrow!(u64),
-        DType::U32 => narrow!(u32),
-        DType::U16 => narrow!(u16),
-        DType::U8 => narrow!(u8),
-        DType::Bool => narrow!(u8).map(|t| t.reinterpreted(DType::Bool)),
-        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => None,
-    }
+    let rank = result.ty.rank();
+    (rank <= 1).then(|| Dims { values: ints.to_vec(), scalar: rank == 0 }.into())
 }
