@@ -34,16 +34,12 @@ impl Budget {
 
     /// Charges `bytes` for `tensor`, or fails and charges nothing.
     pub fn charge(&mut self, tensor: &str, bytes: u64) -> Result<(), OverBudget> {
-        match self.used.checked_add(bytes).filter(|sum| *sum <= self.limit) {
-            Some(sum) => {
-                self.used = sum;
-                Ok(())
-            }
-            None => {
-                let (used, limit) = (self.used, self.limit);
-                Err(OverBudget { tensor: tensor.to_owned(), asked: bytes, used, limit })
-            }
+        let (used, limit) = (self.used, self.limit);
+        if let Some(sum) = used.checked_add(bytes).filter(|sum| *sum <= limit) {
+            self.used = sum;
+            return Ok(());
         }
+        Err(OverBudget { tensor: tensor.to_owned(), asked: bytes, used, limit })
     }
 }
 

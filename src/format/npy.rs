@@ -11,7 +11,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The longest header that is read.
 const MAX_HEADER: usize = 1 << 16;
 
-/// The most axes a tensor has; NumPy's own limit is 64.
+/// The most axes a tensor has; `NumPy`'s own limit is 64.
 const MAX_RANK: usize = 64;
 
 /// What the header says.
@@ -87,9 +87,9 @@ pub(super) fn byte_count(dtype: DType, dims: &[usize]) -> Option<usize> {
     elements.checked_mul(dtype.bytes()).filter(|b| isize::try_from(*b).is_ok())
 }
 
-/// The element type of a NumPy `descr`, and whether it is stored big-endian.
+/// The element type of a `NumPy` `descr`, and whether it is stored big-endian.
 ///
-/// NumPy has no name for bfloat16: it is written as two opaque bytes, `V2`.
+/// `NumPy` has no name for bfloat16: it is written as two opaque bytes, `V2`.
 fn element_type(descr: &str) -> Result<(DType, bool), String> {
     let (order, kind) = match descr.as_bytes() {
         [b'<' | b'|' | b'=', ..] => {
@@ -150,7 +150,9 @@ pub(super) fn read_elements(header: &Header, file: &mut impl Read) -> Result<Ten
 /// Brings elements that were stored in the given byte order to that of this machine; makes truth values 0 or 1.
 pub(super) fn from_order(bytes: &mut [u8], dtype: DType, big_endian: bool) {
     if dtype == DType::Bool {
-        bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        for byte in bytes {
+            *byte = u8::from(*byte != 0);
+        }
     } else if big_endian != cfg!(target_endian = "big") {
         bytes.chunks_exact_mut(dtype.bytes()).for_each(<[u8]>::reverse);
     }
@@ -208,12 +210,9 @@ pub(super) fn write(tensor: &Tensor, file: &mut impl Write) -> io::Result<()> {
 
 /// The header's text, padded so that the elements start at a multiple of 64 bytes.
 fn header_text(tensor: &Tensor) -> String {
-    let mut shape: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
-    if tensor.rank() > 1 {
-        shape.truncate(shape.len() - 2);
-    } else {
-        shape.truncate(shape.trim_end().len());
-    }
+    let sizes: Vec<String> = tensor.dims().iter().map(ToString::to_string).collect();
+    // A tuple of one is written with a comma.
+    let shape = sizes.join(", ") + if tensor.rank() == 1 { "," } else { "" };
     let descr = descr(tensor.dtype());
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     let padded = (10 + text.len() + 1).next_multiple_of(64);

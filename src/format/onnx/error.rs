@@ -175,7 +175,7 @@ pub enum NodeError {
         error: Box<OpError>,
     },
     /// A tensor in an attribute is not valid.
-    #[error("the tensor of attribute `{name}`: {reason}")]
+    #[error("attribute `{name}`: {reason}")]
     Tensor {
         /// The attribute.
         name: String,
@@ -187,12 +187,26 @@ pub enum NodeError {
     Memory(#[from] OverBudget),
 }
 
+impl NodeError {
+    /// The error as it reads where the batch size was freed: sizes that no longer suit may stand for it.
+    pub(super) fn after_freeing(self) -> Self {
+        let speaks_of_sizes = |error: &OpError| {
+            use OpError::{Attribute, Shape, SizesDiffer};
+            matches!(error, SizesDiffer { .. } | Shape { .. } | Attribute { .. })
+        };
+        if let Self::Op(error) = self {
+            return if speaks_of_sizes(&error) { Self::Freed { error } } else { Self::Op(error) };
+        }
+        self
+    }
+}
+
 impl From<GraphError> for NodeError {
     fn from(error: GraphError) -> Self {
-        match error {
-            GraphError::Op { error, .. } => Self::Op(error),
-            other => Self::Unsupported(format!("a node where {other}")),
+        if let GraphError::Op { error, .. } = error {
+            return Self::Op(error);
         }
+        Self::Unsupported(format!("a node where {error}"))
     }
 }
 

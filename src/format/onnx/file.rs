@@ -174,7 +174,7 @@ impl File {
     /// Decodes an attribute. The caller has seen that it is no graph.
     pub(super) fn attribute(&self, attribute: Span) -> Result<AttributeProto, ImportError> {
         if self.has_graph(attribute)? {
-            return Err(self.malformed(attribute, "the attribute is a graph"));
+            return Err(malformed(attribute, "the attribute is a graph"));
         }
         self.decode(attribute, self.attribute_bytes(attribute)?)
     }
@@ -188,14 +188,10 @@ impl File {
         let limit = self.data.len().saturating_mul(4).saturating_add(SPARE);
         if bytes > limit {
             let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
-            return Err(self.malformed(span, &reason));
+            return Err(malformed(span, &reason));
         }
         M::decode(self.data.slice(span.range()))
-            .map_err(|e| self.malformed(span, &format!("the message is damaged: {e}")))
-    }
-
-    fn malformed(&self, span: Span, reason: &str) -> ImportError {
-        WireError { at: span.range().start, reason: reason.to_owned() }.into()
+            .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
     }
 
     /// The name of an initializer, without decoding the rest.
@@ -207,6 +203,10 @@ impl File {
     pub(super) fn value_name(&self, value: Span) -> Result<&str, WireError> {
         last_text(&self.data, value, 1)
     }
+}
+
+fn malformed(span: Span, reason: &str) -> ImportError {
+    WireError { at: span.range().start, reason: reason.to_owned() }.into()
 }
 
 /// The text that the field `number` holds; of several the last counts.

@@ -17,6 +17,9 @@ const MAX_NODES: usize = 1 << 20;
 /// Calls of functions inside functions.
 const MAX_DEPTH: usize = 64;
 
+/// Calls of functions that are expanded.
+const MAX_CALLS: usize = 1 << 16;
+
 /// A value of the model by its number; [`NONE`] for an operand or result that is left out.
 pub(super) type ValueId = u32;
 
@@ -108,14 +111,12 @@ impl<'a> Flattener<'a> {
         if name.is_empty() {
             return NONE;
         }
-        match self.ids.get(name) {
-            Some(id) => *id,
-            None => {
-                let id = self.new_id(name);
-                self.ids.insert(self.flat.names[id as usize].clone(), id);
-                id
-            }
+        if let Some(id) = self.ids.get(name) {
+            return *id;
         }
+        let id = self.new_id(name);
+        self.ids.insert(self.flat.names[id as usize].clone(), id);
+        id
     }
 
     fn new_id(&mut self, name: &str) -> ValueId {
@@ -153,7 +154,7 @@ impl<'a> Flattener<'a> {
     }
 
     fn body(&mut self) -> Result<(), ImportError> {
-        self.flat.scopes[0].opset = self.opset("the model", &self.file.opsets)?;
+        self.flat.scopes[0].opset = opset("the model", &self.file.opsets)?;
         if !self.functions.is_empty() {
             for node in &self.file.graph.nodes {
                 for name in self.file.head(*node)?.outputs {
@@ -168,22 +169,6 @@ impl<'a> Flattener<'a> {
             self.node(*node, &head, 0, inputs, outputs)?;
         }
         Ok(())
-    }
-
-    /// The version of ONNX's operators among `opsets`. Where there is none, only other domains are used.
-    fn opset(&self, place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
-        let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
-        match opsets.get("") {
-            Some(version) if OPSETS.contains(version) => Ok(*version),
-            None if opsets.keys().any(|d| !d.is_empty()) => Ok(newest),
-            found => Err(ImportError::Opset {
-                place: place.to_owned(),
-                // A file without a version is of the time before there were versions.
-                version: found.copied().unwrap_or(1),
-                oldest,
-                newest,
-            }),
-        }
     }
 
     fn node(
@@ -238,39 +223,16 @@ impl<'a> Flattener<'a> {
     ) -> Result<(), ImportError> {
         let file = self.file;
         let function = &file.functions[number];
-        let wrong = |this: &Self, reason: String| ImportError::Call {
-            node: this.label(head, scope, outputs),
-            function: function.name.clone(),
-            reason,
-        };
-        if self.calls.contains(&number) {
-            return Err(wrong(self, "the function calls itself".to_owned()));
-        }
-        if self.calls.len() >= MAX_DEPTH {
-            return Err(wrong(self, format!("calls nest deeper than {MAX_DEPTH}")));
-        }
-        for (kind, given, taken) in [
-            ("operands", inputs.len(), function.inputs.len()),
-            ("results", outputs.len(), function.outputs.len()),
-        ] {
-            if given > taken {
-                return Err(wrong(self, format!("it has {given} {kind}, the function {taken}")));
-            }
-        }
-        if head.has_graph {
-            return Err(wrong(self, "an attribute that is a graph is not supported".to_owned()));
-        }
+        self.objection(number, head, inputs.len(), outputs.len()).map_or(Ok(()), |reason| {
+            let (node, function) = (self.label(head, scope, outputs), function.name.clone());
+            Err(ImportError::Call { node, function, reason })
+        })?;
         let inner = self.scope(function, span, head, scope)?;
-        let mut locals: HashMap<&'a str, ValueId> = HashMap::new();
-        for (i, name) in function.inputs.iter().enumerate() {
-            let id = inputs.get(i).copied().unwrap_or(NONE);
-            if locals.insert(name, id).is_some() {
-                return Err(wrong(self, format!("two inputs of the function are `{name}`")));
-            }
-        }
-        let results = function.outputs.iter().zip(outputs).filter(|(_, id)| **id != NONE);
+        let given = inputs.iter().copied().chain(std::iter::repeat(NONE));
+        let mut locals: HashMap<&'a str, ValueId> =
+            function.inputs.iter().map(String::as_str).zip(given).collect();
         let mut returned = Vec::new();
-        for (name, id) in results {
+        for (name, id) in function.outputs.iter().zip(outputs).filter(|(_, id)| **id != NONE) {
             match locals.get(&**name) {
                 // A value that is returned twice, or an input that is returned.
                 Some(from) => returned.push((*from, *id)),
@@ -304,6 +266,36 @@ impl<'a> Flattener<'a> {
         Ok(())
     }
 
+    /// Why the function numbered `number` cannot be called so, if it cannot.
+    fn objection(
+        &self,
+        number: usize,
+        head: &Head<'_>,
+        operands: usize,
+        results: usize,
+    ) -> Option<String> {
+        let Function { inputs, outputs, .. } = &self.file.functions[number];
+        let mut names: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        if self.calls.contains(&number) {
+            Some("the function calls itself".to_owned())
+        } else if self.flat.scopes.len() > MAX_CALLS {
+            Some(format!("more than {MAX_CALLS} calls are expanded"))
+        } else if self.calls.len() >= MAX_DEPTH {
+            Some(format!("calls nest deeper than {MAX_DEPTH}"))
+        } else if operands > inputs.len() {
+            Some(format!("it has {operands} operands, the function {}", inputs.len()))
+        } else if results > outputs.len() {
+            Some(format!("it has {results} results, the function {}", outputs.len()))
+        } else if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            Some("two inputs of the function have one name".to_owned())
+        } else if head.has_graph {
+            Some("an attribute that is a graph is not supported".to_owned())
+        } else {
+            None
+        }
+    }
+
     /// The scope of a call: its path, and the attributes that the call or the function gives.
     fn scope(
         &mut self,
@@ -313,7 +305,7 @@ impl<'a> Flattener<'a> {
         outer: u32,
     ) -> Result<u32, ImportError> {
         let place = format!("the function `{}`", function.name);
-        let opset = self.opset(&place, &function.opsets)?;
+        let opset = opset(&place, &function.opsets)?;
         let mut attributes = BTreeMap::new();
         for default in &function.defaults {
             let attribute = self.file.attribute(*default)?;
@@ -331,6 +323,22 @@ impl<'a> Flattener<'a> {
         let path = format!("{}{label}/", caller.path);
         self.flat.scopes.push(Scope { path, attributes, opset });
         Ok(u32::try_from(self.flat.scopes.len() - 1).unwrap_or(NONE))
+    }
+}
+
+/// The version of ONNX's operators among `opsets`. Where there is none, only other domains are used.
+fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
+    let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
+    match opsets.get("") {
+        Some(version) if OPSETS.contains(version) => Ok(*version),
+        None if opsets.keys().any(|d| !d.is_empty()) => Ok(newest),
+        found => Err(ImportError::Opset {
+            place: place.to_owned(),
+            // A file without a version is of the time before there were versions.
+            version: found.copied().unwrap_or(1),
+            oldest,
+            newest,
+        }),
     }
 }
 

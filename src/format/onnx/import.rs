@@ -156,12 +156,6 @@ impl Parts<'_> {
     }
 }
 
-/// Whether sizes, or numbers that stand for sizes, do not suit.
-fn speaks_of_sizes(error: &OpError) -> bool {
-    use OpError::{Attribute, Shape, SizesDiffer};
-    matches!(error, SizesDiffer { .. } | Shape { .. } | Attribute { .. })
-}
-
 /// The two symbols of which sizes agree if they are the same.
 fn equated(error: &NodeError) -> Option<(u32, u32)> {
     let (NodeError::Op(error) | NodeError::Freed { error }) = error else { return None };
@@ -191,12 +185,7 @@ impl Importer<'_> {
         };
         let freed = self.freed.is_some();
         let failed = |error: NodeError| {
-            let error = match error {
-                NodeError::Op(error) if freed && speaks_of_sizes(&error) => {
-                    NodeError::Freed { error }
-                }
-                other => other,
-            };
+            let error = if freed { error.after_freeing() } else { error };
             ImportError::Node { node: label.clone(), op: op.clone(), error }
         };
         let Some(found) = ops::find(&op) else {
@@ -278,12 +267,11 @@ impl Importer<'_> {
         attribute: &str,
         proto: &TensorProto,
     ) -> Result<Tensor, NodeError> {
-        let wrong = |error: ImportError| match error {
-            ImportError::Memory(over) => NodeError::Memory(over),
-            ImportError::Tensor { reason, .. } => {
-                NodeError::Tensor { name: attribute.to_owned(), reason }
+        let wrong = |error: ImportError| {
+            if let ImportError::Memory(over) = error {
+                return NodeError::Memory(over);
             }
-            other => NodeError::Tensor { name: attribute.to_owned(), reason: other.to_string() },
+            NodeError::Tensor { name: attribute.to_owned(), reason: error.to_string() }
         };
         let name = self.flat.name(id).to_owned();
         self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)

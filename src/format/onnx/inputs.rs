@@ -13,7 +13,7 @@ use crate::types::{DType, Dim, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
 pub(super) struct Inputs {
-    inputs: Vec<Input>,
+    all: Vec<Input>,
     /// For each leading size that may be the batch, the inputs that carry it.
     pub(super) classes: Vec<Vec<String>>,
     /// The batch size of the file, where it was freed.
@@ -55,15 +55,15 @@ impl Inputs {
             })
             .collect::<Result<Vec<Input>, _>>()?;
         let (classes, notes) = (Vec::new(), Vec::new());
-        let mut all = Self { inputs, classes, freed: None, notes };
-        all.bind(&options.dims)?;
+        let mut inputs = Self { all: inputs, classes, freed: None, notes };
+        inputs.bind(&options.dims)?;
         if options.batch_axis.is_empty() {
-            all.lead(options.free_batch)?;
+            inputs.lead(options.free_batch)?;
         } else {
-            all.declare(options)?;
+            inputs.declare(options)?;
         }
-        all.check()?;
-        Ok(all)
+        inputs.check()?;
+        Ok(inputs)
     }
 
     /// The values of the inputs, with their names and types where class `i` has the size `size(i)`.
@@ -71,7 +71,7 @@ impl Inputs {
         &'a self,
         size: &'a dyn Fn(usize) -> Dim,
     ) -> impl Iterator<Item = (ValueId, &'a str, TensorType)> {
-        self.inputs.iter().map(move |input| {
+        self.all.iter().map(move |input| {
             let sizes = input.sizes.iter().map(|s| match s {
                 Size::Constant(c) => Dim::from(*c),
                 Size::Class(class) => size(*class),
@@ -85,7 +85,7 @@ impl Inputs {
     /// Replaces the sizes that are bound by the command line.
     fn bind(&mut self, dims: &BTreeMap<String, i64>) -> Result<(), ImportError> {
         let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
-        for input in &mut self.inputs {
+        for input in &mut self.all {
             for (axis, size) in input.sizes.iter_mut().enumerate() {
                 let name = match size {
                     Size::Named(name) => name.clone(),
@@ -114,7 +114,7 @@ impl Inputs {
     /// Makes the leading sizes that the file leaves open classes; with `free` also the constant leading size of
     /// the first input that has one axis or more, in every input that leads with it.
     fn lead(&mut self, free: bool) -> Result<(), ImportError> {
-        let first = self.inputs.iter().find_map(|i| i.sizes.first().map(|s| (i.name.clone(), s)));
+        let first = self.all.iter().find_map(|i| i.sizes.first().map(|s| (i.name.clone(), s)));
         match first {
             Some((name, Size::Constant(0))) if free => {
                 let reason = "its leading size is 0, which cannot be freed".to_owned();
@@ -128,7 +128,7 @@ impl Inputs {
         }
         let mut named: BTreeMap<String, usize> = BTreeMap::new();
         let mut freed = None;
-        for input in &mut self.inputs {
+        for input in &mut self.all {
             let Some(lead) = input.sizes.first_mut() else { continue };
             let next = self.classes.len();
             let class = match lead {
@@ -153,8 +153,8 @@ impl Inputs {
         let mut named = BTreeMap::new();
         self.classes.push(Vec::new());
         for (name, axis) in &options.batch_axis {
-            let known = self.inputs.iter().map(|i| i.name.clone()).collect::<Vec<_>>().join(", ");
-            let Some(input) = self.inputs.iter_mut().find(|i| i.name == *name) else {
+            let known = self.all.iter().map(|i| i.name.clone()).collect::<Vec<_>>().join(", ");
+            let Some(input) = self.all.iter_mut().find(|i| i.name == *name) else {
                 let reason = format!("there is no such input; the inputs are {known}");
                 return Err(ImportError::Option { option: format!("--batch-axis {name}"), reason });
             };
@@ -189,7 +189,7 @@ impl Inputs {
 
     /// Equal names are equal sizes, on whatever axis they stand.
     fn replace_named(&mut self, named: &BTreeMap<String, usize>) {
-        for size in self.inputs.iter_mut().flat_map(|i| &mut i.sizes) {
+        for size in self.all.iter_mut().flat_map(|i| &mut i.sizes) {
             if let Size::Named(name) = size
                 && let Some(class) = named.get(name)
             {
@@ -208,7 +208,7 @@ impl Inputs {
     /// Fails if a size is still open, or is none.
     fn check(&self) -> Result<(), ImportError> {
         let mut unbound: Vec<UnboundDim> = Vec::new();
-        for Input { name: input, sizes, .. } in &self.inputs {
+        for Input { name: input, sizes, .. } in &self.all {
             for (axis, size) in sizes.iter().enumerate() {
                 let name = match size {
                     Size::Named(name) => name.clone(),

@@ -18,6 +18,8 @@ mod inputs;
 mod node;
 mod ops;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 /// The messages of an ONNX file, generated from `proto/onnx.proto` of ONNX 1.22 (Apache License 2.0).

@@ -72,6 +72,7 @@ fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
 pub(super) fn element(number: i32) -> Result<DType, String> {
     let known =
         DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no element type")]
     Ok(match known {
         DataType::Double => DType::F64,
         DataType::Float => DType::F32,
@@ -112,8 +113,14 @@ impl<'a> Numbers<'a> {
             DType::F64 => "double_data",
             DType::I64 => "int64_data",
             DType::U64 | DType::U32 => "uint64_data",
-            DType::F16 | DType::Bf16 | DType::I32 | DType::I16 | DType::I8 => "int32_data",
-            DType::U16 | DType::U8 | DType::Bool => "int32_data",
+            DType::F16
+            | DType::Bf16
+            | DType::I32
+            | DType::I16
+            | DType::I8
+            | DType::U16
+            | DType::U8
+            | DType::Bool => "int32_data",
         };
         if let Some((other, ..)) = fields.iter().find(|f| f.0 != own && !f.1.is_empty()) {
             return Err(format!("elements of type {dtype} are given as {other}"));
@@ -126,7 +133,7 @@ impl<'a> Numbers<'a> {
     fn count(&self) -> Result<usize, String> {
         let ends = |run: &bytes::Bytes| match self.width {
             0 => Ok(run.iter().filter(|b| **b < 0x80).count()),
-            w if run.len() % w == 0 => Ok(run.len() / w),
+            w if run.len().is_multiple_of(w) => Ok(run.len() / w),
             w => Err(format!("{} bytes are no packed numbers of {w} bytes", run.len())),
         };
         self.runs.iter().map(ends).sum()

@@ -5,10 +5,10 @@ use super::super::node::{Node, wrong};
 use super::{ANY, Line};
 use crate::ir::Value;
 use crate::op::{
-    Binary, Classify, Compare, Constant, GeluForm, Identity, Logic, Op, OpError, Unary, Unsqueeze,
-    Where,
+    Binary, Cast, Classify, Compare, Constant, GeluForm, Identity, Logic, Op, OpError, Unary,
+    Unsqueeze, Where,
 };
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{Dim, Tensor};
 
 type Done = Result<(), NodeError>;
 
@@ -211,24 +211,14 @@ fn mean(n: &mut Node<'_, '_>) -> Done {
     for x in rest {
         sum = n.emit(Binary::Add, &[sum, *x])?;
     }
-    let count = scalar(n, n.dtype(sum), operands.len() as f64)?;
-    n.result(Binary::Div, &[sum, count])
-}
-
-/// A scalar of a floating-point type.
-pub(super) fn scalar(n: &mut Node<'_, '_>, dtype: DType, number: f64) -> Result<Value, NodeError> {
-    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
-    let value = match dtype {
-        DType::F64 => Tensor::scalar(number),
-        DType::F32 => Tensor::scalar(number as f32),
-        DType::F16 => Tensor::scalar(half::f16::from_f64(number)),
-        DType::Bf16 => Tensor::scalar(half::bf16::from_f64(number)),
-        other => {
-            let expected = "a float".to_owned();
-            return Err(OpError::DType { operand: 0, expected, found: other }.into());
-        }
+    let to = n.dtype(sum);
+    let count = Op::from(Cast { to }).eval(&[&Tensor::scalar(operands.len() as f64)])?;
+    let Some(value) = count.into_iter().next().filter(|_| to.is_float()) else {
+        let expected = "a float".to_owned();
+        return Err(OpError::DType { operand: 0, expected, found: to }.into());
     };
-    n.emit(Constant { value }, &[])
+    let count = n.emit(Constant { value }, &[])?;
+    n.result(Binary::Div, &[sum, count])
 }
 
 /// Bounds that are constants become attributes, others are operands of a maximum and a minimum.

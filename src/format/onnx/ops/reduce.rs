@@ -35,10 +35,8 @@ fn reduce(n: &mut Node<'_, '_>, since: i64) -> Done {
     let given = n.list("axes", since, 1)?.unwrap_or_default();
     let keepdims = n.flag("keepdims", true)?;
     let each = n.opset >= since && n.flag("noop_with_empty_axes", false)?;
-    let axes = match given.is_empty() && !each {
-        true => (0i64..).take(n.shape(x).rank()).collect(),
-        false => given,
-    };
+    let all = given.is_empty() && !each;
+    let axes = if all { (0i64..).take(n.shape(x).rank()).collect() } else { given };
     let op = match n.op_type() {
         "ReduceSum" => Reduce::Sum { axes, keepdims },
         "ReduceMean" => Reduce::Mean { axes, keepdims },

@@ -30,7 +30,7 @@ pub(super) fn find(op: &str) -> Option<Line> {
         "Shape" => (1, |n| {
             let x = n.operand(0)?;
             let (start, end) = (n.int("start", 0)?, n.opt_int("end")?);
-            n.result(ShapeOp { start, end }, &[x])
+            n.result(ShapeOp { end, start }, &[x])
         }),
         "Size" => (1, |n| {
             let x = n.operand(0)?;
@@ -53,17 +53,15 @@ fn reshape(n: &mut Node<'_, '_>) -> Done {
 /// Without `axes`, every axis of size 1 goes; which these are must not depend on the batch.
 fn squeeze(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
-    let axes = match n.list("axes", 13, 1)? {
-        Some(axes) => axes,
-        None => {
-            if let Some(open) = n.shape(x).iter().find(|d| !d.is_const()) {
-                let text = format!("a squeeze without axes of a value with the size {open}");
-                return Err(NodeError::Unsupported(text));
-            }
-            let ones = (0i64..).zip(n.shape(x).iter()).filter(|(_, d)| **d == Dim::ONE);
-            ones.map(|(axis, _)| axis).collect()
-        }
-    };
+    if let Some(axes) = n.list("axes", 13, 1)? {
+        return n.result(Squeeze { axes }, &[x]);
+    }
+    if let Some(open) = n.shape(x).iter().find(|d| !d.is_const()) {
+        let text = format!("a squeeze without axes of a value with the size {open}");
+        return Err(NodeError::Unsupported(text));
+    }
+    let ones = (0i64..).zip(n.shape(x).iter()).filter(|(_, d)| **d == Dim::ONE);
+    let axes = ones.map(|(axis, _)| axis).collect();
     n.result(Squeeze { axes }, &[x])
 }
 

@@ -74,7 +74,7 @@ fn range(n: &mut Node<'_, '_>) -> Done {
     };
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let delta = delta.as_const().ok_or_else(|| n.not_known(2))?;
-    n.result(Range { start, limit, delta, dtype }, &[])
+    n.result(Range { delta, dtype, limit, start }, &[])
 }
 
 /// The number of elements is computed in `f64`, each element as `start + i * delta` in its own type.
@@ -82,42 +82,41 @@ fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
     let one = |i: usize| n.number(i).ok_or_else(|| n.not_known(i));
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let count = ((limit - start) / delta).ceil().max(0.0);
-    if !(count <= MAX_SIZE as f64) {
+    if count.is_nan() || count > MAX_SIZE as f64 {
         let reason = format!("{start} to {limit} by {delta} is no range");
         return Err(OpError::Value { operand: 2, reason }.into());
     }
     #[expect(clippy::cast_possible_truncation, reason = "an integer in 0..=MAX_SIZE")]
     let count = count as i64;
     n.charge(&TensorType::new(dtype, [Dim::from(count)].into_iter().collect::<Shape>()))?;
-    let steps = 0..count;
-    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
     let tensor = match dtype {
-        DType::F64 => {
-            let all: Vec<f64> = steps.map(|i| start + i as f64 * delta).collect();
-            Tensor::new(&[all.len()], &all)?
+        DType::F64 => steps(count, |i| start + i * delta)?,
+        DType::F32 => steps(count, |i| single(start, i, delta))?,
+        DType::F16 => steps(count, |i| half::f16::from_f32(single(start, i, delta)))?,
+        DType::Bf16 => steps(count, |i| half::bf16::from_f32(single(start, i, delta)))?,
+        DType::I64
+        | DType::I32
+        | DType::I16
+        | DType::I8
+        | DType::U64
+        | DType::U32
+        | DType::U16
+        | DType::U8
+        | DType::Bool => {
+            return Err(NodeError::Unsupported(format!("a range of floats of type {dtype}")));
         }
-        DType::F32 => {
-            let (start, delta) = (start as f32, delta as f32);
-            let all: Vec<f32> = steps.map(|i| start + i as f32 * delta).collect();
-            Tensor::new(&[all.len()], &all)?
-        }
-        DType::F16 => halves(start, delta, count, half::f16::from_f32)?,
-        DType::Bf16 => halves(start, delta, count, half::bf16::from_f32)?,
-        other => return Err(NodeError::Unsupported(format!("a range of {other}"))),
     };
     n.constant(tensor);
     Ok(())
 }
 
-/// A range of a type of two bytes, computed in `f32`.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
-fn halves<T: Element>(
-    start: f64,
-    delta: f64,
-    count: i64,
-    round: impl Fn(f32) -> T,
-) -> Result<Tensor, NodeError> {
-    let (start, delta) = (start as f32, delta as f32);
-    let all: Vec<T> = (0..count).map(|i| round(start + i as f32 * delta)).collect();
+fn steps<T: Element>(count: i64, element: impl Fn(f64) -> T) -> Result<Tensor, NodeError> {
+    let all: Vec<T> = (0..count).map(|i| element(i as f64)).collect();
     Ok(Tensor::new(&[all.len()], &all)?)
+}
+
+/// Element `i` of a range, computed in `f32`.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+fn single(start: f64, i: f64, delta: f64) -> f32 {
+    start as f32 + i as f32 * delta as f32
 }

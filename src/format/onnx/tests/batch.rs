@@ -1,0 +1,213 @@
+//! Which sizes of the inputs are the batch, and which numbers in the graph follow it.
+
+use super::{
+    freed, graph, ints, load, load_with, model, node, outputs, refusal, value, with, zeros,
+};
+use crate::format::onnx::proto::{ModelProto, NodeProto};
+use crate::format::onnx::{ImportError, ImportOptions};
+
+fn add(a: &[&str], b: &[&str]) -> ModelProto {
+    let nodes = vec![node("Add", &["a", "b"], &["y"])];
+    model(graph(vec![value("a", a), value("b", b)], vec![], nodes, &["y"]))
+}
+
+#[test]
+fn one_name_is_the_batch() {
+    let model = load(&add(&["batch", "4"], &["batch", "4"])).unwrap();
+    assert_eq!(outputs(&model), "f32[N,4]");
+    assert!(model.notes.is_empty());
+    let model = load(&add(&["batch", "4"], &["1", "4"])).unwrap();
+    assert_eq!(outputs(&model), "f32[N,4]");
+    let model = load(&add(&["2", "4"], &["1", "4"])).unwrap();
+    assert_eq!(outputs(&model), "f32[2,4]");
+    assert_eq!(model.notes, ["no input carries a batch"]);
+}
+
+#[test]
+fn names_that_the_graph_equates_are_one() {
+    for (a, b) in [("p", "q"), ("?", "?"), ("p", "?")] {
+        let model = load(&add(&[a, "4"], &[b, "4"])).unwrap();
+        assert_eq!(outputs(&model), "f32[N,4]");
+        assert_eq!(model.notes, ["the leading sizes of `a`, `b` are one: the graph equates them"]);
+    }
+    // By way of a third input, and of multiples.
+    let inputs = ["a", "b", "c"].map(|n| value(n, &[n, "4", "3"])).to_vec();
+    let nodes = vec![
+        node("Reshape", &["a", "flat"], &["a2"]),
+        node("Reshape", &["b", "flat"], &["b2"]),
+        node("Add", &["a2", "b2"], &["ab"]),
+        node("Reshape", &["c", "flat"], &["c2"]),
+        node("Mul", &["ab", "c2"], &["y"]),
+    ];
+    let model = model(graph(inputs, vec![ints("flat", &[-1, 3])], nodes, &["y"]));
+    assert_eq!(outputs(&load(&model).unwrap()), "f32[4*N,3]");
+}
+
+#[test]
+fn names_that_nothing_equates_are_an_error() {
+    let inputs = vec![value("a", &["p", "4"]), value("b", &["q", "4"])];
+    let nodes = vec![node("Relu", &["a"], &["y"]), node("Relu", &["b"], &["z"])];
+    let towers = model(graph(inputs, vec![], nodes, &["y", "z"]));
+    let error = load(&towers).unwrap_err();
+    assert!(matches!(&error, ImportError::Batches(c) if *c == [["a"], ["b"]]), "{error}");
+    let declared = |axes: &[(&str, usize)]| ImportOptions {
+        batch_axis: axes.iter().map(|(n, a)| ((*n).to_owned(), *a)).collect(),
+        ..ImportOptions::default()
+    };
+    let both = load_with(&towers, &declared(&[("a", 0), ("b", 0)])).unwrap();
+    assert_eq!(outputs(&both), "f32[N,4] f32[N,4]");
+    let error = refusal(load_with(&towers, &declared(&[("a", 0)])));
+    assert!(error.contains("`q`, axis 0 of input `b`: try --dim q=128"), "{error}");
+    let mut one = declared(&[("a", 0)]);
+    one.dims.insert("q".to_owned(), 3);
+    assert_eq!(outputs(&load_with(&towers, &one).unwrap()), "f32[N,4] f32[3,4]");
+}
+
+#[test]
+fn an_error_of_the_graph_is_not_hidden_by_the_search_for_the_batch() {
+    let inputs = vec![value("a", &["p", "4"]), value("b", &["q", "5"])];
+    let nodes = vec![node("Add", &["a", "b"], &["y"])];
+    let error = refusal(load(&model(graph(inputs, vec![], nodes, &["y"]))));
+    assert!(error.contains("4 is not 5"), "{error}");
+}
+
+#[test]
+fn the_batch_axis_may_be_another() {
+    let inputs = vec![value("x", &["8", "batch", "4"]), value("h", &["batch", "4"])];
+    let nodes = vec![node("Add", &["x", "h"], &["y"])];
+    let model = model(graph(inputs, vec![], nodes, &["y"]));
+    // Equal names are equal sizes wherever they stand.
+    assert_eq!(outputs(&load(&model).unwrap()), "f32[8,N,4]");
+    let axis = |name: &str, axis| ImportOptions {
+        batch_axis: [(name.to_owned(), axis)].into(),
+        ..ImportOptions::default()
+    };
+    assert_eq!(outputs(&load_with(&model, &axis("x", 1)).unwrap()), "f32[8,N,4]");
+    for (options, reason) in [
+        (axis("x", 0), "axis 0 has the size 8; --free-batch makes it the batch"),
+        (axis("x", 3), "it has no axis 3"),
+        (axis("z", 0), "--batch-axis z: there is no such input; the inputs are x, h"),
+    ] {
+        let error = refusal(load_with(&model, &options));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn other_sizes_are_bound_or_refused_all_at_once() {
+    let inputs = vec![value("x", &["batch", "seq", "?"]), value("m", &["batch", "heads", "seq"])];
+    let nodes = vec![node("Relu", &["x"], &["y"])];
+    let model = model(graph(inputs, vec![], nodes, &["y"]));
+    let error = load(&model).unwrap_err();
+    let ImportError::UnboundDims(dims) = &error else { panic!("{error}") };
+    let names: Vec<&str> = dims.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names, ["seq", "x[2]", "heads"]);
+    let bind = |dims: &[(&str, i64)]| ImportOptions {
+        dims: dims.iter().map(|(n, d)| ((*n).to_owned(), *d)).collect(),
+        ..ImportOptions::default()
+    };
+    let bound = bind(&[("seq", 128), ("x[2]", 64), ("heads", 8)]);
+    assert_eq!(outputs(&load_with(&model, &bound).unwrap()), "f32[N,128,64]");
+    let error = refusal(load_with(&model, &bind(&[("sequence", 1)])));
+    assert_eq!(error, "--dim sequence: no input has a size of this name");
+    let error = refusal(load_with(&model, &bind(&[("seq", -1), ("x[2]", 1), ("heads", 1)])));
+    assert!(error.contains("at least 0"), "{error}");
+    let error = refusal(load_with(&model, &bind(&[("seq", i64::MAX), ("x[2]", 1), ("heads", 1)])));
+    assert!(error.contains("too large"), "{error}");
+}
+
+/// A convolution of an image of batch `size` and a reshape of its result to `target`.
+fn classifier(size: &str, target: &[i64]) -> ModelProto {
+    let nodes = vec![
+        node("Conv", &["x", "w"], &["c"]),
+        node("Reshape", &["c", "target"], &["flat"]),
+        node("MatMul", &["flat", "m"], &["y"]),
+    ];
+    let tensors = vec![zeros("w", &[2, 3, 1, 1]), ints("target", target), zeros("m", &[32, 5])];
+    model(graph(vec![value("x", &[size, "3", "4", "4"])], tensors, nodes, &["y"]))
+}
+
+#[test]
+fn a_batch_that_was_baked_in_is_freed() {
+    for (size, target) in
+        [("1", [1, 32]), ("1", [1, -1]), ("1", [-1, 32]), ("1", [0, -1]), ("4", [4, 32])]
+    {
+        let baked = classifier(size, &target);
+        assert_eq!(outputs(&load(&baked).unwrap()), format!("f32[{size},5]"));
+        let model = load_with(&baked, &freed()).unwrap();
+        assert_eq!(outputs(&model), "f32[N,5]", "{target:?}");
+        assert_eq!(model.notes, [format!("the size {size} of `x` was freed: it is the batch")]);
+    }
+    let error = refusal(load_with(&classifier("0", &[0, 32]), &freed()));
+    assert!(error.contains("0, which cannot be freed"), "{error}");
+    let open = load_with(&classifier("batch", &[-1, 32]), &freed()).unwrap();
+    assert_eq!(open.notes, ["the batch is open already: --free-batch frees nothing"]);
+}
+
+/// Imports `nodes` over `x: f32[1,2,8]` with its batch freed.
+fn baked(nodes: Vec<NodeProto>, constants: &[(&str, &[i64])]) -> Result<String, String> {
+    let tensors = constants.iter().map(|(name, data)| ints(name, data)).collect();
+    let model = model(graph(vec![value("x", &["1", "2", "8"])], tensors, nodes, &["y"]));
+    load(&model).unwrap_or_else(|e| panic!("as it is: {e}"));
+    load_with(&model, &freed()).map(|m| outputs(&m)).map_err(|e| e.to_string())
+}
+
+#[test]
+fn numbers_that_may_stand_for_the_batch_are_refused_by_their_place() {
+    let reshape = || vec![node("Reshape", &["x", "c"], &["y"])];
+    let error = baked(reshape(), &[("c", &[1, 1, 2, 8])]).unwrap_err();
+    let place = "node `the_y` (Reshape): the target [1,1,2,8] cannot be freed: entries 0 and 1";
+    assert!(error.starts_with(place), "{error}");
+    let error = baked(reshape(), &[("c", &[16])]).unwrap_err();
+    assert!(error.contains("no entry holds the rows of axis 0 of [N,2,8]"), "{error}");
+    let nodes = vec![node("Gather", &["x", "c"], &["y"])];
+    let error = baked(nodes, &[("c", &[0])]).unwrap_err();
+    assert!(error.contains("the positions on axis 0 cannot be freed"), "{error}");
+    let slice = |axis: i64| {
+        let nodes = vec![node("Slice", &["x", "from", "to", "axis"], &["y"])];
+        baked(nodes, &[("from", &[0]), ("to", &[1]), ("axis", &[axis])])
+    };
+    assert!(slice(0).unwrap_err().contains("the range 0..1 by 1 of axis 0"));
+    assert_eq!(slice(1).as_deref(), Ok("f32[N,1,8]"));
+    let nodes = vec![node("Squeeze", &["x"], &["y"])];
+    let error = baked(nodes, &[]).unwrap_err();
+    assert!(error.contains("a squeeze without axes"), "{error}");
+    let nodes = vec![node("Squeeze", &["x", "c"], &["y"])];
+    let error = baked(nodes, &[("c", &[0])]).unwrap_err();
+    assert!(error.contains("a number in the graph stands for the batch"), "{error}");
+}
+
+#[test]
+fn sizes_that_are_read_from_the_input_follow_it() {
+    let nodes = vec![
+        node("Shape", &["x"], &["sizes"]),
+        with(node("Gather", &["sizes", "zero"], &["rows"]), super::int("axis", 0)),
+        with(node("Concat", &["rows", "rest"], &["target"]), super::int("axis", 0)),
+        node("Reshape", &["x", "target"], &["y"]),
+    ];
+    let found = baked(nodes, &[("zero", &[0]), ("rest", &[-1])]);
+    assert_eq!(found.as_deref(), Ok("f32[N,16]"));
+}
+
+#[test]
+fn types_that_no_longer_agree_are_refused() {
+    // A state of the file's own batch size is joined to the rows.
+    let nodes = vec![
+        node("ConstantOfShape", &["c"], &["state"]),
+        with(node("Concat", &["x", "state"], &["y"]), super::int("axis", 1)),
+    ];
+    let error = baked(nodes, &[("c", &[1, 3, 8])]).unwrap_err();
+    assert!(error.starts_with("node `the_y` (Concat): "), "{error}");
+    assert!(error.contains("a number in the graph stands for the batch"), "{error}");
+}
+
+#[test]
+fn every_input_of_the_same_leading_size_is_freed() {
+    let model = load_with(&add(&["3", "4"], &["3", "4"]), &freed()).unwrap();
+    assert_eq!(outputs(&model), "f32[N,4]");
+    let model = load_with(&add(&["3", "4"], &["4"]), &freed()).unwrap();
+    assert_eq!(outputs(&model), "f32[N,4]");
+    let options = ImportOptions { batch_axis: [("a".to_owned(), 1)].into(), ..freed() };
+    let model = load_with(&add(&["3", "4"], &["3", "1"]), &options).unwrap();
+    assert_eq!(outputs(&model), "f32[3,N]");
+}

@@ -1,0 +1,95 @@
+//! Damaged files: whatever the bytes are, the answer is a model or an error, and soon.
+
+use prost::Message;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{graph, int, ints, load, model, node, value, with, zeros};
+use crate::format::onnx::proto::{FunctionProto, ModelProto};
+use crate::format::onnx::{ImportOptions, import_bytes};
+
+/// A model with some of everything: functions, sizes computed from shapes, tensors of several forms.
+fn sample() -> ModelProto {
+    let function = FunctionProto {
+        name: Some("Block".to_owned()),
+        domain: Some("own".to_owned()),
+        input: vec!["a".to_owned(), "w".to_owned()],
+        output: vec!["b".to_owned()],
+        node: vec![node("Conv", &["a", "w"], &["t"]), node("Relu", &["t"], &["b"])],
+        opset_import: vec![super::opset("", 18)],
+        ..FunctionProto::default()
+    };
+    let mut call = node("Block", &["x", "w"], &["c"]);
+    call.domain = Some("own".to_owned());
+    let nodes = vec![
+        call,
+        node("Shape", &["c"], &["sizes"]),
+        node("Gather", &["sizes", "zero"], &["rows"]),
+        with(node("Concat", &["rows", "rest"], &["target"]), int("axis", 0)),
+        node("Reshape", &["c", "target"], &["flat"]),
+        node("Gemm", &["flat", "m", "bias"], &["z"]),
+        with(node("Softmax", &["z"], &["y"]), int("axis", -1)),
+    ];
+    let tensors = vec![
+        zeros("w", &[2, 3, 1, 1]),
+        zeros("m", &[32, 5]),
+        zeros("bias", &[5]),
+        ints("zero", &[0]),
+        ints("rest", &[-1]),
+    ];
+    let mut model = model(graph(vec![value("x", &["N", "3", "4", "4"])], tensors, nodes, &["y"]));
+    model.functions = vec![function];
+    model.opset_import.push(super::opset("own", 1));
+    model
+}
+
+#[test]
+fn flipped_and_cut_files_are_models_or_errors() {
+    load(&sample()).unwrap();
+    let whole = sample().encode_to_vec();
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let options = ImportOptions { max_memory: 1 << 24, ..ImportOptions::default() };
+    for i in 0..1000 {
+        let mut bytes = whole.clone();
+        match i % 4 {
+            0 => bytes.truncate(rng.random_range(0..whole.len())),
+            1 => bytes.extend_from_within(..rng.random_range(0..whole.len())),
+            _ => {
+                for _ in 0..rng.random_range(1..8) {
+                    let at = rng.random_range(0..bytes.len());
+                    bytes[at] = rng.random();
+                }
+            }
+        }
+        // Either result is right; a panic or a hang is not.
+        drop(import_bytes(bytes.into(), "damaged", &options).map_err(|e| e.to_string()));
+    }
+}
+
+#[test]
+fn many_small_messages_do_not_take_many_times_their_size() {
+    // Ten million empty nodes in 20 MB.
+    let empty_nodes: Vec<u8> = [0x0a, 0x00].repeat(10_000_000);
+    let mut bytes = Vec::new();
+    prost::encoding::encode_key(7, prost::encoding::WireType::LengthDelimited, &mut bytes);
+    prost::encoding::encode_varint(empty_nodes.len() as u64, &mut bytes);
+    bytes.extend(empty_nodes);
+    let error = import_bytes(bytes.into(), "m", &ImportOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("a node is empty"), "{error}");
+    // A node with a million empty attributes.
+    let mut node = node("Relu", &["x"], &["y"]).encode_to_vec();
+    node.extend([0x2a, 0x00].repeat(1_000_000));
+    let mut graph = Vec::new();
+    prost::encoding::encode_key(1, prost::encoding::WireType::LengthDelimited, &mut graph);
+    prost::encoding::encode_varint(node.len() as u64, &mut graph);
+    graph.extend(node);
+    graph.extend(super::graph(vec![value("x", &["N"])], vec![], vec![], &["y"]).encode_to_vec());
+    let mut bytes =
+        ModelProto { opset_import: vec![super::opset("", 18)], ..ModelProto::default() }
+            .encode_to_vec();
+    prost::encoding::encode_key(7, prost::encoding::WireType::LengthDelimited, &mut bytes);
+    prost::encoding::encode_varint(graph.len() as u64, &mut bytes);
+    bytes.extend(graph);
+    let error = import_bytes(bytes.into(), "m", &ImportOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("would take up to"), "{error}");
+}
