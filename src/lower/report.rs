@@ -1,8 +1,9 @@
 //! The memory plan of a program at one batch size, for people.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Bound, Program, Space};
+use super::{Bound, BoundDevice, BufferId, DeviceProgram, Program, Space, Storage};
 
 /// The memory that a program takes at one batch size, device by device.
 pub struct MemoryReport<'a> {
@@ -19,24 +20,92 @@ impl Bound {
 
 impl fmt::Display for MemoryReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "memory of {} at {} rows, in bytes", self.program.name, self.bound.n)?;
+        writeln!(f, "memory of {} at {} rows, in bytes\n", self.program.name, self.bound.n)?;
+        self.totals(f)?;
         for (device, bound) in self.program.devices.iter().zip(&self.bound.devices) {
+            if bound.planned > 0 {
+                self.arena(f, device, bound)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemoryReport<'_> {
+    /// A line for each device: its rows, its arena, the most that is live there at once, what it holds besides.
+    fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<8} {:>8} {:>14} {:>14} {:>7} {:>14} {:>14}",
+            "device", "rows", "arena", "live", "ratio", "parameters", "outputs"
+        )?;
+        for (device, bound) in self.program.devices.iter().zip(&self.bound.devices) {
+            let rows: i64 =
+                device.replicas.iter().filter_map(|r| self.bound.rows.get(*r as usize)).sum();
+            let rows = if device.replicas.is_empty() { "-".to_owned() } else { rows.to_string() };
+            let ratio = match bound.live {
+                0 => "-".to_owned(),
+                live => format!("{:.3}", bound.planned as f64 / live as f64),
+            };
+            let (params, outputs) = self.held(device, bound);
+            let name = device.device.to_string();
             writeln!(
                 f,
-                "\n{}: arena {}, live at most {}",
-                device.device, bound.planned, bound.live
+                "{name:<8} {rows:>8} {:>14} {:>14} {ratio:>7} {params:>14} {outputs:>14}",
+                bound.planned, bound.live
             )?;
-            let mut placed: Vec<_> = device
-                .buffers
-                .iter()
-                .zip(&bound.locations)
-                .filter(|(_, l)| l.space == Space::Arena && l.bytes > 0)
-                .map(|(buffer, l)| (l.offset, l.bytes, &*buffer.name))
-                .collect();
-            placed.sort_unstable();
-            for (offset, bytes, name) in placed {
-                writeln!(f, "  {offset:>12} {bytes:>12}  {name}")?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the parameters and of the outputs that a device holds.
+    fn held(&self, device: &DeviceProgram, bound: &BoundDevice) -> (usize, usize) {
+        let (mut params, mut seen, mut outputs) = (0, BTreeSet::new(), 0);
+        for (buffer, at) in device.buffers.iter().zip(&bound.locations) {
+            match buffer.storage {
+                Storage::Param(i) if seen.insert(i) => params += at.bytes,
+                Storage::Output(_) => outputs += at.bytes,
+                Storage::Param(_)
+                | Storage::Input(_)
+                | Storage::Arena
+                | Storage::Part { .. }
+                | Storage::Reuse { .. } => {}
             }
+        }
+        (params, outputs)
+    }
+
+    /// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it has, from
+    /// which step to which it is taken, and the buffers that follow each other there.
+    fn arena(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        device: &DeviceProgram,
+        bound: &BoundDevice,
+    ) -> fmt::Result {
+        writeln!(f, "\n{}", device.device)?;
+        writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;
+        let at = |buffer: BufferId| &bound.locations[buffer.index()];
+        let mut holders: Vec<Vec<usize>> = vec![Vec::new(); device.buffers.len()];
+        for (i, buffer) in device.buffers.iter().enumerate() {
+            let id = BufferId(u32::try_from(i).unwrap_or(u32::MAX));
+            if bound.locations[i].space == Space::Arena
+                && !matches!(buffer.storage, Storage::Part { .. })
+                && let Some(region) = device.region(id)
+            {
+                holders[region.index()].push(i);
+            }
+        }
+        let mut regions: Vec<_> =
+            device.regions.iter().filter(|r| at(r.buffer).bytes > 0).collect();
+        regions.sort_by_key(|r| (at(r.buffer).offset, r.first));
+        for region in regions {
+            let (place, steps) = (at(region.buffer), format!("{}..={}", region.first, region.last));
+            write!(f, "  {:>12} {:>12}  {steps:<13}", place.offset, place.bytes)?;
+            for holder in &holders[region.buffer.index()] {
+                write!(f, " {}", device.buffers[*holder].name)?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }

@@ -139,3 +139,10 @@ fn what_a_replica_without_rows_lacks_is_not_taken() {
     graph.add(op, &[output], &names, place, crate::ir::Origin::default()).unwrap();
     assert!(verify(&graph).is_err());
 }
+
+#[test]
+fn memory_reports_print() {
+    let program = program(&Replication::of(2).graph().0);
+    let text = program.bind(7).unwrap().report(&program).to_string();
+    snap::assert("program", "memory", &text);
+}
