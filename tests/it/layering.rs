@@ -62,6 +62,8 @@ fn objection(from: &str, to: &str, item: &str) -> Option<String> {
         ("error", _) if item.ends_with("Error") || item.ends_with("Errors") => None,
         ("error", _) => Some(format!("error must use only the errors of {to}, not {item}")),
         (from, to) if from == to => None,
+        // The command line is a crate of its own: its modules are no layers.
+        ("bin", to) if rank(to).is_none() => None,
         (from, to) => match (rank(from), rank(to)) {
             (Some(a), Some(b)) if b < a => None,
             (Some(_), Some(_)) => Some(format!("{from} must not use {to}")),

@@ -266,6 +266,17 @@ mod tests {
         y.as_slice::<f32>().to_vec()
     }
 
+    const UNARY: [Unary; 6] = [
+        Unary::Relu,
+        Unary::Sigmoid,
+        Unary::Tanh,
+        Unary::Exp,
+        Unary::Clip { min: Some(-0.5), max: Some(0.5) },
+        Unary::LeakyRelu { alpha: 0.1 },
+    ];
+
+    const BINARY: [Binary; 5] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Div];
+
     #[test]
     fn chains_give_the_bits_of_their_operators() {
         let mut rng = rng(1);
@@ -274,21 +285,12 @@ mod tests {
         let axis = |inner, size| Access::Axis { inner, size };
         let accesses =
             [Access::Full, Access::Scalar, axis(1, 1201), axis(1201, 7), axis(7 * 1201, 5)];
-        let unary = [
-            Unary::Relu,
-            Unary::Sigmoid,
-            Unary::Tanh,
-            Unary::Exp,
-            Unary::Clip { min: Some(-0.5), max: Some(0.5) },
-            Unary::LeakyRelu { alpha: 0.1 },
-        ];
-        let binary = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Div];
         for case in 0..24 {
             let mut operands = Vec::new();
             let mut steps = Vec::new();
             for i in 0..rng.random_range(1..5) {
                 steps.push(match rng.random_range(0..5) {
-                    0 | 1 => ChainStep::Unary(unary[rng.random_range(0..unary.len())].clone()),
+                    0 | 1 => ChainStep::Unary(UNARY[rng.random_range(0..UNARY.len())].clone()),
                     2 if case % 2 == 0 => {
                         let at = operands.len();
                         operands.extend((0..4).map(|_| random(&mut rng, 7)));
@@ -306,7 +308,7 @@ mod tests {
                         };
                         let operand = operands.len();
                         operands.push(random(&mut rng, len));
-                        let op = binary[rng.random_range(0..binary.len())].clone();
+                        let op = BINARY[rng.random_range(0..BINARY.len())].clone();
                         ChainStep::Binary { op, operand, access, swapped: rng.random_bool(0.5) }
                     }
                 });
