@@ -12,6 +12,8 @@ use fanwise::format::{FileError, Model};
 use fanwise::ir::NodeKind;
 use fanwise::types::{DType, Tensor};
 use prost::Message;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::snap;
 
@@ -302,4 +304,25 @@ fn real_models_import() {
         }
     }
     snap::assert("onnx", "light", &text);
+}
+
+#[test]
+#[ignore = "needs the package onnx: cargo xtask test"]
+fn damaged_real_models_are_models_or_errors() {
+    let whole = fs::read(data().join("light/light_squeezenet.onnx")).unwrap();
+    let options = ImportOptions { max_memory: 1 << 24, ..ImportOptions::default() };
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    for i in 0..1000 {
+        let mut bytes = whole.clone();
+        if i % 4 == 0 {
+            bytes.truncate(rng.random_range(0..whole.len()));
+        } else {
+            for _ in 0..rng.random_range(1..16) {
+                let at = rng.random_range(0..bytes.len());
+                bytes[at] = rng.random();
+            }
+        }
+        // Either result is right; a panic or a hang is not.
+        drop(import_bytes(bytes.into(), "damaged", &options).map_err(|e| e.to_string()));
+    }
 }

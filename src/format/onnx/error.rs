@@ -243,7 +243,7 @@ pub struct UnboundDim {
 }
 
 /// Nodes named for each unsupported operator; the rest are counted.
-const NODES_NAMED: usize = 8;
+const NODES_NAMED: usize = 100;
 
 fn list_unsupported(ops: &[UnsupportedOp]) -> String {
     let mut text = String::from("operators that are not supported:");
@@ -283,7 +283,7 @@ mod tests {
     fn lists_name_everything() {
         let ops = vec![
             UnsupportedOp { op: "LSTM".into(), nodes: vec!["node `a`".into(), "node 7".into()] },
-            UnsupportedOp { op: "com.x::Y".into(), nodes: vec!["node `b`".into(); 10] },
+            UnsupportedOp { op: "com.x::Y".into(), nodes: vec!["node `b`".into(); 102] },
         ];
         let text = ImportError::Unsupported(ops).to_string();
         assert!(text.contains("\n  LSTM: node `a`, node 7\n  com.x::Y: node `b`, "), "{text}");

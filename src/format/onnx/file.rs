@@ -14,6 +14,12 @@ use super::wire::{Content, Fields, Span, WireError, parts, text};
 /// The memory that decoding one part may take beyond a multiple of the file's size.
 const SPARE: usize = 16 << 20;
 
+/// The functions of a model.
+const MAX_FUNCTIONS: usize = 1 << 15;
+
+/// The operands or results of a node.
+const MAX_OPERANDS: usize = 1 << 16;
+
 /// The versions of the operator sets that a graph or a function is written in, by domain.
 pub(super) type Opsets = BTreeMap<String, i64>;
 
@@ -39,10 +45,12 @@ pub(super) struct Function {
     pub(super) domain: String,
     pub(super) name: String,
     pub(super) overload: String,
-    pub(super) inputs: Vec<String>,
-    pub(super) outputs: Vec<String>,
+    /// The names of its inputs.
+    pub(super) inputs: Vec<Span>,
+    /// The names of its outputs.
+    pub(super) outputs: Vec<Span>,
     /// The names of attributes that a call may give.
-    pub(super) attributes: Vec<String>,
+    pub(super) attributes: Vec<Span>,
     /// Attributes with the value they have where a call does not give them.
     pub(super) defaults: Vec<Span>,
     pub(super) nodes: Vec<Span>,
@@ -83,7 +91,13 @@ impl File {
             let found = graphs.len();
             return Err(ImportError::Graphs { found });
         };
-        let functions = parts(&data, whole, 25)?;
+        let functions = filled(&data, whole, 25, "a function")?;
+        if let Some(more) = functions.get(MAX_FUNCTIONS) {
+            return Err(malformed(
+                *more,
+                &format!("there are more than {MAX_FUNCTIONS} functions"),
+            ));
+        }
         let functions = functions.into_iter().map(|f| function(&data, f));
         Ok(Self {
             opsets: opsets(&data, whole, 8)?,
@@ -98,6 +112,10 @@ impl File {
         let mut head = Head::default();
         for field in Fields::of(&self.data, node) {
             let (number, Content::Part(part)) = field? else { continue };
+            if head.inputs.len().max(head.outputs.len()) > MAX_OPERANDS {
+                let reason = format!("a node has more than {MAX_OPERANDS} operands or results");
+                return Err(WireError { at: part.range().start, reason });
+            }
             match number {
                 1 => head.inputs.push(text(&self.data, part)?),
                 2 => head.outputs.push(text(&self.data, part)?),
@@ -127,7 +145,10 @@ impl File {
         for field in Fields::of(&self.data, node) {
             bytes = bytes.saturating_add(match field? {
                 (5, Content::Part(attribute)) => self.attribute_bytes(attribute)?,
-                (_, Content::Part(part)) => 2 * size_of::<NodeProto>() + 4 * part.len(),
+                // Names, in lists that grow by doubling.
+                (1..=4 | 6..=8, Content::Part(part)) => 3 * size_of::<String>() + 4 * part.len(),
+                // Messages in messages: two bytes of an empty one take hundreds.
+                (_, Content::Part(part)) => part.len().saturating_mul(192).saturating_add(512),
                 _ => 0,
             });
         }
@@ -194,6 +215,11 @@ impl File {
             .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
     }
 
+    /// The texts at these places.
+    pub(super) fn texts(&self, spans: &[Span]) -> Result<Vec<&str>, WireError> {
+        spans.iter().map(|s| text(&self.data, *s)).collect()
+    }
+
     /// The name of an initializer, without decoding the rest.
     pub(super) fn tensor_name(&self, tensor: Span) -> Result<&str, WireError> {
         last_text(&self.data, tensor, 8)
@@ -222,13 +248,13 @@ fn last_text(data: &[u8], span: Span, number: u64) -> Result<&str, WireError> {
     Ok(found)
 }
 
-fn texts(data: &[u8], span: Span, number: u64) -> Result<Vec<String>, WireError> {
-    parts(data, span, number)?.into_iter().map(|s| text(data, s).map(str::to_owned)).collect()
-}
-
 fn opsets(data: &[u8], span: Span, number: u64) -> Result<Opsets, WireError> {
     let mut opsets = Opsets::new();
-    for import in parts(data, span, number)? {
+    for field in Fields::of(data, span) {
+        let (n, Content::Part(import)) = field? else { continue };
+        if n != number {
+            continue;
+        }
         let mut version = 0;
         for field in Fields::of(data, import) {
             if let (2, Content::Number(v)) = field? {
@@ -241,7 +267,7 @@ fn opsets(data: &[u8], span: Span, number: u64) -> Result<Opsets, WireError> {
 }
 
 fn graph_parts(data: &[u8], span: Span) -> Result<Graph, ImportError> {
-    let nodes = nodes(data, span, 1)?;
+    let nodes = filled(data, span, 1, "a node")?;
     if let Some(sparse) = parts(data, span, 15)?.first() {
         let (at, reason) = (sparse.range().start, "sparse initializers are not supported");
         return Err(WireError { at, reason: reason.to_owned() }.into());
@@ -249,21 +275,22 @@ fn graph_parts(data: &[u8], span: Span) -> Result<Graph, ImportError> {
     Ok(Graph {
         name: last_text(data, span, 2)?.to_owned(),
         nodes,
-        initializers: parts(data, span, 5)?,
-        inputs: parts(data, span, 11)?,
-        outputs: parts(data, span, 12)?,
+        initializers: filled(data, span, 5, "an initializer")?,
+        inputs: filled(data, span, 11, "an input")?,
+        outputs: filled(data, span, 12, "an output")?,
     })
 }
 
-/// The nodes that the field `number` holds. None is empty: a graph of empty nodes would take many times the
-/// file's size.
-fn nodes(data: &[u8], span: Span, number: u64) -> Result<Vec<Span>, WireError> {
+/// The parts that the field `number` holds, each of which is `what`. None is empty: a list of empty parts would
+/// take many times the file's size.
+fn filled(data: &[u8], span: Span, number: u64, what: &str) -> Result<Vec<Span>, WireError> {
     for field in Fields::of(data, span) {
-        if let (n, Content::Part(node)) = field?
+        if let (n, Content::Part(part)) = field?
             && n == number
-            && node.len() == 0
+            && part.len() == 0
         {
-            return Err(WireError { at: node.range().start, reason: "a node is empty".to_owned() });
+            let (at, reason) = (part.range().start, format!("{what} is empty"));
+            return Err(WireError { at, reason });
         }
     }
     parts(data, span, number)
@@ -274,11 +301,11 @@ fn function(data: &[u8], span: Span) -> Result<Function, WireError> {
         domain: domain(last_text(data, span, 10)?).to_owned(),
         name: last_text(data, span, 1)?.to_owned(),
         overload: last_text(data, span, 13)?.to_owned(),
-        inputs: texts(data, span, 4)?,
-        outputs: texts(data, span, 5)?,
-        attributes: texts(data, span, 6)?,
-        defaults: parts(data, span, 11)?,
-        nodes: nodes(data, span, 7)?,
+        inputs: filled(data, span, 4, "the name of an input")?,
+        outputs: filled(data, span, 5, "the name of an output")?,
+        attributes: filled(data, span, 6, "the name of an attribute")?,
+        defaults: filled(data, span, 11, "an attribute")?,
+        nodes: filled(data, span, 7, "a node")?,
         opsets: opsets(data, span, 9)?,
     })
 }

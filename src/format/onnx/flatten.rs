@@ -154,6 +154,9 @@ impl<'a> Flattener<'a> {
     }
 
     fn body(&mut self) -> Result<(), ImportError> {
+        if self.file.graph.nodes.len() > MAX_NODES {
+            return Err(ImportError::TooManyNodes { limit: MAX_NODES });
+        }
         self.flat.scopes[0].opset = opset("the model", &self.file.opsets)?;
         if !self.functions.is_empty() {
             for node in &self.file.graph.nodes {
@@ -223,17 +226,18 @@ impl<'a> Flattener<'a> {
     ) -> Result<(), ImportError> {
         let file = self.file;
         let function = &file.functions[number];
-        self.objection(number, head, inputs.len(), outputs.len()).map_or(Ok(()), |reason| {
+        if let Some(reason) = self.objection(number, head, inputs.len(), outputs.len())? {
             let (node, function) = (self.label(head, scope, outputs), function.name.clone());
-            Err(ImportError::Call { node, function, reason })
-        })?;
+            return Err(ImportError::Call { node, function, reason });
+        }
         let inner = self.scope(function, span, head, scope)?;
         let given = inputs.iter().copied().chain(std::iter::repeat(NONE));
         let mut locals: HashMap<&'a str, ValueId> =
-            function.inputs.iter().map(String::as_str).zip(given).collect();
+            file.texts(&function.inputs)?.into_iter().zip(given).collect();
         let mut returned = Vec::new();
-        for (name, id) in function.outputs.iter().zip(outputs).filter(|(_, id)| **id != NONE) {
-            match locals.get(&**name) {
+        let results = file.texts(&function.outputs)?.into_iter().zip(outputs);
+        for (name, id) in results.filter(|(_, id)| **id != NONE) {
+            match locals.get(name) {
                 // A value that is returned twice, or an input that is returned.
                 Some(from) => returned.push((*from, *id)),
                 None => {
@@ -273,11 +277,11 @@ impl<'a> Flattener<'a> {
         head: &Head<'_>,
         operands: usize,
         results: usize,
-    ) -> Option<String> {
+    ) -> Result<Option<String>, ImportError> {
         let Function { inputs, outputs, .. } = &self.file.functions[number];
-        let mut names: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let mut names = self.file.texts(inputs)?;
         names.sort_unstable();
-        if self.calls.contains(&number) {
+        Ok(if self.calls.contains(&number) {
             Some("the function calls itself".to_owned())
         } else if self.flat.scopes.len() > MAX_CALLS {
             Some(format!("more than {MAX_CALLS} calls are expanded"))
@@ -293,7 +297,7 @@ impl<'a> Flattener<'a> {
             Some("an attribute that is a graph is not supported".to_owned())
         } else {
             None
-        }
+        })
     }
 
     /// The scope of a call: its path, and the attributes that the call or the function gives.
@@ -312,9 +316,10 @@ impl<'a> Flattener<'a> {
             attributes.insert(attribute.name().to_owned(), attribute);
         }
         let caller = &self.flat.scopes[outer as usize];
+        let taken = self.file.texts(&function.attributes)?;
         for given in self.file.node(span)?.attribute {
             let name = given.name().to_owned();
-            let known = function.attributes.contains(&name) || attributes.contains_key(&name);
+            let known = taken.contains(&name.as_str()) || attributes.contains_key(&name);
             if let Some(given) = caller.resolve(given).filter(|_| known) {
                 attributes.insert(name, given);
             }

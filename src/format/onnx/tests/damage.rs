@@ -68,14 +68,19 @@ fn flipped_and_cut_files_are_models_or_errors() {
 
 #[test]
 fn many_small_messages_do_not_take_many_times_their_size() {
-    // Ten million empty nodes in 20 MB.
-    let empty_nodes: Vec<u8> = [0x0a, 0x00].repeat(10_000_000);
-    let mut bytes = Vec::new();
-    prost::encoding::encode_key(7, prost::encoding::WireType::LengthDelimited, &mut bytes);
-    prost::encoding::encode_varint(empty_nodes.len() as u64, &mut bytes);
-    bytes.extend(empty_nodes);
-    let error = import_bytes(bytes.into(), "m", &ImportOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("a node is empty"), "{error}");
+    // A million empty messages of each kind in 2 MB.
+    for (tag, what) in [(0x0a, "a node"), (0x2a, "an initializer"), (0x5a, "an input")] {
+        let empty: Vec<u8> = [tag, 0x00].repeat(1_000_000);
+        let mut bytes = Vec::new();
+        prost::encoding::encode_key(7, prost::encoding::WireType::LengthDelimited, &mut bytes);
+        prost::encoding::encode_varint(empty.len() as u64, &mut bytes);
+        bytes.extend(empty);
+        let error = import_bytes(bytes.into(), "m", &ImportOptions::default()).unwrap_err();
+        assert!(error.to_string().contains(&format!("{what} is empty")), "{error}");
+    }
+    let functions = [&[0x3a, 0x00][..], &[0xca, 0x01, 0x00].repeat(1_000_000)].concat();
+    let error = import_bytes(functions.into(), "m", &ImportOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("a function is empty"), "{error}");
     // A node with a million empty attributes.
     let mut node = node("Relu", &["x"], &["y"]).encode_to_vec();
     node.extend([0x2a, 0x00].repeat(1_000_000));
