@@ -61,23 +61,24 @@ fn bless() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all tests, then those that need the Python environment; `snapshots` is insta's `INSTA_UPDATE`.
+/// Runs all tests, then those that need the Python environment or a release build; `snapshots` is insta's
+/// `INSTA_UPDATE`.
 fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
+    let fast = ["test", "--workspace", "--no-fail-fast"];
+    let counts = Step::cargo(&fast).env("INSTA_UPDATE", snapshots).run_tests()?;
     let python = Python::prepare(&target())?;
-    let mut counts = Counts::default();
-    let suites: [&[&str]; 2] = [
-        &["test", "--workspace", "--no-fail-fast"],
-        &["test", "--test", "it", "--no-fail-fast", "--", "--ignored"],
-    ];
-    for suite in suites {
-        let step = Step::cargo(suite)
-            .env("INSTA_UPDATE", snapshots)
-            .env("FANWISE_PYTHON", &python.interpreter)
-            .env("FANWISE_ONNX_DATA", &python.onnx_data);
-        counts = counts + step.run_tests()?;
-    }
-    Ok(counts)
+    Step::cargo(&["build", "--release"]).run()?;
+    let slow = ["test", "--test", "it", "--no-fail-fast", "--", "--ignored"];
+    let slow = Step::cargo(&slow)
+        .env("INSTA_UPDATE", snapshots)
+        .env("FANWISE_PYTHON", &python.interpreter)
+        .env("FANWISE_ONNX_DATA", &python.onnx_data)
+        .env("FANWISE_BIN", target().join("release").join(EXECUTABLE));
+    Ok(counts + slow.run_tests()?)
 }
+
+/// The file that cargo builds of the command line.
+const EXECUTABLE: &str = if cfg!(windows) { "fanwise.exe" } else { "fanwise" };
 
 /// The repository's root.
 fn root() -> PathBuf {
