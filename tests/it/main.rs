@@ -8,6 +8,7 @@ mod docs;
 mod layering;
 mod onnx_nodes;
 mod onnx_proto;
+mod onnx_runtime;
 mod operators;
 mod programs;
 mod random;

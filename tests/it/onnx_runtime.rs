@@ -1,0 +1,103 @@
+//! Whole ONNX models against ONNX Runtime, row by row, and against one device, bit by bit.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fanwise::format::{Budget, npz};
+use fanwise::types::Tensor;
+
+/// The largest error, as a share of the largest value of an output.
+const TOLERANCE: f64 = 1e-4;
+
+fn set(name: &str) -> PathBuf {
+    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is set: run `cargo xtask test`")).into()
+}
+
+fn python(script: &str, args: &[&Path]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(script);
+    let output =
+        Command::new(set("FANWISE_PYTHON")).arg(script).args(args).output().expect("Python runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn run(model: &Path, folder: &Path, gpus: &str, extra: &[&str]) -> BTreeMap<String, Tensor> {
+    let out = folder.join("got.npz");
+    let output = Command::new(set("FANWISE_BIN"))
+        .arg("run")
+        .arg(model)
+        .args(["--gpus", gpus, "--inputs"])
+        .arg(folder.join("in.npz"))
+        .arg("--outputs")
+        .arg(&out)
+        .args(extra)
+        .output()
+        .expect("the binary runs");
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        model.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    read(&out)
+}
+
+fn read(path: &Path) -> BTreeMap<String, Tensor> {
+    npz::read(path, &mut Budget::new(1 << 30)).expect("arrays")
+}
+
+/// Compares a batch of `rows` on three devices with ONNX Runtime and with one device.
+fn compare(model: &Path, rows: &str, extra: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    python("reference.py", &[model, folder.path(), Path::new(rows)]);
+    let expected = read(&folder.path().join("out.npz"));
+    let many = run(model, folder.path(), "3", extra);
+    assert_eq!(
+        many,
+        run(model, folder.path(), "1", extra),
+        "{}: one device and three",
+        model.display()
+    );
+    assert_eq!(expected.len(), many.len(), "{}: number of outputs", model.display());
+    for (name, want) in &expected {
+        let got = &many[name];
+        assert_eq!(got.tensor_type(), want.tensor_type(), "{}: {name}", model.display());
+        let (got, want) = (got.to_f64(), want.to_f64());
+        let largest = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        let error = got.iter().zip(&want).fold(0.0f64, |m, (a, b)| m.max((a - b).abs()));
+        assert!(error <= TOLERANCE * largest, "{}: {name}: {error} of {largest}", model.display());
+    }
+}
+
+fn models(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        std::fs::read_dir(folder).expect("the models").map(|e| e.expect("an entry").path());
+    let mut models: Vec<PathBuf> =
+        entries.filter(|p| p.extension().is_some_and(|e| e == "onnx")).collect();
+    models.sort();
+    models
+}
+
+#[test]
+#[ignore = "needs Python and the release binary: cargo xtask test"]
+fn light_models_of_the_onnx_package() {
+    let models = models(&set("FANWISE_ONNX_DATA").join("light"));
+    assert_eq!(models.len(), 9, "{models:?}");
+    for model in models {
+        compare(&model, "5", &["--free-batch"]);
+    }
+}
+
+#[test]
+#[ignore = "needs Python and the release binary: cargo xtask test"]
+fn models_with_random_weights_and_a_dynamic_batch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    python("generate.py", &[folder.path()]);
+    let models = models(folder.path());
+    assert!(models.len() >= 5, "{models:?}");
+    for model in models {
+        for rows in ["1", "7"] {
+            compare(&model, rows, &[]);
+        }
+    }
+}
