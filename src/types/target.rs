@@ -80,6 +80,7 @@ impl Target {
             KernelClass::MatMul,
             KernelClass::Pool,
             KernelClass::BatchNorm,
+            KernelClass::Move,
             KernelClass::View,
             KernelClass::Copy,
             KernelClass::Reference,

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::conv::{ConvPlan, conv};
 use super::elementwise::{self, Epilogue};
 use super::matmul::{View, gemm, matmul};
+use super::moves::{JoinPlan, PadPlan, join, pad};
 use super::pool::{PoolPlan, pool};
 use crate::lower::{BoundDevice, BufferId, Chain, Launch};
 use crate::op::{Gemm, Op};
@@ -25,6 +26,10 @@ pub(super) enum Kernel {
     MatMul(Sizes),
     /// Pooling.
     Pool(Box<PoolPlan>),
+    /// Concatenation.
+    Join(JoinPlan),
+    /// Padding.
+    Pad(PadPlan),
 }
 
 /// The sizes of the axes of each operand.
@@ -62,6 +67,10 @@ impl Kernel {
             (Op::Pool(op), [x]) => {
                 PoolPlan::new(op, x).ok().flatten().map(|plan| Self::Pool(Box::new(plan)))
             }
+            (Op::Concat(op), _) => {
+                JoinPlan::new(op, sizes.iter().map(SmallVec::as_slice)).map(Self::Join)
+            }
+            (Op::Pad(op), [x]) => PadPlan::new(op, x).map(Self::Pad),
             _ => None,
         };
         fast.unwrap_or(Self::Reference(op))
@@ -88,6 +97,11 @@ impl Kernel {
                 matmul(view(0, a)?, view(1, b)?, result, &chain);
             }
             (Self::Pool(plan), [Some(x)]) if chain.is_empty() => pool(plan, x, result),
+            (Self::Join(plan), operands) if chain.is_empty() => {
+                let operands: Option<SmallVec<[&[f32]; 4]>> = operands.iter().copied().collect();
+                join(plan, &operands.ok_or(Unsuited)?, result);
+            }
+            (Self::Pad(plan), [Some(x)]) if chain.is_empty() => pad(plan, x, result),
             _ => return Err(Unsuited),
         }
         Ok(())

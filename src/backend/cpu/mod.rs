@@ -14,6 +14,7 @@ mod im2col;
 mod kernel;
 pub mod matmul;
 mod memory;
+pub mod moves;
 mod phases;
 pub mod pool;
 mod run;
