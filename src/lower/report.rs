@@ -24,7 +24,7 @@ impl fmt::Display for MemoryReport<'_> {
         self.totals(f)?;
         for (device, bound) in self.program.devices.iter().zip(&self.bound.devices) {
             if bound.planned > 0 {
-                self.arena(f, device, bound)?;
+                arena(f, device, bound)?;
             }
         }
         Ok(())
@@ -47,7 +47,7 @@ impl MemoryReport<'_> {
                 0 => "-".to_owned(),
                 live => format!("{:.3}", bound.planned as f64 / live as f64),
             };
-            let (params, outputs) = self.held(device, bound);
+            let (params, outputs) = held(device, bound);
             let name = device.device.to_string();
             writeln!(
                 f,
@@ -57,56 +57,50 @@ impl MemoryReport<'_> {
         }
         Ok(())
     }
+}
 
-    /// Bytes of the parameters and of the outputs that a device holds.
-    fn held(&self, device: &DeviceProgram, bound: &BoundDevice) -> (usize, usize) {
-        let (mut params, mut seen, mut outputs) = (0, BTreeSet::new(), 0);
-        for (buffer, at) in device.buffers.iter().zip(&bound.locations) {
-            match buffer.storage {
-                Storage::Param(i) if seen.insert(i) => params += at.bytes,
-                Storage::Output(_) => outputs += at.bytes,
-                Storage::Param(_)
-                | Storage::Input(_)
-                | Storage::Arena
-                | Storage::Part { .. }
-                | Storage::Reuse { .. } => {}
-            }
+/// Bytes of the parameters and of the outputs that a device holds.
+fn held(device: &DeviceProgram, bound: &BoundDevice) -> (usize, usize) {
+    let (mut params, mut seen, mut outputs) = (0, BTreeSet::new(), 0);
+    for (buffer, at) in device.buffers.iter().zip(&bound.locations) {
+        match buffer.storage {
+            Storage::Param(i) if seen.insert(i) => params += at.bytes,
+            Storage::Output(_) => outputs += at.bytes,
+            Storage::Param(_)
+            | Storage::Input(_)
+            | Storage::Arena
+            | Storage::Part { .. }
+            | Storage::Reuse { .. } => {}
         }
-        (params, outputs)
     }
+    (params, outputs)
+}
 
-    /// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it has, from
-    /// which step to which it is taken, and the buffers that follow each other there.
-    fn arena(
-        &self,
-        f: &mut fmt::Formatter<'_>,
-        device: &DeviceProgram,
-        bound: &BoundDevice,
-    ) -> fmt::Result {
-        writeln!(f, "\n{}", device.device)?;
-        writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;
-        let at = |buffer: BufferId| &bound.locations[buffer.index()];
-        let mut holders: Vec<Vec<usize>> = vec![Vec::new(); device.buffers.len()];
-        for (i, buffer) in device.buffers.iter().enumerate() {
-            let id = BufferId(u32::try_from(i).unwrap_or(u32::MAX));
-            if bound.locations[i].space == Space::Arena
-                && !matches!(buffer.storage, Storage::Part { .. })
-                && let Some(region) = device.region(id)
-            {
-                holders[region.index()].push(i);
-            }
+/// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it has, from
+/// which step to which it is taken, and the buffers that follow each other there.
+fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice) -> fmt::Result {
+    writeln!(f, "\n{}", device.device)?;
+    writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;
+    let at = |buffer: BufferId| &bound.locations[buffer.index()];
+    let mut holders: Vec<Vec<usize>> = vec![Vec::new(); device.buffers.len()];
+    for (i, buffer) in device.buffers.iter().enumerate() {
+        let id = BufferId(u32::try_from(i).unwrap_or(u32::MAX));
+        if bound.locations[i].space == Space::Arena
+            && !matches!(buffer.storage, Storage::Part { .. })
+            && let Some(region) = device.region(id)
+        {
+            holders[region.index()].push(i);
         }
-        let mut regions: Vec<_> =
-            device.regions.iter().filter(|r| at(r.buffer).bytes > 0).collect();
-        regions.sort_by_key(|r| (at(r.buffer).offset, r.first));
-        for region in regions {
-            let (place, steps) = (at(region.buffer), format!("{}..={}", region.first, region.last));
-            write!(f, "  {:>12} {:>12}  {steps:<13}", place.offset, place.bytes)?;
-            for holder in &holders[region.buffer.index()] {
-                write!(f, " {}", device.buffers[*holder].name)?;
-            }
-            writeln!(f)?;
-        }
-        Ok(())
     }
+    let mut regions: Vec<_> = device.regions.iter().filter(|r| at(r.buffer).bytes > 0).collect();
+    regions.sort_by_key(|r| (at(r.buffer).offset, r.first));
+    for region in regions {
+        let (place, steps) = (at(region.buffer), format!("{}..={}", region.first, region.last));
+        write!(f, "  {:>12} {:>12}  {steps:<13}", place.offset, place.bytes)?;
+        for holder in &holders[region.buffer.index()] {
+            write!(f, " {}", device.buffers[*holder].name)?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
 }

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fanwise::backend::{Cpu, CpuExecutable, Executable, RunOptions};
-use fanwise::ir::{Graph, NodeKind, Value, Weights, verify};
+use fanwise::backend::{Cpu, CpuExecutable, Executable, RunError, RunOptions};
+use fanwise::ir::{Builder, Graph, NodeKind, Value, Weights, verify};
 use fanwise::lower::{Program, check, lower};
+use fanwise::op::{Gather, Unary};
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
-use fanwise::types::{DType, Device, Dim, KernelClass, ShardRule, Target, Tensor};
+use fanwise::types::{
+    DType, Device, Dim, KernelClass, Shape, ShardRule, Target, Tensor, TensorType,
+};
 use fanwise::zoo;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -74,15 +77,12 @@ fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<String, Tenso
         let info = graph.info(value);
         let dims = info.ty.shape.at(n);
         let count = dims.iter().product();
-        let tensor = match info.ty.dtype {
-            DType::I64 => {
-                let ids: Vec<i64> = (0..count).map(|_| rng.random_range(0..9)).collect();
-                Tensor::new(&dims, &ids)
-            }
-            _ => {
-                let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
-                Tensor::new(&dims, &data)
-            }
+        let tensor = if info.ty.dtype == DType::I64 {
+            let ids: Vec<i64> = (0..count).map(|_| rng.random_range(0..9)).collect();
+            Tensor::new(&dims, &ids)
+        } else {
+            let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
+            Tensor::new(&dims, &data)
         };
         (info.name.to_string(), tensor.unwrap())
     };
@@ -131,7 +131,8 @@ fn assert_near(got: &[Tensor], expected: &[Tensor], what: &str) {
         let finite = b.iter().filter(|x| x.is_finite()).map(|x| x.abs());
         let tolerance = 1e-5 * finite.fold(1.0, f64::max);
         for (a, b) in a.iter().zip(&b) {
-            let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance;
+            let same = a.total_cmp(b).is_eq() || (a.is_nan() && b.is_nan());
+            let same = same || (a - b).abs() <= tolerance;
             assert!(same, "{what}: {a} is not {b}");
         }
     }
@@ -174,4 +175,44 @@ fn random_graphs_compute_what_their_operators_do() {
     for seed in 0..60 {
         try_graph(seed, 4 + usize::try_from(seed).unwrap() / 2);
     }
+}
+
+#[test]
+fn an_error_on_one_device_ends_the_run_on_all() {
+    let mut build = Builder::new("lookup");
+    let shape: Shape = [Dim::n(), 2.into()].into_iter().collect();
+    let ids = build.input("ids", TensorType::new(DType::I64, shape));
+    let table = build.param("table", Tensor::zeros(DType::F32, &[4, 3]).unwrap());
+    let rows = build.op("rows", Gather { axis: 0 }, &[table, ids]).unwrap();
+    let relu = build.op("relu", Unary::Relu, &[rows]).unwrap();
+    build.output("y", relu);
+    let (template, weights) = build.finish();
+    let run = executable(&replicas(&template, 3, 3), &weights, &Target::CPU, 2);
+    let batch = |last: i64| {
+        let ids: Vec<i64> = (0..11).map(|i| i % 4).chain([last]).collect();
+        BTreeMap::from([("ids".to_owned(), Tensor::new(&[6, 2], &ids).unwrap())])
+    };
+    for _ in 0..20 {
+        let error = run.run(&batch(4), &RunOptions::default()).unwrap_err();
+        assert!(
+            matches!(&error, RunError::Op { device, .. } if *device == Device::gpu(2)),
+            "{error}"
+        );
+        assert!(error.to_string().starts_with("`rows.r2` (gather) on gpu:2: "), "{error}");
+        assert!(run.run(&batch(3), &RunOptions::default()).is_ok());
+    }
+}
+
+#[test]
+fn runs_side_by_side_do_not_meet() {
+    let (template, weights) = random::graph(7, 12);
+    let run = executable(&replicas(&template, 3, 0), &weights, &Target::CPU, 2);
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let batches: Vec<_> = (1..6).map(|n| inputs(&template, n, &mut rng)).collect();
+    let expected: Vec<_> = batches.iter().map(|batch| self::run(&run, batch)).collect();
+    std::thread::scope(|scope| {
+        for (batch, expected) in batches.iter().zip(&expected) {
+            scope.spawn(|| (0..5).for_each(|_| assert_eq!(self::run(&run, batch), *expected)));
+        }
+    });
 }

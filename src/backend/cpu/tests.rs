@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use super::Cpu;
 use crate::backend::{Executable, RunError, RunOptions};
 use crate::ir::{Graph, Placement, Weights, verify};
-use crate::lower::lower;
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
+use crate::lower::{Access, Action, BufferId, ChainStep, lower};
+use crate::op::Binary;
 use crate::types::{DType, Device, ShardRule, Target, Tensor};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
@@ -91,4 +92,26 @@ fn inputs_are_checked_before_the_run() {
     let options = RunOptions { max_memory: Some(100), ..RunOptions::default() };
     let refused = run.run(&batch(2), &options).unwrap_err();
     assert!(matches!(refused, RunError::Memory { n: 2, limit: 100, .. }), "{refused}");
+}
+
+#[test]
+fn a_kernel_that_panics_ends_the_run_with_an_error() {
+    let (graph, weights) = Replication::of(3).graph();
+    let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+    let device = &mut program.devices[2];
+    let short = device.buffers.iter().position(|b| &*b.name == "w.r1").unwrap();
+    let step = device.steps.iter_mut().find(|s| &*s.label == "h.r1").unwrap();
+    let Action::Launch(launch) = &mut step.action else { panic!("{step:?}") };
+    launch.operands.push(BufferId(u32::try_from(short).unwrap()));
+    let (op, access) = (Binary::Add, Access::Full);
+    launch.chain.steps.push(ChainStep::Binary { op, operand: 0, access, swapped: false });
+    let run = Cpu::new(2).unwrap().executable(program, &weights).unwrap();
+    for _ in 0..3 {
+        let error = run.run(&batch(30), &RunOptions::default()).unwrap_err();
+        assert!(
+            matches!(&error, RunError::Internal { device, label, .. }
+            if *device == Device::gpu(1) && label == "h.r1"),
+            "{error}"
+        );
+    }
 }
