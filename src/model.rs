@@ -83,7 +83,7 @@ pub enum ModelError {
         /// The file.
         path: String,
         /// Where and what.
-        error: ir::ParseError,
+        error: Box<ir::ParseError>,
     },
     /// The JSON is no graph.
     #[error("{path}: {error}")]
@@ -91,7 +91,7 @@ pub enum ModelError {
         /// The file.
         path: String,
         /// Where and what.
-        error: ir::JsonError,
+        error: Box<ir::JsonError>,
     },
     /// The graph breaks an invariant.
     #[error("{path}: the graph is damaged\n{errors}")]
@@ -165,9 +165,11 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     let text = read(path, options)?;
     let name = || path.display().to_string();
     let graph = if is_json {
-        ir::from_json(&text).map_err(|error| ModelError::Json { path: name(), error })?
+        ir::from_json(&text)
+            .map_err(|error| ModelError::Json { path: name(), error: Box::new(error) })?
     } else {
-        ir::parse(&text).map_err(|error| ModelError::Text { path: name(), error })?
+        ir::parse(&text)
+            .map_err(|error| ModelError::Text { path: name(), error: Box::new(error) })?
     };
     if let Err(errors) = ir::verify(&graph) {
         return Err(ModelError::Invalid { path: name(), errors: errors.to_string() });

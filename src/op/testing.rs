@@ -16,11 +16,12 @@ pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
 pub(crate) fn random(rng: &mut ChaCha8Rng, dtype: DType, dims: &[usize]) -> Tensor {
     let n: usize = dims.iter().product();
     let values: Vec<f64> = (0..n)
-        .map(|_| match dtype {
-            DType::Bool => f64::from(rng.random_range(0..2)),
-            t if t.is_float() => f64::from(rng.random_range(-2.0f32..2.0)),
-            t if t.is_signed() => f64::from(rng.random_range(-4..4)),
-            _ => f64::from(rng.random_range(0..8)),
+        .map(|_| {
+            if dtype.is_float() {
+                return f64::from(rng.random_range(-2.0f32..2.0));
+            }
+            let (low, high) = if dtype.is_signed() { (-4, 4) } else { (0, 8) };
+            f64::from(rng.random_range(if dtype == DType::Bool { 0..2 } else { low..high }))
         })
         .collect();
     tensor(dtype, dims, &values)
@@ -152,7 +153,7 @@ fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<Tens
         .iter()
         .map(|(t, c)| match c {
             Claim::Invariant => t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()),
-            _ => None,
+            Claim::Shard(_) => None,
         })
         .collect();
     let inputs: Vec<Operand<'_>> =

@@ -276,7 +276,7 @@ impl<'a> Rewrite<'a> {
         for i in 0..outputs.len() {
             let value = match self.out.outputs().get(first(i)) {
                 Some(shared) => shared.value,
-                None => self.to_host(merged[i], outputs[i].value),
+                None => self.bring_home(merged[i], outputs[i].value),
             };
             self.out.add_output(outputs[i].name.clone(), value);
         }
@@ -299,7 +299,7 @@ impl<'a> Rewrite<'a> {
         Ok(Value { node: self.out.add(op, parts, &[name], place, origin)?, output: 0 })
     }
 
-    fn to_host(&mut self, merged: Value, value: Value) -> Value {
+    fn bring_home(&mut self, merged: Value, value: Value) -> Value {
         if self.merge_device == Device::HOST {
             return merged;
         }

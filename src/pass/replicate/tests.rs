@@ -19,12 +19,12 @@ fn template() -> (Graph, Weights) {
     let table = b.input("table", TensorType::new(DType::F32, [1, 8]));
     let w = b.param("w", Tensor::zeros(DType::F32, &[8, 8]).unwrap());
     let h = b.op("h", MatMul {}, &[x, w]).unwrap();
-    let g = b.op("g", MatMul {}, &[h, w]).unwrap();
-    let joined = b.op("y", Concat { axis: 1 }, &[g, x]).unwrap();
-    let t = b.op("t", Unary::Relu, &[table]).unwrap();
+    let product = b.op("g", MatMul {}, &[h, w]).unwrap();
+    let joined = b.op("y", Concat { axis: 1 }, &[product, x]).unwrap();
+    let relu = b.op("t", Unary::Relu, &[table]).unwrap();
     b.output("y", joined);
     b.output("same", x);
-    b.output("table", t);
+    b.output("table", relu);
     b.output("again", joined);
     b.output("weights", w);
     b.finish()
@@ -47,7 +47,7 @@ fn every_choice_gives_a_valid_graph_with_the_interface_of_the_template() {
                 let options =
                     Replicate { devices: devices(&[2, 0, 5]), rule: rule.clone(), merge, weights };
                 let graph = replicate(&template, &options).unwrap();
-                verify(&graph).unwrap_or_else(|e| panic!("{options:?}\n{}", e));
+                verify(&graph).unwrap_or_else(|e| panic!("{options:?}\n{e}"));
                 let interface = |g: &Graph| {
                     let inputs: Vec<_> =
                         g.inputs().map(|v| (g.info(v).name.clone(), g.ty(v).clone())).collect();
@@ -71,14 +71,14 @@ fn names_of_clones_avoid_those_of_inputs_and_outputs() {
     let mut b = Builder::new("net");
     let x = b.input("x", rows(2));
     let other = b.input("x.r0", rows(2));
-    let a = b.op("a", Unary::Relu, &[x]).unwrap();
-    let c = b.op("a.r1", Unary::Relu, &[a]).unwrap();
-    let d = b.op("d", Concat { axis: 1 }, &[c, other]).unwrap();
-    b.output("y", c);
-    b.output("z", d);
+    let first = b.op("a", Unary::Relu, &[x]).unwrap();
+    let next = b.op("a.r1", Unary::Relu, &[first]).unwrap();
+    let both = b.op("d", Concat { axis: 1 }, &[next, other]).unwrap();
+    b.output("y", next);
+    b.output("z", both);
     let (template, _) = b.finish();
     let graph = replicate(&template, &Replicate::over(devices(&[0, 1]))).unwrap();
-    verify(&graph).unwrap_or_else(|e| panic!("{}", e));
+    verify(&graph).unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[test]
