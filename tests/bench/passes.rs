@@ -59,7 +59,7 @@ fn passes(c: &mut Criterion) {
         let graph = synthetic(nodes);
         group.throughput(Throughput::Elements(nodes as u64 * 8));
         group.bench_with_input(BenchmarkId::new("nodes onto 8", nodes), &graph, |b, g| {
-            b.iter(|| rewrite(g, 8))
+            b.iter(|| rewrite(g, 8));
         });
     }
     let graph = synthetic(25_000);
