@@ -1,5 +1,6 @@
 //! The command line as a user meets it: results, exit codes, messages, files.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -132,7 +133,8 @@ fn refusals_say_what_was_asked_what_exists_and_what_to_try() {
         &["run", "zoo:mlp", "--inputs", "no_such_file.npz"],
         &["compile", "zoo:mlp", "--emit", "picture"],
     ] {
-        text += &format!("$ fanwise {}\n{}\n", args.join(" "), refused(args).trim_end());
+        writeln!(text, "$ fanwise {}\n{}", args.join(" "), refused(args).trim_end())
+            .expect("a string");
     }
     snap::assert("cli", "refusals", &text);
 }

@@ -123,11 +123,10 @@ fn write_graph(
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
     let verified = ir::verify(graph).map_err(Error::from)?;
     let program = lower::lower(&verified, &Target::CPU).map_err(Error::from)?;
-    let text = match emit.kind {
-        Kind::Memory => {
-            program.bind(i64::from(args.batch)).map_err(Error::from)?.report(&program).to_string()
-        }
-        _ => program.to_string(),
+    let text = if emit.kind == Kind::Memory {
+        program.bind(i64::from(args.batch)).map_err(Error::from)?.report(&program).to_string()
+    } else {
+        program.to_string()
     };
     write(emit, &text)
 }

@@ -71,7 +71,7 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
             ui::out(&text)?;
         }
         Format::Json => {
-            ui::out(&json!({ "cpu": { "threads": threads }, "gpus": gpus }).to_string())?
+            ui::out(&json!({ "cpu": { "threads": threads }, "gpus": gpus }).to_string())?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -89,14 +89,12 @@ fn text(run: &RunOutput, times: &[Duration]) -> String {
             ]
         })
         .collect();
-    let mut text = ui::table(&["device", "rows", "planned", "used", "weights", "busy"], &rows);
+    let text = ui::table(&["device", "rows", "planned", "used", "weights", "busy"], &rows);
     let runs =
         if times.len() == 1 { String::new() } else { format!(" (median of {})", times.len()) };
-    text += &format!("\n{} rows in {:.3?}{runs}\n", run.n, median(times));
-    for (name, tensor) in &run.outputs {
-        text += &format!("{name} : {tensor:?}\n");
-    }
-    text
+    let outputs = run.outputs.iter().map(|(name, tensor)| format!("{name} : {tensor:?}\n"));
+    text + &format!("\n{} rows in {:.3?}{runs}\n", run.n, median(times))
+        + &outputs.collect::<String>()
 }
 
 fn json(run: &RunOutput, times: &[Duration]) -> serde_json::Value {

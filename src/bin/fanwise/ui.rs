@@ -64,14 +64,12 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut text = String::new();
-        for (i, (cell, width)) in cells.zip(&widths).enumerate() {
+        let cells = cells.zip(&widths).enumerate().map(|(i, (cell, width))| {
             let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
-            let gap = if i == 0 { "" } else { "  " };
-            text += &if i == 0 { format!("{gap}{cell}{pad}") } else { format!("{gap}{pad}{cell}") };
-        }
-        text.truncate(text.trim_end().len());
-        text + "\n"
+            if i == 0 { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
+        });
+        let text = cells.collect::<Vec<_>>().join("  ");
+        text.trim_end().to_owned() + "\n"
     };
     let mut text = line(&mut head.iter().copied());
     for row in rows {
