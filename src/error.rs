@@ -1,7 +1,10 @@
-use crate::backend::{CompileError, RunError};
+use crate::backend::CompileError;
+use crate::backend::RunError;
 use crate::format::FileError;
-use crate::ir::{GraphError, VerifyErrors};
-use crate::lower::{BindError, LowerError};
+use crate::ir::GraphError;
+use crate::ir::VerifyErrors;
+use crate::lower::BindError;
+use crate::lower::LowerError;
 use crate::model::ModelError;
 use crate::pass::PassError;
 use crate::types::TensorError;

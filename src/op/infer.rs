@@ -161,12 +161,15 @@ pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
 /// Fills in the elements of small integer results that inference left unknown, where those of all operands are
 /// constants: by evaluation.
 pub(super) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
+    if operands.is_empty() || operands.iter().any(|x| x.ints.is_none()) {
+        return;
+    }
     let is_open = |r: &Inferred| {
         let elements = r.ty.shape.elements().as_const();
         let few = elements.is_some_and(|n| usize::try_from(n).is_ok_and(|n| n <= MAX_INTS));
         r.ints.is_none() && !r.ty.dtype.is_float() && few
     };
-    if operands.is_empty() || !results.iter().all(is_open) {
+    if !results.iter().all(is_open) {
         return;
     }
     let tensors = operands.iter().map(|x| constant(x.ty, x.ints?)).collect::<Option<Vec<Tensor>>>();

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -23,8 +23,8 @@ pub(super) struct Rewrite<'a> {
     inputs: Vec<Option<Value>>,
     /// The node of each parameter on the device that holds it, by parameter and replica (one column if shared).
     params: Vec<Option<Value>>,
-    /// The names that clones must not take: those of inputs and merged outputs.
-    reserved: HashSet<Arc<str>>,
+    /// The names of inputs and merged outputs that clones might take, and must not.
+    reserved: BTreeSet<Arc<str>>,
 }
 
 /// The values of one replica.
@@ -36,9 +36,25 @@ struct Replica {
     to: Dim,
     /// The clone's results, by the template's node.
     values: Vec<SmallVec<[Value; 1]>>,
+    /// The suffix of its names.
+    suffix: String,
+    /// The type that was asked for last, and what it is on the replica's rows.
+    last: Option<(TensorType, TensorType)>,
 }
 
 impl Replica {
+    /// The type of the replica's part of a value of type `ty`.
+    fn part(&mut self, ty: &TensorType) -> TensorType {
+        match &self.last {
+            Some((whole, part)) if whole == ty => part.clone(),
+            _ => {
+                let part = ty.at_rows(&self.rows);
+                self.last = Some((ty.clone(), part.clone()));
+                part
+            }
+        }
+    }
+
     fn place(&self) -> Place {
         Place { device: self.device, replica: Some(self.index) }
     }
@@ -72,11 +88,10 @@ impl<'a> Rewrite<'a> {
             }
             out.add_param(param);
         }
-        let reserved = template
-            .inputs()
-            .map(|v| template.info(v).name.clone())
-            .chain(template.outputs().iter().map(|o| template.info(o.value).name.clone()))
-            .collect();
+        // A clone's name has a dot before its suffix, so that only names with a dot can be taken.
+        let names = template.inputs().chain(template.outputs().iter().map(|o| o.value));
+        let names = names.map(|v| template.info(v).name.clone());
+        let reserved = names.filter(|name| name.contains('.')).collect();
         let params = vec![None; template.params().len() * split.replicas()];
         let inputs = vec![None; template.id_bound()];
         Self { template, claims, split, merge_device, out, inputs, params, reserved }
@@ -97,7 +112,9 @@ impl<'a> Rewrite<'a> {
             };
             let values = vec![SmallVec::new(); self.template.id_bound()];
             let (from, to) = (from.clone(), to.clone());
-            let mut replica = Replica { index, device: *device, rows, from, to, values };
+            let suffix = format!(".r{index}");
+            let mut replica =
+                Replica { index, device: *device, rows, from, to, values, suffix, last: None };
             self.clone_nodes(&mut replica);
             self.return_outputs(&replica, &mut parts);
         }
@@ -134,7 +151,7 @@ impl<'a> Rewrite<'a> {
 
     fn clone_operator(
         &mut self,
-        replica: &Replica,
+        replica: &mut Replica,
         id: NodeId,
         mut op: Op,
         operands: &[Value],
@@ -150,7 +167,7 @@ impl<'a> Rewrite<'a> {
         let place = replica.place();
         let count = u32::try_from(node.results().len()).unwrap_or(u32::MAX);
         let names: SmallVec<[Arc<str>; 1]> =
-            node.results().iter().map(|r| self.name(&r.name, replica.index, "")).collect();
+            node.results().iter().map(|r| self.free_name(&r.name, &replica.suffix)).collect();
         // Inference may know the elements of values whose sizes are constants, as those without rows are.
         if is_split
             && replica.rows.is_const()
@@ -165,7 +182,7 @@ impl<'a> Rewrite<'a> {
             .zip(names)
             .map(|(r, name)| ResultInfo {
                 name,
-                ty: if is_split { r.ty.at_rows(&replica.rows) } else { r.ty.clone() },
+                ty: if is_split { replica.part(&r.ty) } else { r.ty.clone() },
                 // Elements that are formulas of N are known again where they stay: inference gives them.
                 ints: r.ints.as_ref().map(|ints| {
                     ints.iter()
@@ -323,7 +340,9 @@ impl<'a> Rewrite<'a> {
     }
 
     fn free_name(&self, name: &str, suffix: &str) -> Arc<str> {
-        let mut wanted: String = format!("{name}{suffix}");
+        let mut wanted = String::with_capacity(name.len() + suffix.len());
+        wanted.push_str(name);
+        wanted.push_str(suffix);
         while self.reserved.contains(wanted.as_str()) {
             wanted.push('_');
         }
