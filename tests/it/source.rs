@@ -195,56 +195,50 @@ pub(crate) fn imports(code: &str, depth: usize) -> impl Iterator<Item = Import> 
     let mut found = Vec::new();
     for (at, _) in code.match_indices("crate::") {
         if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
-            leaves(code, at + "crate::".len(), &mut found);
+            leaves(code, at + "crate::".len(), None, &mut found);
         }
     }
     let ups = "super::".repeat(depth);
     for (at, _) in code.match_indices(&ups) {
         if depth > 0 && !code[..at].ends_with("super::") {
-            leaves(code, at + ups.len(), &mut found);
+            leaves(code, at + ups.len(), None, &mut found);
         }
     }
     found.into_iter()
 }
 
-/// Reads `a::B`, `a` or `{a::B, c::{D, E}}` at byte `at`.
-fn leaves(code: &str, at: usize, found: &mut Vec<Import>) {
-    let rest = &code[at..];
-    let line = line_of(code, at);
-    if !rest.starts_with('{') {
-        if let Some((layer, item)) = path(rest) {
-            found.push(Import { line, layer, item });
-        }
-        return;
+/// Reads `a::B`, `a`, `a::{B, C}` or `{a::B, c::{D, E}}` at byte `at`; inside brackets, `layer` stands before them.
+fn leaves(code: &str, at: usize, layer: Option<&str>, found: &mut Vec<Import>) {
+    if code[at..].starts_with('{') {
+        return members(code, at).into_iter().for_each(|part| leaves(code, part, layer, found));
     }
-    let end = block_end(code, at) - 1;
-    let (mut level, mut start) = (0usize, at + 1);
-    for (i, c) in code[at + 1..=end].char_indices().map(|(i, c)| (at + 1 + i, c)) {
-        match c {
-            '{' => level += 1,
-            '}' if i < end => level -= 1,
-            ',' | '}' if level == 0 => {
-                let part = code[start..i].trim_start();
-                if let Some((layer, item)) = path(part) {
-                    let line = line_of(code, i - part.len());
-                    found.push(Import { line, layer, item });
-                }
-                start = i + 1;
-            }
-            _ => {}
-        }
+    let end = code[at..].find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    let end = end.map_or(code.len(), |end| at + end);
+    let names: Vec<&str> = code[at..end].split("::").filter(|name| !name.is_empty()).collect();
+    let (Some(first), Some(last)) = (names.first(), names.last()) else { return };
+    let layer = layer.unwrap_or(first);
+    if code[..end].ends_with("::") && code[end..].starts_with('{') {
+        return leaves(code, end, Some(layer), found);
+    }
+    // `crate::op!` and the like are macros of this crate, in the order in which they are declared.
+    if names.len() > 1 || !code[end..].starts_with('!') {
+        let (layer, item) = (layer.to_owned(), (*last).to_owned());
+        found.push(Import { line: line_of(code, at), layer, item });
     }
 }
 
-/// The first and the last name of a path.
-fn path(text: &str) -> Option<(String, String)> {
-    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-    let path = &text[..end.unwrap_or(text.len())];
-    let mut names = path.split("::").filter(|n| !n.is_empty());
-    let first = names.next()?;
-    // `crate::op!` and the like are macros of this crate, in the order in which they are declared.
-    if text[path.len()..].starts_with('!') && !path.contains("::") {
-        return None;
+/// Where the parts begin of the list in braces at byte `open`.
+fn members(code: &str, open: usize) -> Vec<usize> {
+    let end = block_end(code, open) - 1;
+    let (mut level, mut parts) = (0usize, vec![open + 1]);
+    for (i, c) in code[open + 1..end].char_indices().map(|(i, c)| (open + 1 + i, c)) {
+        match c {
+            '{' => level += 1,
+            '}' => level -= 1,
+            ',' if level == 0 => parts.push(i + 1),
+            _ => {}
+        }
     }
-    Some((first.to_owned(), names.last().unwrap_or(first).to_owned()))
+    let blank = |part: usize| code[part..].len() - code[part..].trim_start().len();
+    parts.into_iter().map(|part| part + blank(part)).filter(|part| *part < end).collect()
 }
