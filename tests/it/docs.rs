@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
@@ -89,6 +90,24 @@ fn the_rules_are_those_of_the_verifier() {
     }
     let rules = rules.replace("[`MAX_CONSTANT`]", "1024");
     generated("docs/ir.md", file, &rules);
+}
+
+#[test]
+fn the_page_of_the_command_line_has_its_help() {
+    let mut text = String::new();
+    for command in ["", "compile", "run", "check", "summary", "devices", "passes", "zoo"] {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+        help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");
+        let output = help.output().unwrap();
+        assert!(output.status.success(), "{command}");
+        let shown = format!("fanwise {command}");
+        writeln!(text, "**`{}`**\n\n```text", shown.trim()).unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
+            writeln!(text, "{}", line.trim_end()).unwrap();
+        }
+        writeln!(text, "```\n").unwrap();
+    }
+    generated("docs/cli.md", "--help", &format!("{}\n", text.trim_end()));
 }
 
 #[test]
