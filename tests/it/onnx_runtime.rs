@@ -90,6 +90,18 @@ fn light_models_of_the_onnx_package() {
 
 #[test]
 #[ignore = "needs Python and the release binary: cargo xtask test"]
+fn light_models_with_random_weights() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet"] {
+        let light = set("FANWISE_ONNX_DATA").join(format!("light/light_{name}.onnx"));
+        let model = folder.path().join(format!("{name}.onnx"));
+        python("randomise.py", &[&light, &model]);
+        compare(&model, "4", &["--free-batch"]);
+    }
+}
+
+#[test]
+#[ignore = "needs Python and the release binary: cargo xtask test"]
 fn models_with_random_weights_and_a_dynamic_batch() {
     let folder = tempfile::tempdir().expect("a folder");
     python("generate.py", &[folder.path()]);
