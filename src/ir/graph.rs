@@ -28,7 +28,7 @@ struct Edge {
 #[derive(Clone)]
 pub struct Graph {
     name: Arc<str>,
-    flow: StableDiGraph<Node, Edge>,
+    flow: StableDiGraph<Box<Node>, Edge>,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     params: Vec<Param>,
@@ -243,7 +243,7 @@ impl Graph {
         let results = smallvec![ResultInfo { name: name.into(), ty, ints: None }];
         let node =
             Node { kind: NodeKind::Input, results, place: Place::HOST, origin: Origin::default() };
-        let id = id(self.flow.add_node(node));
+        let id = id(self.flow.add_node(Box::new(node)));
         self.inputs.push(id);
         Value { node: id, output: 0 }
     }
@@ -275,7 +275,7 @@ impl Graph {
         let results = smallvec![ResultInfo { name: name.clone(), ty: ty.clone(), ints: None }];
         let place = Place { device, replica: None };
         let node = Node { kind: NodeKind::Param(param), results, place, origin: Origin::default() };
-        Value { node: id(self.flow.add_node(node)), output: 0 }
+        Value { node: id(self.flow.add_node(Box::new(node))), output: 0 }
     }
 
     /// Adds an operator with a name for each of its results; their types are inferred.
@@ -304,10 +304,14 @@ impl Graph {
             let (results, names) = (inferred.len(), names.len());
             return Err(GraphError::ResultCount { op: op.name(), results, names });
         }
+        // A type that the operator keeps is held once.
+        let kept = operands.first().map(|v| self.ty(*v).clone());
         let results = inferred.into_iter().zip(names);
-        let results = results
-            .map(|(r, name)| ResultInfo { name: name.clone(), ty: r.ty, ints: r.ints })
-            .collect();
+        let results = results.map(|(r, name)| {
+            let ty = kept.clone().filter(|kept| *kept == r.ty).unwrap_or(r.ty);
+            ResultInfo { name: name.clone(), ty, ints: r.ints }
+        });
+        let results = results.collect();
         Ok(self.add_typed(op, operands, results, place, origin))
     }
 
@@ -321,7 +325,8 @@ impl Graph {
         place: Place,
         origin: Origin,
     ) -> NodeId {
-        let node = self.flow.add_node(Node { kind: NodeKind::Op(op), results, place, origin });
+        let node = Node { kind: NodeKind::Op(op), results, place, origin };
+        let node = self.flow.add_node(Box::new(node));
         for (slot, value) in (0u32..).zip(operands) {
             self.flow.add_edge(index(value.node), node, Edge { slot, output: value.output });
         }

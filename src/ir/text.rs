@@ -9,6 +9,9 @@ use half::{bf16, f16};
 /// The name under which the text form refers to a graph's split.
 pub(super) const SPLIT: &str = "dp";
 
+/// The most attributes of an operator that are read; no operator has as many.
+pub(super) const MAX_ATTRS: usize = 64;
+
 /// True if a name is written without quotes: a letter or `_`, then letters, digits, `_` and `.`.
 pub(super) fn is_bare(name: &str) -> bool {
     let mut bytes = name.bytes();

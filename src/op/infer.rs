@@ -5,8 +5,9 @@ use smallvec::{SmallVec, smallvec};
 use super::{Inferred, Op, OpError, Operand, Results};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Elements of a small integer tensor are followed up to this number.
-pub const MAX_INTS: usize = 1024;
+/// Elements of a small integer tensor are followed up to this number: enough for sizes and positions, and a bound
+/// on the memory that a line of a hostile text can ask for.
+pub const MAX_INTS: usize = 64;
 
 /// Fails unless there are `min..=max` operands; `expected` says so in words.
 pub fn count(

@@ -1,13 +1,14 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{Dim, MAX_SIZE};
 
-/// The sizes of a tensor's axes, outermost first.
+/// The sizes of a tensor's axes, outermost first; shared until they are written to.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Shape(SmallVec<[Dim; 4]>);
+pub struct Shape(Arc<SmallVec<[Dim; 4]>>);
 
 impl Shape {
     /// The shape of a scalar.
@@ -27,17 +28,17 @@ impl Shape {
 
     /// Appends an axis.
     pub fn push(&mut self, dim: Dim) {
-        self.0.push(dim);
+        Arc::make_mut(&mut self.0).push(dim);
     }
 
     /// Inserts an axis before position `axis`.
     pub fn insert(&mut self, axis: usize, dim: Dim) {
-        self.0.insert(axis, dim);
+        Arc::make_mut(&mut self.0).insert(axis, dim);
     }
 
     /// Removes an axis.
     pub fn remove(&mut self, axis: usize) -> Dim {
-        self.0.remove(axis)
+        Arc::make_mut(&mut self.0).remove(axis)
     }
 
     /// The sizes, where none depends on a symbol.
@@ -75,13 +76,13 @@ impl Deref for Shape {
 
 impl DerefMut for Shape {
     fn deref_mut(&mut self) -> &mut [Dim] {
-        &mut self.0
+        Arc::make_mut(&mut self.0).as_mut_slice()
     }
 }
 
 impl FromIterator<Dim> for Shape {
     fn from_iter<I: IntoIterator<Item = Dim>>(dims: I) -> Self {
-        Self(dims.into_iter().collect())
+        Self(Arc::new(dims.into_iter().collect()))
     }
 }
 

@@ -8,6 +8,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
+use super::super::text::MAX_ATTRS;
 use super::super::verify::MAX_CONSTANT;
 use super::form::{Size, Text, sizes};
 use crate::op::Attr;
@@ -69,6 +70,11 @@ impl<'de> Deserialize<'de> for Attrs {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attrs, A::Error> {
                 let mut attrs = Vec::<(String, Attr)>::new();
                 while let Some(name) = map.next_key::<String>()? {
+                    if attrs.len() == MAX_ATTRS {
+                        let message =
+                            format_args!("an operator has at most {MAX_ATTRS} attributes");
+                        return Err(de::Error::custom(message));
+                    }
                     if attrs.iter().any(|(other, _)| *other == name) {
                         let message = format_args!("the attribute `{name}` is given twice");
                         return Err(de::Error::custom(message));

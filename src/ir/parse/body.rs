@@ -4,7 +4,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::assemble::{Declared, Part};
-use super::super::text::SPLIT;
+use super::super::text::{MAX_ATTRS, SPLIT};
 use super::super::{NodeKind, Origin, Place, Value};
 use super::Parser;
 use super::scan::{Fault, Scan};
@@ -130,6 +130,12 @@ impl Parser<'_> {
             }
             let at = self.values.scan.since(from);
             self.values.scan.expect("=")?;
+            if attrs.len() == MAX_ATTRS {
+                return Err(Fault::new(
+                    at,
+                    format!("an operator has at most {MAX_ATTRS} attributes"),
+                ));
+            }
             if attrs.iter().any(|(other, _)| other == name) {
                 return Err(Fault::new(at, format!("the attribute `{name}` is given twice")));
             }

@@ -136,7 +136,10 @@ fn extreme(a: Line, b: Line, lower: bool) -> Line {
     let from = a.from.max(b.from);
     let slope = a.slope.saturating_sub(b.slope);
     let base = a.base.saturating_sub(b.base);
-    let crossing = if slope == 0 { 0 } else { base.saturating_abs() / slope.saturating_abs() + 1 };
+    let crossing = match slope.saturating_abs() {
+        0 => 0,
+        slope => (base.saturating_abs() / slope).saturating_add(1),
+    };
     let a_is_lower = if slope == 0 { base <= 0 } else { slope < 0 };
     let chosen = if a_is_lower == lower { a } else { b };
     Line { from: from.max(crossing), ..chosen }
