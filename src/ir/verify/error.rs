@@ -4,7 +4,7 @@ use super::super::excerpt::Excerpt;
 use super::super::print::{Parts, Writer};
 use super::super::{Graph, NodeId, ParamId};
 
-/// The rule that a graph breaks; the list is at the head of the [module](super).
+/// The rule that a graph breaks; the list is at the head of its module and in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Rule {

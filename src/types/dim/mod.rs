@@ -154,7 +154,7 @@ impl Dim {
         }
     }
 
-    /// The remainder of [`Dim::div`]: `self - by * (self / by)`.
+    /// The remainder of [`Dim::floor_div`]: `self - by * (self / by)`.
     #[must_use]
     pub fn modulo(&self, by: &Self) -> Self {
         self.clone() - by.clone() * self.floor_div(by)
