@@ -47,7 +47,21 @@ pub fn read(
     budget: &mut Budget,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Weights, FileError> {
-    let (mut file, size) = error::open(path)?;
+    let (file, size) = error::open(path)?;
+    read_from(file, size, path, budget, wanted)
+}
+
+/// Reads the tensors for which `wanted` is true of a file of `size` bytes; `path` names it in errors.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_from(
+    mut file: impl Read + Seek,
+    size: u64,
+    path: &Path,
+    budget: &mut Budget,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Weights, FileError> {
     let metadata = read_header(&mut file, size, path)?;
     let start = size - metadata.data_len() as u64;
     let mut weights = Weights::default();
@@ -68,7 +82,7 @@ pub fn read(
 }
 
 /// Reads the header, and checks that the tensors it declares fill the file.
-fn read_header(file: &mut File, size: u64, path: &Path) -> Result<Metadata, FileError> {
+fn read_header(file: &mut impl Read, size: u64, path: &Path) -> Result<Metadata, FileError> {
     let wrong =
         |reason: String| FileError::content(path, format!("it is no .safetensors: {reason}"));
     let mut length = [0u8; 8];

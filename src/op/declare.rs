@@ -7,8 +7,10 @@ macro_rules! op {
         $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
     }) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug)]
         pub struct $op { $($(#[$fmeta])* pub $field: $ty),* }
+
+        $crate::op::declare::equal_as_printed!($op);
 
         impl $crate::op::OpText for $op {
             const NAMES: &'static [&'static str] = &[$name];
@@ -45,6 +47,19 @@ macro_rules! op {
 }
 pub(crate) use op;
 
+/// Operators are equal where name and attributes are: floats by their bits.
+macro_rules! equal_as_printed {
+    ($op:ident) => {
+        impl PartialEq for $op {
+            fn eq(&self, other: &Self) -> bool {
+                use $crate::op::OpText;
+                self.name() == other.name() && self.attrs() == other.attrs()
+            }
+        }
+    };
+}
+pub(crate) use equal_as_printed;
+
 macro_rules! print_attr {
     ($attrs:ident, $field:ident, $value:expr, $ty:ty, $default:expr) => {{
         let default: $ty = $default;
@@ -79,8 +94,10 @@ macro_rules! family {
         })?),* $(,)?
     }) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug)]
         pub enum $op { $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),* })?),* }
+
+        $crate::op::declare::equal_as_printed!($op);
 
         impl $crate::op::OpText for $op {
             const NAMES: &'static [&'static str] = &[$($name),*];

@@ -5,6 +5,9 @@
 mod acceptance;
 mod cli;
 mod docs;
+mod fuzz;
+mod fuzzed;
+mod infer;
 mod layering;
 mod onnx_nodes;
 mod onnx_proto;

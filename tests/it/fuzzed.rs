@@ -1,0 +1,138 @@
+//! What is run on bytes that may be anything: each reader of the crate, and what must hold of all that it accepts.
+//!
+//! The fuzz targets of `tests/fuzz` and the tests call the same functions.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use fanwise::format::onnx::{ImportOptions, import_bytes};
+use fanwise::format::{Budget, npz, safetensors};
+use fanwise::ir::{self, Graph, Weights};
+use fanwise::lower::lower;
+use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};
+use fanwise::types::{Device, Dim, Target};
+
+/// The bytes that tensors may take.
+pub(crate) const MEMORY: u64 = 16 << 20;
+
+/// Graphs up to this number of nodes are also rewritten and lowered.
+const SMALL: usize = 400;
+
+/// A graph in the text form.
+pub(crate) fn text(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match ir::parse(text) {
+        Ok(graph) => accepted(&graph, &Weights::default()),
+        Err(error) => shown(&error),
+    }
+}
+
+/// A graph in JSON.
+pub(crate) fn json(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match ir::from_json(text) {
+        Ok(graph) => accepted(&graph, &Weights::default()),
+        Err(error) => shown(&error),
+    }
+}
+
+/// An ONNX model. What is imported is a valid graph, and has its weights.
+pub(crate) fn onnx(data: &[u8]) {
+    for free_batch in [false, true] {
+        let options = ImportOptions { max_memory: MEMORY, free_batch, ..Default::default() };
+        match import_bytes(data.to_vec().into(), "model.onnx", &options) {
+            Ok(model) => {
+                ir::verify(&model.graph).unwrap_or_else(|e| panic!("{e}\n{}", model.graph));
+                for param in model.graph.params() {
+                    let tensor = model.weights.get(&param.name).expect("a parameter has elements");
+                    assert_eq!(tensor.tensor_type(), param.ty, "{}", param.name);
+                }
+                accepted(&model.graph, &model.weights);
+            }
+            Err(error) => shown(&error),
+        }
+    }
+}
+
+/// An `.npz` archive.
+pub(crate) fn npz(data: &[u8]) {
+    let mut budget = Budget::new(MEMORY);
+    match npz::read_from(Cursor::new(data), Path::new("in.npz"), &mut budget) {
+        Ok(tensors) => {
+            let bytes: usize = tensors.values().map(|t| t.bytes().len()).sum();
+            assert_eq!(budget.used(), bytes as u64);
+        }
+        Err(error) => shown(&error),
+    }
+}
+
+/// A `.safetensors` file.
+pub(crate) fn safetensors(data: &[u8]) {
+    let mut budget = Budget::new(MEMORY);
+    let path = Path::new("w.safetensors");
+    match safetensors::read_from(Cursor::new(data), data.len() as u64, path, &mut budget, |_| true)
+    {
+        Ok(weights) => {
+            let bytes: usize = weights.iter().map(|(_, t)| t.bytes().len()).sum();
+            assert_eq!(budget.used(), bytes as u64);
+        }
+        Err(error) => shown(&error),
+    }
+}
+
+/// A formula of the batch size.
+pub(crate) fn dim(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let dim: Dim = match text.parse() {
+        Ok(dim) => dim,
+        Err(error) => return shown(&error),
+    };
+    let printed = dim.to_string();
+    assert_eq!(printed.parse().as_ref(), Ok(&dim), "{printed}");
+    let least = (0..20).map(|n| dim.eval(n)).min();
+    assert!(!dim.is_nonnegative() || least >= Some(0), "{dim} is {least:?}");
+    let half = Dim::n().floor_div(&2.into());
+    shown(&(dim.at_rows(&half) * dim.minimum(&half).modulo(&dim) - dim));
+}
+
+/// An error or another value is displayed without end or panic.
+fn shown(value: &dyn std::fmt::Display) {
+    assert!(!value.to_string().is_empty());
+}
+
+/// What must hold of every graph that was read: it is printed and read back, and checked; a valid one is
+/// simplified, replicated and lowered.
+fn accepted(graph: &Graph, weights: &Weights) {
+    let text = graph.to_string();
+    let read = ir::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert_eq!(read, *graph, "{text}");
+    assert_eq!(read.to_string(), text);
+    let read = ir::from_json(&ir::to_json(graph)).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert_eq!(read, *graph, "{text}");
+    let verified = match ir::verify(graph) {
+        Ok(verified) => verified,
+        Err(errors) => return shown(&errors),
+    };
+    if graph.len() > SMALL {
+        return;
+    }
+    if let Ok(program) = lower(&verified, &Target::CPU) {
+        shown(&program);
+    }
+    let (mut graph, mut weights) = (graph.clone(), weights.clone());
+    let most = SimplifyOptions { max_bytes: MEMORY };
+    match simplify(&mut graph, &mut weights, most) {
+        Ok(()) => valid(&graph, &text),
+        Err(error) => shown(&error),
+    }
+    let devices = (0..3).map(Device::gpu).collect();
+    match replicate(&graph, &Replicate::over(devices)) {
+        Ok(graph) => valid(&graph, &text),
+        Err(error) => shown(&error),
+    }
+}
+
+/// The graph that a pass made of `before` is valid.
+fn valid(graph: &Graph, before: &str) {
+    ir::verify(graph).unwrap_or_else(|e| panic!("{e}\n{graph}\nmade of\n{before}"));
+}
