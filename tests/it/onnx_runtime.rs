@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fanwise::format::onnx::{ImportError, ImportOptions, import};
 use fanwise::format::{Budget, npz};
 use fanwise::types::Tensor;
 
@@ -18,7 +19,9 @@ fn python(script: &str, args: &[&Path]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(script);
     let output =
         Command::new(set("FANWISE_PYTHON")).arg(script).args(args).output().expect("Python runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{}", said.concat());
 }
 
 fn run(model: &Path, folder: &Path, gpus: &str, extra: &[&str]) -> BTreeMap<String, Tensor> {
@@ -111,5 +114,40 @@ fn models_with_random_weights_and_a_dynamic_batch() {
         for rows in ["1", "7"] {
             compare(&model, rows, &[]);
         }
+    }
+}
+
+/// Exported models that hold what is not supported, and the operator that is named.
+const REFUSED: [(&str, &str); 3] =
+    [("keras_erfc", "Erfc"), ("keras_gru_rolled", "Loop"), ("keras_lstm_loop", "Loop")];
+
+/// The models that exporters wrote: those that are supported, and those that are not.
+fn exported() -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/exported");
+    let refused = |p: &PathBuf| REFUSED.iter().any(|(name, _)| p.file_stem().unwrap() == *name);
+    let (refused, supported) = models(&folder).into_iter().partition(refused);
+    (supported, refused)
+}
+
+#[test]
+#[ignore = "needs Python and the release binary: cargo xtask test"]
+fn models_that_exporters_wrote() {
+    let (supported, _) = exported();
+    assert!(supported.len() >= 49, "{supported:?}");
+    let binary = set("FANWISE_BIN");
+    let args: Vec<&Path> =
+        [binary.as_path()].into_iter().chain(supported.iter().map(PathBuf::as_path)).collect();
+    python("compare.py", &args);
+}
+
+#[test]
+fn what_exporters_wrote_and_is_not_supported_is_refused_by_name() {
+    let (_, refused) = exported();
+    assert_eq!(refused.len(), REFUSED.len());
+    for (path, (_, operator)) in refused.iter().zip(REFUSED) {
+        let error = import(path, &ImportOptions::default()).unwrap_err();
+        let ImportError::Unsupported(ops) = &error else { panic!("{error}") };
+        let ops: Vec<&str> = ops.iter().map(|o| o.op.as_str()).collect();
+        assert_eq!(ops, [operator], "{}", path.display());
     }
 }

@@ -13,6 +13,8 @@ import numpy as np
 import onnxruntime
 
 TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+# Integer inputs are below this, by their names.
+BELOW = {"mask": 2, "index": 9}
 
 
 def inputs_of(session, batch):
@@ -21,9 +23,13 @@ def inputs_of(session, batch):
     for value in session.get_inputs():
         shape = [d if isinstance(d, int) else batch for d in value.shape]
         kind = TYPES[value.type]
+        if value.name == "mask":  # no sample is all padding
+            shape[-1] -= 1
         feed[value.name] = (
-            rng.integers(0, 20, shape).astype(kind) if np.issubdtype(kind, np.integer) else rng.normal(size=shape).astype(kind)
+            rng.integers(0, BELOW.get(value.name, 20), shape).astype(kind) if np.issubdtype(kind, np.integer) else rng.normal(size=shape).astype(kind)
         )
+        if value.name == "mask":
+            feed[value.name] = np.insert(feed[value.name], 0, 1, axis=-1)
     return feed
 
 

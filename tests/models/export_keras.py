@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 from keras import layers
+from tidy import tidy
 
 
 def convnet():
@@ -40,7 +41,7 @@ def separable():
     x = layers.BatchNormalization()(x)
     x = layers.ZeroPadding2D(((0, 1), (0, 1)))(x)
     x = layers.DepthwiseConv2D(3, strides=2, activation="swish")(x)
-    x = layers.Conv2D(6, 3, dilation_rate=2, activation="gelu")(x)
+    x = layers.Conv2D(6, 3, dilation_rate=2, activation="selu")(x)
     return keras.Model(image, layers.GlobalMaxPooling2D()(x))
 
 
@@ -59,12 +60,81 @@ def multi_io():
     return keras.Model([words, features], [layers.Dense(3, name="a")(x), layers.Dense(2, activation="softplus", name="b")(x)])
 
 
+def recurrent(kind, unroll=True):
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Embedding(20, 8)(words)
+    x = layers.Bidirectional(kind(5, return_sequences=True, unroll=unroll))(x)
+    return keras.Model(words, [layers.Dense(3, activation="softmax")(kind(4, unroll=unroll)(x)), x])
+
+
+def lstm():
+    return recurrent(layers.LSTM)
+
+
+def gru():
+    return recurrent(layers.GRU)
+
+
+def lstm_rolled():
+    return recurrent(layers.LSTM, unroll=False)
+
+
+def gru_rolled():
+    return recurrent(layers.GRU, unroll=False)
+
+
+def lstm_loop():
+    """With padding masked the exporter writes a loop, which fanwise refuses by name."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    return keras.Model(words, layers.LSTM(4)(layers.Embedding(20, 8, mask_zero=True)(words)))
+
+
+def erfc():
+    """The exporter writes an exact gelu with `Erfc`, which ONNX does not have and fanwise refuses by name."""
+    x = keras.Input((6,), name="x")
+    return keras.Model(x, layers.Dense(4, activation="gelu")(x))
+
+
+def video():
+    clip = keras.Input((4, 16, 16, 3), name="clip")
+    x = layers.TimeDistributed(layers.Conv2D(4, 3, strides=2, activation="relu"))(clip)
+    x = layers.TimeDistributed(layers.MaxPooling2D(2))(x)
+    x = layers.TimeDistributed(layers.Flatten())(x)
+    return keras.Model(clip, layers.Dense(5, activation="softmax")(layers.LSTM(6, unroll=True)(x)))
+
+
+def attention():
+    words, mask = keras.Input((7,), dtype="int32", name="words"), keras.Input((7,), dtype="int32", name="mask")
+    x = layers.Embedding(20, 16)(words)
+    seen = keras.ops.expand_dims(keras.ops.cast(mask, "bool"), 1)
+    x = layers.LayerNormalization(epsilon=1e-6)(x + layers.MultiHeadAttention(4, 4)(x, x, attention_mask=seen))
+    y = layers.Dense(16)(layers.Dense(32, activation=lambda v: keras.activations.gelu(v, approximate=True))(x))
+    x = layers.LayerNormalization()(layers.add([x, y]))
+    return keras.Model([words, mask], [x, layers.Dense(3)(layers.GlobalAveragePooling1D()(x))])
+
+
+def unet():
+    image = keras.Input((16, 16, 3), name="image")
+    a = layers.GroupNormalization(4)(layers.Conv2D(8, 3, padding="same", activation="relu")(image))
+    b = layers.PReLU(shared_axes=[1, 2])(layers.Conv2D(12, 3, strides=2, padding="same")(a))
+    x = layers.Conv2DTranspose(8, 3, strides=2, padding="same")(b)
+    x = layers.concatenate([a, x, layers.UpSampling2D(2, interpolation="bilinear")(b)])
+    x = layers.UpSampling2D(2)(layers.Conv2D(4, 1)(x))
+    return keras.Model(image, layers.Cropping2D(3)(x))
+
+
+BUILDERS = (
+    convnet, inception, separable, siamese, multi_io, lstm, gru, lstm_rolled, gru_rolled, lstm_loop, video, attention,
+    unet, erfc,
+)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(3)
-    for build in (convnet, inception, separable, siamese, multi_io):
+    for build in BUILDERS:
         model = build()
         for layer in model.layers:
             if isinstance(layer, layers.BatchNormalization):
@@ -75,6 +145,7 @@ def main():
         path = str(folder / f"keras_{build.__name__}.onnx")
         try:
             model.export(path, format="onnx", verbose=False)
+            tidy(path)
             print("exported", path)
         except Exception as error:  # an exporter's own limits are reported, not ours
             print("not exported", path, type(error).__name__, str(error)[:300])
