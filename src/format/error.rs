@@ -67,10 +67,15 @@ impl FileError {
 
 /// Opens a regular file for reading; returns its length as well.
 pub(super) fn open(path: &Path) -> Result<(std::fs::File, u64), FileError> {
-    let file = std::fs::File::open(path).map_err(|e| FileError::read(path, e))?;
-    let meta = file.metadata().map_err(|e| FileError::read(path, e))?;
-    if !meta.is_file() {
-        return Err(FileError::content(path, "it is not a regular file"));
-    }
+    let read = |e| FileError::read(path, e);
+    let regular = |meta: &std::fs::Metadata| {
+        let wrong = || FileError::content(path, "it is not a regular file");
+        meta.is_file().then_some(()).ok_or_else(wrong)
+    };
+    // Before it is opened: opening a pipe waits for its other end.
+    regular(&std::fs::metadata(path).map_err(read)?)?;
+    let file = std::fs::File::open(path).map_err(read)?;
+    let meta = file.metadata().map_err(read)?;
+    regular(&meta)?;
     Ok((file, meta.len()))
 }

@@ -10,10 +10,13 @@ pub mod safetensors;
 mod atomic;
 mod budget;
 mod error;
+mod mmap;
 mod npy;
+mod quoted;
 
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
+use quoted::Quoted;
 
 use std::io::Write;
 use std::path::Path;

@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
+use bytes::Bytes;
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
@@ -22,15 +23,52 @@ elements!(f64 => F64, f32 => F32, f16 => F16, bf16 => Bf16, i64 => I64, i32 => I
 /// One cache line: the unit in which tensors own memory, so that every element type is aligned.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct Line([u8; LINE]);
+
+/// The bytes of a cache line.
+const LINE: usize = 64;
+
+/// Zeroed memory for as many bytes.
+fn lines(bytes: usize) -> Result<Vec<Line>, std::collections::TryReserveError> {
+    let count = bytes.div_ceil(LINE);
+    let mut lines = Vec::new();
+    lines.try_reserve_exact(count)?;
+    lines.resize(count, Line::zeroed());
+    Ok(lines)
+}
 
 /// A tensor in host memory: row-major, contiguous, shared until it is written to.
 #[derive(Clone)]
 pub struct Tensor {
     dtype: DType,
     dims: SmallVec<[usize; 4]>,
-    lines: Arc<Vec<Line>>,
+    memory: Memory,
     bytes: usize,
+}
+
+/// Where the elements lie.
+#[derive(Clone)]
+enum Memory {
+    /// In memory of the tensor's own.
+    Own(Arc<Vec<Line>>),
+    /// In bytes of somebody else, as a mapped file: aligned to the elements, as many as they take, never written to.
+    Shared(Bytes),
+}
+
+/// The bytes that a tensor takes, if they can be counted.
+fn byte_count(dtype: DType, dims: &[usize]) -> Result<usize, TensorError> {
+    let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let bytes = elements.and_then(|n| n.checked_mul(dtype.bytes()));
+    bytes.ok_or_else(|| TensorError::TooLarge { dtype, dims: dims.to_vec() })
+}
+
+/// Fails unless `found` bytes fill the shape.
+fn check_length(dtype: DType, dims: &[usize], found: usize) -> Result<(), TensorError> {
+    let expected = byte_count(dtype, dims)?;
+    if expected == found {
+        return Ok(());
+    }
+    Err(TensorError::Length { dtype, dims: dims.to_vec(), expected, found })
 }
 
 /// Why bytes or dims make no tensor.
@@ -62,14 +100,10 @@ pub enum TensorError {
 impl Tensor {
     /// A tensor of zeros. Memory is taken as `dims` say: check sizes from a file before.
     pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Self, TensorError> {
-        let too_large = || TensorError::TooLarge { dtype, dims: dims.to_vec() };
-        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let bytes = elements.and_then(|n| n.checked_mul(dtype.bytes())).ok_or_else(too_large)?;
-        let count = bytes.div_ceil(64);
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(count).map_err(|_| too_large())?;
-        lines.resize(count, Line::zeroed());
-        Ok(Self { dtype, dims: dims.into(), lines: Arc::new(lines), bytes })
+        let bytes = byte_count(dtype, dims)?;
+        let too_large = |_| TensorError::TooLarge { dtype, dims: dims.to_vec() };
+        let lines = lines(bytes).map_err(too_large)?;
+        Ok(Self { dtype, dims: dims.into(), memory: Memory::Own(Arc::new(lines)), bytes })
     }
 
     /// The tensor with these elements, in row-major order.
@@ -79,21 +113,21 @@ impl Tensor {
 
     /// The tensor with these elements in native byte order.
     pub fn from_bytes(dtype: DType, dims: &[usize], data: &[u8]) -> Result<Self, TensorError> {
-        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let expected = elements
-            .and_then(|n| n.checked_mul(dtype.bytes()))
-            .ok_or_else(|| TensorError::TooLarge { dtype, dims: dims.to_vec() })?;
-        if expected != data.len() {
-            return Err(TensorError::Length {
-                dtype,
-                dims: dims.to_vec(),
-                expected,
-                found: data.len(),
-            });
-        }
+        check_length(dtype, dims, data.len())?;
         let mut tensor = Self::zeros(dtype, dims)?;
         tensor.bytes_mut().copy_from_slice(data);
         Ok(tensor)
+    }
+
+    /// The tensor with these elements in native byte order, of which truth values are 0 or 1. It shares `data` where
+    /// they are aligned to the elements, else it copies them.
+    pub fn from_shared(dtype: DType, dims: &[usize], data: &Bytes) -> Result<Self, TensorError> {
+        if !(data.as_ptr() as usize).is_multiple_of(dtype.bytes()) {
+            return Self::from_bytes(dtype, dims, data);
+        }
+        check_length(dtype, dims, data.len())?;
+        let memory = Memory::Shared(data.clone());
+        Ok(Self { dtype, dims: dims.into(), memory, bytes: data.len() })
     }
 
     /// The tensor of rank 0 with this element.
@@ -104,7 +138,7 @@ impl Tensor {
         Self {
             dtype: T::DTYPE,
             dims: SmallVec::new(),
-            lines: Arc::new(vec![line]),
+            memory: Memory::Own(Arc::new(vec![line])),
             bytes: bytes.len(),
         }
     }
@@ -141,13 +175,22 @@ impl Tensor {
 
     /// The elements as bytes in native order.
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(self.lines.as_slice())[..self.bytes]
+        match &self.memory {
+            Memory::Own(lines) => &bytemuck::cast_slice(lines.as_slice())[..self.bytes],
+            Memory::Shared(data) => data,
+        }
     }
 
     /// The elements as bytes, to write to; copies first if they are shared.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let bytes = self.bytes;
-        &mut bytemuck::cast_slice_mut(Arc::make_mut(&mut self.lines).as_mut_slice())[..bytes]
+        if let Memory::Shared(data) = &self.memory {
+            let mut own = vec![Line::zeroed(); self.bytes.div_ceil(LINE)];
+            bytemuck::cast_slice_mut(own.as_mut_slice())[..self.bytes].copy_from_slice(data);
+            self.memory = Memory::Own(Arc::new(own));
+        }
+        // What was shared is copied by now.
+        let Memory::Own(lines) = &mut self.memory else { return &mut [] };
+        &mut bytemuck::cast_slice_mut(Arc::make_mut(lines).as_mut_slice())[..self.bytes]
     }
 
     /// The elements.
@@ -175,13 +218,7 @@ impl Tensor {
 
     /// The same elements under another shape.
     pub fn reshaped(mut self, dims: &[usize]) -> Result<Self, TensorError> {
-        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let expected =
-            elements.and_then(|n| n.checked_mul(self.dtype.bytes())).unwrap_or(usize::MAX);
-        if expected != self.bytes {
-            let (dtype, dims) = (self.dtype, dims.to_vec());
-            return Err(TensorError::Length { dtype, dims, expected, found: self.bytes });
-        }
+        check_length(self.dtype, dims, self.bytes)?;
         self.dims = dims.into();
         Ok(self)
     }
@@ -260,7 +297,7 @@ impl fmt::Debug for Tensor {
 
 #[cfg(test)]
 mod tests {
-    use super::{DType, Tensor, TensorError};
+    use super::{Bytes, DType, Tensor, TensorError};
 
     #[test]
     fn elements_keep_their_bits_and_sharing_is_copied_on_write() {
@@ -272,6 +309,26 @@ mod tests {
         assert_eq!(a.as_slice::<f32>()[1].to_bits(), (-0.0f32).to_bits());
         assert_eq!(b.reshaped(&[4]).unwrap().dims(), [4]);
         assert_eq!(Tensor::scalar(7i64).to_i64(), Some(vec![7]));
+    }
+
+    #[test]
+    fn aligned_bytes_are_shared_and_others_copied() {
+        let whole = Tensor::new(&[4], &[1.0f32, 2.0, 3.0, 4.0]).unwrap();
+        let data = Bytes::from_owner(whole.bytes().to_vec());
+        for from in 0..8 {
+            let part = data.slice(from..from + 8);
+            let mut tensor = Tensor::from_shared(DType::F32, &[2], &part).unwrap();
+            let aligned = (part.as_ptr() as usize).is_multiple_of(4);
+            assert_eq!(std::ptr::eq(tensor.bytes().as_ptr(), part.as_ptr()), aligned);
+            assert_eq!(tensor.bytes(), &part);
+            assert_eq!(tensor.as_slice::<f32>().len(), 2);
+            tensor.as_mut_slice::<f32>()[0] = 9.0;
+            assert_eq!(tensor.as_slice::<f32>()[0].to_bits(), 9.0f32.to_bits());
+            assert_eq!(tensor.bytes()[4..], part[4..]);
+            assert_eq!(part, whole.bytes()[from..from + 8]);
+        }
+        let short = Tensor::from_shared(DType::F32, &[3], &data.slice(0..8));
+        assert!(matches!(short, Err(TensorError::Length { .. })));
     }
 
     #[test]

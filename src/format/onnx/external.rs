@@ -1,104 +1,125 @@
 //! Elements of tensors that lie in other files of the model's folder.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use super::super::error::open;
+use bytes::Bytes;
+
+use super::super::mmap::Map;
+use super::super::{FileError, Quoted};
 use super::proto::StringStringEntryProto;
+use super::store::Store;
 
 /// The folder of a model; its files hold elements of tensors.
 pub(super) struct Folder {
+    model: Store,
     /// The folder without links; none where the model was not read from a file.
     path: Option<PathBuf>,
-    /// The file that was read last.
-    last: Option<(PathBuf, File, u64)>,
-}
-
-/// A range of bytes of a file.
-pub(super) struct Part<'a> {
-    file: &'a File,
-    offset: u64,
-    location: &'a str,
+    /// The files that were read, by their path without links.
+    files: BTreeMap<PathBuf, Map>,
 }
 
 impl Folder {
-    /// The folder of the model at `path`; without it no tensor may lie elsewhere.
-    pub(super) fn of(path: Option<&Path>) -> Self {
-        let parent = path.and_then(Path::parent);
+    /// The folder of the model at `path`.
+    pub(super) fn of(path: &Path, model: Store) -> Self {
+        let parent = path.parent();
         let parent = parent.map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
-        Self { path: parent.and_then(|p| p.canonicalize().ok()), last: None }
+        let path = parent.and_then(|p| p.canonicalize().ok());
+        Self { path, ..Self::none(model) }
+    }
+
+    /// No folder: no tensor may lie elsewhere than in the model.
+    pub(super) fn none(model: Store) -> Self {
+        Self { model, path: None, files: BTreeMap::new() }
+    }
+
+    /// The structure of the model's file.
+    pub(super) fn structure(&self) -> Bytes {
+        self.model.structure.clone()
+    }
+
+    /// The elements that lie in the model's file, where they do.
+    pub(super) fn elements(&self, raw: &Bytes) -> Bytes {
+        self.model.elements(raw)
+    }
+
+    /// Gives back the memory of elements that were copied.
+    pub(super) fn release(&self, elements: &[u8]) {
+        self.model.release(elements);
+        self.files.values().for_each(|file| file.release(elements));
+    }
+
+    /// Fails if a file was changed while it was read.
+    pub(super) fn check(&self) -> Result<(), FileError> {
+        self.model.check()?;
+        self.files.iter().try_for_each(|(path, file)| file.check(path))
     }
 
     /// The range that `entries` name: it lies inside a file inside the folder and has `bytes` bytes.
-    pub(super) fn find<'a>(
-        &'a mut self,
-        entries: &'a [StringStringEntryProto],
+    pub(super) fn find(
+        &mut self,
+        entries: &[StringStringEntryProto],
         bytes: u64,
-    ) -> Result<Part<'a>, String> {
+    ) -> Result<Bytes, String> {
         let entry = |key: &str| {
             let found = entries.iter().find(|e| e.key.as_deref() == Some(key));
             found.map(|e| e.value.as_deref().unwrap_or_default())
         };
         let number = |key: &str| match entry(key) {
             Some(text) => {
-                text.parse::<u64>().map(Some).map_err(|_| format!("the {key} is `{text}`"))
+                text.parse::<u64>().map(Some).map_err(|_| format!("the {key} is {}", Quoted(text)))
             }
             None => Ok(None),
         };
         let location =
             entry("location").ok_or("its elements lie in another file without a name")?;
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
+        let shown = Quoted(location);
         if length.is_some_and(|l| l != bytes) {
             let length = length.unwrap_or(0);
-            return Err(format!("it takes {bytes} bytes, but {length} are given in `{location}`"));
+            return Err(format!("it takes {bytes} bytes, but {length} are given in {shown}"));
         }
         let path = self.resolve(location)?;
-        if self.last.as_ref().is_none_or(|last| last.0 != path) {
-            let (file, size) = open(&path).map_err(|e| e.to_string())?;
-            self.last = Some((path, file, size));
+        if !self.files.contains_key(&path) {
+            let map = Map::open(&path, |_| Ok::<(), FileError>(())).map_err(|e| e.to_string())?;
+            self.files.insert(path.clone(), map);
         }
-        let (_, file, size) = self.last.as_ref().ok_or("its file is closed")?;
-        let end = offset.checked_add(bytes);
-        if end.is_none_or(|end| end > *size) {
-            return Err(format!(
-                "bytes {offset} to {offset}+{bytes} are beyond the {size} bytes of `{location}`"
-            ));
-        }
-        Ok(Part { file, offset, location })
+        let data = self.files.get(&path).map(Map::bytes).ok_or("its file is closed")?;
+        let beyond = || {
+            let size = data.len();
+            format!("bytes {offset} to {offset}+{bytes} are beyond the {size} bytes of {shown}")
+        };
+        let end = offset.checked_add(bytes).filter(|end| *end <= data.len() as u64);
+        let (Ok(from), Some(Ok(to))) = (usize::try_from(offset), end.map(usize::try_from)) else {
+            return Err(beyond());
+        };
+        Ok(data.slice(from..to))
     }
 
     /// The file that `location` names, which lies inside the folder, also after links are followed.
     fn resolve(&self, location: &str) -> Result<PathBuf, String> {
+        let shown = Quoted(location);
         let Some(folder) = &self.path else {
-            return Err(format!("its elements lie in `{location}`, and the model has no folder"));
+            return Err(format!("its elements lie in {shown}, and the model has no folder"));
         };
         let inside = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
         let relative = Path::new(location);
         if location.is_empty() || !relative.components().all(inside) {
-            return Err(format!("`{location}` is no path inside the model's folder"));
+            return Err(format!("{shown} is no path inside the model's folder"));
         }
         let path = folder.join(relative);
-        let path = path.canonicalize().map_err(|e| format!("cannot read `{location}`: {e}"))?;
+        let path = path.canonicalize().map_err(|e| format!("cannot read {shown}: {e}"))?;
         if !path.starts_with(folder) {
-            return Err(format!("`{location}` is a link to a file outside the model's folder"));
+            return Err(format!("{shown} is a link to a file outside the model's folder"));
         }
         Ok(path)
-    }
-}
-
-impl Part<'_> {
-    /// Reads the range from its start.
-    pub(super) fn read(mut self, into: &mut [u8]) -> Result<(), String> {
-        let seek = self.file.seek(SeekFrom::Start(self.offset));
-        seek.and_then(|_| self.file.read_exact(into))
-            .map_err(|e| format!("cannot read `{}`: {e}", self.location))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::proto::StringStringEntryProto;
+    use super::super::store::Store;
     use super::Folder;
 
     fn entries(pairs: &[(&str, &str)]) -> Vec<StringStringEntryProto> {
@@ -118,11 +139,10 @@ mod tests {
         std::fs::write(root.path().join("secret"), b"secret").unwrap();
         #[cfg(unix)]
         std::os::unix::fs::symlink("../secret", folder.join("link")).unwrap();
-        let mut files = Folder::of(Some(&folder.join("m.onnx")));
+        let none = || Store::of(Vec::new().into()).unwrap();
+        let mut files = Folder::of(&folder.join("m.onnx"), none());
         let good = entries(&[("location", "sub/w.bin"), ("offset", "3"), ("length", "4")]);
-        let mut bytes = [0; 4];
-        files.find(&good, 4).unwrap().read(&mut bytes).unwrap();
-        assert_eq!(&bytes, b"3456");
+        assert_eq!(files.find(&good, 4).unwrap(), &b"3456"[..]);
         for (pairs, reason) in [
             (&[("location", "sub/w.bin"), ("offset", "7")][..], "beyond the 10 bytes"),
             (&[("location", "sub/w.bin"), ("offset", "18446744073709551615")], "beyond"),
@@ -140,7 +160,7 @@ mod tests {
             let error = files.find(&given, 4).err().unwrap_or_default();
             assert!(error.contains(reason), "{pairs:?}: {error}");
         }
-        let error = Folder::of(None).find(&good, 4).err().unwrap_or_default();
+        let error = Folder::none(none()).find(&good, 4).err().unwrap_or_default();
         assert!(error.contains("has no folder"), "{error}");
     }
 }

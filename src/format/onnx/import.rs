@@ -1,9 +1,7 @@
 //! From the parts of a model file to a graph.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-use bytes::Bytes;
 
 use super::super::{Budget, Model};
 use super::external::Folder;
@@ -49,15 +47,14 @@ pub(super) struct Importer<'a> {
     dry: bool,
 }
 
-/// Builds the model that `data` holds.
+/// Builds the model that `folder` holds.
 pub(super) fn run(
-    data: Bytes,
     source: &str,
     folder: Folder,
     budget: Budget,
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
-    let file = File::new(data)?;
+    let file = File::new(folder.structure())?;
     let flat = flatten(&file, &|op| ops::find(op).is_some())?;
     let mut inputs = Inputs::read(&file, &flat, options)?;
     let initializers: HashMap<ValueId, Span> =
@@ -70,7 +67,9 @@ pub(super) fn run(
     if inputs.classes.is_empty() {
         inputs.notes.push("no input carries a batch".to_owned());
     }
-    parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)
+    let model = parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)?;
+    tensors.folder.check()?;
+    Ok(model)
 }
 
 /// What every pass over the nodes reads.
@@ -151,7 +150,8 @@ impl Parts<'_> {
         importer.outputs(&mut notes)?;
         let (mut graph, mut weights) = importer.builder.finish();
         graph.remove_unused();
-        weights.retain(|name| graph.params().iter().any(|p| &*p.name == name));
+        let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
+        weights.retain(|name| used.contains(name));
         Ok(Model { graph, weights, notes })
     }
 }

@@ -17,6 +17,7 @@ mod import;
 mod inputs;
 mod node;
 mod ops;
+mod store;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -31,12 +32,11 @@ mod wire;
 pub mod proto;
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 use bytes::Bytes;
 
-use super::{Budget, FileError, Model};
+use super::{Budget, Model};
 use crate::ir::Weights;
 pub use error::{ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use wire::WireError;
@@ -70,18 +70,15 @@ impl Default for ImportOptions {
     }
 }
 
-/// The longest file that is read: the limit of protocol buffers.
-const MAX_FILE: u64 = (1 << 31) - 1;
-
-/// Reads the model at `path`. Its parameters name `path` as their source.
+/// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay in the files where
+/// they lie, mapped into memory: these must not be written to while the model lives, only replaced.
 ///
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError> {
-    let mut budget = Budget::new(options.max_memory);
-    let data = read(path, &mut budget)?;
-    let name = path.display().to_string();
-    import::run(data, &name, external::Folder::of(Some(path)), budget, options)
+    let budget = Budget::new(options.max_memory);
+    let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
+    import::run(&path.display().to_string(), folder, budget, options)
 }
 
 /// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the values of its
@@ -94,8 +91,8 @@ pub fn initializers(
     budget: &mut Budget,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Weights, ImportError> {
-    let file = file::File::new(read(path, budget)?)?;
-    let mut folder = external::Folder::of(Some(path));
+    let mut folder = external::Folder::of(path, store::Store::open(path, budget)?);
+    let file = file::File::new(folder.structure())?;
     let mut weights = Weights::default();
     for span in &file.graph.initializers {
         let name = file.tensor_name(*span)?;
@@ -114,20 +111,8 @@ pub fn initializers(
             weights.insert(name, tensor::read(proto, name, &mut folder, budget)?);
         }
     }
+    folder.check()?;
     Ok(weights)
-}
-
-/// The bytes of a file, which are charged to `budget` before memory is taken.
-fn read(path: &Path, budget: &mut Budget) -> Result<Bytes, ImportError> {
-    let (file, size) = super::error::open(path)?;
-    if size > MAX_FILE {
-        let reason = format!("{size} bytes are too many: an ONNX file has at most {MAX_FILE}");
-        return Err(FileError::content(path, reason).into());
-    }
-    budget.charge(&path.display().to_string(), size)?;
-    let mut data = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-    file.take(size).read_to_end(&mut data).map_err(|e| FileError::read(path, e))?;
-    Ok(data.into())
 }
 
 /// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their source.
@@ -139,10 +124,6 @@ pub fn import_bytes(
     source: &str,
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
-    if data.len() as u64 > MAX_FILE {
-        let reason = format!("{} bytes are too many", data.len());
-        return Err(FileError::content(Path::new(source), reason).into());
-    }
-    let budget = Budget::new(options.max_memory);
-    import::run(data, source, external::Folder::of(None), budget, options)
+    let folder = external::Folder::none(store::Store::of(data)?);
+    import::run(source, folder, Budget::new(options.max_memory), options)
 }

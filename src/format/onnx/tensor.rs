@@ -1,5 +1,6 @@
 //! Tensors of an ONNX file: their elements are raw bytes, typed numbers, or lie in another file.
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::super::{Budget, npy};
@@ -7,10 +8,13 @@ use super::ImportError;
 use super::external::Folder;
 use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
-use crate::types::{DType, Tensor};
+use crate::types::{DType, Tensor, TensorError};
 
 /// The most axes a tensor has.
-const MAX_RANK: usize = 64;
+pub(super) const MAX_RANK: usize = 64;
+
+/// Raw elements from this number of bytes are shared; below, a tensor of its own takes less than what it would keep.
+const SHARED: usize = 1 << 12;
 
 /// The tensor that `proto` declares. Its bytes are charged to `budget` before memory is taken.
 pub(super) fn read(
@@ -35,28 +39,37 @@ pub(super) fn read(
             Err(wrong(format!("{dtype}{dims:?} takes {bytes} bytes, but {found} are given")))
         }
     };
-    let zeros = |budget: &mut Budget| -> Result<Tensor, ImportError> {
-        budget.charge(name, bytes as u64)?;
-        Tensor::zeros(dtype, &dims).map_err(|e| wrong(e.to_string()))
+    let raw = if external {
+        Some(folder.find(&proto.external_data, bytes as u64).map_err(wrong)?)
+    } else {
+        proto.raw_data.as_ref().map(|raw| folder.elements(raw))
     };
-    if external {
-        let part = folder.find(&proto.external_data, bytes as u64).map_err(wrong)?;
-        let mut tensor = zeros(budget)?;
-        part.read(tensor.bytes_mut()).map_err(wrong)?;
-        npy::from_order(tensor.bytes_mut(), dtype, false);
-        return Ok(tensor);
-    }
-    if let Some(raw) = &proto.raw_data {
+    if let Some(raw) = raw {
         length(raw.len())?;
-        let mut tensor = zeros(budget)?;
-        tensor.bytes_mut().copy_from_slice(raw);
-        npy::from_order(tensor.bytes_mut(), dtype, false);
+        budget.charge(name, bytes as u64)?;
+        let tensor = of_raw(dtype, &dims, &raw).map_err(|e| wrong(e.to_string()))?;
+        if !std::ptr::eq(tensor.bytes().as_ptr(), raw.as_ptr()) {
+            folder.release(&raw);
+        }
         return Ok(tensor);
     }
     let numbers = Numbers::of(proto, dtype).map_err(wrong)?;
     length(numbers.count().map_err(wrong)?.saturating_mul(dtype.bytes()))?;
-    let mut tensor = zeros(budget)?;
+    budget.charge(name, bytes as u64)?;
+    let mut tensor = Tensor::zeros(dtype, &dims).map_err(|e| wrong(e.to_string()))?;
     numbers.fill(&mut tensor).map_err(wrong)?;
+    Ok(tensor)
+}
+
+/// The tensor of little-endian elements: they are shared where this machine can use them as they lie.
+fn of_raw(dtype: DType, dims: &[usize], raw: &Bytes) -> Result<Tensor, TensorError> {
+    let one_byte = cfg!(target_endian = "little") || dtype.bytes() == 1;
+    let usable = one_byte && (dtype != DType::Bool || raw.iter().all(|b| *b <= 1));
+    if usable && raw.len() >= SHARED {
+        return Tensor::from_shared(dtype, dims, raw);
+    }
+    let mut tensor = Tensor::from_bytes(dtype, dims, raw)?;
+    npy::from_order(tensor.bytes_mut(), dtype, false);
     Ok(tensor)
 }
 
@@ -94,7 +107,7 @@ pub(super) fn element(number: i32) -> Result<DType, String> {
 /// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width, or of
 /// varints.
 struct Numbers<'a> {
-    runs: &'a [bytes::Bytes],
+    runs: &'a [Bytes],
     /// The bytes of one number; 0 for varints.
     width: usize,
 }
@@ -131,7 +144,7 @@ impl<'a> Numbers<'a> {
     }
 
     fn count(&self) -> Result<usize, String> {
-        let ends = |run: &bytes::Bytes| match self.width {
+        let ends = |run: &Bytes| match self.width {
             0 => Ok(run.iter().filter(|b| **b < 0x80).count()),
             w if run.len().is_multiple_of(w) => Ok(run.len() / w),
             w => Err(format!("{} bytes are no packed numbers of {w} bytes", run.len())),

@@ -85,6 +85,9 @@ impl<'a> Fields<'a> {
 
     fn field(&mut self) -> Result<(u64, Content), &'static str> {
         let tag = self.varint()?;
+        if tag >> 3 == 0 {
+            return Err("the field has the number 0");
+        }
         let content = match tag & 7 {
             0 => Content::Number(self.varint()?),
             1 => self.skip(8).map(|_| Content::Fixed)?,
@@ -169,6 +172,7 @@ mod tests {
             (&[0x12, 0x05, 0x00], "longer than its message"),
             (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "longer"),
             (&[0x0b], "no known wire type"),
+            (&[0x00, 0x00], "the number 0"),
             (&[0xff; 12], "more than ten bytes"),
         ] {
             let error = read(data).unwrap_err();
