@@ -16,7 +16,7 @@ mod quoted;
 
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
-use quoted::Quoted;
+use quoted::{Escaped, Quoted};
 
 use std::io::Write;
 use std::path::Path;

@@ -11,11 +11,19 @@ const END: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quoted<'a>(pub(super) &'a str);
 
+/// A name from a file as errors show it where it stands for itself: as [`Quoted`], without the backticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Escaped<'a>(pub(super) &'a str);
+
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('`')?;
-        write(f, self.0)?;
-        f.write_char('`')
+        write!(f, "`{}`", Escaped(self.0))
+    }
+}
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, self.0)
     }
 }
 

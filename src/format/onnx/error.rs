@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::super::{FileError, OverBudget};
+use super::super::{Escaped, FileError, OverBudget, Quoted};
 use super::wire::WireError;
 use crate::ir::GraphError;
 use crate::op::OpError;
@@ -38,7 +38,7 @@ pub enum ImportError {
     #[error("{}", list_unsupported(.0))]
     Unsupported(Vec<UnsupportedOp>),
     /// Two nodes, inputs or initializers give a value of the same name.
-    #[error("`{value}` is given twice: {first}, and {second}")]
+    #[error("{} is given twice: {first}, and {second}", Quoted(.value))]
     Duplicate {
         /// The value's name.
         value: String,
@@ -48,21 +48,33 @@ pub enum ImportError {
         second: String,
     },
     /// A value is used that nothing gives.
-    #[error("{user} uses `{value}`, which nothing gives")]
+    #[error("{user} uses {}, which nothing gives", Quoted(.value))]
     Undefined {
         /// The value's name.
         value: String,
         /// What uses it, as a phrase.
         user: String,
     },
+    /// An input, output or initializer has no name.
+    #[error("{what} {position} has no name")]
+    Unnamed {
+        /// Which of them.
+        what: String,
+        /// Its position in the file.
+        position: usize,
+    },
     /// The nodes form a cycle.
-    #[error("{node} depends on its own result")]
+    #[error("{node} depends on its own result{}", list_through(.through, *.more))]
     Cycle {
         /// One of its nodes, as a phrase.
         node: String,
+        /// The others, against the flow, as phrases.
+        through: Vec<String>,
+        /// How many more there are.
+        more: usize,
     },
     /// A call of a function of the model is not valid.
-    #[error("{node} calls the function `{function}`: {reason}")]
+    #[error("{node} calls the function {}: {reason}", Quoted(.function))]
     Call {
         /// The calling node, as a phrase.
         node: String,
@@ -72,13 +84,13 @@ pub enum ImportError {
         reason: String,
     },
     /// More nodes than are read.
-    #[error("the model has more than {limit} nodes once its functions are expanded")]
+    #[error("the model has more than {limit} nodes")]
     TooManyNodes {
         /// The number allowed.
         limit: usize,
     },
     /// A tensor of the file is not valid.
-    #[error("tensor `{tensor}`: {reason}")]
+    #[error("tensor {}: {reason}", Quoted(.tensor))]
     Tensor {
         /// The tensor's name.
         tensor: String,
@@ -89,7 +101,7 @@ pub enum ImportError {
     #[error(transparent)]
     Memory(#[from] OverBudget),
     /// An input's type is not supported, or an option does not suit it.
-    #[error("input `{input}`: {reason}")]
+    #[error("input {}: {reason}", Quoted(.input))]
     Input {
         /// The input.
         input: String,
@@ -111,7 +123,7 @@ pub enum ImportError {
     #[error("{}", list_batches(.0))]
     Batches(Vec<Vec<String>>),
     /// A node is not valid, or not in a supported way.
-    #[error("{node} ({op}): {error}")]
+    #[error("{node} ({}): {error}", Escaped(.op))]
     Node {
         /// The node, as a phrase.
         node: String,
@@ -137,7 +149,7 @@ pub enum NodeError {
     },
     /// An operand must be known before the run.
     #[error(
-        "operand {operand} (`{value}`) must be known before the run: a constant, or computed from sizes"
+        "operand {operand} ({}) must be known before the run: a constant, or computed from sizes", Quoted(.value)
     )]
     NotKnown {
         /// Its position.
@@ -146,7 +158,7 @@ pub enum NodeError {
         value: String,
     },
     /// An attribute is absent, of another kind, or has a value that is not allowed.
-    #[error("attribute `{name}` {reason}")]
+    #[error("attribute {} {reason}", Quoted(.name))]
     Attribute {
         /// The attribute.
         name: String,
@@ -175,7 +187,7 @@ pub enum NodeError {
         error: Box<OpError>,
     },
     /// A tensor in an attribute is not valid.
-    #[error("attribute `{name}`: {reason}")]
+    #[error("attribute {}: {reason}", Quoted(.name))]
     Tensor {
         /// The attribute.
         name: String,
@@ -227,8 +239,10 @@ impl From<TensorError> for NodeError {
 pub struct UnsupportedOp {
     /// Its name, after its domain where that is not ONNX's own.
     pub op: String,
-    /// The nodes that use it, as phrases.
+    /// The first nodes that use it, as phrases.
     pub nodes: Vec<String>,
+    /// How many nodes use it.
+    pub count: usize,
 }
 
 /// A size of an input that must be bound.
@@ -242,35 +256,63 @@ pub struct UnboundDim {
     pub axis: usize,
 }
 
-/// Nodes named for each unsupported operator; the rest are counted.
-const NODES_NAMED: usize = 100;
+/// The entries of a list that an error names; the rest are counted.
+const LISTED: usize = 100;
+
+/// Adds the line that counts the entries that a list of `count` leaves out.
+fn count_rest(text: &mut String, count: usize) {
+    if count > LISTED {
+        let _ = write!(text, "\n  and {} more", count - LISTED);
+    }
+}
+
+/// Names as errors show them; the rest of a long list is counted.
+pub(super) fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let shown: Vec<String> = names.take(LISTED).map(|name| Quoted(name).to_string()).collect();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &rest
+}
+
+fn list_through(through: &[String], more: usize) -> String {
+    match (through, more) {
+        ([], _) => String::new(),
+        (through, 0) => format!(", by way of {}", through.join(", ")),
+        (through, more) => format!(", by way of {} and {more} more", through.join(", ")),
+    }
+}
 
 fn list_unsupported(ops: &[UnsupportedOp]) -> String {
     let mut text = String::from("operators that are not supported:");
-    for UnsupportedOp { op, nodes } in ops {
-        let named = nodes.iter().take(NODES_NAMED).cloned().collect::<Vec<_>>().join(", ");
-        let _ = write!(text, "\n  {op}: {named}");
-        if nodes.len() > NODES_NAMED {
-            let _ = write!(text, " and {} more", nodes.len() - NODES_NAMED);
+    for UnsupportedOp { op, nodes, count } in ops.iter().take(LISTED) {
+        let _ = write!(text, "\n  {}: {}", Escaped(op), nodes.join(", "));
+        if *count > nodes.len() {
+            let _ = write!(text, " and {} more", count - nodes.len());
         }
     }
+    count_rest(&mut text, ops.len());
     text
 }
 
 fn list_unbound(dims: &[UnboundDim]) -> String {
     let mut text = String::from("sizes that are neither constants nor the batch must be bound:");
-    for UnboundDim { name, input, axis } in dims {
-        let _ = write!(text, "\n  `{name}`, axis {axis} of input `{input}`: try --dim {name}=128");
+    for UnboundDim { name, input, axis } in dims.iter().take(LISTED) {
+        let (input, hint) = (Quoted(input), Escaped(name));
+        let name = Quoted(name);
+        let _ = write!(text, "\n  {name}, axis {axis} of input {input}: try --dim {hint}=128");
     }
+    count_rest(&mut text, dims.len());
     text
 }
 
 fn list_batches(classes: &[Vec<String>]) -> String {
     let mut text = String::from("the inputs have leading sizes that nothing equates:");
-    for class in classes {
-        let _ = write!(text, "\n  `{}`", class.join("`, `"));
+    for class in classes.iter().take(LISTED) {
+        let _ = write!(text, "\n  {}", list_names(class.iter().map(String::as_str)));
     }
+    count_rest(&mut text, classes.len());
     let first = classes.first().and_then(|c| c.first()).map_or("NAME", String::as_str);
+    let first = Escaped(first);
     let _ = write!(text, "\nname the inputs that carry the batch: --batch-axis {first}=0");
     text
 }
@@ -282,12 +324,16 @@ mod tests {
     #[test]
     fn lists_name_everything() {
         let ops = vec![
-            UnsupportedOp { op: "LSTM".into(), nodes: vec!["node `a`".into(), "node 7".into()] },
-            UnsupportedOp { op: "com.x::Y".into(), nodes: vec!["node `b`".into(); 102] },
+            UnsupportedOp {
+                op: "LSTM".into(),
+                nodes: vec!["node `a`".into(), "node 7".into()],
+                count: 2,
+            },
+            UnsupportedOp { op: "com.x::Y".into(), nodes: vec!["node `b`".into()], count: 3 },
         ];
         let text = ImportError::Unsupported(ops).to_string();
-        assert!(text.contains("\n  LSTM: node `a`, node 7\n  com.x::Y: node `b`, "), "{text}");
-        assert!(text.ends_with(" and 2 more"), "{text}");
+        assert!(text.contains("\n  LSTM: node `a`, node 7\n  com.x::Y: node `b`"), "{text}");
+        assert!(text.ends_with("Y: node `b` and 2 more"), "{text}");
         let dim = UnboundDim { name: "seq".into(), input: "x".into(), axis: 1 };
         let text = ImportError::UnboundDims(vec![dim]).to_string();
         assert!(text.ends_with("`seq`, axis 1 of input `x`: try --dim seq=128"), "{text}");

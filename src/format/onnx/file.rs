@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use smallvec::SmallVec;
 
+use super::super::Quoted;
 use super::ImportError;
 use super::proto::{AttributeProto, NodeProto, StringStringEntryProto, TensorProto};
 use super::wire::{Content, Fields, Span, WireError, parts, text};
@@ -16,6 +17,9 @@ const SPARE: usize = 16 << 20;
 
 /// The functions of a model.
 const MAX_FUNCTIONS: usize = 1 << 15;
+
+/// The operator sets of a model or a function.
+const MAX_OPSETS: usize = 1000;
 
 /// The operands or results of a node.
 const MAX_OPERANDS: usize = 1 << 16;
@@ -42,6 +46,7 @@ pub(super) struct Graph {
 
 /// A function of the model.
 pub(super) struct Function {
+    pub(super) span: Span,
     pub(super) domain: String,
     pub(super) name: String,
     pub(super) overload: String,
@@ -261,7 +266,17 @@ fn opsets(data: &[u8], span: Span, number: u64) -> Result<Opsets, WireError> {
                 version = v.cast_signed();
             }
         }
-        opsets.insert(domain(last_text(data, import, 1)?).to_owned(), version);
+        let name = domain(last_text(data, import, 1)?);
+        let before = opsets.insert(name.to_owned(), version);
+        let at = import.range().start;
+        if before.is_some_and(|before| before != version) {
+            let reason = format!("the operator set {} has two versions", Quoted(name));
+            return Err(WireError { at, reason });
+        }
+        if opsets.len() > MAX_OPSETS {
+            let reason = format!("there are more than {MAX_OPSETS} operator sets");
+            return Err(WireError { at, reason });
+        }
     }
     Ok(opsets)
 }
@@ -298,6 +313,7 @@ fn filled(data: &[u8], span: Span, number: u64, what: &str) -> Result<Vec<Span>,
 
 fn function(data: &[u8], span: Span) -> Result<Function, WireError> {
     Ok(Function {
+        span,
         domain: domain(last_text(data, span, 10)?).to_owned(),
         name: last_text(data, span, 1)?.to_owned(),
         overload: last_text(data, span, 13)?.to_owned(),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::super::{Budget, Model};
+use super::super::{Budget, Model, Quoted};
+use super::error::list_names;
 use super::external::Folder;
 use super::file::File;
 use super::flatten::{Flat, FlatNode, NONE, ValueId, flatten};
@@ -22,6 +23,9 @@ const INLINE_INTS: usize = op::infer::MAX_INTS;
 /// Float tensors of `Constant` nodes up to this number of elements stand in the graph.
 const INLINE_FLOATS: usize = 64;
 
+/// Leading sizes of different names of which the graph may prove that they are one: each takes a pass over it.
+const MAX_CLASSES: usize = 64;
+
 /// The tensors of the file that were read, by the value they give: each is read and charged once.
 pub(super) struct Tensors {
     read: HashMap<ValueId, Tensor>,
@@ -32,7 +36,7 @@ pub(super) struct Tensors {
 /// One pass over the nodes, which builds a graph.
 pub(super) struct Importer<'a> {
     pub(super) file: &'a File,
-    pub(super) flat: &'a Flat,
+    pub(super) flat: &'a Flat<'a>,
     pub(super) builder: Builder,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
@@ -45,6 +49,8 @@ pub(super) struct Importer<'a> {
     source: Arc<str>,
     /// Whether only the types are of interest.
     dry: bool,
+    /// The bytes of attributes of calls that nodes used.
+    pub(super) referred: usize,
 }
 
 /// Builds the model that `folder` holds.
@@ -75,7 +81,7 @@ pub(super) fn run(
 /// What every pass over the nodes reads.
 struct Parts<'a> {
     file: &'a File,
-    flat: &'a Flat,
+    flat: &'a Flat<'a>,
     initializers: &'a HashMap<ValueId, Span>,
     source: &'a str,
 }
@@ -84,7 +90,15 @@ impl Parts<'_> {
     /// Proves that all leading sizes are one: each is a symbol of its own until types agree only if two are the
     /// same.
     fn unify(&self, inputs: &mut Inputs, tensors: &mut Tensors) -> Result<(), ImportError> {
-        let mut class: Vec<u32> = (1u32..).take(inputs.classes.len()).collect();
+        let found = inputs.classes.len();
+        if found > MAX_CLASSES {
+            let option = "--batch-axis".to_owned();
+            let reason = format!(
+                "the inputs have {found} leading sizes of different names; name those that are the batch"
+            );
+            return Err(ImportError::Option { option, reason });
+        }
+        let mut class: Vec<u32> = (1u32..).take(found).collect();
         loop {
             let size = |i: usize| Dim::symbol(Symbol(class.get(i).copied().unwrap_or(0)));
             let failed = self.build(inputs, tensors, &size, true).err();
@@ -111,8 +125,9 @@ impl Parts<'_> {
         if merged.len() > 1 {
             return Err(ImportError::Batches(merged.into_values().collect()));
         }
-        let all = merged.into_values().flatten().collect::<Vec<_>>().join("`, `");
-        inputs.notes.push(format!("the leading sizes of `{all}` are one: the graph equates them"));
+        let all: Vec<String> = merged.into_values().flatten().collect();
+        let all = list_names(all.iter().map(String::as_str));
+        inputs.notes.push(format!("the leading sizes of {all} are one: the graph equates them"));
         Ok(())
     }
 
@@ -135,10 +150,11 @@ impl Parts<'_> {
             freed: inputs.freed,
             tensors,
             initializers,
-            values: vec![None; flat.names.len()],
+            values: vec![None; flat.values()],
             constants: BTreeMap::new(),
             source: source.into(),
             dry,
+            referred: 0,
         };
         for (id, name, ty) in inputs.types(size) {
             importer.values[id as usize] = Some(importer.builder.input(name, ty));
@@ -172,9 +188,8 @@ fn equated(error: &NodeError) -> Option<(u32, u32)> {
 
 impl Importer<'_> {
     fn node(&mut self, node: &FlatNode) -> Result<(), ImportError> {
-        let label = self.flat.label(self.file, node);
-        let origin = label.trim_start_matches(|c| c != '`').trim_matches('`');
-        self.builder.set_origin(Origin::new(origin));
+        let flat = self.flat;
+        self.builder.set_origin(Origin::new(flat.origin(node)));
         let (proto, op) = match node.span {
             Some(span) => {
                 let proto = self.file.node(span)?;
@@ -186,18 +201,19 @@ impl Importer<'_> {
         let freed = self.freed.is_some();
         let failed = |error: NodeError| {
             let error = if freed { error.after_freeing() } else { error };
-            ImportError::Node { node: label.clone(), op: op.clone(), error }
+            ImportError::Node { node: flat.label(node), op: op.clone(), error }
         };
         let Some(found) = ops::find(&op) else {
-            return Err(failed(NodeError::Unsupported(format!("the operator {op}"))));
+            return Err(failed(NodeError::Unsupported("the operator".to_owned())));
         };
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for (i, id) in node.inputs.iter().enumerate() {
             inputs.push(match *id {
                 NONE => None,
                 id => Some(self.value(id)?.ok_or_else(|| {
-                    let value = self.flat.name(id);
-                    failed(NodeError::Unsupported(format!("operand {i}, the result `{value}`,")))
+                    let name = flat.name(id);
+                    let value = Quoted(&name);
+                    failed(NodeError::Unsupported(format!("operand {i}, the result {value},")))
                 })?),
             });
         }
@@ -209,8 +225,9 @@ impl Importer<'_> {
             let text = format!("{given} operands where there are at most {most}");
             return Err(failed(NodeError::Unsupported(text)));
         }
-        let mut node = Node::new(self, &op, node, proto, inputs);
-        (found.convert)(&mut node).and_then(|()| node.finish()).map_err(failed)
+        let node = Node::new(self, &op, node, proto, inputs);
+        node.and_then(|mut node| (found.convert)(&mut node).and_then(|()| node.finish()))
+            .map_err(failed)
     }
 
     /// The value that an operand names, where the node that gives it does so.
@@ -220,7 +237,7 @@ impl Importer<'_> {
         }
         let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
         let name = self.flat.name(id);
-        let tensor = self.tensors.get(id, name, || self.file.tensor(span))?;
+        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
         let small = match tensor.dtype() {
             t if t.is_float() => tensor.rank() == 0,
             _ => tensor.len() <= INLINE_INTS,
@@ -241,13 +258,13 @@ impl Importer<'_> {
     fn tensor_value(&mut self, id: ValueId, tensor: Tensor, small: bool) -> Value {
         let name = self.flat.name(id);
         let inline = op::Constant { value: tensor.clone() };
-        let value = match small.then(|| self.builder.op(name, inline, &[])) {
+        let value = match small.then(|| self.builder.op(&name, inline, &[])) {
             Some(Ok(value)) => value,
             // Types do not need the elements, nor their hash.
-            _ if self.dry => self.builder.input(name, tensor.tensor_type()),
+            _ if self.dry => self.builder.input(&name, tensor.tensor_type()),
             _ => {
-                let source = Source { file: self.source.clone(), key: name.into() };
-                let name = self.builder.fresh(name);
+                let source = Source { file: self.source.clone(), key: self.flat.key(id).into() };
+                let name = self.builder.fresh(&name);
                 self.builder.param_from(&name, source, tensor.clone())
             }
         };
@@ -273,7 +290,7 @@ impl Importer<'_> {
             }
             NodeError::Tensor { name: attribute.to_owned(), reason: error.to_string() }
         };
-        let name = self.flat.name(id).to_owned();
+        let name = self.flat.name(id);
         self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)
     }
 
@@ -299,7 +316,7 @@ impl Importer<'_> {
                 id => self.value(id)?,
             };
             let value = value.ok_or_else(|| ImportError::Undefined {
-                value: name.to_owned(),
+                value: name.clone().into_owned(),
                 user: "an output of the model".to_owned(),
             })?;
             let ty = self.builder.graph().ty(value);
@@ -307,12 +324,13 @@ impl Importer<'_> {
             let (dtype, rank): (Option<DType>, Option<usize>) = declared(&info);
             if dtype.is_some_and(|t| t != ty.dtype) || rank.is_some_and(|r| r != ty.rank()) {
                 let declared_type = dtype.map_or("?", DType::name);
+                let shown = Quoted(&name);
                 let axes = rank.map_or_else(|| "?".to_owned(), |r| r.to_string());
                 notes.push(format!(
-                    "the file declares output `{name}` as {declared_type} with {axes} axes; it is {ty}"
+                    "the file declares output {shown} as {declared_type} with {axes} axes; it is {ty}"
                 ));
             }
-            self.builder.output(name, value);
+            self.builder.output(&name, value);
         }
         Ok(())
     }
@@ -326,7 +344,7 @@ impl Tensors {
         name: &str,
         proto: impl FnOnce() -> Result<TensorProto, ImportError>,
     ) -> Result<Tensor, ImportError> {
-        if let Some(tensor) = self.read.get(&id) {
+        if let Some(tensor) = self.read.get(&id).filter(|_| id != NONE) {
             return Ok(tensor.clone());
         }
         let tensor = tensor::read(&proto()?, name, &mut self.folder, &mut self.budget)?;

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::error::list_names;
 use super::file::File;
 use super::flatten::{Flat, ValueId};
 use super::proto::tensor_shape_proto::dimension::Value as DimValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
-use super::tensor::element;
+use super::tensor::{MAX_RANK, element};
 use super::{ImportError, ImportOptions, UnboundDim};
 use crate::types::{DType, Dim, Shape, TensorType};
 
@@ -42,7 +43,7 @@ impl Inputs {
     /// Reads the declared types and decides which sizes may be the batch.
     pub(super) fn read(
         file: &File,
-        flat: &Flat,
+        flat: &Flat<'_>,
         options: &ImportOptions,
     ) -> Result<Self, ImportError> {
         let defaults: BTreeSet<ValueId> = flat.initializers.iter().copied().collect();
@@ -153,8 +154,8 @@ impl Inputs {
         let mut named = BTreeMap::new();
         self.classes.push(Vec::new());
         for (name, axis) in &options.batch_axis {
-            let known = self.all.iter().map(|i| i.name.clone()).collect::<Vec<_>>().join(", ");
             let Some(input) = self.all.iter_mut().find(|i| i.name == *name) else {
+                let known = list_names(self.all.iter().map(|i| &*i.name));
                 let reason = format!("there is no such input; the inputs are {known}");
                 return Err(ImportError::Option { option: format!("--batch-axis {name}"), reason });
             };
@@ -200,14 +201,15 @@ impl Inputs {
 
     fn note_freed(&mut self, class: Option<usize>) {
         if let (Some(size), Some(class)) = (self.freed, class) {
-            let inputs = self.classes[class].join("`, `");
-            self.notes.push(format!("the size {size} of `{inputs}` was freed: it is the batch"));
+            let inputs = list_names(self.classes[class].iter().map(String::as_str));
+            self.notes.push(format!("the size {size} of {inputs} was freed: it is the batch"));
         }
     }
 
     /// Fails if a size is still open, or is none.
     fn check(&self) -> Result<(), ImportError> {
         let mut unbound: Vec<UnboundDim> = Vec::new();
+        let mut seen = BTreeSet::new();
         for Input { name: input, sizes, .. } in &self.all {
             for (axis, size) in sizes.iter().enumerate() {
                 let name = match size {
@@ -215,7 +217,7 @@ impl Inputs {
                     Size::Unnamed => format!("{input}[{axis}]"),
                     Size::Constant(_) | Size::Class(_) => continue,
                 };
-                if unbound.iter().all(|u| u.name != name) {
+                if seen.insert(name.clone()) {
                     unbound.push(UnboundDim { name, input: input.clone(), axis });
                 }
             }
@@ -246,17 +248,22 @@ fn input(id: ValueId, info: &ValueInfoProto) -> Result<Input, String> {
     };
     let dtype = element(tensor.elem_type.unwrap_or(0))?;
     let shape = tensor.shape.as_ref().ok_or("the file does not declare its shape")?;
-    Ok(Input { id, name: info.name().to_owned(), dtype, sizes: sizes(shape) })
+    Ok(Input { id, name: info.name().to_owned(), dtype, sizes: sizes(shape)? })
 }
 
-/// The sizes that the file declares; a negative one is open.
-fn sizes(shape: &TensorShapeProto) -> Vec<Size> {
-    let size = |value: Option<&DimValue>| match value {
-        Some(DimValue::DimValue(c)) if *c >= 0 => Size::Constant(*c),
-        Some(DimValue::DimParam(name)) if !name.is_empty() => Size::Named(name.clone()),
-        _ => Size::Unnamed,
+/// The sizes that the file declares. Some exporters write -1 for an open one.
+fn sizes(shape: &TensorShapeProto) -> Result<Vec<Size>, String> {
+    let rank = shape.dim.len();
+    if rank > MAX_RANK {
+        return Err(format!("{rank} axes are more than {MAX_RANK}"));
+    }
+    let size = |(axis, value): (usize, Option<&DimValue>)| match value {
+        Some(DimValue::DimValue(c)) if *c >= 0 => Ok(Size::Constant(*c)),
+        Some(DimValue::DimValue(c)) if *c < -1 => Err(format!("axis {axis} has the size {c}")),
+        Some(DimValue::DimParam(name)) if !name.is_empty() => Ok(Size::Named(name.clone())),
+        _ => Ok(Size::Unnamed),
     };
-    shape.dim.iter().map(|d| size(d.value.as_ref())).collect()
+    shape.dim.iter().map(|d| d.value.as_ref()).enumerate().map(size).collect()
 }
 
 /// The element type and the number of axes that the file declares for an output, as far as it does.

@@ -8,6 +8,7 @@
 //! leading sizes have different names carry the same batch if the graph equates them. A constant leading size is
 //! no batch, unless [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
+mod calls;
 mod error;
 mod external;
 mod file;
@@ -17,6 +18,7 @@ mod import;
 mod inputs;
 mod node;
 mod ops;
+mod order;
 mod store;
 mod tensor;
 #[cfg(test)]

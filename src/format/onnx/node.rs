@@ -1,14 +1,16 @@
 //! One node while it is converted: its attributes and operands, and the operators it becomes.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use super::NodeError;
+use super::calls::shortened;
 use super::flatten::{FlatNode, NONE, ValueId};
 use super::import::Importer;
+use super::proto::AttributeProto;
 use super::proto::attribute_proto::AttributeType;
-use super::proto::{AttributeProto, TensorProto};
 use crate::ir::Value;
 use crate::op::Op;
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -16,32 +18,51 @@ use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 /// Attributes that say nothing about the meaning of a node.
 const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
 
+/// The bytes of attributes of calls that nodes inside them may use, each use counted.
+const MAX_REFERRED: usize = 1 << 26;
+
 /// A node while it is converted.
 pub(super) struct Node<'r, 'a> {
     importer: &'r mut Importer<'a>,
     op: &'r str,
     /// The version of ONNX's operators in which the node is written.
     pub(super) opset: i64,
-    attributes: Vec<AttributeProto>,
+    attributes: Vec<Rc<AttributeProto>>,
     inputs: Vec<Option<Value>>,
     input_ids: &'r [ValueId],
     outputs: &'r [ValueId],
+    /// The name of the first result that is named, or its beginning: before the names of values of the node's own.
+    base: String,
 }
 
 impl<'r, 'a> Node<'r, 'a> {
     /// The node with its attributes as its scope resolves them.
+    ///
+    /// # Errors
+    /// If the attributes that calls give are used too often.
     pub(super) fn new(
         importer: &'r mut Importer<'a>,
         op: &'r str,
         node: &'r FlatNode,
-        attributes: Vec<AttributeProto>,
+        given: Vec<AttributeProto>,
         inputs: Vec<Option<Value>>,
-    ) -> Self {
+    ) -> Result<Self, NodeError> {
         let scope = &importer.flat.scopes[node.scope as usize];
-        let attributes = attributes.into_iter().filter_map(|a| scope.resolve(a)).collect();
+        let mut attributes = Vec::with_capacity(given.len());
+        for (attribute, bytes) in given.into_iter().filter_map(|a| scope.resolve(a)) {
+            attributes.push(attribute);
+            importer.referred = importer.referred.saturating_add(bytes);
+        }
+        if importer.referred > MAX_REFERRED {
+            let text =
+                format!("attributes of calls that are used for more than {MAX_REFERRED} bytes");
+            return Err(NodeError::Unsupported(text));
+        }
         let opset = scope.opset;
         let (input_ids, outputs) = (&node.inputs, &node.outputs);
-        Self { importer, op, opset, attributes, inputs, input_ids, outputs }
+        let first = outputs.iter().find(|id| **id != NONE).copied().unwrap_or(NONE);
+        let base = shortened(&importer.flat.name(first)).to_owned();
+        Ok(Self { importer, op, opset, attributes, inputs, input_ids, outputs, base })
     }
 
     /// The operator's name in ONNX.
@@ -51,7 +72,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// Fails if an attribute was not asked for: its meaning would be lost.
     pub(super) fn finish(self) -> Result<(), NodeError> {
-        let mut rest = self.attributes.iter().map(AttributeProto::name);
+        let mut rest = self.attributes.iter().map(|a| a.name());
         match rest.find(|name| !MEANINGLESS.contains(name)) {
             None => Ok(()),
             Some(name) => Err(wrong(name, format!("is not known for {} {}", self.op, self.opset))),
@@ -63,7 +84,11 @@ impl<'r, 'a> Node<'r, 'a> {
         self.importer.freed
     }
 
-    fn take(&mut self, name: &str, ty: AttributeType) -> Result<Option<AttributeProto>, NodeError> {
+    fn take(
+        &mut self,
+        name: &str,
+        ty: AttributeType,
+    ) -> Result<Option<Rc<AttributeProto>>, NodeError> {
         let Some(at) = self.attributes.iter().position(|a| a.name() == name) else {
             return Ok(None);
         };
@@ -99,7 +124,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// A list of integers.
     pub(super) fn opt_ints(&mut self, name: &str) -> Result<Option<Vec<i64>>, NodeError> {
-        Ok(self.take(name, AttributeType::Ints)?.map(|a| a.ints))
+        Ok(self.take(name, AttributeType::Ints)?.map(|a| a.ints.clone()))
     }
 
     /// A list of integers, empty where it is absent.
@@ -119,14 +144,14 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// A list of numbers.
     pub(super) fn opt_floats(&mut self, name: &str) -> Result<Option<Vec<f32>>, NodeError> {
-        Ok(self.take(name, AttributeType::Floats)?.map(|a| a.floats))
+        Ok(self.take(name, AttributeType::Floats)?.map(|a| a.floats.clone()))
     }
 
     /// A word.
     pub(super) fn string(&mut self, name: &str, default: &str) -> Result<String, NodeError> {
         match self.take(name, AttributeType::String)? {
             None => Ok(default.to_owned()),
-            Some(a) => String::from_utf8(a.s.unwrap_or_default().to_vec())
+            Some(a) => String::from_utf8(a.s.clone().unwrap_or_default().to_vec())
                 .map_err(|_| wrong(name, "is no text")),
         }
     }
@@ -134,9 +159,9 @@ impl<'r, 'a> Node<'r, 'a> {
     /// A tensor, as the file gives it.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, NodeError> {
         let Some(found) = self.take(name, AttributeType::Tensor)? else { return Ok(None) };
-        let proto: TensorProto = found.t.ok_or_else(|| wrong(name, "holds no tensor"))?;
+        let proto = found.t.as_ref().ok_or_else(|| wrong(name, "holds no tensor"))?;
         let id = self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE);
-        self.importer.attribute_tensor(id, name, &proto).map(Some)
+        self.importer.attribute_tensor(id, name, proto).map(Some)
     }
 
     /// The number of operands, without those left out at the end.
@@ -177,7 +202,7 @@ impl<'r, 'a> Node<'r, 'a> {
     /// The error that operand `i` is not known before the run.
     pub(super) fn not_known(&self, i: usize) -> NodeError {
         let id = self.input_ids.get(i).copied().unwrap_or(NONE);
-        NodeError::NotKnown { operand: i, value: self.importer.flat.name(id).to_owned() }
+        NodeError::NotKnown { operand: i, value: self.importer.flat.name(id).into_owned() }
     }
 
     /// The elements of the integer operand `i`, which may depend on the batch size; none where it is left out.
@@ -238,13 +263,11 @@ impl<'r, 'a> Node<'r, 'a> {
         self.outputs.get(i).is_some_and(|id| *id != NONE)
     }
 
-    fn result_name(&self, i: usize) -> Arc<str> {
+    fn result_name(&self, i: usize) -> Cow<'a, str> {
         match self.outputs.get(i) {
-            Some(id) if *id != NONE => self.importer.flat.names[*id as usize].clone(),
-            _ => match self.outputs.iter().find(|id| **id != NONE) {
-                Some(id) => format!("{}.{i}", self.importer.flat.name(*id)).into(),
-                None => "unused".into(),
-            },
+            Some(id) if *id != NONE => self.importer.flat.name(*id),
+            _ if self.base.is_empty() => Cow::Borrowed("unused"),
+            _ => Cow::Owned(format!("{}.{i}", self.base)),
         }
     }
 
@@ -265,8 +288,7 @@ impl<'r, 'a> Node<'r, 'a> {
         operands: &[Value],
     ) -> Result<Vec<Value>, NodeError> {
         let op = op.into();
-        let base = self.outputs.iter().find(|id| **id != NONE).copied().unwrap_or(NONE);
-        let name = format!("{}.{}", self.importer.flat.name(base), op.name());
+        let name = format!("{}.{}", self.base, op.name());
         Ok(self.importer.builder.ops(&vec![name.as_str(); count], op, operands)?)
     }
 
@@ -299,7 +321,7 @@ impl<'r, 'a> Node<'r, 'a> {
         op: impl Into<Op>,
         operands: &[Value],
     ) -> Result<(), NodeError> {
-        let names: Vec<Arc<str>> = (0..count).map(|i| self.result_name(i)).collect();
+        let names: Vec<Cow<'_, str>> = (0..count).map(|i| self.result_name(i)).collect();
         let names: Vec<&str> = names.iter().map(|n| &**n).collect();
         let values = self.importer.builder.ops(&names, op, operands)?;
         for (i, value) in values.into_iter().enumerate() {

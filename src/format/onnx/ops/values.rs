@@ -111,8 +111,10 @@ fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
 }
 
 fn steps<T: Element>(count: i64, element: impl Fn(f64) -> T) -> Result<Tensor, NodeError> {
-    let all: Vec<T> = (0..count).map(|i| element(i as f64)).collect();
-    Ok(Tensor::new(&[all.len()], &all)?)
+    let mut all = Tensor::zeros(T::DTYPE, &[usize::try_from(count).unwrap_or(usize::MAX)])?;
+    let elements = all.as_mut_slice::<T>().iter_mut();
+    elements.zip(0..count).for_each(|(x, i)| *x = element(i as f64));
+    Ok(all)
 }
 
 /// Element `i` of a range, computed in `f32`.

@@ -86,7 +86,7 @@ fn the_batch_axis_may_be_another() {
     for (options, reason) in [
         (axis("x", 0), "axis 0 has the size 8; --free-batch makes it the batch"),
         (axis("x", 3), "it has no axis 3"),
-        (axis("z", 0), "--batch-axis z: there is no such input; the inputs are x, h"),
+        (axis("z", 0), "--batch-axis z: there is no such input; the inputs are `x`, `h`"),
     ] {
         let error = refusal(load_with(&model, &options));
         assert!(error.contains(reason), "{error}");
