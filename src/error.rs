@@ -1,3 +1,4 @@
+use crate::analysis::NoProof;
 use crate::backend::CompileError;
 use crate::backend::RunError;
 use crate::format::FileError;
@@ -28,6 +29,9 @@ pub enum Error {
     /// A pass did not give a graph.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// A replicated graph does not compute what its template does.
+    #[error("the replicas do not compute what the model does\n{0}")]
+    Unproved(#[from] NoProof),
     /// A graph could not be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
@@ -62,6 +66,7 @@ impl Error {
             Self::Graph(_) => "E0200",
             Self::Invalid(_) => "E0201",
             Self::Pass(error) => pass_code(error),
+            Self::Unproved(_) => "E0310",
             Self::Lower(_) => "E0400",
             Self::Bind(_) => "E0401",
             Self::Compile(_) => "E0500",

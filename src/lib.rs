@@ -28,7 +28,7 @@
 //! ```
 //! use fanwise::backend::{Backend, Cpu, RunOptions};
 //! use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
-//! use fanwise::{ir, lower, op, pass};
+//! use fanwise::{analysis, ir, lower, op, pass};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // A model: one dense layer. A front end or `zoo::build` gives the same pair.
@@ -46,9 +46,13 @@
 //! let graph = pass::replicate(&template, &pass::Replicate::over(devices))?;
 //! println!("{}", ir::Printer::default().print(&graph));
 //!
+//! // It is well-formed, and computes what the template does.
+//! let verified = ir::verify(&graph)?;
+//! analysis::prove(&template, &verified)?;
+//!
 //! // The program, on two virtual devices.
 //! let cpu = Cpu::new(2)?;
-//! let program = lower::lower(&ir::verify(&graph)?, cpu.target())?;
+//! let program = lower::lower(&verified, cpu.target())?;
 //! let executable = cpu.compile(program, &weights)?;
 //! let batch = Tensor::new(&[3, 2], &[1.0f32, 2.0, 3.0, 4.0, -5.0, 0.0])?;
 //! let run = executable.run(&[("x".to_owned(), batch)].into(), &RunOptions::default())?;

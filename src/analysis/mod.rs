@@ -2,10 +2,12 @@
 
 mod claims;
 mod index_range;
+mod proof;
 mod random;
 mod summary;
 
 pub use claims::{ClaimMap, NoClaims, Refused, claims};
 pub use index_range::index_ranges;
+pub use proof::{NoProof, Proof, ProofRule, Violation, prove};
 pub use random::random_inputs;
 pub use summary::{Summary, SummaryRow, summary};

@@ -1,4 +1,5 @@
-//! The cost of the `replicate` pass with verification of the graph that it gives; freeing that graph is not counted.
+//! The cost of the `replicate` pass with verification of the graph that it gives, and that of the proof that this
+//! graph computes what its template does; freeing graphs is not counted.
 
 #![allow(missing_docs, reason = "criterion's macros declare undocumented functions")]
 
@@ -6,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fanwise::analysis::prove;
 use fanwise::ir::{Graph, Origin, Place, Value, verify};
 use fanwise::op::{Binary, Op, Unary};
 use fanwise::pass::{Replicate, replicate};
@@ -71,6 +73,19 @@ fn passes(c: &mut Criterion) {
         group
             .bench_with_input(id, &replicas, |b, k| b.iter_with_large_drop(|| rewrite(&graph, *k)));
     }
+    for nodes in [50_000, 100_000] {
+        let template = synthetic(nodes);
+        let graph = rewrite(&template, 8);
+        let verified = verify(&graph).expect("a valid graph");
+        group.throughput(Throughput::Elements(nodes as u64 * 8));
+        let id = BenchmarkId::new("proof of nodes onto 8", nodes);
+        group.bench_function(id, |b| b.iter(|| prove(&template, &verified).expect("a proof")));
+    }
+    let graph = rewrite(&model.graph, 8);
+    let verified = verify(&graph).expect("a valid graph");
+    group.bench_function("proof of xception onto 8", |b| {
+        b.iter(|| prove(&model.graph, &verified).expect("a proof"));
+    });
     group.finish();
 }
 

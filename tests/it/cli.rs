@@ -168,3 +168,26 @@ fn summaries_and_lists() {
         serde_json::from_str::<serde_json::Value>(&text).expect("JSON");
     }
 }
+
+#[test]
+fn rewritten_graphs_are_proved() {
+    let folder = tempfile::tempdir().unwrap();
+    let (graph, other) = (path(folder.path(), "out.fan"), path(folder.path(), "other.fan"));
+    good(&["compile", "zoo:two_head", "--gpus", "3", "--emit", &format!("graph={graph}")]);
+    let proved = "proved: 3 replicas compute what the template does: 6 slices, 15 operators, \
+                  18 copies, 2 merges\n";
+    assert_eq!(good(&["verify", &graph]), proved);
+    assert_eq!(good(&["verify", &graph, "--template", "zoo:two_head"]), proved);
+    let json = good(&["verify", &graph, "--format", "json"]);
+    assert!(json.contains("\"proved\":true") && json.contains("\"slices\":6"), "{json}");
+    let text = fs::read_to_string(&graph).unwrap();
+    fs::write(&other, text.replace("relu(%x.r1.d)", "tanh(%x.r1.d)")).unwrap();
+    let output = fanwise(&["verify", &other]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.starts_with("error[P5]: %h.r1: the template has no such `tanh`"), "{said}");
+    let output = fanwise(&["verify", &graph, "--template", "zoo:mlp"]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.starts_with("error[P1]: the inputs are not those of the template\n"), "{said}");
+}

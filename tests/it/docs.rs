@@ -76,26 +76,31 @@ fn the_table_of_operators_is_that_of_the_code() {
     generated("docs/operators.md", "src/op", &table);
 }
 
-#[test]
-fn the_rules_are_those_of_the_verifier() {
-    let file = "src/ir/verify/mod.rs";
+/// The list of rules at the head of a module, whose first begins with `first`.
+fn rules(file: &str, first: &str) -> String {
     let mut rules = String::new();
-    for line in read(file).lines() {
-        let Some(text) = line.strip_prefix("//!").filter(|t| !t.trim().is_empty()) else {
-            continue;
-        };
-        if text.starts_with(" - V") || !rules.is_empty() {
-            writeln!(rules, "{}", text.strip_prefix(' ').unwrap_or(text)).unwrap();
-        }
+    let head = read(file);
+    let lines = head.lines().map_while(|line| line.strip_prefix("//!"));
+    let lines = lines.skip_while(|line| !line.starts_with(first));
+    for line in lines.take_while(|line| !line.is_empty()) {
+        writeln!(rules, "{}", line.strip_prefix(' ').unwrap_or(line)).unwrap();
     }
-    let rules = rules.replace("[`MAX_CONSTANT`]", "1024");
-    generated("docs/ir.md", file, &rules);
+    rules
+}
+
+#[test]
+fn the_rules_are_those_of_the_verifier_and_of_the_proof() {
+    let file = "src/ir/verify/mod.rs";
+    generated("docs/ir.md", file, &rules(file, " - V1").replace("[`MAX_CONSTANT`]", "1024"));
+    let file = "src/analysis/proof/mod.rs";
+    generated("docs/replicate.md", file, &rules(file, " - P1"));
 }
 
 #[test]
 fn the_page_of_the_command_line_has_its_help() {
     let mut text = String::new();
-    for command in ["", "compile", "run", "check", "summary", "devices", "passes", "zoo"] {
+    for command in ["", "compile", "run", "check", "verify", "summary", "devices", "passes", "zoo"]
+    {
         let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
         help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");
         let output = help.output().unwrap();

@@ -14,6 +14,7 @@ mod onnx_proto;
 mod onnx_runtime;
 mod operators;
 mod programs;
+mod proof;
 mod random;
 mod snap;
 mod source;

@@ -30,7 +30,7 @@ fn program(graph: &Graph, target: &Target) -> Program {
 }
 
 /// The replicas of a graph on `count` devices; the other choices vary with `variant`.
-fn replicas(graph: &Graph, count: u32, variant: u64) -> Graph {
+pub(crate) fn replicas(graph: &Graph, count: u32, variant: u64) -> Graph {
     let mut how = Replicate::over((0..count).map(Device::gpu).collect());
     how.rule = match variant % 4 {
         0 => ShardRule::RemainderLast,
@@ -72,7 +72,7 @@ fn the_zoo_plans_hardly_more_memory_than_is_live() {
 }
 
 /// Random inputs of `n` rows.
-fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<String, Tensor> {
+pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<String, Tensor> {
     let input = |value: Value| {
         let info = graph.info(value);
         let dims = info.ty.shape.at(n);
@@ -90,7 +90,7 @@ fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<String, Tenso
 }
 
 /// The outputs of a graph node after node, by reference evaluation.
-fn naive(
+pub(crate) fn naive(
     graph: &Graph,
     weights: &Weights,
     inputs: &BTreeMap<String, Tensor>,

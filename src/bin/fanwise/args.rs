@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use fanwise::Error;
-use fanwise::ir::Graph;
+use fanwise::analysis;
+use fanwise::ir::{self, Graph};
 use fanwise::model::{LoadOptions, Model};
 use fanwise::pass::{self, Gpus, PassError, Replicate};
 use fanwise::types::ShardRule;
@@ -47,6 +48,11 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// Reads the model and simplifies it; remarks go to standard error.
     pub(crate) fn load(&self) -> anyhow::Result<Model> {
+        self.load_other(&self.model)
+    }
+
+    /// Reads another model with the same options.
+    pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
         let options = LoadOptions {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
@@ -54,7 +60,7 @@ impl ModelArgs {
             params: self.params.clone(),
             max_memory: self.max_memory(),
         };
-        let model = fanwise::model::load(&self.model, &options).map_err(Error::from)?;
+        let model = fanwise::model::load(model, &options).map_err(Error::from)?;
         for note in &model.notes {
             ui::talk(&format!("note: {note}"));
         }
@@ -113,7 +119,7 @@ enum WeightsArg {
 }
 
 impl ReplicateArgs {
-    /// The graph to run: the template itself for one device, or its replicas.
+    /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
     pub(crate) fn apply(&self, template: &Graph) -> anyhow::Result<Graph> {
         let found = fanwise::backend::gpu_count();
         let devices = match &self.gpus {
@@ -139,7 +145,10 @@ impl ReplicateArgs {
             WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
         };
         let options = Replicate { devices, rule: self.shards.clone(), merge, weights };
-        Ok(pass::replicate(template, &options).map_err(Error::from)?)
+        let graph = pass::replicate(template, &options).map_err(Error::from)?;
+        analysis::prove(template, &ir::verify(&graph).map_err(Error::from)?)
+            .map_err(Error::from)?;
+        Ok(graph)
     }
 }
 

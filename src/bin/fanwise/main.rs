@@ -8,6 +8,7 @@ mod exec;
 mod lists;
 mod run;
 mod ui;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,7 @@ enum Command {
     Compile(compile::CompileArgs),
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Verify(verify::VerifyArgs),
     Summary(lists::SummaryArgs),
     Devices(lists::DevicesArgs),
     Passes(lists::PassesArgs),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
+        Command::Verify(args) => verify::verify(args),
         Command::Summary(args) => lists::summary(args),
         Command::Devices(args) => lists::devices(args),
         Command::Passes(args) => lists::passes(args),

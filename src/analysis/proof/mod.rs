@@ -1,0 +1,136 @@
+//! The proof that a replicated graph computes what its template does.
+//!
+//! It shares nothing with what plans and writes replicas but the operators' split rules. Every value of the
+//! replicated graph is given a meaning in terms of the template, from the inputs on: the whole of one of the
+//! template's values, or a replica's part of one, which is its rows where the split rules say that the value
+//! carries the batch, and all of it where they say that it does not. A node has a meaning only by one of these
+//! rules, and the graph is right if every output means the template's:
+//!
+//! - P1: the inputs and the outputs are the template's, by name, order and type.
+//! - P2: the shards of the split are in order and cover the rows `0..N` once.
+//! - P3: a parameter is one of the template's, by name, type and content.
+//! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch.
+//! - P5: every other operator of a replica is one of the template's, with `N` replaced by the replica's rows
+//!   where its results have rows, on that replica's parts of the same operands in the same order.
+//! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a replica that works
+//!   on rows of it.
+//! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` on the axis of the
+//!   batch, values that no row changes by `first`.
+//! - P8: an output is the whole of the template's value.
+//!
+//! Induction over the nodes gives the claim: if the split rules are right, the outputs are equal. Devices and
+//! transfers between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
+
+mod relate;
+mod template;
+
+use std::fmt;
+
+use super::{NoClaims, claims};
+use crate::ir::{Graph, NodeId, Verified};
+use relate::Relation;
+use template::Template;
+
+/// The rule that a replicated graph breaks; the list is at the head of the module and in the book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ProofRule {
+    /// Inputs and outputs.
+    P1 = 1,
+    /// The shards of the split.
+    P2,
+    /// Parameters.
+    P3,
+    /// Slices of replicas.
+    P4,
+    /// Operators of replicas.
+    P5,
+    /// Copies.
+    P6,
+    /// Merges.
+    P7,
+    /// What outputs mean.
+    P8,
+}
+
+impl fmt::Display for ProofRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "P{}", *self as u8)
+    }
+}
+
+/// A place where a replicated graph does not compute what its template does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule.
+    pub rule: ProofRule,
+    /// What is wrong.
+    pub message: String,
+    /// The node it concerns; `None` if it concerns the graph.
+    pub node: Option<NodeId>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error[{}]: {}", self.rule, self.message)
+    }
+}
+
+/// Why there is no proof.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoProof {
+    /// The template itself may not be split, or is damaged.
+    #[error("the template may not be split along its batch")]
+    Template(NoClaims),
+    /// The graph breaks rules: all places, except those that only follow from others.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Violations(Vec<Violation>),
+}
+
+/// What was proved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// The replicas.
+    pub replicas: usize,
+    /// Slices that give each replica its rows.
+    pub slices: usize,
+    /// Operators of replicas that are the template's.
+    pub clones: usize,
+    /// Copies from one device to another.
+    pub copies: usize,
+    /// Merges of all replicas' parts.
+    pub merges: usize,
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replicas, slices, clones, copies, merges } = self;
+        write!(
+            f,
+            "{replicas} replicas compute what the template does: {slices} slices, {clones} operators, \
+             {copies} copies, {merges} merges"
+        )
+    }
+}
+
+/// Proves that `replicated` computes what `template` does, for every batch.
+///
+/// Of a graph without replicas it proves that it is the template.
+pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, NoProof> {
+    let Some(split) = replicated.split() else {
+        return if template == replicated.graph() {
+            Ok(Proof::default())
+        } else {
+            let message = "the graph has no replicas and is not the template".to_owned();
+            Err(NoProof::Violations(vec![Violation { rule: ProofRule::P5, message, node: None }]))
+        };
+    };
+    let claims = claims(template).map_err(NoProof::Template)?;
+    let template = Template::new(template, &claims, split);
+    let mut relation = Relation::new(&template, replicated, split);
+    relation.boundary();
+    relation.nodes(replicated.order());
+    relation.outputs();
+    relation.finish()
+}

@@ -1,0 +1,319 @@
+//! What every value of a replicated graph is, in terms of the template.
+
+use std::collections::HashMap;
+
+use super::template::{Operands, Template};
+use super::{NoProof, Proof, ProofRule, Violation};
+use crate::ir::{Graph, Node, NodeId, NodeKind, Value};
+use crate::op::{Concat, Op, Slice};
+use crate::types::{Dim, Split};
+
+/// What a value is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Meaning {
+    /// A value of the template.
+    value: Value,
+    /// The replica whose part it is; `None` if it is the whole.
+    replica: Option<u32>,
+}
+
+/// What the results of a node are.
+#[derive(Clone, Copy)]
+enum Results {
+    /// This, of a node with one result.
+    One(Meaning),
+    /// A replica's parts of all results of a node of the template.
+    Parts(NodeId, u32),
+}
+
+pub(super) struct Relation<'a, 'g> {
+    template: &'a Template<'g>,
+    graph: &'g Graph,
+    split: &'g Split,
+    /// By node; `None` where a rule is broken, or what it takes has no meaning.
+    results: Vec<Option<Results>>,
+    /// The template's nodes by the name of their parameter.
+    params: HashMap<&'g str, NodeId>,
+    /// The template's inputs by name.
+    inputs: HashMap<&'g str, Value>,
+    /// Where to look next among operators with the same operands, by replica.
+    next: HashMap<(u32, Operands), usize>,
+    proof: Proof,
+    violations: Vec<Violation>,
+}
+
+impl<'a, 'g> Relation<'a, 'g> {
+    pub(super) fn new(template: &'a Template<'g>, graph: &'g Graph, split: &'g Split) -> Self {
+        let whole = template.graph;
+        let param = |id: NodeId| match whole.node(id).kind() {
+            NodeKind::Param(p) => Some((&*whole.param(*p).name, id)),
+            NodeKind::Input | NodeKind::Op(_) => None,
+        };
+        Self {
+            template,
+            graph,
+            split,
+            results: vec![None; graph.id_bound()],
+            params: whole.ids().filter_map(param).collect(),
+            inputs: whole.inputs().map(|v| (&*whole.info(v).name, v)).collect(),
+            next: HashMap::new(),
+            proof: Proof { replicas: split.replicas(), ..Proof::default() },
+            violations: Vec::new(),
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<Proof, NoProof> {
+        if self.violations.is_empty() {
+            Ok(self.proof)
+        } else {
+            Err(NoProof::Violations(self.violations))
+        }
+    }
+
+    fn broken(&mut self, rule: ProofRule, node: Option<NodeId>, message: impl Into<String>) {
+        self.violations.push(Violation { rule, message: message.into(), node });
+    }
+
+    /// The graph as a whole: its inputs and outputs, its split, its parameters.
+    pub(super) fn boundary(&mut self) {
+        let (whole, graph) = (self.template.graph, self.graph);
+        let inputs = |g: &'g Graph| g.inputs().map(|v| g.info(v)).map(|i| (&*i.name, &i.ty));
+        if !inputs(whole).eq(inputs(graph)) {
+            self.broken(ProofRule::P1, None, "the inputs are not those of the template");
+        }
+        let outputs = |g: &'g Graph| g.outputs().iter().map(|o| (&*o.name, g.ty(o.value)));
+        if !outputs(whole).eq(outputs(graph)) {
+            self.broken(ProofRule::P1, None, "the outputs are not those of the template");
+        }
+        let offsets = self.split.offsets();
+        let ends = offsets.first() == Some(&Dim::ZERO) && offsets.last() == Some(&Dim::n());
+        let ordered = offsets.windows(2).all(|o| match o {
+            [from, to] => (to.clone() - from.clone()).is_nonnegative(),
+            _ => false,
+        });
+        if !ends || !ordered || offsets.len() != self.split.replicas() + 1 {
+            self.broken(ProofRule::P2, None, "the shards do not cover the batch once and in order");
+        }
+        for param in graph.params() {
+            let known = self.params.get(&*param.name).map(|id| whole.node(*id).kind());
+            let same = match known {
+                Some(NodeKind::Param(p)) => {
+                    let known = whole.param(*p);
+                    known.ty == param.ty && known.hash == param.hash
+                }
+                Some(NodeKind::Input | NodeKind::Op(_)) | None => false,
+            };
+            if !same {
+                let message = format!("the parameter `{}` is none of the template's", param.name);
+                self.broken(ProofRule::P3, None, message);
+            }
+        }
+    }
+
+    /// Gives every node its meaning; `order` is topological.
+    pub(super) fn nodes(&mut self, order: &[NodeId]) {
+        for id in order {
+            let node = self.graph.node(*id);
+            let meaning = match node.kind() {
+                NodeKind::Input => self.inputs.get(&*node.results()[0].name).copied(),
+                NodeKind::Param(p) => {
+                    let node = self.params.get(&*self.graph.param(*p).name);
+                    node.map(|node| Value { node: *node, output: 0 })
+                }
+                NodeKind::Op(op) => {
+                    self.results[id.index()] = self.operator(*id, node, op);
+                    continue;
+                }
+            };
+            let whole = meaning.map(|value| Meaning { value, replica: None });
+            self.results[id.index()] = whole.map(Results::One);
+        }
+    }
+
+    fn meaning(&self, value: Value) -> Option<Meaning> {
+        Some(match self.results[value.node.index()]? {
+            Results::One(meaning) => meaning,
+            Results::Parts(node, replica) => {
+                Meaning { value: Value { node, output: value.output }, replica: Some(replica) }
+            }
+        })
+    }
+
+    fn operator(&mut self, id: NodeId, node: &'g Node, op: &Op) -> Option<Results> {
+        let operands = self.graph.operands(id);
+        let operands = operands.into_iter().map(|v| self.meaning(v)).collect::<Option<Vec<_>>>()?;
+        let result = match (node.place().replica, op, operands.as_slice()) {
+            (replica, Op::CopyOp(_), [of]) => self.copy(*of, replica).map(Results::One),
+            (Some(replica), Op::Slice(slice), [of]) if self.is_whole_rows(*of) => {
+                self.slice(slice, *of, replica).map(Results::One)
+            }
+            (Some(replica), op, operands) => self.clone_of(op, operands, replica, node),
+            (None, Op::Concat(concat), parts) => self.concat(concat, parts).map(Results::One),
+            (None, Op::First(_), parts) => self.first(parts).map(Results::One),
+            (None, op, _) => {
+                let reason = format!("`{}` belongs to no replica and is no merge", op.name());
+                Err((ProofRule::P5, reason))
+            }
+        };
+        match result {
+            Ok(meaning) => Some(meaning),
+            Err((rule, reason)) => {
+                let name = &node.results()[0].name;
+                self.broken(rule, Some(id), format!("%{name}: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// True if it is all rows of a value.
+    fn is_whole_rows(&self, of: Meaning) -> bool {
+        of.replica.is_none() && self.template.shard(of.value).is_some()
+    }
+
+    fn copy(&mut self, of: Meaning, replica: Option<u32>) -> Result<Meaning, Broken> {
+        let broken = |reason: &str| Err((ProofRule::P6, reason.to_owned()));
+        let replica = match (of.replica, replica) {
+            (None, None) => None,
+            (None, Some(_)) if self.is_whole_rows(of) => {
+                return broken("brings all rows to a replica that works on its own");
+            }
+            (None, Some(replica)) => Some(replica),
+            (Some(own), Some(replica)) if own == replica => Some(own),
+            (Some(_), _) => return broken("takes a part of one replica to another, or to none"),
+        };
+        self.proof.copies += 1;
+        Ok(Meaning { value: of.value, replica })
+    }
+
+    fn slice(&mut self, slice: &Slice, of: Meaning, replica: u32) -> Result<Meaning, Broken> {
+        let (shard, range) = (self.template.shard(of.value), self.split.range(replica as usize));
+        let (Some(shard), Some((from, to))) = (shard, range) else {
+            return Err((ProofRule::P4, "has no rows to take".to_owned()));
+        };
+        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+        let rows = Slice::rows(shard.axis, from.clone() * inner, to.clone() * inner);
+        if rows != *slice {
+            let axis = shard.axis;
+            let reason = format!("does not take the rows {from}..{to} of axis {axis}");
+            return Err((ProofRule::P4, reason));
+        }
+        self.proof.slices += 1;
+        Ok(Meaning { value: of.value, replica: Some(replica) })
+    }
+
+    /// The template's operator of which this is the replica's clone.
+    fn clone_of(
+        &mut self,
+        op: &Op,
+        operands: &[Meaning],
+        replica: u32,
+        node: &Node,
+    ) -> Result<Results, Broken> {
+        let broken = |reason: String| Err((ProofRule::P5, reason));
+        for (i, operand) in operands.iter().enumerate() {
+            if self.is_whole_rows(*operand) || operand.replica.is_some_and(|own| own != replica) {
+                return broken(format!("operand {i} is no part of replica {replica}"));
+            }
+        }
+        let values: Operands = operands.iter().map(|m| self.template.same(m.value)).collect();
+        let candidates = self.template.on(&values);
+        let found = match candidates {
+            [only] => self.template.is_clone(*only, op, replica).then_some(*only),
+            several => {
+                // They come in the template's order, mostly.
+                let next = self.next.entry((replica, values)).or_default();
+                let start = (*next).min(several.len());
+                let (before, after) = several.split_at(start);
+                let place = after
+                    .iter()
+                    .chain(before)
+                    .position(|c| self.template.is_clone(*c, op, replica));
+                place.map(|place| {
+                    let at = (start + place) % several.len();
+                    *next = at + 1;
+                    several[at]
+                })
+            }
+        };
+        let Some(found) = found else {
+            return broken(format!(
+                "the template has no such `{}` on these operands{}",
+                op.name(),
+                origin(node)
+            ));
+        };
+        self.proof.clones += 1;
+        Ok(Results::Parts(found, replica))
+    }
+
+    /// The value whose parts of all replicas these are, in order.
+    fn all_parts(&self, parts: &[Meaning]) -> Result<Value, Broken> {
+        let broken = |reason: String| Err((ProofRule::P7, reason));
+        let Some(value) = parts.first().map(|m| self.template.same(m.value)) else {
+            return broken("merges nothing".to_owned());
+        };
+        if parts.len() != self.split.replicas() {
+            let (parts, replicas) = (parts.len(), self.split.replicas());
+            return broken(format!("merges {parts} parts of {replicas} replicas"));
+        }
+        for (i, part) in (0u32..).zip(parts) {
+            if self.template.same(part.value) != value {
+                return broken(format!("part {i} is of another value than part 0"));
+            }
+            let own = part.replica.is_none() && !self.is_whole_rows(*part);
+            if part.replica != Some(i) && !own {
+                return broken(format!("part {i} is not that of replica {i}"));
+            }
+        }
+        Ok(value)
+    }
+
+    fn concat(&mut self, concat: &Concat, parts: &[Meaning]) -> Result<Meaning, Broken> {
+        let value = self.all_parts(parts)?;
+        match self.template.shard(value) {
+            Some(shard) if i64::try_from(shard.axis) == Ok(concat.axis) => {}
+            Some(shard) => {
+                let reason = format!(
+                    "joins rows on axis {}; the batch is on axis {}",
+                    concat.axis, shard.axis
+                );
+                return Err((ProofRule::P7, reason));
+            }
+            None => {
+                let reason = "joins copies of a value that no row changes".to_owned();
+                return Err((ProofRule::P7, reason));
+            }
+        }
+        self.proof.merges += 1;
+        Ok(Meaning { value, replica: None })
+    }
+
+    fn first(&mut self, parts: &[Meaning]) -> Result<Meaning, Broken> {
+        let value = self.all_parts(parts)?;
+        if self.template.shard(value).is_some() {
+            return Err((ProofRule::P7, "takes the rows of one replica for all".to_owned()));
+        }
+        self.proof.merges += 1;
+        Ok(Meaning { value, replica: None })
+    }
+
+    /// The outputs mean the template's.
+    pub(super) fn outputs(&mut self) {
+        for (own, whole) in self.graph.outputs().iter().zip(self.template.graph.outputs()) {
+            let Some(meaning) = self.meaning(own.value) else { continue };
+            let value = self.template.same(meaning.value);
+            if meaning.replica.is_some() || value != self.template.same(whole.value) {
+                let message = format!("the output `{}` is another value", own.name);
+                self.broken(ProofRule::P8, Some(own.value.node), message);
+            }
+        }
+    }
+}
+
+/// A rule that is broken, and how.
+type Broken = (ProofRule, String);
+
+/// Where a node came from, for a message.
+fn origin(node: &Node) -> String {
+    node.origin().0.as_ref().map_or_else(String::new, |name| format!(" (it came from `{name}`)"))
+}

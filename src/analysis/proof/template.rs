@@ -1,0 +1,93 @@
+//! The template's values, and its operators by their operands.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::super::ClaimMap;
+use crate::ir::{Graph, NodeId, NodeKind, Value};
+use crate::op::Op;
+use crate::types::{Dim, Shard, Split};
+
+/// The operands of an operator.
+pub(super) type Operands = SmallVec<[Value; 4]>;
+
+/// The template and what is looked up in it. Operators that do the same to the same operands count as one.
+pub(super) struct Template<'g> {
+    pub(super) graph: &'g Graph,
+    claims: &'g ClaimMap,
+    /// The rows of each replica.
+    rows: Vec<Dim>,
+    /// For each node the first that gives the same values, and of which result if it is a copy.
+    same: Vec<(NodeId, Option<u32>)>,
+    /// The operators on these operands, in the order of the graph.
+    on: HashMap<Operands, Vec<NodeId>>,
+}
+
+impl<'g> Template<'g> {
+    pub(super) fn new(graph: &'g Graph, claims: &'g ClaimMap, split: &Split) -> Self {
+        let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).collect();
+        let first = claims.order().first();
+        let same = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
+        let on = HashMap::with_capacity(graph.len());
+        let mut template = Self { graph, claims, rows, same, on };
+        for node in claims.order() {
+            template.same[node.index()] = template.add(*node);
+        }
+        template
+    }
+
+    /// Notes an operator; returns the first that gives the same values.
+    fn add(&mut self, id: NodeId) -> (NodeId, Option<u32>) {
+        let Some(op) = self.graph.node(id).op() else { return (id, None) };
+        let operands: Operands =
+            self.graph.operands(id).into_iter().map(|v| self.same(v)).collect();
+        if let (Op::CopyOp(_), [of]) = (op, operands.as_slice()) {
+            return (of.node, Some(of.output));
+        }
+        // Constants have no operands and may be many; equal ones are told apart, which is never wrong.
+        let comparable = !operands.is_empty();
+        let seen = self.on.entry(operands).or_default();
+        let same = seen.iter().find(|s| comparable && self.graph.node(**s).op() == Some(op));
+        if let Some(first) = same {
+            return (*first, None);
+        }
+        seen.push(id);
+        (id, None)
+    }
+
+    /// The first value that is the same as `value`.
+    pub(super) fn same(&self, value: Value) -> Value {
+        let (node, output) = self.same[value.node.index()];
+        Value { node, output: output.unwrap_or(value.output) }
+    }
+
+    /// Where the rows of a value are; `None` if no row changes it.
+    pub(super) fn shard(&self, value: Value) -> Option<Shard> {
+        self.claims.get(value).shard()
+    }
+
+    /// The operators on these operands.
+    pub(super) fn on(&self, operands: &Operands) -> &[NodeId] {
+        self.on.get(operands).map_or(&[], Vec::as_slice)
+    }
+
+    /// True if `op` is the node's operator as `replica` runs it.
+    pub(super) fn is_clone(&self, id: NodeId, op: &Op, replica: u32) -> bool {
+        let node = self.graph.node(id);
+        let NodeKind::Op(whole) = node.kind() else { return false };
+        if whole.name() != op.name() {
+            return false;
+        }
+        let outputs = 0..u32::try_from(node.results().len()).unwrap_or(0);
+        let mut results = outputs.map(|output| Value { node: id, output });
+        match self.rows.get(replica as usize) {
+            Some(rows) if results.any(|v| self.shard(v).is_some()) => {
+                let mut part = whole.clone();
+                part.at_rows(rows);
+                part == *op
+            }
+            _ => whole == op,
+        }
+    }
+}

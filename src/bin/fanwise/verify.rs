@@ -1,0 +1,93 @@
+//! `fanwise verify`: a proof, without running it, that a rewritten graph computes what the model does.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use fanwise::analysis::{self, NoProof};
+use fanwise::ir::{self, Graph};
+use fanwise::{Error, analysis::Proof};
+use serde_json::json;
+
+use crate::args::{Format, ModelArgs};
+use crate::ui;
+
+/// Prove that a rewritten graph computes what the model does, without running either
+#[derive(Args)]
+#[command(
+    after_help = "The exit code is 0 if the proof holds, 1 if a rule is broken, 2 for bad input.
+
+Examples:
+  fanwise compile zoo:xception --gpus 8 --emit graph=out.fan
+  fanwise verify out.fan
+  fanwise verify out.fan --template model.onnx"
+)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    graph: ModelArgs,
+    /// The model that the graph was made from; by default the one that its weights name
+    #[arg(long, value_name = "MODEL")]
+    template: Option<String>,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let graph = args.graph.load()?.graph;
+    let template = match &args.template {
+        Some(model) => model.clone(),
+        None => source(&graph)?,
+    };
+    let template = args.graph.load_other(&template)?.graph;
+    let verified = ir::verify(&graph).map_err(Error::from)?;
+    match analysis::prove(&template, &verified) {
+        Ok(proof) => {
+            proved(args.format, proof)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(NoProof::Violations(violations)) => {
+            match args.format {
+                Format::Text => {
+                    for violation in &violations {
+                        ui::out(&violation.to_string())?;
+                    }
+                }
+                Format::Json => {
+                    let list: Vec<_> = violations
+                        .iter()
+                        .map(|v| json!({ "rule": v.rule.to_string(), "message": v.message }))
+                        .collect();
+                    ui::out(&json!({ "proved": false, "violations": list }).to_string())?;
+                }
+            }
+            Ok(ExitCode::from(1))
+        }
+        Err(error) => Err(Error::from(error).into()),
+    }
+}
+
+fn proved(format: Format, proof: Proof) -> anyhow::Result<()> {
+    let Proof { replicas, slices, clones, copies, merges, .. } = proof;
+    match format {
+        Format::Text if replicas == 0 => ui::out("proved: the graph is the model itself"),
+        Format::Text => ui::out(&format!("proved: {proof}")),
+        Format::Json => ui::out(
+            &json!({ "proved": true, "replicas": replicas, "slices": slices, "operators": clones,
+                "copies": copies, "merges": merges })
+            .to_string(),
+        ),
+    }
+}
+
+/// The model from which all parameters come.
+fn source(graph: &Graph) -> anyhow::Result<String> {
+    let files: BTreeSet<&str> = graph.params().iter().map(|p| &*p.source.file).collect();
+    match files.iter().copied().collect::<Vec<_>>().as_slice() {
+        [only] if !only.ends_with(".safetensors") => Ok((*only).to_owned()),
+        _ => bail!(
+            "the graph does not say which model it was made from; name it with `--template MODEL`"
+        ),
+    }
+}
