@@ -16,7 +16,7 @@ pub enum Attr {
     Float(f64),
     /// A list of floats.
     Floats(Vec<f64>),
-    /// A lower-case word: a mode or an element type.
+    /// A mode, an element type or another text.
     Name(String),
     /// A small tensor.
     Tensor(Tensor),
@@ -229,6 +229,16 @@ impl AttrValue for DType {
     }
     fn from_attr(attr: &Attr) -> Option<Self> {
         if let Attr::Name(n) = attr { n.parse().ok() } else { None }
+    }
+}
+
+impl AttrValue for String {
+    const EXPECTED: &'static str = "a text";
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Name(self.clone()))
+    }
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        if let Attr::Name(n) = attr { Some(n.clone()) } else { None }
     }
 }
 

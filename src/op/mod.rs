@@ -12,6 +12,7 @@ pub mod infer;
 pub mod ints;
 mod numeric;
 pub mod real;
+mod rows;
 pub mod rules;
 pub mod strided;
 #[cfg(test)]
@@ -24,7 +25,9 @@ use smallvec::SmallVec;
 
 pub use attr::{Attr, AttrError, AttrReader};
 pub use binary::Apply2;
+pub use einsum::Labels;
 pub use error::OpError;
+pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use unary::{Apply, GeluForm};
@@ -71,6 +74,12 @@ ops! {
     range::Range,
     split::SplitOp,
     pad::Pad,
+    layer_norm::LayerNorm,
+    group_norm::GroupNorm,
+    lp_norm::LpNorm,
+    scan::Scan,
+    trilu::Trilu,
+    einsum::Einsum,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

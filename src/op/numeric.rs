@@ -8,6 +8,8 @@ use crate::types::{DType, Element, Tensor};
 
 /// A type in which products are summed.
 pub(super) trait Number: Element {
+    /// The number 1.
+    const ONE: Self;
     /// `self + a * b`, rounded twice; integers wrap.
     #[must_use]
     fn add_product(self, a: Self, b: Self) -> Self;
@@ -25,6 +27,7 @@ pub(super) trait Wide: Number + Ordered + Real {}
 macro_rules! reals {
     ($($t:ty),*) => { $(
         impl Number for $t {
+            const ONE: Self = 1.0;
             #[inline]
             fn add_product(self, a: Self, b: Self) -> Self {
                 self + a * b
@@ -49,6 +52,7 @@ impl Ordered for u8 {
 macro_rules! integers {
     ($($t:ty),*) => { $(
         impl Number for $t {
+            const ONE: Self = 1;
             #[inline]
             fn add_product(self, a: Self, b: Self) -> Self {
                 self.wrapping_add(a.wrapping_mul(b))

@@ -7,12 +7,13 @@ use super::declare::family;
 use super::element::{Float, for_dtype};
 use super::infer::{axis, dtype, one, result};
 use super::real::Real;
+use super::rows::{COLUMNS, each, fold_columns, larger};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
     /// A distribution over the positions of one axis, for each position on the others. Floats are computed in
-    /// `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, summed one after the other.
+    /// `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, summed in an order that the axis's size fixes.
     ///
     /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity everywhere.
     pub enum Softmax {
@@ -34,9 +35,6 @@ family! {
     }
 }
 
-/// Columns that are computed side by side, each in its own order.
-const COLUMNS: usize = 16;
-
 impl Softmax {
     fn listed(&self) -> i64 {
         match *self {
@@ -45,24 +43,28 @@ impl Softmax {
     }
 
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn columns<R: Real>(&self, x: &mut [R], width: usize) {
-        let (mut largest, mut sums) = ([R::of(f64::NEG_INFINITY); COLUMNS], [R::of(0.0); COLUMNS]);
+        let (mut largest, mut sums) = ([R::of(0.0); COLUMNS], [R::of(0.0); COLUMNS]);
         let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
+        if !matches!(self, Self::Hardmax { .. }) {
+            let least = R::of(f64::NEG_INFINITY);
+            fold_columns(x, largest, least, larger, larger);
+        }
         match self {
             Self::Softmax { .. } => {
-                lanes(x, largest, |x, m| *m = if *x > *m || x.is_nan() { *x } else { *m });
-                lanes(x, largest, |x, m| *x = (*x - *m).exp());
-                lanes(x, sums, |x, s| *s = *s + *x);
-                lanes(x, sums, |x, s| *x = *x / *s);
+                each(x, largest, |x, m| *x = (*x - *m).exp());
+                fold_columns(x, sums, R::of(0.0), |s, x| s + x, |a, b| a + b);
+                each(x, sums, |x, s| *x = *x / *s);
             }
             Self::LogSoftmax { .. } => {
-                lanes(x, largest, |x, m| *m = if *x > *m || x.is_nan() { *x } else { *m });
-                lanes(x, largest, |x, m| *x = *x - *m);
-                lanes(x, sums, |x, s| *s = *s + x.exp());
+                each(x, largest, |x, m| *x = *x - *m);
+                fold_columns(x, sums, R::of(0.0), |s, x| s + x.exp(), |a, b| a + b);
                 for s in &mut *sums {
                     *s = s.ln();
                 }
-                lanes(x, sums, |x, s| *x = *x - *s);
+                each(x, sums, |x, s| *x = *x - *s);
             }
             Self::Hardmax { .. } => {
                 let first = Arg::Max { axis: 0, keepdims: true, select_last_index: false };
@@ -76,6 +78,27 @@ impl Softmax {
                 }
             }
         }
+    }
+
+    /// Replaces a row by its distribution, as the operator does along an axis.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub fn row(&self, x: &mut [f32]) {
+        self.columns(x, 1);
+    }
+
+    /// The axis of an operand with `rank` axes; `None` if it has no such axis.
+    pub fn axis(&self, rank: usize) -> Option<usize> {
+        axis("axis", self.listed(), rank).ok()
+    }
+
+    /// Computes the distributions along the middle one of three axes, the last two with the sizes `size` and
+    /// `inner`, which are not 0.
+    ///
+    /// # Panics
+    /// If a slice does not hold whole blocks of these sizes: a bug in the caller.
+    pub fn planes(&self, x: &[f32], y: &mut [f32], size: usize, inner: usize) {
+        self.blocks(x, y, size, inner);
     }
 
     /// Computes the distributions along the middle one of three axes, the last two of these sizes.
@@ -96,20 +119,6 @@ impl Softmax {
                     }
                 }
             }
-        }
-    }
-}
-
-/// Calls `f` with each element of a matrix, row by row, and the state of its column.
-#[inline]
-fn lanes<R>(x: &mut [R], state: &mut [R], f: impl Fn(&mut R, &mut R)) {
-    if let [single] = state {
-        for x in x {
-            f(x, single);
-        }
-    } else {
-        for row in x.chunks_exact_mut(state.len()) {
-            row.iter_mut().zip(state.iter_mut()).for_each(|(x, state)| f(x, state));
         }
     }
 }

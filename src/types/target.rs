@@ -16,6 +16,8 @@ pub enum KernelClass {
     Pool,
     /// Reduction over axes.
     Reduce,
+    /// Normalisation of samples by statistics of their own.
+    Norm,
     /// Softmax and its kin along an axis.
     Softmax,
     /// Scale and shift by given statistics.
@@ -39,6 +41,7 @@ impl KernelClass {
             Self::MatMul => "matmul",
             Self::Pool => "pool",
             Self::Reduce => "reduce",
+            Self::Norm => "norm",
             Self::Softmax => "softmax",
             Self::BatchNorm => "batch_norm",
             Self::Move => "move",

@@ -101,6 +101,11 @@ impl Cases {
             "a float" => Attr::Float(self.float()),
             "a list of floats" => Attr::Floats((0..length).map(|_| self.float()).collect()),
             "an element type" => Attr::Name(self.dtype().name().to_owned()),
+            "a text" => {
+                const PARTS: [&str; 10] = ["i", "i", "j", "j", "k", ",", ",", "->", "...", "é"];
+                let parts = (0..length.min(9)).map(|_| *PARTS.choose(&mut self.rng).unwrap());
+                Attr::Name(parts.collect())
+            }
             "a tensor" => {
                 let (dtype, dims) = (self.dtype(), self.few_sizes());
                 Attr::Tensor(self.tensor(dtype, &dims))

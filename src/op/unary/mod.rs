@@ -124,6 +124,13 @@ family! {
             /// The threshold.
             alpha: f32 = 1.0,
         },
+        /// `x + bias` where below `-lambd`, `x - bias` where above `lambd`, else 0; also for a NaN.
+        Shrink = "shrink" {
+            /// What is taken off the magnitude of a number that stays.
+            bias: f32 = 0.0,
+            /// The magnitude up to which numbers become 0.
+            lambd: f32 = 0.5,
+        },
         /// `x` where not negative, else `alpha * (e^x - 1)`.
         Elu = "elu" {
             /// Minus the limit of the negative side.

@@ -86,6 +86,7 @@ impl Unary {
             Self::Softsign => v.apply(|x| x / (R::of(1.0) + x.abs())),
             Self::LeakyRelu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x)),
             Self::ThresholdedRelu { alpha } => v.apply(|x| threshold(x, of(alpha))),
+            Self::Shrink { bias, lambd } => v.apply(|x| shrink(x, of(lambd), of(bias))),
             Self::Elu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x.exp_m1())),
             Self::Selu { alpha, gamma } => {
                 v.apply(|x| of(gamma) * below_zero(x, |x| of(alpha) * x.exp_m1()))
@@ -162,6 +163,12 @@ fn below_zero<R: Real>(x: R, f: impl Fn(R) -> R) -> R {
 #[inline]
 fn threshold<R: Real>(x: R, above: R) -> R {
     if x > above { x } else { R::of(0.0) }
+}
+
+#[inline]
+fn shrink<R: Real>(x: R, limit: R, bias: R) -> R {
+    let above = if x > limit { x - bias } else { R::of(0.0) };
+    if x < -limit { x + bias } else { above }
 }
 
 #[inline]

@@ -15,6 +15,7 @@ fn all() -> Vec<Unary> {
         match name {
             "leaky_relu" | "thresholded_relu" | "elu" | "celu" | "swish" => vec![alpha],
             "selu" => vec![alpha, ("gamma".to_owned(), super::super::Attr::Float(1.25))],
+            "shrink" => vec![("bias".to_owned(), super::super::Attr::Float(0.5))],
             "hard_sigmoid" => vec![alpha, ("beta".to_owned(), super::super::Attr::Float(0.25))],
             "clip" => vec![
                 ("min".to_owned(), super::super::Attr::Float(-1.0)),
@@ -75,6 +76,11 @@ fn formula(op: &Unary, x: f64) -> f64 {
         Unary::Softsign => x / (1.0 + x.abs()),
         Unary::LeakyRelu { alpha } => if x < 0.0 { wide(alpha) * x } else { x },
         Unary::ThresholdedRelu { alpha } => if x > wide(alpha) { x } else { 0.0 },
+        Unary::Shrink { bias, lambd } => match x {
+            _ if x < -wide(lambd) => x + wide(bias),
+            _ if x > wide(lambd) => x - wide(bias),
+            _ => 0.0,
+        },
         Unary::Elu { alpha } => if x < 0.0 { wide(alpha) * x.exp_m1() } else { x },
         Unary::Selu { alpha, gamma } => {
             wide(gamma) * if x < 0.0 { wide(alpha) * x.exp_m1() } else { x }
@@ -113,7 +119,7 @@ fn special_values() {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
     for op in all() {
         let y = f32s(op.clone(), &[nan])[0];
-        let expected = matches!(op, Unary::ThresholdedRelu { .. });
+        let expected = matches!(op, Unary::ThresholdedRelu { .. } | Unary::Shrink { .. });
         assert_eq!(y == 0.0, expected, "{op:?} of a NaN is {y}");
         assert!(expected || y.is_nan(), "{op:?} of a NaN is {y}");
     }

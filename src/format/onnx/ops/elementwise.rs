@@ -23,7 +23,7 @@ pub(super) fn find(op: &str) -> Option<Line> {
     }
     Some(match op {
         "HardSigmoid" | "Swish" | "Gelu" | "LeakyRelu" | "ThresholdedRelu" | "Elu" | "Selu"
-        | "Celu" | "IsInf" => (1, with_settings),
+        | "Celu" | "Shrink" | "IsInf" => (1, with_settings),
         "Add" => (2, |n| binary(n, Binary::Add)),
         "Sub" => (2, |n| binary(n, Binary::Sub)),
         "Mul" => (2, |n| binary(n, Binary::Mul)),
@@ -112,6 +112,9 @@ fn with_settings(n: &mut Node<'_, '_>) -> Done {
         "ThresholdedRelu" => Unary::ThresholdedRelu { alpha: n.float("alpha", 1.0)? }.into(),
         "Elu" => Unary::Elu { alpha: n.float("alpha", 1.0)? }.into(),
         "Celu" => Unary::Celu { alpha: n.float("alpha", 1.0)? }.into(),
+        "Shrink" => {
+            Unary::Shrink { bias: n.float("bias", 0.0)?, lambd: n.float("lambd", 0.5)? }.into()
+        }
         "Selu" => {
             let alpha = n.float("alpha", 1.673_263_2)?;
             Unary::Selu { alpha, gamma: n.float("gamma", 1.050_701)? }.into()

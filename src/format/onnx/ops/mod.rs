@@ -1,8 +1,11 @@
 //! What each of ONNX's operators becomes.
 
+mod attention;
+mod einsum;
 mod elementwise;
 mod layers;
 mod normal;
+mod normalise;
 mod parts;
 mod reduce;
 mod shape;
@@ -32,6 +35,9 @@ pub(super) fn find(op: &str) -> Option<Converter> {
         shape::find,
         parts::find,
         values::find,
+        normalise::find,
+        einsum::find,
+        attention::find,
     ];
     let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
     Some(Converter { operands, convert })

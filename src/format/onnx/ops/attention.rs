@@ -1,0 +1,354 @@
+//! Attention and rotary positions, in terms of matrix products and elementwise operators.
+
+use super::super::NodeError;
+use super::super::node::{Node, wrong};
+use super::super::tensor::element;
+use super::Line;
+use crate::ir::Value;
+use crate::op::{
+    Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Expand, Gather, Identity, MatMul, Op,
+    OpError, Pad, PadMode, Range, Reshape, Slice, Softmax, Transpose, Trilu, Unary, Unsqueeze,
+    Where,
+};
+use crate::types::{DType, Dim, Tensor};
+
+type Done = Result<(), NodeError>;
+
+pub(super) fn find(op: &str) -> Option<Line> {
+    Some(match op {
+        "Attention" => (7, attention),
+        "RotaryEmbedding" => (4, rotary),
+        _ => return None,
+    })
+}
+
+/// The constant `x` as an element of a float type.
+fn float(dtype: DType, x: f64) -> Result<Tensor, NodeError> {
+    let cast = Op::from(Cast { to: dtype }).eval(&[&Tensor::scalar(x)])?;
+    cast.into_iter().next().filter(|_| dtype.is_float()).ok_or_else(|| {
+        let expected = "a float".to_owned();
+        OpError::DType { operand: 0, expected, found: dtype }.into()
+    })
+}
+
+/// A scalar.
+pub(super) fn scalar(n: &mut Node<'_, '_>, dtype: DType, x: f64) -> Result<Value, NodeError> {
+    let value = float(dtype, x)?;
+    n.emit(Constant { value }, &[])
+}
+
+fn shape_error(n: &Node<'_, '_>, operand: usize, x: Value, expected: &str) -> NodeError {
+    OpError::Shape { operand, found: n.ty(x).clone(), expected: expected.to_owned() }.into()
+}
+
+/// `[B, S, H * D]` as `[B, H, S, D]`; a value with four axes stays.
+fn heads(
+    n: &mut Node<'_, '_>,
+    operand: usize,
+    x: Value,
+    count: Option<i64>,
+    attr: &str,
+) -> Result<Value, NodeError> {
+    match &n.shape(x).to_vec()[..] {
+        [_, own, _, _] if count.is_none_or(|count| *own == Dim::from(count)) => Ok(x),
+        [batch, length, hidden] => {
+            let count = count.ok_or_else(|| wrong(attr, "is missing"))?;
+            let size = hidden.exact_div(&Dim::from(count)).filter(|_| count > 0);
+            let size = size.ok_or_else(|| wrong(attr, format!("is {count} for {}", n.ty(x))))?;
+            let shape = vec![batch.clone(), length.clone(), Dim::from(count), size];
+            let x = n.emit(Reshape { shape }, &[x])?;
+            n.emit(Transpose { perm: vec![0, 2, 1, 3] }, &[x])
+        }
+        _ => Err(shape_error(n, operand, x, "it must have 3 axes, or 4 with the number of heads")),
+    }
+}
+
+/// The heads of `x: [B, H, S, D]` so often one after the other that there are `count` of them.
+fn repeat_heads(n: &mut Node<'_, '_>, x: Value, count: &Dim) -> Result<Value, NodeError> {
+    let [batch, own, length, size] = &n.shape(x).to_vec()[..] else { return Ok(x) };
+    if own == count {
+        return Ok(x);
+    }
+    let times = count.exact_div(own).filter(|_| own.as_const() != Some(0)).ok_or_else(|| {
+        NodeError::Unsupported(format!("attention of {count} heads to {own} heads"))
+    })?;
+    let each = n.emit(Unsqueeze { axes: vec![2] }, &[x])?;
+    let shape = vec![batch.clone(), own.clone(), times, length.clone(), size.clone()];
+    let all = n.emit(Expand { shape }, &[each])?;
+    let shape = vec![batch.clone(), count.clone(), length.clone(), size.clone()];
+    n.emit(Reshape { shape }, &[all])
+}
+
+/// The operands of an attention with their heads on axis 1, keys and values with those of the past.
+struct Parts {
+    q: Value,
+    k: Value,
+    v: Value,
+    past: Dim,
+    flat: bool,
+}
+
+fn parts(n: &mut Node<'_, '_>) -> Result<Parts, NodeError> {
+    let (q, k, v) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
+    let flat = n.shape(q).rank() == 3;
+    let (own, other) = (n.opt_int("q_num_heads")?, n.opt_int("kv_num_heads")?);
+    let q = heads(n, 0, q, own, "q_num_heads")?;
+    let mut k = heads(n, 1, k, other, "kv_num_heads")?;
+    let mut v = heads(n, 2, v, other, "kv_num_heads")?;
+    let mut past = Dim::ZERO;
+    match (n.optional(4), n.optional(5)) {
+        (None, None) => {}
+        (Some(before_k), Some(before_v)) => {
+            if n.shape(before_k).rank() != 4 {
+                return Err(shape_error(n, 4, before_k, "it must have 4 axes"));
+            }
+            past = n.shape(before_k)[2].clone();
+            k = n.emit(Concat { axis: 2 }, &[before_k, k])?;
+            v = n.emit(Concat { axis: 2 }, &[before_v, v])?;
+        }
+        _ => {
+            let text = "attention with the past of keys or values alone".to_owned();
+            return Err(NodeError::Unsupported(text));
+        }
+    }
+    for (i, value) in [(1, k), (2, v)] {
+        if n.wants(i) {
+            n.result_at(i, Identity {}, &[value])?;
+        }
+    }
+    Ok(Parts { q, k, v, past, flat })
+}
+
+/// The mask of `dtype`, 0 where a query sees a key and minus infinity where it does not, from one of `bool`.
+fn additive(n: &mut Node<'_, '_>, seen: Value, dtype: DType) -> Result<Value, NodeError> {
+    let zero = scalar(n, dtype, 0.0)?;
+    let hidden = scalar(n, dtype, f64::NEG_INFINITY)?;
+    n.emit(Where {}, &[seen, zero, hidden])
+}
+
+/// The mask that the node is given, for `keys` of them.
+fn given_mask(
+    n: &mut Node<'_, '_>,
+    mask: Value,
+    keys: &Dim,
+    dtype: DType,
+) -> Result<Value, NodeError> {
+    let truth = n.dtype(mask) == DType::Bool;
+    let last = n.shape(mask).last().cloned().unwrap_or(Dim::ONE);
+    let missing = keys.clone() - last.clone();
+    let mut mask = mask;
+    if missing != Dim::ZERO && last != Dim::ONE {
+        let Some(missing) = missing.as_const().filter(|m| *m > 0) else {
+            let text = format!("a mask of {last} keys where there are {keys}");
+            return Err(NodeError::Unsupported(text));
+        };
+        let rank = n.shape(mask).rank();
+        let mut pads = vec![0; 2 * rank];
+        if let Some(last) = pads.last_mut() {
+            *last = missing;
+        }
+        let value = if truth { 0.0 } else { f64::NEG_INFINITY };
+        mask = n.emit(Pad { mode: PadMode::Constant, pads, value }, &[mask])?;
+    }
+    if truth { additive(n, mask, dtype) } else { Ok(mask) }
+}
+
+/// Adds to the scores `[B, H, Q, K]` the masks that the node asks for.
+fn masked(n: &mut Node<'_, '_>, scores: Value, past: &Dim) -> Result<Value, NodeError> {
+    let dtype = n.dtype(scores);
+    let [_, _, queries, keys] = &n.shape(scores).to_vec()[..] else { return Ok(scores) };
+    let mut y = scores;
+    if let Some(mask) = n.optional(3) {
+        let mask = given_mask(n, mask, keys, dtype)?;
+        y = n.emit(Binary::Add, &[y, mask])?;
+    }
+    if n.flag("is_causal", false)? {
+        let Some(past) = past.as_const() else {
+            let text = format!("a causal mask behind {past} keys").to_owned();
+            return Err(NodeError::Unsupported(text));
+        };
+        let shape = vec![queries.clone(), keys.clone()];
+        let value = float(dtype, f64::NEG_INFINITY)?;
+        let hidden = n.emit(ConstantOfShape { shape, value }, &[])?;
+        let k = past.saturating_add(1);
+        let mask = n.emit(Trilu { k, upper: true }, &[hidden])?;
+        y = n.emit(Binary::Add, &[y, mask])?;
+    }
+    if let Some(counts) = n.optional(6) {
+        let (start, delta, dtype_of) = (Dim::ZERO, 1, n.dtype(counts));
+        let range = Range { delta, dtype: dtype_of, limit: keys.clone(), start };
+        let numbers = n.emit(range, &[])?;
+        let counts = n.emit(Unsqueeze { axes: vec![1, 2, 3] }, &[counts])?;
+        let seen = n.emit(Compare::Less, &[numbers, counts])?;
+        let mask = additive(n, seen, dtype)?;
+        y = n.emit(Binary::Add, &[y, mask])?;
+    }
+    if n.shape(y) == n.shape(scores) {
+        return Ok(y);
+    }
+    Err(NodeError::Unsupported(format!("a mask that makes {} of the scores", n.ty(y))))
+}
+
+/// The softmax of the scores, in the type that `softmax_precision` names.
+fn weights(n: &mut Node<'_, '_>, scores: Value) -> Result<Value, NodeError> {
+    let own = n.dtype(scores);
+    let Some(number) = n.opt_int("softmax_precision")? else {
+        return n.emit(Softmax::Softmax { axis: -1 }, &[scores]);
+    };
+    let to = i32::try_from(number).map_err(|_| "is no element type".to_owned()).and_then(element);
+    let to = to.map_err(|reason| wrong("softmax_precision", format!(": {reason}")))?;
+    if to == own {
+        return n.emit(Softmax::Softmax { axis: -1 }, &[scores]);
+    }
+    let scores = n.emit(Cast { to }, &[scores])?;
+    let y = n.emit(Softmax::Softmax { axis: -1 }, &[scores])?;
+    n.emit(Cast { to: own }, &[y])
+}
+
+/// The products of queries and keys, each multiplied by the root of the scale before.
+fn scores(n: &mut Node<'_, '_>, q: Value, k: Value) -> Result<Value, NodeError> {
+    let dtype = n.dtype(q);
+    let scale = match n.opt_float("scale")? {
+        Some(scale) => f64::from(scale),
+        None => match n.shape(q).last().and_then(Dim::as_const) {
+            Some(size) if size > 0 => 1.0 / (size as f64).sqrt(),
+            _ => return Err(shape_error(n, 0, q, "its last axis must have a known size")),
+        },
+    };
+    // A negative scale has no root; its sign goes to the queries alone.
+    let root = scale.abs().sqrt();
+    let factors = [scalar(n, dtype, root.copysign(scale))?, scalar(n, dtype, root)?];
+    let q = n.emit(Binary::Mul, &[q, factors[0]])?;
+    let k = n.emit(Binary::Mul, &[k, factors[1]])?;
+    let k = n.emit(Transpose { perm: vec![0, 1, 3, 2] }, &[k])?;
+    n.emit(MatMul {}, &[q, k])
+}
+
+/// `softmax(q k^T * scale + mask) v` for each head.
+fn attention(n: &mut Node<'_, '_>) -> Done {
+    let Parts { q, k, v, past, flat } = parts(n)?;
+    let own = n.dtype(q);
+    let count = n.shape(q)[1].clone();
+    let (k, v) = (repeat_heads(n, k, &count)?, repeat_heads(n, v, &count)?);
+    let product = scores(n, q, k)?;
+    let cap = f64::from(n.float("softcap", 0.0)?);
+    let capped = if cap > 0.0 {
+        let limit = scalar(n, own, cap)?;
+        let y = n.emit(Binary::Div, &[product, limit])?;
+        let y = n.emit(Unary::Tanh, &[y])?;
+        n.emit(Binary::Mul, &[y, limit])?
+    } else {
+        product
+    };
+    let biased = masked(n, capped, &past)?;
+    let weights = weights(n, biased)?;
+    let mode = n.int("qk_matmul_output_mode", 0)?;
+    if n.wants(3) {
+        let shown = match mode {
+            0 => product,
+            1 => capped,
+            2 => biased,
+            3 => weights,
+            _ => return Err(wrong("qk_matmul_output_mode", format!("is {mode}"))),
+        };
+        n.result_at(3, Identity {}, &[shown])?;
+    }
+    let mut last: Vec<Op> = Vec::new();
+    let (weights, other) = (weights, n.dtype(v));
+    let weights = if other == own { weights } else { n.emit(Cast { to: other }, &[weights])? };
+    if other != own {
+        last.push(Cast { to: own }.into());
+    }
+    if flat {
+        let (q, v) = (n.shape(q).clone(), n.shape(v).clone());
+        let hidden = count * v[3].clone();
+        last.push(Transpose { perm: vec![0, 2, 1, 3] }.into());
+        last.push(Reshape { shape: vec![q[0].clone(), q[2].clone(), hidden] }.into());
+    }
+    let Some(end) = last.pop() else { return n.result(MatMul {}, &[weights, v]) };
+    let mut y = n.emit(MatMul {}, &[weights, v])?;
+    for op in last {
+        y = n.emit(op, &[y])?;
+    }
+    n.result(end, &[y])
+}
+
+/// The elements `from..to` of the last axis, every `step`-th.
+fn part(n: &mut Node<'_, '_>, x: Value, range: (i64, i64), step: i64) -> Result<Value, NodeError> {
+    let axis = n.shape(x).rank().saturating_sub(1);
+    let (starts, ends) = (vec![Dim::from(range.0)], vec![Dim::from(range.1)]);
+    n.emit(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[x])
+}
+
+/// The cosines or sines `[B, S, 1, D/2]` of the positions.
+fn angles(n: &mut Node<'_, '_>, i: usize) -> Result<Value, NodeError> {
+    let mut table = n.operand(i)?;
+    if let Some(positions) = n.optional(3) {
+        table = n.emit(Gather { axis: 0 }, &[table, positions])?;
+    }
+    if n.shape(table).rank() != 3 {
+        return Err(shape_error(n, i, table, "it must have an angle for each position"));
+    }
+    n.emit(Unsqueeze { axes: vec![2] }, &[table])
+}
+
+/// Pairs of elements of each head turned by the angle of their position.
+fn rotary(n: &mut Node<'_, '_>) -> Done {
+    let x = n.operand(0)?;
+    let whole = n.shape(x).clone();
+    let (interleaved, dim) = (n.flag("interleaved", false)?, n.int("rotary_embedding_dim", 0)?);
+    let count = n.opt_int("num_heads")?;
+    // [B, S, H, D] from now on.
+    let x = match &whole[..] {
+        [_, _, _, _] => n.emit(Transpose { perm: vec![0, 2, 1, 3] }, &[x])?,
+        [batch, length, hidden] => {
+            let count = count.ok_or_else(|| wrong("num_heads", "is missing"))?;
+            let size = hidden.exact_div(&Dim::from(count)).filter(|_| count > 0);
+            let text = || wrong("num_heads", format!("is {count} for {}", n.ty(x)));
+            let size = size.ok_or_else(text)?;
+            let shape = vec![batch.clone(), length.clone(), Dim::from(count), size];
+            n.emit(Reshape { shape }, &[x])?
+        }
+        _ => return Err(shape_error(n, 0, x, "it must have 3 or 4 axes")),
+    };
+    let size = n.shape(x).last().and_then(Dim::as_const).unwrap_or(-1);
+    let turned = if dim == 0 { size } else { dim };
+    if turned % 2 != 0 || !(0..=size).contains(&turned) {
+        let reason = format!("is {dim} for heads of {size} elements");
+        return Err(wrong("rotary_embedding_dim", reason));
+    }
+    let (cos, sin) = (angles(n, 1)?, angles(n, 2)?);
+    let half = turned / 2;
+    let (a, b) = if interleaved {
+        (part(n, x, (0, turned), 2)?, part(n, x, (1, turned), 2)?)
+    } else {
+        (part(n, x, (0, half), 1)?, part(n, x, (half, turned), 1)?)
+    };
+    let mut both = Vec::new();
+    for (first, second, op) in [(cos, sin, Binary::Sub), (sin, cos, Binary::Add)] {
+        let left = n.emit(Binary::Mul, &[first, a])?;
+        let right = n.emit(Binary::Mul, &[second, b])?;
+        let sum = n.emit(op, &[left, right])?;
+        if n.shape(sum) != n.shape(a) {
+            return Err(shape_error(n, 1, cos, "it must have an angle for each pair of elements"));
+        }
+        both.push(if interleaved { n.emit(Unsqueeze { axes: vec![4] }, &[sum])? } else { sum });
+    }
+    let mut y = n.emit(Concat { axis: -1 }, &both)?;
+    if interleaved {
+        let mut shape = n.shape(x).to_vec();
+        if let Some(last) = shape.last_mut() {
+            *last = Dim::from(turned);
+        }
+        y = n.emit(Reshape { shape }, &[y])?;
+    }
+    if turned < size {
+        let rest = part(n, x, (turned, size), 1)?;
+        y = n.emit(Concat { axis: -1 }, &[y, rest])?;
+    }
+    if whole.rank() == 4 {
+        n.result(Transpose { perm: vec![0, 2, 1, 3] }, &[y])
+    } else {
+        n.result(Reshape { shape: whole.to_vec() }, &[y])
+    }
+}

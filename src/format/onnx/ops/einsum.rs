@@ -1,0 +1,151 @@
+//! Sums of products, running sums and triangles.
+
+use smallvec::SmallVec;
+
+use super::super::NodeError;
+use super::super::node::{Node, wrong};
+use super::{ANY, Line};
+use crate::ir::Value;
+use crate::op::{Einsum, Labels, MatMul, Op, OpError, Reduce, Reshape, Scan, Transpose, Trilu};
+use crate::types::Dim;
+
+type Done = Result<(), NodeError>;
+
+pub(super) fn find(op: &str) -> Option<Line> {
+    Some(match op {
+        "Einsum" => (ANY, einsum),
+        "CumSum" => {
+            (2, |n| scan(n, |axis, exclusive, reverse| Scan::Sum { axis, exclusive, reverse }))
+        }
+        "CumProd" => {
+            (2, |n| scan(n, |axis, exclusive, reverse| Scan::Prod { axis, exclusive, reverse }))
+        }
+        "Trilu" => (2, |n| {
+            let (x, upper) = (n.operand(0)?, n.flag("upper", true)?);
+            let k = single(n, 1)?.unwrap_or(0);
+            n.result(Trilu { k, upper }, &[x])
+        }),
+        _ => return None,
+    })
+}
+
+/// The one integer that operand `i` is.
+fn single(n: &Node<'_, '_>, i: usize) -> Result<Option<i64>, NodeError> {
+    match n.opt_numbers(i)?.as_deref() {
+        None => Ok(None),
+        Some([number]) => Ok(Some(*number)),
+        Some(all) => {
+            let reason = format!("it has {} elements, not 1", all.len());
+            Err(OpError::Value { operand: i, reason }.into())
+        }
+    }
+}
+
+fn scan(n: &mut Node<'_, '_>, op: impl FnOnce(i64, bool, bool) -> Scan) -> Done {
+    let x = n.operand(0)?;
+    let axis = single(n, 1)?.ok_or(NodeError::Missing { operand: 1 })?;
+    let (exclusive, reverse) = (n.flag("exclusive", false)?, n.flag("reverse", false)?);
+    n.result(op(axis, exclusive, reverse), &[x])
+}
+
+/// A product of two operands becomes one of matrices; others stay sums of products.
+fn einsum(n: &mut Node<'_, '_>) -> Done {
+    let equation = n.string("equation", "")?.replace(' ', "");
+    if equation.is_empty() {
+        return Err(wrong("equation", "is missing"));
+    }
+    let op = Einsum { equation };
+    let operands = n.operands()?;
+    let ranks: Vec<usize> = operands.iter().map(|v| n.shape(*v).rank()).collect();
+    let labels = op.labels(&ranks)?;
+    match (operands.as_slice(), labels.operands.as_slice()) {
+        ([a, b], [of_a, of_b]) if is_product(n, (*a, of_a), (*b, of_b)) => {
+            product(n, (*a, of_a), (*b, of_b), &labels)
+        }
+        _ => n.result(op, &operands),
+    }
+}
+
+/// An operand with the labels of its axes.
+type Labelled<'a> = (Value, &'a [u8]);
+
+fn size(n: &Node<'_, '_>, (x, labels): Labelled<'_>, label: u8) -> Option<Dim> {
+    let axis = labels.iter().position(|own| *own == label)?;
+    n.shape(x).get(axis).cloned()
+}
+
+/// True where no operand has a label twice, and a label of both has one size.
+fn is_product(n: &Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>) -> bool {
+    let once = |own: &[u8]| own.iter().enumerate().all(|(i, l)| !own[..i].contains(l));
+    let same = |label: &u8| !b.1.contains(label) || size(n, a, *label) == size(n, b, *label);
+    once(a.1) && once(b.1) && a.1.iter().all(same)
+}
+
+/// Labels in the order of their use in a product of matrices.
+type Names = SmallVec<[u8; 8]>;
+
+fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labels) -> Done {
+    let result = &labels.result;
+    let both = |l: &u8| a.1.contains(l) && b.1.contains(l);
+    let outer: Names = result.iter().copied().filter(both).collect();
+    let summed: Names =
+        a.1.iter().copied().filter(|l| b.1.contains(l) && !result.contains(l)).collect();
+    // What carries the batch comes first, so that it stays the outer part of an axis that takes several.
+    let own = |n: &Node<'_, '_>, x: Labelled<'_>, other: &[u8]| {
+        let mut own: Names =
+            x.1.iter().copied().filter(|l| !other.contains(l) && result.contains(l)).collect();
+        own.sort_by_key(|l| !size(n, x, *l).is_some_and(|d| d.depends_on_batch()));
+        own
+    };
+    let (rows, columns) = (own(n, a, b.1), own(n, b, a.1));
+    let sizes = |n: &Node<'_, '_>, x: Labelled<'_>, list: &[u8]| -> Vec<Dim> {
+        list.iter().map(|l| size(n, x, *l).unwrap_or(Dim::ONE)).collect()
+    };
+    let (outer_sizes, row_sizes) = (sizes(n, a, &outer), sizes(n, a, &rows));
+    let (column_sizes, summed_sizes) = (sizes(n, b, &columns), sizes(n, a, &summed));
+    let left = arrange(n, a, [&outer, &rows, &summed])?;
+    let right = arrange(n, b, [&outer, &summed, &columns])?;
+    // Rows on several axes may stay so where the right operand is one matrix.
+    let keep = outer.is_empty() && summed.len() == 1 && !rows.is_empty();
+    let all = |sizes: &[Dim]| sizes.iter().cloned().fold(Dim::ONE, |all, d| all * d);
+    let left_shape = [outer_sizes.clone(), vec![all(&row_sizes), all(&summed_sizes)]].concat();
+    let left = if keep { left } else { reshape(n, left, left_shape)? };
+    let right_shape = [outer_sizes.clone(), vec![all(&summed_sizes), all(&column_sizes)]].concat();
+    let right = reshape(n, right, right_shape)?;
+    let names: Names = outer.iter().chain(&rows).chain(&columns).copied().collect();
+    let perm: Vec<usize> =
+        result.iter().filter_map(|l| names.iter().position(|own| own == l)).collect();
+    let mut last: Vec<Op> = Vec::new();
+    if !(columns.len() == 1 && (keep || rows.len() == 1)) {
+        last.push(Reshape { shape: [outer_sizes, row_sizes, column_sizes].concat() }.into());
+    }
+    if !perm.iter().copied().eq(0..perm.len()) {
+        last.push(Transpose { perm }.into());
+    }
+    let Some(end) = last.pop() else { return n.result(MatMul {}, &[left, right]) };
+    let mut y = n.emit(MatMul {}, &[left, right])?;
+    for op in last {
+        y = n.emit(op, &[y])?;
+    }
+    n.result(end, &[y])
+}
+
+/// The operand with what only it has and the result has not summed, and its axes in this order.
+fn arrange(
+    n: &mut Node<'_, '_>,
+    (x, labels): Labelled<'_>,
+    order: [&Names; 3],
+) -> Result<Value, NodeError> {
+    let order: Names = order.into_iter().flatten().copied().collect();
+    let lost = (0i64..).zip(labels).filter(|(_, l)| !order.contains(l));
+    let axes: Vec<i64> = lost.map(|(axis, _)| axis).collect();
+    let kept: Names = labels.iter().copied().filter(|l| order.contains(l)).collect();
+    let x = if axes.is_empty() { x } else { n.emit(Reduce::Sum { axes, keepdims: false }, &[x])? };
+    let perm: Vec<usize> =
+        order.iter().filter_map(|l| kept.iter().position(|own| own == l)).collect();
+    if perm.iter().copied().eq(0..perm.len()) { Ok(x) } else { n.emit(Transpose { perm }, &[x]) }
+}
+
+fn reshape(n: &mut Node<'_, '_>, x: Value, shape: Vec<Dim>) -> Result<Value, NodeError> {
+    if n.shape(x)[..] == shape[..] { Ok(x) } else { n.emit(Reshape { shape }, &[x]) }
+}

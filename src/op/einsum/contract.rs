@@ -1,0 +1,164 @@
+//! Sums of products, two operands at a time.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Labels;
+use crate::op::numeric::Number;
+use crate::op::strided::distances;
+use crate::types::{Tensor, TensorError};
+
+/// An axis that is left of a value: its label, its size and the distance of its elements.
+type Axis = (u8, usize, usize);
+
+/// A value without axes of size 1, each label once.
+struct View {
+    tensor: Tensor,
+    axes: SmallVec<[Axis; 8]>,
+}
+
+impl View {
+    fn new(tensor: Tensor, labels: &[u8]) -> Self {
+        let mut axes: SmallVec<[Axis; 8]> = SmallVec::new();
+        let strides = distances(tensor.dims());
+        for ((label, size), stride) in labels.iter().zip(tensor.dims()).zip(strides) {
+            if *size == 1 {
+                continue;
+            }
+            let stride = stride.unsigned_abs();
+            match axes.iter_mut().find(|(own, ..)| own == label) {
+                Some((_, _, diagonal)) => *diagonal += stride,
+                None => axes.push((*label, *size, stride)),
+            }
+        }
+        Self { tensor, axes }
+    }
+
+    fn labels(&self) -> impl Iterator<Item = u8> {
+        self.axes.iter().map(|(label, ..)| *label)
+    }
+
+    fn stride(&self, label: u8) -> usize {
+        self.axes.iter().find(|(own, ..)| *own == label).map_or(0, |(_, _, stride)| *stride)
+    }
+}
+
+/// All operands joined, as `labels` say; every tensor is one of `T`.
+pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Tensor, TensorError> {
+    let mut views: Vec<View> = operands
+        .iter()
+        .zip(&labels.operands)
+        .map(|(tensor, labels)| View::new(tensor.clone(), labels))
+        .collect();
+    let mut dims: SmallVec<[usize; 8]> = smallvec![1; labels.result.len()];
+    for (label, size) in views.iter().flat_map(|v| v.axes.iter().map(|(l, s, _)| (*l, *s))) {
+        if let Some(at) = labels.result.iter().position(|own| *own == label) {
+            dims[at] = size;
+        }
+    }
+    // What only one operand has is summed there, before products are formed.
+    if views.len() > 1 {
+        for i in 0..views.len() {
+            let elsewhere = |label: u8| {
+                labels.result.contains(&label)
+                    || views.iter().enumerate().any(|(j, v)| j != i && v.labels().any(|l| l == label))
+            };
+            let kept: SmallVec<[u8; 8]> = views[i].labels().filter(|l| elsewhere(*l)).collect();
+            if kept.len() < views[i].axes.len() {
+                views[i] = join::<T>(&views[i], None, &kept)?;
+            }
+        }
+    }
+    let mut rest = views.into_iter();
+    let mut joined = rest.next().map_or_else(|| View::new(Tensor::scalar(T::ONE), &[]), |v| v);
+    let later: Vec<View> = rest.collect();
+    for (i, next) in later.iter().enumerate() {
+        let needed = |label: u8| {
+            labels.result.contains(&label)
+                || later[i + 1..].iter().any(|v| v.labels().any(|l| l == label))
+        };
+        let new = next.labels().filter(|l| joined.axes.iter().all(|(own, ..)| own != l));
+        let kept: SmallVec<[u8; 8]> = joined.labels().chain(new).filter(|l| needed(*l)).collect();
+        joined = join::<T>(&joined, Some(next), &kept)?;
+    }
+    let order: SmallVec<[u8; 8]> =
+        labels.result.iter().copied().filter(|l| joined.labels().any(|own| own == *l)).collect();
+    join::<T>(&joined, None, &order)?.tensor.reshaped(&dims)
+}
+
+/// The products of the elements of `a` and `b`, summed over the labels that are not in `kept`; those are the axes
+/// of the result.
+fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, TensorError> {
+    let size = |label: u8| {
+        let axes = a.axes.iter().chain(b.iter().flat_map(|b| &b.axes));
+        axes.clone().find(|(own, ..)| *own == label).map_or(1, |(_, size, _)| *size)
+    };
+    let steps = |label: u8| {
+        (size(label), [a.stride(label), b.map_or(0, |b| b.stride(label))])
+    };
+    let mut summed: SmallVec<[u8; 8]> = a.labels().filter(|l| !kept.contains(l)).collect();
+    for label in b.iter().flat_map(|b| b.labels()) {
+        if !kept.contains(&label) && !summed.contains(&label) {
+            summed.push(label);
+        }
+    }
+    let dims: SmallVec<[usize; 8]> = kept.iter().map(|l| size(*l)).collect();
+    let mut y = Tensor::zeros(T::DTYPE, &dims)?;
+    let outer: SmallVec<[Steps; 8]> = kept.iter().map(|l| steps(*l)).collect();
+    let inner: SmallVec<[Steps; 8]> = summed.iter().map(|l| steps(*l)).collect();
+    let (run, inner) = inner.split_last().map_or(((1, [0, 0]), &[][..]), |(run, rest)| (*run, rest));
+    let left = a.tensor.as_slice::<T>();
+    let right = b.map(|b| b.tensor.as_slice::<T>());
+    let empty = run.0 == 0 || inner.iter().any(|(size, _)| *size == 0);
+    if !empty {
+        let mut walk = Walk::new(&outer);
+        let turns: usize = inner.iter().map(|(size, _)| size).product();
+        for y in y.as_mut_slice::<T>() {
+            let from = walk.next();
+            let mut terms = Walk::new(inner);
+            for _ in 0..turns {
+                let at = terms.next();
+                let (mut i, mut j) = (from[0] + at[0], from[1] + at[1]);
+                for _ in 0..run.0 {
+                    *y = y.add_product(left[i], right.map_or(T::ONE, |b| b[j]));
+                    (i, j) = (i + run.1[0], j + run.1[1]);
+                }
+            }
+        }
+    }
+    Ok(View::new(y, kept))
+}
+
+/// The size of an axis and the distances of its elements in both operands.
+type Steps = (usize, [usize; 2]);
+
+/// The positions in both operands along some axes, in row-major order.
+struct Walk<'a> {
+    axes: &'a [Steps],
+    index: SmallVec<[usize; 8]>,
+    at: [usize; 2],
+}
+
+impl<'a> Walk<'a> {
+    fn new(axes: &'a [Steps]) -> Self {
+        Self { axes, index: smallvec![0; axes.len()], at: [0; 2] }
+    }
+
+    /// This position; the next call gives the one behind it.
+    fn next(&mut self) -> [usize; 2] {
+        let now = self.at;
+        for (i, (size, steps)) in self.index.iter_mut().zip(self.axes).rev() {
+            *i += 1;
+            for (at, step) in self.at.iter_mut().zip(steps) {
+                *at += step;
+            }
+            if *i < *size {
+                break;
+            }
+            *i = 0;
+            for (at, step) in self.at.iter_mut().zip(steps) {
+                *at -= step * size;
+            }
+        }
+        now
+    }
+}

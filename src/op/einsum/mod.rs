@@ -1,0 +1,153 @@
+//! Sums of products, written as an equation of labels.
+
+mod contract;
+mod labels;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use smallvec::smallvec;
+
+pub use labels::Labels;
+
+use super::declare::op;
+use super::infer::{count, dtype, equal, result, same_dtype};
+use super::numeric::{narrow, wide, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
+
+op! {
+    /// The products of elements of all operands, summed over every label that is not in the result, as in
+    /// `bij,bjk->bik`.
+    ///
+    /// Each letter names an axis; where it occurs several times, the axes have the same size (or 1, in another
+    /// operand), and those of one operand give its diagonal. `...` stands for any number of axes, which broadcast,
+    /// aligned at the right. Without `->` the result has the axes of `...`, then in the order of the alphabet the
+    /// letters that occur once. `f16` and `bf16` are summed in `f32`; integers wrap.
+    ///
+    /// Operands are joined from left to right; a label is summed as soon as no later operand has it, the terms of
+    /// each sum in ascending order.
+    pub struct Einsum = "einsum" {
+        /// The labels of each operand's axes, and of the result's.
+        pub equation: String,
+    }
+}
+
+impl Einsum {
+    /// The labels of operands with this many axes each.
+    pub fn labels(&self, ranks: &[usize]) -> Result<Labels, OpError> {
+        Labels::new(&self.equation, ranks)
+    }
+}
+
+/// The size of each label.
+fn sizes(labels: &Labels, operands: &[Operand<'_>]) -> Result<BTreeMap<u8, Dim>, OpError> {
+    let mut sizes: BTreeMap<u8, Dim> = BTreeMap::new();
+    for (own, x) in labels.operands.iter().zip(operands) {
+        let mut here: BTreeMap<u8, &Dim> = BTreeMap::new();
+        for (label, size) in own.iter().zip(x.ty.shape.iter()) {
+            match here.get(label) {
+                Some(other) => equal("sizes on a diagonal", other, size)?,
+                None => drop(here.insert(*label, size)),
+            }
+        }
+        for (label, size) in here {
+            match sizes.get(&label) {
+                Some(other) if *other != Dim::ONE => {
+                    if *size != Dim::ONE {
+                        equal("sizes of one label", other, size)?;
+                    }
+                }
+                _ => drop(sizes.insert(label, size.clone())),
+            }
+        }
+    }
+    Ok(sizes)
+}
+
+impl OpDef for Einsum {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 1, usize::MAX, "at least 1")?;
+        dtype(operands, 0, |t| t != DType::Bool, "a number")?;
+        let dtype = same_dtype(operands)?;
+        let ranks: Vec<usize> = operands.iter().map(|x| x.ty.rank()).collect();
+        let labels = self.labels(&ranks)?;
+        let sizes = sizes(&labels, operands)?;
+        let size = |label: &u8| sizes.get(label).cloned().unwrap_or(Dim::ONE);
+        result(TensorType { dtype, shape: labels.result.iter().map(size).collect::<Shape>() })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((first, Shard { axis, inner })) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(1));
+        };
+        let ranks: Vec<usize> = operands.iter().map(|x| x.ty.rank()).collect();
+        let no_rule = |_| rules::refuse(Code::NoRule, first, "has an equation without a meaning");
+        let labels = self.labels(&ranks).map_err(no_rule)?;
+        let label = labels.operands.get(first).and_then(|own| own.get(axis)).copied();
+        for (i, (own, x)) in labels.operands.iter().zip(operands).enumerate() {
+            let split = x.claim.shard();
+            for (at, other) in own.iter().enumerate() {
+                let rows = split.is_some_and(|s| s.axis == at);
+                if rows && (Some(*other) != label || split.map(|s| s.inner) != Some(inner)) {
+                    let reason = "multiplies samples of the batch by other samples of it";
+                    return Err(rules::refuse(Code::SampleBySample, i, reason));
+                }
+                let size = x.ty.shape.get(at).filter(|d| **d != Dim::ONE);
+                if let (false, Some(size), true) = (rows, size, Some(*other) == label) {
+                    let reason = format!("meets a value whose axis {at} has a fixed size of {size}");
+                    return Err(rules::refuse(Code::Misaligned, first, reason));
+                }
+            }
+        }
+        match labels.result.iter().position(|l| Some(*l) == label) {
+            Some(axis) => Ok(smallvec![Claim::Shard(Shard { axis, inner })]),
+            None => {
+                let reason = "sums over the samples of the batch";
+                Err(rules::refuse(Code::NotPerSample, first, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [first, ..] = operands else {
+            return Err(OpError::Operands { expected: "at least 1", found: 0 });
+        };
+        let ranks: Vec<usize> = operands.iter().map(|x| x.rank()).collect();
+        let labels = self.labels(&ranks)?;
+        let inputs = operands.iter().map(|x| widen(x)).collect::<Result<Vec<Tensor>, _>>()?;
+        macro_rules! sum {
+            ($t:ty) => {
+                contract::all::<$t>(&labels, &inputs)?
+            };
+        }
+        let y = match wide(first.dtype()) {
+            DType::F64 => sum!(f64),
+            DType::I64 => sum!(i64),
+            DType::I32 => sum!(i32),
+            DType::I16 => sum!(i16),
+            DType::I8 => sum!(i8),
+            DType::U64 => sum!(u64),
+            DType::U32 => sum!(u32),
+            DType::U16 => sum!(u16),
+            DType::U8 => sum!(u8),
+            DType::F32 | DType::F16 | DType::Bf16 => sum!(f32),
+            DType::Bool => {
+                let expected = "a number".to_owned();
+                return Err(OpError::DType { operand: 0, expected, found: DType::Bool });
+            }
+        };
+        Ok(vec![narrow(y, first.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}

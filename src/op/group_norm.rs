@@ -1,0 +1,262 @@
+//! Normalisation of each sample's channels: `group_norm`, `instance_norm`.
+
+use smallvec::smallvec;
+
+use super::declare::family;
+use super::element::{Float, for_dtype};
+use super::infer::{count, dtype, equal, result, same_dtype, tensors};
+use super::real::Real;
+use super::rows;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+family! {
+    /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels of one sample:
+    /// the operands are `x: [N, C, …]`, `scale: [C]` and `bias: [C]`.
+    ///
+    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded once; sums are
+    /// taken in an order that their number of elements fixes.
+    pub enum GroupNorm {
+        /// The statistics are those of `C / groups` consecutive channels.
+        Group = "group_norm" {
+            /// What is added to the variance.
+            epsilon: f32 = 1e-5,
+            /// The number of groups, which divides the number of channels.
+            groups: i64,
+        },
+        /// The statistics are those of one channel.
+        Instance = "instance_norm" {
+            /// What is added to the variance.
+            epsilon: f32 = 1e-5,
+        },
+    }
+}
+
+/// The sizes of a normalisation of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSizes {
+    /// Channels that share statistics.
+    pub channels: usize,
+    /// Groups of channels.
+    pub groups: usize,
+    /// Elements of a channel.
+    pub inner: usize,
+}
+
+impl GroupNorm {
+    fn epsilon(&self) -> f32 {
+        match *self {
+            Self::Group { epsilon, .. } | Self::Instance { epsilon } => epsilon,
+        }
+    }
+
+    /// The sizes for an operand with these sizes, which the operator admits.
+    pub fn sizes(&self, dims: &[usize]) -> Option<GroupSizes> {
+        let [_, all, spatial @ ..] = dims else { return None };
+        let groups = match *self {
+            Self::Group { groups, .. } => usize::try_from(groups).ok()?,
+            Self::Instance { .. } => *all,
+        };
+        let channels = all.checked_div(groups)?;
+        Some(GroupSizes { channels, groups, inner: spatial.iter().product() })
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    fn normalise<F: Float>(&self, x: &[F], y: &mut [F], scale: &[F], bias: &[F], inner: usize) {
+        let (mean, factor) = rows::moments(x, F::Real::of(self.epsilon().into()));
+        let channels = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
+        for ((x, y), (scale, bias)) in channels.zip(scale.iter().zip(bias)) {
+            let (scale, bias) = (scale.real(), bias.real());
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = F::round((x.real() - mean) * factor * scale + bias);
+            }
+        }
+    }
+
+    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have an element for
+    /// each of them.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub fn group(&self, x: &[f32], y: &mut [f32], scale: &[f32], bias: &[f32], inner: usize) {
+        self.normalise(x, y, scale, bias, inner);
+    }
+
+    fn all<F: Float>(&self, sizes: GroupSizes, operands: [&Tensor; 3], y: &mut Tensor) {
+        let [x, scale, bias] = operands.map(Tensor::as_slice::<F>);
+        let GroupSizes { channels, groups, inner } = sizes;
+        let size = channels * inner;
+        let blocks = x.chunks_exact(size).zip(y.as_mut_slice::<F>().chunks_exact_mut(size));
+        for (i, (x, y)) in blocks.enumerate() {
+            let from = i % groups * channels;
+            let own = from..from + channels;
+            self.normalise(x, y, &scale[own.clone()], &bias[own], inner);
+        }
+    }
+}
+
+impl OpDef for GroupNorm {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 3, 3, "3")?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        same_dtype(operands)?;
+        let [x, scale, bias] = operands else {
+            return Err(OpError::Operands { expected: "3", found: operands.len() });
+        };
+        let Some(channels) = x.ty.shape.get(1) else {
+            let expected = "it must have a batch axis and a channel axis".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        };
+        if let Self::Group { groups, .. } = *self {
+            let fits = groups > 0
+                && channels.as_const().is_some_and(|c| c.checked_rem(groups) == Some(0));
+            if !fits {
+                let reason = format!("{groups} groups do not divide {channels} channels");
+                return Err(OpError::Attribute { attr: "groups", reason });
+            }
+        }
+        for (i, vector) in [(1, scale), (2, bias)] {
+            let [size] = &vector.ty.shape[..] else {
+                let expected = "it must have one axis".to_owned();
+                return Err(OpError::Shape { operand: i, found: vector.ty.clone(), expected });
+            };
+            equal("channels and the elements of scale or bias", channels, size)?;
+        }
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let across = "takes its statistics over the samples of the batch";
+        match rules::first_shard(operands) {
+            None => Ok(rules::invariant(1)),
+            Some((0, shard)) if shard.axis == 0 => {
+                for i in 1..operands.len() {
+                    rules::whole(operands, i, Code::BatchStatistics, across)?;
+                }
+                Ok(smallvec![Claim::Shard(shard)])
+            }
+            Some((i, _)) => Err(rules::refuse(Code::BatchStatistics, i, across)),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let all: [&Tensor; 3] = tensors(operands)?;
+        let x = all[0];
+        let mut y = Tensor::zeros(x.dtype(), x.dims())?;
+        let Some(sizes) = self.sizes(x.dims()).filter(|_| !x.is_empty()) else {
+            return Ok(vec![y]);
+        };
+        let wrong = || {
+            let expected = "a float".to_owned();
+            OpError::DType { operand: 0, expected, found: x.dtype() }
+        };
+        for_dtype!(
+            x.dtype(),
+            float F => self.all::<F>(sizes, all, &mut y),
+            int _I => return Err(wrong()),
+            bool => return Err(wrong()),
+        );
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Norm
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{
+        assert_close, check_split, eval, random, refusal, rng, tensor, tolerance,
+    };
+    use super::super::{OpDef, Operand};
+    use super::GroupNorm;
+    use crate::types::{Claim, DType, Shard, TensorType};
+
+    #[test]
+    fn values_follow_the_formula() {
+        let mut rng = rng(1);
+        for round in 0..100 {
+            let dtype = [DType::F64, DType::F32, DType::F16, DType::Bf16][round % 4];
+            let (groups, own) = (rng.random_range(1..4), rng.random_range(1..4));
+            let channels = groups * own;
+            let mut dims = vec![rng.random_range(1..4), channels];
+            dims.extend((0..rng.random_range(0..3)).map(|_| rng.random_range(1..6)));
+            let inner: usize = dims[2..].iter().product();
+            let x = random(&mut rng, dtype, &dims);
+            let scale = random(&mut rng, dtype, &[channels]);
+            let bias = random(&mut rng, dtype, &[channels]);
+            let op = if own == 1 && round % 8 < 4 {
+                GroupNorm::Instance { epsilon: 0.5 }
+            } else {
+                GroupNorm::Group { epsilon: 0.5, groups: i64::try_from(groups).unwrap() }
+            };
+            let (s, b) = (scale.to_f64(), bias.to_f64());
+            let mut expected = Vec::new();
+            for (i, group) in x.to_f64().chunks(own * inner).enumerate() {
+                let n = group.len() as f64;
+                let mean = group.iter().sum::<f64>() / n;
+                let variance = group.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+                for (j, x) in group.iter().enumerate() {
+                    let c = i % groups * own + j / inner;
+                    expected.push((x - mean) / (variance + 0.5).sqrt() * s[c] + b[c]);
+                }
+            }
+            let near = tolerance(dtype).max(1e-5);
+            assert_close(&eval(&op.into(), &[&x, &scale, &bias])[0], &expected, near);
+        }
+        let empty = tensor(DType::F32, &[2, 4, 0], &[]);
+        let vector = tensor(DType::F32, &[4], &[1.0; 4]);
+        let op = GroupNorm::Group { epsilon: 0.5, groups: 2 };
+        assert!(eval(&op.into(), &[&empty, &vector, &vector])[0].is_empty());
+    }
+
+    #[test]
+    fn only_the_batch_axis_passes() {
+        let mut rng = rng(2);
+        for n in 1..7 {
+            let inner = 1 + n % 2;
+            let x = random(&mut rng, DType::F32, &[n * inner, 6, 5]);
+            let vector = random(&mut rng, DType::F32, &[6]);
+            let claim = Claim::Shard(Shard { axis: 0, inner: inner as u64 });
+            let all = Claim::Invariant;
+            for op in [
+                GroupNorm::Group { epsilon: 0.1, groups: 3 },
+                GroupNorm::Instance { epsilon: 0.1 },
+            ] {
+                let operands = [(&x, claim), (&vector, all), (&vector, all)];
+                assert_eq!(check_split(&op.into(), &operands, n), Ok(vec![claim]));
+            }
+        }
+        let x = random(&mut rng, DType::F32, &[2, 3, 3]);
+        let vector = random(&mut rng, DType::F32, &[3]);
+        let instance = GroupNorm::Instance { epsilon: 0.1 };
+        let (all, rows) = (Claim::Invariant, Claim::rows(0));
+        let split = [(&x, Claim::rows(2)), (&vector, all), (&vector, all)];
+        assert_eq!(refusal(&instance.clone().into(), &split), "R0104");
+        let split = [(&x, Claim::rows(1)), (&vector, rows), (&vector, rows)];
+        assert_eq!(refusal(&instance.into(), &split), "R0104");
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
+        let fits = |groups: i64, x: TensorType, v: TensorType| {
+            let op = GroupNorm::Group { epsilon: 0.1, groups };
+            op.infer(&[&x, &v, &v].map(|ty| Operand { ty, ints: None })).is_ok()
+        };
+        assert!(fits(2, ty(&[1, 4, 3]), ty(&[4])));
+        assert!(!fits(3, ty(&[1, 4, 3]), ty(&[4])));
+        assert!(!fits(0, ty(&[1, 4, 3]), ty(&[4])));
+        assert!(!fits(-2, ty(&[1, 4, 3]), ty(&[4])));
+        assert!(!fits(2, ty(&[1, 4, 3]), ty(&[2])));
+        assert!(!fits(2, ty(&[1, 4, 3]), ty(&[4, 1])));
+        assert!(!fits(2, ty(&[4]), ty(&[4])));
+    }
+}

@@ -1,0 +1,368 @@
+//! Normalisation of each sample over its last axes: `layer_norm`, `rms_norm`.
+
+use smallvec::SmallVec;
+
+use super::declare::family;
+use super::element::{Float, for_dtype};
+use super::infer::{axis, count, dtype, equal, results, same_dtype};
+use super::numeric::wide;
+use super::real::Real;
+use super::rows;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,
+};
+
+family! {
+    /// The rows of an operand, one for each position on the axes before `axis`, brought to one scale. A row holds
+    /// the elements of `axis` and of those behind it.
+    ///
+    /// Optional operands, a scale and a shift with the shape of a row, multiply each normalised row and are added
+    /// to it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded once;
+    /// sums are taken in an order that the row's size fixes.
+    pub enum LayerNorm {
+        /// `(x - mean) * d * scale + shift`, where `d` is `1 / sqrt(variance + epsilon)`.
+        ///
+        /// The operands are `x`, the scale and the shift; the last or the last two may be absent. With
+        /// `statistics` the mean and `d` are further results, whose axes from `axis` on have size 1; they are
+        /// `f32`, of an `f64` operand `f64`.
+        Layer = "layer_norm" {
+            /// The first axis of a row, negative from the end.
+            axis: i64 = -1,
+            /// What is added to the variance.
+            epsilon: f32 = 1e-5,
+            /// Whether the mean and the inverse deviation are results too.
+            statistics: bool = false,
+        },
+        /// `x / sqrt(m + epsilon) * scale`, where `m` is the mean of the squares.
+        ///
+        /// The operands are `x` and the scale, which may be absent.
+        Rms = "rms_norm" {
+            /// The first axis of a row, negative from the end.
+            axis: i64 = -1,
+            /// What is added to the mean of the squares.
+            epsilon: f32 = 1e-5,
+        },
+    }
+}
+
+impl LayerNorm {
+    fn listed(&self) -> i64 {
+        match *self {
+            Self::Layer { axis, .. } | Self::Rms { axis, .. } => axis,
+        }
+    }
+
+    fn statistics(&self) -> bool {
+        matches!(self, Self::Layer { statistics: true, .. })
+    }
+
+    /// The first axis of a row among `rank` axes; `None` if there is no such axis.
+    pub fn first_axis(&self, rank: usize) -> Option<usize> {
+        axis("axis", self.listed(), rank).ok()
+    }
+
+    /// What is taken off every element of a row, and what the rest is multiplied with.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    fn moments<F: Float>(&self, x: &[F]) -> (F::Real, F::Real) {
+        match *self {
+            Self::Layer { epsilon, .. } => rows::moments(x, F::Real::of(epsilon.into())),
+            Self::Rms { epsilon, .. } => {
+                let count = F::Real::of(x.len() as f64);
+                let mean = rows::sum(x, |x: F| x.real() * x.real()) / count;
+                let inverse = F::Real::of(1.0) / (mean + F::Real::of(epsilon.into())).sqrt();
+                (F::Real::of(0.0), inverse)
+            }
+        }
+    }
+
+    /// Normalises one row; returns what was taken off, and the factor. `scale` and `shift` are empty where they
+    /// are absent.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    fn normalise<F: Float>(
+        &self,
+        x: &[F],
+        y: &mut [F],
+        scale: &[F],
+        shift: &[F],
+    ) -> (F::Real, F::Real) {
+        let (mean, factor) = self.moments(x);
+        let normal = |x: F| (x.real() - mean) * factor;
+        let pairs = y.iter_mut().zip(x);
+        match (scale.is_empty(), shift.is_empty()) {
+            (true, _) => pairs.for_each(|(y, x)| *y = F::round(normal(*x))),
+            (false, true) => {
+                pairs.zip(scale).for_each(|((y, x), s)| *y = F::round(normal(*x) * s.real()));
+            }
+            (false, false) => {
+                for (((y, x), s), t) in pairs.zip(scale).zip(shift) {
+                    *y = F::round(normal(*x) * s.real() + t.real());
+                }
+            }
+        }
+        (mean, factor)
+    }
+
+    /// Writes the normalised row `x` to `y`. `scale` and `shift` are empty where they are absent, and as long as
+    /// the row otherwise.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
+        self.normalise(x, y, scale, shift);
+    }
+
+    /// Normalises rows of `size` elements.
+    fn rows<F: Float>(
+        &self,
+        size: usize,
+        operands: &[&Tensor],
+        y: &mut Tensor,
+        mut each: impl FnMut(F::Real, F::Real),
+    ) {
+        let slice = |i: usize| operands.get(i).map_or(&[][..], |t| t.as_slice::<F>());
+        let (x, scale, shift) = (slice(0), slice(1), slice(2));
+        let y = y.as_mut_slice::<F>();
+        for (x, y) in x.chunks_exact(size.max(1)).zip(y.chunks_exact_mut(size.max(1))) {
+            let (mean, factor) = self.normalise(x, y, scale, shift);
+            each(mean, factor);
+        }
+        if size == 0 {
+            let (mean, factor) = self.moments::<F>(&[]);
+            each(mean, factor);
+        }
+    }
+}
+
+/// The sizes of the statistics: those of the axes before `axis`, then 1.
+fn outer<D: Clone>(dims: &[D], axis: usize, one: &D) -> SmallVec<[D; 4]> {
+    let at = |(i, d): (usize, &D)| if i < axis { d.clone() } else { one.clone() };
+    dims.iter().enumerate().map(at).collect()
+}
+
+/// A tensor of the statistics that `values` are, the same one everywhere where there is one.
+fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, TensorError> {
+    let mut y = Tensor::zeros(dtype, dims)?;
+    let at = |i: usize| values.get(i).or(values.first()).copied().unwrap_or(f64::NAN);
+    if dtype == DType::F64 {
+        y.as_mut_slice::<f64>().iter_mut().enumerate().for_each(|(i, y)| *y = at(i));
+    } else {
+        y.as_mut_slice::<f32>().iter_mut().enumerate().for_each(|(i, y)| *y = f32::of(at(i)));
+    }
+    Ok(y)
+}
+
+impl OpDef for LayerNorm {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        match self {
+            Self::Layer { .. } => count(operands, 1, 3, "1, 2 or 3")?,
+            Self::Rms { .. } => count(operands, 1, 2, "1 or 2")?,
+        }
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let found = same_dtype(operands)?;
+        let x = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let axis = axis("axis", self.listed(), x.ty.rank())?;
+        for (i, other) in operands.iter().enumerate().skip(1) {
+            let row = x.ty.shape.get(axis..).unwrap_or_default();
+            if other.ty.rank() != row.len() {
+                let expected = format!("it must have the shape of a row, {}", Shape::from(row));
+                return Err(OpError::Shape { operand: i, found: other.ty.clone(), expected });
+            }
+            for (own, size) in other.ty.shape.iter().zip(row) {
+                equal("sizes of a row and of its scale or shift", own, size)?;
+            }
+        }
+        let shape = outer(&x.ty.shape, axis, &Dim::ONE).into_iter().collect();
+        let statistic = TensorType { dtype: wide(found), shape };
+        let further = if self.statistics() { 2 } else { 0 };
+        let statistics = std::iter::repeat_n(statistic, further);
+        results(std::iter::once(x.ty.clone()).chain(statistics))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let across = "normalises over the samples of the batch";
+        for i in 1..operands.len() {
+            rules::whole(operands, i, Code::BatchStatistics, across)?;
+        }
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(results.len()));
+        };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        match self.first_axis(rank) {
+            Some(axis) if shard.axis < axis => {
+                Ok(SmallVec::from_elem(Claim::Shard(shard), results.len()))
+            }
+            _ => Err(rules::refuse(Code::BatchStatistics, i, across)),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, ..] = operands else {
+            return Err(OpError::Operands { expected: "1, 2 or 3", found: operands.len() });
+        };
+        let axis = axis("axis", self.listed(), x.rank())?;
+        let size = x.dims()[axis..].iter().product();
+        let mut y = Tensor::zeros(x.dtype(), x.dims())?;
+        let (mut means, mut factors) = (Vec::new(), Vec::new());
+        let keep = self.statistics();
+        let wrong = || {
+            let expected = "a float".to_owned();
+            OpError::DType { operand: 0, expected, found: x.dtype() }
+        };
+        for_dtype!(
+            x.dtype(),
+            float F => self.rows::<F>(size, operands, &mut y, |mean, factor| {
+                if keep {
+                    means.push(mean.to_f64());
+                    factors.push(factor.to_f64());
+                }
+            }),
+            int _I => return Err(wrong()),
+            bool => return Err(wrong()),
+        );
+        let mut all = vec![y];
+        if keep {
+            let (dtype, dims) = (wide(x.dtype()), outer(x.dims(), axis, &1));
+            all.push(statistic(dtype, &dims, &means)?);
+            all.push(statistic(dtype, &dims, &factors)?);
+        }
+        Ok(all)
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Norm
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{
+        assert_close, check_split, eval, random, refusal, rng, tensor, tolerance,
+    };
+    use super::super::{Op, OpDef, Operand};
+    use super::LayerNorm;
+    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+    fn layer(axis: i64, statistics: bool) -> LayerNorm {
+        LayerNorm::Layer { axis, epsilon: 0.25, statistics }
+    }
+
+    fn rms(axis: i64) -> LayerNorm {
+        LayerNorm::Rms { axis, epsilon: 0.25 }
+    }
+
+    #[test]
+    fn values_follow_the_formulas() {
+        let mut rng = rng(1);
+        for round in 0..120 {
+            let dtype = [DType::F64, DType::F32, DType::F16, DType::Bf16][round % 4];
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..20)).collect();
+            let axis = rng.random_range(0..rank);
+            let size: usize = dims[axis..].iter().product();
+            let x = random(&mut rng, dtype, &dims);
+            let scale = random(&mut rng, dtype, &dims[axis..]);
+            let shift = random(&mut rng, dtype, &dims[axis..]);
+            let (s, t) = (scale.to_f64(), shift.to_f64());
+            let listed = i64::try_from(axis).unwrap() - i64::try_from(rank).unwrap();
+            let (mut y, mut z, mut means, mut inverses) = (vec![], vec![], vec![], vec![]);
+            for row in x.to_f64().chunks(size) {
+                let n = size as f64;
+                let mean = row.iter().sum::<f64>() / n;
+                let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+                let square = row.iter().map(|x| x * x).sum::<f64>() / n;
+                means.push(mean);
+                inverses.push(1.0 / (variance + 0.25).sqrt());
+                y.extend((0..size).map(|i| (row[i] - mean) / (variance + 0.25).sqrt() * s[i] + t[i]));
+                z.extend((0..size).map(|i| row[i] / (square + 0.25).sqrt() * s[i]));
+            }
+            let got = eval(&layer(listed, true).into(), &[&x, &scale, &shift]);
+            let near = tolerance(dtype).max(1e-12);
+            assert_close(&got[0], &y, near);
+            assert_eq!(got[1].dtype(), if dtype == DType::F64 { dtype } else { DType::F32 });
+            let loose = near.max(1e-5);
+            let distance = |a: &Tensor, b: &[f64]| {
+                a.to_f64().iter().zip(b).fold(0.0f64, |m, (a, b)| m.max((a - b).abs()))
+            };
+            assert!(distance(&got[1], &means) < loose && distance(&got[2], &inverses) < loose);
+            assert_close(&eval(&rms(listed).into(), &[&x, &scale])[0], &z, near);
+        }
+    }
+
+    #[test]
+    fn scale_and_shift_may_be_absent() {
+        let x = tensor(DType::F32, &[1, 2], &[1.0, 3.0]);
+        let op = LayerNorm::Layer { axis: 1, epsilon: 0.0, statistics: false };
+        assert_eq!(eval(&op.clone().into(), &[&x])[0].to_f64(), [-1.0, 1.0]);
+        let scale = tensor(DType::F32, &[2], &[2.0, 4.0]);
+        assert_eq!(eval(&op.into(), &[&x, &scale])[0].to_f64(), [-2.0, 4.0]);
+        let op = LayerNorm::Rms { axis: 1, epsilon: 0.0 };
+        assert_close(&eval(&op.into(), &[&x])[0], &[1.0 / 5f64.sqrt(), 3.0 / 5f64.sqrt()], 1e-6);
+    }
+
+    #[test]
+    fn nothing_to_normalise() {
+        let x = tensor(DType::F32, &[3, 0], &[]);
+        let got = eval(&layer(1, true).into(), &[&x]);
+        assert!(got[0].is_empty() && got[1].to_f64().iter().all(|x| x.is_nan()));
+        assert_eq!(got[2].dims(), [3, 1]);
+        assert!(eval(&rms(0).into(), &[&tensor(DType::F32, &[0, 4], &[])])[0].is_empty());
+    }
+
+    #[test]
+    fn the_batch_passes_before_the_rows() {
+        let mut rng = rng(2);
+        for case in 0..120 {
+            let rank = rng.random_range(1..5);
+            let (n, inner) = (rng.random_range(1..8), rng.random_range(1..4usize));
+            let (at, axis) = (rng.random_range(0..rank), rng.random_range(0..rank));
+            let dims: Vec<usize> = (0..rank)
+                .map(|a| if a == at { n * inner } else { rng.random_range(1..20) })
+                .collect();
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis: at, inner: inner as u64 });
+            let listed = i64::try_from(axis).unwrap();
+            let op: Op = if case % 2 == 0 { layer(listed, true).into() } else { rms(listed).into() };
+            if at >= axis {
+                assert_eq!(check_split(&op, &[(&x, claim)], n), Err("R0104".to_owned()));
+                continue;
+            }
+            let scale = random(&mut rng, DType::F32, &dims[axis..]);
+            let operands = [(&x, claim), (&scale, Claim::Invariant)];
+            let claims = if case % 2 == 0 { vec![claim; 3] } else { vec![claim] };
+            assert_eq!(check_split(&op, &operands, n), Ok(claims));
+        }
+        let x = random(&mut rng, DType::F32, &[3, 4]);
+        let split = [(&x, Claim::rows(0)), (&x, Claim::rows(0))];
+        assert_eq!(refusal(&rms(0).into(), &split), "R0104");
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
+        let fits = |op: &LayerNorm, types: &[TensorType]| {
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            op.infer(&operands).is_ok()
+        };
+        assert!(fits(&layer(1, false), &[ty(&[2, 3]), ty(&[3]), ty(&[3])]));
+        assert!(!fits(&layer(1, false), &[ty(&[2, 3]), ty(&[2])]));
+        assert!(!fits(&layer(1, false), &[ty(&[2, 3]), ty(&[1, 3])]));
+        assert!(!fits(&layer(2, false), &[ty(&[2, 3])]));
+        assert!(!fits(&rms(1), &[ty(&[2, 3]), ty(&[3]), ty(&[3])]));
+        assert!(!fits(&rms(0), &[TensorType::new(DType::I32, [2])]));
+        assert!(!fits(&rms(0), &[]));
+        assert!(!fits(&rms(1), &[ty(&[2, 3]), TensorType::new(DType::F64, [3])]));
+    }
+}

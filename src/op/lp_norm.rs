@@ -1,0 +1,187 @@
+//! Vectors brought to length 1.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::element::{Float, for_dtype};
+use super::infer::{axis, dtype, one, result, tensors};
+use super::real::Real;
+use super::rows::{COLUMNS, each, fold_columns};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their magnitudes or the root
+    /// of the sum of their squares. Where that is 0, so is the result.
+    ///
+    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; sums are taken in an order
+    /// that the axis's size fixes.
+    pub struct LpNorm = "lp_norm" {
+        /// The axis of the vectors, negative from the end.
+        pub axis: i64 = -1,
+        /// 1 or 2.
+        pub p: i64 = 2,
+    }
+}
+
+impl LpNorm {
+    fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
+        let zero = F::Real::of(0.0);
+        let mut columns: Vec<F::Real> = Vec::new();
+        let block = (size * inner).max(1);
+        for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
+            for from in (0..inner).step_by(COLUMNS) {
+                let width = COLUMNS.min(inner - from);
+                columns.clear();
+                for row in x.chunks_exact(inner) {
+                    columns.extend(row[from..from + width].iter().map(|x| x.real()));
+                }
+                let mut norms = [zero; COLUMNS];
+                let norms = &mut norms[..width];
+                if self.p == 1 {
+                    fold_columns(&columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
+                } else {
+                    fold_columns(&columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
+                    norms.iter_mut().for_each(|s| *s = s.sqrt());
+                }
+                each(&mut columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
+                for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
+                    for (y, result) in row[from..from + width].iter_mut().zip(results) {
+                        *y = F::round(*result);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OpDef for LpNorm {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        axis("axis", self.axis, x.ty.rank())?;
+        if !(1..=2).contains(&self.p) {
+            let reason = format!("{} is out of range; it must be 1 or 2", self.p);
+            return Err(OpError::Attribute { attr: "p", reason });
+        }
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        match axis("axis", self.axis, rank) {
+            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
+            _ => {
+                let reason = "normalises over the samples of the batch";
+                Err(rules::refuse(Code::BatchStatistics, i, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let axis = axis("axis", self.axis, x.rank())?;
+        let mut y = Tensor::zeros(x.dtype(), x.dims())?;
+        if x.is_empty() {
+            return Ok(vec![y]);
+        }
+        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
+        let wrong = || {
+            let expected = "a float".to_owned();
+            OpError::DType { operand: 0, expected, found: x.dtype() }
+        };
+        for_dtype!(
+            x.dtype(),
+            float F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
+            int _I => return Err(wrong()),
+            bool => return Err(wrong()),
+        );
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Norm
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{assert_close, check_split, eval, random, rng, tensor, tolerance};
+    use super::super::{OpDef, Operand};
+    use super::LpNorm;
+    use crate::types::{Claim, DType, Shard, TensorType};
+
+    #[test]
+    fn values_follow_the_formula() {
+        let mut rng = rng(1);
+        for round in 0..80 {
+            let dtype = [DType::F64, DType::F32, DType::F16, DType::Bf16][round % 4];
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..30)).collect();
+            let axis = rng.random_range(0..rank);
+            let x = random(&mut rng, dtype, &dims);
+            let inner: usize = dims[axis + 1..].iter().product();
+            for p in [1, 2] {
+                let input = x.to_f64();
+                let at = |i: usize, j: usize| {
+                    let from = i / inner / dims[axis] * dims[axis] * inner + i % inner;
+                    input[from + j * inner]
+                };
+                let expected: Vec<f64> = (0..x.len())
+                    .map(|i| {
+                        let column = (0..dims[axis]).map(|j| at(i, j));
+                        let norm = if p == 1 {
+                            column.map(f64::abs).sum::<f64>()
+                        } else {
+                            column.map(|x| x * x).sum::<f64>().sqrt()
+                        };
+                        input[i] / norm
+                    })
+                    .collect();
+                let op = LpNorm { axis: i64::try_from(axis).unwrap(), p };
+                assert_close(&eval(&op.into(), &[&x])[0], &expected, tolerance(dtype));
+            }
+        }
+        let x = tensor(DType::F32, &[2, 2], &[0.0, 0.0, 3.0, 4.0]);
+        let op = LpNorm { axis: -1, p: 2 };
+        assert_eq!(eval(&op.into(), &[&x])[0].to_f64(), [0.0, 0.0, 3.0f32 / 5.0, 4.0f32 / 5.0].map(f64::from));
+    }
+
+    #[test]
+    fn the_batch_passes_beside_the_axis() {
+        let mut rng = rng(2);
+        for _ in 0..60 {
+            let rank = rng.random_range(1..4);
+            let (n, inner) = (rng.random_range(1..8), rng.random_range(1..4usize));
+            let (at, own) = (rng.random_range(0..rank), rng.random_range(0..rank));
+            let dims: Vec<usize> = (0..rank)
+                .map(|a| if a == at { n * inner } else { rng.random_range(1..20) })
+                .collect();
+            let x = random(&mut rng, DType::F32, &dims);
+            let claim = Claim::Shard(Shard { axis: at, inner: inner as u64 });
+            let op = LpNorm { axis: i64::try_from(own).unwrap(), p: 1 + i64::from(own == 0) };
+            let expected = if own == at { Err("R0104".to_owned()) } else { Ok(vec![claim]) };
+            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);
+        }
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let fails = |axis, p, dtype| {
+            let ty = TensorType::new(dtype, [2, 3]);
+            LpNorm { axis, p }.infer(&[Operand { ty: &ty, ints: None }]).is_err()
+        };
+        assert!(!fails(1, 1, DType::F32));
+        assert!(fails(2, 1, DType::F32));
+        assert!(fails(1, 0, DType::F32));
+        assert!(fails(1, 3, DType::F32));
+        assert!(fails(1, 2, DType::I32));
+    }
+}

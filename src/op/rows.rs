@@ -1,0 +1,148 @@
+//! Folds over rows and columns of numbers, in an order that the number of elements alone fixes.
+//!
+//! Element `i` of a row joins lane `i % LANES`; the lanes are then joined in halves. So a row is folded without one
+//! element waiting for another, and its bits depend neither on the rows beside it nor on the machine's vectors.
+
+use super::element::Float;
+use super::real::Real;
+
+/// The lanes of a fold.
+pub(super) const LANES: usize = 16;
+
+/// Columns that are folded side by side, each as a row of its own.
+pub(super) const COLUMNS: usize = 16;
+
+/// The larger of two numbers; a NaN if one is a NaN.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+pub(super) fn larger<R: Real>(a: R, x: R) -> R {
+    if x > a || x.is_nan() { x } else { a }
+}
+
+/// The fold of a row by `step`, from `first` in every lane; `join` joins two lanes.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+pub(super) fn fold<T: Copy, A: Copy>(
+    x: &[T],
+    first: A,
+    step: impl Fn(A, T) -> A,
+    join: impl Fn(A, A) -> A,
+) -> A {
+    let mut lanes = [first; LANES];
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane = step(*lane, *x);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = step(*lane, *x);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        let (low, high) = lanes.split_at_mut(width);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = join(*low, *high);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// The sum of `f` over a row.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+pub(super) fn sum<T: Copy, R: Real>(x: &[T], f: impl Fn(T) -> R) -> R {
+    fold(x, R::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
+}
+
+/// Folds each column of a matrix with `out.len()` columns, at most `COLUMNS`, as [`fold`] does with a row.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+pub(super) fn fold_columns<R: Copy>(
+    x: &[R],
+    out: &mut [R],
+    first: R,
+    step: impl Fn(R, R) -> R,
+    join: impl Fn(R, R) -> R,
+) {
+    if let [single] = out {
+        *single = fold(x, first, step, join);
+        return;
+    }
+    let width = out.len();
+    let mut lanes = [first; LANES * COLUMNS];
+    for block in x.chunks(LANES * width) {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane = step(*lane, *x);
+        }
+    }
+    let mut height = LANES / 2;
+    while height > 0 {
+        let (low, high) = lanes.split_at_mut(height * width);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = join(*low, *high);
+        }
+        height /= 2;
+    }
+    out.copy_from_slice(&lanes[..width]);
+}
+
+/// The mean of a row, and `1 / sqrt(variance + epsilon)`, where the variance is the mean of squared distances from
+/// the mean.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+pub(super) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F::Real) {
+    let count = F::Real::of(x.len() as f64);
+    let mean = sum(x, F::real) / count;
+    let square = |x: F| (x.real() - mean) * (x.real() - mean);
+    let variance = sum(x, square) / count;
+    (mean, F::Real::of(1.0) / (variance + epsilon).sqrt())
+}
+
+/// Calls `f` with each element of a matrix, row by row, and the state of its column.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+pub(super) fn each<R>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
+    if let [single] = state {
+        for x in x {
+            f(x, single);
+        }
+    } else {
+        for row in x.chunks_exact_mut(state.len()) {
+            row.iter_mut().zip(state).for_each(|(x, state)| f(x, state));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::rng;
+    use super::{COLUMNS, fold_columns, moments, sum};
+
+    #[test]
+    fn a_column_is_folded_as_a_row_is() {
+        let mut rng = rng(1);
+        for _ in 0..200 {
+            let (rows, width) = (rng.random_range(0..70), rng.random_range(1..=COLUMNS));
+            let x: Vec<f32> = (0..rows * width).map(|_| rng.random_range(-1.0..1.0)).collect();
+            let mut sums = vec![f32::NAN; width];
+            fold_columns(&x, &mut sums, 0.0, |a, x| a + x, |a, b| a + b);
+            for (c, found) in sums.iter().enumerate() {
+                let column: Vec<f32> = x.iter().skip(c).step_by(width).copied().collect();
+                assert_eq!(sum(&column, |x| x).to_bits(), found.to_bits(), "{rows} by {width}");
+            }
+        }
+    }
+
+    #[test]
+    fn moments_follow_the_formulas() {
+        let x = [1.0f64, 2.0, 3.0, 6.0];
+        let (mean, inverse) = moments(&x, 0.5);
+        assert_eq!(mean.to_bits(), 3.0f64.to_bits());
+        assert!((inverse - 1.0 / 4.0f64.sqrt()).abs() < 1e-15);
+        assert!(moments::<f32>(&[], 1e-5).0.is_nan());
+    }
+}

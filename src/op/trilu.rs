@@ -1,0 +1,129 @@
+//! The upper or the lower triangle of matrices.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{one, result, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The matrices of the last two axes with zeros below a diagonal, or above it where not `upper`. Diagonal 0 is
+    /// the main one, diagonal `k` begins at column `k` of row 0.
+    pub struct Trilu = "trilu" {
+        /// The diagonal.
+        pub k: i64 = 0,
+        /// Whether what is on the diagonal and above stays; otherwise what is on it and below.
+        pub upper: bool = true,
+    }
+}
+
+impl OpDef for Trilu {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        if x.ty.rank() < 2 {
+            let expected = "it must have two axes at least".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        if shard.axis + 2 < rank {
+            return Ok(smallvec![Claim::Shard(shard)]);
+        }
+        let reason = "keeps elements by the numbers of the samples in the batch";
+        Err(rules::refuse(Code::GlobalIndex, i, reason))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let [.., rows, columns] = *x.dims() else {
+            let expected = "it must have two axes at least".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.tensor_type(), expected });
+        };
+        let mut y = (*x).clone();
+        let width = x.dtype().bytes();
+        if x.is_empty() {
+            return Ok(vec![y]);
+        }
+        for (i, row) in y.bytes_mut().chunks_exact_mut(columns * width).enumerate() {
+            let row_number = i64::try_from(i % rows).unwrap_or(i64::MAX);
+            // The first column on the diagonal, and the first one behind it.
+            let on = row_number.saturating_add(self.k);
+            let inside = |c: i64| usize::try_from(c.max(0)).unwrap_or(columns).min(columns);
+            if self.upper {
+                row[..inside(on) * width].fill(0);
+            } else {
+                row[inside(on.saturating_add(1)) * width..].fill(0);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{check_split, eval, random, refusal, rng};
+    use super::super::{OpDef, Operand};
+    use super::Trilu;
+    use crate::types::{Claim, DType, TensorType};
+
+    #[test]
+    fn elements_stay_by_their_places() {
+        let mut rng = rng(1);
+        for _ in 0..100 {
+            let rank = rng.random_range(2..5);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(0..5)).collect();
+            let dtype = [DType::F32, DType::I64, DType::Bool, DType::F16][rng.random_range(0..4)];
+            let x = random(&mut rng, dtype, &dims);
+            let (rows, columns) = (dims[rank - 2], dims[rank - 1]);
+            let k = [rng.random_range(-5..6), i64::MAX, i64::MIN][[0, 0, 0, 1, 2][rng.random_range(0..5)]];
+            for upper in [false, true] {
+                let expected = x.to_f64().into_iter().enumerate().map(|(i, x)| {
+                    let (row, column) = (i / columns % rows, i % columns);
+                    let diagonal = (column as i128) - (row as i128);
+                    let stays = if upper { diagonal >= k.into() } else { diagonal <= k.into() };
+                    if stays { x } else { 0.0 }
+                });
+                let got = eval(&Trilu { k, upper }.into(), &[&x]);
+                assert_eq!(got[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_before_the_matrices() {
+        let mut rng = rng(2);
+        for n in 1..6 {
+            let x = random(&mut rng, DType::F32, &[2, n, 3, 4]);
+            let op = Trilu { k: 1, upper: false };
+            let claim = Claim::rows(1);
+            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
+        }
+        let x = random(&mut rng, DType::F32, &[3, 4]);
+        for axis in [0, 1] {
+            let op = Trilu { k: 0, upper: true };
+            assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(axis))]), "R0106");
+        }
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let ty = TensorType::new(DType::F32, [2]);
+        let op = Trilu { k: 0, upper: true };
+        assert!(op.infer(&[Operand { ty: &ty, ints: None }]).is_err());
+    }
+}
