@@ -217,7 +217,10 @@ pub fn save(
 const FOLDED: &str = "folded:";
 
 fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
-    let limit = SimplifyOptions::default().max_bytes.min(options.max_memory);
+    let held =
+        model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
+    let left = options.max_memory.saturating_sub(held);
+    let limit = SimplifyOptions::default().max_bytes.min(left);
     simplify(&mut model.graph, &mut model.weights, SimplifyOptions { max_bytes: limit })?;
     Ok(model)
 }

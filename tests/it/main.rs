@@ -7,6 +7,7 @@ mod cli;
 mod docs;
 mod fuzz;
 mod fuzzed;
+mod hostile;
 mod infer;
 mod layering;
 mod onnx_nodes;

@@ -15,7 +15,7 @@ pub enum ImportError {
     File(#[from] FileError),
     /// The bytes are no ONNX model.
     #[error("it is no ONNX model: {0}")]
-    Malformed(#[from] WireError),
+    Malformed(WireError),
     /// The file holds no graph, or several.
     #[error("it is no ONNX model: {found} graphs where there must be one")]
     Graphs {
@@ -123,7 +123,7 @@ pub enum ImportError {
     #[error("{}", list_batches(.0))]
     Batches(Vec<Vec<String>>),
     /// A node is not valid, or not in a supported way.
-    #[error("{node} ({}): {error}", Escaped(.op))]
+    #[error("{node} ({}): {}", Escaped(.op), brief(.error))]
     Node {
         /// The node, as a phrase.
         node: String,
@@ -199,6 +199,13 @@ pub enum NodeError {
     Memory(#[from] OverBudget),
 }
 
+// The wire error is part of the text, and so no source.
+impl From<WireError> for ImportError {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
 impl NodeError {
     /// The error as it reads where the batch size was freed: sizes that no longer suit may stand for it.
     pub(super) fn after_freeing(self) -> Self {
@@ -256,6 +263,20 @@ pub struct UnboundDim {
     pub axis: usize,
 }
 
+/// The bytes of what an operator says that an error shows.
+const SAID: usize = 2000;
+
+/// What is wrong with a node, the end of it left out where it lists very many numbers.
+fn brief(error: &NodeError) -> String {
+    let mut text = error.to_string();
+    if text.len() > SAID {
+        let more = text.len() - SAID;
+        text.truncate(text.floor_char_boundary(SAID));
+        let _ = write!(text, "… ({more} bytes more)");
+    }
+    text
+}
+
 /// The entries of a list that an error names; the rest are counted.
 const LISTED: usize = 100;
 
@@ -285,6 +306,7 @@ fn list_through(through: &[String], more: usize) -> String {
 fn list_unsupported(ops: &[UnsupportedOp]) -> String {
     let mut text = String::from("operators that are not supported:");
     for UnsupportedOp { op, nodes, count } in ops.iter().take(LISTED) {
+        let op = if op.is_empty() { "(no operator)" } else { op };
         let _ = write!(text, "\n  {}: {}", Escaped(op), nodes.join(", "));
         if *count > nodes.len() {
             let _ = write!(text, " and {} more", count - nodes.len());

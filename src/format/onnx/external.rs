@@ -61,6 +61,11 @@ impl Folder {
         entries: &[StringStringEntryProto],
         bytes: u64,
     ) -> Result<Bytes, String> {
+        for key in ["location", "offset", "length"] {
+            if entries.iter().filter(|e| e.key.as_deref() == Some(key)).count() > 1 {
+                return Err(format!("the {key} of its elements is given twice"));
+            }
+        }
         let entry = |key: &str| {
             let found = entries.iter().find(|e| e.key.as_deref() == Some(key));
             found.map(|e| e.value.as_deref().unwrap_or_default())
@@ -81,7 +86,10 @@ impl Folder {
         }
         let path = self.resolve(location)?;
         if !self.files.contains_key(&path) {
-            let map = Map::open(&path, |_| Ok::<(), FileError>(())).map_err(|e| e.to_string())?;
+            let map = Map::open(&path, |_| Ok::<(), FileError>(())).map_err(|e| match e {
+                FileError::Content { reason, .. } => format!("{shown}: {reason}"),
+                other => other.to_string(),
+            })?;
             self.files.insert(path.clone(), map);
         }
         let data = self.files.get(&path).map(Map::bytes).ok_or("its file is closed")?;

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 
 use super::super::Quoted;
 use super::ImportError;
-use super::proto::{AttributeProto, NodeProto, StringStringEntryProto, TensorProto};
+use super::proto::{
+    AttributeProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
+};
 use super::wire::{Content, Fields, Span, WireError, parts, text};
 
 /// The memory that decoding one part may take beyond a multiple of the file's size.
@@ -167,6 +169,8 @@ impl File {
         for field in Fields::of(&self.data, attribute) {
             bytes = bytes.saturating_add(match field? {
                 (5 | 10, Content::Part(tensor)) => self.tensor_bytes(tensor)?,
+                // Texts.
+                (1 | 4 | 13 | 21, Content::Part(part)) => part.len().saturating_add(64),
                 // Packed integers of one byte each take eight.
                 (7 | 8, Content::Part(packed)) => packed.len().saturating_mul(24),
                 (_, Content::Part(part)) => part.len().saturating_mul(64).saturating_add(192),
@@ -184,7 +188,8 @@ impl File {
                 (1, Content::Part(packed)) => packed.len().saturating_mul(24),
                 (4..=7 | 9..=11, Content::Part(_)) => 3 * size_of::<Bytes>(),
                 (_, Content::Part(part)) => {
-                    3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(64)
+                    // An entry and its texts, or a text.
+                    3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(2)
                 }
                 _ => 24,
             });
@@ -205,9 +210,37 @@ impl File {
         self.decode(attribute, self.attribute_bytes(attribute)?)
     }
 
-    /// Decodes the part at `span`, of which every byte takes at most 64 in memory.
-    pub(super) fn message<M: Message + Default>(&self, span: Span) -> Result<M, ImportError> {
-        self.decode(span, span.len().saturating_mul(64))
+    /// Decodes an input or output.
+    pub(super) fn value(&self, value: Span) -> Result<ValueInfoProto, ImportError> {
+        let mut bytes = size_of::<ValueInfoProto>();
+        for field in Fields::of(&self.data, value) {
+            bytes = bytes.saturating_add(match field? {
+                (2, Content::Part(ty)) => self.type_bytes(ty)?,
+                (1 | 3, Content::Part(text)) => text.len(),
+                (_, Content::Part(part)) => part.len().saturating_mul(64).saturating_add(192),
+                _ => 24,
+            });
+        }
+        self.decode(value, bytes)
+    }
+
+    /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but for the names of a
+    /// tensor's sizes.
+    fn type_bytes(&self, ty: Span) -> Result<usize, WireError> {
+        let mut names = 0;
+        for tensor in parts(&self.data, ty, 1)? {
+            for shape in parts(&self.data, tensor, 2)? {
+                for dim in Fields::of(&self.data, shape) {
+                    let (1, Content::Part(dim)) = dim? else { continue };
+                    for name in Fields::of(&self.data, dim) {
+                        if let (2, Content::Part(name)) = name? {
+                            names += name.len();
+                        }
+                    }
+                }
+            }
+        }
+        Ok(ty.len().saturating_sub(names).saturating_mul(64).saturating_add(names))
     }
 
     fn decode<M: Message + Default>(&self, span: Span, bytes: usize) -> Result<M, ImportError> {

@@ -10,7 +10,7 @@ use super::file::File;
 use super::flatten::{Flat, FlatNode, NONE, ValueId, flatten};
 use super::inputs::{Inputs, declared};
 use super::node::Node;
-use super::proto::{TensorProto, ValueInfoProto};
+use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, ImportOptions, NodeError, ops, tensor};
 use crate::ir::{Builder, Origin, Source, Value};
@@ -320,7 +320,7 @@ impl Importer<'_> {
                 user: "an output of the model".to_owned(),
             })?;
             let ty = self.builder.graph().ty(value);
-            let info: ValueInfoProto = self.file.message(*span)?;
+            let info = self.file.value(*span)?;
             let (dtype, rank): (Option<DType>, Option<usize>) = declared(&info);
             if dtype.is_some_and(|t| t != ty.dtype) || rank.is_some_and(|r| r != ty.rank()) {
                 let declared_type = dtype.map_or("?", DType::name);

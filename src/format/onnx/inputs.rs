@@ -51,7 +51,7 @@ impl Inputs {
         let declared = spans.filter(|(id, _)| !defaults.contains(id));
         let inputs = declared
             .map(|(id, span)| {
-                let info: ValueInfoProto = file.message(*span)?;
+                let info = file.value(*span)?;
                 input(*id, &info).map_err(|reason| wrong(info.name(), reason))
             })
             .collect::<Result<Vec<Input>, _>>()?;

@@ -49,6 +49,10 @@ impl<'r, 'a> Node<'r, 'a> {
     ) -> Result<Self, NodeError> {
         let scope = &importer.flat.scopes[node.scope as usize];
         let mut attributes = Vec::with_capacity(given.len());
+        if let Some(lost) = given.iter().find(|a| node.scope == 0 && !a.ref_attr_name().is_empty())
+        {
+            return Err(wrong(lost.name(), "refers to one of a call, and stands in none"));
+        }
         for (attribute, bytes) in given.into_iter().filter_map(|a| scope.resolve(a)) {
             attributes.push(attribute);
             importer.referred = importer.referred.saturating_add(bytes);

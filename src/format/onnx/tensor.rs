@@ -39,6 +39,17 @@ pub(super) fn read(
             Err(wrong(format!("{dtype}{dims:?} takes {bytes} bytes, but {found} are given")))
         }
     };
+    let typed = [
+        &proto.float_data,
+        &proto.int32_data,
+        &proto.string_data,
+        &proto.int64_data,
+        &proto.double_data,
+        &proto.uint64_data,
+    ];
+    if (external || proto.raw_data.is_some()) && typed.iter().any(|runs| !runs.is_empty()) {
+        return Err(wrong("its elements are given twice".to_owned()));
+    }
     let raw = if external {
         Some(folder.find(&proto.external_data, bytes as u64).map_err(wrong)?)
     } else {

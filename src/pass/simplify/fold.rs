@@ -9,21 +9,37 @@ use crate::ir::{
 };
 use crate::op::{Constant, Op};
 use crate::pass::PassError;
-use crate::types::Tensor;
+use crate::types::{KernelClass, Tensor};
 
 /// Integer results up to this number of elements become `constant`, so that their elements stay known.
 const SMALL: usize = 64;
 
+/// Results up to this number of bytes may take more than the operands they are computed from.
+const GROWTH: u64 = 1 << 16;
+
+/// The elements that operators which look at each once may read and write, beyond eight times those of the weights.
+const READ: u64 = 1 << 24;
+
+/// The products of elements that other operators may compute.
+const PRODUCTS: u64 = 1 << 28;
+
 /// Computes every operator that depends on parameters and constants only. The result is a parameter of the same
 /// name, whose source is that of the model with the key `folded:NAME`; it is written out with the graph, or
-/// computed again from the model.
+/// computed again from the model. What would be much larger than the operands, or takes long, is left to the run.
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
     options: SimplifyOptions,
 ) -> Result<(), PassError> {
     let file = graph.params().first().map_or_else(|| Arc::from(""), |p| p.source.file.clone());
-    let mut fold = Fold { known: HashMap::new(), left: options.max_bytes, file };
+    let held = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.len() as u64));
+    let mut fold = Fold {
+        known: HashMap::new(),
+        left: options.max_bytes,
+        reads: held.saturating_mul(8).saturating_add(READ),
+        products: PRODUCTS,
+        file,
+    };
     let mut folded: Vec<(NodeId, Vec<Tensor>)> = Vec::new();
     for id in graph.order()? {
         if let Some(results) = fold.visit(graph, weights, id) {
@@ -57,6 +73,10 @@ struct Fold {
     known: HashMap<Value, Tensor>,
     /// The bytes that further results may take.
     left: u64,
+    /// The elements that operators which look at each once may still read and write.
+    reads: u64,
+    /// The products that other operators may still compute.
+    products: u64,
     /// The source of folded parameters.
     file: Arc<str>,
 }
@@ -76,7 +96,7 @@ impl Fold {
             self.known.insert(Value { node: id, output: 0 }, value.clone());
             return None;
         }
-        if bytes > self.left {
+        if bytes > self.left || !self.is_cheap(op, &operands, bytes) {
             return None;
         }
         let results = op.eval(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>()).ok()?;
@@ -85,6 +105,33 @@ impl Fold {
             self.known.insert(Value { node: id, output }, tensor.clone());
         }
         Some(results)
+    }
+
+    /// True if an operator with results of so many bytes is worth its memory and time, which it takes then.
+    fn is_cheap(&mut self, op: &Op, operands: &[Tensor], bytes: u64) -> bool {
+        let taken = operands.iter().fold(0u64, |sum, t| sum.saturating_add(t.bytes().len() as u64));
+        if bytes > taken.max(GROWTH) {
+            return false;
+        }
+        // No element is narrower than a byte.
+        let (read, most) = operands.iter().fold((bytes, 1), |(sum, most), t| {
+            let len = t.len() as u64;
+            (sum.saturating_add(len), len.max(most))
+        });
+        let once = matches!(
+            op.kernel(),
+            KernelClass::Elementwise
+                | KernelClass::Move
+                | KernelClass::View
+                | KernelClass::Copy
+                | KernelClass::BatchNorm
+        );
+        // Elsewhere an element of the result is a sum of at most as many products as an operand has elements.
+        let cost = if once { read } else { bytes.saturating_mul(most) };
+        let left = if once { &mut self.reads } else { &mut self.products };
+        let rest = left.checked_sub(cost);
+        *left = rest.unwrap_or(*left);
+        rest.is_some()
     }
 
     fn elements(&self, graph: &Graph, weights: &Weights, value: Value) -> Option<Tensor> {

@@ -81,13 +81,13 @@ fn range(n: &mut Node<'_, '_>) -> Done {
 fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
     let one = |i: usize| n.number(i).ok_or_else(|| n.not_known(i));
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
-    let count = ((limit - start) / delta).ceil().max(0.0);
+    let count = ((limit - start) / delta).ceil();
     if count.is_nan() || count > MAX_SIZE as f64 {
         let reason = format!("{start} to {limit} by {delta} is no range");
         return Err(OpError::Value { operand: 2, reason }.into());
     }
     #[expect(clippy::cast_possible_truncation, reason = "an integer in 0..=MAX_SIZE")]
-    let count = count as i64;
+    let count = count.max(0.0) as i64;
     n.charge(&TensorType::new(dtype, [Dim::from(count)].into_iter().collect::<Shape>()))?;
     let tensor = match dtype {
         DType::F64 => steps(count, |i| start + i * delta)?,

@@ -1,0 +1,31 @@
+//! ONNX files, and the files beside them.
+
+mod damage;
+mod external;
+mod functions;
+mod graphs;
+mod models;
+mod operators;
+mod sizes;
+mod tensors;
+
+use super::{Case, table};
+use crate::snap;
+
+fn cases() -> Vec<Case> {
+    let mut cases = damage::cases();
+    cases.extend(graphs::cases());
+    cases.extend(functions::cases());
+    cases.extend(sizes::cases());
+    cases.extend(tensors::cases());
+    cases.extend(external::cases());
+    cases.extend(operators::cases());
+    cases
+}
+
+#[test]
+fn hostile_onnx_files_are_refused_by_place() {
+    let cases = cases();
+    assert!(cases.len() >= 110, "{} cases", cases.len());
+    snap::assert("hostile", "onnx", &table(&cases));
+}

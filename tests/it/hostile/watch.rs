@@ -1,0 +1,64 @@
+//! A run of the command line whose time and memory are watched.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The time that a run may take: five seconds, and more in a build that is not optimised.
+const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 5 });
+
+/// How a run ended.
+pub(crate) struct End {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    /// The most memory it had, in bytes, as the system counts it; 0 where it does not tell.
+    pub(crate) peak: u64,
+}
+
+/// Runs the command line in `folder`; none where it takes too long.
+pub(crate) fn watch(folder: &Path, args: &[String]) -> Option<End> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fanwise"))
+        .args(args)
+        .current_dir(folder)
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (out, err) = (thread::spawn(|| text(out)), thread::spawn(|| text(err)));
+    let (start, mut peak) = (Instant::now(), 0);
+    let code = loop {
+        peak = peak.max(high_water(child.id()));
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status.code();
+        }
+        if start.elapsed() > LIMIT {
+            child.kill().expect("a child");
+            child.wait().expect("a child");
+            return None;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let (stdout, stderr) = (out.join().expect("a reader"), err.join().expect("a reader"));
+    Some(End { code, stdout, stderr, peak })
+}
+
+fn text(from: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    from.expect("a pipe").read_to_end(&mut bytes).expect("read");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The most memory that a process had, in bytes.
+fn high_water(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
