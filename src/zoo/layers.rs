@@ -9,8 +9,8 @@ use super::ZooError;
 use super::weights::{Init, draw};
 use crate::ir::{Builder, Graph, Origin, Value, Weights};
 use crate::op::{
-    BatchNorm, Binary, Concat, Conv as ConvOp, Dropout, Flatten, Gemm, MatMul, Op, Pad, PadMode,
-    Pool, Reduce, Softmax, Transpose, Unary,
+    BatchNorm, Binary, Concat, Conv as ConvOp, Dropout, Flatten, GeluForm, Gemm, MatMul, Op, Pad,
+    PadMode, Pool, Reduce, Softmax, Transpose, Unary,
 };
 use crate::types::{DType, Dim, Shape, TensorType};
 
@@ -26,6 +26,8 @@ pub(super) enum Activation {
     Relu6,
     Sigmoid,
     Tanh,
+    /// By the error function.
+    Gelu,
     /// Over the last axis.
     Softmax,
 }
@@ -103,7 +105,7 @@ impl Net {
     }
 
     /// Begins a layer: its full name, which becomes the origin of the nodes to come.
-    fn layer(&mut self, name: &str) -> String {
+    pub(super) fn layer(&mut self, name: &str) -> String {
         let mut name = format!("{}{name}", self.scope);
         if let Some(numbers) = &mut self.numbers {
             let number = numbers.entry(name.clone()).or_insert(0);
@@ -114,12 +116,12 @@ impl Net {
         name
     }
 
-    fn op(&mut self, name: &str, op: impl Into<Op>, operands: &[Value]) -> Layer<Value> {
+    pub(super) fn op(&mut self, name: &str, op: impl Into<Op>, operands: &[Value]) -> Layer<Value> {
         Ok(self.builder.op(name, op, operands)?)
     }
 
     /// The parameter `name`, drawn when it is first asked for.
-    fn param(&mut self, name: &str, dims: &[usize], init: Init) -> Layer<Value> {
+    pub(super) fn param(&mut self, name: &str, dims: &[usize], init: Init) -> Layer<Value> {
         if let Some(value) = self.params.get(name) {
             return Ok(*value);
         }
@@ -129,7 +131,7 @@ impl Net {
     }
 
     /// The constant size of an axis.
-    fn size(&self, x: Value, axis: usize) -> usize {
+    pub(super) fn size(&self, x: Value, axis: usize) -> usize {
         let size = self.builder.graph().ty(x).shape.get(axis).and_then(Dim::as_const);
         size.and_then(|size| usize::try_from(size).ok()).unwrap_or(0)
     }
@@ -144,6 +146,13 @@ impl Net {
         let sizes = sizes.iter().map(|size| Dim::from(*size));
         let shape: Shape = std::iter::once(Dim::n()).chain(sizes).collect();
         self.builder.input(name, TensorType::new(DType::F32, shape))
+    }
+
+    /// An input `[N, sizes…]` of integers.
+    pub(super) fn integers(&mut self, name: &str, sizes: &[i64]) -> Value {
+        let sizes = sizes.iter().map(|size| Dim::from(*size));
+        let shape: Shape = std::iter::once(Dim::n()).chain(sizes).collect();
+        self.builder.input(name, TensorType::new(DType::I64, shape))
     }
 
     /// An input `[N, height, width, channels]`, transposed.
@@ -271,13 +280,14 @@ impl Net {
         self.apply(&name, x, activation)
     }
 
-    fn apply(&mut self, name: &str, x: Value, activation: Activation) -> Layer<Value> {
+    pub(super) fn apply(&mut self, name: &str, x: Value, activation: Activation) -> Layer<Value> {
         let op: Op = match activation {
             Activation::None => return Ok(x),
             Activation::Relu => Unary::Relu.into(),
             Activation::Relu6 => Unary::Clip { min: Some(0.0), max: Some(6.0) }.into(),
             Activation::Sigmoid => Unary::Sigmoid.into(),
             Activation::Tanh => Unary::Tanh.into(),
+            Activation::Gelu => Unary::Gelu { approximate: GeluForm::Exact }.into(),
             Activation::Softmax => Softmax::Softmax { axis: -1 }.into(),
         };
         self.op(name, op, &[x])
@@ -397,6 +407,6 @@ fn square(size: usize) -> Vec<i64> {
     vec![int(size); 2]
 }
 
-fn int(size: usize) -> i64 {
+pub(super) fn int(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }

@@ -5,6 +5,7 @@
 //! Glorot uniform. A freshly built Keras model has biases of 0 and batch-norm statistics that leave values as they
 //! are; here they are small random numbers around those, so that the arithmetic of every layer counts.
 
+mod attention;
 mod layers;
 mod mini_googlenet;
 mod mlp;
@@ -12,6 +13,7 @@ mod mobilenet_v2;
 mod nested;
 mod resnet50;
 mod siamese;
+mod transformer;
 mod two_head;
 mod weights;
 mod xception;
@@ -31,6 +33,7 @@ const MODELS: &[(&str, Layers)] = &[
     ("nested", nested::layers),
     ("resnet50", resnet50::layers),
     ("siamese", siamese::layers),
+    ("transformer", transformer::layers),
     ("two_head", two_head::layers),
     ("xception", xception::layers),
 ];
@@ -108,6 +111,12 @@ mod tests {
             &[("pool1_pool", "f32[N,64,56,56]"), ("conv5_block3_out", "f32[N,2048,7,7]")],
         ),
         ("siamese", 161, [0, 0, 0, 1, 0, 0, 0], &[("nested.dense_2_1", "f32[N,1]")]),
+        (
+            "transformer",
+            40_137,
+            [0, 0, 0, 1 + 2 * 9 + 1, 0, 0, 0],
+            &[("classes", "f32[N,2]"), ("tags", "f32[N,16,7]")],
+        ),
         ("two_head", 40, [0, 0, 0, 0, 0, 1, 0], &[("score", "f32[N,1]")]),
         (
             "xception",
@@ -153,6 +162,6 @@ mod tests {
         let error = build("resnet").unwrap_err();
         assert_eq!(error, ZooError::Unknown { name: "resnet".to_owned() });
         let last = error.to_string();
-        assert!(last.ends_with("it has mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, two_head, xception"));
+        assert!(last.ends_with("it has mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, transformer, two_head, xception"));
     }
 }

@@ -4,6 +4,7 @@
 
 mod fold;
 mod identity;
+mod rows;
 mod sizes;
 
 use super::{PassError, PassInfo};
@@ -37,6 +38,13 @@ pub(super) const PASSES: &[Simplification] = &[
             about: "replaces integers computed from shapes by the formulas that they are",
         },
         run: sizes::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "unmerge_rows",
+            about: "keeps the batch on an axis of its own through a matrix product",
+        },
+        run: rows::run,
     },
     Simplification {
         info: PassInfo {

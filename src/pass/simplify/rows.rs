@@ -1,0 +1,154 @@
+use std::sync::Arc;
+
+use super::SimplifyOptions;
+use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
+use crate::op::{Binary, MatMul, Op, Reshape, Transpose};
+use crate::pass::PassError;
+use crate::types::Dim;
+
+/// Rewrites a matrix product whose rows are several axes taken together, with the batch behind another one, and
+/// whose result is cut into these axes again: `[T, N, K]`, taken as `[T*N, K]`, by `[K, M]`. The product of the
+/// stack `[T, N, K]` by the matrix has the same rows and keeps the batch on an axis of its own.
+pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
+    for id in graph.order()? {
+        if let Some(product) = find(graph, id) {
+            rewrite(graph, id, &product)?;
+        }
+    }
+    graph.remove_unused();
+    Ok(())
+}
+
+/// A product to rewrite.
+struct Product {
+    /// The value with the rows' axes apart.
+    rows: Value,
+    /// These axes.
+    axes: Vec<Dim>,
+    right: Value,
+    transposed: bool,
+    addend: Option<Value>,
+    /// The reshapes that take the axes apart again.
+    users: Vec<NodeId>,
+}
+
+/// The product at this node, if it is one to rewrite.
+#[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
+fn find(graph: &Graph, id: NodeId) -> Option<Product> {
+    let node = graph.node(id);
+    let operands = graph.operands(id);
+    let (transposed, addend) = match node.op()? {
+        Op::MatMul(_) => (false, None),
+        Op::Gemm(g) if !g.trans_a && g.alpha == 1.0 && g.beta == 1.0 => {
+            (g.trans_b, operands.get(2).copied())
+        }
+        _ => return None,
+    };
+    let (left, right) = (*operands.first()?, *operands.get(1)?);
+    let (Op::Reshape(_), [merged, terms]) =
+        (graph.node(left.node).op()?, &graph.ty(left).shape[..])
+    else {
+        return None;
+    };
+    if graph.ty(right).rank() != 2 {
+        return None;
+    }
+    let rows = *graph.operands(left.node).first()?;
+    let axes = leading(&graph.ty(rows).shape, merged)?;
+    let behind = !axes.first()?.depends_on_batch() && merged.depends_on_batch();
+    let vector = |v: Value| {
+        let shape = &graph.ty(v).shape;
+        shape.rank() < 2 || (shape.rank() == 2 && shape[0] == Dim::ONE)
+    };
+    let result = Value { node: id, output: 0 };
+    let is_output = graph.outputs().iter().any(|o| o.value == result);
+    if !behind || terms.depends_on_batch() || is_output || !addend.is_none_or(vector) {
+        return None;
+    }
+    let users = graph.users(id).iter().map(|(user, ..)| cut(graph, *user, &axes)).collect();
+    let users: Option<Vec<NodeId>> = users;
+    Some(Product { rows, axes, right, transposed, addend, users: users? })
+}
+
+/// The first axes of a shape, if `merged` is their product.
+fn leading(shape: &[Dim], merged: &Dim) -> Option<Vec<Dim>> {
+    let mut product = Dim::ONE;
+    let count = shape.iter().position(|d| {
+        product = product.clone() * d.clone();
+        product == *merged
+    })?;
+    Some(shape[..=count].to_vec())
+}
+
+/// This node, if it is a reshape whose result begins with `axes`.
+fn cut(graph: &Graph, user: NodeId, axes: &[Dim]) -> Option<NodeId> {
+    let node = graph.node(user);
+    let result = &node.results().first()?.ty.shape;
+    (matches!(node.op()?, Op::Reshape(_)) && result.starts_with(axes)).then_some(user)
+}
+
+fn rewrite(graph: &mut Graph, id: NodeId, product: &Product) -> Result<(), GraphError> {
+    let node = graph.node(id);
+    let (place, origin) = (node.place(), node.origin().clone());
+    let name = graph.info(Value { node: id, output: 0 }).name.clone();
+    let add = |graph: &mut Graph, op: Op, operands: &[Value], kind: &str| {
+        let name: Arc<str> = format!("{name}.{kind}").into();
+        let node = graph.add(op, operands, &[name], place, origin.clone())?;
+        Ok::<_, GraphError>(Value { node, output: 0 })
+    };
+    let terms = graph.ty(product.right).shape[usize::from(product.transposed)].clone();
+    let mut shape = product.axes.clone();
+    shape.push(terms);
+    let left = add(graph, Reshape { shape }.into(), &[product.rows], "rows")?;
+    let right = if product.transposed {
+        add(graph, Transpose { perm: vec![1, 0] }.into(), &[product.right], "right")?
+    } else {
+        product.right
+    };
+    let mut result = add(graph, MatMul {}.into(), &[left, right], "product")?;
+    if let Some(addend) = product.addend {
+        result = add(graph, Binary::Add.into(), &[result, addend], "sum")?;
+    }
+    for user in &product.users {
+        let old = Value { node: *user, output: 0 };
+        let (place, origin) = (graph.node(*user).place(), graph.node(*user).origin().clone());
+        let info = graph.info(old);
+        let op = Reshape { shape: info.ty.shape.to_vec() };
+        let name = info.name.clone();
+        let node = graph.add(op.into(), &[result], &[name], place, origin)?;
+        graph.replace(old, Value { node, output: 0 })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ir::{Weights, parse, verify};
+    use crate::pass::simplify::{SimplifyOptions, simplify};
+
+    fn simplified(text: &str) -> String {
+        let mut graph = parse(text).expect("the text is a graph");
+        let mut weights = Weights::default();
+        simplify(&mut graph, &mut weights, SimplifyOptions::default()).expect("it simplifies");
+        verify(&graph).expect("it stays a graph");
+        graph.to_string()
+    }
+
+    #[test]
+    fn products_of_merged_rows_keep_the_batch_apart() {
+        let text = "fanwise 1\nsymbol N >= 0\n\
+            graph @g(%x: f32[7,N,4,2], %w: f32[8,5], %c: f32[5]) -> (y: f32[7,N,5]) {\n  \
+            %m : f32[7*N,8] = reshape(%x) {shape=[7*N, 8]}\n  \
+            %p : f32[7*N,5] = gemm(%m, %w, %c)\n  \
+            %y : f32[7,N,5] = reshape(%p) {shape=[7, N, 5]}\n  return %y\n}\n";
+        let got = simplified(text);
+        assert!(got.contains("matmul") && !got.contains("7*N"), "{got}");
+        // Rows with the batch first are left as they are.
+        let first = text.replace("7,N", "N,7").replace("[7, N", "[N, 7");
+        assert!(simplified(&first).contains("gemm"));
+        // So are those that nothing takes apart.
+        let text = text.replace("[7, N, 5]", "[7*N, 5]").replace("y: f32[7,N,5]", "y: f32[7*N,5]");
+        let text = text.replace("%y : f32[7,N,5]", "%y : f32[7*N,5]");
+        assert!(simplified(&text).contains("gemm"));
+    }
+}

@@ -1,0 +1,2 @@
+; model: zoo:transformer
+; gpus: 3
