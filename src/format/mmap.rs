@@ -25,7 +25,7 @@ const PART: usize = 1 << 16;
 pub(super) struct Map {
     bytes: Bytes,
     /// The mapping that `bytes` lie in; none where they were read.
-    map: Option<Arc<Mmap>>,
+    mapped: Option<Arc<Mmap>>,
     state: State,
 }
 
@@ -67,7 +67,7 @@ impl Map {
         if size <= SMALL {
             let mut data = Vec::new();
             Read::by_ref(&mut file).take(size).read_to_end(&mut data)?;
-            return Ok(Self { bytes: data.into(), map: None, state });
+            return Ok(Self { bytes: data.into(), mapped: None, state });
         }
         let len = usize::try_from(size).map_err(io::Error::other)?;
         // SAFETY: the mapping is private and read-only, so nothing here writes to it or to the file. Another program
@@ -77,7 +77,7 @@ impl Map {
         // since output gets its name when it is complete. `Map::check` tells of both while a file is read, and a
         // file that is replaced by another is no change: the mapping is that of the old one.
         let map = Arc::new(unsafe { MmapOptions::new().len(len).map_copy_read_only(&file) }?);
-        Ok(Self { bytes: Bytes::from_owner(Owner(map.clone())), map: Some(map), state })
+        Ok(Self { bytes: Bytes::from_owner(Owner(map.clone())), mapped: Some(map), state })
     }
 
     /// The bytes, which keep the mapping.
@@ -87,7 +87,7 @@ impl Map {
 
     /// Lets the system take back the memory of a part of the bytes that was copied; reading it again reads the file.
     pub(super) fn release(&self, part: &[u8]) {
-        let Some(map) = &self.map else { return };
+        let Some(map) = &self.mapped else { return };
         let from = (part.as_ptr() as usize).wrapping_sub(map.as_ptr() as usize);
         let inside = from.checked_add(part.len()).is_some_and(|end| end <= map.len());
         if part.len() < PART || !inside {

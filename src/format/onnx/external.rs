@@ -86,9 +86,11 @@ impl Folder {
         }
         let path = self.resolve(location)?;
         if !self.files.contains_key(&path) {
-            let map = Map::open(&path, |_| Ok::<(), FileError>(())).map_err(|e| match e {
-                FileError::Content { reason, .. } => format!("{shown}: {reason}"),
-                other => other.to_string(),
+            let map = Map::open(&path, |_| Ok::<(), FileError>(())).map_err(|e| {
+                if let FileError::Content { reason, .. } = e {
+                    return format!("{shown}: {reason}");
+                }
+                e.to_string()
             })?;
             self.files.insert(path.clone(), map);
         }

@@ -4,7 +4,7 @@ mod damage;
 mod external;
 mod functions;
 mod graphs;
-mod models;
+pub(super) mod models;
 mod operators;
 mod sizes;
 mod tensors;
