@@ -3,7 +3,7 @@
 //! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its parameters by source
 //! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -306,14 +306,15 @@ impl Held {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
             return Err(ModelError::NoSource { param, file: format!("`{file}`") });
         };
+        let keys: HashSet<&str> = params.iter().map(|p| &*p.source.key).collect();
         if path.extension().is_some_and(|e| e == "safetensors") {
             let mut budget = Budget::new(options.max_memory);
-            let wanted =
-                |key: &str| params.iter().any(|p| &*p.source.key == key || &*p.name == key);
+            let names: HashSet<&str> = params.iter().map(|p| &*p.name).collect();
+            let wanted = |key: &str| keys.contains(key) || names.contains(key);
             let weights = safetensors::read(path, &mut budget, wanted)?;
             return Ok(Self(weights.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
         }
-        let wanted = |key: &str| params.iter().any(|p| &*p.source.key == key);
+        let wanted = |key: &str| keys.contains(key);
         let held = onnx::initializers(path, &mut Budget::new(options.max_memory), wanted)?;
         if params.iter().all(|p| held.get(&p.source.key).is_some()) {
             return Ok(Self(held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));

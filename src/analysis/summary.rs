@@ -79,6 +79,9 @@ fn name(graph: &Graph, node: NodeId) -> String {
     graph.node(node).results().first().map_or_else(String::new, |r| r.name.to_string())
 }
 
+/// The characters that a cell of the table shows.
+const MAX_CELL: usize = 80;
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = ["Layer (operator)", "Output", "Parameters", "Connected to"];
@@ -87,7 +90,8 @@ impl fmt::Display for Summary {
             .iter()
             .map(|r| {
                 let layer = format!("{} ({})", r.layer, r.op);
-                [layer, r.output.clone(), thousands(r.parameters), r.connected_to.join(", ")]
+                let cells = [layer, r.output.clone(), thousands(r.parameters), sources(r)];
+                cells.map(|cell| shorten(&cell))
             })
             .collect();
         let width = |i: usize| {
@@ -108,6 +112,20 @@ impl fmt::Display for Summary {
         }
         writeln!(f, "{rule}")?;
         write!(f, "Parameters: {} ({} bytes)", thousands(self.parameters), thousands(self.bytes))
+    }
+}
+
+/// The sources of a row, as many as are shown.
+fn sources(row: &SummaryRow) -> String {
+    let shown: Vec<&str> = row.connected_to.iter().take(MAX_CELL).map(String::as_str).collect();
+    shown.join(", ")
+}
+
+/// The cell, cut where it is too long for a table.
+fn shorten(cell: &str) -> String {
+    match cell.char_indices().nth(MAX_CELL) {
+        Some((at, _)) => format!("{}…", &cell[..at]),
+        None => cell.to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The inputs of a run, held against the program's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::RunError;
 use crate::lower::{Port, Program};
@@ -12,10 +12,9 @@ pub(super) fn check<'a>(
     inputs: &'a BTreeMap<String, Tensor>,
 ) -> Result<(i64, Vec<&'a Tensor>), RunError> {
     let known = || program.inputs.iter().map(|p| p.name.to_string()).collect();
-    for name in inputs.keys() {
-        if program.inputs.iter().all(|p| *p.name != **name) {
-            return Err(RunError::UnknownInput { name: name.clone(), known: known() });
-        }
+    let names: BTreeSet<&str> = program.inputs.iter().map(|p| &*p.name).collect();
+    if let Some(name) = inputs.keys().find(|name| !names.contains(name.as_str())) {
+        return Err(RunError::UnknownInput { name: name.clone(), known: known() });
     }
     let mut tensors = Vec::with_capacity(program.inputs.len());
     for port in &program.inputs {
@@ -60,33 +59,34 @@ fn shape_error(port: &Port, tensor: &Tensor) -> RunError {
     }
 }
 
-/// The batch size on which all sizes agree; 1 where no input carries the batch.
+/// The batch size that the sizes which determine it agree on; 1 where no input carries the batch.
 fn batch_size(program: &Program, tensors: &[&Tensor]) -> Result<i64, RunError> {
     let mut known: Option<(&str, i64)> = None;
+    let mut undetermined = None;
     for (port, tensor) in program.inputs.iter().zip(tensors) {
         for (dim, size) in port.ty.shape.iter().zip(tensor.dims()) {
             if !dim.depends_on_batch() {
                 continue;
             }
-            let n = solve(dim, *size).ok_or_else(|| shape_error(port, tensor))?;
-            match known {
-                None => known = Some((&port.name, n)),
-                Some((_, rows)) if rows == n => {}
-                Some((first, rows)) => {
-                    return Err(RunError::BatchSizes {
-                        first: first.to_owned(),
-                        rows,
-                        second: port.name.to_string(),
-                        others: n,
-                    });
+            match (known, solve(dim, *size)) {
+                (_, None) => undetermined = undetermined.or(Some((port, *tensor))),
+                (None, Some(n)) => known = Some((&port.name, n)),
+                (Some((_, rows)), Some(n)) if rows == n => {}
+                (Some((first, rows)), Some(others)) => {
+                    let (first, second) = (first.to_owned(), port.name.to_string());
+                    return Err(RunError::BatchSizes { first, rows, second, others });
                 }
             }
         }
     }
-    Ok(known.map_or(1, |(_, n)| n))
+    match (known, undetermined) {
+        (Some((_, n)), _) => Ok(n),
+        (None, Some((port, tensor))) => Err(shape_error(port, tensor)),
+        (None, None) => Ok(1),
+    }
 }
 
-/// The batch size at which `dim`, a linear function of it, is `size`.
+/// The batch size at which `dim` is `size`, where `dim` is a linear function that determines it.
 fn solve(dim: &Dim, size: usize) -> Option<i64> {
     let size = i64::try_from(size).ok()?;
     let (at_zero, slope) = (dim.eval(0), dim.eval(1).checked_sub(dim.eval(0))?);

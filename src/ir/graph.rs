@@ -1,5 +1,5 @@
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use petgraph::Direction::{Incoming, Outgoing};
@@ -31,6 +31,8 @@ pub struct Graph {
     flow: StableDiGraph<Box<Node>, Edge>,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
+    /// The positions among the outputs of every value that is one.
+    output_places: HashMap<Value, SmallVec<[u32; 1]>>,
     params: Vec<Param>,
     split: Option<Split>,
 }
@@ -80,6 +82,7 @@ impl Graph {
             flow: StableDiGraph::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            output_places: HashMap::new(),
             params: Vec::new(),
             split: None,
         }
@@ -203,8 +206,12 @@ impl Graph {
     /// True if a node takes the value as an operand, or it is an output.
     pub fn is_used(&self, value: Value) -> bool {
         let mut edges = self.flow.edges_directed(index(value.node), Outgoing);
-        edges.any(|e| e.weight().output == value.output)
-            || self.outputs.iter().any(|o| o.value == value)
+        edges.any(|e| e.weight().output == value.output) || self.is_output(value)
+    }
+
+    /// True if the value is an output.
+    pub fn is_output(&self, value: Value) -> bool {
+        self.output_places.contains_key(&value)
     }
 
     /// The nodes in topological order, those that are ready at the same time in the order of their ids.
@@ -250,6 +257,8 @@ impl Graph {
 
     /// Adds an output. Outputs keep the order in which they are added.
     pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
+        let place = u32::try_from(self.outputs.len()).unwrap_or(u32::MAX);
+        self.output_places.entry(value).or_default().push(place);
         self.outputs.push(Output { name: name.into(), value });
     }
 
@@ -355,10 +364,13 @@ impl Graph {
             self.flow.remove_edge(edge);
             self.flow.add_edge(index(new.node), user, Edge { slot, output: new.output });
         }
-        for output in &mut self.outputs {
-            if output.value == old {
-                output.value = new;
+        if old != new
+            && let Some(places) = self.output_places.remove(&old)
+        {
+            for place in &places {
+                self.outputs[*place as usize].value = new;
             }
+            self.output_places.entry(new).or_default().extend(places);
         }
         Ok(())
     }

@@ -109,10 +109,12 @@ impl Emitter<'_> {
                 .map(move |output| Value { node: id, output })
         };
         let values: Vec<Value> = self.layout.order.iter().copied().flat_map(values).collect();
+        let inputs: BTreeMap<NodeId, u32> =
+            self.graph.inputs().map(|v| v.node).zip(0u32..).collect();
         for value in &values {
             let info = self.graph.info(*value);
             let storage = match self.graph.node(value.node).kind() {
-                NodeKind::Input => Storage::Input(self.input_position(value.node)),
+                NodeKind::Input => Storage::Input(inputs.get(&value.node).copied().unwrap_or(0)),
                 NodeKind::Param(id) => Storage::Param(id.0),
                 NodeKind::Op(_) => Storage::Arena,
             };
@@ -129,10 +131,6 @@ impl Emitter<'_> {
             }
         }
         Ok(())
-    }
-
-    fn input_position(&self, id: NodeId) -> u32 {
-        (0u32..).zip(self.graph.inputs()).find(|(_, v)| v.node == id).map_or(0, |(i, _)| i)
     }
 
     fn push(&mut self, device: usize, label: &str, guard: Guard, action: Action) {

@@ -11,6 +11,9 @@ use crate::ir::{Graph, Node, NodeId, NodeKind, Value, Verified};
 use crate::op::{Op, Slice};
 use crate::types::{Dim, KernelClass, Target, TensorType};
 
+/// A batch of which every replica that ever has rows has some, for any sensible weights.
+const MANY_ROWS: i64 = 1 << 32;
+
 /// What a node becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -158,12 +161,29 @@ impl<'a> Layout<'a> {
                     let (device, operand) = (node.place().device, operand_name());
                     return Err(LowerError::Device { label: label(), device, operand });
                 }
-                if !merges && !self.guard(*id).implies(self.guard(operand.node)) {
+                let present = self.guard(*id).implies(self.guard(operand.node));
+                if !present && !(merges && self.is_empty_when_absent(node, operand)) {
                     return Err(LowerError::Absent { label: label(), operand: operand_name() });
                 }
             }
         }
         Ok(())
+    }
+
+    /// True if an operand of a merge has no elements while its replica has no rows, or another is taken then.
+    fn is_empty_when_absent(&self, merge: &Node, operand: Value) -> bool {
+        let (Some(Op::Concat(concat)), Guard::Rows(r)) = (merge.op(), self.guard(operand.node))
+        else {
+            return matches!(merge.op(), Some(Op::First(_)));
+        };
+        let rows = self.graph.split().and_then(|s| s.rows(r as usize));
+        let axis = usize::try_from(concat.axis).ok();
+        let size = axis.and_then(|axis| self.graph.ty(operand).shape.get(axis));
+        let (Some(rows), Some(size)) = (rows, size) else { return false };
+        // Entries for each row, from a batch that gives the replica some.
+        let many = rows.eval(MANY_ROWS);
+        let inner = if many > 0 { size.eval(MANY_ROWS) / many } else { 0 };
+        *size == rows * inner
     }
 
     /// Lets the operands of merges be written where the merged result has them, where nothing hinders it.

@@ -53,7 +53,7 @@ impl OpDef for Reshape {
         let x = one(operands)?;
         let shape = Shape::from(self.shape.as_slice());
         let (from, to) = (x.ty.shape.elements(), shape.elements());
-        if from != to {
+        if from != to || from.is_overflow() {
             let reason = format!("{shape} has {to} elements, {} has {from}", x.ty);
             return Err(OpError::Attribute { attr: "shape", reason });
         }

@@ -57,13 +57,15 @@ impl Shape {
         self.0.iter().map(|d| d.at_rows(rows)).collect()
     }
 
-    /// True if no size is negative and neither a size nor the number of elements exceeds
+    /// True if no size is an overflow or negative and neither a size nor the number of elements exceeds
     /// [`MAX_SIZE`]; a size that depends on a symbol is checked as far as its constants go.
     pub fn is_valid(&self) -> bool {
         let fits = |c: i64| (0..=MAX_SIZE).contains(&c);
         let constants = self.0.iter().filter_map(Dim::as_const);
         let product = constants.clone().fold(1i64, i64::saturating_mul);
-        constants.clone().all(fits) && (fits(product) || constants.clone().any(|c| c == 0))
+        !self.0.iter().any(Dim::is_overflow)
+            && constants.clone().all(fits)
+            && (fits(product) || constants.clone().any(|c| c == 0))
     }
 }
 

@@ -256,24 +256,29 @@ impl Tensor {
 
     /// The elements as `f64`, rounded where an integer has more than 53 bits.
     pub fn to_f64(&self) -> Vec<f64> {
+        self.first_f64(self.len())
+    }
+
+    /// The first `count` elements as `f64`, or all where there are fewer.
+    fn first_f64(&self, count: usize) -> Vec<f64> {
         macro_rules! widen {
-            ($t:ty) => {
-                self.as_slice::<$t>().iter().map(|x| f64::from(*x)).collect()
+            ($t:ty, $widen:expr) => {
+                self.as_slice::<$t>().iter().take(count).map($widen).collect()
             };
         }
         match self.dtype {
-            DType::F64 => self.as_slice::<f64>().to_vec(),
-            DType::F32 => widen!(f32),
-            DType::F16 => widen!(f16),
-            DType::Bf16 => widen!(bf16),
-            DType::I64 => self.as_slice::<i64>().iter().map(|x| *x as f64).collect(),
-            DType::I32 => widen!(i32),
-            DType::I16 => widen!(i16),
-            DType::I8 => widen!(i8),
-            DType::U64 => self.as_slice::<u64>().iter().map(|x| *x as f64).collect(),
-            DType::U32 => widen!(u32),
-            DType::U16 => widen!(u16),
-            DType::U8 | DType::Bool => widen!(u8),
+            DType::F64 => widen!(f64, |x| *x),
+            DType::F32 => widen!(f32, |x| f64::from(*x)),
+            DType::F16 => widen!(f16, |x| f64::from(*x)),
+            DType::Bf16 => widen!(bf16, |x| f64::from(*x)),
+            DType::I64 => widen!(i64, |x| *x as f64),
+            DType::I32 => widen!(i32, |x| f64::from(*x)),
+            DType::I16 => widen!(i16, |x| f64::from(*x)),
+            DType::I8 => widen!(i8, |x| f64::from(*x)),
+            DType::U64 => widen!(u64, |x| *x as f64),
+            DType::U32 => widen!(u32, |x| f64::from(*x)),
+            DType::U16 => widen!(u16, |x| f64::from(*x)),
+            DType::U8 | DType::Bool => widen!(u8, |x| f64::from(*x)),
         }
     }
 }
@@ -290,8 +295,7 @@ impl Eq for Tensor {}
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.tensor_type())?;
-        let head: Vec<f64> = self.to_f64().into_iter().take(8).collect();
-        write!(f, " {head:?}{}", if self.len() > 8 { "…" } else { "" })
+        write!(f, " {:?}{}", self.first_f64(8), if self.len() > 8 { "…" } else { "" })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::{Cpu, CpuExecutable, Executable, RunError, RunOptions};
-use fanwise::ir::{Builder, Graph, NodeKind, Value, Weights, verify};
-use fanwise::lower::{Program, check, lower};
+use fanwise::ir::{Builder, Graph, NodeKind, Value, Weights, parse, verify};
+use fanwise::lower::{LowerError, Program, check, lower};
 use fanwise::op::{Gather, Unary};
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
 use fanwise::types::{
@@ -215,4 +215,12 @@ fn runs_side_by_side_do_not_meet() {
             scope.spawn(|| (0..5).for_each(|_| assert_eq!(self::run(&run, batch), *expected)));
         }
     });
+}
+
+#[test]
+fn what_may_be_absent_is_not_merged() {
+    let text = include_str!("absent.fan");
+    let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let error = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap_err();
+    assert!(matches!(error, LowerError::Absent { .. }), "{error}");
 }

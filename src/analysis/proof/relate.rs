@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::template::{Operands, Template};
+use super::template::{Operands, Template, form};
 use super::{NoProof, Proof, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Value};
 use crate::op::{Concat, Op, Slice};
@@ -26,6 +26,15 @@ enum Results {
     Parts(NodeId, u32),
 }
 
+/// A search among operators with the same operands.
+#[derive(Default)]
+struct Search {
+    /// The one after the last that was found.
+    next: usize,
+    /// All by their form, once they were asked for out of order.
+    forms: HashMap<String, NodeId>,
+}
+
 pub(super) struct Relation<'a, 'g> {
     template: &'a Template<'g>,
     graph: &'g Graph,
@@ -36,8 +45,8 @@ pub(super) struct Relation<'a, 'g> {
     params: HashMap<&'g str, NodeId>,
     /// The template's inputs by name.
     inputs: HashMap<&'g str, Value>,
-    /// Where to look next among operators with the same operands, by replica.
-    next: HashMap<(u32, Operands), usize>,
+    /// What is known of operators with the same operands, by replica.
+    searches: HashMap<(u32, Operands), Search>,
     proof: Proof,
     violations: Vec<Violation>,
 }
@@ -56,7 +65,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             results: vec![None; graph.id_bound()],
             params: whole.ids().filter_map(param).collect(),
             inputs: whole.inputs().map(|v| (&*whole.info(v).name, v)).collect(),
-            next: HashMap::new(),
+            searches: HashMap::new(),
             proof: Proof { replicas: split.replicas(), ..Proof::default() },
             violations: Vec::new(),
         }
@@ -216,25 +225,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             }
         }
         let values: Operands = operands.iter().map(|m| self.template.same(m.value)).collect();
-        let candidates = self.template.on(&values);
-        let found = match candidates {
-            [only] => self.template.is_clone(*only, op, replica).then_some(*only),
-            several => {
-                // They come in the template's order, mostly.
-                let next = self.next.entry((replica, values)).or_default();
-                let start = (*next).min(several.len());
-                let (before, after) = several.split_at(start);
-                let place = after
-                    .iter()
-                    .chain(before)
-                    .position(|c| self.template.is_clone(*c, op, replica));
-                place.map(|place| {
-                    let at = (start + place) % several.len();
-                    *next = at + 1;
-                    several[at]
-                })
-            }
-        };
+        let found = self.candidate(op, values, replica);
         let Some(found) = found else {
             return broken(format!(
                 "the template has no such `{}` on these operands{}",
@@ -244,6 +235,30 @@ impl<'a, 'g> Relation<'a, 'g> {
         };
         self.proof.clones += 1;
         Ok(Results::Parts(found, replica))
+    }
+
+    /// The template's operator on these operands that `replica` runs as `op`.
+    fn candidate(&mut self, op: &Op, operands: Operands, replica: u32) -> Option<NodeId> {
+        let template = self.template;
+        match template.on(&operands) {
+            [] => None,
+            [only] => Some(*only).filter(|only| template.is_clone(*only, op, replica)),
+            several => {
+                let search = self.searches.entry((replica, operands)).or_default();
+                // They come in the template's order, mostly; else they are looked up by their form.
+                let next = several.get(search.next).copied();
+                if let Some(next) = next.filter(|next| template.is_clone(*next, op, replica)) {
+                    search.next += 1;
+                    return Some(next);
+                }
+                if search.forms.is_empty() {
+                    let operands = several.first().map(|id| template.operands(*id));
+                    search.forms = template.forms(&operands.unwrap_or_default(), replica);
+                }
+                let found = search.forms.get(&form(op)).copied();
+                found.filter(|found| template.is_clone(*found, op, replica))
+            }
+        }
     }
 
     /// The value whose parts of all replicas these are, in order.

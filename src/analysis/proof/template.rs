@@ -1,11 +1,13 @@
 //! The template's values, and its operators by their operands.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use smallvec::SmallVec;
 
 use super::super::ClaimMap;
-use crate::ir::{Graph, NodeId, NodeKind, Value};
+use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
 use crate::types::{Dim, Shard, Split};
 
@@ -22,6 +24,8 @@ pub(super) struct Template<'g> {
     same: Vec<(NodeId, Option<u32>)>,
     /// The operators on these operands, in the order of the graph.
     on: HashMap<Operands, Vec<NodeId>>,
+    /// The operators on operands that several take, by their own form.
+    known: HashMap<(Operands, String), NodeId>,
 }
 
 impl<'g> Template<'g> {
@@ -30,7 +34,7 @@ impl<'g> Template<'g> {
         let first = claims.order().first();
         let same = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
         let on = HashMap::with_capacity(graph.len());
-        let mut template = Self { graph, claims, rows, same, on };
+        let mut template = Self { graph, claims, rows, same, on, known: HashMap::new() };
         for node in claims.order() {
             template.same[node.index()] = template.add(*node);
         }
@@ -40,20 +44,35 @@ impl<'g> Template<'g> {
     /// Notes an operator; returns the first that gives the same values.
     fn add(&mut self, id: NodeId) -> (NodeId, Option<u32>) {
         let Some(op) = self.graph.node(id).op() else { return (id, None) };
-        let operands: Operands =
-            self.graph.operands(id).into_iter().map(|v| self.same(v)).collect();
+        let operands = self.operands(id);
         if let (Op::CopyOp(_), [of]) = (op, operands.as_slice()) {
             return (of.node, Some(of.output));
         }
-        // Constants have no operands and may be many; equal ones are told apart, which is never wrong.
-        let comparable = !operands.is_empty();
-        let seen = self.on.entry(operands).or_default();
-        let same = seen.iter().find(|s| comparable && self.graph.node(**s).op() == Some(op));
-        if let Some(first) = same {
-            return (*first, None);
+        let seen = self.on.entry(operands.clone()).or_default();
+        // Constants have no operands and may be large; equal ones are told apart, which is never wrong.
+        if !operands.is_empty() && !seen.is_empty() {
+            if let [only] = seen.as_slice()
+                && let Some(first) = self.graph.node(*only).op()
+            {
+                self.known.insert((operands.clone(), form(first)), *only);
+            }
+            match self.known.entry((operands, form(op))) {
+                Entry::Occupied(first) if self.graph.node(*first.get()).op() == Some(op) => {
+                    return (*first.get(), None);
+                }
+                Entry::Occupied(_) => {}
+                Entry::Vacant(place) => {
+                    place.insert(id);
+                }
+            }
         }
         seen.push(id);
         (id, None)
+    }
+
+    /// The operands of a node, each as the first value that is the same.
+    pub(super) fn operands(&self, id: NodeId) -> Operands {
+        self.graph.operands(id).into_iter().map(|v| self.same(v)).collect()
     }
 
     /// The first value that is the same as `value`.
@@ -67,6 +86,15 @@ impl<'g> Template<'g> {
         self.claims.get(value).shard()
     }
 
+    /// The operators on these operands, by their form as `replica` runs them.
+    pub(super) fn forms(&self, operands: &Operands, replica: u32) -> HashMap<String, NodeId> {
+        let clones = self.on(operands).iter().filter_map(|id| {
+            let op = self.graph.node(*id).op()?;
+            Some((form(&self.part(*id, op, replica)), *id))
+        });
+        clones.collect()
+    }
+
     /// The operators on these operands.
     pub(super) fn on(&self, operands: &Operands) -> &[NodeId] {
         self.on.get(operands).map_or(&[], Vec::as_slice)
@@ -74,20 +102,26 @@ impl<'g> Template<'g> {
 
     /// True if `op` is the node's operator as `replica` runs it.
     pub(super) fn is_clone(&self, id: NodeId, op: &Op, replica: u32) -> bool {
-        let node = self.graph.node(id);
-        let NodeKind::Op(whole) = node.kind() else { return false };
-        if whole.name() != op.name() {
-            return false;
-        }
-        let outputs = 0..u32::try_from(node.results().len()).unwrap_or(0);
+        let whole = self.graph.node(id).op().filter(|whole| whole.name() == op.name());
+        whole.is_some_and(|whole| *self.part(id, whole, replica) == *op)
+    }
+
+    /// The operator `whole` of a node as `replica` runs it.
+    fn part<'o>(&self, id: NodeId, whole: &'o Op, replica: u32) -> Cow<'o, Op> {
+        let outputs = 0..u32::try_from(self.graph.node(id).results().len()).unwrap_or(0);
         let mut results = outputs.map(|output| Value { node: id, output });
         match self.rows.get(replica as usize) {
             Some(rows) if results.any(|v| self.shard(v).is_some()) => {
                 let mut part = whole.clone();
                 part.at_rows(rows);
-                part == *op
+                Cow::Owned(part)
             }
-            _ => whole == op,
+            _ => Cow::Borrowed(whole),
         }
     }
+}
+
+/// A text that equal operators have, and hardly any others.
+pub(super) fn form(op: &Op) -> String {
+    format!("{} {:?}", op.name(), op.attrs())
 }

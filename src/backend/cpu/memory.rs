@@ -65,13 +65,19 @@ impl DeviceMemory {
         let segments = segments(reads, writes)?;
         let mut shared: Vec<(Space, usize, &'a [u8])> = Vec::new();
         let mut written: Vec<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
-        let Self { arena, outputs } = self;
-        let outputs = (0u32..).zip(outputs).map(|(i, t)| (Space::Output(i), t));
-        for (space, tensor) in outputs.chain([(Space::Arena, arena)]) {
-            let mut own = segments.iter().filter(|s| s.space == space).peekable();
-            if own.peek().is_none() {
-                continue;
-            }
+        let (mut arena, mut outputs, mut passed) =
+            (Some(&mut self.arena), self.outputs.iter_mut(), 0);
+        for own in segments.chunk_by(|a, b| a.space == b.space) {
+            let space = own.first()?.space;
+            let tensor = match space {
+                Space::Arena => arena.take()?,
+                Space::Output(i) => {
+                    let tensor = outputs.nth((i as usize).checked_sub(passed)?)?;
+                    passed = i as usize + 1;
+                    tensor
+                }
+                Space::Input(_) | Space::Param(_) => return None,
+            };
             let (mut rest, mut at) = (tensor.bytes_mut(), 0);
             for segment in own {
                 let (_, tail) = rest.split_at_mut_checked(segment.start.checked_sub(at)?)?;

@@ -175,10 +175,11 @@ impl CpuExecutable {
         let needed = devices.fold(0u64, |sum, (d, device)| {
             sum.saturating_add(device.planned as u64).saturating_add(self.param_bytes(d))
         });
-        let outputs = self.program.outputs.iter().fold(0u64, |sum, port| {
+        let ports = self.program.inputs.iter().chain(&self.program.outputs);
+        let ports = ports.fold(0u64, |sum, port| {
             sum.saturating_add(u64::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0))
         });
-        let needed = needed.saturating_add(outputs);
+        let needed = needed.saturating_add(ports);
         if needed > limit {
             return Err(RunError::Memory { n: bound.n, needed, limit });
         }

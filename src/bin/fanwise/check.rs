@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use fanwise::analysis;
 use fanwise::types::Tensor;
 use serde_json::json;
 
@@ -50,7 +49,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let graph = args.replicate.apply(&model.graph)?;
-    let inputs = analysis::random_inputs(&model.graph, i64::from(args.batch), args.seed)?;
+    let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {
         let executable = exec::prepare(graph, &model.weights, args.threads)?;
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
@@ -94,17 +93,18 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The largest absolute difference of two tensors; infinite where their types differ or one holds a NaN.
+/// The largest absolute difference of two tensors; infinite where their types differ, or where one has a NaN and
+/// the other has not.
 fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
     if a.tensor_type() != b.tensor_type() {
         return f64::INFINITY;
     }
-    let differences = a.to_f64().into_iter().zip(b.to_f64()).map(|(x, y)| {
-        if x.is_nan() || y.is_nan() {
-            f64::from(u8::from(x.is_nan() != y.is_nan()))
-        } else {
-            (x - y).abs()
-        }
-    });
+    let differences =
+        a.to_f64().into_iter().zip(b.to_f64()).map(|(x, y)| match (x.is_nan(), y.is_nan()) {
+            (true, true) => 0.0,
+            (false, false) if x == y => 0.0,
+            (false, false) => (x - y).abs(),
+            _ => f64::INFINITY,
+        });
     differences.fold(0.0, f64::max)
 }

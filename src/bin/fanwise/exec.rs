@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use fanwise::Error;
 use fanwise::backend::{Backend, Cpu, Executable, RunOptions, RunOutput};
 use fanwise::ir::{self, Graph, Weights};
-use fanwise::lower;
 use fanwise::types::Tensor;
+use fanwise::{analysis, lower};
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::ui;
 
 /// The graph, lowered and ready to run on `threads` workers of the CPU.
 pub(crate) fn prepare(
@@ -25,6 +28,23 @@ pub(crate) fn prepare(
     let verified = ir::verify(graph).map_err(Error::from)?;
     let program = lower::lower(&verified, cpu.target()).map_err(Error::from)?;
     Ok(cpu.compile(program, weights).map_err(Error::from)?)
+}
+
+/// Random inputs for `rows` rows, if they fit in the memory that may be used.
+pub(crate) fn random_inputs(
+    graph: &Graph,
+    rows: u32,
+    seed: u64,
+    max_memory: u64,
+) -> anyhow::Result<BTreeMap<String, Tensor>> {
+    let rows = i64::from(rows);
+    let bytes = graph.inputs().map(|v| graph.ty(v).bytes().eval(rows));
+    let bytes = bytes.fold(0, i64::saturating_add);
+    if u64::try_from(bytes).is_ok_and(|bytes| bytes > max_memory) {
+        let (bytes, limit) = (ui::bytes(bytes.unsigned_abs()), ui::bytes(max_memory));
+        bail!("inputs of {rows} rows take {bytes}; {limit} may be used (`--max-memory`)");
+    }
+    Ok(analysis::random_inputs(graph, rows, seed).map_err(Error::from)?)
 }
 
 /// Runs `times` times behind a progress bar; the last outputs, and the time of each run, ascending.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use fanwise::Error;
-use fanwise::analysis;
 use fanwise::backend::RunOutput;
 use fanwise::format::{Budget, npz};
 use serde_json::json;
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let graph = args.replicate.apply(&model.graph)?;
     let inputs = match &args.inputs {
         Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
-        None => analysis::random_inputs(&graph, i64::from(args.batch), args.seed)?,
+        None => exec::random_inputs(&graph, args.batch, args.seed, limit)?,
     };
     let executable = exec::prepare(&graph, &model.weights, args.threads)?;
     let (run, times) = exec::run(&*executable, &inputs, args.repeat, limit)?;

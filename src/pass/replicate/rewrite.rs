@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -25,6 +25,8 @@ pub(super) struct Rewrite<'a> {
     params: Vec<Option<Value>>,
     /// The names of inputs and merged outputs that clones might take, and must not.
     reserved: BTreeSet<Arc<str>>,
+    /// For each output the first output that is the same value.
+    first: Vec<usize>,
 }
 
 /// The values of one replica.
@@ -94,7 +96,10 @@ impl<'a> Rewrite<'a> {
         let reserved = names.filter(|name| name.contains('.')).collect();
         let params = vec![None; template.params().len() * split.replicas()];
         let inputs = vec![None; template.id_bound()];
-        Self { template, claims, split, merge_device, out, inputs, params, reserved }
+        let mut seen = HashMap::new();
+        let outputs = template.outputs().iter().enumerate();
+        let first = outputs.map(|(i, o)| *seen.entry(o.value).or_insert(i)).collect();
+        Self { template, claims, split, merge_device, out, inputs, params, reserved, first }
     }
 
     pub(super) fn run(mut self) -> Result<Graph, PassError> {
@@ -201,7 +206,7 @@ impl<'a> Rewrite<'a> {
         let whole = self.inputs[input.node.index()].unwrap_or(input);
         let Some(shard) = self.claims.get(input).shard() else { return whole };
         let op = Slice::rows(shard.axis, replica.from.clone(), replica.to.clone());
-        let name = self.name(&info.name, replica.index, "");
+        let name = self.free_name(&info.name, &replica.suffix);
         let place = Place { device: Device::HOST, replica: Some(replica.index) };
         self.add(op.into(), whole, name, info.ty.at_rows(&replica.rows), place)
     }
@@ -261,8 +266,8 @@ impl<'a> Rewrite<'a> {
     fn return_outputs(&mut self, replica: &Replica, parts: &mut [Vec<Value>]) {
         let outputs = self.template.outputs();
         for (i, output) in outputs.iter().enumerate() {
-            if let Some(first) = outputs[..i].iter().position(|o| o.value == output.value) {
-                let part = parts[first].last().copied();
+            if self.first[i] != i {
+                let part = parts[self.first[i]].last().copied();
                 parts[i].extend(part);
                 continue;
             }
@@ -280,18 +285,16 @@ impl<'a> Rewrite<'a> {
     /// One merge for each value that is an output, then its way to the host.
     fn merge_outputs(&mut self, parts: &[Vec<Value>]) -> Result<(), PassError> {
         let outputs = self.template.outputs();
-        let first =
-            |i: usize| outputs[..i].iter().position(|o| o.value == outputs[i].value).unwrap_or(i);
         let mut merged: Vec<Value> = Vec::with_capacity(outputs.len());
         for (i, parts) in parts.iter().enumerate() {
-            let value = match merged.get(first(i)) {
+            let value = match merged.get(self.first[i]) {
                 Some(shared) => *shared,
                 None => self.merge(outputs[i].value, parts)?,
             };
             merged.push(value);
         }
         for i in 0..outputs.len() {
-            let value = match self.out.outputs().get(first(i)) {
+            let value = match self.out.outputs().get(self.first[i]) {
                 Some(shared) => shared.value,
                 None => self.bring_home(merged[i], outputs[i].value),
             };

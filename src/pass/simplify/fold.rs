@@ -61,7 +61,7 @@ pub(super) fn run(
 /// True if the value is an output or the operand of an operator that stays.
 fn needed(graph: &Graph, value: Value, known: &HashMap<Value, Tensor>) -> bool {
     let stays = |user: NodeId| !known.contains_key(&Value { node: user, output: 0 });
-    graph.outputs().iter().any(|o| o.value == value)
+    graph.is_output(value)
         || graph
             .users(value.node)
             .iter()

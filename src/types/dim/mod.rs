@@ -13,7 +13,8 @@ use poly::{Atom, Poly};
 
 /// The largest size of an axis, and the largest number of elements of a tensor.
 ///
-/// Arithmetic on dims saturates at the ends of `i64`; a saturated size is above this bound and refused.
+/// A formula with a number beyond the ends of `i64`, or of too many parts, is an *overflow*: a dim of which nothing
+/// is known, and nothing can be proved. No type may hold one.
 pub const MAX_SIZE: i64 = 1 << 48;
 
 /// A named size.
@@ -47,6 +48,8 @@ pub struct Dim(Repr);
 enum Repr {
     Const(i64),
     Expr(Arc<Poly>),
+    /// No number: what arithmetic with a number beyond the ends of `i64`, or a formula of too many parts, gives.
+    Overflow,
 }
 
 impl Dim {
@@ -69,24 +72,42 @@ impl Dim {
         Self::from_poly(Poly::atom(atom))
     }
 
-    fn from_poly(poly: Poly) -> Self {
-        match poly.as_const() {
-            Some(c) => Self(Repr::Const(c)),
-            None => Self(Repr::Expr(Arc::new(poly))),
+    /// The polynomial, or an overflow where there is none.
+    fn from_poly(poly: Option<Poly>) -> Self {
+        match poly {
+            None => Self(Repr::Overflow),
+            Some(poly) => match poly.as_const() {
+                Some(c) => Self(Repr::Const(c)),
+                None => Self(Repr::Expr(Arc::new(poly))),
+            },
         }
+    }
+
+    /// The constant, or an overflow where there is none.
+    fn from_checked(value: Option<i64>) -> Self {
+        Self(value.map_or(Repr::Overflow, Repr::Const))
+    }
+
+    /// True if nothing is known of the value, because a number or a formula became too large. An overflow stays
+    /// one through all arithmetic. Two of them compare as equal, which says nothing of their values.
+    pub fn is_overflow(&self) -> bool {
+        matches!(self.0, Repr::Overflow)
     }
 
     fn extent(&self) -> (u32, u32) {
         match &self.0 {
             Repr::Const(_) => (1, 0),
             Repr::Expr(p) => p.extent(),
+            Repr::Overflow => (u32::MAX, 0),
         }
     }
 
+    /// What `f` gives for the polynomial; that of an overflow, which no formula contains, is 0.
     fn with_poly<T>(&self, f: impl FnOnce(&Poly) -> T) -> T {
         match &self.0 {
             Repr::Const(c) => f(&Poly::constant(*c)),
             Repr::Expr(p) => f(p),
+            Repr::Overflow => f(&Poly::constant(0)),
         }
     }
 
@@ -94,14 +115,14 @@ impl Dim {
     pub fn as_const(&self) -> Option<i64> {
         match self.0 {
             Repr::Const(c) => Some(c),
-            Repr::Expr(_) => None,
+            Repr::Expr(_) | Repr::Overflow => None,
         }
     }
 
     /// The symbol, where this is a symbol and nothing more.
     pub fn as_symbol(&self) -> Option<Symbol> {
         match &self.0 {
-            Repr::Const(_) => None,
+            Repr::Const(_) | Repr::Overflow => None,
             Repr::Expr(p) => match p.as_atom() {
                 Some(Atom::Symbol(s)) => Some(*s),
                 _ => None,
@@ -119,10 +140,12 @@ impl Dim {
     pub fn floor_div(&self, by: &Self) -> Self {
         match (self.as_const(), by.as_const()) {
             (_, Some(0)) => Self::ZERO,
-            (Some(a), Some(b)) => Self::from(
-                a.checked_div_euclid(b)
-                    .map_or(i64::MAX, |q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q }),
-            ),
+            _ if self.is_overflow() || by.is_overflow() => Self(Repr::Overflow),
+            (Some(a), Some(b)) => {
+                let quotient = a.checked_div_euclid(b);
+                let below = i64::from(b < 0 && a.checked_rem_euclid(b) != Some(0));
+                Self::from_checked(quotient.and_then(|q| q.checked_sub(below)))
+            }
             (_, Some(1)) => self.clone(),
             (None, Some(c)) if c > 1 => self.div_const(c),
             _ => Self::atom(Atom::Div(self.clone(), by.clone())),
@@ -130,23 +153,26 @@ impl Dim {
     }
 
     fn div_const(&self, c: i64) -> Self {
-        let (quotient, rest) = self.with_poly(|p| p.div_rem_coefficients(c));
-        let rest = Self::from_poly(rest);
+        let Some((quotient, rest)) = self.with_poly(|p| p.div_rem_coefficients(c)) else {
+            return Self(Repr::Overflow);
+        };
+        let rest = Self::from_poly(Some(rest));
         let tail = match rest.as_const() {
             Some(r) => Self::from(r.div_euclid(c)),
             None => match rest.as_div_atom() {
-                Some((x, Some(d))) if d > 0 => {
-                    Self::atom(Atom::Div(x.clone(), Self::from(d.saturating_mul(c))))
-                }
+                Some((x, Some(d))) if d > 0 => match d.checked_mul(c) {
+                    Some(product) => Self::atom(Atom::Div(x.clone(), Self::from(product))),
+                    None => Self(Repr::Overflow),
+                },
                 _ => Self::atom(Atom::Div(rest, Self::from(c))),
             },
         };
-        Self::from_poly(quotient) + tail
+        Self::from_poly(Some(quotient)) + tail
     }
 
     fn as_div_atom(&self) -> Option<(&Self, Option<i64>)> {
         match &self.0 {
-            Repr::Const(_) => None,
+            Repr::Const(_) | Repr::Overflow => None,
             Repr::Expr(p) => match p.as_atom() {
                 Some(Atom::Div(x, d)) => Some((x, d.as_const())),
                 _ => None,
@@ -164,16 +190,22 @@ impl Dim {
     ///
     /// The answer holds wherever `by` is not 0, so `N*8 / N` is 8.
     pub fn exact_div(&self, by: &Self) -> Option<Self> {
+        if self.is_overflow() || by.is_overflow() {
+            return None;
+        }
         if self == by && by.as_const() != Some(0) {
             return Some(Self::ONE);
         }
         let quotient = by.with_poly(|b| self.with_poly(|a| a.exact_div(b)))?;
-        Some(Self::from_poly(quotient))
+        Some(Self::from_poly(Some(quotient)))
     }
 
     /// The smaller of two values.
     #[must_use]
     pub fn minimum(&self, other: &Self) -> Self {
+        if self.is_overflow() || other.is_overflow() {
+            return Self(Repr::Overflow);
+        }
         match (other.clone() - self.clone()).as_const() {
             Some(d) if d >= 0 => self.clone(),
             Some(_) => other.clone(),
@@ -187,6 +219,9 @@ impl Dim {
     /// The larger of two values.
     #[must_use]
     pub fn maximum(&self, other: &Self) -> Self {
+        if self.is_overflow() || other.is_overflow() {
+            return Self(Repr::Overflow);
+        }
         match (other.clone() - self.clone()).as_const() {
             Some(d) if d >= 0 => other.clone(),
             Some(_) => self.clone(),
@@ -197,9 +232,11 @@ impl Dim {
         }
     }
 
-    /// The value at a batch of `n` rows; other symbols count as 0. Saturates at the ends of `i64`.
+    /// The value at a batch of `n` rows; other symbols count as 0. Saturates at the ends of `i64`; an overflow gives
+    /// `i64::MAX`.
     pub fn eval(&self, n: i64) -> i64 {
         match &self.0 {
+            Repr::Overflow => i64::MAX,
             Repr::Const(c) => *c,
             Repr::Expr(p) => p.eval(&mut |s| if s == Symbol::BATCH { n } else { 0 }),
         }
@@ -209,7 +246,7 @@ impl Dim {
     #[must_use]
     pub fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Self) -> Self {
         match &self.0 {
-            Repr::Const(_) => self.clone(),
+            Repr::Const(_) | Repr::Overflow => self.clone(),
             Repr::Expr(p) => p.substitute(value),
         }
     }
@@ -233,10 +270,9 @@ impl Dim {
         }
     }
 
-    /// True if no number in the formula exceeds [`MAX_SIZE`] in magnitude: then none is one that an addition or
-    /// a product of such formulas has saturated.
+    /// True if it is no overflow, and no number in the formula exceeds [`MAX_SIZE`] in magnitude.
     pub fn has_small_numbers(&self) -> bool {
-        let mut small = true;
+        let mut small = !self.is_overflow();
         self.with_poly(|p| {
             p.numbers(&mut |c| small &= c.unsigned_abs() <= MAX_SIZE.unsigned_abs());
         });
@@ -253,10 +289,10 @@ impl Dim {
     /// True only if the value is at least 0 for every `N >= 0`.
     ///
     /// Complete for formulas that are linear in `N` with floor divisions by constants (of a common
-    /// period up to 65536, as far as about a million steps go), minima and maxima; a sufficient test on the
-    /// signs otherwise.
+    /// period up to 4096, as far as about 30,000 steps go), minima and maxima; a sufficient test on bounds and
+    /// signs otherwise. Never true of an overflow.
     pub fn is_nonnegative(&self) -> bool {
-        prove::is_nonnegative(self)
+        !self.is_overflow() && prove::is_nonnegative(self)
     }
 }
 
@@ -270,7 +306,8 @@ impl Add for Dim {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         match (&self.0, &other.0) {
-            (Repr::Const(a), Repr::Const(b)) => Self::from(a.saturating_add(*b)),
+            (Repr::Overflow, _) | (_, Repr::Overflow) => Self(Repr::Overflow),
+            (Repr::Const(a), Repr::Const(b)) => Self::from_checked(a.checked_add(*b)),
             (Repr::Const(0), _) => other,
             (_, Repr::Const(0)) => self,
             _ => Self::from_poly(self.with_poly(|a| other.with_poly(|b| a.add(b, 1)))),
@@ -282,7 +319,8 @@ impl Sub for Dim {
     type Output = Self;
     fn sub(self, other: Self) -> Self {
         match (&self.0, &other.0) {
-            (Repr::Const(a), Repr::Const(b)) => Self::from(a.saturating_sub(*b)),
+            (Repr::Overflow, _) | (_, Repr::Overflow) => Self(Repr::Overflow),
+            (Repr::Const(a), Repr::Const(b)) => Self::from_checked(a.checked_sub(*b)),
             (_, Repr::Const(0)) => self,
             _ => Self::from_poly(self.with_poly(|a| other.with_poly(|b| a.add(b, -1)))),
         }
@@ -293,7 +331,8 @@ impl Mul for Dim {
     type Output = Self;
     fn mul(self, other: Self) -> Self {
         match (&self.0, &other.0) {
-            (Repr::Const(a), Repr::Const(b)) => Self::from(a.saturating_mul(*b)),
+            (Repr::Overflow, _) | (_, Repr::Overflow) => Self(Repr::Overflow),
+            (Repr::Const(a), Repr::Const(b)) => Self::from_checked(a.checked_mul(*b)),
             (Repr::Const(0), _) | (_, Repr::Const(0)) => Self::ZERO,
             (Repr::Const(1), _) => other,
             (_, Repr::Const(1)) => self,
@@ -335,6 +374,7 @@ impl fmt::Display for Dim {
         match &self.0 {
             Repr::Const(c) => write!(f, "{c}"),
             Repr::Expr(p) => p.fmt(f),
+            Repr::Overflow => f.write_str("overflow"),
         }
     }
 }
@@ -382,17 +422,26 @@ mod tests {
     }
 
     #[test]
-    fn formulas_that_grow_without_end_become_impossible_sizes() {
+    fn formulas_that_grow_without_end_overflow() {
         let (mut nested, mut doubled) = (n(), n());
         for i in 2..200 {
             nested = (nested + 1).floor_div(&2.into());
             doubled = doubled.floor_div(&i.into()) * (doubled + i);
         }
-        assert_eq!(nested.as_const().map(|c| c > 0), Some(true));
-        assert_eq!(doubled.as_const().map(|c| c > 0), Some(true));
+        for overflow in [nested, doubled, Dim::from(i64::MAX) * 2, n() * i64::MAX * 3] {
+            assert!(overflow.is_overflow() && !overflow.is_nonnegative());
+            let rest = [
+                overflow.clone() - overflow.clone(),
+                overflow.floor_div(&2.into()),
+                overflow.minimum(&Dim::ZERO),
+                overflow.clone() * n() + 1,
+            ];
+            assert!(rest.iter().all(Dim::is_overflow), "{overflow}: {rest:?}");
+            assert!(overflow.to_string().parse::<Dim>().is_err());
+        }
         let mut deepest = n();
         while let next = (deepest.clone() + 1).floor_div(&2.into())
-            && !next.is_const()
+            && !next.is_overflow()
         {
             deepest = next;
         }
@@ -411,7 +460,6 @@ mod tests {
         }
         assert_eq!(Dim::from(-7).floor_div(&2.into()), Dim::from(-4));
         assert_eq!(Dim::from(7).floor_div(&(-2).into()), Dim::from(-4));
-        assert_eq!(Dim::from(i64::MAX) * 2, Dim::from(i64::MAX));
         assert!((n() * 6 - 1).floor_div(&4.into()).has_small_numbers());
         let product = (n() - 1) * (1 << 40) * ((n() + 1) * (1 << 30));
         assert!(!product.has_small_numbers() && !(n() * i64::MAX).has_small_numbers());

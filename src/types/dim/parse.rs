@@ -24,6 +24,7 @@ impl FromStr for Dim {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut reader = Reader { rest: text.trim(), depth: 0 };
         let dim = reader.sum().and_then(|dim| match reader.peek() {
+            None if dim.is_overflow() => Err("its numbers or its parts are too many or too large"),
             None => Ok(dim),
             Some(_) => Err("something follows the formula"),
         });

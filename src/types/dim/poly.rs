@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{Dim, Symbol};
 
-/// A formula of more parts, or whose quotients and extremes nest deeper, saturates to `i64::MAX`, which no size
-/// may reach: a bound on the work and the stack that a hostile formula can ask for.
+/// A formula of more parts, or whose quotients and extremes nest deeper, counts as an overflow: a bound on the
+/// work and the stack that a hostile formula can ask for.
 const MAX_WEIGHT: u32 = 1024;
 const MAX_DEPTH: u32 = 24;
 
@@ -30,8 +30,8 @@ pub(super) struct Poly {
 }
 
 impl Poly {
-    /// The polynomial of these terms, which are sorted and without zeros.
-    fn new(terms: Vec<(Vec<Atom>, i64)>) -> Self {
+    /// The polynomial of these terms, which are sorted and without zeros; `None` if it is too large.
+    fn new(terms: Vec<(Vec<Atom>, i64)>) -> Option<Self> {
         let (mut weight, mut depth) = (0u32, 0);
         for (m, _) in &terms {
             weight = weight.saturating_add(1);
@@ -41,17 +41,15 @@ impl Poly {
                 depth = depth.max(d);
             }
         }
-        if weight > MAX_WEIGHT || depth > MAX_DEPTH {
-            return Self::constant(i64::MAX);
-        }
-        Self { terms, weight, depth }
+        (weight <= MAX_WEIGHT && depth <= MAX_DEPTH).then_some(Self { terms, weight, depth })
     }
 
     pub(super) fn constant(c: i64) -> Self {
-        Self::new(if c == 0 { Vec::new() } else { vec![(Vec::new(), c)] })
+        let terms = if c == 0 { Vec::new() } else { vec![(Vec::new(), c)] };
+        Self { weight: u32::from(c != 0), depth: 0, terms }
     }
 
-    pub(super) fn atom(atom: Atom) -> Self {
+    pub(super) fn atom(atom: Atom) -> Option<Self> {
         Self::new(vec![(vec![atom], 1)])
     }
 
@@ -79,47 +77,55 @@ impl Poly {
         }
     }
 
-    fn normalise(mut terms: Vec<(Vec<Atom>, i64)>) -> Self {
+    /// The sum of these terms; `None` if a coefficient overflows or it is too large.
+    fn normalise(mut terms: Vec<(Vec<Atom>, i64)>) -> Option<Self> {
         terms.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut fits = true;
         terms.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
             if same {
-                kept.1 = kept.1.saturating_add(next.1);
+                let sum = kept.1.checked_add(next.1);
+                fits &= sum.is_some();
+                kept.1 = sum.unwrap_or(1);
             }
             same
         });
         terms.retain(|t| t.1 != 0);
-        Self::new(terms)
+        Self::new(terms).filter(|_| fits)
     }
 
-    /// `self + sign * other`.
-    pub(super) fn add(&self, other: &Self, sign: i64) -> Self {
-        let scaled = other.terms.iter().map(|(m, c)| (m.clone(), c.saturating_mul(sign)));
-        Self::normalise(self.terms.iter().cloned().chain(scaled).collect())
+    /// `self + sign * other`; `None` if it overflows.
+    pub(super) fn add(&self, other: &Self, sign: i64) -> Option<Self> {
+        let mut terms = self.terms.clone();
+        for (m, c) in &other.terms {
+            terms.push((m.clone(), c.checked_mul(sign)?));
+        }
+        Self::normalise(terms)
     }
 
-    pub(super) fn mul(&self, other: &Self) -> Self {
+    /// The product; `None` if it overflows.
+    pub(super) fn mul(&self, other: &Self) -> Option<Self> {
         let count = self.terms.len() * other.terms.len();
         if count > MAX_WEIGHT as usize {
-            return Self::constant(i64::MAX);
+            return None;
         }
         let mut terms = Vec::with_capacity(count);
         for (ma, ca) in &self.terms {
             for (mb, cb) in &other.terms {
                 let mut m: Vec<Atom> = ma.iter().chain(mb).cloned().collect();
                 m.sort();
-                terms.push((m, ca.saturating_mul(*cb)));
+                terms.push((m, ca.checked_mul(*cb)?));
             }
         }
         Self::normalise(terms)
     }
 
-    /// `(q, r)` with `self = c*q + r` and every coefficient of `r` in `0..c`.
-    pub(super) fn div_rem_coefficients(&self, c: i64) -> (Self, Self) {
+    /// `(q, r)` with `self = c*q + r` and every coefficient of `r` in `0..c`, for `c > 0`.
+    pub(super) fn div_rem_coefficients(&self, c: i64) -> Option<(Self, Self)> {
         let part = |f: &dyn Fn(i64) -> i64| {
             Self::normalise(self.terms.iter().map(|(m, k)| (m.clone(), f(*k))).collect())
         };
-        (part(&|k| k.div_euclid(c)), part(&|k| k.rem_euclid(c)))
+        Some((part(&|k| k.div_euclid(c))?, part(&|k| k.rem_euclid(c))?))
     }
 
     /// The quotient by a single term that divides every term.
@@ -137,7 +143,7 @@ impl Poly {
             }
             terms.push((rest, k.checked_div(*c)?));
         }
-        Some(Self::normalise(terms))
+        Self::normalise(terms)
     }
 
     pub(super) fn eval(&self, value: &mut dyn FnMut(Symbol) -> i64) -> i64 {
