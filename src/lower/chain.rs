@@ -47,11 +47,11 @@ pub enum Access {
     Full,
     /// The only element.
     Scalar,
-    /// Element `(i / inner) % size`: the operand is a vector along an axis.
+    /// Element `(i / inner) % size`: the operand is a vector along an axis, or a tensor over neighbouring axes.
     Axis {
         /// The elements of the running value for each index of the axis: the product of the sizes behind it.
         inner: usize,
-        /// The size of the axis.
+        /// The size of the axis, or the product of those of the axes.
         size: usize,
     },
 }

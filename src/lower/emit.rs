@@ -283,13 +283,16 @@ impl Emitter<'_> {
 }
 
 /// The class of kernel that the target has for an operator on values of these types. Elementwise kernels take chains,
-/// which have no operator.
+/// which have no operator; an operator of two operands that no chain takes broadcasts them.
 fn kernel<'a>(
     op: &Op,
     mut types: impl Iterator<Item = &'a TensorType>,
     target: &Target,
 ) -> KernelClass {
-    let class = op.kernel();
+    let class = match (op, op.kernel()) {
+        (Op::Binary(_), KernelClass::Elementwise) => KernelClass::Broadcast,
+        (_, class) => class,
+    };
     let chained = matches!(class, KernelClass::Elementwise | KernelClass::BatchNorm);
     let suits = !chained
         && class != KernelClass::View

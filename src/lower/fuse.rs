@@ -158,13 +158,18 @@ fn access(operand: &TensorType, ty: &TensorType) -> Option<Access> {
     if operand.shape == ty.shape {
         return Some(Access::Full);
     }
-    let mut wide = operand.shape.iter().enumerate().filter(|(_, d)| **d != Dim::ONE);
     let behind = ty.rank().checked_sub(operand.rank())?;
-    match (wide.next(), wide.next()) {
-        (None, _) => Some(Access::Scalar),
-        (Some((axis, size)), None) if *size == ty.shape[axis + behind] => along(ty, axis + behind),
-        _ => None,
+    let is_wide = |d: &Dim| *d != Dim::ONE;
+    let Some(first) = operand.shape.iter().position(is_wide) else { return Some(Access::Scalar) };
+    let last = operand.shape.iter().rposition(is_wide)?;
+    let (from, to) = (first + behind, last + behind);
+    if operand.shape[first..=last] != ty.shape[from..=to] {
+        return None;
     }
+    let Access::Axis { inner, size: innermost } = along(ty, to)? else { return None };
+    let mut others = ty.shape[from..to].iter().map(known);
+    let size = others.try_fold(innermost, |product, d| product.checked_mul(d?))?;
+    Some(Access::Axis { inner, size })
 }
 
 /// The access to a vector along axis 1.
@@ -172,9 +177,13 @@ fn channels(ty: &TensorType) -> Option<Access> {
     along(ty, 1)
 }
 
+/// A constant size that is not 0.
+fn known(d: &Dim) -> Option<usize> {
+    d.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c > 0)
+}
+
 /// The access to a vector along an axis, if it and what is behind it have constant sizes.
 fn along(ty: &TensorType, axis: usize) -> Option<Access> {
-    let known = |d: &Dim| d.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c > 0);
     let size = known(ty.shape.get(axis)?)?;
     let mut behind = ty.shape[axis + 1..].iter().map(known);
     let inner = behind.try_fold(1usize, |product, d| product.checked_mul(d?))?;

@@ -8,6 +8,8 @@ use std::fmt;
 pub enum KernelClass {
     /// One output element from the elements at the same (broadcast) place.
     Elementwise,
+    /// An elementwise operator whose operands meet in a way that no chain takes.
+    Broadcast,
     /// Convolution of all channels of a group.
     Conv,
     /// Matrix product.
@@ -37,6 +39,7 @@ impl KernelClass {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Elementwise => "elementwise",
+            Self::Broadcast => "broadcast",
             Self::Conv => "conv",
             Self::MatMul => "matmul",
             Self::Pool => "pool",
@@ -79,9 +82,13 @@ impl Target {
         name: "cpu",
         kernels: &[
             KernelClass::Elementwise,
+            KernelClass::Broadcast,
             KernelClass::Conv,
             KernelClass::MatMul,
             KernelClass::Pool,
+            KernelClass::Reduce,
+            KernelClass::Softmax,
+            KernelClass::Norm,
             KernelClass::BatchNorm,
             KernelClass::Move,
             KernelClass::View,

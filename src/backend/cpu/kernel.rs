@@ -7,6 +7,10 @@ use super::elementwise::{self, Epilogue};
 use super::matmul::{View, gemm, matmul};
 use super::moves::{JoinPlan, PadPlan, join, pad};
 use super::pool::{PoolPlan, pool};
+use super::rows::{
+    GroupNormPlan, LayerNormPlan, ReducePlan, SoftmaxPlan, group_norm, layer_norm, reduce, softmax,
+};
+use super::strides::{BroadcastPlan, StridedPlan, broadcast, strided};
 use crate::lower::{BoundDevice, BufferId, Chain, Launch};
 use crate::op::{Gemm, Op};
 use crate::types::{Dim, KernelClass};
@@ -30,6 +34,18 @@ pub(super) enum Kernel {
     Join(JoinPlan),
     /// Padding.
     Pad(PadPlan),
+    /// Softmax and its kin.
+    Softmax(SoftmaxPlan),
+    /// Normalisation over last axes.
+    LayerNorm(LayerNormPlan),
+    /// Normalisation of channels.
+    GroupNorm(GroupNormPlan),
+    /// Reduction.
+    Reduce(ReducePlan),
+    /// Elements at other places.
+    Strided(StridedPlan),
+    /// An operator of two operands that broadcast.
+    Broadcast(BroadcastPlan),
 }
 
 /// The sizes of the axes of each operand.
@@ -71,9 +87,25 @@ impl Kernel {
                 JoinPlan::new(op, sizes.iter().map(SmallVec::as_slice)).map(Self::Join)
             }
             (Op::Pad(op), [x]) => PadPlan::new(op, x).map(Self::Pad),
-            _ => None,
+            _ => Self::by_rows(&op, &sizes, launch, bound),
         };
         fast.unwrap_or(Self::Reference(op))
+    }
+
+    /// The kernels that take rows or elements one by one.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others have no kernel")]
+    fn by_rows(op: &Op, sizes: &Sizes, launch: &Launch, bound: &BoundDevice) -> Option<Self> {
+        let [result] = launch.results.as_slice() else { return None };
+        let result = &bound.locations[result.index()].dims;
+        match (op, sizes.as_slice()) {
+            (Op::Softmax(op), [x]) => SoftmaxPlan::new(op, x).map(Self::Softmax),
+            (Op::LayerNorm(op), [x, ..]) => LayerNormPlan::new(op, x).map(Self::LayerNorm),
+            (Op::GroupNorm(op), [x, ..]) => GroupNormPlan::new(op, x).map(Self::GroupNorm),
+            (Op::Reduce(op), [x]) => ReducePlan::new(op, x).map(Self::Reduce),
+            (Op::Binary(op), [a, b]) => Some(Self::Broadcast(BroadcastPlan::new(op, a, b))),
+            (_, [x]) => StridedPlan::new(op, x, result).map(Self::Strided),
+            _ => None,
+        }
     }
 
     /// Computes the result, with the chain applied to it.
@@ -102,6 +134,27 @@ impl Kernel {
                 join(plan, &operands.ok_or(Unsuited)?, result);
             }
             (Self::Pad(plan), [Some(x)]) if chain.is_empty() => pad(plan, x, result),
+            (kernel, operands) if chain.is_empty() => kernel.rows(operands, result)?,
+            _ => return Err(Unsuited),
+        }
+        Ok(())
+    }
+
+    /// Computes the result of a kernel without a chain.
+    fn rows(&self, operands: &[Option<&[f32]>], result: &mut [f32]) -> Result<(), Unsuited> {
+        match (self, operands) {
+            (Self::Softmax(plan), [Some(x)]) => softmax(plan, x, result),
+            (Self::LayerNorm(plan), [Some(x)]) => layer_norm(plan, x, &[], &[], result),
+            (Self::LayerNorm(plan), [Some(x), Some(s)]) => layer_norm(plan, x, s, &[], result),
+            (Self::LayerNorm(plan), [Some(x), Some(s), Some(t)]) => {
+                layer_norm(plan, x, s, t, result);
+            }
+            (Self::GroupNorm(plan), [Some(x), Some(s), Some(t)]) => {
+                group_norm(plan, x, s, t, result);
+            }
+            (Self::Reduce(plan), [Some(x)]) => reduce(plan, x, result),
+            (Self::Strided(plan), [Some(x)]) => strided(plan, x, result),
+            (Self::Broadcast(plan), [Some(a), Some(b)]) => broadcast(plan, a, b, result),
             _ => return Err(Unsuited),
         }
         Ok(())

@@ -17,9 +17,11 @@ mod memory;
 pub mod moves;
 mod phases;
 pub mod pool;
+pub mod rows;
 mod run;
 mod scratch;
 mod simd;
+pub mod strides;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

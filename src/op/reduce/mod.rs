@@ -169,6 +169,43 @@ impl Reduce {
     }
 }
 
+impl Reduce {
+    /// The same reduction along other axes.
+    #[must_use]
+    pub fn with_axes(&self, axes: Vec<i64>, keepdims: bool) -> Self {
+        match self {
+            Self::Sum { .. } => Self::Sum { axes, keepdims },
+            Self::Mean { .. } => Self::Mean { axes, keepdims },
+            Self::Max { .. } => Self::Max { axes, keepdims },
+            Self::Min { .. } => Self::Min { axes, keepdims },
+            Self::Prod { .. } => Self::Prod { axes, keepdims },
+            Self::L1 { .. } => Self::L1 { axes, keepdims },
+            Self::L2 { .. } => Self::L2 { axes, keepdims },
+            Self::LogSum { .. } => Self::LogSum { axes, keepdims },
+            Self::LogSumExp { .. } => Self::LogSumExp { axes, keepdims },
+            Self::SumSquare { .. } => Self::SumSquare { axes, keepdims },
+        }
+    }
+
+    /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do not suit.
+    pub fn kept(&self, rank: usize) -> Option<usize> {
+        let reduced = self.reduced(rank).ok()?;
+        Some(reduced.iter().position(|r| *r).unwrap_or(rank))
+    }
+
+    /// Reduces an operand with the sizes `dims`, which the operator admits.
+    ///
+    /// # Panics
+    /// If a slice has not the size that follows from `dims`: a bug in the caller.
+    pub fn reduce(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        let Ok(reduced) = self.reduced(dims.len()) else { return };
+        let plan = fold::plan(dims, &reduced);
+        let sizes = dims.iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| *d);
+        let count = sizes.fold(1usize, usize::saturating_mul);
+        fold::floats(self, &plan, count, x, y);
+    }
+}
+
 impl OpDef for Reduce {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;

@@ -1,0 +1,227 @@
+//! Kernels whose operands are read at distances of their own: transposes, slices, expansions and operators of
+//! two operands that broadcast.
+
+use rayon::prelude::*;
+use smallvec::{SmallVec, smallvec};
+
+use super::simd::vectorised;
+use crate::op::broadcast::{Broadcast, Run};
+use crate::op::strided::{Axis, distances, read};
+use crate::op::{Apply2, Binary, Op};
+
+/// Elements for which a task is worth its cost.
+const WORTH: usize = 1 << 14;
+
+/// The elements of a result by their places in the operand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StridedPlan {
+    first: usize,
+    axes: SmallVec<[Axis; 6]>,
+}
+
+impl StridedPlan {
+    /// The plan for an operand and a result of these sizes, none 0, where `op` only moves elements and admits them.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator reads at distances")]
+    pub fn new(op: &Op, dims: &[usize], result: &[usize]) -> Option<Self> {
+        let own = distances(dims);
+        let mut first = 0usize;
+        let axes: SmallVec<[Axis; 6]> = match op {
+            Op::Transpose(op) => {
+                let axis = |from: &usize| Some((*dims.get(*from)?, *own.get(*from)?));
+                op.perm.iter().map(axis).collect::<Option<_>>()?
+            }
+            Op::Slice(op) => {
+                let mut axes: SmallVec<[Axis; 6]> =
+                    result.iter().copied().zip(own.iter().copied()).collect();
+                for (i, axis) in op.axes.iter().enumerate() {
+                    let start = usize::try_from(op.starts.get(i)?.as_const()?).ok()?;
+                    let step = isize::try_from(*op.steps.get(i)?).ok()?;
+                    let (_, distance) = axes.get_mut(*axis)?;
+                    first = first.checked_add(start.checked_mul(distance.unsigned_abs())?)?;
+                    *distance = distance.checked_mul(step)?;
+                }
+                axes
+            }
+            Op::Expand(_) => {
+                let behind = result.len().checked_sub(dims.len())?;
+                let distance = |(i, size): (usize, &usize)| {
+                    let at = i.checked_sub(behind);
+                    let kept = at.filter(|at| dims.get(*at) == Some(size));
+                    (*size, kept.and_then(|at| own.get(at).copied()).unwrap_or(0))
+                };
+                result.iter().enumerate().map(distance).collect()
+            }
+            _ => return None,
+        };
+        axes.iter().map(|(size, _)| *size).eq(result.iter().copied()).then_some(())?;
+        let skip = axes.iter().position(|(size, _)| *size != 1).unwrap_or(axes.len());
+        let axes = axes.into_iter().skip(skip).collect();
+        Some(Self { first, axes })
+    }
+}
+
+/// The elements in the order of the result.
+///
+/// # Panics
+/// If a slice has not the size that the plan says: a bug in the caller.
+pub fn strided(plan: &StridedPlan, x: &[f32], y: &mut [f32]) {
+    let x: &[u8] = bytemuck::cast_slice(x);
+    let Some(((_, distance), inner)) = plan.axes.split_first() else {
+        read(x, bytemuck::cast_slice_mut(y), 4, plan.first, &[]);
+        return;
+    };
+    let row: usize = inner.iter().map(|(size, _)| size).product();
+    let many = (WORTH / row.max(1)).max(1);
+    y.par_chunks_mut(many * row).enumerate().for_each(|(i, y)| {
+        let moved = distance.wrapping_mul((i * many).cast_signed());
+        let mut axes: SmallVec<[Axis; 6]> = smallvec![(y.len() / row, *distance)];
+        axes.extend_from_slice(inner);
+        let first = plan.first.wrapping_add_signed(moved);
+        read(x, bytemuck::cast_slice_mut(y), 4, first, &axes);
+    });
+}
+
+/// An operator of two operands that broadcast to `out`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BroadcastPlan {
+    op: Binary,
+    loops: Broadcast<2>,
+}
+
+impl BroadcastPlan {
+    /// The plan for operands of these sizes, none 0, which `op` admits.
+    pub fn new(op: &Binary, a: &[usize], b: &[usize]) -> Self {
+        Self { op: op.clone(), loops: Broadcast::of([a, b]).0 }
+    }
+}
+
+/// The runs of a part of the result, with a function.
+struct Runs<'a> {
+    runs: &'a [Run<2>],
+    from: usize,
+    a: &'a [f32],
+    b: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Apply2<f32> for Runs<'_> {
+    type Output = ();
+
+    #[inline]
+    fn apply(self, f: impl Fn(f32, f32) -> f32) {
+        let Self { runs, from, a, b, y } = self;
+        vectorised!(for run in runs {
+            let Run { out, len, starts: [i, j], steps } = *run;
+            let y = &mut y[out - from..][..len];
+            match steps {
+                [0, 0] => y.fill(f(a[i], b[j])),
+                [0, _] => {
+                    let a = a[i];
+                    y.iter_mut().zip(&b[j..j + len]).for_each(|(y, b)| *y = f(a, *b));
+                }
+                [_, 0] => {
+                    let b = b[j];
+                    y.iter_mut().zip(&a[i..i + len]).for_each(|(y, a)| *y = f(*a, b));
+                }
+                _ => {
+                    let both = a[i..i + len].iter().zip(&b[j..j + len]);
+                    y.iter_mut().zip(both).for_each(|(y, (a, b))| *y = f(*a, *b));
+                }
+            }
+        });
+    }
+}
+
+/// The function of each pair of elements that meet.
+///
+/// # Panics
+/// If a slice has not the size that the plan says: a bug in the caller.
+pub fn broadcast(plan: &BroadcastPlan, a: &[f32], b: &[f32], y: &mut [f32]) {
+    let mut runs: Vec<Run<2>> = Vec::new();
+    plan.loops.runs(|run| runs.push(run));
+    let Some(len) = runs.first().map(|run| run.len) else { return };
+    let many = (WORTH / len.max(1)).max(1);
+    let tasks = y.par_chunks_mut(many * len).zip(runs.par_chunks(many)).enumerate();
+    tasks.for_each(|(i, (y, runs))| plan.op.visit(Runs { runs, from: i * many * len, a, b, y }));
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{assert_bits, random, rng, with_threads};
+    use super::{BroadcastPlan, StridedPlan, broadcast, strided};
+    use crate::op::{Binary, Expand, Op, Slice, Transpose};
+    use crate::types::{Dim, Tensor};
+
+    fn check(op: &Op, x: &Tensor) {
+        let expected = op.eval(&[x]).unwrap().remove(0);
+        if expected.is_empty() {
+            return;
+        }
+        let plan = StridedPlan::new(op, x.dims(), expected.dims()).unwrap();
+        let got = with_threads(|| {
+            let mut y = vec![f32::NAN; expected.len()];
+            strided(&plan, x.as_slice(), &mut y);
+            y
+        });
+        assert_bits(&got, expected.as_slice(), &format!("{op:?} of {:?}", x.dims()));
+    }
+
+    #[test]
+    fn elements_move_as_the_operators_say() {
+        let mut rng = rng(1);
+        for case in 0..80 {
+            let wide = if case % 8 == 0 { 40 } else { 6 };
+            let rank = rng.random_range(1..5usize);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..wide)).collect();
+            let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
+            let mut perm: Vec<usize> = (0..rank).collect();
+            for i in 0..rank {
+                perm.swap(i, rng.random_range(0..rank));
+            }
+            check(&Transpose { perm }.into(), &x);
+            let int = |i: usize| Dim::from(i64::try_from(i).unwrap());
+            let (axis, back) = (rng.random_range(0..rank), rng.random_bool(0.3));
+            let (low, high) = (rng.random_range(0..dims[axis]), dims[axis]);
+            let (starts, ends, step) = if back {
+                (vec![int(high - 1)], vec![int(low) - 1], -rng.random_range(1..3i64))
+            } else {
+                (vec![int(low)], vec![int(high)], rng.random_range(1..3i64))
+            };
+            check(&Slice { axes: vec![axis], starts, ends, steps: vec![step] }.into(), &x);
+            let flat: Vec<usize> =
+                dims.iter().map(|d| if rng.random_bool(0.5) { 1 } else { *d }).collect();
+            let y = Tensor::new(&flat, &random(&mut rng, flat.iter().product())).unwrap();
+            let mut shape: Vec<Dim> = dims.iter().map(|d| int(*d)).collect();
+            shape.insert(0, int(rng.random_range(1..4)));
+            check(&Expand { shape }.into(), &y);
+        }
+    }
+
+    #[test]
+    fn operands_broadcast_as_the_operator_does() {
+        let mut rng = rng(2);
+        for case in 0..80 {
+            let wide = if case % 8 == 0 { 40 } else { 6 };
+            let dims: Vec<usize> =
+                (0..rng.random_range(1..5)).map(|_| rng.random_range(1..wide)).collect();
+            let mut one = || {
+                let own: Vec<usize> =
+                    dims.iter().map(|d| if rng.random_bool(0.4) { 1 } else { *d }).collect();
+                let own = own[rng.random_range(0..own.len())..].to_vec();
+                Tensor::new(&own, &random(&mut rng, own.iter().product())).unwrap()
+            };
+            let (a, b) = (one(), one());
+            let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div][case % 4].clone();
+            let plan = BroadcastPlan::new(&op, a.dims(), b.dims());
+            let expected = Op::from(op).eval(&[&a, &b]).unwrap().remove(0);
+            let got = with_threads(|| {
+                let mut y = vec![f32::NAN; expected.len()];
+                broadcast(&plan, a.as_slice(), b.as_slice(), &mut y);
+                y
+            });
+            assert_bits(&got, expected.as_slice(), &format!("{plan:?}"));
+        }
+    }
+}
