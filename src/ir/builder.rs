@@ -1,4 +1,4 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{
@@ -29,7 +29,7 @@ use crate::types::{Device, Tensor, TensorType};
 pub struct Builder {
     graph: Graph,
     weights: Weights,
-    names: BTreeSet<Arc<str>>,
+    names: HashSet<Arc<str>>,
     /// The next number to try for a name that is taken.
     numbers: HashMap<Arc<str>, u32>,
     params: HashMap<Arc<str>, Value>,
@@ -43,7 +43,7 @@ impl Builder {
         Self {
             graph: Graph::new(name),
             weights: Weights::default(),
-            names: BTreeSet::new(),
+            names: HashSet::new(),
             numbers: HashMap::new(),
             params: HashMap::new(),
             origin: Origin::default(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use petgraph::Direction::{Incoming, Outgoing};
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
-use petgraph::visit::EdgeRef;
+use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
@@ -387,9 +387,26 @@ impl Graph {
             }
         }
         let before = self.len();
-        self.flow.retain_nodes(|_, i| live[i.index()]);
+        if self.flow.node_indices().any(|i| !live[i.index()]) {
+            self.retain(&live);
+        }
         self.remove_unused_params();
         before - self.len()
+    }
+
+    /// Keeps the nodes that are `live`. No edge is taken out of the lists of its ends, which may be long.
+    fn retain(&mut self, live: &[bool]) {
+        let edges: Vec<(NodeIndex, NodeIndex, Edge)> = self
+            .flow
+            .edge_references()
+            .map(|e| (e.source(), e.target(), *e.weight()))
+            .filter(|(source, target, _)| live[source.index()] && live[target.index()])
+            .collect();
+        self.flow.clear_edges();
+        self.flow.retain_nodes(|_, i| live[i.index()]);
+        for (source, target, edge) in edges {
+            self.flow.add_edge(source, target, edge);
+        }
     }
 
     fn remove_unused_params(&mut self) {

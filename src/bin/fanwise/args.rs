@@ -1,5 +1,6 @@
 //! Options that several commands share.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -120,14 +121,14 @@ enum WeightsArg {
 
 impl ReplicateArgs {
     /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
-    pub(crate) fn apply(&self, template: &Graph) -> anyhow::Result<Graph> {
+    pub(crate) fn apply<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
         let found = fanwise::backend::gpu_count();
         let devices = match &self.gpus {
-            None => return Ok(template.clone()),
+            None => return Ok(Cow::Borrowed(template)),
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
         };
         if devices.len() == 1 && template.split().is_none() {
-            return Ok(template.clone());
+            return Ok(Cow::Borrowed(template));
         }
         if found == 0 {
             ui::talk(&format!(
@@ -148,7 +149,7 @@ impl ReplicateArgs {
         let graph = pass::replicate(template, &options).map_err(Error::from)?;
         analysis::prove(template, &ir::verify(&graph).map_err(Error::from)?)
             .map_err(Error::from)?;
-        Ok(graph)
+        Ok(Cow::Owned(graph))
     }
 }
 

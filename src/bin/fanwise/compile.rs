@@ -1,5 +1,6 @@
 //! `fanwise compile`: a model in, the forms of its rewritten graph out.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -91,7 +92,8 @@ impl FromStr for Emit {
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let Model { graph: template, weights, .. } = args.model.load()?;
     let needs_pass = args.emit.iter().any(|e| !matches!(e.kind, Kind::GraphInput | Kind::Summary));
-    let graph = if needs_pass { args.replicate.apply(&template)? } else { template.clone() };
+    let graph =
+        if needs_pass { args.replicate.apply(&template)? } else { Cow::Borrowed(&template) };
     for emit in &args.emit {
         match emit.kind {
             Kind::GraphInput => write_graph(args, emit, &template, &weights)?,

@@ -131,15 +131,22 @@ impl Flat<'_> {
 
     /// What gives each value. An input may have an initializer, which is its default; nothing else is given twice.
     fn givers(&self) -> Result<Vec<Giver>, ImportError> {
-        let mut givers = vec![Giver::Nothing; self.values()];
-        for (kind, ids) in [("input", &self.inputs), ("initializer", &self.initializers)] {
+        let lists = [
+            ("input", &self.inputs),
+            ("initializer", &self.initializers),
+            ("output", &self.outputs),
+        ];
+        for (kind, ids) in lists {
             let mut seen = vec![false; self.values()];
             for id in ids {
                 if std::mem::replace(&mut seen[*id as usize], true) {
                     return Err(self.duplicate(*id, format!("an {kind}"), format!("an {kind}")));
                 }
-                givers[*id as usize] = Giver::Boundary;
             }
+        }
+        let mut givers = vec![Giver::Nothing; self.values()];
+        for id in self.inputs.iter().chain(&self.initializers) {
+            givers[*id as usize] = Giver::Boundary;
         }
         for (i, node) in (0u32..).zip(&self.nodes) {
             for id in node.outputs.iter().filter(|id| **id != NONE) {

@@ -63,8 +63,10 @@ fn names_must_be_given_once() {
     assert_eq!(error, "an output of the model uses `y`, which nothing gives");
     let double = vec![value("x", &["N", "4"]), value("x", &["N", "4"])];
     let nodes = vec![node("Relu", &["x"], &["y"])];
-    let error = refusal(load(&model(graph(double, vec![], nodes, &["y"]))));
+    let error = refusal(load(&model(graph(double, vec![], nodes.clone(), &["y"]))));
     assert_eq!(error, "`x` is given twice: an input, and an input");
+    let error = refusal(load(&model(graph(x(), vec![], nodes, &["y", "y"]))));
+    assert_eq!(error, "`y` is given twice: an output, and an output");
 }
 
 #[test]
