@@ -3,6 +3,7 @@
 //! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its parameters by source
 //! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
@@ -187,7 +188,7 @@ pub fn save(
     weights: &Weights,
     form: GraphForm,
 ) -> Result<(), ModelError> {
-    let mut graph = graph.clone();
+    let mut graph = Cow::Borrowed(graph);
     let own: Vec<ParamId> = (0u32..)
         .zip(graph.params())
         .filter(|(_, p)| p.source.file.is_empty() || p.source.key.starts_with(FOLDED))
@@ -202,7 +203,7 @@ pub fn save(
             if let Some(tensor) = weights.get(&name) {
                 kept.insert(name.clone(), tensor.clone());
             }
-            graph.set_source(id, Source { file: file.clone(), key: name });
+            graph.to_mut().set_source(id, Source { file: file.clone(), key: name });
         }
         safetensors::write(&beside, &kept)?;
     }

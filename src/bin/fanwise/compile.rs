@@ -103,6 +103,9 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
             Kind::Program | Kind::Memory => write_program(args, emit, &graph)?,
         }
     }
+    // The process ends: the system takes its memory back sooner than it is freed piece by piece.
+    std::mem::forget(graph);
+    std::mem::forget(template);
     Ok(ExitCode::SUCCESS)
 }
 

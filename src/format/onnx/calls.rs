@@ -269,7 +269,7 @@ impl<'a> Flattener<'a> {
     ) -> Result<u32, ImportError> {
         let mut attributes: BTreeMap<String, Given> = callee.defaults.iter().cloned().collect();
         let caller = &self.flat.scopes[outer as usize];
-        for given in self.file.node(span)?.attribute {
+        for given in self.file.attributes(span)? {
             let name = given.name().to_owned();
             let known = callee.attributes.binary_search(&name.as_str()).is_ok()
                 || attributes.contains_key(&name);

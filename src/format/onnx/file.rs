@@ -9,9 +9,7 @@ use smallvec::SmallVec;
 
 use super::super::Quoted;
 use super::ImportError;
-use super::proto::{
-    AttributeProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
-};
+use super::proto::{AttributeProto, StringStringEntryProto, TensorProto, ValueInfoProto};
 use super::wire::{Content, Fields, Span, WireError, parts, text};
 
 /// The memory that decoding one part may take beyond a multiple of the file's size.
@@ -146,20 +144,17 @@ impl File {
         Ok(false)
     }
 
-    /// Decodes a node. The caller has seen that none of its attributes is a graph.
-    pub(super) fn node(&self, node: Span) -> Result<NodeProto, ImportError> {
-        let mut bytes = size_of::<NodeProto>();
+    /// Decodes the attributes of a node. The caller has seen that none of them is a graph.
+    pub(super) fn attributes(&self, node: Span) -> Result<Vec<AttributeProto>, ImportError> {
+        let (mut bytes, mut found) = (0usize, Vec::new());
         for field in Fields::of(&self.data, node) {
-            bytes = bytes.saturating_add(match field? {
-                (5, Content::Part(attribute)) => self.attribute_bytes(attribute)?,
-                // Names, in lists that grow by doubling.
-                (1..=4 | 6..=8, Content::Part(part)) => 3 * size_of::<String>() + 4 * part.len(),
-                // Messages in messages: two bytes of an empty one take hundreds.
-                (_, Content::Part(part)) => part.len().saturating_mul(192).saturating_add(512),
-                _ => 0,
-            });
+            if let (5, Content::Part(attribute)) = field? {
+                bytes = bytes.saturating_add(self.attribute_bytes(attribute)?);
+                self.check(node, bytes)?;
+                found.push(self.decode(attribute, 0)?);
+            }
         }
-        self.decode(node, bytes)
+        Ok(found)
     }
 
     /// A bound of the memory that an attribute takes once it is decoded.
@@ -243,12 +238,18 @@ impl File {
         Ok(ty.len().saturating_sub(names).saturating_mul(64).saturating_add(names))
     }
 
-    fn decode<M: Message + Default>(&self, span: Span, bytes: usize) -> Result<M, ImportError> {
+    /// Fails if the part at `span` takes more than may be once it is decoded.
+    fn check(&self, span: Span, bytes: usize) -> Result<(), ImportError> {
         let limit = self.data.len().saturating_mul(4).saturating_add(SPARE);
         if bytes > limit {
             let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
             return Err(malformed(span, &reason));
         }
+        Ok(())
+    }
+
+    fn decode<M: Message + Default>(&self, span: Span, bytes: usize) -> Result<M, ImportError> {
+        self.check(span, bytes)?;
         M::decode(self.data.slice(span.range()))
             .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
     }

@@ -83,7 +83,7 @@ pub(super) fn flatten<'a>(
     let mut flattener = Flattener {
         file,
         supported,
-        ids: HashMap::new(),
+        ids: HashMap::with_capacity(file.graph.nodes.len()),
         flat,
         unsupported: BTreeMap::new(),
         calls: Calls::of(file)?,
@@ -231,9 +231,9 @@ impl<'a> Flat<'a> {
         }
     }
 
-    /// The name of a node, or of its first result.
-    pub(super) fn origin(&self, node: &FlatNode) -> Cow<'a, str> {
-        match self.head(node).map_or("", |h| h.name) {
+    /// The full name of a node by its own `name`, or that of its first result.
+    pub(super) fn origin(&self, name: &'a str, node: &FlatNode) -> Cow<'a, str> {
+        match name {
             "" => node
                 .outputs
                 .iter()

@@ -189,21 +189,20 @@ fn equated(error: &NodeError) -> Option<(u32, u32)> {
 impl Importer<'_> {
     fn node(&mut self, node: &FlatNode) -> Result<(), ImportError> {
         let flat = self.flat;
-        self.builder.set_origin(Origin::new(flat.origin(node)));
-        let (proto, op) = match node.span {
+        let (name, op, attributes) = match node.span {
             Some(span) => {
-                let proto = self.file.node(span)?;
-                let op = proto.op_type().to_owned();
-                (proto.attribute, op)
+                let head = self.file.head(span)?;
+                (head.name, head.op, self.file.attributes(span)?)
             }
-            None => (Vec::new(), "Identity".to_owned()),
+            None => ("", "Identity", Vec::new()),
         };
+        self.builder.set_origin(Origin::new(flat.origin(name, node)));
         let freed = self.freed.is_some();
         let failed = |error: NodeError| {
             let error = if freed { error.after_freeing() } else { error };
-            ImportError::Node { node: flat.label(node), op: op.clone(), error }
+            ImportError::Node { node: flat.label(node), op: op.to_owned(), error }
         };
-        let Some(found) = ops::find(&op) else {
+        let Some(found) = ops::find(op) else {
             return Err(failed(NodeError::Unsupported("the operator".to_owned())));
         };
         let mut inputs = Vec::with_capacity(node.inputs.len());
@@ -225,7 +224,7 @@ impl Importer<'_> {
             let text = format!("{given} operands where there are at most {most}");
             return Err(failed(NodeError::Unsupported(text)));
         }
-        let node = Node::new(self, &op, node, proto, inputs);
+        let node = Node::new(self, op, node, attributes, inputs);
         node.and_then(|mut node| (found.convert)(&mut node).and_then(|()| node.finish()))
             .map_err(failed)
     }

@@ -74,9 +74,9 @@ pub(super) fn read(
 
 /// The tensor of little-endian elements: they are shared where this machine can use them as they lie.
 fn of_raw(dtype: DType, dims: &[usize], raw: &Bytes) -> Result<Tensor, TensorError> {
-    let one_byte = cfg!(target_endian = "little") || dtype.bytes() == 1;
-    let usable = one_byte && (dtype != DType::Bool || raw.iter().all(|b| *b <= 1));
-    if usable && raw.len() >= SHARED {
+    // Truth values are copied, so that they are 0 or 1 whatever becomes of the file.
+    let usable = cfg!(target_endian = "little") || dtype.bytes() == 1;
+    if usable && dtype != DType::Bool && raw.len() >= SHARED {
         return Tensor::from_shared(dtype, dims, raw);
     }
     let mut tensor = Tensor::from_bytes(dtype, dims, raw)?;
