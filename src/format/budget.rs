@@ -1,3 +1,5 @@
+use crate::types::Quoted;
+
 /// The bytes that a reader may take for the tensors a file declares.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -8,7 +10,8 @@ pub struct Budget {
 /// A tensor that does not fit in the memory allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "tensor `{tensor}` takes {asked} bytes, which with {used} bytes before it is beyond the limit of {limit} bytes"
+    "tensor {} takes {asked} bytes, which with {used} bytes before it is beyond the limit of {limit} bytes",
+    Quoted(.tensor)
 )]
 pub struct OverBudget {
     /// The tensor's name.

@@ -2,6 +2,7 @@ use std::io;
 use std::path::Path;
 
 use super::OverBudget;
+use crate::types::Quoted;
 
 /// Why a file of tensors could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,7 @@ pub enum FileError {
         reason: String,
     },
     /// A tensor in the file is not valid.
-    #[error("`{path}`: tensor `{tensor}`: {reason}")]
+    #[error("`{path}`: tensor {}: {reason}", Quoted(.tensor))]
     Tensor {
         /// The file.
         path: String,

@@ -12,16 +12,15 @@ mod budget;
 mod error;
 mod mmap;
 mod npy;
-mod quoted;
 
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
-use quoted::{Escaped, Quoted};
 
 use std::io::Write;
 use std::path::Path;
 
 use crate::ir::{Graph, Weights};
+use crate::types::{Escaped, Quoted};
 
 /// Writes a text file, whole or not at all.
 ///

@@ -4,15 +4,12 @@ use std::io::{self, Read, Write};
 
 use smallvec::SmallVec;
 
-use crate::types::{DType, Tensor};
+use crate::types::{DType, MAX_RANK, Quoted, Tensor};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
 /// The longest header that is read.
 const MAX_HEADER: usize = 1 << 16;
-
-/// The most axes a tensor has; `NumPy`'s own limit is 64.
-const MAX_RANK: usize = 64;
 
 /// What the header says.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,7 +61,7 @@ fn parse_header(text: &str, length: usize) -> Result<Header, String> {
             "descr" => dtype = Some(element_type(parser.string()?)?),
             "fortran_order" => fortran = Some(parser.boolean()?),
             "shape" => dims = Some(parser.tuple()?),
-            other => return Err(format!("the .npy header has an unknown key `{other}`")),
+            other => return Err(format!("the .npy header has an unknown key {}", Quoted(other))),
         }
         if !parser.take(',') {
             parser.expect('}')?;
@@ -112,7 +109,7 @@ fn element_type(descr: &str) -> Result<(DType, bool), String> {
         "u2" => DType::U16,
         "u1" => DType::U8,
         "b1" => DType::Bool,
-        _ => return Err(format!("elements of NumPy type `{descr}` are not supported")),
+        _ => return Err(format!("elements of NumPy type {} are not supported", Quoted(descr))),
     };
     Ok((dtype, order))
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Graph, GraphError, NodeId, Origin, Param, ParamId, Place, Value};
 use crate::op::Op;
-use crate::types::{Device, TensorType};
+use crate::types::{Device, Quoted, TensorType};
 
 /// A graph as far as it is put together, and its names.
 pub(super) struct Assembly {
@@ -59,7 +59,7 @@ impl Assembly {
                 Ok(())
             }
             Entry::Occupied(entry) => {
-                Err(format!("the parameter `{}` is declared twice", entry.key()))
+                Err(format!("the parameter {} is declared twice", Quoted(entry.key())))
             }
         }
     }
@@ -75,7 +75,9 @@ impl Assembly {
                 entry.insert(value);
                 Ok(())
             }
-            Entry::Occupied(entry) => Err(format!("the value `{}` is defined twice", entry.key())),
+            Entry::Occupied(entry) => {
+                Err(format!("the value {} is defined twice", Quoted(entry.key())))
+            }
         }
     }
 
@@ -92,7 +94,7 @@ impl Assembly {
         user: Device,
     ) -> Result<Value, String> {
         let Some(id) = self.params.get(name).copied() else {
-            return Err(format!("there is no parameter `{name}`"));
+            return Err(format!("there is no parameter {}", Quoted(name)));
         };
         let home = home.unwrap_or_else(|| self.graph.param(id).placement.seen_from(user));
         let graph = &mut self.graph;
@@ -124,7 +126,7 @@ impl Assembly {
             let value = Value { node, output: u32::try_from(i).unwrap_or(u32::MAX) };
             let ty = self.graph.ty(value);
             if ty != declared.ty {
-                let message = format!("`{}` is {ty}, not {}", declared.name, declared.ty);
+                let message = format!("{} is {ty}, not {}", Quoted(declared.name), declared.ty);
                 let help = Some(self.types(operands));
                 return Err(Wrong { part: Part::Type(i), message, help });
             }
@@ -152,7 +154,7 @@ impl Assembly {
     ) -> Result<(), String> {
         let found = self.graph.ty(value);
         if found != ty {
-            return Err(format!("the output `{name}` is {found}, not {ty}"));
+            return Err(format!("the output {} is {found}, not {ty}", Quoted(&name)));
         }
         self.graph.add_output(name, value);
         Ok(())

@@ -12,6 +12,9 @@ pub(super) const SPLIT: &str = "dp";
 /// The most attributes of an operator that are read; no operator has as many.
 pub(super) const MAX_ATTRS: usize = 64;
 
+/// The most elements of a list that is read: sizes, numbers, operands, results, devices.
+pub(super) const MAX_LIST: usize = 1 << 16;
+
 /// True if a name is written without quotes: a letter or `_`, then letters, digits, `_` and `.`.
 pub(super) fn is_bare(name: &str) -> bool {
     let mut bytes = name.bytes();

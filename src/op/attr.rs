@@ -1,6 +1,6 @@
 //! Attributes: the settings of an operator, in one form for the text, the JSON and the API.
 
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{DType, Dim, Quoted, Tensor};
 
 /// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0 differs from -0.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Eq for Attr {}
 #[non_exhaustive]
 pub enum AttrError {
     /// No operator has this name.
-    #[error("there is no operator `{0}`")]
+    #[error("there is no operator {}", Quoted(.0))]
     UnknownOp(String),
     /// A required attribute is not given.
     #[error("`{op}` needs the attribute `{attr}`")]
@@ -67,7 +67,7 @@ pub enum AttrError {
         expected: &'static str,
     },
     /// The operator has no such attribute.
-    #[error("`{op}` has no attribute `{attr}`")]
+    #[error("`{op}` has no attribute {}", Quoted(.attr))]
     Unknown {
         /// The operator.
         op: &'static str,

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::Quoted;
+
 /// What kind of processor a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
@@ -46,7 +48,7 @@ impl fmt::Display for Device {
 
 /// A text that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no device; write `cpu:0` or `gpu:3`")]
+#[error("{} names no device; write `cpu:0` or `gpu:3`", Quoted(.0))]
 pub struct ParseDeviceError(pub String);
 
 impl FromStr for Device {

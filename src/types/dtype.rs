@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::Quoted;
+
 /// The type of one element of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
@@ -104,7 +106,8 @@ impl fmt::Display for DType {
 /// A name that is no element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no element type; the types are f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool"
+    "{} is no element type; the types are f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool",
+    Quoted(.0)
 )]
 pub struct ParseDTypeError(pub String);
 

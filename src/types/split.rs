@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Device, Dim};
+use super::{Device, Dim, Quoted};
 
 /// How many rows of the batch each replica gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,7 +76,8 @@ impl fmt::Display for ShardRule {
 /// A text that names no shard rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no shard rule; write remainder-last, balanced, ceil, or weighted:3,1 with a weight for each GPU"
+    "{} is no shard rule; write remainder-last, balanced, ceil, or weighted:3,1 with a weight for each GPU",
+    Quoted(.0)
 )]
 pub struct ParseShardRuleError(pub String);
 

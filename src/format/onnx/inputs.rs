@@ -8,9 +8,9 @@ use super::flatten::{Flat, ValueId};
 use super::proto::tensor_shape_proto::dimension::Value as DimValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
-use super::tensor::{MAX_RANK, element};
+use super::tensor::element;
 use super::{ImportError, ImportOptions, UnboundDim};
-use crate::types::{DType, Dim, Shape, TensorType};
+use crate::types::{DType, Dim, MAX_RANK, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
 pub(super) struct Inputs {

@@ -8,10 +8,7 @@ use super::ImportError;
 use super::external::Folder;
 use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
-use crate::types::{DType, Tensor, TensorError};
-
-/// The most axes a tensor has.
-pub(super) const MAX_RANK: usize = 64;
+use crate::types::{DType, MAX_RANK, Tensor, TensorError};
 
 /// Raw elements from this number of bytes are shared; below, a tensor of its own takes less than what it would keep.
 const SHARED: usize = 1 << 12;

@@ -8,11 +8,11 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::super::text::MAX_ATTRS;
+use super::super::text::{MAX_ATTRS, MAX_LIST};
 use super::super::verify::MAX_CONSTANT;
-use super::form::{Size, Text, sizes};
+use super::form::{Size, Text, at_most, sizes};
 use crate::op::Attr;
-use crate::types::{DType, Tensor};
+use crate::types::{DType, MAX_RANK, Quoted, Tensor};
 
 /// A float as a string.
 struct Float(f64);
@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Float {
         let x: Option<f64> = if plain || special { text.parse().ok() } else { None };
         x.filter(|x| special || x.is_finite())
             .map(Self)
-            .ok_or_else(|| de::Error::custom(format_args!("`{text}` is no float")))
+            .ok_or_else(|| de::Error::custom(format_args!("{} is no float", Quoted(&text))))
     }
 }
 
@@ -76,7 +76,8 @@ impl<'de> Deserialize<'de> for Attrs {
                         return Err(de::Error::custom(message));
                     }
                     if attrs.iter().any(|(other, _)| *other == name) {
-                        let message = format_args!("the attribute `{name}` is given twice");
+                        let message =
+                            format_args!("the attribute {} is given twice", Quoted(&name));
                         return Err(de::Error::custom(message));
                     }
                     attrs.push((name, map.next_value::<AttrIn>()?.into()));
@@ -94,8 +95,10 @@ impl<'de> Deserialize<'de> for Attrs {
 enum AttrIn {
     Bool(bool),
     Int(Size),
+    #[serde(deserialize_with = "at_most::<MAX_LIST, _, _>")]
     Ints(Vec<Size>),
     Float(Float),
+    #[serde(deserialize_with = "at_most::<MAX_LIST, _, _>")]
     Floats(Vec<Float>),
     Name(String),
     Tensor(TensorIn),
@@ -141,6 +144,7 @@ impl Serialize for AttrOut<'_> {
 #[serde(deny_unknown_fields)]
 struct TensorForm<'a> {
     dtype: Text<DType>,
+    #[serde(deserialize_with = "at_most::<MAX_RANK, _, _>")]
     dims: Vec<usize>,
     #[serde(borrow)]
     data: Cow<'a, str>,

@@ -2,17 +2,46 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
+use super::super::text::MAX_LIST;
 use super::attr::Attrs;
-use crate::types::{DType, Device, Dim, ShardRule, TensorType};
+use crate::types::{DType, Device, Dim, MAX_RANK, ShardRule, TensorType};
 
 /// The longest formula that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
+
+/// A list of at most `MAX` elements.
+pub(super) fn at_most<'de, const MAX: usize, D, T>(d: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Read<const MAX: usize, T>(PhantomData<T>);
+    impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for Read<MAX, T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = list.next_element()? {
+                if items.len() == MAX {
+                    let message = format_args!("the list has more than {MAX} elements");
+                    return Err(de::Error::custom(message));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    d.deserialize_seq(Read::<MAX, T>(PhantomData))
+}
 
 /// What is read first: the rest of a text of another version may look different.
 #[derive(Deserialize)]
@@ -46,8 +75,10 @@ pub(super) struct GraphForm<'a> {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SplitForm {
+    #[serde(deserialize_with = "at_most::<MAX_LIST, _, _>")]
     pub(super) devices: Vec<Text<Device>>,
     pub(super) rule: Text<ShardRule>,
+    #[serde(deserialize_with = "at_most::<MAX_LIST, _, _>")]
     pub(super) offsets: Vec<Size>,
 }
 
@@ -57,6 +88,7 @@ pub(super) struct ParamForm<'a> {
     #[serde(borrow)]
     pub(super) name: Cow<'a, str>,
     pub(super) dtype: Text<DType>,
+    #[serde(deserialize_with = "at_most::<MAX_RANK, _, _>")]
     pub(super) shape: Vec<Size>,
     #[serde(borrow)]
     pub(super) file: Cow<'a, str>,
@@ -76,6 +108,7 @@ pub(super) struct ValueForm<'a> {
     #[serde(borrow)]
     pub(super) name: Cow<'a, str>,
     pub(super) dtype: Text<DType>,
+    #[serde(deserialize_with = "at_most::<MAX_RANK, _, _>")]
     pub(super) shape: Vec<Size>,
 }
 
@@ -84,11 +117,11 @@ pub(super) struct ValueForm<'a> {
 pub(super) struct NodeForm<'a> {
     #[serde(borrow)]
     pub(super) op: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "at_most::<MAX_LIST, _, _>")]
     pub(super) operands: Vec<OperandForm<'a>>,
     #[serde(default, skip_serializing_if = "Attrs::is_empty")]
     pub(super) attrs: Attrs,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "at_most::<MAX_LIST, _, _>")]
     pub(super) results: Vec<ValueForm<'a>>,
     pub(super) device: Text<Device>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

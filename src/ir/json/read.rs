@@ -7,7 +7,7 @@ use super::super::{Graph, Origin, Param, Place, Placement, Source, Value};
 use super::form::{GraphForm, HeadForm, NodeForm, OperandForm, SplitForm, tensor_type};
 use super::{FORMAT, VERSION};
 use crate::op::Op;
-use crate::types::{Device, Split, TensorType};
+use crate::types::{Device, Quoted, Split, TensorType};
 
 /// Why a JSON text is no graph.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,7 @@ fn operand(made: &mut Assembly, form: &OperandForm<'_>, user: Device) -> Result<
     match (&form.value, &form.param, device) {
         (Some(name), None, None) => made
             .value(name)
-            .ok_or_else(|| format!("no node before this one gives a value `{name}`")),
+            .ok_or_else(|| format!("no node before this one gives a value {}", Quoted(name))),
         (None, Some(name), home) => made.held(name, home, user),
         _ => Err("an operand has a `value`, or a `param` and its `device`".to_owned()),
     }

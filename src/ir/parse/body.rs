@@ -9,7 +9,7 @@ use super::super::{NodeKind, Origin, Place, Value};
 use super::Parser;
 use super::scan::{Fault, Scan};
 use crate::op::{Attr, AttrError, Op};
-use crate::types::{Device, TensorType};
+use crate::types::{Device, Quoted, TensorType};
 
 /// A result as it is written, and where its name and its type are.
 struct Written {
@@ -86,6 +86,7 @@ impl Parser<'_> {
         self.values.scan.expect("(")?;
         let mut operands: SmallVec<[Value; 4]> = SmallVec::new();
         while !self.values.scan.eat(")") {
+            self.values.fits(operands.len())?;
             operands.push(self.operand(place.device)?);
             if self.values.scan.peek() != Some(b')') {
                 self.values.scan.expect(",")?;
@@ -102,6 +103,7 @@ impl Parser<'_> {
     fn results(&mut self) -> Scan<SmallVec<[Written; 1]>> {
         let mut declared = SmallVec::new();
         loop {
+            self.values.fits(declared.len())?;
             let (name, at) = self.name("%", "an operation such as `%y : f32[N] = relu(%x)`")?;
             self.values.scan.expect(":")?;
             let from = self.values.scan.next();
@@ -137,7 +139,10 @@ impl Parser<'_> {
                 ));
             }
             if attrs.iter().any(|(other, _)| other == name) {
-                return Err(Fault::new(at, format!("the attribute `{name}` is given twice")));
+                return Err(Fault::new(
+                    at,
+                    format!("the attribute {} is given twice", Quoted(name)),
+                ));
             }
             attrs.push((name.to_owned(), self.values.attr()?));
             places.push(at);
@@ -153,7 +158,8 @@ impl Parser<'_> {
         if self.values.scan.peek() != Some(b'@') {
             let (name, at) = self.name("%", "a value such as `%x` or `@w`")?;
             return self.made.value(&name).ok_or_else(|| {
-                let fault = Fault::new(at, format!("there is no value `{name}` up to here"));
+                let fault =
+                    Fault::new(at, format!("there is no value {} up to here", Quoted(&name)));
                 fault.help("a value is defined on a line before those that use it")
             });
         }
@@ -192,7 +198,7 @@ impl Parser<'_> {
                 let value = self.made.value(&name).filter(|v| v.output == 0);
                 let op = |v: &Value| matches!(self.made.graph.node(v.node).kind(), NodeKind::Op(_));
                 let Some(value) = value.filter(op) else {
-                    let message = format!("`{name}` is no first result of an operator");
+                    let message = format!("{} is no first result of an operator", Quoted(&name));
                     return Err(Fault::new(at, message));
                 };
                 nodes.push(value.node);

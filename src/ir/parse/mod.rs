@@ -87,6 +87,9 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
     }
 }
 
+/// The rows that an error shows.
+const SHOWN: usize = 8;
+
 /// A text that is being read, and the graph as far as it was.
 struct Parser<'a> {
     values: Values<'a>,
@@ -174,6 +177,7 @@ impl<'a> Parser<'a> {
         let mut devices = vec![self.device()?];
         while !self.values.scan.eat("]") {
             self.values.scan.expect(",")?;
+            self.values.fits(devices.len())?;
             devices.push(self.device()?);
         }
         let head = self.values.scan.since(from);
@@ -204,8 +208,13 @@ impl<'a> Parser<'a> {
         let split = split.map_err(|e| Fault::new(at, e.to_string()))?;
         self.values.rows = (0..split.replicas()).filter_map(|i| split.rows(i)).collect();
         if let Some((rows, at)) = rows.filter(|(rows, _)| *rows != self.values.rows) {
-            let message = format!("the rows {rows:?} do not follow from the offsets");
-            return Err(Fault::new(at, message).help(format!("they are {:?}", self.values.rows)));
+            let shown = |rows: &[Dim]| match rows.get(..SHOWN) {
+                Some(first) => format!("{first:?} and so on"),
+                None => format!("{rows:?}"),
+            };
+            let message = format!("the rows {} do not follow from the offsets", shown(&rows));
+            let help = format!("they are {}", shown(&self.values.rows));
+            return Err(Fault::new(at, message).help(help));
         }
         self.made.graph.set_split(Some(split));
         Ok(())

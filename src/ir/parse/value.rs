@@ -2,16 +2,14 @@ use std::collections::HashMap;
 
 use half::{bf16, f16};
 
-use super::super::text::SPLIT;
+use super::super::text::{MAX_LIST, SPLIT};
 use super::super::verify::MAX_CONSTANT;
 use super::scan::{Fault, Scan, Scanner};
 use crate::op::Attr;
-use crate::types::{DType, Device, Dim, Shape, Tensor, TensorType};
+use crate::types::{DType, Device, Dim, MAX_RANK, Quoted, Shape, Tensor, TensorType};
 
 /// The longest formula that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
-/// The most elements of a list that is the value of an attribute.
-const MAX_LIST: usize = 1 << 16;
 /// The most different formulas that are remembered.
 const MAX_REMEMBERED: usize = 1 << 12;
 
@@ -79,6 +77,11 @@ impl<'a> Values<'a> {
         let mut shape = Shape::scalar();
         if !self.scan.eat("]") {
             loop {
+                if shape.rank() == MAX_RANK {
+                    let from = self.scan.next();
+                    let message = format!("a tensor has at most {MAX_RANK} axes");
+                    return Err(Fault::new(from..from, message));
+                }
                 shape.push(self.dim()?);
                 if self.scan.eat("]") {
                     break;
@@ -101,17 +104,22 @@ impl<'a> Values<'a> {
             return Ok(items);
         }
         loop {
-            if items.len() == MAX_LIST {
-                let from = self.scan.next();
-                let message = format!("a list has at most {MAX_LIST} elements");
-                return Err(Fault::new(from..from, message));
-            }
+            self.fits(items.len())?;
             items.push(item(self)?);
             if self.scan.eat("]") {
                 return Ok(items);
             }
             self.scan.expect(",")?;
         }
+    }
+
+    /// Fails if a list that has `len` elements may not have another.
+    pub(super) fn fits(&mut self, len: usize) -> Scan<()> {
+        if len < MAX_LIST {
+            return Ok(());
+        }
+        let from = self.scan.next();
+        Err(Fault::new(from..from, format!("a list has at most {MAX_LIST} elements")))
     }
 
     fn dim(&mut self) -> Scan<Dim> {
@@ -134,7 +142,8 @@ impl<'a> Values<'a> {
         let dim = if let Some(replica) = alias.and_then(|t| t.strip_prefix('n')) {
             let i: Option<usize> = replica.parse().ok();
             let rows = i.and_then(|i| self.rows.get(i));
-            rows.cloned().ok_or_else(|| Fault::new(at, format!("there is no replica {replica}")))?
+            rows.cloned()
+                .ok_or_else(|| Fault::new(at, format!("there is no replica {}", Quoted(replica))))?
         } else if text.is_empty() {
             return Err(self.scan.expected("a size such as `8` or `N-2*(N/3)`"));
         } else if text.len() > MAX_FORMULA {
@@ -240,7 +249,7 @@ impl<'a> Values<'a> {
                 return Ok(());
             }
             push_element(&mut bytes, dtype, text).ok_or_else(|| {
-                Fault::new(at..at + text.len().max(1), format!("`{text}` is no {dtype}"))
+                Fault::new(at..at + text.len().max(1), format!("{} is no {dtype}", Quoted(text)))
             })
         })?;
         let tensor = Tensor::from_bytes(dtype, &dims, &bytes).ok().filter(|_| found == count);

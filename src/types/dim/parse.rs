@@ -3,10 +3,11 @@
 use std::str::FromStr;
 
 use super::Dim;
+use crate::types::Quoted;
 
 /// A text that is no symbolic integer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no size: {reason}")]
+#[error("{} is no size: {reason}", Quoted(.text))]
 pub struct ParseDimError {
     /// What was read.
     pub text: String,

@@ -1,5 +1,7 @@
 //! `.safetensors` files: the elements of parameters.
 
+mod header;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -8,15 +10,17 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use super::{Budget, FileError, atomic, error, npy};
+use self::header::Stop;
+use super::{Budget, FileError, Quoted, atomic, error, npy};
 use crate::ir::Weights;
 use crate::types::{DType, Tensor};
 
 /// The longest header that is read; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;
 
-fn from_name(dtype: Dtype) -> Option<DType> {
-    DType::ALL.into_iter().find(|t| to_name(*t) == dtype)
+/// The type that the format calls so, if it is one of ours.
+fn from_name(name: &str) -> Option<DType> {
+    DType::ALL.into_iter().find(|t| to_name(*t).to_string() == name)
 }
 
 fn to_name(dtype: DType) -> Dtype {
@@ -62,44 +66,102 @@ pub fn read_from(
     budget: &mut Budget,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Weights, FileError> {
-    let metadata = read_header(&mut file, size, path)?;
-    let start = size - metadata.data_len() as u64;
+    let wrong = |reason: String| not_ours(path, &reason);
+    let text = read_header(&mut file, size, path)?;
+    let start = 8 + text.len() as u64;
+    check_places(&text, size - start, path)?;
     let mut weights = Weights::default();
-    for name in metadata.offset_keys().into_iter().filter(|n| wanted(n)) {
-        let Some(info) = metadata.info(&name) else { continue };
-        let wrong = |reason: String| FileError::tensor(path, &name, reason);
-        let dtype = from_name(info.dtype)
-            .ok_or_else(|| wrong(format!("elements of type {:?} are not supported", info.dtype)))?;
-        let (from, to) = info.data_offsets;
-        budget.charge(&name, (to - from) as u64)?;
-        let mut tensor = Tensor::zeros(dtype, &info.shape).map_err(|e| wrong(e.to_string()))?;
-        file.seek(SeekFrom::Start(start + from as u64)).map_err(|e| FileError::read(path, e))?;
+    let read = header::each(&text, |name, entry| {
+        if !wanted(name) {
+            return Ok(());
+        }
+        let wrong = |reason: String| FileError::tensor(path, name, reason);
+        let dtype = from_name(&entry.dtype).ok_or_else(|| {
+            wrong(format!("elements of type {} are not supported", Quoted(&entry.dtype)))
+        })?;
+        let (from, to) = entry.bytes;
+        budget.charge(name, to - from)?;
+        let mut tensor = Tensor::zeros(dtype, &entry.dims).map_err(|e| wrong(e.to_string()))?;
+        file.seek(SeekFrom::Start(start + from)).map_err(|e| FileError::read(path, e))?;
         file.read_exact(tensor.bytes_mut()).map_err(|e| FileError::read(path, e))?;
         npy::from_order(tensor.bytes_mut(), dtype, false);
-        weights.insert(name.as_str(), tensor);
-    }
+        match weights.insert(name, tensor) {
+            None => Ok(()),
+            Some(_) => Err(wrong("the name occurs twice".to_owned())),
+        }
+    });
+    read.map_err(|stop| stop.error(wrong))?;
     Ok(weights)
 }
 
-/// Reads the header, and checks that the tensors it declares fill the file.
-fn read_header(file: &mut impl Read, size: u64, path: &Path) -> Result<Metadata, FileError> {
-    let wrong =
-        |reason: String| FileError::content(path, format!("it is no .safetensors: {reason}"));
+fn not_ours(path: &Path, reason: &str) -> FileError {
+    FileError::content(path, format!("it is no .safetensors: {reason}"))
+}
+
+impl Stop<FileError> {
+    fn error(self, wrong: impl Fn(String) -> FileError) -> FileError {
+        match self {
+            Self::Syntax(error) => wrong(format!("its header: {error}")),
+            Self::Each(error) => error,
+        }
+    }
+}
+
+/// Reads the header's text.
+fn read_header(file: &mut impl Read, size: u64, path: &Path) -> Result<Vec<u8>, FileError> {
+    let wrong = |reason: String| not_ours(path, &reason);
     let mut length = [0u8; 8];
     file.read_exact(&mut length).map_err(|_| wrong("too short".to_owned()))?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER || length > size.saturating_sub(8) {
         return Err(wrong(format!("a header of {length} bytes in a file of {size}")));
     }
-    let mut text = Vec::new();
+    let mut text = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
     Read::take(&mut *file, length).read_to_end(&mut text).map_err(|e| FileError::read(path, e))?;
-    let metadata: Metadata = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-    let data = metadata.data_len() as u64;
-    if data != size - 8 - length {
-        let held = size - 8 - length;
-        return Err(wrong(format!("its tensors take {data} bytes, but it holds {held}")));
+    if text.len() as u64 == length {
+        return Ok(text);
     }
-    Ok(metadata)
+    Err(wrong("its header is cut off".to_owned()))
+}
+
+/// Checks that the tensors fill the `held` bytes behind the header without gaps, and that each takes what its type
+/// and its sizes say.
+fn check_places(text: &[u8], held: u64, path: &Path) -> Result<(), FileError> {
+    let mut places: Vec<(u64, u64)> = Vec::new();
+    let read = header::each(text, |name, entry| {
+        let wrong = |reason: String| Err(FileError::tensor(path, name, reason));
+        let (from, to) = entry.bytes;
+        if from > to || to > held {
+            return wrong(format!("it lies in the bytes {from} to {to} of {held}"));
+        }
+        let found = to - from;
+        if let Some(dtype) = from_name(&entry.dtype) {
+            let bytes = npy::byte_count(dtype, &entry.dims);
+            if bytes.is_none_or(|bytes| bytes as u64 != found) {
+                let bytes = bytes.map_or("too many".to_owned(), |bytes| bytes.to_string());
+                let dims = &entry.dims;
+                return wrong(format!("{dtype}{dims:?} takes {bytes} bytes, but it has {found}"));
+            }
+        }
+        if found > 0 {
+            places.push((from, to));
+        }
+        Ok(())
+    });
+    read.map_err(|stop| stop.error(|reason| not_ours(path, &reason)))?;
+    places.sort_unstable();
+    let mut end = 0;
+    for (from, to) in places {
+        if from != end {
+            let reason = format!("no tensor ends at byte {from} of {held}, where one begins");
+            return Err(not_ours(path, &reason));
+        }
+        end = to;
+    }
+    if end == held {
+        return Ok(());
+    }
+    Err(not_ours(path, &format!("its tensors take {end} bytes, but it holds {held}")))
 }
 
 /// Writes parameters; the same parameters give the same bytes.

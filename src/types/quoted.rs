@@ -9,11 +9,11 @@ const END: usize = 16;
 /// A name from a file as errors show it: between backticks, control characters escaped, a long one with its middle
 /// left out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quoted<'a>(pub(super) &'a str);
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 /// A name from a file as errors show it where it stands for itself: as [`Quoted`], without the backticks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Escaped<'a>(pub(super) &'a str);
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
