@@ -14,7 +14,7 @@ use crate::format::onnx::{self, ImportError, ImportOptions};
 use crate::format::{self, Budget, FileError, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
 use crate::pass::{PassError, SimplifyOptions, simplify};
-use crate::types::Tensor;
+use crate::types::{Escaped, Quoted, Tensor};
 use crate::zoo::{self, ZooError};
 
 pub use crate::format::Model;
@@ -107,7 +107,8 @@ pub enum ModelError {
     File(#[from] FileError),
     /// The file that holds a parameter is not there.
     #[error(
-        "the weights of `{param}` are in {file}, which is not there; name another file with `--params FILE`"
+        "the weights of {} are in {}, which is no regular file; name another file with `--params FILE`",
+        Quoted(.param), Quoted(.file)
     )]
     NoSource {
         /// The parameter.
@@ -117,7 +118,8 @@ pub enum ModelError {
     },
     /// The file does not hold a parameter.
     #[error(
-        "{file} has no `{key}`, the weights of `{param}`; name another file with `--params FILE`"
+        "{} has no {}, the weights of {}; name another file with `--params FILE`",
+        Escaped(.file), Quoted(.key), Quoted(.param)
     )]
     Missing {
         /// The parameter.
@@ -128,7 +130,10 @@ pub enum ModelError {
         key: String,
     },
     /// The elements are not those that the graph was made for.
-    #[error("the weights of `{param}` in {file} are not those that the graph was made for: {what}")]
+    #[error(
+        "the weights of {} in {} are not those that the graph was made for: {what}",
+        Quoted(.param), Escaped(.file)
+    )]
     Changed {
         /// The parameter.
         param: String,
@@ -258,7 +263,12 @@ fn read(path: &Path, options: &LoadOptions) -> Result<String, ModelError> {
         let path = path.display().to_string();
         return Err(ModelError::TooLarge { path, bytes, limit: options.max_memory });
     }
-    std::fs::read_to_string(path).map_err(|e| io(path, e))
+    let text = String::from_utf8(std::fs::read(path).map_err(|e| io(path, e))?);
+    text.map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let reason = format!("it is no text: byte {at} is not UTF-8");
+        io(path, std::io::Error::new(std::io::ErrorKind::InvalidData, reason))
+    })
 }
 
 /// The elements of every parameter, from the files that the graph names.
@@ -305,7 +315,7 @@ impl Held {
             .find(|p| p.is_file() && !file.is_empty());
         let Some(path) = path else {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
-            return Err(ModelError::NoSource { param, file: format!("`{file}`") });
+            return Err(ModelError::NoSource { param, file });
         };
         let keys: HashSet<&str> = params.iter().map(|p| &*p.source.key).collect();
         if path.extension().is_some_and(|e| e == "safetensors") {

@@ -8,7 +8,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::{Budget, FileError, atomic, error, npy};
-use crate::types::Tensor;
+use crate::types::{Said, Tensor};
 
 /// An entry from this size on needs the zip format's large form.
 const LARGE: usize = 0xffff_ffff;
@@ -31,7 +31,8 @@ pub fn read_from(
     path: &Path,
     budget: &mut Budget,
 ) -> Result<BTreeMap<String, Tensor>, FileError> {
-    let not_zip = |e| FileError::content(path, format!("it is no .npz archive: {e}"));
+    let not_zip =
+        |e| FileError::content(path, format!("it is no .npz archive: {}", Said(&e.to_string())));
     let mut archive = ZipArchive::new(file).map_err(not_zip)?;
     let mut tensors = BTreeMap::new();
     for i in 0..archive.len() {

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::types::is_unseen;
+
 /// At most so many characters of a line are shown to each side of what is marked.
 const AROUND: usize = 60;
 
@@ -36,7 +38,8 @@ impl Excerpt {
             out.push('…');
         }
         // One column for each character, and nothing that a terminal obeys.
-        let line = out.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line =
+            out.chars().map(|c| if c.is_control() || is_unseen(c) { ' ' } else { c }).collect();
         Self { line, marks: from..to }
     }
 

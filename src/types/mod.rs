@@ -17,7 +17,7 @@ pub use claim::{Claim, Code, Refusal, Shard};
 pub use device::{Device, DeviceKind, ParseDeviceError};
 pub use dim::{Dim, MAX_SIZE, ParseDimError, Symbol};
 pub use dtype::{DType, ParseDTypeError};
-pub(crate) use quoted::{Escaped, Quoted};
+pub(crate) use quoted::{Escaped, Quoted, Said, is_unseen};
 pub use shape::{MAX_RANK, Shape};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub use target::{KernelClass, Target};

@@ -23,27 +23,46 @@ impl fmt::Display for Quoted<'_> {
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write(f, self.0)
+        write(f, self.0, SHOWN, END, true)
     }
 }
 
-fn write(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    // A character has at most four bytes: no more of a long name is looked at than is shown.
-    if name.len() <= 4 * SHOWN && name.chars().count() <= SHOWN {
-        return escape(f, name);
+/// What another reader says of a file, which may repeat any part of it: as [`Escaped`], but longer, with its
+/// backticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, self.0, 4 * SHOWN, SHOWN, false)
     }
-    let head = name.char_indices().nth(SHOWN - END).map_or(name.len(), |(at, _)| at);
-    let tail = name.char_indices().nth_back(END - 1).map_or(0, |(at, _)| at);
-    escape(f, &name[..head])?;
+}
+
+/// Writes a text of which `shown` characters are shown, `end` of them those of its end.
+fn write(
+    f: &mut fmt::Formatter<'_>,
+    text: &str,
+    shown: usize,
+    end: usize,
+    backticks: bool,
+) -> fmt::Result {
+    // A character has at most four bytes: no more of a long text is looked at than is shown.
+    if text.len() <= 4 * shown && text.chars().count() <= shown {
+        return escape(f, text, backticks);
+    }
+    let head = text.char_indices().nth(shown - end).map_or(text.len(), |(at, _)| at);
+    let tail = text.char_indices().nth_back(end - 1).map_or(0, |(at, _)| at);
+    escape(f, &text[..head], backticks)?;
     write!(f, "…({} bytes)…", tail.saturating_sub(head))?;
-    escape(f, &name[tail.max(head)..])
+    escape(f, &text[tail.max(head)..], backticks)
 }
 
-fn escape(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+/// Writes a text without what a terminal obeys; `backticks` are escaped as well.
+fn escape(f: &mut fmt::Formatter<'_>, text: &str, backticks: bool) -> fmt::Result {
     for c in text.chars() {
         if c.is_control() {
             write!(f, "{}", c.escape_default())?;
-        } else if c == '`' || is_unseen(c) {
+        } else if (c == '`' && backticks) || is_unseen(c) {
             write!(f, "{}", c.escape_unicode())?;
         } else {
             f.write_char(c)?;
@@ -53,13 +72,13 @@ fn escape(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 }
 
 /// True of marks that are not seen or turn the direction of text: they would show another name than it is.
-fn is_unseen(c: char) -> bool {
+pub(crate) fn is_unseen(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Quoted;
+    use super::{Quoted, Said};
 
     #[test]
     fn names_are_shown_short_and_printable() {
@@ -75,6 +94,9 @@ mod tests {
         let long = "é".repeat(1 << 20);
         let shown = Quoted(&long).to_string();
         assert!(shown.chars().count() < 110 && shown.contains("…(2096992 bytes)…"), "{shown}");
+        let said = Said(&long).to_string();
+        assert!(said.chars().count() < 350, "{said}");
+        assert_eq!(Said("no `a\0`").to_string(), "no `a\\u{0}`");
         let just = "é".repeat(80);
         assert_eq!(Quoted(&just).to_string(), format!("`{just}`"));
     }

@@ -20,3 +20,4 @@ mod random;
 mod snap;
 mod source;
 mod text;
+mod writes;

@@ -13,7 +13,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use self::header::Stop;
 use super::{Budget, FileError, Quoted, atomic, error, npy};
 use crate::ir::Weights;
-use crate::types::{DType, Tensor};
+use crate::types::{DType, Said, Tensor};
 
 /// The longest header that is read; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;
@@ -101,7 +101,7 @@ fn not_ours(path: &Path, reason: &str) -> FileError {
 impl Stop<FileError> {
     fn error(self, wrong: impl Fn(String) -> FileError) -> FileError {
         match self {
-            Self::Syntax(error) => wrong(format!("its header: {error}")),
+            Self::Syntax(error) => wrong(format!("its header: {}", Said(&error.to_string()))),
             Self::Each(error) => error,
         }
     }

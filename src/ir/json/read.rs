@@ -7,14 +7,14 @@ use super::super::{Graph, Origin, Param, Place, Placement, Source, Value};
 use super::form::{GraphForm, HeadForm, NodeForm, OperandForm, SplitForm, tensor_type};
 use super::{FORMAT, VERSION};
 use crate::op::Op;
-use crate::types::{Device, Quoted, Split, TensorType};
+use crate::types::{Device, Quoted, Said, Split, TensorType};
 
 /// Why a JSON text is no graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonError {
     /// It is no JSON, or a field is missing, unknown or of another kind.
-    #[error("the JSON cannot be read: {0}")]
+    #[error("the JSON cannot be read: {}", Said(&.0.to_string()))]
     Syntax(#[from] serde_json::Error),
     /// It is JSON of another kind.
     #[error("this is no graph: `format` is not `fanwise-graph`")]

@@ -2,7 +2,11 @@
 //! behind, or works where it is merely odd. The message that each gets is a snapshot.
 
 mod big;
+mod json;
+mod npz;
 mod onnx;
+mod safetensors;
+mod text;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -52,6 +56,12 @@ impl Case {
     /// The case with further arguments.
     pub(crate) fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|a| (*a).to_owned()));
+        self
+    }
+
+    /// The case with another command.
+    pub(crate) fn command(mut self, args: &[&str]) -> Self {
+        self.args = args.iter().map(|a| (*a).to_owned()).collect();
         self
     }
 
