@@ -315,7 +315,7 @@ impl Held {
             .find(|p| p.is_file() && !file.is_empty());
         let Some(path) = path else {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
-            return Err(ModelError::NoSource { param, file });
+            return Err(ModelError::NoSource { param, file: file.to_owned() });
         };
         let keys: HashSet<&str> = params.iter().map(|p| &*p.source.key).collect();
         if path.extension().is_some_and(|e| e == "safetensors") {

@@ -1,6 +1,6 @@
 use crate::lower::BindError;
 use crate::op::OpError;
-use crate::types::{DType, Device, TensorError, TensorType};
+use crate::types::{DType, Device, Quoted, TensorError, TensorType};
 
 /// Why a program cannot be readied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum RunError {
         ty: Box<TensorType>,
     },
     /// A tensor is given for an input that does not exist.
-    #[error("there is no input `{name}`; the inputs are {}", names(known))]
+    #[error("there is no input {}; the inputs are {}", Quoted(.name), names(known))]
     UnknownInput {
         /// The name given.
         name: String,
@@ -55,7 +55,7 @@ pub enum RunError {
         known: Vec<String>,
     },
     /// An input has another element type.
-    #[error("the input `{name}` is {found}; it must be {expected}")]
+    #[error("the input {} is {found}; it must be {expected}", Quoted(.name))]
     InputDType {
         /// The input.
         name: String,
@@ -65,7 +65,7 @@ pub enum RunError {
         found: DType,
     },
     /// An input has another shape, at any batch size.
-    #[error("the input `{name}` is {found}; it must be {expected}")]
+    #[error("the input {} is {found}; it must be {expected}", Quoted(.name))]
     InputShape {
         /// The input.
         name: String,
@@ -137,5 +137,5 @@ fn names(known: &[String]) -> String {
     if known.is_empty() {
         return "none".to_owned();
     }
-    known.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+    known.iter().map(|n| Quoted(n).to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -1,9 +1,11 @@
 //! `.npz` archives: named tensors, each a `.npy` inside a zip file.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
@@ -12,6 +14,35 @@ use crate::types::{Said, Tensor};
 
 /// An entry from this size on needs the zip format's large form.
 const LARGE: usize = 0xffff_ffff;
+
+/// The bytes that are read to find the entries of an archive: those of its list of entries, and where that is looked
+/// for.
+const MAX_LIST: u64 = 4 << 20;
+
+/// A file of which so many bytes are read and no more.
+struct Limited<'a, R> {
+    file: R,
+    left: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.left.get() == 0 && !bytes.is_empty() {
+            let message = format!("its list of entries is not in {MAX_LIST} bytes");
+            return Err(io::Error::other(message));
+        }
+        let most = usize::try_from(self.left.get()).unwrap_or(usize::MAX).min(bytes.len());
+        let read = self.file.read(&mut bytes[..most])?;
+        self.left.set(self.left.get().saturating_sub(read as u64));
+        Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for Limited<'_, R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
 
 /// Reads all tensors of an archive, stored or deflated, in any byte and axis order.
 ///
@@ -31,9 +62,12 @@ pub fn read_from(
     path: &Path,
     budget: &mut Budget,
 ) -> Result<BTreeMap<String, Tensor>, FileError> {
-    let not_zip =
-        |e| FileError::content(path, format!("it is no .npz archive: {}", Said(&e.to_string())));
-    let mut archive = ZipArchive::new(file).map_err(not_zip)?;
+    let not_zip = |e: ZipError| {
+        FileError::content(path, format!("it is no .npz archive: {}", Said(&e.to_string())))
+    };
+    let left = Cell::new(MAX_LIST);
+    let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;
+    left.set(u64::MAX);
     let mut tensors = BTreeMap::new();
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).map_err(not_zip)?;
