@@ -19,7 +19,9 @@ pub(super) fn write(
     }
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
-    let mut beside = builder().tempfile_in(folder).map_err(|e| plain(&e).unwrap_or(e))?;
+    // Its own error, because that of the file beside would name a file that nobody asked for.
+    folder.metadata()?;
+    let mut beside = builder().tempfile_in(folder).map_err(|e| e.kind())?;
     if let Ok(old) = target.metadata() {
         beside.as_file().set_permissions(old.permissions())?;
     }
@@ -27,12 +29,6 @@ pub(super) fn write(
     beside.as_file_mut().sync_all()?;
     beside.persist(&target).map_err(|e| e.error)?;
     Ok(())
-}
-
-/// What the system said, without the name of the file beside.
-fn plain(error: &io::Error) -> Option<io::Error> {
-    let system = error.get_ref()?.source()?.downcast_ref::<io::Error>()?;
-    system.raw_os_error().map(io::Error::from_raw_os_error)
 }
 
 #[cfg(unix)]

@@ -63,7 +63,12 @@ pub fn read_from(
     budget: &mut Budget,
 ) -> Result<BTreeMap<String, Tensor>, FileError> {
     let not_zip = |e: ZipError| {
-        FileError::content(path, format!("it is no .npz archive: {}", Said(&e.to_string())))
+        let said = e.to_string();
+        let reason = match &*said {
+            said if said.ends_with("Could not find EOCD") => "it has no list of entries at its end",
+            said => said,
+        };
+        FileError::content(path, format!("it is no .npz archive: {}", Said(reason)))
     };
     let left = Cell::new(MAX_LIST);
     let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;

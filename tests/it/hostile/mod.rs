@@ -102,7 +102,9 @@ impl Case {
         } else {
             let place = folder.path().to_string_lossy().into_owned();
             let message = end.stderr.trim_end().replace(&place, "FOLDER");
-            let mut lines: Vec<&str> = message.lines().collect();
+            // Whether the machine has GPUs is not part of the table.
+            let shown = message.lines().filter(|line| !line.starts_with("note: no GPU"));
+            let mut lines: Vec<&str> = shown.collect();
             let more = format!("({} lines more)", lines.len().saturating_sub(LINES));
             if lines.len() > LINES {
                 lines.truncate(LINES);
