@@ -19,7 +19,7 @@ use super::error::open;
 const SMALL: u64 = 1 << 16;
 
 /// Parts below this size are not given back one by one.
-const PART: usize = 1 << 16;
+pub(super) const PART: usize = 1 << 16;
 
 /// The bytes of a regular file.
 pub(super) struct Map {

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::super::mmap::Map;
+use super::super::mmap::{Map, PART};
 use super::super::{FileError, Quoted};
 use super::proto::StringStringEntryProto;
 use super::store::Store;
@@ -45,6 +45,9 @@ impl Folder {
 
     /// Gives back the memory of elements that were copied.
     pub(super) fn release(&self, elements: &[u8]) {
+        if elements.len() < PART {
+            return;
+        }
         self.model.release(elements);
         self.files.values().for_each(|file| file.release(elements));
     }
