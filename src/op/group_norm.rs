@@ -169,6 +169,7 @@ impl OpDef for GroupNorm {
 }
 
 #[cfg(test)]
+#[expect(clippy::many_single_char_names, reason = "the letters of the formulas")]
 mod tests {
     use rand::Rng;
 

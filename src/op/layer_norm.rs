@@ -244,6 +244,7 @@ impl OpDef for LayerNorm {
 }
 
 #[cfg(test)]
+#[expect(clippy::many_single_char_names, reason = "the letters of the formulas")]
 mod tests {
     use rand::Rng;
 

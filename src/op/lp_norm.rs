@@ -42,7 +42,9 @@ impl LpNorm {
                     fold_columns(&columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
                 } else {
                     fold_columns(&columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
-                    norms.iter_mut().for_each(|s| *s = s.sqrt());
+                    for s in norms.iter_mut() {
+                        *s = s.sqrt();
+                    }
                 }
                 each(&mut columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
                 for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {

@@ -6,8 +6,13 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use fanwise::backend::cpu::conv::{ConvPlan, conv};
 use fanwise::backend::cpu::elementwise::Epilogue;
 use fanwise::backend::cpu::matmul::{View, gemm};
+use fanwise::backend::cpu::rows::{
+    LayerNormPlan, ReducePlan, SoftmaxPlan, layer_norm, reduce, softmax,
+};
+use fanwise::backend::cpu::strides::{BroadcastPlan, StridedPlan, broadcast, strided};
 use fanwise::lower::{Chain, ChainStep};
-use fanwise::op::{Conv, Gemm, Unary};
+use fanwise::op::{Binary, Conv, Gemm, LayerNorm, Op, Reduce, Softmax, Transpose, Unary};
+use fanwise::types::Tensor;
 
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i % 101) as f32 / 101.0 - 0.5).collect()
@@ -61,5 +66,54 @@ fn convolutions(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(kernels, products, convolutions);
+/// The kernels that work row by row, each beside the reference evaluation of its operator.
+fn rows(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rows");
+    let tensor =
+        |dims: &[usize]| Tensor::new(dims, &numbers(dims.iter().product())).expect("the sizes fit");
+    let mut both = |name: &str, op: Op, operands: &[&Tensor], kernel: &dyn Fn(&mut [f32])| {
+        let mut y = op.eval(operands).expect("the operands fit").remove(0);
+        group.throughput(Throughput::Elements(y.len() as u64));
+        group.bench_function(BenchmarkId::new(name, "kernel"), |bench| {
+            bench.iter(|| kernel(black_box(y.as_mut_slice())));
+        });
+        group.bench_function(BenchmarkId::new(name, "reference"), |bench| {
+            bench.iter(|| op.eval(black_box(operands)));
+        });
+    };
+    let scores = tensor(&[4, 4, 128, 128]);
+    let op = Softmax::Softmax { axis: -1 };
+    let plan = SoftmaxPlan::new(&op, scores.dims()).expect("the sizes fit");
+    let x = scores.as_slice();
+    both("softmax", op.into(), &[&scores], &|y| softmax(&plan, x, y));
+
+    let tokens = tensor(&[4, 128, 512]);
+    let row = numbers(512);
+    let scale = Tensor::new(&[512], &row).expect("the sizes fit");
+    let op = LayerNorm::Layer { axis: -1, epsilon: 1e-5, statistics: false };
+    let plan = LayerNormPlan::new(&op, tokens.dims()).expect("the sizes fit");
+    let x = tokens.as_slice();
+    both("layer_norm", op.into(), &[&tokens, &scale, &scale], &|y| {
+        layer_norm(&plan, x, &row, &row, y);
+    });
+
+    let op = Reduce::Mean { axes: vec![2], keepdims: false };
+    let plan = ReducePlan::new(&op, tokens.dims()).expect("the sizes fit");
+    both("reduce_mean", op.into(), &[&tokens], &|y| reduce(&plan, x, y));
+
+    let heads = tensor(&[4, 128, 8, 64]);
+    let op = Op::from(Transpose { perm: vec![0, 2, 1, 3] });
+    let plan = StridedPlan::new(&op, heads.dims(), &[4, 8, 128, 64]).expect("the sizes fit");
+    let x = heads.as_slice();
+    both("transpose", op, &[&heads], &|y| strided(&plan, x, y));
+
+    let mask = tensor(&[4, 1, 1, 128]);
+    let plan = BroadcastPlan::new(&Binary::Add, scores.dims(), mask.dims());
+    both("add_mask", Binary::Add.into(), &[&scores, &mask], &|y| {
+        broadcast(&plan, scores.as_slice(), mask.as_slice(), y);
+    });
+    group.finish();
+}
+
+criterion_group!(kernels, products, convolutions, rows);
 criterion_main!(kernels);

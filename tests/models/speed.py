@@ -24,7 +24,11 @@ def runtime(path):
     options.intra_op_num_threads = 2
     session = onnxruntime.InferenceSession(str(path), options)
     rng = np.random.default_rng(1)
-    feed = {i.name: rng.normal(size=[d if isinstance(d, int) else 1 for d in i.shape]).astype(np.float32) for i in session.get_inputs()}
+    sizes = lambda i: [d if isinstance(d, int) else 1 for d in i.shape]
+    feed = {
+        i.name: rng.integers(0, 2, sizes(i)) if i.type == "tensor(int64)" else rng.normal(size=sizes(i)).astype(np.float32)
+        for i in session.get_inputs()
+    }
 
     def run():
         session.run(None, feed)

@@ -93,7 +93,6 @@ impl Kernel {
     }
 
     /// The kernels that take rows or elements one by one.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "all others have no kernel")]
     fn by_rows(op: &Op, sizes: &Sizes, launch: &Launch, bound: &BoundDevice) -> Option<Self> {
         let [result] = launch.results.as_slice() else { return None };
         let result = &bound.locations[result.index()].dims;

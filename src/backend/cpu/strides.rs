@@ -1,6 +1,8 @@
 //! Kernels whose operands are read at distances of their own: transposes, slices, expansions and operators of
 //! two operands that broadcast.
 
+#![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
+
 use rayon::prelude::*;
 use smallvec::{SmallVec, smallvec};
 
@@ -97,7 +99,7 @@ impl BroadcastPlan {
 
 /// The runs of a part of the result, with a function.
 struct Runs<'a> {
-    runs: &'a [Run<2>],
+    list: &'a [Run<2>],
     from: usize,
     a: &'a [f32],
     b: &'a [f32],
@@ -109,8 +111,8 @@ impl Apply2<f32> for Runs<'_> {
 
     #[inline]
     fn apply(self, f: impl Fn(f32, f32) -> f32) {
-        let Self { runs, from, a, b, y } = self;
-        vectorised!(for run in runs {
+        let Self { list, from, a, b, y } = self;
+        vectorised!(for run in list {
             let Run { out, len, starts: [i, j], steps } = *run;
             let y = &mut y[out - from..][..len];
             match steps {
@@ -142,7 +144,9 @@ pub fn broadcast(plan: &BroadcastPlan, a: &[f32], b: &[f32], y: &mut [f32]) {
     let Some(len) = runs.first().map(|run| run.len) else { return };
     let many = (WORTH / len.max(1)).max(1);
     let tasks = y.par_chunks_mut(many * len).zip(runs.par_chunks(many)).enumerate();
-    tasks.for_each(|(i, (y, runs))| plan.op.visit(Runs { runs, from: i * many * len, a, b, y }));
+    tasks.for_each(|(i, (y, list))| {
+        plan.op.visit(Runs { list, from: i * many * len, a, b, y });
+    });
 }
 
 #[cfg(test)]

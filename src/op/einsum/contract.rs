@@ -1,5 +1,7 @@
 //! Sums of products, two operands at a time.
 
+#![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
+
 use smallvec::{SmallVec, smallvec};
 
 use super::Labels;
@@ -69,7 +71,7 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
         }
     }
     let mut rest = views.into_iter();
-    let mut joined = rest.next().map_or_else(|| View::new(Tensor::scalar(T::ONE), &[]), |v| v);
+    let mut joined = rest.next().unwrap_or_else(|| View::new(Tensor::scalar(T::ONE), &[]));
     let later: Vec<View> = rest.collect();
     for (i, next) in later.iter().enumerate() {
         let needed = |label: u8| {

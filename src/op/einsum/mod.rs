@@ -103,13 +103,10 @@ impl OpDef for Einsum {
                 }
             }
         }
-        match labels.result.iter().position(|l| Some(*l) == label) {
-            Some(axis) => Ok(smallvec![Claim::Shard(Shard { axis, inner })]),
-            None => {
-                let reason = "sums over the samples of the batch";
-                Err(rules::refuse(Code::NotPerSample, first, reason))
-            }
-        }
+        let kept = labels.result.iter().position(|l| Some(*l) == label);
+        let reason = "sums over the samples of the batch";
+        let axis = kept.ok_or_else(|| rules::refuse(Code::NotPerSample, first, reason))?;
+        Ok(smallvec![Claim::Shard(Shard { axis, inner })])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -34,6 +34,7 @@ struct Product {
 
 /// The product at this node, if it is one to rewrite.
 #[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is a product of matrices")]
 fn find(graph: &Graph, id: NodeId) -> Option<Product> {
     let node = graph.node(id);
     let operands = graph.operands(id);

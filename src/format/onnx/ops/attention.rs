@@ -1,5 +1,7 @@
 //! Attention and rotary positions, in terms of matrix products and elementwise operators.
 
+#![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
+
 use super::super::NodeError;
 use super::super::node::{Node, wrong};
 use super::super::tensor::element;
