@@ -80,6 +80,7 @@ ops! {
     scan::Scan,
     trilu::Trilu,
     einsum::Einsum,
+    reverse_sequence::ReverseSequence,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

@@ -7,6 +7,7 @@ mod layers;
 mod normal;
 mod normalise;
 mod parts;
+mod recurrent;
 mod reduce;
 mod shape;
 mod values;
@@ -38,6 +39,7 @@ pub(super) fn find(op: &str) -> Option<Converter> {
         normalise::find,
         einsum::find,
         attention::find,
+        recurrent::find,
     ];
     let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
     Some(Converter { operands, convert })

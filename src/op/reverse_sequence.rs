@@ -1,0 +1,199 @@
+//! The first entries of every sequence, in reverse.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{axis, dtype, equal, result, tensors, two};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The first operand with the first entries of every sequence in reverse; the second operand, one number for
+    /// each entry of `batch_axis`, says how many of them along `time_axis`. The entries behind them stay.
+    pub struct ReverseSequence = "reverse_sequence" {
+        /// The axis of the sequences, negative from the end.
+        pub batch_axis: i64 = 1,
+        /// The axis of the steps, negative from the end.
+        pub time_axis: i64 = 0,
+    }
+}
+
+/// The number of steps that `length` says, of `steps`.
+fn checked(length: i64, steps: i64) -> Result<usize, OpError> {
+    usize::try_from(length).ok().filter(|_| length <= steps).ok_or_else(|| {
+        let reason = format!("the length {length} is not one of a sequence of {steps} steps");
+        OpError::Value { operand: 1, reason }
+    })
+}
+
+impl ReverseSequence {
+    /// The axes of the sequences and of the steps in a value of `rank` axes.
+    fn axes(&self, rank: usize) -> Result<(usize, usize), OpError> {
+        let batch = axis("batch_axis", self.batch_axis, rank)?;
+        Ok((batch, axis("time_axis", self.time_axis, rank)?))
+    }
+}
+
+impl OpDef for ReverseSequence {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (x, lengths) = two(operands)?;
+        dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
+        let (batch, time) = self.axes(x.ty.rank())?;
+        if batch == time {
+            let expected = "its sequences and its steps must be two axes".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        let [count] = &lengths.ty.shape[..] else {
+            let expected = "it must have one axis, with a length for each sequence".to_owned();
+            return Err(OpError::Shape { operand: 1, found: lengths.ty.clone(), expected });
+        };
+        equal("number of sequences", &x.ty.shape[batch], count)?;
+        if let (Some(steps), Some(known)) = (x.ty.shape[time].as_const(), lengths.ints) {
+            for length in known.iter().filter_map(Dim::as_const) {
+                checked(length, steps)?;
+            }
+        }
+        result(x.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let [x, lengths] = operands else { return Ok(rules::invariant(1)) };
+        let (batch, time) = self.axes(x.ty.rank()).unwrap_or((0, 0));
+        match (x.claim.shard(), lengths.claim.shard()) {
+            (None, None) => Ok(rules::invariant(1)),
+            (Some(s), _) if s.axis == time => {
+                Err(rules::refuse(Code::Reorders, 0, "reverses the order of the samples"))
+            }
+            (Some(s), Some(l)) if s.axis == batch && l.axis == 0 && s.inner == l.inner => {
+                Ok(smallvec![Claim::Shard(s)])
+            }
+            (Some(s), None) if s.axis != batch => Ok(smallvec![Claim::Shard(s)]),
+            (Some(_), None) => {
+                let reason = "has lengths of all samples on every replica";
+                Err(rules::refuse(Code::BakedBatch, 0, reason))
+            }
+            (_, Some(_)) => {
+                let reason = "has rows of lengths for sequences that are not the same rows";
+                Err(rules::refuse(Code::Misaligned, 1, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, lengths] = tensors(operands)?;
+        let (batch, time) = self.axes(x.rank())?;
+        let dims = x.dims();
+        let steps = i64::try_from(dims[time]).unwrap_or(i64::MAX);
+        let lengths = lengths.to_i64().unwrap_or_default().into_iter().map(|l| checked(l, steps));
+        let lengths = lengths.collect::<Result<Vec<usize>, _>>()?;
+        let mut y = (*x).clone();
+        if x.is_empty() {
+            return Ok(vec![y]);
+        }
+        let (low, high) = (batch.min(time), batch.max(time));
+        let middle: usize = dims[low + 1..high].iter().product();
+        let width = dims[high + 1..].iter().product::<usize>() * x.dtype().bytes();
+        let block = dims[low] * middle * dims[high];
+        for (at, out) in y.bytes_mut().chunks_exact_mut(width).enumerate() {
+            let (i, j) = (at / (middle * dims[high]) % dims[low], at % dims[high]);
+            let (sequence, step) = if batch == low { (i, j) } else { (j, i) };
+            let length = lengths[sequence];
+            if step < length {
+                let from = length - 1 - step;
+                let (i, j) = if batch == low { (i, from) } else { (from, j) };
+                let m = at / dims[high] % middle;
+                let from = at / block * block + (i * middle + m) * dims[high] + j;
+                out.copy_from_slice(&x.bytes()[from * width..(from + 1) * width]);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, indices, random, refusal, rng};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::ReverseSequence;
+    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+
+    #[test]
+    fn the_first_steps_are_reversed_and_the_rest_stays() {
+        let mut rng = rng(1);
+        for _ in 0..100 {
+            let rank = rng.random_range(2..5);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(0..4)).collect();
+            let batch = rng.random_range(0..rank);
+            let time = (batch + rng.random_range(1..rank)) % rank;
+            let x = random(&mut rng, DType::F32, &dims);
+            let lengths: Vec<i64> =
+                (0..dims[batch]).map(|_| rng.random_range(0..=dims[time] as i64)).collect();
+            let op = ReverseSequence { batch_axis: batch as i64, time_axis: time as i64 - rank as i64 };
+            let op: Op = op.into();
+            let y = testing::eval(&op, &[&x, &Tensor::new(&[dims[batch]], &lengths).unwrap()]);
+            let all = indices(&dims);
+            for (index, got) in all.iter().zip(y[0].to_f64()) {
+                let (mut from, length) = (index.clone(), lengths[index[batch]] as usize);
+                if index[time] < length {
+                    from[time] = length - 1 - index[time];
+                }
+                let at = all.iter().position(|i| *i == from).unwrap();
+                assert_eq!(got, x.to_f64()[at], "{dims:?} {op:?} {lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_outside_the_steps_are_refused_when_known_and_when_met() {
+        let x = Tensor::new(&[3, 1], &[1f32, 2.0, 3.0]).unwrap();
+        let types = [x.tensor_type(), TensorType::new(DType::I64, [1])];
+        let op = ReverseSequence { batch_axis: 1, time_axis: 0 };
+        for length in [4, -1, i64::MIN, i64::MAX] {
+            let known = [Dim::from(length)];
+            let operands = [
+                Operand { ty: &types[0], ints: None },
+                Operand { ty: &types[1], ints: Some(&known) },
+            ];
+            assert!(matches!(op.infer(&operands), Err(OpError::Value { operand: 1, .. })));
+            let met = op.eval(&[&x, &Tensor::new(&[1], &[length]).unwrap()]);
+            assert!(matches!(met, Err(OpError::Value { operand: 1, .. })));
+        }
+        let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
+        for (batch_axis, time_axis) in [(0, 0), (0, -2), (0, 1), (2, 0), (1, i64::MIN)] {
+            assert!(ReverseSequence { batch_axis, time_axis }.infer(&operands).is_err());
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_with_its_lengths_or_beside_them() {
+        let mut rng = rng(2);
+        let op: Op = ReverseSequence { batch_axis: 1, time_axis: 0 }.into();
+        for n in 1..6 {
+            let claim = |axis, inner| Claim::Shard(Shard { axis, inner });
+            let x = random(&mut rng, DType::F32, &[4, n * 2, 3]);
+            let lengths: Vec<i64> = (0..n * 2).map(|_| rng.random_range(0..5)).collect();
+            let lengths = Tensor::new(&[n * 2], &lengths).unwrap();
+            let got = check_split(&op, &[(&x, claim(1, 2)), (&lengths, claim(0, 2))], n);
+            assert_eq!(got, Ok(vec![claim(1, 2)]));
+            let x = random(&mut rng, DType::F32, &[4, 2, n]);
+            let lengths = Tensor::new(&[2], &[3i64, 1]).unwrap();
+            let got = check_split(&op, &[(&x, Claim::rows(2)), (&lengths, Claim::Invariant)], n);
+            assert_eq!(got, Ok(vec![Claim::rows(2)]));
+        }
+        let (x, lengths) = (random(&mut rng, DType::F32, &[3, 3]), Tensor::new(&[3], &[1i64, 2, 3]).unwrap());
+        let refused = |a, b| refusal(&op, &[(&x, a), (&lengths, b)]);
+        assert_eq!(refused(Claim::rows(0), Claim::Invariant), "R0108");
+        assert_eq!(refused(Claim::rows(1), Claim::Invariant), "R0110");
+        assert_eq!(refused(Claim::Invariant, Claim::rows(0)), "R0101");
+    }
+}
