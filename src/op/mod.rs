@@ -49,6 +49,7 @@ ops! {
     classify::Classify,
     where_::Where,
     cast::Cast,
+    quantize::Quantize,
     reduce::Reduce,
     arg::Arg,
     softmax::Softmax,

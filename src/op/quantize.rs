@@ -1,0 +1,407 @@
+//! Numbers as small integers with a scale: `quantize_linear` and `dequantize_linear`.
+
+use smallvec::smallvec;
+
+use super::declare::family;
+use super::element::{Float, Int, for_dtype};
+use super::infer::{axis, count, dtype, equal, result};
+use super::real::Real;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+family! {
+    /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers and the shape of
+    /// `scale`. A scale of one element (of at most one axis) is for all of `x`; a vector has one element for each
+    /// entry of `axis`; a scale with the rank of `x` has one for each `block` entries of `axis` (the last block may
+    /// be shorter), and the sizes of `x` elsewhere.
+    ///
+    /// Integers are `u8`, `i8`, `u16` and `i16`, and `i32` for `x` of `dequantize_linear`.
+    pub enum Quantize {
+        /// `x / scale` rounded to the nearest integer, the even one of two, plus `zero`, and the nearest element of
+        /// the type `to` of that; a NaN gives `zero`. Computed in `f32`, in `f64` where `x` is `f64`.
+        Quantize = "quantize_linear" {
+            /// The axis of the scales, negative from the end.
+            axis: i64 = 1,
+            /// Entries for each scale, 0 where the scale has no blocks.
+            block: i64 = 0,
+            /// The element type of the result.
+            to: DType,
+        },
+        /// `(x - zero) * scale`, in the type of `scale`; the difference is exact.
+        Dequantize = "dequantize_linear" {
+            /// The axis of the scales, negative from the end.
+            axis: i64 = 1,
+            /// Entries for each scale, 0 where the scale has no blocks.
+            block: i64 = 0,
+        },
+    }
+}
+
+/// How scales lie over the elements of `x`.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// One for all.
+    All,
+    /// One for each entry of the axis.
+    Entries(usize),
+    /// One for so many entries of the axis.
+    Blocks(usize, i64),
+}
+
+/// Integers of a type that is quantised to.
+const fn is_small(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16)
+}
+
+impl Quantize {
+    const fn settings(&self) -> (i64, i64) {
+        match *self {
+            Self::Quantize { axis, block, .. } | Self::Dequantize { axis, block } => (axis, block),
+        }
+    }
+
+    fn layout(&self, x: usize, scale: &[Option<i64>]) -> Result<Layout, OpError> {
+        let (listed, block) = self.settings();
+        if block < 0 {
+            let reason = format!("{block} is no number of entries");
+            return Err(OpError::Attribute { attr: "block", reason });
+        }
+        match scale {
+            [] | [Some(1)] if block == 0 => Ok(Layout::All),
+            [_] if block == 0 => Ok(Layout::Entries(axis("axis", listed, x)?)),
+            _ if block > 0 && scale.len() == x => Ok(Layout::Blocks(axis("axis", listed, x)?, block)),
+            _ => {
+                let reason = format!("{block} does not suit scales of {} axes", scale.len());
+                Err(OpError::Attribute { attr: "block", reason })
+            }
+        }
+    }
+
+    fn check(&self, x: &TensorType, scale: &TensorType) -> Result<(), OpError> {
+        let sizes: Vec<Option<i64>> = scale.shape.iter().map(Dim::as_const).collect();
+        match self.layout(x.rank(), &sizes)? {
+            Layout::All => Ok(()),
+            Layout::Entries(axis) => equal("the scales and their axis", &scale.shape[0], &x.shape[axis]),
+            Layout::Blocks(axis, block) => {
+                for (at, (scales, size)) in scale.shape.iter().zip(x.shape.iter()).enumerate() {
+                    let blocks = (size.clone() + (block - 1)).floor_div(&block.into());
+                    let size = if at == axis { &blocks } else { size };
+                    equal("the scales and the blocks of an axis", scales, size)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Calls `f` with the number of each element, in order, and that of its scale.
+    fn each(&self, x: &Tensor, scale: &Tensor, mut f: impl FnMut(usize, usize)) -> Result<(), OpError> {
+        let sizes: Vec<Option<i64>> = scale.dims().iter().map(|d| i64::try_from(*d).ok()).collect();
+        let (axis, block, per_outer, per_entry, per_inner) = match self.layout(x.rank(), &sizes)? {
+            Layout::All => (0, usize::MAX, 0, 0, 0),
+            Layout::Entries(axis) => (axis, 1, 0, 1, 0),
+            Layout::Blocks(axis, block) => {
+                let inner: usize = x.dims()[axis + 1..].iter().product();
+                let block = usize::try_from(block).unwrap_or(usize::MAX);
+                (axis, block, scale.dims()[axis] * inner, inner, 1)
+            }
+        };
+        let dims = x.dims();
+        let outer: usize = dims.iter().take(axis).product();
+        let (size, inner) = (
+            dims.get(axis).copied().unwrap_or(1),
+            dims.iter().skip(axis + 1).product::<usize>(),
+        );
+        let mut at = 0;
+        for o in 0..outer {
+            for a in 0..size {
+                let first = o * per_outer + a / block * per_entry;
+                for i in 0..inner {
+                    f(at, first + i * per_inner);
+                    at += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn quantized<F: Float, I: Int>(
+        &self,
+        x: &Tensor,
+        scale: &Tensor,
+        zero: Option<&Tensor>,
+    ) -> Result<Tensor, OpError> {
+        let mut y = Tensor::zeros(I::DTYPE, x.dims())?;
+        let (from, zeros) = (x.as_slice::<F>(), zero.map(Tensor::as_slice::<I>));
+        let scales: Vec<F::Real> = scale.to_f64().into_iter().map(F::Real::of).collect();
+        let to = y.as_mut_slice::<I>();
+        self.each(x, scale, |at, s| {
+            let zero = zeros.map_or(0, |zeros| zeros[s].wide());
+            let ratio = (from[at].real() / scales[s]).round_ties_even().to_f64();
+            // Far beyond every type, and an integer again where it is small.
+            #[expect(clippy::cast_possible_truncation, reason = "clamped before")]
+            let rounded = if ratio.is_nan() { 0 } else { ratio.clamp(-1e9, 1e9) as i128 };
+            to[at] = I::truncate((rounded + zero) as f64);
+        })?;
+        Ok(y)
+    }
+
+    fn dequantized<F: Float, I: Int>(
+        &self,
+        x: &Tensor,
+        scale: &Tensor,
+        zero: Option<&Tensor>,
+    ) -> Result<Tensor, OpError> {
+        let mut y = Tensor::zeros(F::DTYPE, x.dims())?;
+        let (from, zeros) = (x.as_slice::<I>(), zero.map(Tensor::as_slice::<I>));
+        let (scales, to) = (scale.as_slice::<F>(), y.as_mut_slice::<F>());
+        self.each(x, scale, |at, s| {
+            let zero = zeros.map_or(0, |zeros| zeros[s].wide());
+            let difference = F::Real::of((from[at].wide() - zero) as f64);
+            to[at] = F::round(difference * scales[s].real());
+        })?;
+        Ok(y)
+    }
+}
+
+/// The error for a type that inference lets nobody through with.
+fn wrong(operand: usize, found: DType) -> OpError {
+    OpError::DType { operand, expected: "another type".to_owned(), found }
+}
+
+impl OpDef for Quantize {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 2, 3, "2 or 3")?;
+        let (x, scale) = (operands[0].ty, operands[1].ty);
+        dtype(operands, 1, DType::is_float, "a float")?;
+        let (integers, to) = match self {
+            Self::Quantize { to, .. } => {
+                dtype(operands, 0, |t| t.is_float() || t == DType::I32, "a float or i32")?;
+                if !is_small(*to) {
+                    let reason = format!("{to} is not among u8, i8, u16 and i16");
+                    return Err(OpError::Attribute { attr: "to", reason });
+                }
+                (*to, *to)
+            }
+            Self::Dequantize { .. } => {
+                let suits = |t| is_small(t) || t == DType::I32;
+                dtype(operands, 0, suits, "u8, i8, u16, i16 or i32")?;
+                (x.dtype, scale.dtype)
+            }
+        };
+        dtype(operands, 2, |t| t == integers, &integers.to_string())?;
+        if let Some(zero) = operands.get(2)
+            && zero.ty.shape != scale.shape
+        {
+            let expected = format!("its shape must be {}, that of the scales", scale.shape);
+            return Err(OpError::Shape { operand: 2, found: zero.ty.clone(), expected });
+        }
+        self.check(x, scale)?;
+        result(TensorType { dtype: to, shape: x.shape.clone() })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((first, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let (Some(x), Some(scale)) = (operands.first(), operands.get(1)) else {
+            return Ok(rules::invariant(1));
+        };
+        let sizes: Vec<Option<i64>> = scale.ty.shape.iter().map(Dim::as_const).collect();
+        let sharded = |x: &SplitOperand<'_>| x.claim == Claim::Shard(shard);
+        let passes = match self.layout(x.ty.rank(), &sizes) {
+            Ok(Layout::All) => first == 0 && operands[1..].iter().all(|s| s.claim.shard().is_none()),
+            Ok(Layout::Entries(axis)) => {
+                let whole = operands[1..].iter().all(|s| s.claim.shard().is_none());
+                let rows = |s: &SplitOperand<'_>| {
+                    s.claim.shard().is_some_and(|s| s.axis == 0 && s.inner == shard.inner)
+                };
+                first == 0
+                    && if shard.axis == axis { operands[1..].iter().all(rows) } else { whole }
+            }
+            Ok(Layout::Blocks(axis, _)) => shard.axis != axis && operands.iter().all(sharded),
+            Err(_) => false,
+        };
+        if passes {
+            return Ok(smallvec![Claim::Shard(shard)]);
+        }
+        let reason = "has scales that do not follow the rows of what they scale";
+        Err(rules::refuse(Code::Misaligned, first, reason))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let (x, scale, zero) = match operands {
+            [x, scale] => (*x, *scale, None),
+            [x, scale, zero] => (*x, *scale, Some(*zero)),
+            _ => return Err(OpError::Operands { expected: "2 or 3", found: operands.len() }),
+        };
+        let y = match self {
+            Self::Quantize { to, .. } => {
+                // Every i32 is an f64; what a float type computes in follows from it.
+                let wide;
+                let x = if x.dtype() == DType::I32 {
+                    wide = Tensor::new(x.dims(), &x.to_f64())?;
+                    &wide
+                } else {
+                    x
+                };
+                for_dtype!(
+                    x.dtype(),
+                    float F => for_dtype!(
+                        *to,
+                        float _G => return Err(wrong(0, *to)),
+                        int I => self.quantized::<F, I>(x, scale, zero)?,
+                        bool => return Err(wrong(0, *to)),
+                    ),
+                    int _I => return Err(wrong(0, x.dtype())),
+                    bool => return Err(wrong(0, x.dtype())),
+                )
+            }
+            Self::Dequantize { .. } => for_dtype!(
+                scale.dtype(),
+                float F => for_dtype!(
+                    x.dtype(),
+                    float _G => return Err(wrong(0, x.dtype())),
+                    int I => self.dequantized::<F, I>(x, scale, zero)?,
+                    bool => return Err(wrong(0, x.dtype())),
+                ),
+                int _I => return Err(wrong(1, scale.dtype())),
+                bool => return Err(wrong(1, scale.dtype())),
+            ),
+        };
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        match self {
+            Self::Quantize { .. } => Gradient::None("it is constant between its steps"),
+            Self::Dequantize { .. } => Gradient::Defined,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, random, rng, tensor};
+    use super::super::{Op, OpDef, Operand};
+    use super::Quantize;
+    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+
+    fn quantize(axis: i64, block: i64, to: DType) -> Op {
+        Quantize::Quantize { axis, block, to }.into()
+    }
+
+    fn dequantize(axis: i64, block: i64) -> Op {
+        Quantize::Dequantize { axis, block }.into()
+    }
+
+    #[test]
+    fn rounding_saturation_and_zero() {
+        let x = tensor(DType::F32, &[7], &[0.0, 2.0, 3.0, 5.0, 1000.0, -254.0, f64::NAN]);
+        let scale = Tensor::scalar(2f32);
+        let to = |op: &Op, operands: &[&Tensor]| testing::eval(op, operands)[0].to_i64().unwrap();
+        let y = to(&quantize(0, 0, DType::U8), &[&x, &scale, &Tensor::scalar(128u8)]);
+        assert_eq!(y, [128, 129, 130, 130, 255, 1, 128]);
+        let y = to(&quantize(0, 0, DType::I8), &[&x, &scale]);
+        assert_eq!(y, [0, 1, 2, 2, 127, -127, 0]);
+        let x = Tensor::new(&[2], &[i32::MAX, -5]).unwrap();
+        assert_eq!(to(&quantize(0, 0, DType::I16), &[&x, &scale]), [32767, -2]);
+        let y = testing::eval(&dequantize(0, 0), &[&x, &Tensor::scalar(0.5f64)]);
+        assert_eq!(y[0].to_f64(), [f64::from(i32::MAX) / 2.0, -2.5]);
+    }
+
+    #[test]
+    fn scales_of_axes_and_blocks() {
+        let mut rng = rng(3);
+        for round in 0..80 {
+            let dims: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..6)).collect();
+            let axis = rng.random_range(0..dims.len());
+            let block = [0, rng.random_range(1..4)][round % 2];
+            let scales = if block == 0 {
+                vec![dims[axis]]
+            } else {
+                let mut scales = dims.clone();
+                scales[axis] = dims[axis].div_ceil(block);
+                scales
+            };
+            let (ints, x) = (random(&mut rng, DType::I8, &dims), random(&mut rng, DType::F32, &dims));
+            let scale = random(&mut rng, DType::F32, &scales);
+            let zero = random(&mut rng, DType::I8, &scales);
+            let (s, z) = (scale.to_f64(), zero.to_f64());
+            let inner: usize = dims[axis + 1..].iter().product();
+            let scale_of = |at: usize| {
+                let (o, a, i) = (at / inner / dims[axis], at / inner % dims[axis], at % inner);
+                if scales.len() == 1 && (block == 0 || dims.len() > 1) && block == 0 {
+                    if dims[axis] == 1 { 0 } else { a }
+                } else {
+                    (o * scales[axis] + a / block) * inner + i
+                }
+            };
+            let (axis, block) = (i64::try_from(axis).unwrap(), i64::try_from(block).unwrap());
+            let y = &testing::eval(&dequantize(axis, block), &[&ints, &scale, &zero])[0];
+            for (at, (y, x)) in y.to_f64().into_iter().zip(ints.to_f64()).enumerate() {
+                let exact = (x - z[scale_of(at)]) * s[scale_of(at)];
+                assert!((y - exact).abs() <= 1e-6 * exact.abs(), "{dims:?} {axis} {block}");
+            }
+            let y = &testing::eval(&quantize(axis, block, DType::I8), &[&x, &scale, &zero])[0];
+            for (at, (y, x)) in y.to_f64().into_iter().zip(x.to_f64()).enumerate() {
+                let exact = (x / s[scale_of(at)] + z[scale_of(at)]).clamp(-128.0, 127.0);
+                assert!((y - exact).abs() <= 0.51, "{dims:?} {axis} {block}: {y} {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let fails = |op: &Op, types: &[TensorType]| {
+            let operands: Vec<Operand<'_>> = types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            op.infer(&operands).is_err()
+        };
+        let x = TensorType::new(DType::F32, [4, 6]);
+        let scales = |dims: &[i64]| {
+            TensorType::new(DType::F32, dims.iter().map(|d| Dim::from(*d)).collect::<Shape>())
+        };
+        let op = quantize(1, 0, DType::U8);
+        assert!(!fails(&op, &[x.clone(), scales(&[6])]) && !fails(&op, &[x.clone(), scales(&[])]));
+        assert!(fails(&op, &[x.clone(), scales(&[4])]) && fails(&op, &[x.clone(), scales(&[4, 6])]));
+        assert!(fails(&op, &[x.clone(), scales(&[6]), TensorType::new(DType::I8, [6])]));
+        assert!(fails(&quantize(1, 0, DType::I32), &[x.clone(), scales(&[])]));
+        let blocks = quantize(1, 4, DType::U8);
+        assert!(!fails(&blocks, &[x.clone(), scales(&[4, 2])]));
+        assert!(fails(&blocks, &[x.clone(), scales(&[4, 3])]) && fails(&blocks, &[x, scales(&[])]));
+    }
+
+    #[test]
+    fn the_batch_passes_with_its_scales() {
+        let mut rng = rng(4);
+        let rows = |axis, inner| Claim::Shard(Shard { axis, inner });
+        for n in 0..7 {
+            let x = random(&mut rng, DType::F32, &[n * 2, 6]);
+            let (all, each) = (Tensor::scalar(0.25f32), random(&mut rng, DType::F32, &[6]));
+            let (own, blocks) =
+                (random(&mut rng, DType::F32, &[n * 2]), random(&mut rng, DType::F32, &[n * 2, 3]));
+            let claim = rows(0, 2);
+            let op = quantize(1, 0, DType::U8);
+            for scale in [&all, &each] {
+                let claims = check_split(&op, &[(&x, claim), (scale, Claim::Invariant)], n);
+                assert_eq!(claims, Ok(vec![claim]));
+            }
+            if n != 3 {
+                continue;
+            }
+            let by_row = quantize(0, 0, DType::U8);
+            let claims = check_split(&by_row, &[(&x, claim), (&own, claim)], n);
+            assert_eq!(claims, Ok(vec![claim]));
+            let by_block = quantize(1, 2, DType::U8);
+            let claims = check_split(&by_block, &[(&x, claim), (&blocks, claim)], n);
+            assert_eq!(claims, Ok(vec![claim]));
+            let along = quantize(0, 2, DType::U8);
+            let scale = random(&mut rng, DType::F32, &[n, 6]);
+            let claims = check_split(&along, &[(&x, claim), (&scale, rows(0, 1))], n);
+            assert_eq!(claims, Err("R0101".to_owned()));
+        }
+    }
+}
