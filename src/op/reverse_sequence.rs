@@ -101,8 +101,8 @@ impl OpDef for ReverseSequence {
             if step < length {
                 let from = length - 1 - step;
                 let (i, j) = if batch == low { (i, from) } else { (from, j) };
-                let m = at / dims[high] % middle;
-                let from = at / block * block + (i * middle + m) * dims[high] + j;
+                let row = i * middle + at / dims[high] % middle;
+                let from = at / block * block + row * dims[high] + j;
                 out.copy_from_slice(&x.bytes()[from * width..(from + 1) * width]);
             }
         }
@@ -136,20 +136,22 @@ mod tests {
             let batch = rng.random_range(0..rank);
             let time = (batch + rng.random_range(1..rank)) % rank;
             let x = random(&mut rng, DType::F32, &dims);
-            let lengths: Vec<i64> =
-                (0..dims[batch]).map(|_| rng.random_range(0..=dims[time] as i64)).collect();
-            let op = ReverseSequence { batch_axis: batch as i64, time_axis: time as i64 - rank as i64 };
+            let int = |size: usize| i64::try_from(size).unwrap();
+            let lengths: Vec<usize> =
+                (0..dims[batch]).map(|_| rng.random_range(0..=dims[time])).collect();
+            let numbers: Vec<i64> = lengths.iter().map(|l| int(*l)).collect();
+            let op = ReverseSequence { batch_axis: int(batch), time_axis: int(time) - int(rank) };
             let op: Op = op.into();
-            let y = testing::eval(&op, &[&x, &Tensor::new(&[dims[batch]], &lengths).unwrap()]);
-            let all = indices(&dims);
-            for (index, got) in all.iter().zip(y[0].to_f64()) {
-                let (mut from, length) = (index.clone(), lengths[index[batch]] as usize);
+            let y = testing::eval(&op, &[&x, &Tensor::new(&[dims[batch]], &numbers).unwrap()]);
+            let (all, values) = (indices(&dims), x.to_f64());
+            let expected = all.iter().map(|index| {
+                let (mut from, length) = (index.clone(), lengths[index[batch]]);
                 if index[time] < length {
                     from[time] = length - 1 - index[time];
                 }
-                let at = all.iter().position(|i| *i == from).unwrap();
-                assert_eq!(got, x.to_f64()[at], "{dims:?} {op:?} {lengths:?}");
-            }
+                values[all.iter().position(|i| *i == from).unwrap()]
+            });
+            assert_eq!(y[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {op:?} {lengths:?}");
         }
     }
 
