@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod cli;
+mod damage;
 mod docs;
 mod fuzz;
 mod fuzzed;

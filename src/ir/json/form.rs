@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::super::text::MAX_LIST;
 use super::attr::Attrs;
@@ -51,6 +52,7 @@ pub(super) struct HeadForm<'a> {
     pub(super) version: Option<u32>,
 }
 
+/// The fields of a graph. Its lists are read one element after the other, so that none is in memory as a whole.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GraphForm<'a> {
@@ -63,13 +65,13 @@ pub(super) struct GraphForm<'a> {
     #[serde(default)]
     pub(super) split: Option<SplitForm>,
     #[serde(borrow)]
-    pub(super) params: Vec<ParamForm<'a>>,
+    pub(super) params: &'a RawValue,
     #[serde(borrow)]
-    pub(super) inputs: Vec<ValueForm<'a>>,
+    pub(super) inputs: &'a RawValue,
     #[serde(borrow)]
-    pub(super) nodes: Vec<NodeForm<'a>>,
+    pub(super) nodes: &'a RawValue,
     #[serde(borrow)]
-    pub(super) outputs: Vec<OutputForm<'a>>,
+    pub(super) outputs: &'a RawValue,
 }
 
 #[derive(Serialize, Deserialize)]

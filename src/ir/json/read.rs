@@ -1,10 +1,18 @@
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
+use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use super::super::assemble::{Assembly, Declared};
 use super::super::{Graph, Origin, Param, Place, Placement, Source, Value};
-use super::form::{GraphForm, HeadForm, NodeForm, OperandForm, SplitForm, tensor_type};
+use super::form::{
+    GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, ValueForm,
+    tensor_type,
+};
 use super::{FORMAT, VERSION};
 use crate::op::Op;
 use crate::types::{Device, Quoted, Said, Split, TensorType};
@@ -14,8 +22,8 @@ use crate::types::{Device, Quoted, Said, Split, TensorType};
 #[non_exhaustive]
 pub enum JsonError {
     /// It is no JSON, or a field is missing, unknown or of another kind.
-    #[error("the JSON cannot be read: {}", Said(&.0.to_string()))]
-    Syntax(#[from] serde_json::Error),
+    #[error("the JSON cannot be read: {}", Said(.0))]
+    Syntax(String),
     /// It is JSON of another kind.
     #[error("this is no graph: `format` is not `fanwise-graph`")]
     Format,
@@ -34,49 +42,112 @@ pub enum JsonError {
 
 /// Reads a graph. It is typed, but not checked further: [`verify`](super::super::verify) does that.
 pub fn from_json(text: &str) -> Result<Graph, JsonError> {
-    let head: HeadForm<'_> = serde_json::from_str(text)?;
+    let head: HeadForm<'_> =
+        serde_json::from_str(text).map_err(|e| JsonError::Syntax(e.to_string()))?;
     match (head.format.as_deref(), head.version) {
         (Some(FORMAT), Some(VERSION)) => {}
         (Some(FORMAT), Some(version)) => return Err(JsonError::Version(version)),
         _ => return Err(JsonError::Format),
     }
-    let form: GraphForm<'_> = serde_json::from_str(text)?;
+    let form: GraphForm<'_> =
+        serde_json::from_str(text).map_err(|e| JsonError::Syntax(e.to_string()))?;
     let mut made = Assembly::new();
     made.graph.set_name(&*form.name);
     if let Some(form) = form.split {
         let split = split(form).map_err(|e| wrong("split", None, e))?;
         made.graph.set_split(Some(split));
     }
-    for (i, form) in form.params.into_iter().enumerate() {
-        let hash = form
-            .blake3
-            .parse()
-            .map_err(|()| wrong("params", Some(i), "a hash has sixteen hexadecimal digits"))?;
-        let placement =
-            form.device.map_or(Placement::Mirrored, |device| Placement::Shared(device.0));
-        let source = Source { file: form.file.into(), key: form.key.into() };
+    list(text, form.params, |i, form| {
+        param(&mut made, form).map_err(|e| wrong("params", Some(i), e))
+    })?;
+    list(text, form.inputs, |i, form: ValueForm<'_>| {
         let ty = tensor_type(form.dtype.0, form.shape);
-        let param = Param { name: form.name.into(), ty, source, hash, placement };
-        made.param(param).map_err(|e| wrong("params", Some(i), e))?;
-    }
-    for (i, form) in form.inputs.into_iter().enumerate() {
-        let ty = tensor_type(form.dtype.0, form.shape);
-        made.input(form.name.into(), ty).map_err(|e| wrong("inputs", Some(i), e))?;
-    }
-    for (i, form) in form.nodes.into_iter().enumerate() {
-        node(&mut made, form).map_err(|e| wrong("nodes", Some(i), e))?;
-    }
-    for (i, form) in form.outputs.into_iter().enumerate() {
+        made.input(form.name.into(), ty).map_err(|e| wrong("inputs", Some(i), e))
+    })?;
+    list(text, form.nodes, |i, form| {
+        node(&mut made, form).map_err(|e| wrong("nodes", Some(i), e))
+    })?;
+    list(text, form.outputs, |i, form: OutputForm<'_>| {
         operand(&mut made, &form.value, Device::HOST)
             .map(|value| made.graph.add_output(&*form.name, value))
-            .map_err(|e| wrong("outputs", Some(i), e))?;
-    }
+            .map_err(|e| wrong("outputs", Some(i), e))
+    })?;
     Ok(made.graph)
 }
 
 fn wrong(list: &str, at: Option<usize>, message: impl Into<String>) -> JsonError {
     let place = at.map_or_else(|| list.to_owned(), |i| format!("{list}[{i}]"));
     JsonError::Graph { place, message: message.into() }
+}
+
+/// Calls `each` with every element of a list that is a part of `text`, and its position in the list.
+fn list<'a, T: Deserialize<'a>>(
+    text: &'a str,
+    list: &'a RawValue,
+    each: impl FnMut(usize, T) -> Result<(), JsonError>,
+) -> Result<(), JsonError> {
+    let mut failed = None;
+    let read = serde_json::Deserializer::from_str(list.get()).deserialize_seq(Elements {
+        each,
+        failed: &mut failed,
+        of: PhantomData,
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => read.map_err(|e| JsonError::Syntax(in_text(text, list.get(), &e))),
+    }
+}
+
+/// What an error in `part` says, with its place in the whole `text`.
+fn in_text(text: &str, part: &str, error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    let said = error.to_string();
+    let said = said.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&said);
+    let start = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    let before = text.get(..start).unwrap_or_default();
+    let lines = before.bytes().filter(|b| *b == b'\n').count();
+    let shift =
+        if line == 1 { before.len() - before.rfind('\n').map_or(0, |at| at + 1) } else { 0 };
+    format!("{said} at line {} column {}", lines + line, shift + column)
+}
+
+struct Elements<'f, F, T> {
+    each: F,
+    failed: &'f mut Option<JsonError>,
+    of: PhantomData<T>,
+}
+
+impl<'de, T, F> Visitor<'de> for Elements<'_, F, T>
+where
+    T: Deserialize<'de>,
+    F: FnMut(usize, T) -> Result<(), JsonError>,
+{
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        let mut i = 0;
+        while let Some(element) = list.next_element()? {
+            if let Err(error) = (self.each)(i, element) {
+                *self.failed = Some(error);
+                return Err(de::Error::custom("stopped"));
+            }
+            i += 1;
+        }
+        Ok(())
+    }
+}
+
+fn param(made: &mut Assembly, form: ParamForm<'_>) -> Result<(), String> {
+    let hash = form.blake3.parse();
+    let hash = hash.map_err(|()| "a hash has sixteen hexadecimal digits".to_owned())?;
+    let placement = form.device.map_or(Placement::Mirrored, |device| Placement::Shared(device.0));
+    let source = Source { file: form.file.into(), key: form.key.into() };
+    let ty = tensor_type(form.dtype.0, form.shape);
+    made.param(Param { name: form.name.into(), ty, source, hash, placement })
 }
 
 fn split(form: SplitForm) -> Result<Split, String> {
