@@ -30,6 +30,7 @@ pub use error::OpError;
 pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
+pub use recurrent::{Activation, Cell, CellKind, Direction, Sequence, Sizes, States};
 pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
@@ -82,6 +83,7 @@ ops! {
     trilu::Trilu,
     einsum::Einsum,
     reverse_sequence::ReverseSequence,
+    recurrent::Recurrent,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

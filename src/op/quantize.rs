@@ -286,7 +286,7 @@ mod tests {
     use rand::Rng;
 
     use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{Op, OpDef, Operand};
+    use super::super::{Op, Operand};
     use super::Quantize;
     use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
 

@@ -30,6 +30,8 @@ pub enum KernelClass {
     View,
     /// From one device's memory to another's.
     Copy,
+    /// A cell applied step by step to sequences.
+    Recurrent,
     /// The reference evaluation of the operator.
     Reference,
 }
@@ -50,6 +52,7 @@ impl KernelClass {
             Self::Move => "move",
             Self::View => "view",
             Self::Copy => "copy",
+            Self::Recurrent => "recurrent",
             Self::Reference => "reference",
         }
     }
@@ -93,6 +96,7 @@ impl Target {
             KernelClass::Move,
             KernelClass::View,
             KernelClass::Copy,
+            KernelClass::Recurrent,
             KernelClass::Reference,
         ],
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],

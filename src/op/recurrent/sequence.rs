@@ -1,0 +1,366 @@
+//! The steps of a recurrent cell over sequences.
+
+use std::ops::Range;
+
+use super::Activation;
+use crate::op::Unary;
+use crate::op::real::Real;
+
+/// The rows that are multiplied by the weights of the operand in one go, about.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Which cell it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellKind {
+    /// Four gates and a cell state.
+    Lstm,
+    /// Three gates.
+    Gru,
+    /// One.
+    Rnn,
+}
+
+impl CellKind {
+    /// The gates, which are the blocks of the weights.
+    pub const fn gates(self) -> usize {
+        match self {
+            Self::Lstm => 4,
+            Self::Gru => 3,
+            Self::Rnn => 1,
+        }
+    }
+}
+
+/// What a cell computes from its gates.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    pub(super) kind: CellKind,
+    /// The functions of the gates, of the candidate, and of the state where that is given out.
+    pub(super) functions: [Activation; 3],
+    /// The bound of what the functions are applied to.
+    pub(super) clip: Option<f32>,
+    /// The forget gate of an LSTM is 1 minus its input gate.
+    pub(super) coupled: bool,
+    /// The reset gate of a GRU is applied after the product.
+    pub(super) reset_after: bool,
+}
+
+/// The sizes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Steps of a sequence.
+    pub steps: usize,
+    /// Sequences.
+    pub rows: usize,
+    /// Elements of a step.
+    pub input: usize,
+    /// Elements of the state.
+    pub hidden: usize,
+    /// Directions.
+    pub directions: usize,
+    /// Whether the sequences are the first axis, and not the steps.
+    pub batch_first: bool,
+}
+
+impl Sizes {
+    /// The position of a step of a sequence among those of the operand.
+    pub fn step(&self, time: usize, row: usize) -> usize {
+        if self.batch_first { row * self.steps + time } else { time * self.rows + row }
+    }
+
+    /// The position of a state among those after all steps.
+    pub fn state(&self, direction: usize, row: usize) -> usize {
+        if self.batch_first {
+            row * self.directions + direction
+        } else {
+            direction * self.rows + row
+        }
+    }
+
+    /// The step, the direction and the sequence of the state at a position among those of all steps.
+    pub fn place(&self, at: usize) -> (usize, usize, usize) {
+        if self.batch_first {
+            let (at, direction) = (at / self.directions, at % self.directions);
+            (at % self.steps, direction, at / self.steps)
+        } else {
+            let (at, row) = (at / self.rows, at % self.rows);
+            (at / self.directions, at % self.directions, row)
+        }
+    }
+}
+
+/// One direction of a call: its operands in the type in which it is computed. What is absent is empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence<'a, R> {
+    /// The operator's settings.
+    pub cell: &'a Cell,
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Which direction it is.
+    pub direction: usize,
+    /// Whether it begins at the last step.
+    pub reverse: bool,
+    /// The sequences.
+    pub x: &'a [R],
+    /// The weights of this direction for the operand, gate by gate.
+    pub w: &'a [R],
+    /// Those for the state.
+    pub r: &'a [R],
+    /// The biases: those beside `w`, then those beside `r`.
+    pub bias: &'a [R],
+    /// The peepholes of an LSTM for its input, output and forget gate.
+    pub peepholes: &'a [R],
+    /// The states at the beginning, of all directions.
+    pub initial: &'a [R],
+    /// The cell states at the beginning, of all directions.
+    pub initial_cell: &'a [R],
+    /// The numbers of steps of all sequences.
+    pub lengths: &'a [usize],
+}
+
+/// The states of some sequences.
+pub struct States<R> {
+    /// The state after the last step of each.
+    pub hidden: Vec<R>,
+    /// The cell state; empty where the cell has none.
+    pub cell: Vec<R>,
+}
+
+/// `y = a b^T`: the rows of `a` and of `b` have so many terms.
+pub trait Product<R>: Fn(&[R], &[R], usize, &mut [R]) {}
+
+impl<R, F: Fn(&[R], &[R], usize, &mut [R])> Product<R> for F {}
+
+impl<R: Real> Sequence<'_, R> {
+    /// The step that a sequence takes as its `i`-th; `None` behind its end.
+    fn time(&self, row: usize, i: usize) -> Option<usize> {
+        let length = self.lengths.get(row).copied().unwrap_or(self.sizes.steps);
+        (i < length).then(|| if self.reverse { length - 1 - i } else { i })
+    }
+
+    fn begin(&self, initial: &[R], rows: Range<usize>) -> Vec<R> {
+        let hidden = self.sizes.hidden;
+        let mut state = vec![R::of(0.0); rows.len() * hidden];
+        if !initial.is_empty() {
+            for (i, row) in rows.enumerate() {
+                let at = self.sizes.state(self.direction, row) * hidden;
+                state[i * hidden..][..hidden].copy_from_slice(&initial[at..at + hidden]);
+            }
+        }
+        state
+    }
+
+    /// Takes all steps of these sequences; calls `each` with the step, the sequence and its state for each of them.
+    ///
+    /// A sequence is computed from itself alone, if the rows of a product are.
+    pub fn run(
+        &self,
+        rows: Range<usize>,
+        product: &impl Product<R>,
+        mut each: impl FnMut(usize, usize, &[R]),
+    ) -> States<R> {
+        let Sizes { steps, input, hidden, .. } = self.sizes;
+        let (first, count, width) = (rows.start, rows.len(), self.cell.kind.gates() * hidden);
+        let zeros = |len: usize| vec![R::of(0.0); len];
+        let lstm = self.cell.kind == CellKind::Lstm;
+        let mut states = States {
+            hidden: self.begin(self.initial, rows.clone()),
+            cell: if lstm { self.begin(self.initial_cell, rows) } else { Vec::new() },
+        };
+        let at_once = (ROWS_AT_ONCE / count.max(1)).clamp(1, steps.max(1));
+        let mut x = zeros(at_once * count * input);
+        let mut gates = zeros(at_once * count * width);
+        let mut work = Work { recurrent: zeros(count * width), reset: Vec::new() };
+        if self.cell.kind == CellKind::Gru && !self.cell.reset_after {
+            work.reset = zeros(count * hidden);
+        }
+        for begin in (0..steps).step_by(at_once) {
+            let now = at_once.min(steps - begin);
+            for (i, x) in x.chunks_exact_mut(input.max(1)).take(now * count).enumerate() {
+                if let Some(time) = self.time(first + i % count, begin + i / count) {
+                    let at = self.sizes.step(time, first + i % count) * input;
+                    x.copy_from_slice(&self.x[at..at + input]);
+                }
+            }
+            product(&x[..now * count * input], self.w, input, &mut gates[..now * count * width]);
+            for i in 0..now {
+                let gates = &mut gates[i * count * width..][..count * width];
+                let times = (0..count).map(|row| self.time(first + row, begin + i));
+                self.step(times.clone(), gates, &mut work, &mut states, product);
+                for (row, time) in times.enumerate() {
+                    if let Some(time) = time {
+                        each(time, first + row, &states.hidden[row * hidden..][..hidden]);
+                    }
+                }
+            }
+        }
+        states
+    }
+
+    /// One step of the sequences that have one more.
+    fn step(
+        &self,
+        times: impl Iterator<Item = Option<usize>> + Clone,
+        gates: &mut [R],
+        work: &mut Work<R>,
+        states: &mut States<R>,
+        product: &impl Product<R>,
+    ) {
+        let (hidden, kind) = (self.sizes.hidden, self.cell.kind);
+        let width = kind.gates() * hidden;
+        if width == 0 {
+            return;
+        }
+        let two_products = kind == CellKind::Gru && !self.cell.reset_after;
+        let direct = if two_products { 2 * hidden } else { width };
+        let (r, rest) = self.r.split_at(direct * hidden);
+        let count = gates.len() / width;
+        product(&states.hidden, r, hidden, &mut work.recurrent[..count * direct]);
+        let active = times.enumerate().filter_map(|(row, time)| time.map(|_| row));
+        for row in active.clone() {
+            let gates = &mut gates[row * width..][..width];
+            let recurrent = &work.recurrent[row * direct..][..direct];
+            let state = &mut states.hidden[row * hidden..][..hidden];
+            match kind {
+                CellKind::Lstm => {
+                    self.lstm(gates, recurrent, state, &mut states.cell[row * hidden..][..hidden]);
+                }
+                CellKind::Gru if two_products => {
+                    self.reset(gates, recurrent, state, &mut work.reset[row * hidden..][..hidden]);
+                }
+                CellKind::Gru => self.gru(gates, recurrent, state),
+                CellKind::Rnn => self.rnn(gates, recurrent, state),
+            }
+        }
+        if two_products {
+            product(&work.reset, rest, hidden, &mut work.recurrent[..count * hidden]);
+            for row in active {
+                let candidate = &work.recurrent[row * hidden..][..hidden];
+                let state = &mut states.hidden[row * hidden..][..hidden];
+                self.update(&mut gates[row * width..][..width], candidate, state);
+            }
+        }
+    }
+
+    /// Adds the bias of all gates from `from` on, those beside the weights of the operand and, unless `own`, of the
+    /// state.
+    fn add_bias(&self, gates: &mut [R], from: usize, own: bool) {
+        let (w, r) = self.bias.split_at(self.bias.len() / 2);
+        if !w.is_empty() {
+            let (w, r) = (&w[from..][..gates.len()], &r[from..][..gates.len()]);
+            if own {
+                gates.iter_mut().zip(w).for_each(|(x, w)| *x = *x + *w);
+            } else {
+                gates.iter_mut().zip(w).zip(r).for_each(|((x, w), r)| *x = *x + (*w + *r));
+            }
+        }
+    }
+
+    /// Applies one of the cell's functions.
+    fn apply(&self, function: usize, x: &mut [R]) {
+        if let Some(bound) = self.cell.clip {
+            let bound = f64::from(bound);
+            let clip = Unary::Clip { min: Some(-bound), max: Some(bound) };
+            Activation::Unary(clip).row(x);
+        }
+        self.cell.functions[function].row(x);
+    }
+
+    /// `i, o = f(gates)`, `f = f(gate)` or `1 - i`, `c' = f c + i g(gate)`, `h' = o h(c')`.
+    fn lstm(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], cell: &mut [R]) {
+        let hidden = state.len();
+        self.add_bias(gates, 0, false);
+        gates.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
+        let peep = |gate: &mut [R], which: usize, cell: &[R]| {
+            if let Some(p) = self.peepholes.get(which * hidden..(which + 1) * hidden) {
+                gate.iter_mut().zip(p).zip(cell).for_each(|((x, p), c)| *x = *x + *p * *c);
+            }
+        };
+        let (input, gates) = gates.split_at_mut(hidden);
+        let (output, gates) = gates.split_at_mut(hidden);
+        let (forget, candidate) = gates.split_at_mut(hidden);
+        peep(input, 0, cell);
+        self.apply(0, input);
+        if self.cell.coupled {
+            forget.iter_mut().zip(&*input).for_each(|(f, i)| *f = R::of(1.0) - *i);
+        } else {
+            peep(forget, 2, cell);
+            self.apply(0, forget);
+        }
+        self.apply(1, candidate);
+        for (((c, f), i), g) in cell.iter_mut().zip(forget).zip(input).zip(candidate) {
+            *c = *f * *c + *i * *g;
+        }
+        peep(output, 1, cell);
+        self.apply(0, output);
+        state.copy_from_slice(cell);
+        self.apply(2, state);
+        state.iter_mut().zip(output).for_each(|(h, o)| *h = *o * *h);
+    }
+
+    /// `z, r = f(gates)` and the candidate `g(x + r (h R + b))`, in the place of its gate.
+    fn gru(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
+        let hidden = state.len();
+        let (both, candidate) = gates.split_at_mut(2 * hidden);
+        self.add_bias(both, 0, false);
+        self.add_bias(candidate, 2 * hidden, true);
+        both.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
+        self.apply(0, both);
+        let reset = &both[hidden..];
+        let recurrent = &recurrent[2 * hidden..];
+        match self.bias.get(5 * hidden..) {
+            Some(bias) => {
+                let parts = candidate.iter_mut().zip(recurrent).zip(bias).zip(reset);
+                parts.for_each(|(((x, h), b), r)| *x = *x + *r * (*h + *b));
+            }
+            None => {
+                let parts = candidate.iter_mut().zip(recurrent).zip(reset);
+                parts.for_each(|((x, h), r)| *x = *x + *r * *h);
+            }
+        }
+        self.mix(both, candidate, state);
+    }
+
+    /// `z, r = f(gates)`; what the candidate's product takes is `r h`.
+    fn reset(&self, gates: &mut [R], recurrent: &[R], state: &[R], reset: &mut [R]) {
+        let both = &mut gates[..2 * state.len()];
+        self.add_bias(both, 0, false);
+        both.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
+        self.apply(0, both);
+        let r = &both[state.len()..];
+        reset.iter_mut().zip(r).zip(state).for_each(|((y, r), h)| *y = *r * *h);
+    }
+
+    /// The second half of a step in which the reset gate comes before the product.
+    fn update(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
+        let (both, candidate) = gates.split_at_mut(2 * state.len());
+        self.add_bias(candidate, 2 * state.len(), false);
+        candidate.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
+        self.mix(both, candidate, state);
+    }
+
+    /// `h' = (1 - z) g(candidate) + z h`.
+    fn mix(&self, update: &[R], candidate: &mut [R], state: &mut [R]) {
+        self.apply(1, candidate);
+        for ((h, z), c) in state.iter_mut().zip(update).zip(candidate) {
+            *h = (R::of(1.0) - *z) * *c + *z * *h;
+        }
+    }
+
+    /// `h' = f(gate)`.
+    fn rnn(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
+        self.add_bias(gates, 0, false);
+        for ((y, x), h) in state.iter_mut().zip(gates).zip(recurrent) {
+            *y = *x + *h;
+        }
+        self.apply(0, state);
+    }
+}
+
+/// Memory of a step.
+struct Work<R> {
+    /// The products of the states with their weights.
+    recurrent: Vec<R>,
+    /// The states that passed the reset gate.
+    reset: Vec<R>,
+}

@@ -1,0 +1,354 @@
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use super::{Activation, Direction, Recurrent};
+use crate::op::testing::{self, check_split, random, refusal, rng};
+use crate::op::{Op, OpDef, OpError, Operand};
+use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+/// The settings of a case.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    cell: usize,
+    direction: Direction,
+    batch_first: bool,
+    bias: bool,
+    lengths: bool,
+    initial: bool,
+    peepholes: bool,
+    coupled: bool,
+    reset_after: bool,
+    clip: Option<f32>,
+    /// Steps, rows, elements of a step and of the state.
+    sizes: [usize; 4],
+}
+
+impl Case {
+    fn draw(rng: &mut ChaCha8Rng) -> Self {
+        let direction =
+            [Direction::Forward, Direction::Reverse, Direction::Both][rng.random_range(0..3)];
+        let cell = rng.random_range(0..3);
+        Self {
+            cell,
+            direction,
+            batch_first: rng.random_bool(0.5),
+            bias: rng.random_bool(0.5),
+            lengths: rng.random_bool(0.5),
+            initial: rng.random_bool(0.5),
+            peepholes: cell == 0 && rng.random_bool(0.5),
+            coupled: rng.random_bool(0.5),
+            reset_after: rng.random_bool(0.5),
+            clip: [None, Some(0.75)][rng.random_range(0..2)],
+            sizes: [
+                rng.random_range(0..5),
+                rng.random_range(0..6),
+                rng.random_range(0..4),
+                rng.random_range(0..4),
+            ],
+        }
+    }
+
+    fn op(self) -> Op {
+        let Self { direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, .. } =
+            self;
+        let named = |name| Activation::new(name, Some(0.5), Some(0.25)).unwrap();
+        let (gate, candidate) = (named("hard_sigmoid"), named("scaled_tanh"));
+        let reset_after = self.reset_after;
+        match self.cell {
+            0 => Recurrent::Lstm {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes,
+                coupled,
+                clip,
+                gate,
+                candidate,
+                hidden: named("softsign"),
+            },
+            1 => Recurrent::Gru {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after,
+                clip,
+                gate,
+                candidate,
+            },
+            _ => Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate },
+        }
+        .into()
+    }
+
+    fn gates(self) -> usize {
+        [4, 3, 1][self.cell]
+    }
+
+    /// The operands, with the claims that a split batch gives them.
+    fn operands(self, rng: &mut ChaCha8Rng, dtype: DType) -> Vec<(Tensor, Claim)> {
+        let ([t, b, i, h], g, d) = (self.sizes, self.gates(), self.direction.count());
+        let axis = usize::from(!self.batch_first);
+        let order = |first: usize, rest: usize| if self.batch_first { [b, first, rest] } else { [first, b, rest] };
+        let mut all = vec![
+            (random(rng, dtype, &order(t, i)), Claim::rows(axis)),
+            (random(rng, dtype, &[d, g * h, i]), Claim::Invariant),
+            (random(rng, dtype, &[d, g * h, h]), Claim::Invariant),
+        ];
+        if self.bias {
+            all.push((random(rng, dtype, &[d, 2 * g * h]), Claim::Invariant));
+        }
+        if self.lengths {
+            let lengths: Vec<i64> =
+                (0..b).map(|_| rng.random_range(0..=i64::try_from(t).unwrap())).collect();
+            all.push((Tensor::new(&[b], &lengths).unwrap(), Claim::rows(0)));
+        }
+        for _ in 0..usize::from(self.initial) * (1 + usize::from(self.cell == 0)) {
+            all.push((random(rng, dtype, &order(d, h)), Claim::rows(axis)));
+        }
+        if self.peepholes {
+            all.push((random(rng, dtype, &[d, 3 * h]), Claim::Invariant));
+        }
+        all
+    }
+
+    /// The results by the formulas, element by element.
+    fn expected(self, operands: &[(Tensor, Claim)]) -> Vec<Vec<f64>> {
+        let ([t, b, i, h], g, d) = (self.sizes, self.gates(), self.direction.count());
+        let mut rest = operands.iter().map(|(tensor, _)| tensor.to_f64());
+        let mut next = |given: bool| if given { rest.next().unwrap() } else { Vec::new() };
+        let (x, w, r) = (next(true), next(true), next(true));
+        let (bias, lengths) = (next(self.bias), next(self.lengths));
+        let initial = [next(self.initial), next(self.initial && self.cell == 0)];
+        let peepholes = next(self.peepholes);
+        let or_zero = |values: &[f64], at: usize| values.get(at).copied().unwrap_or(0.0);
+        let clip = |x: f64| self.clip.map_or(x, |c| x.clamp(-f64::from(c), f64::from(c)));
+        let gate = |x: f64| (0.5 * clip(x) + 0.25).clamp(0.0, 1.0);
+        let candidate = |x: f64| 0.5 * (0.25 * clip(x)).tanh();
+        let softsign = |x: f64| clip(x) / (1.0 + clip(x).abs());
+        let state_at = |dir: usize, row: usize, k: usize| {
+            (if self.batch_first { row * d + dir } else { dir * b + row }) * h + k
+        };
+        let mut results = vec![vec![0.0; t * d * b * h], vec![0.0; d * b * h], vec![0.0; d * b * h]];
+        for dir in 0..d {
+            for row in 0..b {
+                let begin = |s: &[f64]| (0..h).map(|k| or_zero(s, state_at(dir, row, k))).collect();
+                let (mut hidden, mut cell): (Vec<f64>, Vec<f64>) = (begin(&initial[0]), begin(&initial[1]));
+                let length = lengths.get(row).map_or(t, |l| *l as usize);
+                for step in 0..length {
+                    let reverse = self.direction == Direction::Reverse || dir == 1;
+                    let time = if reverse { length - 1 - step } else { step };
+                    let at = if self.batch_first { row * t + time } else { time * b + row };
+                    let input = |gate: usize, k: usize| {
+                        let line = (dir * g + gate) * h + k;
+                        (0..i).map(|j| x[at * i + j] * w[line * i + j]).sum::<f64>()
+                            + or_zero(&bias, (dir * 2 * g + gate) * h + k)
+                    };
+                    let bias_r = |gate: usize, k: usize| or_zero(&bias, (dir * 2 * g + g + gate) * h + k);
+                    let product = |state: &[f64], gate: usize, k: usize| {
+                        let line = (dir * g + gate) * h + k;
+                        (0..h).map(|j| state[j] * r[line * h + j]).sum::<f64>()
+                    };
+                    let sum = |gate: usize, k: usize| input(gate, k) + product(&hidden, gate, k) + bias_r(gate, k);
+                    let peep = |which: usize, k: usize, c: f64| or_zero(&peepholes, (dir * 3 + which) * h + k) * c;
+                    let all = 0..h;
+                    match self.cell {
+                        0 => {
+                            let next: Vec<f64> = all
+                                .clone()
+                                .map(|k| {
+                                    let i = gate(sum(0, k) + peep(0, k, cell[k]));
+                                    let f = gate(sum(2, k) + peep(2, k, cell[k]));
+                                    let f = if self.coupled { 1.0 - i } else { f };
+                                    f * cell[k] + i * candidate(sum(3, k))
+                                })
+                                .collect();
+                            let state = all.map(|k| {
+                                gate(sum(1, k) + peep(1, k, next[k])) * softsign(next[k])
+                            });
+                            hidden = state.collect();
+                            cell = next;
+                        }
+                        1 => {
+                            let reset: Vec<f64> = all.clone().map(|k| gate(sum(1, k))).collect();
+                            let kept: Vec<f64> = all.clone().map(|k| reset[k] * hidden[k]).collect();
+                            let state = all.map(|k| {
+                                let from_state = if self.reset_after {
+                                    reset[k] * (product(&hidden, 2, k) + bias_r(2, k))
+                                } else {
+                                    product(&kept, 2, k) + bias_r(2, k)
+                                };
+                                let z = gate(sum(0, k));
+                                (1.0 - z) * candidate(input(2, k) + from_state) + z * hidden[k]
+                            });
+                            hidden = state.collect();
+                        }
+                        _ => hidden = all.map(|k| candidate(sum(0, k))).collect(),
+                    }
+                    for k in 0..h {
+                        let at = if self.batch_first {
+                            (row * t + time) * d + dir
+                        } else {
+                            (time * d + dir) * b + row
+                        };
+                        results[0][at * h + k] = hidden[k];
+                    }
+                }
+                for k in 0..h {
+                    results[1][state_at(dir, row, k)] = hidden[k];
+                    results[2][state_at(dir, row, k)] = cell[k];
+                }
+            }
+        }
+        results.truncate(if self.cell == 0 { 3 } else { 2 });
+        results
+    }
+}
+
+fn near(found: &Tensor, expected: &[f64], within: f64, what: &str) {
+    for (found, expected) in found.to_f64().iter().zip(expected) {
+        assert!((found - expected).abs() <= within, "{what}: {found} and {expected}");
+    }
+}
+
+#[test]
+fn the_formulas_hold() {
+    let mut rng = rng(1);
+    for _ in 0..400 {
+        let case = Case::draw(&mut rng);
+        for (dtype, within) in [(DType::F64, 1e-13), (DType::F32, 1e-5), (DType::F16, 2e-2)] {
+            let operands = case.operands(&mut rng, dtype);
+            let refs: Vec<&Tensor> = operands.iter().map(|(t, _)| t).collect();
+            let found = testing::eval(&case.op(), &refs);
+            let expected = case.expected(&operands);
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(found.len(), expected.len(), "{case:?}");
+                near(found, expected, within, &format!("{dtype} {case:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_pass_with_everything_that_is_theirs() {
+    let mut rng = rng(2);
+    for _ in 0..150 {
+        let mut case = Case::draw(&mut rng);
+        let n = rng.random_range(1..6);
+        let inner = rng.random_range(1..3);
+        case.sizes[1] = n * inner;
+        let claims = |claim: Claim| match claim.shard() {
+            Some(s) => Claim::Shard(Shard { inner: u64::try_from(inner).unwrap(), ..s }),
+            None => claim,
+        };
+        let operands = case.operands(&mut rng, DType::F32);
+        let split: Vec<(&Tensor, Claim)> = operands.iter().map(|(t, c)| (t, claims(*c))).collect();
+        let found = check_split(&case.op(), &split, n).unwrap();
+        let axes = if case.batch_first { [0, 0, 0] } else { [2, 1, 1] };
+        let expected = axes.map(|axis| claims(Claim::rows(axis)));
+        assert_eq!(found, expected[..found.len()], "{case:?}");
+    }
+}
+
+#[test]
+fn other_splits_are_refused() {
+    let mut rng = rng(3);
+    let case = Case {
+        cell: 0,
+        direction: Direction::Forward,
+        batch_first: false,
+        bias: true,
+        lengths: true,
+        initial: true,
+        peepholes: true,
+        coupled: false,
+        reset_after: false,
+        clip: None,
+        sizes: [3, 3, 3, 3],
+    };
+    let operands = case.operands(&mut rng, DType::F32);
+    let refused = |changes: &[(usize, Claim)]| {
+        let mut split: Vec<(&Tensor, Claim)> = operands.iter().map(|(t, c)| (t, *c)).collect();
+        for (i, claim) in changes {
+            split[*i].1 = *claim;
+        }
+        refusal(&case.op(), &split)
+    };
+    // Operands: x, w, r, bias, lengths, initial, initial cell, peepholes.
+    assert_eq!(refused(&[(0, Claim::rows(0))]), "R0105");
+    assert_eq!(refused(&[(0, Claim::rows(2))]), "R0111");
+    for weights in [1, 2, 3, 7] {
+        assert_eq!(refused(&[(weights, Claim::rows(0))]), "R0102");
+    }
+    for operand in [0, 4, 5, 6] {
+        assert_eq!(refused(&[(operand, Claim::Invariant)]), "R0110");
+    }
+    for operand in [5, 6] {
+        assert_eq!(refused(&[(operand, Claim::rows(2))]), "R0101");
+    }
+    assert_eq!(refused(&[(5, Claim::Shard(Shard { axis: 1, inner: 3 }))]), "R0101");
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused() {
+    let mut rng = rng(4);
+    for _ in 0..300 {
+        let case = Case::draw(&mut rng);
+        let operands = case.operands(&mut rng, DType::F32);
+        let mut types: Vec<TensorType> = operands.iter().map(|(t, _)| t.tensor_type()).collect();
+        let op = case.op();
+        let infer = |types: &[TensorType]| {
+            op.infer(&types.iter().map(|ty| Operand { ty, ints: None }).collect::<Vec<_>>())
+        };
+        infer(&types).unwrap();
+        let at = rng.random_range(0..types.len());
+        let sound = types[at].clone();
+        types[at].dtype = if sound.dtype == DType::F32 { DType::F64 } else { DType::F32 };
+        assert!(infer(&types).is_err(), "{case:?}: type of {at}");
+        types[at] = sound.clone();
+        // The size of a step and the state's own are free where nothing else has them.
+        let axis = rng.random_range(0..sound.rank());
+        types[at].shape[axis] = types[at].shape[axis].clone() + 1;
+        let alone = at == 0 && (axis == usize::from(case.batch_first) || (axis < 2 && !case.lengths && !case.initial));
+        assert_eq!(infer(&types).is_ok(), alone, "{case:?}: axis {axis} of {at}");
+        types[at] = sound;
+        types.pop();
+        assert!(matches!(infer(&types), Err(OpError::Operands { .. })));
+    }
+    let wrong = Recurrent::Rnn {
+        direction: Direction::Forward,
+        batch_first: false,
+        bias: false,
+        lengths: false,
+        initial: false,
+        clip: Some(f32::NAN),
+        candidate: Activation::TANH,
+    };
+    let types = [[1, 1, 1]; 3].map(|dims| TensorType::new(DType::F32, dims));
+    let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
+    assert!(matches!(wrong.infer(&operands), Err(OpError::Attribute { attr: "clip", .. })));
+}
+
+#[test]
+fn a_length_outside_the_steps_is_an_error() {
+    let op = Recurrent::Rnn {
+        direction: Direction::Forward,
+        batch_first: true,
+        bias: false,
+        lengths: true,
+        initial: false,
+        clip: None,
+        candidate: Activation::TANH,
+    };
+    let x = Tensor::new(&[1, 2, 1], &[1f32, 2.0]).unwrap();
+    let w = Tensor::new(&[1, 1, 1], &[1f32]).unwrap();
+    for length in [-1i32, 3, i32::MAX] {
+        let length = Tensor::new(&[1], &[length]).unwrap();
+        let met = op.eval(&[&x, &w, &w, &length]);
+        assert!(matches!(met, Err(OpError::Value { operand: 3, .. })));
+    }
+}
