@@ -30,7 +30,9 @@ pub use error::OpError;
 pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
-pub use recurrent::{Activation, Cell, CellKind, Direction, Sequence, Sizes, States};
+pub use recurrent::{
+    Activation, Cell, CellKind, Direction, Engine, Part, Sequence, Sizes as SequenceSizes, States,
+};
 pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};

@@ -7,6 +7,7 @@ use super::elementwise::{self, Epilogue};
 use super::matmul::{View, gemm, matmul};
 use super::moves::{JoinPlan, PadPlan, join, pad};
 use super::pool::{PoolPlan, pool};
+use super::recurrent::{RecurrentPlan, recurrent};
 use super::rows::{
     GroupNormPlan, LayerNormPlan, ReducePlan, SoftmaxPlan, group_norm, layer_norm, reduce, softmax,
 };
@@ -46,18 +47,20 @@ pub(super) enum Kernel {
     Strided(StridedPlan),
     /// An operator of two operands that broadcast.
     Broadcast(BroadcastPlan),
+    /// A recurrent cell.
+    Recurrent(Box<RecurrentPlan>),
 }
 
 /// The sizes of the axes of each operand.
 type Sizes = SmallVec<[SmallVec<[usize; 4]>; 3]>;
 
-/// The `f32` operands of a kernel and its result.
+/// The `f32` operands of a kernel and its results.
 pub(super) struct Slices<'a> {
     /// The operands of the operator, or the one that a chain is applied to; `None` where the result has its place.
     pub(super) operands: SmallVec<[Option<&'a [f32]>; 4]>,
     /// The operands of the chain.
     pub(super) others: SmallVec<[&'a [f32]; 4]>,
-    pub(super) result: &'a mut [f32],
+    pub(super) results: SmallVec<[&'a mut [f32]; 1]>,
 }
 
 /// Operands that do not suit a kernel: a fault of whoever lowered or prepared the launch.
@@ -87,6 +90,9 @@ impl Kernel {
                 JoinPlan::new(op, sizes.iter().map(SmallVec::as_slice)).map(Self::Join)
             }
             (Op::Pad(op), [x]) => PadPlan::new(op, x).map(Self::Pad),
+            (Op::Recurrent(op), [x, _, r, ..]) => {
+                RecurrentPlan::new(op, x, r).map(|plan| Self::Recurrent(Box::new(plan)))
+            }
             _ => Self::by_rows(&op, &sizes, launch, bound),
         };
         fast.unwrap_or(Self::Reference(op))
@@ -109,8 +115,14 @@ impl Kernel {
 
     /// Computes the result, with the chain applied to it.
     pub(super) fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited> {
-        let Slices { operands, others, result } = slices;
+        let Slices { operands, others, mut results } = slices;
         let chain = Epilogue::new(chain, &others).ok_or(Unsuited)?;
+        if let (Self::Recurrent(plan), true) = (self, chain.is_empty()) {
+            let operands: Option<SmallVec<[&[f32]; 8]>> = operands.iter().copied().collect();
+            recurrent(plan, &operands.ok_or(Unsuited)?, &mut results);
+            return Ok(());
+        }
+        let [result] = results.as_mut_slice() else { return Err(Unsuited) };
         match (self, operands.as_slice()) {
             (Self::Chain, [None]) => elementwise::in_place(result, &chain),
             (Self::Chain, [Some(x)]) => elementwise::map(x, result, &chain),

@@ -17,6 +17,7 @@ mod memory;
 pub mod moves;
 mod phases;
 pub mod pool;
+pub mod recurrent;
 pub mod rows;
 mod run;
 mod scratch;

@@ -248,7 +248,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs a kernel where its operands and its result are.
+    /// Runs a kernel where its operands and its results are.
     fn launch(&self, d: usize, kernel: &Kernel, launch: &Launch) -> Result<(), Failure> {
         let outside = || internal("the launch's memory is not divided as planned");
         let at = |b: &BufferId| self.location(d, *b);
@@ -262,12 +262,12 @@ impl Run<'_> {
         let read = read.map_err(|_| outside())?;
         let (operands, others) = read.split_at(launch.split_operands().0.len());
         let others: Option<SmallVec<[&[f32]; 4]>> = others.iter().copied().collect();
-        let mut writes = views.writes.into_iter();
-        let (Some(result), None) = (writes.next(), writes.next()) else { return Err(outside()) };
+        let writes = views.writes.into_iter().map(bytemuck::try_cast_slice_mut);
+        let results: Result<SmallVec<[&mut [f32]; 1]>, _> = writes.collect();
         let slices = Slices {
             operands: operands.into(),
             others: others.ok_or_else(outside)?,
-            result: bytemuck::try_cast_slice_mut(result).map_err(|_| outside())?,
+            results: results.map_err(|_| outside())?,
         };
         let done = self.pool.install(|| kernel.run(&launch.chain, slices));
         done.map_err(|Unsuited| internal("the operands do not suit the kernel"))

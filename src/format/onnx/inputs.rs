@@ -146,7 +146,38 @@ impl Inputs {
         }
         self.replace_named(&named);
         self.note_freed(freed);
+        if self.classes.is_empty() {
+            self.sole();
+        }
         Ok(())
+    }
+
+    /// Where no input leads with an open size, the only size that is open becomes a class: of models whose batch
+    /// stands behind the steps.
+    fn sole(&mut self) {
+        let sizes =
+            || self.all.iter().flat_map(|i| i.sizes.iter().enumerate().map(move |s| (i, s)));
+        let mut open = sizes().filter(|(_, (_, s))| !matches!(s, Size::Constant(_)));
+        let Some((first, (axis, size))) = open.next() else { return };
+        let same = |other: &Size| matches!(other, Size::Named(_)) && other == size;
+        if open.any(|(_, (_, s))| !same(s)) {
+            return;
+        }
+        let note = match size {
+            Size::Named(name) => {
+                format!("the batch is `{name}`, axis {axis} of input `{}`", first.name)
+            }
+            _ => format!("the batch is axis {axis} of input `{}`", first.name),
+        };
+        let size = size.clone();
+        let carries = |input: &&mut Input| input.sizes.contains(&size);
+        let mut names = Vec::new();
+        for input in self.all.iter_mut().filter(carries) {
+            names.push(input.name.clone());
+            input.sizes.iter_mut().filter(|s| **s == size).for_each(|s| *s = Size::Class(0));
+        }
+        self.classes.push(names);
+        self.notes.push(note);
     }
 
     /// Makes the axes that the command line names the batch.

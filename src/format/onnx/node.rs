@@ -160,6 +160,13 @@ impl<'r, 'a> Node<'r, 'a> {
         }
     }
 
+    /// A list of words.
+    pub(super) fn opt_strings(&mut self, name: &str) -> Result<Option<Vec<String>>, NodeError> {
+        let Some(a) = self.take(name, AttributeType::Strings)? else { return Ok(None) };
+        let words = a.strings.iter().map(|word| String::from_utf8(word.to_vec()));
+        words.collect::<Result<_, _>>().map(Some).map_err(|_| wrong(name, "is no text"))
+    }
+
     /// A tensor, as the file gives it.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, NodeError> {
         let Some(found) = self.take(name, AttributeType::Tensor)? else { return Ok(None) };

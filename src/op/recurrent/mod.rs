@@ -8,7 +8,7 @@ mod tests;
 use smallvec::SmallVec;
 
 pub use activation::Activation;
-pub use sequence::{Cell, CellKind, Sequence, Sizes, States};
+pub use sequence::{Cell, CellKind, Engine, Part, Sequence, Sizes, States};
 
 use super::attr::names;
 use super::declare::family;
@@ -205,7 +205,7 @@ impl Recurrent {
         Some(Sizes { steps, rows, input, hidden, directions: direction.count(), batch_first })
     }
 
-    /// Whether the states at the beginning are operands, and whether the lengths are.
+    /// Whether the lengths of the sequences are an operand.
     pub fn has_lengths(&self) -> bool {
         self.places().lengths.is_some()
     }
@@ -281,7 +281,7 @@ impl Recurrent {
         for d in 0..directions {
             let sequence = self.sequence(&cell, sizes, d, &floats, &lengths);
             let states = y[0].as_mut_slice::<R>();
-            let last = sequence.run(0..rows, &product, |time, row, state| {
+            let last = sequence.run(0..rows, &Terms(sequence), |time, row, state| {
                 let at = match batch_first {
                     true => (row * steps + time) * directions + d,
                     false => (time * directions + d) * rows + row,
@@ -300,16 +300,21 @@ impl Recurrent {
     }
 }
 
-/// The product that the reference evaluation takes: term by term.
-fn product<R: Real>(a: &[R], b: &[R], terms: usize, y: &mut [R]) {
-    if terms == 0 {
-        y.fill(R::of(0.0));
-        return;
-    }
-    let columns = b.len() / terms;
-    for (i, y) in y.iter_mut().enumerate() {
-        let (a, b) = (&a[i / columns * terms..][..terms], &b[i % columns * terms..][..terms]);
-        *y = a.iter().zip(b).fold(R::of(0.0), |sum, (a, b)| sum + *a * *b);
+/// The reference evaluation: term by term.
+struct Terms<'a, R>(Sequence<'a, R>);
+
+impl<R: Real> Engine<R> for Terms<'_, R> {
+    fn product(&self, part: Part, a: &[R], y: &mut [R]) {
+        let (b, terms) = self.0.weights(part);
+        if terms == 0 {
+            y.fill(R::of(0.0));
+            return;
+        }
+        let columns = b.len() / terms;
+        for (i, y) in y.iter_mut().enumerate() {
+            let (a, b) = (&a[i / columns * terms..][..terms], &b[i % columns * terms..][..terms]);
+            *y = a.iter().zip(b).fold(R::of(0.0), |sum, (a, b)| sum + *a * *b);
+        }
     }
 }
 

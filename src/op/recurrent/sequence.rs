@@ -126,12 +126,52 @@ pub struct States<R> {
     pub cell: Vec<R>,
 }
 
-/// `y = a b^T`: the rows of `a` and of `b` have so many terms.
-pub trait Product<R>: Fn(&[R], &[R], usize, &mut [R]) {}
+/// A part of the weights of one direction; its rows are the columns of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those for the operand.
+    Input,
+    /// Those for the state.
+    State,
+    /// Those for a state that passed the reset gate, which are then not among those for the state.
+    Reset,
+}
 
-impl<R, F: Fn(&[R], &[R], usize, &mut [R])> Product<R> for F {}
+/// What computes the steps.
+pub trait Engine<R> {
+    /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights. A row of `y` must be a function of the
+    /// row of `a` alone.
+    fn product(&self, b: Part, a: &[R], y: &mut [R]);
 
-impl<R: Real> Sequence<'_, R> {
+    /// Runs the loops over the elements of states.
+    fn elements(&self, loops: impl FnOnce()) {
+        loops();
+    }
+}
+
+impl<'a, R: Real> Sequence<'a, R> {
+    /// A part of the weights, and the terms of each of its rows.
+    pub fn weights(&self, part: Part) -> (&'a [R], usize) {
+        let Sizes { input, hidden, .. } = self.sizes;
+        let (state, reset) = self.r.split_at(self.direct() * hidden);
+        match part {
+            Part::Input => (self.w, input),
+            Part::State => (state, hidden),
+            Part::Reset => (reset, hidden),
+        }
+    }
+
+    /// The elements that the product of a state has.
+    fn direct(&self) -> usize {
+        let gates = if self.resets_first() { 2 } else { self.cell.kind.gates() };
+        gates * self.sizes.hidden
+    }
+
+    /// Whether the reset gate is applied before a product of its own.
+    fn resets_first(&self) -> bool {
+        self.cell.kind == CellKind::Gru && !self.cell.reset_after
+    }
+
     /// The step that a sequence takes as its `i`-th; `None` behind its end.
     fn time(&self, row: usize, i: usize) -> Option<usize> {
         let length = self.lengths.get(row).copied().unwrap_or(self.sizes.steps);
@@ -156,7 +196,7 @@ impl<R: Real> Sequence<'_, R> {
     pub fn run(
         &self,
         rows: Range<usize>,
-        product: &impl Product<R>,
+        engine: &impl Engine<R>,
         mut each: impl FnMut(usize, usize, &[R]),
     ) -> States<R> {
         let Sizes { steps, input, hidden, .. } = self.sizes;
@@ -171,7 +211,7 @@ impl<R: Real> Sequence<'_, R> {
         let mut x = zeros(at_once * count * input);
         let mut gates = zeros(at_once * count * width);
         let mut work = Work { recurrent: zeros(count * width), reset: Vec::new() };
-        if self.cell.kind == CellKind::Gru && !self.cell.reset_after {
+        if self.resets_first() {
             work.reset = zeros(count * hidden);
         }
         for begin in (0..steps).step_by(at_once) {
@@ -182,11 +222,11 @@ impl<R: Real> Sequence<'_, R> {
                     x.copy_from_slice(&self.x[at..at + input]);
                 }
             }
-            product(&x[..now * count * input], self.w, input, &mut gates[..now * count * width]);
+            engine.product(Part::Input, &x[..now * count * input], &mut gates[..now * count * width]);
             for i in 0..now {
                 let gates = &mut gates[i * count * width..][..count * width];
                 let times = (0..count).map(|row| self.time(first + row, begin + i));
-                self.step(times.clone(), gates, &mut work, &mut states, product);
+                self.step(times.clone(), gates, &mut work, &mut states, engine);
                 for (row, time) in times.enumerate() {
                     if let Some(time) = time {
                         each(time, first + row, &states.hidden[row * hidden..][..hidden]);
@@ -204,46 +244,55 @@ impl<R: Real> Sequence<'_, R> {
         gates: &mut [R],
         work: &mut Work<R>,
         states: &mut States<R>,
-        product: &impl Product<R>,
+        engine: &impl Engine<R>,
     ) {
         let (hidden, kind) = (self.sizes.hidden, self.cell.kind);
         let width = kind.gates() * hidden;
         if width == 0 {
             return;
         }
-        let two_products = kind == CellKind::Gru && !self.cell.reset_after;
-        let direct = if two_products { 2 * hidden } else { width };
-        let (r, rest) = self.r.split_at(direct * hidden);
+        let (direct, resets_first) = (self.direct(), self.resets_first());
         let count = gates.len() / width;
-        product(&states.hidden, r, hidden, &mut work.recurrent[..count * direct]);
+        engine.product(Part::State, &states.hidden, &mut work.recurrent[..count * direct]);
         let active = times.enumerate().filter_map(|(row, time)| time.map(|_| row));
-        for row in active.clone() {
-            let gates = &mut gates[row * width..][..width];
-            let recurrent = &work.recurrent[row * direct..][..direct];
-            let state = &mut states.hidden[row * hidden..][..hidden];
-            match kind {
-                CellKind::Lstm => {
-                    self.lstm(gates, recurrent, state, &mut states.cell[row * hidden..][..hidden]);
+        engine.elements(
+            #[inline(always)]
+            || {
+                for row in active.clone() {
+                    let gates = &mut gates[row * width..][..width];
+                    let recurrent = &work.recurrent[row * direct..][..direct];
+                    let own = row * hidden..(row + 1) * hidden;
+                    let state = &mut states.hidden[own.clone()];
+                    match kind {
+                        CellKind::Lstm => self.lstm(gates, recurrent, state, &mut states.cell[own]),
+                        CellKind::Gru if resets_first => {
+                            self.reset(gates, recurrent, state, &mut work.reset[own]);
+                        }
+                        CellKind::Gru => self.gru(gates, recurrent, state),
+                        CellKind::Rnn => self.rnn(gates, recurrent, state),
+                    }
                 }
-                CellKind::Gru if two_products => {
-                    self.reset(gates, recurrent, state, &mut work.reset[row * hidden..][..hidden]);
-                }
-                CellKind::Gru => self.gru(gates, recurrent, state),
-                CellKind::Rnn => self.rnn(gates, recurrent, state),
-            }
-        }
-        if two_products {
-            product(&work.reset, rest, hidden, &mut work.recurrent[..count * hidden]);
-            for row in active {
-                let candidate = &work.recurrent[row * hidden..][..hidden];
-                let state = &mut states.hidden[row * hidden..][..hidden];
-                self.update(&mut gates[row * width..][..width], candidate, state);
-            }
+            },
+        );
+        if resets_first {
+            engine.product(Part::Reset, &work.reset, &mut work.recurrent[..count * hidden]);
+            engine.elements(
+                #[inline(always)]
+                || {
+                    for row in active {
+                        let candidate = &work.recurrent[row * hidden..][..hidden];
+                        let state = &mut states.hidden[row * hidden..][..hidden];
+                        self.update(&mut gates[row * width..][..width], candidate, state);
+                    }
+                },
+            );
         }
     }
 
     /// Adds the bias of all gates from `from` on, those beside the weights of the operand and, unless `own`, of the
     /// state.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn add_bias(&self, gates: &mut [R], from: usize, own: bool) {
         let (w, r) = self.bias.split_at(self.bias.len() / 2);
         if !w.is_empty() {
@@ -257,6 +306,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// Applies one of the cell's functions.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn apply(&self, function: usize, x: &mut [R]) {
         if let Some(bound) = self.cell.clip {
             let bound = f64::from(bound);
@@ -267,6 +318,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// `i, o = f(gates)`, `f = f(gate)` or `1 - i`, `c' = f c + i g(gate)`, `h' = o h(c')`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn lstm(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], cell: &mut [R]) {
         let hidden = state.len();
         self.add_bias(gates, 0, false);
@@ -299,6 +352,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// `z, r = f(gates)` and the candidate `g(x + r (h R + b))`, in the place of its gate.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn gru(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
         let hidden = state.len();
         let (both, candidate) = gates.split_at_mut(2 * hidden);
@@ -322,6 +377,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// `z, r = f(gates)`; what the candidate's product takes is `r h`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn reset(&self, gates: &mut [R], recurrent: &[R], state: &[R], reset: &mut [R]) {
         let both = &mut gates[..2 * state.len()];
         self.add_bias(both, 0, false);
@@ -332,6 +389,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// The second half of a step in which the reset gate comes before the product.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn update(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
         let (both, candidate) = gates.split_at_mut(2 * state.len());
         self.add_bias(candidate, 2 * state.len(), false);
@@ -340,6 +399,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// `h' = (1 - z) g(candidate) + z h`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn mix(&self, update: &[R], candidate: &mut [R], state: &mut [R]) {
         self.apply(1, candidate);
         for ((h, z), c) in state.iter_mut().zip(update).zip(candidate) {
@@ -348,6 +409,8 @@ impl<R: Real> Sequence<'_, R> {
     }
 
     /// `h' = f(gate)`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn rnn(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
         self.add_bias(gates, 0, false);
         for ((y, x), h) in state.iter_mut().zip(gates).zip(recurrent) {

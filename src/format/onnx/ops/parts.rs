@@ -113,12 +113,21 @@ fn slice(n: &mut Node<'_, '_>) -> Done {
     n.result(op, &[x])
 }
 
+/// From this number on a bound means the end of an axis, and from its negative on its begin: ONNX recommends the
+/// largest number of 32 bits where the size is not known.
+const END: i64 = i32::MAX as i64;
+
 /// The bounds of a slice inside an axis of `size` entries.
 fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i64), NodeError> {
     if step == 0 {
         return Err(NodeError::Unsupported("a slice with the step 0".to_owned()));
     }
     let from_start = |bound: &Dim| {
+        match bound.as_const().filter(|_| size.depends_on_batch()) {
+            Some(c) if c >= END => return Ok(size.clone()),
+            Some(c) if c <= -END => return Ok(Dim::from(-1)),
+            _ => {}
+        }
         if bound.is_nonnegative() {
             Ok(bound.clone())
         } else if (-bound.clone() - 1).is_nonnegative() {

@@ -25,16 +25,16 @@ fn all_unsupported_operators_are_listed() {
         ..AttributeProto::default()
     };
     let nodes = vec![
-        node("LSTM", &["x"], &["a"]),
+        node("Loop", &["x"], &["a"]),
         node("Relu", &["a"], &["b"]),
         with(node("If", &["b"], &["c"]), body),
         NodeProto { domain: Some("com.x".to_owned()), ..node("Relu", &["c"], &["d"]) },
-        NodeProto { name: None, ..node("LSTM", &["d"], &["y"]) },
+        NodeProto { name: None, ..node("Loop", &["d"], &["y"]) },
     ];
     let error = load(&model(graph(x(), vec![], nodes, &["y"]))).unwrap_err();
     let ImportError::Unsupported(ops) = &error else { panic!("{error}") };
     let found: Vec<(&str, usize)> = ops.iter().map(|o| (o.op.as_str(), o.count)).collect();
-    assert_eq!(found, [("If", 1), ("LSTM", 2), ("com.x::Relu", 1)]);
+    assert_eq!(found, [("If", 1), ("Loop", 2), ("com.x::Relu", 1)]);
     assert_eq!(ops[1].nodes, ["node `the_a`", "the node of `y`"]);
 }
 

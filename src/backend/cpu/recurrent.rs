@@ -1,0 +1,274 @@
+//! Recurrent cells: products of blocks of sequences with the weights, and the cell's own loops.
+//!
+//! A sequence is computed from itself alone, so blocks of sequences and the directions are tasks of their own.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::elementwise::Epilogue;
+use super::matmul::{View, matmul};
+use super::simd::vectorised;
+use crate::op::{Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
+
+/// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
+const BLOCK: usize = 32;
+
+/// The fewest sequences of a task, where there are so many: a product reads the weights once for all of them.
+const LEAST: usize = 4;
+
+/// Elements for which a task of copies is worth its cost.
+const WORTH: usize = 1 << 15;
+
+/// A call whose operands have these sizes, all sequences as long as the operand.
+#[derive(Debug)]
+pub struct RecurrentPlan {
+    op: Recurrent,
+    cell: Cell,
+    sizes: SequenceSizes,
+}
+
+impl RecurrentPlan {
+    /// The plan for a first and a third operand of these sizes, none 0, which `op` admits. `None` if sequences have
+    /// lengths of their own.
+    pub fn new(op: &Recurrent, x: &[usize], r: &[usize]) -> Option<Self> {
+        let sizes = op.sizes(x, r).filter(|_| !op.has_lengths())?;
+        Some(Self { op: op.clone(), cell: op.cell(), sizes })
+    }
+}
+
+/// The weights of one direction, a row for each term.
+struct Transposed {
+    parts: [(Vec<f32>, usize); 3],
+}
+
+impl Transposed {
+    fn new(sequence: &Sequence<'_, f32>) -> Self {
+        let parts = [Part::Input, Part::State, Part::Reset].map(|part| {
+            let (weights, terms) = sequence.weights(part);
+            let columns = weights.len() / terms;
+            let mut transposed = vec![0.0; weights.len()];
+            if columns > 0 {
+                transposed.par_chunks_exact_mut(columns).enumerate().for_each(|(i, to)| {
+                    for (to, from) in to.iter_mut().zip(weights.iter().skip(i).step_by(terms)) {
+                        *to = *from;
+                    }
+                });
+            }
+            (transposed, terms)
+        });
+        Self { parts }
+    }
+}
+
+impl Engine<f32> for Transposed {
+    fn product(&self, part: Part, a: &[f32], y: &mut [f32]) {
+        let (data, terms) = match part {
+            Part::Input => &self.parts[0],
+            Part::State => &self.parts[1],
+            Part::Reset => &self.parts[2],
+        };
+        let (left, right) = ([a.len() / terms, *terms], [*terms, data.len() / terms]);
+        let (left, right) = (View { dims: &left, data: a }, View { dims: &right, data });
+        matmul(left, right, y, &Epilogue::default());
+    }
+
+    #[inline]
+    fn elements(&self, loops: impl FnOnce()) {
+        vectorised!(loops());
+    }
+}
+
+/// What a task computed.
+struct Done {
+    direction: usize,
+    rows: Range<usize>,
+    /// The states of each sequence, step by step.
+    all: Vec<f32>,
+    last: States<f32>,
+}
+
+/// The states after each step, and the last ones.
+///
+/// # Panics
+/// If a slice has not the size that the plan says: a bug in the caller.
+pub fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut [&mut [f32]]) {
+    let sizes = plan.sizes;
+    let SequenceSizes { steps, rows, hidden, directions, .. } = sizes;
+    let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
+    let weights: Vec<Transposed> = (0..directions).map(|d| Transposed::new(&sequence(d))).collect();
+    let tasks = rayon::current_num_threads().div_ceil(directions);
+    let block = rows.div_ceil(tasks).clamp(LEAST, BLOCK);
+    let blocks = rows.div_ceil(block);
+    let done = (0..directions * blocks).into_par_iter().map(|i| {
+        let (direction, first) = (i / blocks, i % blocks * block);
+        let rows = first..(first + block).min(rows);
+        let mut all = vec![0.0; rows.len() * steps * hidden];
+        let last =
+            sequence(direction).run(rows.clone(), &weights[direction], |time, row, state| {
+                let at = ((row - first) * steps + time) * hidden;
+                all[at..at + hidden].copy_from_slice(state);
+            });
+        Done { direction, rows, all, last }
+    });
+    let done: Vec<Done> = done.collect();
+    let (all, last) = results.split_first_mut().expect("invariant: a call has results");
+    let copies = all.par_chunks_exact_mut(hidden).with_min_len((WORTH / hidden).max(1));
+    copies.enumerate().for_each(|(at, to)| {
+        let (time, direction, row) = sizes.place(at);
+        let from = ((row % block) * steps + time) * hidden;
+        let task = &done[direction * blocks + row / block];
+        to.copy_from_slice(&task.all[from..from + hidden]);
+    });
+    for Done { direction, rows, last: states, .. } in &done {
+        for (to, from) in last.iter_mut().zip([&states.hidden, &states.cell]) {
+            for (row, from) in rows.clone().zip(from.chunks_exact(hidden)) {
+                let at = sizes.state(*direction, row) * hidden;
+                to[at..at + hidden].copy_from_slice(from);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::testing::{assert_bits, assert_close, misaligned, random, rng, with_threads};
+    use super::{RecurrentPlan, recurrent};
+    use crate::op::{Activation, Direction, Op, Recurrent};
+    use crate::types::Tensor;
+
+    fn drawn(rng: &mut impl Rng, cell: usize) -> Recurrent {
+        let direction =
+            [Direction::Forward, Direction::Reverse, Direction::Both][rng.random_range(0..3)];
+        let named = |name| Activation::new(name, None, None).unwrap();
+        let (gate, candidate, hidden) = (named("sigmoid"), named("tanh"), named("tanh"));
+        let [batch_first, bias, initial, other] = [(); 4].map(|()| rng.random_bool(0.5));
+        let (lengths, clip) = (false, None);
+        match cell {
+            0 => Recurrent::Lstm {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes: other,
+                coupled: rng.random_bool(0.3),
+                clip,
+                gate,
+                candidate,
+                hidden,
+            },
+            1 => Recurrent::Gru {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after: other,
+                clip,
+                gate,
+                candidate,
+            },
+            _ => Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate },
+        }
+    }
+
+    /// The operands of `op` for these sizes: steps, rows, elements of a step and of the state.
+    fn operands(rng: &mut ChaCha8Rng, op: &Recurrent, [t, b, i, h]: [usize; 4]) -> Vec<Tensor> {
+        let (direction, batch_first) = op.order();
+        let d = direction.count();
+        let (g, bias, initial, peepholes) = match *op {
+            Recurrent::Lstm { bias, initial, peepholes, .. } => {
+                (4, bias, 2 * usize::from(initial), peepholes)
+            }
+            Recurrent::Gru { bias, initial, .. } => (3, bias, usize::from(initial), false),
+            Recurrent::Rnn { bias, initial, .. } => (1, bias, usize::from(initial), false),
+        };
+        let order = |first, rest| if batch_first { [b, first, rest] } else { [first, b, rest] };
+        let mut all = vec![order(t, i).to_vec(), vec![d, g * h, i], vec![d, g * h, h]];
+        all.extend(bias.then(|| vec![d, 2 * g * h]));
+        all.extend((0..initial).map(|_| order(d, h).to_vec()));
+        all.extend(peepholes.then(|| vec![d, 3 * h]));
+        // Small weights: differences of a rounding do not grow from step to step.
+        let tensor = |dims: &Vec<usize>| {
+            let values = random(rng, dims.iter().product()).into_iter().map(|x| x / 4.0);
+            Tensor::new(dims, &values.collect::<Vec<f32>>()).unwrap()
+        };
+        all.iter().map(tensor).collect()
+    }
+
+    fn run(op: &Recurrent, operands: &[Tensor]) -> Vec<Vec<f32>> {
+        let expected = Op::from(op.clone()).eval(&operands.iter().collect::<Vec<_>>()).unwrap();
+        let plan = RecurrentPlan::new(op, operands[0].dims(), operands[2].dims()).unwrap();
+        let shifted: Vec<_> = operands.iter().map(|t| misaligned(t.as_slice())).collect();
+        let slices: Vec<&[f32]> = shifted.iter().map(|s| &s[1..]).collect();
+        let joined = with_threads(|| {
+            let mut results: Vec<Vec<f32>> =
+                expected.iter().map(|y| vec![f32::NAN; y.len()]).collect();
+            let mut views: Vec<&mut [f32]> = results.iter_mut().map(Vec::as_mut_slice).collect();
+            recurrent(&plan, &slices, &mut views);
+            results.concat()
+        });
+        let mut rest = joined.as_slice();
+        let split = expected.iter().map(|y| {
+            let (own, others) = rest.split_at(y.len());
+            rest = others;
+            assert_close(own, y.as_slice(), &format!("{op:?}"));
+            own.to_vec()
+        });
+        split.collect()
+    }
+
+    #[test]
+    fn cells_are_the_operators() {
+        let mut rng = rng(1);
+        for case in 0..60 {
+            let op = drawn(&mut rng, case % 3);
+            let sizes = [
+                rng.random_range(1..8),
+                rng.random_range(1..if case % 5 == 0 { 90 } else { 9 }),
+                rng.random_range(1..20),
+                rng.random_range(1..40),
+            ];
+            let operands = operands(&mut rng, &op, sizes);
+            run(&op, &operands);
+        }
+    }
+
+    #[test]
+    fn a_sequence_does_not_depend_on_the_others() {
+        let mut rng = rng(2);
+        for case in 0..12 {
+            let (cell, rows) = (case % 3, 41);
+            let sizes = [70, rows, 5, 17];
+            let op = loop {
+                let op = drawn(&mut rng, cell);
+                if op.order().1 {
+                    break op;
+                }
+            };
+            let operands = operands(&mut rng, &op, sizes);
+            let whole = run(&op, &operands);
+            let (from, to) = (rng.random_range(0..rows - 1), rows);
+            let part: Vec<Tensor> = operands
+                .iter()
+                .map(|t| {
+                    let mut dims = t.dims().to_vec();
+                    if dims[0] != rows {
+                        return t.clone();
+                    }
+                    let width = t.len() / rows;
+                    dims[0] = to - from;
+                    Tensor::new(&dims, &t.as_slice::<f32>()[from * width..to * width]).unwrap()
+                })
+                .collect();
+            for (whole, part) in whole.iter().zip(run(&op, &part)) {
+                let width = whole.len() / rows;
+                assert_bits(&part, &whole[from * width..to * width], &format!("{op:?} {from}.."));
+            }
+        }
+    }
+}
