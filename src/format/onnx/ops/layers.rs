@@ -3,6 +3,7 @@
 use super::super::NodeError;
 use super::super::node::{Node, wrong};
 use super::Line;
+use crate::ir::Value;
 use crate::op::{Cast, Conv, Dropout, Gemm, Lrn, MatMul, Pool};
 use crate::types::{Dim, Shape};
 
@@ -98,6 +99,13 @@ fn same(
 
 fn conv(n: &mut Node<'_, '_>) -> Done {
     let (x, w) = (n.operand(0)?, n.operand(1)?);
+    let conv = conv_of(n, x, w)?;
+    let operands = n.operands()?;
+    n.result(conv, &operands)
+}
+
+/// The convolution of `x` by `w` that the attributes of the node describe.
+pub(super) fn conv_of(n: &mut Node<'_, '_>, x: Value, w: Value) -> Result<Conv, NodeError> {
     let taps = spatial(n.shape(w));
     let input = spatial(n.shape(x));
     let Some(kernel) = constants(&taps) else {
@@ -109,8 +117,7 @@ fn conv(n: &mut Node<'_, '_>) -> Done {
     }
     let groups = n.int("group", 1)?;
     let Windows { strides, dilations, pads } = Windows::read(n, &input, &kernel)?;
-    let operands = n.operands()?;
-    n.result(Conv { strides, dilations, pads, groups }, &operands)
+    Ok(Conv { strides, dilations, pads, groups })
 }
 
 /// The kernel and the windows of a pool, and whether a partial last window counts.

@@ -7,6 +7,7 @@ mod layers;
 mod normal;
 mod normalise;
 mod parts;
+mod quantize;
 mod recurrent;
 mod reduce;
 mod shape;
@@ -40,6 +41,7 @@ pub(super) fn find(op: &str) -> Option<Converter> {
         einsum::find,
         attention::find,
         recurrent::find,
+        quantize::find,
     ];
     let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
     Some(Converter { operands, convert })
