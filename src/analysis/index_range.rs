@@ -53,6 +53,7 @@ fn keeps_elements(op: &Op) -> bool {
             | Op::Squeeze(_)
             | Op::Unsqueeze(_)
             | Op::Transpose(_)
+            | Op::Blocks(_)
             | Op::Slice(_)
             | Op::Concat(_)
             | Op::Identity(_)

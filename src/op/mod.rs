@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 
 pub use attr::{Attr, AttrError, AttrReader};
 pub use binary::Apply2;
+pub use blocks::BlockOrder;
 pub use einsum::Labels;
 pub use error::OpError;
 pub use group_norm::GroupSizes;
@@ -45,6 +46,7 @@ ops! {
     lrn::Lrn,
     matmul::MatMul,
     pool::Pool,
+    blocks::Blocks,
     unary::Unary,
     binary::Binary,
     compare::Compare,

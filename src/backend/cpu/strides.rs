@@ -53,9 +53,12 @@ impl StridedPlan {
                 };
                 result.iter().enumerate().map(distance).collect()
             }
+            Op::Blocks(op) => op.reading(dims)?,
             _ => return None,
         };
-        axes.iter().map(|(size, _)| *size).eq(result.iter().copied()).then_some(())?;
+        let count = |sizes: &mut dyn Iterator<Item = usize>| sizes.product::<usize>();
+        let moved = count(&mut axes.iter().map(|(size, _)| *size));
+        (moved == count(&mut result.iter().copied())).then_some(())?;
         let skip = axes.iter().position(|(size, _)| *size != 1).unwrap_or(axes.len());
         let axes = axes.into_iter().skip(skip).collect();
         Some(Self { first, axes })
@@ -155,7 +158,7 @@ mod tests {
 
     use super::super::testing::{assert_bits, random, rng, with_threads};
     use super::{BroadcastPlan, StridedPlan, broadcast, strided};
-    use crate::op::{Binary, Expand, Op, Slice, Transpose};
+    use crate::op::{Binary, BlockOrder, Blocks, Expand, Op, Slice, Transpose};
     use crate::types::{Dim, Tensor};
 
     fn check(op: &Op, x: &Tensor) {
@@ -200,6 +203,13 @@ mod tests {
             let mut shape: Vec<Dim> = dims.iter().map(|d| int(*d)).collect();
             shape.insert(0, int(rng.random_range(1..4)));
             check(&Expand { shape }.into(), &y);
+            let (block, mode) = (case % 3 + 1, [BlockOrder::Dcr, BlockOrder::Crd][case % 2]);
+            let [n, c, h, w] = [4; 4].map(|most| rng.random_range(1..most));
+            let dims = [n, c * block * block, h * block, w * block];
+            let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
+            let block = i64::try_from(block).unwrap();
+            check(&Blocks::DepthToSpace { block, mode }.into(), &x);
+            check(&Blocks::SpaceToDepth { block, mode }.into(), &x);
         }
     }
 

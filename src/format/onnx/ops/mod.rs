@@ -11,6 +11,7 @@ mod quantize;
 mod recurrent;
 mod reduce;
 mod shape;
+mod spatial;
 mod values;
 
 use super::NodeError;
@@ -32,6 +33,7 @@ pub(super) fn find(op: &str) -> Option<Converter> {
     let tables = [
         elementwise::find,
         layers::find,
+        spatial::find,
         normal::find,
         reduce::find,
         shape::find,

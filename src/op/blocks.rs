@@ -1,0 +1,287 @@
+//! Channels exchanged with square blocks of an image.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::attr::names;
+use super::declare::family;
+use super::infer::{one, result, tensors};
+use super::strided::{Axis, distances, read};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Code, Dim, KernelClass, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType,
+};
+
+names! {
+    /// How the places in a block and the deep channels make up the channels of the image that is not deep.
+    pub enum BlockOrder {
+        /// Row in the block, column in the block, channel.
+        Dcr = "dcr",
+        /// Channel, row in the block, column in the block.
+        Crd = "crd",
+    }
+}
+
+family! {
+    /// Channels of `[N, C, H, W]` exchanged with blocks of `block` times `block` elements.
+    pub enum Blocks {
+        /// The image `[N, C / block^2, H * block, W * block]` of which each block holds the channels of one element
+        /// of `x: [N, C, H, W]`.
+        DepthToSpace = "depth_to_space" {
+            /// The rows, and the columns, of a block, at least 1.
+            block: i64,
+            /// What a channel of the operand counts, outermost first.
+            mode: BlockOrder = BlockOrder::Dcr,
+        },
+        /// The image `[N, C * block^2, H / block, W / block]` of which each element has for channels the block of `x:
+        /// [N, C, H, W]`.
+        SpaceToDepth = "space_to_depth" {
+            /// The rows, and the columns, of a block, at least 1.
+            block: i64,
+            /// What a channel of the result counts, outermost first.
+            mode: BlockOrder = BlockOrder::Dcr,
+        },
+    }
+}
+
+impl Blocks {
+    fn parts(&self) -> (i64, BlockOrder) {
+        match self {
+            Self::DepthToSpace { block, mode } | Self::SpaceToDepth { block, mode } => {
+                (*block, *mode)
+            }
+        }
+    }
+
+    /// The elements of an operand with the sizes `dims`, which `infer` accepts and none of which is 0, in the order
+    /// of the result: sizes and distances of axes, of which neighbours make up those of the result.
+    ///
+    /// `None` where the operand has not four axes.
+    pub fn reading(&self, dims: &[usize]) -> Option<SmallVec<[Axis; 6]>> {
+        let [n, c, h, w] = *dims else { return None };
+        let own = distances(dims);
+        let (block, mode) = self.parts();
+        let b = usize::try_from(block).ok()?;
+        let by = |distance: isize, times: usize| distance.wrapping_mul(times.cast_signed());
+        Some(match self {
+            Self::DepthToSpace { .. } => {
+                let deep = c / b.checked_mul(b)?;
+                let (channel, row, column) = match mode {
+                    BlockOrder::Dcr => (own[1], by(own[1], b * deep), by(own[1], deep)),
+                    BlockOrder::Crd => (by(own[1], b * b), by(own[1], b), own[1]),
+                };
+                smallvec![
+                    (n, own[0]),
+                    (deep, channel),
+                    (h, own[2]),
+                    (b, row),
+                    (w, own[3]),
+                    (b, column),
+                ]
+            }
+            Self::SpaceToDepth { .. } => {
+                let (channel, row, column) = ((c, own[1]), (b, own[2]), (b, own[3]));
+                let [first, second, third] = match mode {
+                    BlockOrder::Dcr => [row, column, channel],
+                    BlockOrder::Crd => [channel, row, column],
+                };
+                smallvec![
+                    (n, own[0]),
+                    first,
+                    second,
+                    third,
+                    (h / b, by(own[2], b)),
+                    (w / b, by(own[3], b)),
+                ]
+            }
+        })
+    }
+}
+
+/// The part of `size` entries that is left when `by` of them become one; `what` names them.
+fn part(what: &str, size: &Dim, by: &Dim) -> Result<Dim, OpError> {
+    size.exact_div(by).ok_or_else(|| OpError::Attribute {
+        attr: "block",
+        reason: format!("{by} does not divide {size} {what}"),
+    })
+}
+
+impl OpDef for Blocks {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let [n, c, h, w] = &x.ty.shape[..] else {
+            let expected = "it must have a batch axis, channels, rows and columns".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        };
+        let (block, _) = self.parts();
+        if !(1..=MAX_SIZE).contains(&block) {
+            let reason = format!("{block} is out of range; it must be at least 1");
+            return Err(OpError::Attribute { attr: "block", reason });
+        }
+        let block = Dim::from(block);
+        let area = block.clone() * block.clone();
+        let shape: [Dim; 4] = match self {
+            Self::DepthToSpace { .. } => {
+                let deep = part("channels", c, &area)?;
+                [n.clone(), deep, h.clone() * block.clone(), w.clone() * block]
+            }
+            Self::SpaceToDepth { .. } => {
+                let (rows, columns) = (part("rows", h, &block)?, part("columns", w, &block)?);
+                [n.clone(), c.clone() * area, rows, columns]
+            }
+        };
+        result(TensorType { dtype: x.ty.dtype, shape: Shape::from(shape.as_slice()) })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, Shard { axis, inner })) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        let (block, mode) = self.parts();
+        let b = u64::try_from(block).unwrap_or(0);
+        let entries = if axis == 1 { b.checked_mul(b) } else { Some(b) };
+        let shrinks = matches!(self, Self::DepthToSpace { .. }) == (axis == 1);
+        let inner = match (axis, entries) {
+            (0, _) => Some(inner),
+            // The batch must stay outermost among the channels.
+            (1, _) if mode == BlockOrder::Dcr && b != 1 => None,
+            (_, Some(by)) if shrinks => (by > 0 && inner % by == 0).then(|| inner / by),
+            (_, Some(by)) => inner.checked_mul(by),
+            (_, None) => None,
+        };
+        match inner {
+            Some(inner) => Ok(smallvec![Claim::Shard(Shard { axis, inner })]),
+            None => {
+                let what = if axis == 1 { "channels" } else { "rows and columns" };
+                let reason = format!("exchanges {what} that are the batch with other axes");
+                Err(rules::refuse(Code::Reorders, i, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let ty = x.tensor_type();
+        let inferred = self.infer(&[Operand { ty: &ty, ints: None }])?;
+        let dims = inferred.first().and_then(|r| r.ty.shape.as_const()).unwrap_or_default();
+        let mut y = Tensor::zeros(x.dtype(), &dims)?;
+        if !y.is_empty()
+            && let Some(axes) = self.reading(x.dims())
+        {
+            read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Move
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_wrap, reason = "the sizes of the tests are small")]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, indices, random, refusal, rng};
+    use super::super::{Op, Operand};
+    use super::{BlockOrder, Blocks};
+    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+
+    const ORDERS: [BlockOrder; 2] = [BlockOrder::Dcr, BlockOrder::Crd];
+
+    fn to_space(block: usize, mode: BlockOrder) -> Op {
+        Blocks::DepthToSpace { block: block as i64, mode }.into()
+    }
+
+    fn to_depth(block: usize, mode: BlockOrder) -> Op {
+        Blocks::SpaceToDepth { block: block as i64, mode }.into()
+    }
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        for i in 0..60usize {
+            let mode = ORDERS[i % 2];
+            let b = rng.random_range(1..=3usize);
+            let [n, c, h, w] = [i % 3, 1, 1, 0].map(|least| least + rng.random_range(0..3usize));
+            let deep = [n, c * b * b, h, w];
+            let x = random(&mut rng, [DType::F32, DType::U8, DType::F64][i % 3], &deep);
+            let y = &testing::eval(&to_space(b, mode), &[&x])[0];
+            assert_eq!(y.dims(), [n, c, h * b, w * b]);
+            let (x_values, y_values) = (x.to_f64(), y.to_f64());
+            let channel = |channel: usize, row: usize, column: usize| match mode {
+                BlockOrder::Dcr => (row * b + column) * c + channel,
+                BlockOrder::Crd => (channel * b + row) * b + column,
+            };
+            for (at, index) in indices(y.dims()).iter().enumerate() {
+                let [n, c, row, column] = index[..] else { unreachable!() };
+                let from = n * deep[1] + channel(c, row % b, column % b);
+                let from = (from * h + row / b) * w + column / b;
+                assert!((y_values[at] - x_values[from]).abs() == 0.0, "{mode:?} {deep:?} {index:?}");
+            }
+            assert_eq!(testing::eval(&to_depth(b, mode), &[y])[0], x);
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_where_it_stays_outermost() {
+        let mut rng = rng(2);
+        for i in 0..120usize {
+            let (n, b, mode) = (rng.random_range(0..6usize), rng.random_range(1..=2usize), ORDERS[i % 2]);
+            let axis = i / 2 % 4;
+            let inner = rng.random_range(1..=2) * [1, b * b, b, b][axis];
+            let mut dims = [2, b * b, b, 2 * b];
+            dims[axis] = n * inner;
+            let x = random(&mut rng, DType::F32, &dims);
+            let shard = |inner: usize| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let passes = axis != 1 || mode == BlockOrder::Crd || b == 1;
+            let factor = [1, b * b, b, b][axis];
+            let expected = |inner| if passes { Ok(vec![shard(inner)]) } else { Err("R0108".to_owned()) };
+            let (space, depth) = if axis == 1 {
+                (inner / factor, inner * factor)
+            } else {
+                (inner * factor, inner / factor)
+            };
+            let split = |op: Op| check_split(&op, &[(&x, shard(inner))], n);
+            assert_eq!(split(to_space(b, mode)), expected(space), "{mode:?} {b} axis {axis}");
+            assert_eq!(split(to_depth(b, mode)), expected(depth), "{mode:?} {b} axis {axis}");
+        }
+        let x = random(&mut rng, DType::F32, &[1, 1, 4, 4]);
+        assert_eq!(refusal(&to_depth(4, BlockOrder::Crd), &[(&x, Claim::rows(2))]), "R0108");
+        assert_eq!(refusal(&to_space(2, BlockOrder::Crd), &[(&x, Claim::rows(1))]), "R0108");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let infer = |op: Blocks, dims: &[i64]| {
+            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect::<Shape>();
+            let ty = TensorType { dtype: DType::F32, shape };
+            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
+        };
+        let mode = BlockOrder::Dcr;
+        for block in [i64::MIN, -1, 0, 3, 1 << 32, i64::MAX] {
+            assert!(!infer(Blocks::DepthToSpace { block, mode }, &[-1, 8, 4, 4]), "{block}");
+            assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[-1, 8, 4, 4]), "{block}");
+        }
+        let block = 2;
+        assert!(infer(Blocks::DepthToSpace { block, mode }, &[-1, 8, 3, 3]));
+        assert!(!infer(Blocks::DepthToSpace { block, mode }, &[-1, 6, 3, 3]));
+        assert!(!infer(Blocks::DepthToSpace { block, mode }, &[-1, -1, 3, 3]));
+        assert!(!infer(Blocks::DepthToSpace { block, mode }, &[8, 3, 3]));
+        assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[-1, 6, 3, 4]));
+        assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[-1, 6, 4, -1]));
+        assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[4, 4]));
+        // A block beyond memory on an axis that is empty.
+        let far = 1 << 31;
+        let x = Tensor::new::<f32>(&[0, 0, 1, 1], &[]).unwrap();
+        assert_eq!(testing::eval(&to_space(far, mode), &[&x])[0].dims(), [0, 0, far, far]);
+    }
+}
