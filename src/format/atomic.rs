@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::Builder;
 
+/// How the names of files begin that are not yet at their place: what a killed process may leave.
+const PREFIX: &str = ".fanwise-";
+
 /// Writes a file through `write`: beside its place first, then renamed, so that a reader never sees a part of
 /// it and a failure leaves what was there. A place that is a device or a pipe is written to directly.
 pub(super) fn write(
@@ -35,6 +38,7 @@ pub(super) fn write(
 fn builder() -> Builder<'static, 'static> {
     use std::os::unix::fs::PermissionsExt;
     let mut builder = Builder::new();
+    builder.prefix(PREFIX);
     // What a new file gets, less the mask of the process; a temporary file is private otherwise.
     builder.permissions(std::fs::Permissions::from_mode(0o666));
     builder
@@ -42,7 +46,9 @@ fn builder() -> Builder<'static, 'static> {
 
 #[cfg(not(unix))]
 fn builder() -> Builder<'static, 'static> {
-    Builder::new()
+    let mut builder = Builder::new();
+    builder.prefix(PREFIX);
+    builder
 }
 
 #[cfg(test)]
@@ -54,13 +60,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         super::write(&path, |f| f.write_all(b"one")).unwrap();
+        let names = || -> Vec<_> {
+            let entries = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name());
+            entries.map(|name| name.into_string().unwrap()).collect()
+        };
         let failed = super::write(&path, |f| {
             f.write_all(b"half of tw")?;
+            assert!(names().iter().all(|name| name == "a" || name.starts_with(".fanwise-")));
+            assert_eq!(names().len(), 2);
             Err(Error::other("full"))
         });
         assert!(failed.is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(names(), ["a"]);
     }
 
     #[cfg(unix)]

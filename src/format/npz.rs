@@ -75,9 +75,10 @@ pub fn read_from(
     left.set(u64::MAX);
     let mut tensors = BTreeMap::new();
     for i in 0..archive.len() {
-        let mut entry = archive.by_index(i).map_err(not_zip)?;
-        let name = entry.name().strip_suffix(".npy").unwrap_or(entry.name()).to_owned();
+        let name = archive.name_for_index(i).unwrap_or_default();
+        let name = name.strip_suffix(".npy").unwrap_or(name).to_owned();
         let wrong = |reason: String| FileError::tensor(path, &name, reason);
+        let mut entry = archive.by_index(i).map_err(|e| wrong(unreadable(&e)))?;
         let header = npy::read_header(&mut entry).map_err(wrong)?;
         let declared = (header.length as u64).checked_add(header.bytes as u64);
         if declared != Some(entry.size()) {
@@ -103,6 +104,17 @@ pub fn read_from(
         }
     }
     Ok(tensors)
+}
+
+/// Why an entry cannot be read.
+fn unreadable(error: &ZipError) -> String {
+    match error {
+        ZipError::UnsupportedArchive(ZipError::PASSWORD_REQUIRED) => "it is encrypted".to_owned(),
+        ZipError::CompressionMethodNotSupported(method) => {
+            format!("it has compression {method}; 0 (none) and 8 (deflate) are supported")
+        }
+        other => Said(&other.to_string()).to_string(),
+    }
 }
 
 /// Writes tensors as an archive of stored entries, in the order of their names: the same tensors give the same
@@ -176,6 +188,14 @@ mod tests {
             assert!(matches!(error, FileError::Tensor { .. }), "{error}");
         }
         let good = archive(CompressionMethod::Deflated, &content);
+        // The flags of encryption and the method, in the entry's own header and in the list.
+        let list = good.windows(4).position(|w| w == b"PK\x01\x02").unwrap();
+        for (at, value, reason) in [(6, 1, "it is encrypted"), (8, 12, "it has compression 12")] {
+            let mut odd = good.clone();
+            (odd[at], odd[list + at + 2]) = (value, value);
+            let error = read(odd).unwrap_err().to_string();
+            assert!(error.contains(&format!("tensor `x`: {reason}")), "{error}");
+        }
         for cut in 0..good.len() {
             assert!(read(good[..cut].to_vec()).is_err());
         }

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use fanwise::format::{Budget, npz};
+
 const MODEL: &str = "fanwise 1
 symbol N >= 0
 graph @g(%x: f32[N,8]) -> (y: f32[N,8]) {
@@ -84,6 +86,54 @@ fn a_process_that_is_killed_while_it_writes_leaves_the_old_file() {
         assert_eq!(out.status.code(), None, "{way:?}");
         assert_eq!(fs::read(folder.path().join("out")).unwrap(), b"old", "{way:?}");
     }
+}
+
+/// The bytes of a large output: enough that writing it takes a while.
+const LARGE: u64 = 500 << 18;
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_is_killed_half_way_leaves_the_old_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide = "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,1]) -> (y: f32[N,65536]) {\n  \
+                %y : f32[N,65536] = expand(%x) {shape = [N, 65536]}\n  return %y\n}\n";
+    fs::write(folder.path().join("m.fan"), wide).unwrap();
+    let run = |rows: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+        command.args(["run", "m.fan", "--gpus", "2", "--outputs", "out.npz", "--batch", rows]);
+        command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null());
+        command
+    };
+    let out = folder.path().join("out.npz");
+    let rows = || {
+        let tensors = npz::read(&out, &mut Budget::new(2 * LARGE)).unwrap();
+        tensors["y"].dims()[0]
+    };
+    assert!(run("3").status().unwrap().success());
+    let old = fs::read(&out).unwrap();
+
+    let mut child = run("500").spawn().unwrap();
+    let part = loop {
+        let part = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap()).find(|e| {
+            let begun = e.metadata().is_ok_and(|m| m.len() > 0);
+            begun && e.file_name().to_string_lossy().starts_with(".fanwise-")
+        });
+        assert!(child.try_wait().unwrap().is_none(), "it ends before it is killed");
+        if let Some(part) = part {
+            break part.path();
+        }
+    };
+    // On Unix this is SIGKILL: nothing of the process runs after it.
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().code(), None);
+    let written = fs::metadata(part).unwrap().len();
+    assert!((1..LARGE).contains(&written), "{written} bytes are half way to {LARGE}");
+    assert!(fs::read(&out).unwrap() == old, "the old file is whole");
+    assert_eq!(rows(), 3);
+
+    assert!(run("500").status().unwrap().success());
+    assert_eq!(rows(), 500);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -13,7 +13,7 @@ use fanwise::model::{LoadOptions, Model};
 use fanwise::pass::{self, Gpus, PassError, Replicate};
 use fanwise::types::ShardRule;
 
-use crate::ui;
+use crate::{memory, ui};
 
 /// How a result is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -68,19 +68,10 @@ impl ModelArgs {
         Ok(model)
     }
 
-    /// The memory that may be used: as given, or what the machine has.
+    /// The memory that may be used: as given, or what the machine has for this process.
     pub(crate) fn max_memory(&self) -> u64 {
-        self.max_memory.unwrap_or_else(machine_memory)
+        self.max_memory.unwrap_or_else(|| memory::available(Path::new("/")))
     }
-}
-
-/// The bytes of memory of this machine; without bound where the system does not tell.
-fn machine_memory() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    let kib =
-        total.and_then(|t| t.trim().strip_suffix("kB")).and_then(|t| t.trim().parse::<u64>().ok());
-    kib.map_or(u64::MAX, |k| k.saturating_mul(1024))
 }
 
 /// Over which devices the graph is replicated, and how.

@@ -6,6 +6,7 @@ mod check;
 mod compile;
 mod exec;
 mod lists;
+mod memory;
 mod run;
 mod ui;
 mod verify;
