@@ -120,6 +120,15 @@ impl Net {
         Ok(self.builder.op(name, op, operands)?)
     }
 
+    pub(super) fn ops(
+        &mut self,
+        names: &[&str],
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Layer<Vec<Value>> {
+        Ok(self.builder.ops(names, op, operands)?)
+    }
+
     /// The parameter `name`, drawn when it is first asked for.
     pub(super) fn param(&mut self, name: &str, dims: &[usize], init: Init) -> Layer<Value> {
         if let Some(value) = self.params.get(name) {
@@ -134,6 +143,11 @@ impl Net {
     pub(super) fn size(&self, x: Value, axis: usize) -> usize {
         let size = self.builder.graph().ty(x).shape.get(axis).and_then(Dim::as_const);
         size.and_then(|size| usize::try_from(size).ok()).unwrap_or(0)
+    }
+
+    /// The sizes of the axes from `axis` on.
+    pub(super) fn sizes_from(&self, x: Value, axis: usize) -> Shape {
+        self.builder.graph().ty(x).shape.iter().skip(axis).cloned().collect()
     }
 
     /// The channels of an image.
@@ -165,7 +179,13 @@ impl Net {
     ) -> Layer<Value> {
         let x = self.input(name, &[height, width, channels]);
         self.builder.set_origin(Origin::new(name));
-        self.op(&format!("{name}.channels_first"), Transpose { perm: vec![0, 3, 1, 2] }, &[x])
+        self.op(&format!("{name}.channels_first"), channels_first(), &[x])
+    }
+
+    /// Images `[…, height, width, channels]` as layers take them.
+    pub(super) fn channels_first(&mut self, name: &str, x: Value) -> Layer<Value> {
+        let name = self.layer(name);
+        self.op(&name, channels_first(), &[x])
     }
 
     pub(super) fn output(&mut self, name: &str, value: Value) {
@@ -400,6 +420,11 @@ impl Net {
         let name = self.layer(name);
         self.op(&name, Binary::Mul, &values)
     }
+}
+
+/// From `[N, height, width, channels]` to `[N, channels, height, width]`.
+fn channels_first() -> Transpose {
+    Transpose { perm: vec![0, 3, 1, 2] }
 }
 
 /// The same number for both spatial axes.

@@ -6,15 +6,19 @@
 //! are; here they are small random numbers around those, so that the arithmetic of every layer counts.
 
 mod attention;
+mod gru;
 mod layers;
+mod lstm;
 mod mini_googlenet;
 mod mlp;
 mod mobilenet_v2;
 mod nested;
+mod recurrent;
 mod resnet50;
 mod siamese;
 mod transformer;
 mod two_head;
+mod video;
 mod weights;
 mod xception;
 
@@ -27,6 +31,8 @@ type Layers = fn(&mut Net) -> Layer<()>;
 
 /// The models, by name.
 const MODELS: &[(&str, Layers)] = &[
+    ("gru", gru::layers),
+    ("lstm", lstm::layers),
     ("mini_googlenet", mini_googlenet::layers),
     ("mlp", mlp::layers),
     ("mobilenet_v2", mobilenet_v2::layers),
@@ -35,6 +41,7 @@ const MODELS: &[(&str, Layers)] = &[
     ("siamese", siamese::layers),
     ("transformer", transformer::layers),
     ("two_head", two_head::layers),
+    ("video", video::layers),
     ("xception", xception::layers),
 ];
 
@@ -91,6 +98,18 @@ mod tests {
 
     const KNOWN: &[Known] = &[
         (
+            "gru",
+            10_977,
+            [0; 7],
+            &[("gru_1", "f32[N,120,32]"), ("gru_2", "f32[N,32]"), ("temperature", "f32[N,1]")],
+        ),
+        (
+            "lstm",
+            2_757_761,
+            [0; 7],
+            &[("bidirectional_1", "f32[N,200,128]"), ("bidirectional_2", "f32[N,128]")],
+        ),
+        (
             "mini_googlenet",
             1_656_250,
             [19, 19, 10, 0, 2, 19, 0],
@@ -118,6 +137,12 @@ mod tests {
             &[("classes", "f32[N,2]"), ("tags", "f32[N,16,7]")],
         ),
         ("two_head", 40, [0, 0, 0, 0, 0, 1, 0], &[("score", "f32[N,1]")]),
+        (
+            "video",
+            30_570,
+            [2, 0, 0, 0, 2, 2, 0],
+            &[("time_distributed.pool_2", "f32[8*N,32,8,8]"), ("time_distributed", "f32[N,8,32]")],
+        ),
         (
             "xception",
             22_910_480,
@@ -162,6 +187,6 @@ mod tests {
         let error = build("resnet").unwrap_err();
         assert_eq!(error, ZooError::Unknown { name: "resnet".to_owned() });
         let last = error.to_string();
-        assert!(last.ends_with("it has mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, transformer, two_head, xception"));
+        assert!(last.ends_with("it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, transformer, two_head, video, xception"));
     }
 }

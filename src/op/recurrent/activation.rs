@@ -31,8 +31,10 @@ impl<R: Real> Apply<R> for Row<'_, R> {
 }
 
 impl Activation {
-    pub(super) const SIGMOID: Self = Self::Unary(Unary::Sigmoid);
-    pub(super) const TANH: Self = Self::Unary(Unary::Tanh);
+    /// The function of gates.
+    pub const SIGMOID: Self = Self::Unary(Unary::Sigmoid);
+    /// The function of states.
+    pub const TANH: Self = Self::Unary(Unary::Tanh);
 
     /// The function with this name and these parameters, those of ONNX where they are absent; `None` where there is
     /// no such function.

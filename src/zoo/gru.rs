@@ -1,0 +1,15 @@
+//! Two stacked GRUs that forecast a temperature from five days of weather (Chollet, *Deep Learning with Python*, 2nd
+//! edition, listing 10.23), 10,977 parameters.
+
+use super::layers::{Activation, Layer, Net};
+use super::recurrent::Recurrent;
+
+pub(super) fn layers(net: &mut Net) -> Layer<()> {
+    let x = net.input("weather", &[120, 14]);
+    let x = net.recurrent("gru_1", x, Recurrent::gru(32).sequences())?;
+    let x = net.recurrent("gru_2", x, Recurrent::gru(32))?;
+    let x = net.dropout("dropout", x)?;
+    let x = net.dense("temperature", x, 1, Activation::None)?;
+    net.output("temperature", x);
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! Keras' bidirectional LSTM for the sentiment of film reviews (`bidirectional_lstm_imdb`), 2,757,761 parameters.
+
+use super::layers::{Activation, Layer, Net};
+use super::recurrent::Recurrent;
+
+/// Words of a review.
+const LENGTH: i64 = 200;
+/// Words that the model knows.
+const WORDS: usize = 20_000;
+
+pub(super) fn layers(net: &mut Net) -> Layer<()> {
+    let words = net.integers("words", &[LENGTH]);
+    let x = net.embedding("embedding", words, WORDS, 128)?;
+    let lstm = Recurrent::lstm(64).bidirectional();
+    let x = net.recurrent("bidirectional_1", x, lstm.sequences())?;
+    let x = net.recurrent("bidirectional_2", x, lstm)?;
+    let x = net.dense("predictions", x, 1, Activation::Sigmoid)?;
+    net.output("predictions", x);
+    Ok(())
+}

@@ -1,0 +1,2 @@
+; model: zoo:gru
+; gpus: 3

@@ -1,0 +1,2 @@
+; model: zoo:lstm
+; gpus: 3

@@ -1,0 +1,2 @@
+; model: zoo:video
+; gpus: 3
