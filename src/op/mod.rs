@@ -42,6 +42,7 @@ use declare::ops;
 ops! {
     batch_norm::BatchNorm,
     conv::Conv,
+    conv_transpose::ConvTranspose,
     gemm::Gemm,
     lrn::Lrn,
     matmul::MatMul,

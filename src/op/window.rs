@@ -92,6 +92,83 @@ impl Sliding<'_> {
         }
         Ok(windows)
     }
+
+    /// The windows through which each of the elements of `input` reaches elements of an output: of a kernel over that
+    /// output, which has `(input - 1) * stride + (kernel - 1) * dilation + 1 + extra` elements without the padding.
+    /// In what is given back, `input` is the size of the output, and `output` that of `input`.
+    ///
+    /// `extra` has a number for each axis or none; `kernel_attr` is blamed for sizes that do not fit.
+    pub fn spread(
+        &self,
+        kernel_attr: &'static str,
+        input: &[i64],
+        kernel: &[i64],
+        extra: (&'static str, &[i64]),
+    ) -> Result<Windows, OpError> {
+        let rank = input.len();
+        let mut windows = Windows::new();
+        for (axis, (size, taps)) in input.iter().zip(kernel).enumerate() {
+            let kernel = in_range(kernel_attr, *taps, 1)?;
+            let stride = setting("strides", self.strides, axis, rank, 1, 1)?;
+            let dilation = setting("dilations", self.dilations, axis, rank, 1, 1)?;
+            let before = setting("pads", self.pads, axis, rank * 2, 0, 0)?;
+            let after = setting("pads", self.pads, axis + rank, rank * 2, 0, 0)?;
+            let extra = setting(extra.0, extra.1, axis, rank, 0, 0)?;
+            let size = in_range("input", *size, 1)?;
+            let reach = (size - 1).saturating_mul(stride);
+            let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);
+            let output = reach.saturating_add(extent).saturating_add(extra) - before - after;
+            if !(1..=MAX_SIZE).contains(&output) {
+                let reason = format!("{size} windows of {kernel} taps make {output} elements");
+                return Err(OpError::Attribute { attr: kernel_attr, reason });
+            }
+            windows.push(WindowAxis {
+                input: whole(output)?,
+                kernel: whole(kernel)?,
+                stride: whole(stride)?,
+                dilation: whole(dilation)?,
+                before: whole(before)?,
+                after: whole(after)?,
+                output: whole(size)?,
+            });
+        }
+        if rank == 0 || rank > MAX_AXES || kernel.len() != rank {
+            let text = format!("a kernel of {} axes over {rank} axes", kernel.len());
+            return Err(OpError::Unsupported(text));
+        }
+        Ok(windows)
+    }
+}
+
+/// Calls `f` for each row of windows of which the tap `tap`, counted row-major, lies in the input: with the position in
+/// the input that the first of them meets, and with the numbers of the windows. The positions of a row are as
+/// far apart as the stride of the last axis.
+pub fn rows_of_tap(axes: &[WindowAxis], tap: usize, f: &mut impl FnMut(usize, Range<usize>)) {
+    walk(axes, tap, (0, 0), f);
+}
+
+fn walk(
+    axes: &[WindowAxis],
+    tap: usize,
+    (at, window): (usize, usize),
+    f: &mut impl FnMut(usize, Range<usize>),
+) {
+    let Some((axis, inner)) = axes.split_first() else { return };
+    let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
+    let taps = size(|a| a.kernel);
+    let outputs = axis.outputs(tap / taps);
+    if outputs.is_empty() {
+        return;
+    }
+    if inner.is_empty() {
+        let position = axis.position(outputs.start, tap);
+        return f(at + position, window + outputs.start..window + outputs.end);
+    }
+    let (plane, windows) = (size(|a| a.input), size(|a| a.output));
+    for o in outputs {
+        let position = axis.position(o, tap / taps);
+        walk(inner, tap % taps, (at + position * plane, window + o * windows), f);
+    }
 }
 
 /// The number of windows on one axis, if there is one and the padded input is a possible size. All numbers

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::conv::{ConvPlan, conv};
+use super::conv_transpose::{SpreadPlan, conv_transpose};
 use super::elementwise::{self, Epilogue};
 use super::matmul::{View, gemm, matmul};
 use super::moves::{JoinPlan, PadPlan, join, pad};
@@ -25,6 +26,8 @@ pub(super) enum Kernel {
     Chain,
     /// Convolution.
     Conv(Box<ConvPlan>),
+    /// Transposed convolution.
+    ConvTranspose(Box<SpreadPlan>),
     /// Product of matrices with an addend; the sizes of its operands.
     Gemm(Gemm, Sizes),
     /// Product of stacks of matrices; the sizes of its operands.
@@ -81,6 +84,9 @@ impl Kernel {
             (Op::Conv(op), [x, w, ..]) => {
                 ConvPlan::new(op, x, w).ok().map(|plan| Self::Conv(Box::new(plan)))
             }
+            (Op::ConvTranspose(op), [x, w, ..]) => {
+                SpreadPlan::new(op, x, w).ok().map(|plan| Self::ConvTranspose(Box::new(plan)))
+            }
             (Op::Gemm(op), _) => Some(Self::Gemm(op.clone(), sizes)),
             (Op::MatMul(_), _) => Some(Self::MatMul(sizes)),
             (Op::Pool(op), [x]) => {
@@ -129,6 +135,10 @@ impl Kernel {
             (Self::Conv(plan), [Some(x), Some(w)]) => conv(plan, x, w, None, result, &chain),
             (Self::Conv(plan), [Some(x), Some(w), Some(bias)]) => {
                 conv(plan, x, w, Some(bias), result, &chain);
+            }
+            (Self::ConvTranspose(plan), [Some(x), Some(w), bias @ ..]) => {
+                let bias = bias.first().copied().flatten();
+                conv_transpose(plan, x, w, bias, result, &chain);
             }
             (Self::Gemm(op, sizes), [Some(a), Some(b), c @ ..]) => {
                 let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });

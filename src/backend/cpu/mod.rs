@@ -6,6 +6,7 @@
 //! the row is computed or the alignment of the memory.
 
 pub mod conv;
+pub mod conv_transpose;
 mod depthwise;
 pub mod elementwise;
 mod events;

@@ -1,0 +1,372 @@
+//! Transposed convolution over spatial axes.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::infer::{count, dtype, equal, result, same_dtype};
+use super::numeric::{Wide, narrow, wide, widen};
+use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products with the taps of
+    /// `w: [C, M/groups, kernel…]` to the elements that its window covers; `bias: [M]` is added where there is a third
+    /// operand. The result is `[N, M, (spatial - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - pads…]`.
+    ///
+    /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of the
+    /// result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in row-major
+    /// order, the bias last.
+    pub struct ConvTranspose = "conv_transpose" {
+        /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
+        pub strides: Vec<i64> = Vec::new(),
+        /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
+        pub dilations: Vec<i64> = Vec::new(),
+        /// The elements left out at the beginning of each spatial axis, then those at the end of each; empty for none.
+        pub pads: Vec<i64> = Vec::new(),
+        /// The elements added at the end of each spatial axis; empty for none.
+        pub output_padding: Vec<i64> = Vec::new(),
+        /// The number of groups of channels, at least 1.
+        pub groups: i64 = 1,
+    }
+}
+
+impl Default for ConvTranspose {
+    fn default() -> Self {
+        let (strides, dilations) = (Vec::new(), Vec::new());
+        Self { strides, dilations, pads: Vec::new(), output_padding: Vec::new(), groups: 1 }
+    }
+}
+
+impl ConvTranspose {
+    /// The windows of a kernel of type `w` over the result for an operand of type `x`, whose first axis may have any
+    /// size: one for each element of `x`.
+    pub fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
+        let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
+        if input.len() != kernel.len() {
+            let expected = format!("operand 0 is {x}; both must have the same number of axes");
+            return Err(OpError::Shape { operand: 1, found: w.clone(), expected });
+        }
+        let Self { strides, dilations, pads, output_padding, .. } = self;
+        let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
+        sliding.spread("kernel", &input, &kernel, ("output_padding", output_padding))
+    }
+
+    /// The channels of the result, with the channels of all operands checked.
+    fn channels(&self, operands: &[Operand<'_>]) -> Result<Dim, OpError> {
+        let (x, w) = (operands[0].ty, operands[1].ty);
+        let known = |operand: usize, ty: &TensorType, axis: usize| {
+            let size = ty.shape[axis].as_const().ok_or_else(|| {
+                OpError::NotConstant(format!("the size of axis {axis} of operand {operand}"))
+            })?;
+            if size < 1 {
+                let expected = "it must have channels".to_owned();
+                return Err(OpError::Shape { operand, found: ty.clone(), expected });
+            }
+            Ok(size)
+        };
+        let (c, own, each) = (known(0, x, 1)?, known(1, w, 0)?, known(1, w, 1)?);
+        equal("channels of the input", &c.into(), &own.into())?;
+        if self.groups < 1 || c % self.groups != 0 {
+            let reason = format!("{} groups do not divide {c} channels of the input", self.groups);
+            return Err(OpError::Attribute { attr: "groups", reason });
+        }
+        let m = Dim::from(each) * Dim::from(self.groups);
+        if let Some(bias) = operands.get(2) {
+            let [size] = &bias.ty.shape[..] else {
+                let expected = "a bias has one axis".to_owned();
+                return Err(OpError::Shape { operand: 2, found: bias.ty.clone(), expected });
+            };
+            equal("elements of the bias", size, &m)?;
+        }
+        Ok(m)
+    }
+}
+
+impl OpDef for ConvTranspose {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 2, 3, "2 or 3")?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let dtype = same_dtype(operands)?;
+        let windows = self.windows(operands[0].ty, operands[1].ty)?;
+        let channels = self.channels(operands)?;
+        let spatial = windows.iter().map(|a| i64::try_from(a.input).unwrap_or(i64::MAX).into());
+        let shape = [operands[0].ty.shape[0].clone(), channels].into_iter().chain(spatial);
+        result(TensorType { dtype, shape: shape.collect() })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let x = operands.first().and_then(|x| x.claim.shard());
+        let code = if x.is_some() { Code::SampleBySample } else { Code::WindowAxis };
+        rules::whole(operands, 1, code, "takes its kernel from the samples of the batch")?;
+        rules::whole(operands, 2, Code::WindowAxis, "adds a bias whose channels are the batch")?;
+        match x {
+            None => Ok(rules::invariant(1)),
+            Some(shard @ Shard { axis: 0, .. }) => Ok(smallvec![Claim::Shard(shard)]),
+            Some(Shard { axis: 1, .. }) => {
+                Err(rules::refuse(Code::WindowAxis, 0, "sums over the batch as its channels"))
+            }
+            Some(_) => Err(rules::refuse(Code::WindowAxis, 0, "spreads windows along the batch")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, w, bias @ ..] = operands else {
+            return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });
+        };
+        let windows = self.windows(&x.tensor_type(), &w.tensor_type())?;
+        let groups = usize::try_from(self.groups).unwrap_or(1);
+        let mut dims: SmallVec<[usize; 5]> = smallvec![x.dims()[0], w.dims()[1] * groups];
+        dims.extend(windows.iter().map(|a| a.input));
+        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
+        if !y.is_empty() {
+            let (x, w) = (widen(x)?, widen(w)?);
+            let bias = bias.first().map(|b| widen(b)).transpose()?;
+            if y.dtype() == DType::F64 {
+                spread::<f64>(&windows, &mut y, &x, &w, bias.as_ref());
+            } else {
+                spread::<f32>(&windows, &mut y, &x, &w, bias.as_ref());
+            }
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Conv
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+/// All channels of all samples of a result that is not empty and holds zeros.
+fn spread<T: Wide>(
+    windows: &[WindowAxis],
+    y: &mut Tensor,
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+) {
+    let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
+    let (out, plane, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
+    let step = windows.last().map_or(1, |a| a.stride);
+    let (inputs, each, channels) = (x.dims()[1], w.dims()[1], y.dims()[1]);
+    let per_group = inputs / (channels / each);
+    let (x, w) = (x.as_slice::<T>(), w.as_slice::<T>());
+    for (i, y) in y.as_mut_slice::<T>().chunks_exact_mut(out).enumerate() {
+        let (sample, channel) = (i / channels, i % channels);
+        let first = channel / each * per_group;
+        for c in first..first + per_group {
+            let x = &x[(sample * inputs + c) * plane..][..plane];
+            let w = &w[(c * each + channel % each) * taps..][..taps];
+            for (tap, w) in w.iter().enumerate() {
+                rows_of_tap(windows, tap, &mut |at, row| {
+                    for (y, x) in y[at..].iter_mut().step_by(step).zip(&x[row]) {
+                        *y = y.add_product(*x, *w);
+                    }
+                });
+            }
+        }
+        if let Some(bias) = bias {
+            let bias = bias.as_slice::<T>()[channel];
+            for y in y {
+                *y = *y + bias;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_wrap, reason = "the sizes of the tests are small")]
+mod tests {
+    use rand::Rng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::testing::{self, assert_close, check_split, indices, random, refusal, rng, tolerance};
+    use super::super::{Op, Operand};
+    use super::ConvTranspose;
+    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+
+    /// A transposed convolution with random settings, and the sizes of its operands behind the batch axis.
+    struct Case {
+        op: ConvTranspose,
+        x: Vec<usize>,
+        w: Vec<usize>,
+        bias: bool,
+    }
+
+    fn case(rng: &mut ChaCha8Rng) -> Case {
+        let rank = rng.random_range(1..=3usize);
+        let (each, groups) = (rng.random_range(1..=3usize), rng.random_range(1..=3usize));
+        let c = groups * rng.random_range(1..=3usize);
+        let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+            (0..n).map(|_| rng.random_range(from..=to)).collect()
+        };
+        let op = ConvTranspose {
+            strides: list(1, 3, rank),
+            dilations: list(1, 2, rank),
+            pads: list(0, 2, rank * 2),
+            output_padding: list(0, 3, rank),
+            groups: groups as i64,
+        };
+        let kernel: Vec<usize> = (0..rank).map(|_| rng.random_range(1..=3)).collect();
+        let (mut x, mut w) = (vec![c], vec![c, each]);
+        // Of five elements something is left without two at both ends.
+        x.extend(kernel.iter().map(|_| 5 + rng.random_range(0..=2usize)));
+        w.extend(&kernel);
+        Case { op, x, w, bias: rng.random_bool(0.5) }
+    }
+
+    impl Case {
+        fn operands(&self, rng: &mut ChaCha8Rng, dtype: DType, batch: usize) -> Vec<Tensor> {
+            let x: Vec<usize> = std::iter::once(batch).chain(self.x.iter().copied()).collect();
+            let mut all = vec![random(rng, dtype, &x), random(rng, dtype, &self.w)];
+            if self.bias {
+                let groups = usize::try_from(self.op.groups).unwrap();
+                all.push(random(rng, dtype, &[self.w[1] * groups]));
+            }
+            all
+        }
+    }
+
+    fn flat(index: &[usize], sizes: &[usize]) -> usize {
+        index.iter().zip(sizes).fold(0, |at, (i, d)| at * d + i)
+    }
+
+    /// The definition, product by product in `f64`.
+    fn naive(op: &ConvTranspose, operands: &[&Tensor], out: &[usize]) -> Vec<f64> {
+        let (x, w) = (operands[0].to_f64(), operands[1].to_f64());
+        let (x_dims, w_dims) = (operands[0].dims(), operands[1].dims());
+        let rank = x_dims.len() - 2;
+        let per_group = x_dims[1] / usize::try_from(op.groups).unwrap();
+        let mut y: Vec<f64> = indices(out)
+            .iter()
+            .map(|o| operands.get(2).map_or(0.0, |b| b.to_f64()[o[1]]))
+            .collect();
+        for (value, from) in x.iter().zip(indices(x_dims)) {
+            for tap in indices(&w_dims[1..]) {
+                let mut to = vec![from[0], from[1] / per_group * w_dims[1] + tap[0]];
+                for a in 0..rank {
+                    let p = from[a + 2] as i64 * op.strides[a] + tap[a + 1] as i64 * op.dilations[a];
+                    to.push(usize::try_from(p - op.pads[a]).unwrap_or(usize::MAX));
+                }
+                if to.iter().zip(out).all(|(i, d)| i < d) {
+                    let k: Vec<usize> = [&[from[1]], tap.as_slice()].concat();
+                    y[flat(&to, out)] += value * w[flat(&k, w_dims)];
+                }
+            }
+        }
+        y
+    }
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        for i in 0..160 {
+            let case = case(&mut rng);
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let operands = case.operands(&mut rng, dtype, i % 3);
+            let operands: Vec<&Tensor> = operands.iter().collect();
+            let y = &testing::eval(&Op::from(case.op.clone()), &operands)[0];
+            for a in 0..case.x.len() - 1 {
+                let ConvTranspose { strides, dilations, pads, output_padding, .. } = &case.op;
+                let reach = (case.x[a + 1] as i64 - 1) * strides[a] + output_padding[a];
+                let extent = (case.w[a + 2] as i64 - 1) * dilations[a] + 1;
+                let size = reach + extent - pads[a] - pads[a + case.x.len() - 1];
+                assert_eq!(y.dims()[a + 2] as i64, size);
+            }
+            assert_close(y, &naive(&case.op, &operands, y.dims()), tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn a_line_is_spread() {
+        let x = Tensor::new(&[1, 1, 3], &[1.0f32, 2.0, 3.0]).unwrap();
+        let w = Tensor::new(&[1, 1, 3], &[1.0f32, 10.0, 100.0]).unwrap();
+        let op = ConvTranspose { strides: vec![2], ..ConvTranspose::default() };
+        let y = &testing::eval(&op.into(), &[&x, &w])[0];
+        assert_eq!(y.as_slice::<f32>(), [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]);
+        let (strides, pads) = (vec![2], vec![1, 2]);
+        let op = ConvTranspose { strides, pads, output_padding: vec![3], ..ConvTranspose::default() };
+        let y = &testing::eval(&op.into(), &[&x, &w])[0];
+        assert_eq!(y.as_slice::<f32>(), [10.0, 102.0, 20.0, 203.0, 30.0, 300.0, 0.0]);
+    }
+
+    #[test]
+    fn the_batch_passes_on_the_first_axis() {
+        let mut rng = rng(2);
+        for n in 0..40usize {
+            let (case, inner) = (case(&mut rng), n % 3 + 1);
+            let batch = Claim::Shard(Shard { axis: 0, inner: inner as u64 });
+            let operands = case.operands(&mut rng, DType::F32, n / 4 * inner);
+            let claims = [batch, Claim::Invariant, Claim::Invariant];
+            let split: Vec<(&Tensor, Claim)> = operands.iter().zip(claims).collect();
+            assert_eq!(check_split(&case.op.into(), &split, n / 4), Ok(vec![batch]));
+        }
+    }
+
+    #[test]
+    fn other_splits_are_refused() {
+        let mut rng = rng(3);
+        let (x, w) =
+            (random(&mut rng, DType::F32, &[3, 3, 3]), random(&mut rng, DType::F32, &[3, 3, 3]));
+        let b = random(&mut rng, DType::F32, &[3]);
+        let (op, all) = (Op::from(ConvTranspose::default()), Claim::Invariant);
+        let code = |claims: [Claim; 3]| {
+            refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])])
+        };
+        assert_eq!(code([Claim::rows(1), all, all]), "R0103");
+        assert_eq!(code([Claim::rows(2), all, all]), "R0103");
+        assert_eq!(code([Claim::rows(0), Claim::rows(0), all]), "R0102");
+        assert_eq!(code([all, Claim::rows(0), all]), "R0103");
+        assert_eq!(code([Claim::rows(0), all, Claim::rows(0)]), "R0103");
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_errors() {
+        let ty = |dims: &[i64]| {
+            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
+            TensorType { dtype: DType::F32, shape }
+        };
+        let infer = |op: ConvTranspose, types: &[TensorType]| {
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            Op::from(op).infer(&operands)
+        };
+        let image = [ty(&[-1, 4, 8, 8]), ty(&[4, 3, 3, 3]), ty(&[6])];
+        let groups = |groups| ConvTranspose { groups, ..ConvTranspose::default() };
+        let y = infer(groups(2), &image).unwrap();
+        assert_eq!(y[0].ty, ty(&[-1, 6, 10, 10]));
+        for bad in [i64::MIN, -2, 0, 1, 3, 4, i64::MAX] {
+            assert!(infer(groups(bad), &image).is_err(), "{bad} groups");
+        }
+        let with = |i: usize, dims: &[i64]| {
+            let mut types = image.clone();
+            types[i] = ty(dims);
+            infer(groups(2), &types)
+        };
+        assert!(with(0, &[-1, 4, -1, 8]).is_err());
+        assert!(with(0, &[-1, -1, 8, 8]).is_err());
+        assert!(with(0, &[-1, 4, 8]).is_err());
+        assert!(with(0, &[-1, 4, 0, 8]).is_err());
+        assert!(with(0, &[4, 8]).is_err());
+        assert!(with(1, &[4, 3, 0, 3]).is_err());
+        assert!(with(1, &[5, 3, 3, 3]).is_err());
+        assert!(with(1, &[4, 0, 3, 3]).is_err());
+        assert!(with(1, &[4, i64::MAX, 3, 3]).is_err());
+        assert!(with(2, &[5]).is_err());
+        assert!(with(2, &[6, 1]).is_err());
+        assert!(infer(groups(2), &image[..1]).is_err());
+        for bad in [i64::MIN, -1, i64::MAX] {
+            for at in 0..4 {
+                let mut op = groups(2);
+                let list = [&mut op.strides, &mut op.dilations, &mut op.pads, &mut op.output_padding];
+                *list.into_iter().nth(at).unwrap() = vec![bad; if at == 2 { 4 } else { 2 }];
+                assert!(infer(op, &image).is_err(), "{bad} at {at}");
+            }
+        }
+        let all = ConvTranspose { pads: vec![5, 0, 5, 0], ..groups(2) };
+        assert!(infer(all, &image).is_err());
+    }
+}
