@@ -3,6 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
+use super::index::place;
 use super::infer::{axis, dtype, result_with_ints, tensors, two};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
@@ -13,17 +14,6 @@ op! {
     pub struct Gather = "gather" {
         /// The axis of the first operand, negative from its end.
         pub axis: i64 = 0,
-    }
-}
-
-/// The place among `size` entries that `index` names, counted from the end where it is negative.
-fn place(index: i64, size: i64) -> Result<i64, OpError> {
-    let at = if index < 0 { index.saturating_add(size) } else { index };
-    if (0..size).contains(&at) {
-        Ok(at)
-    } else {
-        let reason = format!("the index {index} is outside an axis of {size} entries");
-        Err(OpError::Value { operand: 1, reason })
     }
 }
 

@@ -8,6 +8,7 @@ pub mod broadcast;
 mod declare;
 pub mod element;
 mod error;
+mod index;
 pub mod infer;
 pub mod ints;
 mod numeric;
@@ -34,6 +35,7 @@ pub use pad::PadMode;
 pub use recurrent::{
     Activation, Cell, CellKind, Direction, Engine, Part, Sequence, Sizes as SequenceSizes, States,
 };
+pub use scatter::Reduction;
 pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
@@ -75,6 +77,10 @@ ops! {
     expand::Expand,
     tile::Tile,
     gather::Gather,
+    gather_at::GatherAt,
+    scatter::Scatter,
+    top_k::TopK,
+    one_hot::OneHot,
     shape::ShapeOp,
     size::SizeOp,
     constant_of_shape::ConstantOfShape,

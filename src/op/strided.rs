@@ -109,19 +109,19 @@ fn exchange<T: Copy>(from: &[T], to: &mut [T], first: usize, rows: usize, column
 }
 
 /// The position of the first element of every row, in row-major order of the axes outside it.
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     axes: &'a [Axis],
     index: SmallVec<[usize; 6]>,
     at: usize,
 }
 
 impl<'a> Walk<'a> {
-    fn new(first: usize, axes: &'a [Axis]) -> Self {
+    pub(super) fn new(first: usize, axes: &'a [Axis]) -> Self {
         Self { axes, index: SmallVec::from_elem(0, axes.len()), at: first }
     }
 
     /// The position of this row; the next call gives that of the row after it.
-    fn next(&mut self) -> usize {
+    pub(super) fn next(&mut self) -> usize {
         let now = self.at;
         for (i, (size, distance)) in self.index.iter_mut().zip(self.axes).rev() {
             *i += 1;

@@ -57,7 +57,7 @@ impl Binary {
     }
 
     /// The function on two integers, up to a multiple of 2^128; where it has none, the reason why.
-    pub(super) fn int(&self, a: i128, b: i128) -> Result<i128, &'static str> {
+    pub(in crate::op) fn int(&self, a: i128, b: i128) -> Result<i128, &'static str> {
         let divisor = if b == 0 { Err("an integer is divided by 0") } else { Ok(b) };
         Ok(match self {
             Self::Add => a + b,

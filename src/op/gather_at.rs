@@ -1,0 +1,355 @@
+//! Elements and blocks picked one by one: `gather_elements`, `gather_nd`.
+
+use smallvec::smallvec;
+
+use super::declare::family;
+use super::index::{along, check_known, coordinates, row_length, tuples, within};
+use super::infer::{axis, dtype, result, tensors, two};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+family! {
+    /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers count from the end
+    /// of their axis.
+    pub enum GatherAt {
+        /// For each index the element with the same coordinates but for `axis`, where the index says which.
+        ///
+        /// The result has the shape of the indices, which have at most as many entries as the data on the other
+        /// axes.
+        Elements = "gather_elements" {
+            /// The axis that indices run along, negative from the end.
+            axis: i64 = 0,
+        },
+        /// For each row of indices, along their last axis, the block with these first coordinates.
+        ///
+        /// The result has the axes of the indices but the last, then those of a block.
+        Nd = "gather_nd" {
+            /// The leading axes that data and indices share; the rows' coordinates stand behind them.
+            batch_dims: i64 = 0,
+        },
+    }
+}
+
+/// The number of leading axes that `batch_dims` says.
+fn leading(batch_dims: i64) -> Result<usize, OpError> {
+    usize::try_from(batch_dims).map_err(|_| {
+        OpError::Attribute { attr: "batch_dims", reason: format!("{batch_dims} is negative") }
+    })
+}
+
+/// The refusal of data that are split where the indices pick.
+fn picks(operand: usize) -> Refusal {
+    rules::refuse(Code::Reorders, operand, "picks samples of the batch by number")
+}
+
+impl GatherAt {
+    fn split_elements(&self, own: usize, data: Claim, indices: Claim) -> Result<Claim, Refusal> {
+        match (data.shard(), indices.shard()) {
+            (Some(s), _) if s.axis == own => Err(picks(0)),
+            (Some(s), Some(i)) if s == i => Ok(Claim::Shard(s)),
+            (None, Some(i)) if i.axis == own => Ok(Claim::Shard(i)),
+            (Some(_), Some(_)) => {
+                Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
+            }
+            (data, _) => {
+                let reason = "has the samples of all replicas in one operand and its own in the other";
+                Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
+            }
+        }
+    }
+
+    fn split_nd(
+        &self,
+        batch: usize,
+        [data, indices]: [&SplitOperand<'_>; 2],
+    ) -> Result<Claim, Refusal> {
+        let rows = indices.ty.rank().saturating_sub(1);
+        let picked = batch + row_length(indices.ty);
+        match (data.claim.shard(), indices.claim.shard()) {
+            (_, Some(i)) if i.axis == rows => {
+                Err(rules::refuse(Code::NotPerSample, 1, "takes the coordinates of an element from several samples"))
+            }
+            (Some(s), Some(i)) if s == i && s.axis < batch => Ok(Claim::Shard(s)),
+            (Some(s), _) if (batch..picked).contains(&s.axis) => Err(picks(0)),
+            (Some(s), None) if s.axis >= picked => {
+                Ok(Claim::Shard(Shard { axis: s.axis - picked + rows, inner: s.inner }))
+            }
+            (None, Some(i)) if i.axis >= batch => Ok(Claim::Shard(i)),
+            (Some(_), Some(_)) => {
+                Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
+            }
+            (data, _) => {
+                let reason = "has the samples of all replicas in one operand and its own in the other";
+                Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
+            }
+        }
+    }
+}
+
+impl OpDef for GatherAt {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (data, indices) = two(operands)?;
+        dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
+        let shape = match *self {
+            Self::Elements { axis: listed } => {
+                let axis = axis("axis", listed, data.ty.rank())?;
+                within(&data, &indices, axis)?;
+                check_known(&indices, data.ty.shape.get(axis))?;
+                indices.ty.shape.clone()
+            }
+            Self::Nd { batch_dims } => {
+                let batch = leading(batch_dims)?;
+                let count = coordinates(&data, &indices, batch)?;
+                let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
+                rows.chain(data.ty.shape.iter().skip(batch + count)).cloned().collect()
+            }
+        };
+        result(TensorType { dtype: data.ty.dtype, shape })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let [data, indices] = operands else { return rules::whole_results(results) };
+        if rules::first_shard(operands).is_none() {
+            return rules::whole_results(results);
+        }
+        let claim = match *self {
+            Self::Elements { axis: listed } => {
+                let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
+                self.split_elements(own, data.claim, indices.claim)?
+            }
+            Self::Nd { batch_dims } => {
+                self.split_nd(leading(batch_dims).unwrap_or(0), [data, indices])?
+            }
+        };
+        Ok(smallvec![claim])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [data, indices] = tensors(operands)?;
+        let (dims, places, run) = match *self {
+            Self::Elements { axis: listed } => {
+                let axis = axis("axis", listed, data.rank())?;
+                (indices.dims().to_vec(), along(data.dims(), axis, indices)?, 1)
+            }
+            Self::Nd { batch_dims } => {
+                let batch = leading(batch_dims)?;
+                let (count, rows) = indices.dims().split_last().unwrap_or((&0, &[]));
+                let block = &data.dims()[batch + count..];
+                let places = tuples(data.dims(), batch, indices)?;
+                ([rows, block].concat(), places, block.iter().product())
+            }
+        };
+        let mut y = Tensor::zeros(data.dtype(), &dims)?;
+        let width = data.dtype().bytes();
+        if run > 0 {
+            let to = y.bytes_mut().chunks_exact_mut(run * width);
+            for (to, at) in to.zip(places) {
+                to.copy_from_slice(&data.bytes()[at * width..(at + run) * width]);
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, indices, random, refusal, rng};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::GatherAt;
+    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+
+    fn claim(axis: usize, inner: u64) -> Claim {
+        Claim::Shard(Shard { axis, inner })
+    }
+
+    fn int(size: usize) -> i64 {
+        i64::try_from(size).unwrap()
+    }
+
+    /// Indices of these sizes below `size`, some counted from the end.
+    fn numbers(rng: &mut impl Rng, dims: &[usize], size: usize) -> Tensor {
+        let size = int(size);
+        let values: Vec<i64> =
+            (0..dims.iter().product()).map(|_| rng.random_range(-size..size)).collect();
+        Tensor::new(dims, &values).unwrap()
+    }
+
+    /// The element with these coordinates, negative ones from the end.
+    fn element(x: &Tensor, coordinates: &[i64]) -> f64 {
+        let at = coordinates.iter().zip(x.dims()).fold(0, |at, (c, d)| {
+            let c = if *c < 0 { c + int(*d) } else { *c };
+            at * d + usize::try_from(c).unwrap()
+        });
+        x.to_f64()[at]
+    }
+
+    #[test]
+    fn elements_are_those_with_the_coordinates() {
+        let mut rng = rng(1);
+        for _ in 0..200 {
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+            let axis = rng.random_range(0..rank);
+            let mut own: Vec<usize> = dims.iter().map(|d| rng.random_range(0..=*d)).collect();
+            own[axis] = rng.random_range(0..5);
+            let x = random(&mut rng, DType::F32, &dims);
+            let i = numbers(&mut rng, &own, dims[axis]);
+            let op = GatherAt::Elements { axis: int(axis) - int(rank) };
+            let y = testing::eval(&op.into(), &[&x, &i]).remove(0);
+            let named = i.to_i64().unwrap();
+            let expected = indices(&own).into_iter().zip(named).map(|(at, index)| {
+                let mut at: Vec<i64> = at.into_iter().map(int).collect();
+                at[axis] = index;
+                element(&x, &at)
+            });
+            assert_eq!(y.to_f64(), expected.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn blocks_are_those_with_the_coordinates() {
+        let mut rng = rng(2);
+        for _ in 0..200 {
+            let rank = rng.random_range(1..5);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+            let batch = rng.random_range(0..rank);
+            let count = rng.random_range(1..=rank - batch);
+            let mut rows = dims[..batch].to_vec();
+            rows.extend((0..rng.random_range(0..3)).map(|_| rng.random_range(0..3)));
+            let x = random(&mut rng, DType::F16, &dims);
+            let smallest = dims[batch..batch + count].iter().copied().min().unwrap();
+            let i = numbers(&mut rng, &[&rows[..], &[count]].concat(), smallest);
+            let op = GatherAt::Nd { batch_dims: int(batch) };
+            let y = testing::eval(&op.into(), &[&x, &i]).remove(0);
+            assert_eq!(y.dims(), [&rows[..], &dims[batch + count..]].concat());
+            let named = i.to_i64().unwrap();
+            let mut expected = Vec::new();
+            for (row, at) in indices(&rows).into_iter().enumerate() {
+                for rest in indices(&dims[batch + count..]) {
+                    let lead = at[..batch].iter().map(|c| int(*c));
+                    let tuple = named[row * count..(row + 1) * count].iter().copied();
+                    let all: Vec<i64> =
+                        lead.chain(tuple).chain(rest.into_iter().map(int)).collect();
+                    expected.push(element(&x, &all));
+                }
+            }
+            assert_eq!(y.to_f64(), expected, "{dims:?} {batch} {count} {rows:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_outside_an_axis_are_refused_when_known_and_when_met() {
+        let x = Tensor::new(&[3], &[1f32, 2.0, 3.0]).unwrap();
+        let types = [x.tensor_type(), TensorType::new(DType::I64, [1])];
+        for index in [3, -4, i64::MIN, i64::MAX] {
+            let known = [Dim::from(index)];
+            let operands = [
+                Operand { ty: &types[0], ints: None },
+                Operand { ty: &types[1], ints: Some(&known) },
+            ];
+            let inferred = GatherAt::Elements { axis: 0 }.infer(&operands);
+            assert!(matches!(inferred, Err(OpError::Value { operand: 1, .. })));
+            let met = Tensor::new(&[1], &[index]).unwrap();
+            for op in [GatherAt::Elements { axis: 0 }, GatherAt::Nd { batch_dims: 0 }] {
+                assert!(matches!(op.eval(&[&x, &met]), Err(OpError::Value { operand: 1, .. })));
+            }
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let infer = |op: GatherAt, x: &[i64], i: &[i64]| {
+            let ty = |dtype, dims: &[i64]| TensorType::new(dtype, dims.iter().map(|d| Dim::from(*d)).collect::<crate::types::Shape>());
+            let types = [ty(DType::F32, x), ty(DType::I32, i)];
+            op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None })).is_ok()
+        };
+        assert!(infer(GatherAt::Elements { axis: 1 }, &[2, 3], &[2, 9]));
+        assert!(!infer(GatherAt::Elements { axis: 1 }, &[2, 3], &[3, 3]));
+        assert!(!infer(GatherAt::Elements { axis: 1 }, &[2, 3], &[2]));
+        assert!(!infer(GatherAt::Elements { axis: 2 }, &[2, 3], &[2, 3]));
+        assert!(infer(GatherAt::Nd { batch_dims: 1 }, &[2, 3], &[2, 4, 1]));
+        for (batch_dims, x, i) in [
+            (1, &[2i64, 3][..], &[3i64, 4, 1][..]),
+            (0, &[2, 3], &[4, 3]),
+            (0, &[2, 3], &[4, 0]),
+            (2, &[2, 3], &[2, 3, 1]),
+            (3, &[2, 3], &[2, 3, 1]),
+            (-1, &[2, 3], &[2, 1]),
+            (0, &[2, 3], &[]),
+        ] {
+            assert!(!infer(GatherAt::Nd { batch_dims }, x, i), "{batch_dims} {x:?} {i:?}");
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_beside_what_is_picked() {
+        let mut rng = rng(3);
+        let elements: Op = GatherAt::Elements { axis: 1 }.into();
+        let nd = |batch_dims| Op::from(GatherAt::Nd { batch_dims });
+        for n in 1..6 {
+            let x = random(&mut rng, DType::F32, &[2 * n, 3]);
+            let i = numbers(&mut rng, &[2 * n, 4], 3);
+            let got = check_split(&elements, &[(&x, claim(0, 2)), (&i, claim(0, 2))], n);
+            assert_eq!(got, Ok(vec![claim(0, 2)]));
+            let (x, i) = (random(&mut rng, DType::F32, &[2, 3]), numbers(&mut rng, &[2, n], 3));
+            let got = check_split(&elements, &[(&x, Claim::Invariant), (&i, claim(1, 1))], n);
+            assert_eq!(got, Ok(vec![claim(1, 1)]));
+            // The batch leads in both.
+            let x = random(&mut rng, DType::F32, &[2, n, 3, 4]);
+            let i = numbers(&mut rng, &[2, n, 5, 1], 3);
+            let got = check_split(&nd(2), &[(&x, claim(1, 1)), (&i, claim(1, 1))], n);
+            assert_eq!(got, Ok(vec![claim(1, 1)]));
+            // Rows of numbers pick from a table.
+            let (x, i) = (random(&mut rng, DType::F32, &[3, 3, 2]), numbers(&mut rng, &[4, n, 2], 3));
+            let got = check_split(&nd(0), &[(&x, Claim::Invariant), (&i, claim(1, 1))], n);
+            assert_eq!(got, Ok(vec![claim(1, 1)]));
+            // Every sample's block from the same coordinates.
+            let (x, i) = (random(&mut rng, DType::F32, &[3, 2, 3 * n]), numbers(&mut rng, &[4, 1], 3));
+            let got = check_split(&nd(0), &[(&x, claim(2, 3)), (&i, Claim::Invariant)], n);
+            assert_eq!(got, Ok(vec![claim(2, 3)]));
+        }
+    }
+
+    #[test]
+    fn other_splits_are_refused() {
+        let mut rng = rng(4);
+        let (x, i) = (random(&mut rng, DType::F32, &[2, 2]), numbers(&mut rng, &[2, 2], 2));
+        let elements: Op = GatherAt::Elements { axis: 1 }.into();
+        let rows = Claim::rows;
+        for (data, index, code) in [
+            (rows(1), Claim::Invariant, "R0108"),
+            (rows(1), rows(1), "R0108"),
+            (rows(0), rows(1), "R0101"),
+            (rows(0), claim(0, 2), "R0101"),
+            (rows(0), Claim::Invariant, "R0110"),
+            (Claim::Invariant, rows(0), "R0110"),
+        ] {
+            assert_eq!(refusal(&elements, &[(&x, data), (&i, index)]), code);
+        }
+        let (x, i) = (random(&mut rng, DType::F32, &[2, 2, 2]), numbers(&mut rng, &[2, 2, 1], 2));
+        let nd: Op = GatherAt::Nd { batch_dims: 1 }.into();
+        for (data, index, code) in [
+            (rows(1), Claim::Invariant, "R0108"),
+            (rows(0), rows(1), "R0101"),
+            (rows(0), Claim::Invariant, "R0110"),
+            (Claim::Invariant, rows(0), "R0110"),
+            (Claim::Invariant, rows(2), "R0111"),
+        ] {
+            assert_eq!(refusal(&nd, &[(&x, data), (&i, index)]), code);
+        }
+    }
+}

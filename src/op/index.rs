@@ -1,0 +1,130 @@
+//! Where in a tensor the elements are that indices name.
+
+use smallvec::SmallVec;
+
+use super::infer::equal;
+use super::strided::{Axis, Walk, distances};
+use super::{OpError, Operand};
+use crate::types::{Dim, Tensor, TensorType};
+
+/// The place among `size` entries that `index`, an element of operand 1, names, counted from the end where it is
+/// negative.
+pub(super) fn place(index: i64, size: i64) -> Result<i64, OpError> {
+    let at = if index < 0 { index.saturating_add(size) } else { index };
+    if (0..size).contains(&at) {
+        Ok(at)
+    } else {
+        let reason = format!("the index {index} is outside an axis of {size} entries");
+        Err(OpError::Value { operand: 1, reason })
+    }
+}
+
+/// [`place`] for a tensor's size.
+fn entry(index: i64, size: usize) -> Result<usize, OpError> {
+    let at = place(index, i64::try_from(size).unwrap_or(i64::MAX))?;
+    Ok(usize::try_from(at).unwrap_or(0))
+}
+
+/// For each element of `indices` the position in a tensor with the sizes `dims` that has the same coordinates but for
+/// `axis`, where the element says which.
+pub(super) fn along(dims: &[usize], axis: usize, indices: &Tensor) -> Result<Vec<usize>, OpError> {
+    let steps = distances(dims);
+    let axes: SmallVec<[Axis; 6]> = indices
+        .dims()
+        .iter()
+        .zip(&steps)
+        .enumerate()
+        .map(|(i, (size, step))| (*size, if i == axis { 0 } else { *step }))
+        .collect();
+    let mut walk = Walk::new(0, &axes);
+    let at = |index: i64| Ok(walk.next() + entry(index, dims[axis])? * steps[axis].unsigned_abs());
+    indices.to_i64().unwrap_or_default().into_iter().map(at).collect()
+}
+
+/// For each row of `indices` the position of the first element in a tensor with the sizes `dims` that has the row as
+/// its coordinates behind the first `batch` ones, which are those of the row.
+pub(super) fn tuples(
+    dims: &[usize],
+    batch: usize,
+    indices: &Tensor,
+) -> Result<Vec<usize>, OpError> {
+    let steps = distances(dims);
+    let Some((length, rows)) = indices.dims().split_last() else { return Ok(Vec::new()) };
+    let count: usize = rows.iter().product();
+    let each = (count / rows[..batch].iter().product::<usize>().max(1)).max(1);
+    let axes: SmallVec<[Axis; 6]> =
+        dims[..batch].iter().copied().zip(steps.iter().copied()).collect();
+    let mut walk = Walk::new(0, &axes);
+    let mut first = 0;
+    let values = indices.to_i64().unwrap_or_default();
+    let mut places = Vec::with_capacity(count);
+    for row in 0..count {
+        if row % each == 0 {
+            first = walk.next();
+        }
+        let mut at = first;
+        for (i, index) in values[row * length..(row + 1) * length].iter().enumerate() {
+            at += entry(*index, dims[batch + i])? * steps[batch + i].unsigned_abs();
+        }
+        places.push(at);
+    }
+    Ok(places)
+}
+
+/// Fails unless indices have as many axes as the data, and of each but `axis` at most as many entries.
+pub(super) fn within(
+    data: &Operand<'_>,
+    indices: &Operand<'_>,
+    axis: usize,
+) -> Result<(), OpError> {
+    if data.ty.rank() != indices.ty.rank() {
+        let expected = format!("it must have {} axes, as operand 0 has", data.ty.rank());
+        return Err(OpError::Shape { operand: 1, found: indices.ty.clone(), expected });
+    }
+    for (i, (own, size)) in indices.ty.shape.iter().zip(data.ty.shape.iter()).enumerate() {
+        if i != axis && own != size && !(size.clone() - own.clone()).is_nonnegative() {
+            let expected = format!("axis {i} must have at most {size} entries");
+            return Err(OpError::Shape { operand: 1, found: indices.ty.clone(), expected });
+        }
+    }
+    Ok(())
+}
+
+/// The coordinates that each row of `indices` gives, of a tensor whose first `batch` axes are those of the rows.
+pub(super) fn coordinates(
+    data: &Operand<'_>,
+    indices: &Operand<'_>,
+    batch: usize,
+) -> Result<usize, OpError> {
+    let wrong =
+        |expected: String| OpError::Shape { operand: 1, found: indices.ty.clone(), expected };
+    let Some((last, rows)) = indices.ty.shape.split_last() else {
+        return Err(wrong("it must have at least one axis".to_owned()));
+    };
+    if batch > rows.len() || batch > data.ty.rank() {
+        let reason = format!("{batch} axes are more than the operands have");
+        return Err(OpError::Attribute { attr: "batch_dims", reason });
+    }
+    for (own, size) in rows.iter().zip(data.ty.shape.iter()).take(batch) {
+        equal("sizes of the leading axes", own, size)?;
+    }
+    let most = data.ty.rank() - batch;
+    let count = last.as_const().and_then(|c| usize::try_from(c).ok());
+    count.filter(|c| (1..=most).contains(c)).ok_or_else(|| {
+        wrong(format!("its last axis must have 1 to {most} entries, the coordinates in operand 0"))
+    })
+}
+
+/// The coordinates that each row of indices gives, as [`coordinates`] found them.
+pub(super) fn row_length(indices: &TensorType) -> usize {
+    let last = indices.shape.last().and_then(Dim::as_const);
+    last.and_then(|c| usize::try_from(c).ok()).unwrap_or(0)
+}
+
+/// Fails where a known index names no entry of an axis of known size.
+pub(super) fn check_known(indices: &Operand<'_>, size: Option<&Dim>) -> Result<(), OpError> {
+    let (Some(known), Some(size)) = (indices.ints, size.and_then(Dim::as_const)) else {
+        return Ok(());
+    };
+    known.iter().filter_map(Dim::as_const).try_for_each(|index| place(index, size).map(|_| ()))
+}

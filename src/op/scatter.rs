@@ -1,0 +1,393 @@
+//! Elements and blocks written one by one: `scatter_elements`, `scatter_nd`.
+
+use smallvec::smallvec;
+
+use super::attr::names;
+use super::declare::family;
+use super::element::{Float, Int, for_dtype};
+use super::index::{along, check_known, coordinates, row_length, tuples, within};
+use super::infer::{axis, dtype, equal, result, tensors};
+use super::{Apply2, Binary, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
+
+names! {
+    /// What an update does with the element that is there.
+    pub enum Reduction {
+        /// It takes its place.
+        None = "none",
+        /// It is added.
+        Add = "add",
+        /// They are multiplied.
+        Mul = "mul",
+        /// The larger one stays.
+        Max = "max",
+        /// The smaller one stays.
+        Min = "min",
+    }
+}
+
+impl Reduction {
+    const fn function(self) -> Option<Binary> {
+        match self {
+            Self::None => None,
+            Self::Add => Some(Binary::Add),
+            Self::Mul => Some(Binary::Mul),
+            Self::Max => Some(Binary::Max),
+            Self::Min => Some(Binary::Min),
+        }
+    }
+}
+
+family! {
+    /// The first operand with the elements that the second one, `i64` or `i32`, names replaced by those of the third,
+    /// of the same type. Negative numbers count from the end of their axis. Updates of one element are taken in
+    /// row-major order of the indices, each result rounded.
+    pub enum Scatter {
+        /// Each update goes where its own coordinates say but for `axis`, where the index says. Indices and updates
+        /// have the same shape, with at most as many entries as the data on the other axes.
+        Elements = "scatter_elements" {
+            /// The axis that indices run along, negative from the end.
+            axis: i64 = 0,
+            /// What an update does.
+            reduction: Reduction = Reduction::None,
+        },
+        /// Each row of indices, along their last axis, gives the first coordinates of a block. Updates have the axes
+        /// of the indices but the last, then those of a block.
+        Nd = "scatter_nd" {
+            /// What an update does.
+            reduction: Reduction = Reduction::None,
+        },
+    }
+}
+
+/// Updates of runs of elements at places of `data`.
+struct Updates<'a, T> {
+    data: &'a mut [T],
+    places: &'a [usize],
+    run: usize,
+    updates: &'a [T],
+}
+
+impl<T: Copy> Updates<'_, T> {
+    fn each<E>(self, mut f: impl FnMut(T, T) -> Result<T, E>) -> Result<(), E> {
+        for (at, updates) in self.places.iter().zip(self.updates.chunks_exact(self.run)) {
+            for (old, new) in self.data[*at..at + self.run].iter_mut().zip(updates) {
+                *old = f(*old, *new)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
+    type Output = ();
+
+    fn apply(self, f: impl Fn(F::Real, F::Real) -> F::Real) {
+        let Ok(()) = self.each(|a, b| Ok::<F, std::convert::Infallible>(F::round(f(a.real(), b.real()))));
+    }
+}
+
+impl Scatter {
+    const fn reduction(&self) -> Reduction {
+        match *self {
+            Self::Elements { reduction, .. } | Self::Nd { reduction } => reduction,
+        }
+    }
+
+    fn update(&self, y: &mut Tensor, places: &[usize], run: usize, updates: &Tensor) -> Result<(), OpError> {
+        if run == 0 {
+            return Ok(());
+        }
+        let Some(function) = self.reduction().function() else {
+            let width = y.dtype().bytes() * run;
+            let element = y.dtype().bytes();
+            for (at, new) in places.iter().zip(updates.bytes().chunks_exact(width)) {
+                y.bytes_mut()[at * element..at * element + width].copy_from_slice(new);
+            }
+            return Ok(());
+        };
+        for_dtype!(
+            y.dtype(),
+            float F => {
+                let updates = Updates::<F> { data: y.as_mut_slice(), places, run, updates: updates.as_slice() };
+                function.visit::<<F as Float>::Real, _>(updates);
+                Ok(())
+            },
+            int I => {
+                let updates = Updates::<I> { data: y.as_mut_slice(), places, run, updates: updates.as_slice() };
+                let f = |a: I, b: I| function.int(a.wide(), b.wide()).map(<I as Int>::wrap);
+                updates.each(f).map_err(|reason| OpError::Value { operand: 2, reason: reason.to_owned() })
+            },
+            bool => Err(OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }),
+        )
+    }
+}
+
+impl OpDef for Scatter {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let [data, indices, updates] = operands else {
+            return Err(OpError::Operands { expected: "3", found: operands.len() });
+        };
+        if self.reduction() != Reduction::None {
+            dtype(operands, 0, |t| t != DType::Bool, "a number")?;
+        }
+        dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
+        dtype(operands, 2, |t| t == data.ty.dtype, &format!("{}, as operand 0 is", data.ty.dtype))?;
+        let shape: Shape = match *self {
+            Self::Elements { axis: listed, .. } => {
+                let axis = axis("axis", listed, data.ty.rank())?;
+                within(data, indices, axis)?;
+                check_known(indices, data.ty.shape.get(axis))?;
+                indices.ty.shape.clone()
+            }
+            Self::Nd { .. } => {
+                let count = coordinates(data, indices, 0)?;
+                let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
+                rows.chain(data.ty.shape.iter().skip(count)).cloned().collect()
+            }
+        };
+        if updates.ty.rank() != shape.rank() {
+            let expected = format!("it must have the shape {shape}");
+            return Err(OpError::Shape { operand: 2, found: updates.ty.clone(), expected });
+        }
+        for (own, size) in updates.ty.shape.iter().zip(shape.iter()) {
+            equal("sizes of the updates", own, size)?;
+        }
+        result(data.ty.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+        let ([data, indices, updates], Some((first, _))) = (operands, rules::first_shard(operands)) else {
+            return rules::whole_results(results);
+        };
+        let Some(s) = data.claim.shard() else {
+            let reason = "writes what several samples give into one value";
+            return Err(rules::refuse(Code::NotPerSample, first, reason));
+        };
+        let (index, update) = (indices.claim.shard(), updates.claim.shard());
+        let (written, same) = match *self {
+            Self::Elements { axis: listed, .. } => {
+                let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
+                (s.axis == own, index == Some(s) && update == Some(s))
+            }
+            Self::Nd { .. } => {
+                let count = row_length(indices.ty);
+                let rows = indices.ty.rank().saturating_sub(1);
+                let beside = |u: crate::types::Shard| u.inner == s.inner && u.axis + count == s.axis + rows;
+                (s.axis < count, index.is_none() && update.is_some_and(beside))
+            }
+        };
+        if written {
+            return Err(rules::refuse(Code::Reorders, 0, "writes to samples of the batch by number"));
+        }
+        if same {
+            return Ok(smallvec![Claim::Shard(s)]);
+        }
+        let reason = "writes into rows what does not come from the same rows";
+        Err(rules::refuse(Code::Misaligned, 0, reason))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [data, indices, updates] = tensors(operands)?;
+        let mut y = (*data).clone();
+        let (places, run) = match *self {
+            Self::Elements { axis: listed, .. } => {
+                (along(data.dims(), axis("axis", listed, data.rank())?, indices)?, 1)
+            }
+            Self::Nd { .. } => {
+                let count = indices.dims().last().copied().unwrap_or(0);
+                (tuples(data.dims(), 0, indices)?, data.dims()[count..].iter().product())
+            }
+        };
+        self.update(&mut y, &places, run, updates)?;
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, indices, random, refusal, rng, tensor};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::{Reduction, Scatter};
+    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+
+    const ALL: [Reduction; 5] =
+        [Reduction::None, Reduction::Add, Reduction::Mul, Reduction::Max, Reduction::Min];
+
+    fn claim(axis: usize, inner: u64) -> Claim {
+        Claim::Shard(Shard { axis, inner })
+    }
+
+    fn int(size: usize) -> i64 {
+        i64::try_from(size).unwrap()
+    }
+
+    fn numbers(rng: &mut impl Rng, dims: &[usize], size: usize) -> Tensor {
+        let size = int(size);
+        let values: Vec<i64> =
+            (0..dims.iter().product()).map(|_| rng.random_range(-size..size)).collect();
+        Tensor::new(dims, &values).unwrap()
+    }
+
+    fn combined(reduction: Reduction, old: f64, new: f64) -> f64 {
+        match reduction {
+            Reduction::None => new,
+            Reduction::Add => old + new,
+            Reduction::Mul => old * new,
+            Reduction::Max => old.max(new),
+            Reduction::Min => old.min(new),
+        }
+    }
+
+    /// The position of these coordinates, negative ones from the end.
+    fn position(dims: &[usize], coordinates: &[i64]) -> usize {
+        coordinates.iter().zip(dims).fold(0, |at, (c, d)| {
+            let c = if *c < 0 { c + int(*d) } else { *c };
+            at * d + usize::try_from(c).unwrap()
+        })
+    }
+
+    #[test]
+    fn updates_go_where_the_indices_say() {
+        let mut rng = rng(1);
+        for case in 0..300 {
+            let (dtype, reduction) = ([DType::F64, DType::I64][case % 2], ALL[case % 5]);
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+            let axis = rng.random_range(0..rank);
+            let mut own: Vec<usize> = dims.iter().map(|d| rng.random_range(0..=*d)).collect();
+            own[axis] = rng.random_range(0..5);
+            let (x, updates) = (random(&mut rng, dtype, &dims), random(&mut rng, dtype, &own));
+            let i = numbers(&mut rng, &own, dims[axis]);
+            let op = Scatter::Elements { axis: int(axis) - int(rank), reduction };
+            let y = testing::eval(&op.into(), &[&x, &i, &updates]).remove(0);
+            let mut expected = x.to_f64();
+            let named = i.to_i64().unwrap().into_iter().zip(updates.to_f64());
+            for (at, (index, new)) in indices(&own).into_iter().zip(named) {
+                let mut at: Vec<i64> = at.into_iter().map(int).collect();
+                at[axis] = index;
+                let old = &mut expected[position(&dims, &at)];
+                *old = combined(reduction, *old, new);
+            }
+            assert_eq!(y.to_f64(), expected, "{reduction:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_go_where_the_rows_say() {
+        let mut rng = rng(2);
+        for case in 0..300 {
+            let (dtype, reduction) = ([DType::F64, DType::I32][case % 2], ALL[case % 5]);
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+            let count = rng.random_range(1..=rank);
+            let rows: Vec<usize> =
+                (0..rng.random_range(0..3)).map(|_| rng.random_range(0..4)).collect();
+            let smallest = dims[..count].iter().copied().min().unwrap();
+            let i = numbers(&mut rng, &[&rows[..], &[count]].concat(), smallest);
+            let x = random(&mut rng, dtype, &dims);
+            let updates = random(&mut rng, dtype, &[&rows[..], &dims[count..]].concat());
+            let y = testing::eval(&Scatter::Nd { reduction }.into(), &[&x, &i, &updates]).remove(0);
+            let mut expected = x.to_f64();
+            let block: usize = dims[count..].iter().product();
+            let values = updates.to_f64();
+            for (row, tuple) in i.to_i64().unwrap().chunks_exact(count).enumerate() {
+                let at = position(&dims[..count], tuple) * block;
+                for (k, new) in values[row * block..(row + 1) * block].iter().enumerate() {
+                    expected[at + k] = combined(reduction, expected[at + k], *new);
+                }
+            }
+            assert_eq!(y.to_f64(), expected, "{reduction:?}");
+        }
+    }
+
+    #[test]
+    fn every_sum_is_rounded_in_order() {
+        let x = tensor(DType::F16, &[1], &[2048.0]);
+        let i = Tensor::new(&[2], &[0i64, 0]).unwrap();
+        let updates = tensor(DType::F16, &[2], &[1.0, 1.0]);
+        let op = Scatter::Elements { axis: 0, reduction: Reduction::Add };
+        assert_eq!(testing::eval(&op.into(), &[&x, &i, &updates])[0].to_f64(), [2048.0]);
+        let wide = tensor(DType::U8, &[1], &[250.0]);
+        let op = Scatter::Nd { reduction: Reduction::Mul };
+        let (i, three) = (Tensor::new(&[1], &[-1i32]).unwrap(), tensor(DType::U8, &[], &[3.0]));
+        let y = testing::eval(&op.into(), &[&wide, &i, &three]);
+        assert_eq!(y[0].to_f64(), [f64::from(250u8.wrapping_mul(3))]);
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let x = TensorType::new(DType::Bool, [2, 3]);
+        let i = TensorType::new(DType::I64, [2, 1]);
+        let infer = |op: &Scatter, updates: TensorType| {
+            op.infer(&[&x, &i, &updates].map(|ty| Operand { ty, ints: None }))
+        };
+        let set = Scatter::Elements { axis: 1, reduction: Reduction::None };
+        assert!(infer(&set, TensorType::new(DType::Bool, [2, 1])).is_ok());
+        assert!(infer(&set, TensorType::new(DType::Bool, [2, 2])).is_err());
+        assert!(infer(&set, TensorType::new(DType::Bool, [2])).is_err());
+        assert!(infer(&set, TensorType::new(DType::F32, [2, 1])).is_err());
+        let add = Scatter::Elements { axis: 1, reduction: Reduction::Add };
+        assert!(infer(&add, TensorType::new(DType::Bool, [2, 1])).is_err());
+        assert!(infer(&Scatter::Nd { reduction: Reduction::None }, TensorType::new(DType::Bool, [2, 3])).is_ok());
+        let (x, i) = (Tensor::new(&[1], &[0f32]).unwrap(), Tensor::new(&[1], &[1i64]).unwrap());
+        let met = Scatter::Elements { axis: 0, reduction: Reduction::None }.eval(&[&x, &i, &x]);
+        assert!(matches!(met, Err(OpError::Value { operand: 1, .. })));
+    }
+
+    #[test]
+    fn the_batch_passes_beside_what_is_written() {
+        let mut rng = rng(3);
+        for (n, reduction) in (1..6).zip(ALL) {
+            let elements: Op = Scatter::Elements { axis: 1, reduction }.into();
+            let (x, i) = (random(&mut rng, DType::F32, &[2 * n, 3]), numbers(&mut rng, &[2 * n, 4], 3));
+            let updates = random(&mut rng, DType::F32, &[2 * n, 4]);
+            let split = claim(0, 2);
+            let got = check_split(&elements, &[(&x, split), (&i, split), (&updates, split)], n);
+            assert_eq!(got, Ok(vec![split]));
+            let nd: Op = Scatter::Nd { reduction }.into();
+            let (x, i) = (random(&mut rng, DType::F32, &[3, 2, n]), numbers(&mut rng, &[4, 2, 1], 3));
+            let updates = random(&mut rng, DType::F32, &[4, 2, 2, n]);
+            let operands = [(&x, claim(2, 1)), (&i, Claim::Invariant), (&updates, claim(3, 1))];
+            assert_eq!(check_split(&nd, &operands, n), Ok(vec![claim(2, 1)]));
+        }
+    }
+
+    #[test]
+    fn other_splits_are_refused() {
+        let mut rng = rng(4);
+        let (x, i) = (random(&mut rng, DType::F32, &[2, 2]), numbers(&mut rng, &[2, 2], 2));
+        let (rows, whole) = (Claim::rows, Claim::Invariant);
+        let elements: Op = Scatter::Elements { axis: 1, reduction: Reduction::Add }.into();
+        let nd: Op = Scatter::Nd { reduction: Reduction::Add }.into();
+        let one = numbers(&mut rng, &[2, 1], 2);
+        for (data, index, update, code) in [
+            (rows(1), rows(1), rows(1), "R0108"),
+            (rows(0), rows(0), whole, "R0101"),
+            (rows(0), whole, rows(0), "R0101"),
+            (rows(0), rows(0), rows(1), "R0101"),
+            (whole, rows(0), rows(0), "R0111"),
+            (whole, whole, rows(0), "R0111"),
+        ] {
+            assert_eq!(refusal(&elements, &[(&x, data), (&i, index), (&x, update)]), code);
+        }
+        for (data, index, update, code) in [
+            (rows(0), whole, whole, "R0108"),
+            (rows(1), whole, rows(0), "R0101"),
+            (rows(1), rows(0), rows(1), "R0101"),
+            (whole, rows(0), rows(0), "R0111"),
+        ] {
+            assert_eq!(refusal(&nd, &[(&x, data), (&one, index), (&x, update)]), code);
+        }
+    }
+}

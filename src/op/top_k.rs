@@ -1,0 +1,205 @@
+//! The largest or smallest entries along an axis.
+
+use std::cmp::Ordering;
+
+use smallvec::SmallVec;
+
+use super::declare::op;
+use super::element::for_dtype;
+use super::infer::{axis, dtype, known_sizes, one, results, sizes, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, Element, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The `k` largest entries along `axis`, the largest first, and as a second result their positions, `i64`. Of
+    /// equal entries the one at the lower position comes first. A NaN is larger than all numbers.
+    pub struct TopK = "top_k" {
+        /// The axis, negative from the end.
+        pub axis: i64 = -1,
+        /// The number of entries, at most the size of the axis.
+        pub k: Dim,
+        /// The largest; otherwise the smallest, the smallest first.
+        pub largest: bool = true,
+    }
+}
+
+/// The order of two elements; a NaN is above all numbers.
+fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
+    #[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
+    let nan = |x: &T| x != x;
+    a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
+}
+
+impl TopK {
+    /// Finds the entries of blocks of `size` rows with `inner` columns, `k` for each column.
+    fn find<T: Element + PartialOrd>(
+        &self,
+        x: &[T],
+        [size, inner, k]: [usize; 3],
+        values: &mut [T],
+        places: &mut [i64],
+    ) {
+        let mut list: Vec<(T, usize)> = Vec::with_capacity(size);
+        let before = |a: &(T, usize), b: &(T, usize)| {
+            let values = order(&a.0, &b.0);
+            let values = if self.largest { values.reverse() } else { values };
+            values.then(a.1.cmp(&b.1))
+        };
+        let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
+        for (x, (values, places)) in x.chunks_exact(size * inner).zip(blocks) {
+            for column in 0..inner {
+                list.clear();
+                let entries = x.iter().skip(column).step_by(inner);
+                list.extend(entries.copied().enumerate().map(|(at, x)| (x, at)));
+                if k < size {
+                    list.select_nth_unstable_by(k - 1, before);
+                    list.truncate(k);
+                }
+                list.sort_unstable_by(before);
+                for (row, (value, at)) in list.iter().enumerate() {
+                    values[row * inner + column] = *value;
+                    places[row * inner + column] = i64::try_from(*at).unwrap_or(i64::MAX);
+                }
+            }
+        }
+    }
+}
+
+impl OpDef for TopK {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, |t| t != DType::Bool, "a number")?;
+        let axis = axis("axis", self.axis, x.ty.rank())?;
+        sizes("k", std::slice::from_ref(&self.k))?;
+        let size = &x.ty.shape[axis];
+        if *size != self.k && !(size.clone() - self.k.clone()).is_nonnegative() {
+            let reason = format!("{} is more than the {size} entries of axis {axis}", self.k);
+            return Err(OpError::Attribute { attr: "k", reason });
+        }
+        let mut shape = x.ty.shape.clone();
+        shape[axis] = self.k.clone();
+        let positions = TensorType { dtype: DType::I64, shape: shape.clone() };
+        results([TensorType { dtype: x.ty.dtype, shape }, positions])
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        if axis("axis", self.axis, rank).is_ok_and(|own| own == shard.axis) {
+            return Err(rules::refuse(Code::GlobalIndex, i, "ranks all samples of the batch"));
+        }
+        if self.k.depends_on_batch() {
+            let reason = format!("takes {} entries of each sample", self.k);
+            return Err(rules::refuse(Code::BakedBatch, i, reason));
+        }
+        Ok(SmallVec::from_elem(Claim::Shard(shard), 2))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let axis = axis("axis", self.axis, x.rank())?;
+        let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
+        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product::<usize>());
+        let mut dims = x.dims().to_vec();
+        dims[axis] = k;
+        let mut values = Tensor::zeros(x.dtype(), &dims)?;
+        let mut places = Tensor::zeros(DType::I64, &dims)?;
+        if !values.is_empty() {
+            let at = places.as_mut_slice();
+            for_dtype!(
+                x.dtype(),
+                float F => self.find::<F>(x.as_slice(), [size, inner, k], values.as_mut_slice(), at),
+                int I => self.find::<I>(x.as_slice(), [size, inner, k], values.as_mut_slice(), at),
+                bool => return Err(OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }),
+            );
+        }
+        Ok(vec![values, places])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, random, refusal, rng, tensor};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::TopK;
+    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+
+    fn top(axis: i64, k: i64, largest: bool) -> Op {
+        TopK { axis, k: k.into(), largest }.into()
+    }
+
+    #[test]
+    fn entries_come_in_order_and_equal_ones_by_position() {
+        let mut rng = rng(1);
+        for case in 0..200 {
+            let dtype = [DType::F32, DType::I8, DType::Bf16, DType::U16][case % 4];
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(0..7)).collect();
+            let axis = rng.random_range(0..rank);
+            let (size, largest) = (dims[axis], rng.random_bool(0.5));
+            let k = rng.random_range(0..=size);
+            let x = random(&mut rng, dtype, &dims);
+            let (listed, wanted) = (i64::try_from(axis).unwrap(), i64::try_from(k).unwrap());
+            let y = testing::eval(&top(listed, wanted, largest), &[&x]);
+            let inner: usize = dims[axis + 1..].iter().product();
+            let (all, values, places) = (x.to_f64(), y[0].to_f64(), y[1].to_i64().unwrap());
+            for column in 0..all.len() / size.max(1) {
+                let (o, i) = (column / inner, column % inner);
+                let mut list: Vec<(f64, i64)> =
+                    (0i64..).zip((0..size).map(|s| all[(o * size + s) * inner + i])).map(|(s, x)| (x, s)).collect();
+                let sign = if largest { -1.0 } else { 1.0 };
+                list.sort_by(|a, b| (sign * a.0).total_cmp(&(sign * b.0)).then(a.1.cmp(&b.1)));
+                for (row, (value, place)) in list.into_iter().take(k).enumerate() {
+                    let at = (o * k + row) * inner + i;
+                    // -0 and 0 are equal.
+                    assert!((values[at] - value).abs() == 0.0 && places[at] == place, "{dims:?} {axis}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_is_above_all_numbers() {
+        let x = tensor(DType::F32, &[4], &[1.0, f64::NAN, f64::INFINITY, f64::NAN]);
+        assert_eq!(testing::eval(&top(0, 3, true), &[&x])[1].to_i64().unwrap(), [1, 3, 2]);
+        assert_eq!(testing::eval(&top(0, 3, false), &[&x])[1].to_i64().unwrap(), [0, 2, 1]);
+    }
+
+    #[test]
+    fn more_entries_than_there_are_is_refused() {
+        let ty = TensorType::new(DType::F32, [Dim::n(), 3.into()].into_iter().collect::<Shape>());
+        let infer = |axis, k: Dim| TopK { axis, k, largest: true }.infer(&[Operand { ty: &ty, ints: None }]);
+        assert!(infer(1, 3.into()).is_ok() && infer(0, Dim::n()).is_ok());
+        for (axis, k) in [(1, 4.into()), (1, Dim::from(-1)), (0, 1.into()), (1, Dim::n()), (2, 1.into())] {
+            assert!(matches!(infer(axis, k), Err(OpError::Attribute { .. })));
+        }
+    }
+
+    #[test]
+    fn each_sample_is_ranked_by_itself() {
+        let mut rng = rng(2);
+        for n in 1..6 {
+            let x = random(&mut rng, DType::F32, &[4, 2 * n, 3]);
+            let rows = Claim::Shard(Shard { axis: 1, inner: 2 });
+            assert_eq!(check_split(&top(0, 2, false), &[(&x, rows)], n), Ok(vec![rows, rows]));
+        }
+        let x = Tensor::new(&[2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
+        assert_eq!(refusal(&top(-1, 1, true), &[(&x, Claim::rows(1))]), "R0106");
+    }
+}
