@@ -3,6 +3,7 @@
 mod attention;
 mod einsum;
 mod elementwise;
+mod index;
 mod layers;
 mod normal;
 mod normalise;
@@ -43,6 +44,7 @@ pub(super) fn find(op: &str) -> Option<Converter> {
         einsum::find,
         attention::find,
         recurrent::find,
+        index::find,
         quantize::find,
     ];
     let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
