@@ -4,13 +4,12 @@ use super::super::NodeError;
 use super::super::node::{Node, wrong};
 use super::super::tensor::element;
 use super::Line;
-use super::attention::scalar;
 use crate::op::infer::axis as named_axis;
 use crate::op::{
     Cast, ConstantOfShape, GatherAt, Identity, OneHot, OpError, Pad, PadMode, Reduction, Scatter,
     Slice, TopK, Trilu,
 };
-use crate::types::Dim;
+use crate::types::{DType, Dim, Tensor};
 
 type Done = Result<(), NodeError>;
 
@@ -90,7 +89,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Done {
         None => size(n, 1)?,
     };
     if n.dtype(numbers).is_float() {
-        numbers = n.emit(Cast { to: crate::types::DType::I64 }, &[numbers])?;
+        numbers = n.emit(Cast { to: DType::I64 }, &[numbers])?;
     }
     n.result(OneHot { axis, depth }, &[numbers, values])
 }
@@ -110,8 +109,7 @@ fn eye_like(n: &mut Node<'_, '_>) -> Done {
         let expected = "it must have two axes".to_owned();
         return Err(OpError::Shape { operand: 0, found: n.ty(x).clone(), expected }.into());
     }
-    let ones =
-        n.emit(ConstantOfShape { shape, value: scalar(crate::types::DType::F32, 1.0)? }, &[])?;
+    let ones = n.emit(ConstantOfShape { shape, value: Tensor::scalar(1.0f32) }, &[])?;
     let upper = n.emit(Trilu { k, upper: true }, &[ones])?;
     let both = n.emit(Trilu { k, upper: false }, &[upper])?;
     n.result(Cast { to: dtype }, &[both])

@@ -123,9 +123,11 @@ fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i6
         return Err(NodeError::Unsupported("a slice with the step 0".to_owned()));
     }
     let from_start = |bound: &Dim| {
-        match bound.as_const().filter(|_| size.depends_on_batch()) {
-            Some(c) if c >= END => return Ok(size.clone()),
-            Some(c) if c <= -END => return Ok(Dim::from(-1)),
+        // No size is as large as the largest half of all numbers.
+        let end = if size.depends_on_batch() { END } else { i64::MAX / 2 };
+        match bound.as_const() {
+            Some(c) if c >= end => return Ok(size.clone()),
+            Some(c) if c <= -end => return Ok(Dim::from(-1)),
             _ => {}
         }
         if bound.is_nonnegative() {
