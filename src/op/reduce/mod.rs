@@ -21,9 +21,9 @@ family! {
     /// The axes are listed, each once, negative ones from the end; with an empty list every element is reduced
     /// on its own. They keep the size 1 with `keepdims`, else they vanish.
     ///
-    /// Elements are taken one after the other in row-major order; floats are computed in `f32` for `f32`, `f16`
-    /// and `bf16` and in `f64` for `f64`, integers without loss before the result wraps. Roots, logarithms and
-    /// means of integers are cut to their integral part. A NaN among the elements gives a NaN.
+    /// Elements are taken one after the other in row-major order; floats are summed and multiplied in `f64` and the
+    /// result is rounded, integers are taken without loss before the result wraps. Roots, logarithms and means of
+    /// integers are cut to their integral part. A NaN among the elements gives a NaN.
     pub enum Reduce {
         /// The sum; of nothing 0.
         Sum = "reduce_sum" {
