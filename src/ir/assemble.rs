@@ -1,6 +1,5 @@
 //! A graph put together from what a file says, with every claim of the file compared with what follows.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -8,16 +7,16 @@ use smallvec::SmallVec;
 
 use super::{Graph, GraphError, NodeId, Origin, Param, ParamId, Place, Value};
 use crate::op::Op;
-use crate::types::{Device, Quoted, TensorType};
+use crate::types::{Device, Quoted, Table, TensorType};
 
 /// A graph as far as it is put together, and its names.
 pub(super) struct Assembly {
     pub(super) graph: Graph,
     /// The inputs and results by name.
-    values: HashMap<Arc<str>, Value>,
-    params: HashMap<Arc<str>, ParamId>,
+    values: Table<Arc<str>, Value>,
+    params: Table<Arc<str>, ParamId>,
     /// The parameters as devices hold them.
-    held: HashMap<(ParamId, Device), Value>,
+    held: Table<(ParamId, Device), Value>,
 }
 
 /// A result as the file declares it.
@@ -46,9 +45,9 @@ impl Assembly {
     pub(super) fn new() -> Self {
         Self {
             graph: Graph::new(""),
-            values: HashMap::new(),
-            params: HashMap::new(),
-            held: HashMap::new(),
+            values: Table::default(),
+            params: Table::default(),
+            held: Table::default(),
         }
     }
 

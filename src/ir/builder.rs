@@ -1,4 +1,3 @@
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{
@@ -6,7 +5,7 @@ use super::{
     Weights,
 };
 use crate::op::Op;
-use crate::types::{Device, Tensor, TensorType};
+use crate::types::{Device, Keys, Table, Tensor, TensorType};
 
 /// Builds a graph value by value: names stay unique, parameters get their elements.
 ///
@@ -29,10 +28,10 @@ use crate::types::{Device, Tensor, TensorType};
 pub struct Builder {
     graph: Graph,
     weights: Weights,
-    names: HashSet<Arc<str>>,
+    names: Keys<Arc<str>>,
     /// The next number to try for a name that is taken.
-    numbers: HashMap<Arc<str>, u32>,
-    params: HashMap<Arc<str>, Value>,
+    numbers: Table<Arc<str>, u32>,
+    params: Table<Arc<str>, Value>,
     origin: Origin,
     source: Arc<str>,
 }
@@ -43,9 +42,9 @@ impl Builder {
         Self {
             graph: Graph::new(name),
             weights: Weights::default(),
-            names: HashSet::new(),
-            numbers: HashMap::new(),
-            params: HashMap::new(),
+            names: Keys::default(),
+            numbers: Table::default(),
+            params: Table::default(),
             origin: Origin::default(),
             source: "".into(),
         }

@@ -1,5 +1,5 @@
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use petgraph::Direction::{Incoming, Outgoing};
@@ -12,7 +12,7 @@ use super::{
     Value,
 };
 use crate::op::{Op, OpError, Operand};
-use crate::types::{Device, Split, TensorType};
+use crate::types::{Device, Split, Table, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub struct Graph {
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     /// The positions among the outputs of every value that is one.
-    output_places: HashMap<Value, SmallVec<[u32; 1]>>,
+    output_places: Table<Value, SmallVec<[u32; 1]>>,
     params: Vec<Param>,
     split: Option<Split>,
 }
@@ -82,7 +82,7 @@ impl Graph {
             flow: StableDiGraph::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            output_places: HashMap::new(),
+            output_places: Table::default(),
             params: Vec::new(),
             split: None,
         }

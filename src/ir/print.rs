@@ -1,7 +1,7 @@
 //! The canonical text form of a graph: the same graph gives the same bytes, and [`parse`](super::parse)
 //! gives the graph back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::text::{
 };
 use super::{Graph, Node, NodeId, NodeKind, Param, Place, Placement, Value};
 use crate::op::Attr;
-use crate::types::{Device, Dim, Split};
+use crate::types::{Device, Dim, Split, Table};
 
 /// How a graph is printed.
 #[derive(Clone, Copy, Debug)]
@@ -279,29 +279,32 @@ impl<'g> Writer<'g> {
     }
 
     fn locations(&mut self, order: &[NodeId]) {
-        let mut index: HashMap<&str, usize> = HashMap::new();
-        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut index: Table<&str, usize> = Table::default();
+        // Each origin, in the order in which they occur; each name with the number of its origin.
+        let (mut origins, mut names) = (Vec::new(), Vec::new());
         for node in order.iter().map(|n| self.graph.node(*n)).filter(|n| n.op().is_some()) {
             let Some(result) = node.results().first() else { continue };
             if node.label() != &*result.name {
-                let at = *index.entry(node.label()).or_insert(groups.len());
-                if at == groups.len() {
-                    groups.push((node.label(), Vec::new()));
+                let at = *index.entry(node.label()).or_insert(origins.len());
+                if at == origins.len() {
+                    origins.push(node.label());
                 }
-                groups[at].1.push(&result.name);
+                names.push((at, &*result.name));
             }
         }
-        if groups.is_empty() {
+        if names.is_empty() {
             return;
         }
+        // Names of one origin stay in their order.
+        names.sort_by_key(|(at, _)| *at);
         self.out.push_str("loc {\n");
-        for (origin, names) in groups {
-            for (i, name) in names.iter().enumerate() {
+        for group in names.chunk_by(|(left, _), (right, _)| left == right) {
+            for (i, (_, name)) in group.iter().enumerate() {
                 self.out.push_str(if i > 0 { ", %" } else { "  %" });
                 push_name(&mut self.out, name);
             }
             self.out.push_str(" = \"");
-            push_escaped(&mut self.out, origin, &[]);
+            push_escaped(&mut self.out, group.first().map_or("", |(at, _)| origins[*at]), &[]);
             self.out.push_str("\"\n");
         }
         self.out.push_str("}\n");

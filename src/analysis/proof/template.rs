@@ -1,18 +1,27 @@
 //! The template's values, and its operators by their operands.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{Entry, HashMap};
+use std::slice;
 
 use smallvec::SmallVec;
 
 use super::super::ClaimMap;
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
-use crate::types::{Dim, Shard, Split};
+use crate::types::{Dim, Shard, Split, Table};
 
 /// The operands of an operator.
 pub(super) type Operands = SmallVec<[Value; 4]>;
+
+/// The operators whose first operand is a result of one node.
+#[derive(Clone, Copy)]
+enum Users {
+    None,
+    One(NodeId),
+    /// They are looked up by all their operands.
+    Several,
+}
 
 /// The template and what is looked up in it. Operators that do the same to the same operands count as one.
 pub(super) struct Template<'g> {
@@ -22,10 +31,12 @@ pub(super) struct Template<'g> {
     rows: Vec<Dim>,
     /// For each node the first that gives the same values, and of which result if it is a copy.
     same: Vec<(NodeId, Option<u32>)>,
-    /// The operators on these operands, in the order of the graph.
-    on: HashMap<Operands, Vec<NodeId>>,
+    /// For each node what takes its results first: most have one such operator, which is found without a table.
+    users: Vec<Users>,
+    /// The operators on these operands, in the order of the graph, where `users` does not tell them.
+    on: Table<Operands, SmallVec<[NodeId; 2]>>,
     /// The operators on operands that several take, by their own form.
-    known: HashMap<(Operands, String), NodeId>,
+    known: Table<(Operands, String), NodeId>,
 }
 
 impl<'g> Template<'g> {
@@ -33,8 +44,9 @@ impl<'g> Template<'g> {
         let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).collect();
         let first = claims.order().first();
         let same = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
-        let on = HashMap::with_capacity(graph.len());
-        let mut template = Self { graph, claims, rows, same, on, known: HashMap::new() };
+        let users = vec![Users::None; same.len()];
+        let (on, known) = (Table::default(), Table::default());
+        let mut template = Self { graph, claims, rows, same, users, on, known };
         for node in claims.order() {
             template.same[node.index()] = template.add(*node);
         }
@@ -47,6 +59,18 @@ impl<'g> Template<'g> {
         let operands = self.operands(id);
         if let (Op::CopyOp(_), [of]) = (op, operands.as_slice()) {
             return (of.node, Some(of.output));
+        }
+        if let Some(first) = operands.first() {
+            match std::mem::replace(&mut self.users[first.node.index()], Users::Several) {
+                Users::None => {
+                    self.users[first.node.index()] = Users::One(id);
+                    return (id, None);
+                }
+                Users::One(only) => {
+                    self.on.entry(self.operands(only)).or_default().push(only);
+                }
+                Users::Several => {}
+            }
         }
         let seen = self.on.entry(operands.clone()).or_default();
         // Constants have no operands and may be large; equal ones are told apart, which is never wrong.
@@ -97,7 +121,12 @@ impl<'g> Template<'g> {
 
     /// The operators on these operands.
     pub(super) fn on(&self, operands: &Operands) -> &[NodeId] {
-        self.on.get(operands).map_or(&[], Vec::as_slice)
+        match operands.first().map(|first| &self.users[first.node.index()]) {
+            Some(Users::None) => &[],
+            Some(Users::One(only)) if self.operands(*only) == *operands => slice::from_ref(only),
+            Some(Users::One(_)) => &[],
+            Some(Users::Several) | None => self.on.get(operands).map_or(&[], SmallVec::as_slice),
+        }
     }
 
     /// True if `op` is the node's operator as `replica` runs it.

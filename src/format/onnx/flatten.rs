@@ -1,7 +1,7 @@
 //! The nodes of a model in the order of their operands, with the calls of its functions expanded.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
@@ -10,6 +10,7 @@ use super::calls::{Calls, Scope};
 use super::file::{File, Head, Opsets};
 use super::wire::Span;
 use super::{ImportError, UnsupportedOp};
+use crate::types::Table;
 
 /// The nodes of a model's body.
 const MAX_NODES: usize = 1 << 20;
@@ -60,7 +61,7 @@ pub(super) struct Flattener<'a> {
     pub(super) file: &'a File,
     /// Whether ONNX's own operator of this name is supported.
     supported: &'a dyn Fn(&str) -> bool,
-    ids: HashMap<&'a str, ValueId>,
+    ids: Table<&'a str, ValueId>,
     pub(super) flat: Flat<'a>,
     unsupported: BTreeMap<String, UnsupportedOp>,
     pub(super) calls: Calls<'a>,
@@ -83,7 +84,7 @@ pub(super) fn flatten<'a>(
     let mut flattener = Flattener {
         file,
         supported,
-        ids: HashMap::with_capacity(file.graph.nodes.len()),
+        ids: Table::with_capacity_and_hasher(file.graph.nodes.len(), Default::default()),
         flat,
         unsupported: BTreeMap::new(),
         calls: Calls::of(file)?,

@@ -1,6 +1,6 @@
 //! From the parts of a model file to a graph.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::{Budget, Model, Quoted};
@@ -15,7 +15,7 @@ use super::wire::Span;
 use super::{ImportError, ImportOptions, NodeError, ops, tensor};
 use crate::ir::{Builder, Origin, Source, Value};
 use crate::op::{self, OpError};
-use crate::types::{DType, Dim, Symbol, Tensor, TensorType};
+use crate::types::{DType, Dim, Symbol, Table, Tensor, TensorType};
 
 /// Tensors of integers up to this number of elements stand in the graph, where their values can be followed.
 const INLINE_INTS: usize = op::infer::MAX_INTS;
@@ -28,7 +28,7 @@ const MAX_CLASSES: usize = 64;
 
 /// The tensors of the file that were read, by the value they give: each is read and charged once.
 pub(super) struct Tensors {
-    read: HashMap<ValueId, Tensor>,
+    read: Table<ValueId, Tensor>,
     folder: Folder,
     budget: Budget,
 }
@@ -41,7 +41,7 @@ pub(super) struct Importer<'a> {
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
     tensors: &'a mut Tensors,
-    initializers: &'a HashMap<ValueId, Span>,
+    initializers: &'a Table<ValueId, Span>,
     values: Vec<Option<Value>>,
     /// The tensors of values that do not depend on a run.
     constants: BTreeMap<Value, Tensor>,
@@ -63,9 +63,9 @@ pub(super) fn run(
     let file = File::new(folder.structure())?;
     let flat = flatten(&file, &|op| ops::find(op).is_some())?;
     let mut inputs = Inputs::read(&file, &flat, options)?;
-    let initializers: HashMap<ValueId, Span> =
+    let initializers: Table<ValueId, Span> =
         flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
-    let mut tensors = Tensors { read: HashMap::new(), folder, budget };
+    let mut tensors = Tensors { read: Table::default(), folder, budget };
     let parts = Parts { file: &file, flat: &flat, initializers: &initializers, source };
     if inputs.classes.len() > 1 {
         parts.unify(&mut inputs, &mut tensors)?;
@@ -82,7 +82,7 @@ pub(super) fn run(
 struct Parts<'a> {
     file: &'a File,
     flat: &'a Flat<'a>,
-    initializers: &'a HashMap<ValueId, Span>,
+    initializers: &'a Table<ValueId, Span>,
     source: &'a str,
 }
 

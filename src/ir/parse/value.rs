@@ -1,12 +1,10 @@
-use std::collections::HashMap;
-
 use half::{bf16, f16};
 
 use super::super::text::{MAX_LIST, SPLIT};
 use super::super::verify::MAX_CONSTANT;
 use super::scan::{Fault, Scan, Scanner};
 use crate::op::Attr;
-use crate::types::{DType, Device, Dim, MAX_RANK, Quoted, Shape, Tensor, TensorType};
+use crate::types::{DType, Device, Dim, MAX_RANK, Quoted, Shape, Table, Tensor, TensorType};
 
 /// The longest formula that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
@@ -18,12 +16,12 @@ pub(super) struct Values<'a> {
     pub(super) scan: Scanner<'a>,
     /// The rows of each replica.
     pub(super) rows: Vec<Dim>,
-    formulas: HashMap<&'a str, Dim>,
+    formulas: Table<&'a str, Dim>,
 }
 
 impl<'a> Values<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { scan: Scanner::new(text), rows: Vec::new(), formulas: HashMap::new() }
+        Self { scan: Scanner::new(text), rows: Vec::new(), formulas: Table::default() }
     }
 
     pub(super) fn device(&mut self) -> Scan<Device> {

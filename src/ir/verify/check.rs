@@ -1,12 +1,10 @@
-use std::collections::HashSet;
-
 use smallvec::SmallVec;
 
 use super::super::{Graph, Node, NodeId, NodeKind, ParamId, Placement, Value};
 use super::MAX_CONSTANT;
 use super::error::{Collector, Line, Part, Rule, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
-use crate::types::{Device, Dim, Symbol, TensorType};
+use crate::types::{Device, Dim, Keys, Symbol, TensorType};
 
 /// The operators that may run elsewhere than the replica they belong to.
 const MOVES: [&str; 2] = ["copy", "slice"];
@@ -18,16 +16,16 @@ pub(super) struct Check<'g> {
     graph: &'g Graph,
     errors: Collector<'g>,
     /// The names of inputs and results seen so far.
-    names: HashSet<&'g str>,
+    names: Keys<&'g str>,
     /// The devices on which each parameter was seen.
-    held: HashSet<(ParamId, Device)>,
+    held: Keys<(ParamId, Device)>,
 }
 
 impl<'g> Check<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
         let errors = Collector::new(graph);
-        let names = HashSet::with_capacity(graph.len());
-        Self { graph, errors, names, held: HashSet::new() }
+        let names = Keys::with_capacity_and_hasher(graph.len(), Default::default());
+        Self { graph, errors, names, held: Keys::default() }
     }
 
     pub(super) fn finish(self) -> Option<VerifyErrors> {
@@ -71,7 +69,7 @@ impl<'g> Check<'g> {
 
     /// V8, and V9 for parameters that no value shows.
     pub(super) fn params(&mut self) {
-        let mut names = HashSet::new();
+        let mut names = Keys::default();
         for (i, param) in (0u32..).zip(self.graph.params()) {
             let at = (Line::Param(ParamId(i)), Part::Result(0));
             if param.name.is_empty() {
@@ -112,7 +110,7 @@ impl<'g> Check<'g> {
 
     /// V11.
     pub(super) fn outputs(&mut self) {
-        let mut names = HashSet::new();
+        let mut names = Keys::default();
         for (i, output) in self.graph.outputs().iter().enumerate() {
             let at = (Line::Signature, Part::Result(i));
             if output.name.is_empty() {

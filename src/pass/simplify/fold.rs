@@ -1,4 +1,3 @@
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -9,7 +8,7 @@ use crate::ir::{
 };
 use crate::op::{Constant, Op};
 use crate::pass::PassError;
-use crate::types::{KernelClass, Tensor};
+use crate::types::{KernelClass, Table, Tensor};
 
 /// Integer results up to this number of elements become `constant`, so that their elements stay known.
 const SMALL: usize = 64;
@@ -34,7 +33,7 @@ pub(super) fn run(
     let file = graph.params().first().map_or_else(|| Arc::from(""), |p| p.source.file.clone());
     let held = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.len() as u64));
     let mut fold = Fold {
-        known: HashMap::new(),
+        known: Table::default(),
         left: options.max_bytes,
         reads: held.saturating_mul(8).saturating_add(READ),
         products: PRODUCTS,
@@ -59,7 +58,7 @@ pub(super) fn run(
 }
 
 /// True if the value is an output or the operand of an operator that stays.
-fn needed(graph: &Graph, value: Value, known: &HashMap<Value, Tensor>) -> bool {
+fn needed(graph: &Graph, value: Value, known: &Table<Value, Tensor>) -> bool {
     let stays = |user: NodeId| !known.contains_key(&Value { node: user, output: 0 });
     graph.is_output(value)
         || graph
@@ -70,7 +69,7 @@ fn needed(graph: &Graph, value: Value, known: &HashMap<Value, Tensor>) -> bool {
 
 struct Fold {
     /// The elements of folded values.
-    known: HashMap<Value, Tensor>,
+    known: Table<Value, Tensor>,
     /// The bytes that further results may take.
     left: u64,
     /// The elements that operators which look at each once may still read and write.
