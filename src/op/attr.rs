@@ -222,6 +222,22 @@ impl AttrValue for f32 {
     }
 }
 
+impl AttrValue for Vec<f32> {
+    const EXPECTED: &'static str = "a list of floats";
+    fn to_attr(&self) -> Option<Attr> {
+        let floats: Vec<f64> = self.iter().copied().map(shortest).collect();
+        Some(if floats.is_empty() { Attr::Ints(Vec::new()) } else { Attr::Floats(floats) })
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        match attr {
+            Attr::Floats(floats) => Some(floats.iter().map(|x| *x as f32).collect()),
+            Attr::Ints(none) if none.is_empty() => Some(Self::new()),
+            _ => None,
+        }
+    }
+}
+
 impl AttrValue for DType {
     const EXPECTED: &'static str = "an element type";
     fn to_attr(&self) -> Option<Attr> {

@@ -35,6 +35,7 @@ pub use pad::PadMode;
 pub use recurrent::{
     Activation, Cell, CellKind, Direction, Engine, Part, Sequence, Sizes as SequenceSizes, States,
 };
+pub use resize::{Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;
 pub use unary::{Apply, GeluForm};
 
@@ -50,6 +51,7 @@ ops! {
     matmul::MatMul,
     pool::Pool,
     blocks::Blocks,
+    resize::Resize,
     unary::Unary,
     binary::Binary,
     compare::Compare,

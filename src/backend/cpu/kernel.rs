@@ -9,6 +9,7 @@ use super::matmul::{View, gemm, matmul};
 use super::moves::{JoinPlan, PadPlan, join, pad};
 use super::pool::{PoolPlan, pool};
 use super::recurrent::{RecurrentPlan, recurrent};
+use super::resize::{ResizePlan, resize};
 use super::rows::{
     GroupNormPlan, LayerNormPlan, ReducePlan, SoftmaxPlan, group_norm, layer_norm, reduce, softmax,
 };
@@ -34,6 +35,8 @@ pub(super) enum Kernel {
     MatMul(Sizes),
     /// Pooling.
     Pool(Box<PoolPlan>),
+    /// Resizing.
+    Resize(Box<ResizePlan>),
     /// Concatenation.
     Join(JoinPlan),
     /// Padding.
@@ -91,6 +94,9 @@ impl Kernel {
             (Op::MatMul(_), _) => Some(Self::MatMul(sizes)),
             (Op::Pool(op), [x]) => {
                 PoolPlan::new(op, x).ok().flatten().map(|plan| Self::Pool(Box::new(plan)))
+            }
+            (Op::Resize(op), [x]) => {
+                ResizePlan::new(op, x).map(|plan| Self::Resize(Box::new(plan)))
             }
             (Op::Concat(op), _) => {
                 JoinPlan::new(op, sizes.iter().map(SmallVec::as_slice)).map(Self::Join)
@@ -174,6 +180,7 @@ impl Kernel {
                 group_norm(plan, x, s, t, result);
             }
             (Self::Reduce(plan), [Some(x)]) => reduce(plan, x, result),
+            (Self::Resize(plan), [Some(x)]) => resize(plan, x, result),
             (Self::Strided(plan), [Some(x)]) => strided(plan, x, result),
             (Self::Broadcast(plan), [Some(a), Some(b)]) => broadcast(plan, a, b, result),
             _ => return Err(Unsuited),

@@ -19,6 +19,7 @@ pub mod moves;
 mod phases;
 pub mod pool;
 pub mod recurrent;
+pub mod resize;
 pub mod rows;
 mod run;
 mod scratch;

@@ -1,0 +1,254 @@
+//! Axes resized by interpolation.
+
+mod taps;
+#[cfg(test)]
+mod tests;
+
+use smallvec::smallvec;
+
+pub use taps::Passes;
+
+use super::attr::names;
+use super::declare::op;
+use super::infer::{dtype, one, result, tensors};
+use super::numeric::{narrow, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, MAX_SIZE, Refusal, Tensor, TensorType};
+
+names! {
+    /// How elements between others are made.
+    pub enum ResizeMode {
+        /// The nearest one.
+        Nearest = "nearest",
+        /// By weights that fall linearly with the distance, to 0 at 1.
+        Linear = "linear",
+        /// By the cubic convolution of Keys, over four elements.
+        Cubic = "cubic",
+    }
+}
+
+names! {
+    /// Which of two elements is the nearest.
+    pub enum Nearest {
+        /// The nearest, of two equally far ones the one before.
+        RoundPreferFloor = "round_prefer_floor",
+        /// The nearest, of two equally far ones the one behind.
+        RoundPreferCeil = "round_prefer_ceil",
+        /// The one at or before the position.
+        Floor = "floor",
+        /// The one at or behind the position.
+        Ceil = "ceil",
+        /// The one behind where the axis shrinks, else the one before.
+        Simple = "simple",
+    }
+}
+
+names! {
+    /// The position in the operand from which element `x` of the result is taken, on an axis of `length` elements that
+    /// becomes one of `size`.
+    pub enum Coordinates {
+        /// `(x + 1/2) / scale - 1/2`.
+        HalfPixel = "half_pixel",
+        /// As `half_pixel`, moved by `length / 2 * (1 - size / (scale * length))`, so that both centres meet.
+        HalfPixelSymmetric = "half_pixel_symmetric",
+        /// As `half_pixel`, but 0 where `size` is 1.
+        PytorchHalfPixel = "pytorch_half_pixel",
+        /// `x * (length - 1) / (size - 1)`; 0 where `size` is 1.
+        AlignCorners = "align_corners",
+        /// `x / scale`.
+        Asymmetric = "asymmetric",
+        /// `(x + 1/2) / scale`.
+        TfHalfPixelForNn = "tf_half_pixel_for_nn",
+        /// `(start + x * (end - start) / (size - 1)) * (length - 1)` for the axis' part of `roi`; its middle where `size`
+        /// is 1.
+        TfCropAndResize = "tf_crop_and_resize",
+    }
+}
+
+op! {
+    /// Its operand with some axes resized by interpolation, one axis after the other. Positions are computed in `f32`.
+    ///
+    /// `linear` and `cubic` take floats; `f16` and `bf16` are computed in `f32`. What lies outside an axis has the value
+    /// of its first or last element.
+    pub struct Resize = "resize" {
+        /// The axes, ascending.
+        pub axes: Vec<usize>,
+        /// Their sizes in the result.
+        pub sizes: Vec<i64>,
+        /// Their scales: `scale * length` is the size but for its fraction.
+        pub scales: Vec<f32>,
+        /// How elements between others are made.
+        pub mode: ResizeMode = ResizeMode::Nearest,
+        /// Which of two elements `nearest` takes.
+        pub nearest: Nearest = Nearest::RoundPreferFloor,
+        /// Where elements come from.
+        pub coordinates: Coordinates = Coordinates::HalfPixel,
+        /// The coefficient of `cubic`.
+        pub cubic: f32 = -0.75,
+        /// Whether `cubic` gives no weight to what lies outside the axis.
+        pub exclude_outside: bool = false,
+        /// Whether `linear` and `cubic` reach as far as the axis shrinks.
+        pub antialias: bool = false,
+        /// For `tf_crop_and_resize` the starts of all axes, then their ends, 1 for the last element.
+        pub roi: Vec<f32> = Vec::new(),
+        /// What `tf_crop_and_resize` gives outside the operand.
+        pub extrapolation: f32 = 0.0,
+    }
+}
+
+fn wrong(attr: &'static str, reason: impl Into<String>) -> OpError {
+    OpError::Attribute { attr, reason: reason.into() }
+}
+
+impl Resize {
+    /// Fails unless the settings suit each other and an operand of type `x`.
+    fn check(&self, x: &TensorType) -> Result<(), OpError> {
+        let count = self.axes.len();
+        let sorted = self.axes.windows(2).all(|pair| pair[0] < pair[1]);
+        if !sorted || self.axes.iter().any(|a| *a >= x.rank()) {
+            let reason = format!("{:?} are not ascending axes of {x}", self.axes);
+            return Err(wrong("axes", reason));
+        }
+        if self.sizes.len() != count || self.scales.len() != count {
+            let reason = format!("{count} axes, but not as many sizes and scales");
+            return Err(wrong("sizes", reason));
+        }
+        if (self.antialias && self.mode == ResizeMode::Nearest)
+            || (self.exclude_outside && self.mode != ResizeMode::Cubic)
+        {
+            let attr = if self.antialias { "antialias" } else { "exclude_outside" };
+            return Err(wrong(attr, format!("means nothing for {}", self.mode.name())));
+        }
+        let crops = self.coordinates == Coordinates::TfCropAndResize;
+        if self.roi.len() != if crops { 2 * count } else { 0 } {
+            return Err(wrong("roi", format!("{} numbers for {count} axes", self.roi.len())));
+        }
+        for ((axis, size), scale) in self.axes.iter().zip(&self.sizes).zip(&self.scales) {
+            let length = x.shape[*axis].as_const().ok_or_else(|| {
+                OpError::NotConstant(format!("the size {} of axis {axis}", x.shape[*axis]))
+            })?;
+            if length < 1 {
+                let expected = format!("axis {axis} must have elements");
+                return Err(OpError::Shape { operand: 0, found: x.clone(), expected });
+            }
+            self.check_scale(length, *size, *scale)?;
+        }
+        Ok(())
+    }
+
+    /// Fails unless `scale` makes an axis of `size` elements of one of `length`.
+    fn check_scale(&self, length: i64, size: i64, scale: f32) -> Result<(), OpError> {
+        if !(0..=MAX_SIZE).contains(&size) {
+            return Err(wrong("sizes", format!("{size} is no size")));
+        }
+        let exact = f64::from(scale) * length as f64;
+        let slack = 1e-5 * size as f64;
+        let near = (exact - size as f64).abs() <= 1.0 + slack && (size == 0 || exact >= 0.4);
+        if !near || scale <= 0.0 || !scale.is_finite() {
+            let reason = format!("{scale} does not make {size} elements of {length}");
+            return Err(wrong("scales", reason));
+        }
+        let is_whole = (exact - size as f64).abs() <= slack;
+        let needs_whole = match self.coordinates {
+            Coordinates::AlignCorners | Coordinates::TfCropAndResize => true,
+            Coordinates::PytorchHalfPixel => size == 1,
+            Coordinates::HalfPixel
+            | Coordinates::HalfPixelSymmetric
+            | Coordinates::Asymmetric
+            | Coordinates::TfHalfPixelForNn => false,
+        };
+        if needs_whole && !is_whole {
+            let name = self.coordinates.name();
+            let text = format!("{name} with a scale that makes {exact} elements of {length}");
+            return Err(OpError::Unsupported(text));
+        }
+        Ok(())
+    }
+}
+
+impl OpDef for Resize {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        if self.mode != ResizeMode::Nearest {
+            dtype(operands, 0, DType::is_float, "a float to be interpolated")?;
+        }
+        self.check(x.ty)?;
+        let mut shape = x.ty.shape.clone();
+        for (axis, size) in self.axes.iter().zip(&self.sizes) {
+            shape[*axis] = Dim::from(*size);
+        }
+        result(TensorType { dtype: x.ty.dtype, shape })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        match rules::first_shard(operands) {
+            None => rules::whole_results(results),
+            Some((_, shard)) if !self.axes.contains(&shard.axis) => {
+                Ok(smallvec![Claim::Shard(shard)])
+            }
+            Some((i, _)) => {
+                Err(rules::refuse(Code::WindowAxis, i, "interpolates between the samples of the batch"))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let mut dims = x.dims().to_vec();
+        for (axis, size) in self.axes.iter().zip(&self.sizes) {
+            dims[*axis] = usize::try_from(*size).unwrap_or(0);
+        }
+        let Some(first) = self.axes.first().copied() else { return Ok(vec![(*x).clone()]) };
+        let blends = self.mode != ResizeMode::Nearest;
+        let wide = if blends { widen(x)? } else { (*x).clone() };
+        let mut y = Tensor::zeros(wide.dtype(), &dims)?;
+        if y.is_empty() {
+            return Ok(vec![narrow(y, x.dtype())?]);
+        }
+        let passes = Passes::new(self, first, &x.dims()[first..]);
+        let (input, output) = passes.sizes();
+        macro_rules! blend {
+            ($t:ty) => {{
+                let planes = wide.as_slice::<$t>().chunks_exact(input);
+                for (y, x) in y.as_mut_slice::<$t>().chunks_exact_mut(output).zip(planes) {
+                    passes.blend::<$t>(x, y);
+                }
+            }};
+        }
+        if blends && y.dtype() == DType::F64 {
+            blend!(f64);
+        } else if blends {
+            blend!(f32);
+        } else {
+            let (width, value) = (x.dtype().bytes(), self.outside(x.dtype())?);
+            let planes = x.bytes().chunks_exact(input * width);
+            for (y, x) in y.bytes_mut().chunks_exact_mut(output * width).zip(planes) {
+                passes.pick(width, x, y, value.bytes());
+            }
+            return Ok(vec![y]);
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Pool
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+impl Resize {
+    /// The element that stands for what is outside.
+    fn outside(&self, dtype: DType) -> Result<Tensor, OpError> {
+        super::Cast { to: dtype }
+            .eval(&[&Tensor::scalar(self.extrapolation)])?
+            .pop()
+            .ok_or(OpError::Operands { expected: "1", found: 0 })
+    }
+}
