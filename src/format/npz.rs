@@ -1,7 +1,7 @@
 //! `.npz` archives: named tensors, each a `.npy` inside a zip file.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -103,7 +103,46 @@ pub fn read_from(
             return Err(wrong("the name occurs twice".to_owned()));
         }
     }
-    Ok(tensors)
+    let from = archive.central_directory_start();
+    // Once more, and what is read ahead of its end.
+    left.set(2 * MAX_LIST);
+    match repeated(&mut archive.into_inner(), from) {
+        Ok(None) => Ok(tensors),
+        Ok(Some(name)) => {
+            let name = name.strip_suffix(".npy").unwrap_or(&name);
+            Err(FileError::tensor(path, name, "the name occurs twice"))
+        }
+        Err(error) => Err(FileError::read(path, error)),
+    }
+}
+
+/// The bytes of an entry of the list before its name.
+const LISTED: usize = 46;
+
+/// A name that the list of entries at `from` holds twice: of its entries the archive gives only the last.
+fn repeated(file: &mut (impl Read + Seek), from: u64) -> io::Result<Option<String>> {
+    file.seek(SeekFrom::Start(from))?;
+    let mut file = BufReader::new(file);
+    let mut names = BTreeSet::new();
+    loop {
+        let mut head = [0; LISTED];
+        match file.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        if !head.starts_with(b"PK\x01\x02") {
+            return Ok(None);
+        }
+        let size = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let mut name = vec![0; size(28).into()];
+        file.read_exact(&mut name)?;
+        let rest = u64::from(size(30)) + u64::from(size(32));
+        io::copy(&mut file.by_ref().take(rest), &mut io::sink())?;
+        if names.contains(&name) {
+            return Ok(Some(String::from_utf8_lossy(&name).into_owned()));
+        }
+        names.insert(name);
+    }
 }
 
 /// Why an entry cannot be read.

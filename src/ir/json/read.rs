@@ -157,6 +157,14 @@ fn split(form: SplitForm) -> Result<Split, String> {
 }
 
 fn node(made: &mut Assembly, form: NodeForm<'_>) -> Result<(), String> {
+    let replicas = made.graph.split().map_or(0, Split::replicas);
+    match form.replica {
+        Some(_) if replicas == 0 => return Err("no split is declared".to_owned()),
+        Some(i) if i as usize >= replicas => {
+            return Err(format!("the split has {replicas} replicas, and none is {i}"));
+        }
+        _ => {}
+    }
     let place = Place { device: form.device.0, replica: form.replica };
     let operands = form.operands.iter().map(|x| operand(made, x, place.device));
     let operands: SmallVec<[Value; 4]> = operands.collect::<Result<_, _>>()?;

@@ -101,6 +101,23 @@ const ODD: &[(&str, &str, &str)] = &[
         "\"params\": [",
         "\"params\": [{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[1],\"file\":\"f\",\"key\":\"w\",\"blake3\":\"0123456789abcdef\"}",
     ),
+    (
+        "a parameter in a device",
+        "\"params\": [",
+        "\"params\": [{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[1],\"file\":\"/dev/zero\",\"key\":\"w\",\"blake3\":\"0123456789abcdef\",\"device\":\"cpu:0\"}",
+    ),
+    (
+        "a parameter above the folder",
+        "\"params\": [",
+        "\"params\": [{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[1],\"file\":\"../../none/w.safetensors\",\"key\":\"w\",\"blake3\":\"0123456789abcdef\",\"device\":\"cpu:0\"}",
+    ),
+    (
+        "another rank",
+        "\"h\",\"dtype\":\"f32\",\"shape\":[\"N\",8]",
+        "\"h\",\"dtype\":\"f32\",\"shape\":[\"N\"]",
+    ),
+    ("no name", "{\"name\":\"x\",", "{"),
+    ("a device of 2^64", "\"device\":\"cpu:0\"}\n]", "\"device\":\"gpu:18446744073709551616\"}\n]"),
     ("something after the end", "]\n}\n", "]\n}\n{}"),
     ("a comma at the end of a list", "\"value\":\"y\"}}", "\"value\":\"y\"}},"),
     ("a byte of 0", "\"version\"", "\0\"version\""),
@@ -152,6 +169,8 @@ fn cases() -> Vec<Case> {
         new("nothing but a bracket", b"{".to_vec()),
         new("nothing but brackets", b"{}".to_vec()),
         new("a megabyte of brackets", vec![b'{'; 1 << 20]),
+        new("a text beyond the memory", GOOD.into()).args(&["--max-memory", "100"]),
+        new("a replica that the split does not have", other_replica()),
     ];
     for percent in [5, 15, 30, 45, 60, 75, 90, 98] {
         let cut = GOOD[..GOOD.len() * percent / 100].as_bytes().to_vec();
@@ -165,6 +184,12 @@ fn cases() -> Vec<Case> {
     cases.extend(ODD.iter().map(|(name, from, to)| new(name, with(from, to))));
     cases.extend(long());
     cases
+}
+
+fn other_replica() -> Vec<u8> {
+    let split = r#""split": {"devices":["gpu:0"],"rule":"ceil","offsets":[0,"N"]}, "params""#;
+    let text = GOOD.replace("\"params\"", split);
+    text.replacen("\"device\":\"cpu:0\"", "\"device\":\"gpu:0\",\"replica\":1", 1).into_bytes()
 }
 
 #[test]

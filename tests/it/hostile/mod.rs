@@ -3,6 +3,7 @@
 
 mod big;
 mod json;
+mod million;
 mod npz;
 mod onnx;
 mod safetensors;
@@ -15,7 +16,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-pub(crate) use watch::watch;
+pub(crate) use watch::{watch, watch_binary};
 
 /// The memory that a run takes beyond four times the size of its files.
 const SPARE: u64 = 16 << 20;

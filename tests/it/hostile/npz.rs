@@ -124,7 +124,10 @@ fn entries() -> Vec<Case> {
         new("a name with a drive", two("x.npy", "C:\\x.npy")),
         new("a name too many", two("x.npy", "z.npy")),
         new("a name with and without its ending", two("x.npy", "x")),
+        new("a name twice", twice(&two("x.npy", "y.npy"))),
+        new("two entries in one place", one_place(&two("x.npy", "z.npy"))),
         new("an entry that is a folder", stored("x/", b"")),
+        new("an entry that is a link", linked("x.npy", "../../etc/passwd")),
         new("no .npy inside", stored("x.npy", b"hello, this is a text of some length")),
         new("an empty entry", stored("x.npy", b"")),
         new("an archive inside", stored("x.npy", &stored("x.npy", &good))),
@@ -140,6 +143,29 @@ fn entries() -> Vec<Case> {
             archive(&all, CompressionMethod::Stored)
         }),
     ]
+}
+
+/// The archive where the entry `y.npy` has the name of the other, `x.npy`.
+fn twice(archive: &[u8]) -> Vec<u8> {
+    let mut archive = archive.to_vec();
+    let places = archive.windows(5).enumerate().filter(|(_, w)| w == b"y.npy").map(|(at, _)| at);
+    places.collect::<Vec<_>>().into_iter().for_each(|at| archive[at] = b'x');
+    archive
+}
+
+/// The archive where the last entry lies where the first does.
+fn one_place(archive: &[u8]) -> Vec<u8> {
+    let mut archive = archive.to_vec();
+    let last = archive.windows(4).rposition(|w| w == b"PK\x01\x02").expect("a list");
+    archive[last + 42..last + 46].fill(0);
+    archive
+}
+
+/// An archive whose entry says that it is a link.
+fn linked(name: &str, to: &str) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    zip.add_symlink(name, to, SimpleFileOptions::default()).expect("an entry");
+    zip.finish().expect("finished").into_inner()
 }
 
 /// Archives whose sizes or methods are not what they say.

@@ -112,6 +112,26 @@ const ODD: &[(&str, &str, &str)] = &[
         "param @w : f32[1] = \"/dev/zero#w\" blake3:0123456789abcdef\ngraph @g",
     ),
     (
+        "a parameter above the folder",
+        "graph @g",
+        "param @w : f32[1] = \"../../none/w.safetensors#w\" blake3:0123456789abcdef\ngraph @g",
+    ),
+    (
+        "a parameter in a file that is none of ours",
+        "graph @g",
+        "param @w : f32[1] = \"/etc/passwd#w\" blake3:0123456789abcdef\ngraph @g",
+    ),
+    (
+        "a parameter beyond the memory",
+        "graph @g",
+        "param @w : f32[1099511627776] = \"no.safetensors#w\" blake3:0123456789abcdef\ngraph @g",
+    ),
+    (
+        "two parameters of one name",
+        "graph @g",
+        "param @w : f32[1] = \"f#w\" blake3:0123456789abcdef\nparam @w : f32[1] = \"f#w\" blake3:0123456789abcdef\ngraph @g",
+    ),
+    (
         "a parameter in a folder",
         "graph @g",
         "param @w : f32[1] = \"..#w\" blake3:0123456789abcdef\ngraph @g",
@@ -173,6 +193,7 @@ fn cases() -> Vec<Case> {
         new("an output given twice", two_outputs()),
         new("the first word alone", b"fanwise ".to_vec()),
         new("a byte that is no text", with_byte(0xff)),
+        new("a text beyond the memory", GOOD.into()).args(&["--max-memory", "100"]),
     ];
     for percent in [10, 20, 30, 40, 50, 60, 70, 80, 90, 97] {
         let cut = GOOD[..GOOD.len() * percent / 100].as_bytes().to_vec();

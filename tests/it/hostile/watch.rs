@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The time that a run may take: five seconds, and more in a build that is not optimised.
-const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 5 });
+pub(crate) const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 5 });
 
 /// How a run ended.
 pub(crate) struct End {
@@ -17,11 +17,22 @@ pub(crate) struct End {
     pub(crate) stderr: String,
     /// The most memory it had, in bytes, as the system counts it; 0 where it does not tell.
     pub(crate) peak: u64,
+    pub(crate) took: Duration,
 }
 
 /// Runs the command line in `folder`; none where it takes too long.
 pub(crate) fn watch(folder: &Path, args: &[String]) -> Option<End> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_fanwise"))
+    watch_binary(Path::new(env!("CARGO_BIN_EXE_fanwise")), folder, args, LIMIT)
+}
+
+/// Runs `binary` in `folder`; none where it takes longer than `limit`.
+pub(crate) fn watch_binary(
+    binary: &Path,
+    folder: &Path,
+    args: &[String],
+    limit: Duration,
+) -> Option<End> {
+    let mut child = Command::new(binary)
         .args(args)
         .current_dir(folder)
         .env_remove("RUST_BACKTRACE")
@@ -38,15 +49,16 @@ pub(crate) fn watch(folder: &Path, args: &[String]) -> Option<End> {
         if let Some(status) = child.try_wait().expect("a child") {
             break status.code();
         }
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > limit {
             child.kill().expect("a child");
             child.wait().expect("a child");
             return None;
         }
         thread::sleep(Duration::from_millis(1));
     };
+    let took = start.elapsed();
     let (stdout, stderr) = (out.join().expect("a reader"), err.join().expect("a reader"));
-    Some(End { code, stdout, stderr, peak })
+    Some(End { code, stdout, stderr, peak, took })
 }
 
 fn text(from: Option<impl Read>) -> String {

@@ -1,0 +1,89 @@
+//! Graphs of a million nodes.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use fanwise::format::onnx::proto::NodeProto;
+use prost::Message;
+
+use super::onnx::models::{graph, model, value};
+use super::watch_binary;
+
+const NODES: usize = 1_000_000;
+
+/// What a run may take on a machine that has nothing else to do.
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn text() -> Vec<u8> {
+    let mut text =
+        "fanwise 1\nsymbol N >= 0\ngraph @g(%h0: f32[N,8]) -> (y: f32[N,8]) {\n".to_owned();
+    for i in 0..NODES {
+        writeln!(text, "  %h{} : f32[N,8] = relu(%h{i})", i + 1).expect("written");
+    }
+    write!(text, "  return %h{NODES}\n}}\n").expect("written");
+    text.into_bytes()
+}
+
+fn json() -> Vec<u8> {
+    let mut text =
+        "{\"format\":\"fanwise-graph\",\"version\":1,\"name\":\"g\",\"params\":[],\"inputs\":[\
+        {\"name\":\"h0\",\"dtype\":\"f32\",\"shape\":[\"N\",8]}],\"nodes\":["
+            .to_owned();
+    for i in 0..NODES {
+        let comma = if i > 0 { ",\n" } else { "" };
+        let results =
+            format!("[{{\"name\":\"h{}\",\"dtype\":\"f32\",\"shape\":[\"N\",8]}}]", i + 1);
+        write!(
+            text,
+            "{comma}{{\"op\":\"relu\",\"operands\":[{{\"value\":\"h{i}\"}}],\"results\":{results},\"device\":\"cpu:0\"}}"
+        )
+        .expect("written");
+    }
+    let output = format!("{{\"name\":\"y\",\"value\":{{\"value\":\"h{NODES}\"}}}}");
+    write!(text, "],\"outputs\":[{output}]}}\n").expect("written");
+    text.into_bytes()
+}
+
+fn onnx() -> Vec<u8> {
+    let node = |i: usize| NodeProto {
+        op_type: Some("Relu".to_owned()),
+        input: vec![format!("h{i}")],
+        output: vec![format!("h{}", i + 1)],
+        ..NodeProto::default()
+    };
+    let nodes = (0..NODES).map(node).collect();
+    model(graph(vec![value("h0", &["N", "8"])], vec![], nodes, &[&format!("h{NODES}")]))
+        .encode_to_vec()
+}
+
+/// How many times as long as alone a run takes beside what else the machine does.
+fn share() -> f64 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0);
+    (load / available_parallelism().map_or(1.0, |n| n.get() as f64)).max(1.0)
+}
+
+/// True if one of three runs ends in time with exit code 0.
+fn is_fast(binary: &Path, folder: &Path, file: &str) -> bool {
+    let args = ["compile", file, "--gpus", "2", "--emit", "graph=out.fan"].map(str::to_owned);
+    (0..3).any(|_| {
+        let Some(end) = watch_binary(binary, folder, &args, 20 * LIMIT) else { return false };
+        assert_eq!(end.code, Some(0), "{file}: {}", end.stderr);
+        end.took <= LIMIT.mul_f64(share())
+    })
+}
+
+#[test]
+#[ignore = "needs the release binary: cargo xtask test"]
+fn a_million_nodes_are_read_split_and_written_in_time() {
+    let binary: PathBuf = std::env::var_os("FANWISE_BIN").expect("run `cargo xtask test`").into();
+    let binary = fs::canonicalize(binary).expect("the binary");
+    for (file, make) in [("m.fan", text as fn() -> Vec<u8>), ("m.json", json), ("m.onnx", onnx)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join(file), make()).expect("written");
+        assert!(is_fast(&binary, folder.path(), file), "{file} takes more than {LIMIT:?}");
+    }
+}
