@@ -9,8 +9,8 @@ use super::ZooError;
 use super::weights::{Init, draw};
 use crate::ir::{Builder, Graph, Origin, Value, Weights};
 use crate::op::{
-    BatchNorm, Binary, Concat, Conv as ConvOp, Dropout, Flatten, GeluForm, Gemm, MatMul, Op, Pad,
-    PadMode, Pool, Reduce, Softmax, Transpose, Unary,
+    BatchNorm, Binary, Concat, Conv as ConvOp, ConvTranspose, Dropout, Flatten, GeluForm, Gemm,
+    MatMul, Op, Pad, PadMode, Pool, Reduce, Softmax, Transpose, Unary,
 };
 use crate::types::{DType, Dim, Shape, TensorType};
 
@@ -227,6 +227,32 @@ impl Net {
     pub(super) fn conv2d(&mut self, name: &str, x: Value, conv: Conv) -> Layer<Value> {
         let name = self.layer(name);
         self.conv(&name, &format!("{name}.kernel"), x, conv)
+    }
+
+    /// A transposed convolution to `filters` channels, `times` the size, whose windows of `times` by `times` elements do
+    /// not overlap.
+    pub(super) fn conv2d_transpose(
+        &mut self,
+        name: &str,
+        x: Value,
+        filters: usize,
+        times: usize,
+    ) -> Layer<Value> {
+        let name = self.layer(name);
+        let channels = self.channels(x);
+        let (fan_in, fan_out) = (times * times * channels, times * times * filters);
+        let init = Init::Glorot { fan_in, fan_out };
+        let kernel =
+            self.param(&format!("{name}.kernel"), &[channels, filters, times, times], init)?;
+        let bias = self.param(&format!("{name}.bias"), &[filters], Init::near(0.0))?;
+        let op = ConvTranspose { strides: square(times), ..ConvTranspose::default() };
+        self.op(&name, op, &[x, kernel, bias])
+    }
+
+    /// An image `[N, height, width, channels]` again.
+    pub(super) fn channels_last(&mut self, name: &str, x: Value) -> Layer<Value> {
+        let name = self.layer(name);
+        self.op(&name, Transpose { perm: vec![0, 2, 3, 1] }, &[x])
     }
 
     /// One kernel for each channel. Such a kernel sees and reaches one channel only, and is drawn accordingly.

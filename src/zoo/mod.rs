@@ -18,6 +18,7 @@ mod resnet50;
 mod siamese;
 mod transformer;
 mod two_head;
+mod unet;
 mod video;
 mod weights;
 mod xception;
@@ -41,6 +42,7 @@ const MODELS: &[(&str, Layers)] = &[
     ("siamese", siamese::layers),
     ("transformer", transformer::layers),
     ("two_head", two_head::layers),
+    ("unet", unet::layers),
     ("video", video::layers),
     ("xception", xception::layers),
 ];
@@ -138,6 +140,17 @@ mod tests {
         ),
         ("two_head", 40, [0, 0, 0, 0, 0, 1, 0], &[("score", "f32[N,1]")]),
         (
+            "unet",
+            482_050,
+            [15, 0, 3, 0, 3, 14, 0],
+            &[
+                ("bottom.relu_2", "f32[N,128,8,8]"),
+                ("up_3.concatenate", "f32[N,128,16,16]"),
+                ("up_1.conv2d_transpose", "f32[N,16,64,64]"),
+                ("segments", "f32[N,64,64,2]"),
+            ],
+        ),
+        (
             "video",
             30_570,
             [2, 0, 0, 0, 2, 2, 0],
@@ -187,6 +200,6 @@ mod tests {
         let error = build("resnet").unwrap_err();
         assert_eq!(error, ZooError::Unknown { name: "resnet".to_owned() });
         let last = error.to_string();
-        assert!(last.ends_with("it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, transformer, two_head, video, xception"));
+        assert!(last.ends_with("it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, transformer, two_head, unet, video, xception"));
     }
 }

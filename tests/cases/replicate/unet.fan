@@ -1,0 +1,3 @@
+; model: zoo:unet
+; gpus: 2
+; weights: mirrored
