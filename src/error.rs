@@ -1,4 +1,4 @@
-use crate::analysis::NoProof;
+use crate::analysis::ProofError;
 use crate::backend::CompileError;
 use crate::backend::RunError;
 use crate::format::FileError;
@@ -31,7 +31,7 @@ pub enum Error {
     Pass(#[from] PassError),
     /// A replicated graph does not compute what its template does.
     #[error("the replicas do not compute what the model does\n{0}")]
-    Unproved(#[from] NoProof),
+    Unproved(#[from] ProofError),
     /// A graph could not be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),

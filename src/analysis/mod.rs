@@ -8,6 +8,6 @@ mod summary;
 
 pub use claims::{ClaimMap, NoClaims, Refused, claims};
 pub use index_range::index_ranges;
-pub use proof::{NoProof, Proof, ProofRule, Violation, prove};
+pub use proof::{Proof, ProofError, ProofRule, Violation, prove};
 pub use random::random_inputs;
 pub use summary::{Summary, SummaryRow, summary};

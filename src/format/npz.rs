@@ -152,6 +152,10 @@ fn unreadable(error: &ZipError) -> String {
         ZipError::CompressionMethodNotSupported(method) => {
             format!("it has compression {method}; 0 (none) and 8 (deflate) are supported")
         }
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "all others say what is wrong themselves"
+        )]
         other => Said(&other.to_string()).to_string(),
     }
 }

@@ -162,7 +162,7 @@ impl<'a> Layout<'a> {
                     return Err(LowerError::Device { label: label(), device, operand });
                 }
                 let present = self.guard(*id).implies(self.guard(operand.node));
-                if !present && !(merges && self.is_empty_when_absent(node, operand)) {
+                if !(present || merges && self.is_empty_when_absent(node, operand)) {
                     return Err(LowerError::Absent { label: label(), operand: operand_name() });
                 }
             }

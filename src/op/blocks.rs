@@ -56,6 +56,7 @@ impl Blocks {
     /// of the result: sizes and distances of axes, of which neighbours make up those of the result.
     ///
     /// `None` where the operand has not four axes.
+    #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     pub fn reading(&self, dims: &[usize]) -> Option<SmallVec<[Axis; 6]>> {
         let [n, c, h, w] = *dims else { return None };
         let own = distances(dims);
@@ -106,6 +107,7 @@ fn part(what: &str, size: &Dim, by: &Dim) -> Result<Dim, OpError> {
 }
 
 impl OpDef for Blocks {
+    #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let [n, c, h, w] = &x.ty.shape[..] else {
@@ -152,14 +154,12 @@ impl OpDef for Blocks {
             (_, Some(by)) => inner.checked_mul(by),
             (_, None) => None,
         };
-        match inner {
-            Some(inner) => Ok(smallvec![Claim::Shard(Shard { axis, inner })]),
-            None => {
-                let what = if axis == 1 { "channels" } else { "rows and columns" };
-                let reason = format!("exchanges {what} that are the batch with other axes");
-                Err(rules::refuse(Code::Reorders, i, reason))
-            }
-        }
+        let Some(inner) = inner else {
+            let what = if axis == 1 { "channels" } else { "rows and columns" };
+            let reason = format!("exchanges {what} that are the batch with other axes");
+            return Err(rules::refuse(Code::Reorders, i, reason));
+        };
+        Ok(smallvec![Claim::Shard(Shard { axis, inner })])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -206,6 +206,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn values() {
         let mut rng = rng(1);
         for i in 0..60usize {

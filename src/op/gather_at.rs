@@ -43,7 +43,7 @@ fn picks(operand: usize) -> Refusal {
 }
 
 impl GatherAt {
-    fn split_elements(&self, own: usize, data: Claim, indices: Claim) -> Result<Claim, Refusal> {
+    fn split_elements(own: usize, data: Claim, indices: Claim) -> Result<Claim, Refusal> {
         match (data.shard(), indices.shard()) {
             (Some(s), _) if s.axis == own => Err(picks(0)),
             (Some(s), Some(i)) if s == i => Ok(Claim::Shard(s)),
@@ -59,7 +59,6 @@ impl GatherAt {
     }
 
     fn split_nd(
-        &self,
         batch: usize,
         [data, indices]: [&SplitOperand<'_>; 2],
     ) -> Result<Claim, Refusal> {
@@ -119,10 +118,10 @@ impl OpDef for GatherAt {
         let claim = match *self {
             Self::Elements { axis: listed } => {
                 let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
-                self.split_elements(own, data.claim, indices.claim)?
+                Self::split_elements(own, data.claim, indices.claim)?
             }
             Self::Nd { batch_dims } => {
-                self.split_nd(leading(batch_dims).unwrap_or(0), [data, indices])?
+                Self::split_nd(leading(batch_dims).unwrap_or(0), [data, indices])?
             }
         };
         Ok(smallvec![claim])

@@ -330,14 +330,14 @@ mod tests {
             let (ints, x) = (random(&mut rng, DType::I8, &dims), random(&mut rng, DType::F32, &dims));
             let scale = random(&mut rng, DType::F32, &scales);
             let zero = random(&mut rng, DType::I8, &scales);
-            let (s, z) = (scale.to_f64(), zero.to_f64());
+            let (factors, zeros) = (scale.to_f64(), zero.to_f64());
             let inner: usize = dims[axis + 1..].iter().product();
             let scale_of = |at: usize| {
-                let (o, a, i) = (at / inner / dims[axis], at / inner % dims[axis], at % inner);
-                if scales.len() == 1 && (block == 0 || dims.len() > 1) && block == 0 {
-                    if dims[axis] == 1 { 0 } else { a }
+                let (outer, entry) = (at / inner / dims[axis], at / inner % dims[axis]);
+                if scales.len() == 1 && block == 0 {
+                    entry
                 } else {
-                    (o * scales[axis] + a / block) * inner + i
+                    (outer * scales[axis] + entry / block) * inner + at % inner
                 }
             };
             let (axis, block) = (i64::try_from(axis).unwrap(), i64::try_from(block).unwrap());

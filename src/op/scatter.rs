@@ -65,12 +65,12 @@ struct Updates<'a, T> {
     data: &'a mut [T],
     places: &'a [usize],
     run: usize,
-    updates: &'a [T],
+    values: &'a [T],
 }
 
 impl<T: Copy> Updates<'_, T> {
     fn each<E>(self, mut f: impl FnMut(T, T) -> Result<T, E>) -> Result<(), E> {
-        for (at, updates) in self.places.iter().zip(self.updates.chunks_exact(self.run)) {
+        for (at, updates) in self.places.iter().zip(self.values.chunks_exact(self.run)) {
             for (old, new) in self.data[*at..at + self.run].iter_mut().zip(updates) {
                 *old = f(*old, *new)?;
             }
@@ -109,12 +109,12 @@ impl Scatter {
         for_dtype!(
             y.dtype(),
             float F => {
-                let updates = Updates::<F> { data: y.as_mut_slice(), places, run, updates: updates.as_slice() };
+                let updates = Updates::<F> { data: y.as_mut_slice(), places, run, values: updates.as_slice() };
                 function.visit::<<F as Float>::Real, _>(updates);
                 Ok(())
             },
             int I => {
-                let updates = Updates::<I> { data: y.as_mut_slice(), places, run, updates: updates.as_slice() };
+                let updates = Updates::<I> { data: y.as_mut_slice(), places, run, values: updates.as_slice() };
                 let f = |a: I, b: I| function.int(a.wide(), b.wide()).map(<I as Int>::wrap);
                 updates.each(f).map_err(|reason| OpError::Value { operand: 2, reason: reason.to_owned() })
             },

@@ -160,13 +160,13 @@ mod tests {
             let inner: usize = dims[axis + 1..].iter().product();
             let (all, values, places) = (x.to_f64(), y[0].to_f64(), y[1].to_i64().unwrap());
             for column in 0..all.len() / size.max(1) {
-                let (o, i) = (column / inner, column % inner);
+                let first = column / inner * size * inner + column % inner;
                 let mut list: Vec<(f64, i64)> =
-                    (0i64..).zip((0..size).map(|s| all[(o * size + s) * inner + i])).map(|(s, x)| (x, s)).collect();
+                    (0i64..).zip((0..size).map(|s| all[first + s * inner])).map(|(s, x)| (x, s)).collect();
                 let sign = if largest { -1.0 } else { 1.0 };
                 list.sort_by(|a, b| (sign * a.0).total_cmp(&(sign * b.0)).then(a.1.cmp(&b.1)));
                 for (row, (value, place)) in list.into_iter().take(k).enumerate() {
-                    let at = (o * k + row) * inner + i;
+                    let at = (column / inner * k + row) * inner + column % inner;
                     // -0 and 0 are equal.
                     assert!((values[at] - value).abs() == 0.0 && places[at] == place, "{dims:?} {axis}");
                 }

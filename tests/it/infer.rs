@@ -110,6 +110,11 @@ impl Cases {
                 let (dtype, dims) = (self.dtype(), self.few_sizes());
                 Attr::Tensor(self.tensor(dtype, &dims))
             }
+            _ if expected.starts_with("a function: ") => {
+                const FUNCTIONS: [&str; 6] =
+                    ["tanh", "relu", "softplus", "elu(nan)", "leaky_relu(0.01)", "affine(inf, -1)"];
+                Attr::Name((*FUNCTIONS.choose(&mut self.rng).unwrap()).to_owned())
+            }
             _ if expected.starts_with("an integer (") => Attr::Int(self.integer().into()),
             _ if expected.starts_with("a list of integers (") => {
                 Attr::Ints((0..length).map(|_| self.integer().into()).collect())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fanwise::analysis::{NoProof, ProofRule, prove};
+use fanwise::analysis::{ProofError, ProofRule, prove};
 use fanwise::ir::{Graph, Verified, Weights, from_json, to_json, verify};
 use fanwise::zoo;
 use rand::seq::{IndexedMutRandom, IndexedRandom};
@@ -213,7 +213,7 @@ fn fate(template: &Graph, mutant: &str) -> (Fate, Option<Graph>) {
     let Ok(verified) = verify(&graph) else { return (Fate::Invalid, None) };
     let fate = match prove(template, &verified) {
         Ok(_) => Fate::Proved,
-        Err(NoProof::Violations(list)) => Fate::Refuted(list[0].rule),
+        Err(ProofError::Violations(list)) => Fate::Refuted(list[0].rule),
         Err(other) => panic!("{other:?}"),
     };
     (fate, Some(graph))

@@ -79,7 +79,7 @@ impl fmt::Display for Violation {
 /// Why there is no proof.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoProof {
+pub enum ProofError {
     /// The template itself may not be split, or is damaged.
     #[error("the template may not be split along its batch")]
     Template(NoClaims),
@@ -117,16 +117,20 @@ impl fmt::Display for Proof {
 /// Proves that `replicated` computes what `template` does, for every batch.
 ///
 /// Of a graph without replicas it proves that it is the template.
-pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, NoProof> {
+pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, ProofError> {
     let Some(split) = replicated.split() else {
         return if template == replicated.graph() {
             Ok(Proof::default())
         } else {
             let message = "the graph has no replicas and is not the template".to_owned();
-            Err(NoProof::Violations(vec![Violation { rule: ProofRule::P5, message, node: None }]))
+            Err(ProofError::Violations(vec![Violation {
+                rule: ProofRule::P5,
+                message,
+                node: None,
+            }]))
         };
     };
-    let claims = claims(template).map_err(NoProof::Template)?;
+    let claims = claims(template).map_err(ProofError::Template)?;
     let template = Template::new(template, &claims, split);
     let mut relation = Relation::new(&template, replicated, split);
     relation.boundary();

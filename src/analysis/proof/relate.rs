@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::template::{Operands, Template, form};
-use super::{NoProof, Proof, ProofRule, Violation};
+use super::{Proof, ProofError, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Value};
 use crate::op::{Concat, Op, Slice};
 use crate::types::{Dim, Split};
@@ -71,11 +71,11 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    pub(super) fn finish(self) -> Result<Proof, NoProof> {
+    pub(super) fn finish(self) -> Result<Proof, ProofError> {
         if self.violations.is_empty() {
             Ok(self.proof)
         } else {
-            Err(NoProof::Violations(self.violations))
+            Err(ProofError::Violations(self.violations))
         }
     }
 

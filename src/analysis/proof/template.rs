@@ -122,9 +122,8 @@ impl<'g> Template<'g> {
     /// The operators on these operands.
     pub(super) fn on(&self, operands: &Operands) -> &[NodeId] {
         match operands.first().map(|first| &self.users[first.node.index()]) {
-            Some(Users::None) => &[],
             Some(Users::One(only)) if self.operands(*only) == *operands => slice::from_ref(only),
-            Some(Users::One(_)) => &[],
+            Some(Users::None | Users::One(_)) => &[],
             Some(Users::Several) | None => self.on.get(operands).map_or(&[], SmallVec::as_slice),
         }
     }

@@ -177,6 +177,7 @@ mod tests {
     }
 
     /// The operands of `op` for these sizes: steps, rows, elements of a step and of the state.
+    #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn operands(rng: &mut ChaCha8Rng, op: &Recurrent, [t, b, i, h]: [usize; 4]) -> Vec<Tensor> {
         let (direction, batch_first) = op.order();
         let d = direction.count();

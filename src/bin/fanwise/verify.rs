@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use fanwise::analysis::{self, NoProof};
+use fanwise::analysis::{self, ProofError};
 use fanwise::ir::{self, Graph};
 use fanwise::{Error, analysis::Proof};
 use serde_json::json;
@@ -47,7 +47,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             proved(args.format, proof)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(NoProof::Violations(violations)) => {
+        Err(ProofError::Violations(violations)) => {
             match args.format {
                 Format::Text => {
                     for violation in &violations {

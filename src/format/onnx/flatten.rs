@@ -84,7 +84,10 @@ pub(super) fn flatten<'a>(
     let mut flattener = Flattener {
         file,
         supported,
-        ids: Table::with_capacity_and_hasher(file.graph.nodes.len(), Default::default()),
+        ids: Table::with_capacity_and_hasher(
+            file.graph.nodes.len(),
+            foldhash::fast::RandomState::default(),
+        ),
         flat,
         unsupported: BTreeMap::new(),
         calls: Calls::of(file)?,

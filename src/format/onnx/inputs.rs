@@ -167,7 +167,9 @@ impl Inputs {
             Size::Named(name) => {
                 format!("the batch is `{name}`, axis {axis} of input `{}`", first.name)
             }
-            _ => format!("the batch is axis {axis} of input `{}`", first.name),
+            Size::Constant(_) | Size::Unnamed | Size::Class(_) => {
+                format!("the batch is axis {axis} of input `{}`", first.name)
+            }
         };
         let size = size.clone();
         let carries = |input: &&mut Input| input.sizes.contains(&size);

@@ -24,7 +24,8 @@ pub(super) struct Check<'g> {
 impl<'g> Check<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
         let errors = Collector::new(graph);
-        let names = Keys::with_capacity_and_hasher(graph.len(), Default::default());
+        let names =
+            Keys::with_capacity_and_hasher(graph.len(), foldhash::fast::RandomState::default());
         Self { graph, errors, names, held: Keys::default() }
     }
 

@@ -282,10 +282,7 @@ impl Recurrent {
             let sequence = self.sequence(&cell, sizes, d, &floats, &lengths);
             let states = y[0].as_mut_slice::<R>();
             let last = sequence.run(0..rows, &Terms(sequence), |time, row, state| {
-                let at = match batch_first {
-                    true => (row * steps + time) * directions + d,
-                    false => (time * directions + d) * rows + row,
-                };
+                let at = if batch_first { (row * steps + time) * directions + d } else { (time * directions + d) * rows + row };
                 states[at * hidden..][..hidden].copy_from_slice(state);
             });
             for (y, last) in y[1..].iter_mut().zip([last.hidden, last.cell]) {
@@ -444,9 +441,10 @@ impl OpDef for Recurrent {
         });
         let computed = computed.collect::<Result<Vec<Tensor>, _>>()?;
         let computed: Vec<&Tensor> = computed.iter().collect();
-        let results = match wide(own) {
-            DType::F64 => self.compute::<f64>(&computed, sizes)?,
-            _ => self.compute::<f32>(&computed, sizes)?,
+        let results = if wide(own) == DType::F64 {
+            self.compute::<f64>(&computed, sizes)?
+        } else {
+            self.compute::<f32>(&computed, sizes)?
         };
         results.into_iter().map(|y| narrow(y, own)).collect()
     }

@@ -363,15 +363,11 @@ impl<'a, R: Real> Sequence<'a, R> {
         self.apply(0, both);
         let reset = &both[hidden..];
         let recurrent = &recurrent[2 * hidden..];
-        match self.bias.get(5 * hidden..) {
-            Some(bias) => {
-                let parts = candidate.iter_mut().zip(recurrent).zip(bias).zip(reset);
-                parts.for_each(|(((x, h), b), r)| *x = *x + *r * (*h + *b));
-            }
-            None => {
-                let parts = candidate.iter_mut().zip(recurrent).zip(reset);
-                parts.for_each(|((x, h), r)| *x = *x + *r * *h);
-            }
+        let parts = candidate.iter_mut().zip(recurrent).zip(reset);
+        if let Some(bias) = self.bias.get(5 * hidden..) {
+            parts.zip(bias).for_each(|(((x, h), r), b)| *x = *x + *r * (*h + *b));
+        } else {
+            parts.for_each(|((x, h), r)| *x = *x + *r * *h);
         }
         self.mix(both, candidate, state);
     }

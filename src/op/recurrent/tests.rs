@@ -1,3 +1,5 @@
+#![expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
+
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -8,6 +10,7 @@ use crate::types::{Claim, DType, Shard, Tensor, TensorType};
 
 /// The settings of a case.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an attribute")]
 struct Case {
     cell: usize,
     direction: Direction,
@@ -117,94 +120,132 @@ impl Case {
 
     /// The results by the formulas, element by element.
     fn expected(self, operands: &[(Tensor, Claim)]) -> Vec<Vec<f64>> {
-        let ([t, b, i, h], g, d) = (self.sizes, self.gates(), self.direction.count());
-        let mut rest = operands.iter().map(|(tensor, _)| tensor.to_f64());
-        let mut next = |given: bool| if given { rest.next().unwrap() } else { Vec::new() };
-        let (x, w, r) = (next(true), next(true), next(true));
-        let (bias, lengths) = (next(self.bias), next(self.lengths));
-        let initial = [next(self.initial), next(self.initial && self.cell == 0)];
-        let peepholes = next(self.peepholes);
-        let or_zero = |values: &[f64], at: usize| values.get(at).copied().unwrap_or(0.0);
-        let clip = |x: f64| self.clip.map_or(x, |c| x.clamp(-f64::from(c), f64::from(c)));
-        let gate = |x: f64| (0.5 * clip(x) + 0.25).clamp(0.0, 1.0);
-        let candidate = |x: f64| 0.5 * (0.25 * clip(x)).tanh();
-        let softsign = |x: f64| clip(x) / (1.0 + clip(x).abs());
-        let state_at = |dir: usize, row: usize, k: usize| {
-            (if self.batch_first { row * d + dir } else { dir * b + row }) * h + k
-        };
+        let ([t, b, _, h], d) = (self.sizes, self.direction.count());
+        let truth = Truth::new(self, operands);
         let mut results = vec![vec![0.0; t * d * b * h], vec![0.0; d * b * h], vec![0.0; d * b * h]];
-        for dir in 0..d {
-            for row in 0..b {
-                let begin = |s: &[f64]| (0..h).map(|k| or_zero(s, state_at(dir, row, k))).collect();
-                let (mut hidden, mut cell): (Vec<f64>, Vec<f64>) = (begin(&initial[0]), begin(&initial[1]));
-                let length = lengths.get(row).map_or(t, |l| *l as usize);
-                for step in 0..length {
-                    let reverse = self.direction == Direction::Reverse || dir == 1;
-                    let time = if reverse { length - 1 - step } else { step };
-                    let at = if self.batch_first { row * t + time } else { time * b + row };
-                    let input = |gate: usize, k: usize| {
-                        let line = (dir * g + gate) * h + k;
-                        (0..i).map(|j| x[at * i + j] * w[line * i + j]).sum::<f64>()
-                            + or_zero(&bias, (dir * 2 * g + gate) * h + k)
-                    };
-                    let bias_r = |gate: usize, k: usize| or_zero(&bias, (dir * 2 * g + g + gate) * h + k);
-                    let product = |state: &[f64], gate: usize, k: usize| {
-                        let line = (dir * g + gate) * h + k;
-                        (0..h).map(|j| state[j] * r[line * h + j]).sum::<f64>()
-                    };
-                    let sum = |gate: usize, k: usize| input(gate, k) + product(&hidden, gate, k) + bias_r(gate, k);
-                    let peep = |which: usize, k: usize, c: f64| or_zero(&peepholes, (dir * 3 + which) * h + k) * c;
-                    let all = 0..h;
-                    match self.cell {
-                        0 => {
-                            let next: Vec<f64> = all
-                                .clone()
-                                .map(|k| {
-                                    let i = gate(sum(0, k) + peep(0, k, cell[k]));
-                                    let f = gate(sum(2, k) + peep(2, k, cell[k]));
-                                    let f = if self.coupled { 1.0 - i } else { f };
-                                    f * cell[k] + i * candidate(sum(3, k))
-                                })
-                                .collect();
-                            let state = all.map(|k| {
-                                gate(sum(1, k) + peep(1, k, next[k])) * softsign(next[k])
-                            });
-                            hidden = state.collect();
-                            cell = next;
-                        }
-                        1 => {
-                            let reset: Vec<f64> = all.clone().map(|k| gate(sum(1, k))).collect();
-                            let kept: Vec<f64> = all.clone().map(|k| reset[k] * hidden[k]).collect();
-                            let state = all.map(|k| {
-                                let from_state = if self.reset_after {
-                                    reset[k] * (product(&hidden, 2, k) + bias_r(2, k))
-                                } else {
-                                    product(&kept, 2, k) + bias_r(2, k)
-                                };
-                                let z = gate(sum(0, k));
-                                (1.0 - z) * candidate(input(2, k) + from_state) + z * hidden[k]
-                            });
-                            hidden = state.collect();
-                        }
-                        _ => hidden = all.map(|k| candidate(sum(0, k))).collect(),
-                    }
-                    for k in 0..h {
-                        let at = if self.batch_first {
-                            (row * t + time) * d + dir
-                        } else {
-                            (time * d + dir) * b + row
-                        };
-                        results[0][at * h + k] = hidden[k];
-                    }
-                }
-                for k in 0..h {
-                    results[1][state_at(dir, row, k)] = hidden[k];
-                    results[2][state_at(dir, row, k)] = cell[k];
-                }
+        for (dir, row) in (0..d).flat_map(|dir| (0..b).map(move |row| (dir, row))) {
+            let last = truth.state_at(dir, row)..truth.state_at(dir, row) + h;
+            let mut state = truth.initial.each_ref().map(|s| match s.get(last.clone()) {
+                Some(given) => given.to_vec(),
+                None => vec![0.0; h],
+            });
+            let length = truth.lengths.get(row).copied().unwrap_or(t);
+            for step in 0..length {
+                let reverse = self.direction == Direction::Reverse || dir == 1;
+                let time = if reverse { length - 1 - step } else { step };
+                state = truth.step(dir, row, time, &state);
+                let at = if self.batch_first {
+                    (row * t + time) * d + dir
+                } else {
+                    (time * d + dir) * b + row
+                };
+                results[0][at * h..][..h].copy_from_slice(&state[0]);
             }
+            results[1][last.clone()].copy_from_slice(&state[0]);
+            results[2][last].copy_from_slice(&state[1]);
         }
         results.truncate(if self.cell == 0 { 3 } else { 2 });
         results
+    }
+}
+
+/// The operands of a case as numbers.
+struct Truth {
+    case: Case,
+    x: Vec<f64>,
+    w: Vec<f64>,
+    r: Vec<f64>,
+    bias: Vec<f64>,
+    lengths: Vec<usize>,
+    initial: [Vec<f64>; 2],
+    peepholes: Vec<f64>,
+}
+
+impl Truth {
+    fn new(case: Case, operands: &[(Tensor, Claim)]) -> Self {
+        let mut rest = operands.iter().map(|(tensor, _)| tensor);
+        let mut next = |given: bool| if given { rest.next().unwrap().to_f64() } else { Vec::new() };
+        let (x, w, r, bias) = (next(true), next(true), next(true), next(case.bias));
+        let lengths = next(case.lengths).into_iter().map(|l| format!("{l}").parse().unwrap());
+        let lengths = lengths.collect();
+        let initial = [next(case.initial), next(case.initial && case.cell == 0)];
+        Self { case, x, w, r, bias, lengths, initial, peepholes: next(case.peepholes) }
+    }
+
+    /// The position of a state of a direction and a sequence.
+    fn state_at(&self, dir: usize, row: usize) -> usize {
+        let ([_, b, _, h], d) = (self.case.sizes, self.case.direction.count());
+        (if self.case.batch_first { row * d + dir } else { dir * b + row }) * h
+    }
+
+    fn clip(&self, x: f64) -> f64 {
+        self.case.clip.map_or(x, |c| x.clamp(-f64::from(c), f64::from(c)))
+    }
+
+    fn gate(&self, x: f64) -> f64 {
+        (0.5 * self.clip(x) + 0.25).clamp(0.0, 1.0)
+    }
+
+    fn candidate(&self, x: f64) -> f64 {
+        0.5 * (0.25 * self.clip(x)).tanh()
+    }
+
+    fn softsign(&self, x: f64) -> f64 {
+        self.clip(x) / (1.0 + self.clip(x).abs())
+    }
+
+    /// Element `k` of a bias: the half beside the weights of the operand, or of the state.
+    fn bias(&self, half: usize, dir: usize, gate: usize, k: usize) -> f64 {
+        let g = self.case.gates();
+        let at = ((dir * 2 + half) * g + gate) * self.case.sizes[3] + k;
+        self.bias.get(at).copied().unwrap_or(0.0)
+    }
+
+    fn product(&self, weights: &[f64], x: &[f64], dir: usize, gate: usize, k: usize) -> f64 {
+        let line = (dir * self.case.gates() + gate) * self.case.sizes[3] + k;
+        weights[line * x.len()..].iter().zip(x).map(|(w, x)| w * x).sum()
+    }
+
+    /// The state and the cell state after one more step.
+    fn step(&self, dir: usize, row: usize, time: usize, [hidden, cell]: &[Vec<f64>; 2]) -> [Vec<f64>; 2] {
+        let [t, b, i, h] = self.case.sizes;
+        let at = if self.case.batch_first { row * t + time } else { time * b + row } * i;
+        let x = &self.x[at..at + i];
+        let input = |gate, k| self.product(&self.w, x, dir, gate, k) + self.bias(0, dir, gate, k);
+        let from = |state: &[f64], gate, k| self.product(&self.r, state, dir, gate, k);
+        let sum = |gate, k| input(gate, k) + from(hidden, gate, k) + self.bias(1, dir, gate, k);
+        let peep = |which: usize, k: usize, c: f64| {
+            self.peepholes.get((dir * 3 + which) * h + k).map_or(0.0, |p| p * c)
+        };
+        match self.case.cell {
+            0 => {
+                let next = (0..h).map(|k| {
+                    let i = self.gate(sum(0, k) + peep(0, k, cell[k]));
+                    let f = self.gate(sum(2, k) + peep(2, k, cell[k]));
+                    let f = if self.case.coupled { 1.0 - i } else { f };
+                    f * cell[k] + i * self.candidate(sum(3, k))
+                });
+                let next: Vec<f64> = next.collect();
+                let out = |k: usize| self.gate(sum(1, k) + peep(1, k, next[k])) * self.softsign(next[k]);
+                [(0..h).map(out).collect(), next.clone()]
+            }
+            1 => {
+                let reset: Vec<f64> = (0..h).map(|k| self.gate(sum(1, k))).collect();
+                let kept: Vec<f64> = reset.iter().zip(hidden).map(|(r, h)| r * h).collect();
+                let state = (0..h).map(|k| {
+                    let bias = self.bias(1, dir, 2, k);
+                    let from_state = if self.case.reset_after {
+                        reset[k] * (from(hidden, 2, k) + bias)
+                    } else {
+                        from(&kept, 2, k) + bias
+                    };
+                    let z = self.gate(sum(0, k));
+                    (1.0 - z) * self.candidate(input(2, k) + from_state) + z * hidden[k]
+                });
+                [state.collect(), cell.clone()]
+            }
+            _ => [(0..h).map(|k| self.candidate(sum(0, k))).collect(), cell.clone()],
+        }
     }
 }
 

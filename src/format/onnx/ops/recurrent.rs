@@ -24,6 +24,7 @@ pub(super) fn find(op: &str) -> Option<Line> {
 }
 
 /// What all cells have.
+#[expect(clippy::struct_excessive_bools, reason = "which operands there are")]
 struct Common {
     direction: Direction,
     batch_first: bool,
