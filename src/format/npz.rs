@@ -147,16 +147,12 @@ fn repeated(file: &mut (impl Read + Seek), from: u64) -> io::Result<Option<Strin
 
 /// Why an entry cannot be read.
 fn unreadable(error: &ZipError) -> String {
-    match error {
-        ZipError::UnsupportedArchive(ZipError::PASSWORD_REQUIRED) => "it is encrypted".to_owned(),
-        ZipError::CompressionMethodNotSupported(method) => {
-            format!("it has compression {method}; 0 (none) and 8 (deflate) are supported")
-        }
-        #[expect(
-            clippy::wildcard_enum_match_arm,
-            reason = "all others say what is wrong themselves"
-        )]
-        other => Said(&other.to_string()).to_string(),
+    if let ZipError::UnsupportedArchive(ZipError::PASSWORD_REQUIRED) = error {
+        "it is encrypted".to_owned()
+    } else if let ZipError::CompressionMethodNotSupported(method) = error {
+        format!("it has compression {method}; 0 (none) and 8 (deflate) are supported")
+    } else {
+        Said(&error.to_string()).to_string()
     }
 }
 

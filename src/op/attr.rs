@@ -230,11 +230,10 @@ impl AttrValue for Vec<f32> {
     }
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
     fn from_attr(attr: &Attr) -> Option<Self> {
-        match attr {
-            Attr::Floats(floats) => Some(floats.iter().map(|x| *x as f32).collect()),
-            Attr::Ints(none) if none.is_empty() => Some(Self::new()),
-            _ => None,
+        if let Attr::Floats(floats) = attr {
+            return Some(floats.iter().map(|x| *x as f32).collect());
         }
+        matches!(attr, Attr::Ints(none) if none.is_empty()).then(Self::new)
     }
 }
 

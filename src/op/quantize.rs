@@ -343,12 +343,12 @@ mod tests {
             let (axis, block) = (i64::try_from(axis).unwrap(), i64::try_from(block).unwrap());
             let y = &testing::eval(&dequantize(axis, block), &[&ints, &scale, &zero])[0];
             for (at, (y, x)) in y.to_f64().into_iter().zip(ints.to_f64()).enumerate() {
-                let exact = (x - z[scale_of(at)]) * s[scale_of(at)];
+                let exact = (x - zeros[scale_of(at)]) * factors[scale_of(at)];
                 assert!((y - exact).abs() <= 1e-6 * exact.abs(), "{dims:?} {axis} {block}");
             }
             let y = &testing::eval(&quantize(axis, block, DType::I8), &[&x, &scale, &zero])[0];
             for (at, (y, x)) in y.to_f64().into_iter().zip(x.to_f64()).enumerate() {
-                let exact = (x / s[scale_of(at)] + z[scale_of(at)]).clamp(-128.0, 127.0);
+                let exact = (x / factors[scale_of(at)] + zeros[scale_of(at)]).clamp(-128.0, 127.0);
                 assert!((y - exact).abs() <= 0.51, "{dims:?} {axis} {block}: {y} {exact}");
             }
         }

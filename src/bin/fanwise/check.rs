@@ -102,7 +102,8 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
     let differences =
         a.to_f64().into_iter().zip(b.to_f64()).map(|(x, y)| match (x.is_nan(), y.is_nan()) {
             (true, true) => 0.0,
-            (false, false) if x == y => 0.0,
+            // Infinities of one sign are equal.
+            (false, false) if x.to_bits() == y.to_bits() => 0.0,
             (false, false) => (x - y).abs(),
             _ => f64::INFINITY,
         });

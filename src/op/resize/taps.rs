@@ -249,7 +249,7 @@ impl Axis {
             }
             if op.antialias || op.exclude_outside {
                 let sum: f64 = weights[from..].iter().sum();
-                if sum > 0.0 || sum < 0.0 {
+                if sum.abs() > 0.0 {
                     weights[from..].iter_mut().for_each(|w| *w /= sum);
                 }
             }

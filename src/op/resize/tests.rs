@@ -29,14 +29,15 @@ fn line(op: Resize, x: &[f32]) -> Vec<f32> {
 
 #[test]
 fn nearest_of_a_line() {
+    use Coordinates::{AlignCorners, Asymmetric, HalfPixel, TfHalfPixelForNn};
+    use Nearest::{Ceil, Floor, RoundPreferCeil, RoundPreferFloor, Simple};
+
     let base = plain(&[0], &[8], &[2.0]);
     assert_eq!(line(base.clone(), &[1., 2., 3., 4.]), [1., 1., 2., 2., 3., 3., 4., 4.]);
     let at = |nearest, coordinates| {
         let op = Resize { nearest, coordinates, ..plain(&[0], &[8], &[2.0]) };
         line(op, &[1., 2., 3., 4.])
     };
-    use Coordinates::{AlignCorners, Asymmetric, HalfPixel, TfHalfPixelForNn};
-    use Nearest::{Ceil, Floor, RoundPreferCeil, RoundPreferFloor, Simple};
     assert_eq!(at(Ceil, HalfPixel), [1., 2., 2., 3., 3., 4., 4., 4.]);
     assert_eq!(at(Floor, AlignCorners), [1., 1., 1., 2., 2., 3., 3., 4.]);
     assert_eq!(at(RoundPreferCeil, Asymmetric), [1., 2., 2., 3., 3., 4., 4., 4.]);
@@ -71,7 +72,7 @@ fn a_line_is_blended() {
     assert_eq!(line(linear(crop.clone()), &[0., 1., 2.]), [1., 2., -1.]);
     assert_eq!(line(crop, &[0., 1., 2.]), [1., 2., -1.]);
     let symmetric = Resize { coordinates: Coordinates::HalfPixelSymmetric, ..plain(&[0], &[2], &[0.6]) };
-    assert_close(&testing::eval(&linear(symmetric).into(), &[&Tensor::new(&[4], &[1f32, 2., 3., 4.]).unwrap()])[0], &[1.6666667, 3.3333333], 1e-6);
+    assert_close(&testing::eval(&linear(symmetric).into(), &[&Tensor::new(&[4], &[1f32, 2., 3., 4.]).unwrap()])[0], &[1.666_666_7, 3.333_333_3], 1e-6);
 }
 
 /// A resize of two axes, with sizes, and a size of the operand.
