@@ -29,6 +29,7 @@ pub use binary::Apply2;
 pub use blocks::BlockOrder;
 pub use einsum::Labels;
 pub use error::OpError;
+pub use grid_sample::GridPadding;
 pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
@@ -52,6 +53,8 @@ ops! {
     pool::Pool,
     blocks::Blocks,
     resize::Resize,
+    grid_sample::GridSample,
+    col2im::Col2Im,
     unary::Unary,
     binary::Binary,
     compare::Compare,

@@ -3,6 +3,7 @@
 mod attention;
 mod einsum;
 mod elementwise;
+mod grid;
 mod index;
 mod layers;
 mod normal;
@@ -35,6 +36,7 @@ pub(super) fn find(op: &str) -> Option<Converter> {
         elementwise::find,
         layers::find,
         spatial::find,
+        grid::find,
         normal::find,
         reduce::find,
         shape::find,

@@ -1,0 +1,110 @@
+//! Images put together from windows, and elements of images at given positions.
+
+use super::super::NodeError;
+use super::super::node::{Node, wrong};
+use super::Line;
+use crate::op::{
+    Col2Im, Constant, GridPadding, GridSample, MatMul, Reshape, ResizeMode, Transpose,
+};
+use crate::types::{DType, Dim, Tensor, TensorType};
+
+type Done = Result<(), NodeError>;
+
+pub(super) fn find(op: &str) -> Option<Line> {
+    Some(match op {
+        "Col2Im" => (3, col2im),
+        "GridSample" => (2, grid_sample),
+        "AffineGrid" => (2, affine_grid),
+        _ => return None,
+    })
+}
+
+fn col2im(n: &mut Node<'_, '_>) -> Done {
+    let x = n.operand(0)?;
+    let image = n.opt_numbers(1)?.ok_or(NodeError::Missing { operand: 1 })?;
+    let kernel = n.opt_numbers(2)?.ok_or(NodeError::Missing { operand: 2 })?;
+    let (strides, dilations, pads) = (n.ints("strides")?, n.ints("dilations")?, n.ints("pads")?);
+    n.result(Col2Im { image, kernel, strides, dilations, pads }, &[x])
+}
+
+fn grid_sample(n: &mut Node<'_, '_>) -> Done {
+    let operands = [n.operand(0)?, n.operand(1)?];
+    let mode = match n.string("mode", "linear")?.as_str() {
+        "nearest" => ResizeMode::Nearest,
+        "linear" | "bilinear" => ResizeMode::Linear,
+        "cubic" | "bicubic" => ResizeMode::Cubic,
+        other => return Err(wrong("mode", format!("is `{other}`"))),
+    };
+    let padding = match n.string("padding_mode", "zeros")?.as_str() {
+        "zeros" => GridPadding::Zeros,
+        "border" => GridPadding::Border,
+        "reflection" => GridPadding::Reflection,
+        other => return Err(wrong("padding_mode", format!("is `{other}`"))),
+    };
+    let align_corners = n.flag("align_corners", false)?;
+    n.result(GridSample { mode, padding, align_corners }, &operands)
+}
+
+/// The positions of the elements of an image, with a 1 behind each, times the transforms of all samples.
+fn affine_grid(n: &mut Node<'_, '_>) -> Done {
+    let (theta, size) = (n.operand(0)?, n.sizes(1)?);
+    let align = n.flag("align_corners", false)?;
+    let dtype = n.dtype(theta);
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        return Err(NodeError::Unsupported(format!("a grid of {dtype}")));
+    }
+    let spatial = size.iter().skip(2).map(Dim::as_const).collect::<Option<Vec<i64>>>();
+    let spatial = spatial.ok_or_else(|| n.not_known(1))?;
+    let shape = n.shape(theta).clone();
+    let axes = i64::try_from(spatial.len()).unwrap_or(i64::MAX);
+    let batch = n.freed().map(Dim::from);
+    let suits = shape.rank() == 3
+        && matches!(axes, 2 | 3)
+        && shape[1] == axes.into()
+        && shape[2] == (axes + 1).into()
+        && (shape[0] == size[0] || (!shape[0].is_const() && batch.as_ref() == size.first()));
+    let least = if align { 2 } else { 1 };
+    if !suits || spatial.iter().any(|s| *s < least) {
+        let text = format!("a grid of the size {size:?} by the transforms {}", n.ty(theta));
+        return Err(NodeError::Unsupported(text));
+    }
+    let points = spatial.iter().fold(Dim::ONE, |all, s| all * Dim::from(*s));
+    let ty = TensorType { dtype, shape: [points, (axes + 1).into()].into_iter().collect() };
+    n.charge(&ty)?;
+    let value = positions(&spatial, align, dtype)?;
+    let points = n.emit(Constant { value }, &[])?;
+    let turned = n.emit(Transpose { perm: vec![0, 2, 1] }, &[theta])?;
+    let grid = n.emit(MatMul {}, &[points, turned])?;
+    let sizes = spatial.into_iter().map(Dim::from);
+    let shape = std::iter::once(shape[0].clone()).chain(sizes).chain([axes.into()]).collect();
+    n.result(Reshape { shape }, &[grid])
+}
+
+/// The positions of all elements of an image in -1..1, row-major, the last axis first, and a 1 behind each.
+fn positions(sizes: &[i64], align: bool, dtype: DType) -> Result<Tensor, NodeError> {
+    let place = |i: i64, size: i64| {
+        if align {
+            2.0 * i as f64 / (size - 1) as f64 - 1.0
+        } else {
+            (2 * i + 1) as f64 / size as f64 - 1.0
+        }
+    };
+    let points = sizes.iter().product::<i64>();
+    let mut all = Vec::new();
+    for point in 0..points {
+        let mut rest = point;
+        for size in sizes.iter().rev() {
+            all.push(place(rest % size, *size));
+            rest /= size;
+        }
+        all.push(1.0);
+    }
+    let dims = [usize::try_from(points).unwrap_or(0), sizes.len() + 1];
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+    let value = if dtype == DType::F64 {
+        Tensor::new(&dims, &all)
+    } else {
+        Tensor::new(&dims, &all.iter().map(|x| *x as f32).collect::<Vec<f32>>())
+    };
+    Ok(value.map_err(crate::op::OpError::from)?)
+}

@@ -1,0 +1,253 @@
+//! An image put together from the blocks that a window sees.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::infer::{dtype, equal, one, result, tensors};
+use super::numeric::{Wide, narrow, widen};
+use super::window::{Sliding, WindowAxis, Windows, rows_of_tap};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// The image `[N, C, image…]` whose elements are the sums of those of `x: [N, C * taps, windows]` that a kernel sliding
+    /// over the image sees there: taps and windows counted row-major.
+    ///
+    /// `f16` and `bf16` are summed in `f32`, taps ascending.
+    pub struct Col2Im = "col2im" {
+        /// The sizes of the spatial axes of the result.
+        pub image: Vec<i64>,
+        /// The taps of a window on each of them.
+        pub kernel: Vec<i64>,
+        /// The distance between windows on each, at least 1; empty for 1 on each.
+        pub strides: Vec<i64> = Vec::new(),
+        /// The distance between taps on each, at least 1; empty for 1 on each.
+        pub dilations: Vec<i64> = Vec::new(),
+        /// The elements before each axis that windows see and that are left out, then those after each; empty for
+        /// none.
+        pub pads: Vec<i64> = Vec::new(),
+    }
+}
+
+impl Col2Im {
+    fn windows(&self) -> Result<Windows, OpError> {
+        let Self { strides, dilations, pads, .. } = self;
+        let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
+        sliding.over("kernel", &self.image, &self.kernel)
+    }
+}
+
+/// The product of sizes of all axes.
+fn product(windows: &[WindowAxis], f: fn(&WindowAxis) -> usize) -> Dim {
+    let size = |a: &WindowAxis| Dim::from(i64::try_from(f(a)).unwrap_or(i64::MAX));
+    windows.iter().fold(Dim::ONE, |all, axis| all * size(axis))
+}
+
+impl OpDef for Col2Im {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let [n, columns, count] = &x.ty.shape[..] else {
+            let expected = "it must have a batch axis, channels and windows".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        };
+        let windows = self.windows()?;
+        equal("number of windows", count, &product(&windows, |a| a.output))?;
+        let taps = product(&windows, |a| a.kernel);
+        let channels = columns.exact_div(&taps).ok_or_else(|| {
+            let reason = format!("{taps} taps do not divide {columns} channels");
+            OpError::Attribute { attr: "kernel", reason }
+        })?;
+        let image = self.image.iter().map(|size| Dim::from(*size));
+        let shape = [n.clone(), channels].into_iter().chain(image).collect();
+        result(TensorType { dtype: x.ty.dtype, shape })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, Shard { axis, inner })) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        let taps = self.kernel.iter().try_fold(1u64, |all, size| {
+            u64::try_from(*size).ok().and_then(|size| all.checked_mul(size))
+        });
+        match (axis, taps) {
+            (0, _) => Ok(smallvec![Claim::Shard(Shard { axis, inner })]),
+            (1, Some(taps)) if taps > 0 && inner % taps == 0 => {
+                Ok(smallvec![Claim::Shard(Shard { axis, inner: inner / taps })])
+            }
+            (1, _) => Err(rules::refuse(Code::WindowAxis, i, "adds up taps that are the batch")),
+            _ => Err(rules::refuse(Code::WindowAxis, i, "adds up windows that are the batch")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let windows = self.windows()?;
+        let taps: usize = windows.iter().map(|a| a.kernel).product();
+        let mut dims: SmallVec<[usize; 5]> = smallvec![x.dims()[0], x.dims()[1] / taps];
+        dims.extend(windows.iter().map(|a| a.input));
+        let wide = widen(x)?;
+        let mut y = Tensor::zeros(wide.dtype(), &dims)?;
+        if !y.is_empty() {
+            if y.dtype() == DType::F64 {
+                fold::<f64>(&windows, &mut y, &wide);
+            } else {
+                fold::<f32>(&windows, &mut y, &wide);
+            }
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+/// All planes of a result that is not empty and holds zeros.
+fn fold<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, x: &Tensor) {
+    let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
+    let (plane, taps, count) = (size(|a| a.input), size(|a| a.kernel), size(|a| a.output));
+    let step = windows.last().map_or(1, |a| a.stride);
+    let columns = x.as_slice::<T>().chunks_exact(taps * count);
+    for (y, columns) in y.as_mut_slice::<T>().chunks_exact_mut(plane).zip(columns) {
+        for (tap, x) in columns.chunks_exact(count).enumerate() {
+            rows_of_tap(windows, tap, &mut |at, row| {
+                for (y, x) in y[at..].iter_mut().step_by(step).zip(&x[row]) {
+                    *y = *y + *x;
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_wrap, reason = "the sizes of the tests are small")]
+mod tests {
+    use rand::Rng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+    };
+    use super::super::{Op, Operand};
+    use super::Col2Im;
+    use crate::types::{Claim, DType, Dim, Shard, TensorType};
+
+    /// Random settings, the number of windows on each axis and of taps.
+    fn case(rng: &mut ChaCha8Rng) -> (Col2Im, Vec<usize>, usize) {
+        let rank = rng.random_range(1..=3usize);
+        let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+            (0..n).map(|_| rng.random_range(from..=to)).collect()
+        };
+        let op = Col2Im {
+            image: list(5, 7, rank),
+            kernel: list(1, 3, rank),
+            strides: list(1, 2, rank),
+            dilations: list(1, 2, rank),
+            pads: list(0, 2, 2 * rank),
+        };
+        let windows = op.windows().unwrap().iter().map(|a| a.output).collect();
+        let taps = op.kernel.iter().product::<i64>();
+        (op, windows, usize::try_from(taps).unwrap())
+    }
+
+    #[test]
+    fn values() {
+        let mut rng = rng(1);
+        for i in 0..80usize {
+            let (op, windows, taps) = case(&mut rng);
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let count: usize = windows.iter().product();
+            let x = random(&mut rng, dtype, &[i % 3, 2 * taps, count]);
+            let y = &testing::eval(&op.clone().into(), &[&x])[0];
+            let values = x.to_f64();
+            let kernel: Vec<usize> = op.kernel.iter().map(|k| usize::try_from(*k).unwrap()).collect();
+            let mut expected = vec![0.0; y.len()];
+            let flat = |at: &[usize], sizes: &[usize]| {
+                at.iter().zip(sizes).fold(0, |all, (i, d)| all * d + i)
+            };
+            for sample in 0..i % 3 * 2 {
+                for tap in indices(&kernel) {
+                    for window in indices(&windows) {
+                        let place = |a: usize| {
+                            let at = window[a] as i64 * op.strides[a] - op.pads[a];
+                            usize::try_from(at + tap[a] as i64 * op.dilations[a]).ok()
+                        };
+                        let at: Option<Vec<usize>> = (0..kernel.len()).map(place).collect();
+                        let Some(at) = at.filter(|at| at.iter().zip(&y.dims()[2..]).all(|(i, d)| i < d))
+                        else {
+                            continue;
+                        };
+                        let from = (sample * taps + flat(&tap, &kernel)) * count;
+                        let plane: usize = y.dims()[2..].iter().product();
+                        expected[sample * plane + flat(&at, &y.dims()[2..])] +=
+                            values[from + flat(&window, &windows)];
+                    }
+                }
+            }
+            assert_close(y, &expected, tolerance(dtype));
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_on_samples_and_channels() {
+        let mut rng = rng(2);
+        for i in 0..40usize {
+            let (op, windows, taps) = case(&mut rng);
+            let (n, inner, axis) = (i / 5, i % 3 + 1, i % 2);
+            let count: usize = windows.iter().product();
+            let by = if axis == 1 { taps } else { 1 };
+            let mut dims = [2, taps, count];
+            dims[axis] = n * inner * by;
+            let x = random(&mut rng, DType::F32, &dims);
+            let shard = |inner: usize| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let got = check_split(&op.into(), &[(&x, shard(inner * by))], n);
+            assert_eq!(got, Ok(vec![shard(inner)]));
+        }
+        let op = Col2Im {
+            image: vec![4],
+            kernel: vec![2],
+            strides: Vec::new(),
+            dilations: Vec::new(),
+            pads: Vec::new(),
+        };
+        let x = random(&mut rng, DType::F32, &[2, 2, 3]);
+        assert_eq!(refusal(&op.clone().into(), &[(&x, Claim::rows(1))]), "R0103");
+        assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(2))]), "R0103");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let base = Col2Im {
+            image: vec![4, 4],
+            kernel: vec![2, 2],
+            strides: Vec::new(),
+            dilations: Vec::new(),
+            pads: Vec::new(),
+        };
+        let infer = |op: Col2Im, dims: &[i64]| {
+            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
+            let ty = TensorType { dtype: DType::F32, shape };
+            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
+        };
+        assert!(infer(base.clone(), &[-1, 8, 9]));
+        assert!(!infer(base.clone(), &[-1, 7, 9]));
+        assert!(!infer(base.clone(), &[-1, 8, 8]));
+        assert!(!infer(base.clone(), &[-1, 8, -1]));
+        assert!(!infer(base.clone(), &[-1, 8]));
+        for bad in [i64::MIN, -1, 0, i64::MAX] {
+            assert!(!infer(Col2Im { image: vec![4, bad], ..base.clone() }, &[-1, 8, 9]), "{bad}");
+            assert!(!infer(Col2Im { kernel: vec![bad, 2], ..base.clone() }, &[-1, 8, 9]), "{bad}");
+            assert!(!infer(Col2Im { strides: vec![1, bad], ..base.clone() }, &[-1, 8, 9]), "{bad}");
+        }
+        assert!(!infer(Col2Im { kernel: vec![2], ..base }, &[-1, 8, 9]));
+    }
+}

@@ -1,0 +1,410 @@
+//! Elements of an image taken at positions that a grid gives.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::attr::names;
+use super::declare::op;
+use super::infer::{dtype, equal, result, same_dtype, tensors, two};
+use super::numeric::{Wide, narrow, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+
+names! {
+    /// What lies outside an image.
+    pub enum GridPadding {
+        /// 0.
+        Zeros = "zeros",
+        /// The nearest element.
+        Border = "border",
+        /// The image, mirrored at its ends as often as it takes.
+        Reflection = "reflection",
+    }
+}
+
+op! {
+    /// The elements of `x: [N, C, spatial…]` at the positions that `grid: [N, points…, spatial axes]` gives for each
+    /// sample, as `[N, C, points…]`. A position has a number for each spatial axis, the last axis first: -1 is the
+    /// beginning of the axis, 1 its end.
+    ///
+    /// `f16` and `bf16` are computed in `f32`. The coefficient of `cubic` is -3/4.
+    pub struct GridSample = "grid_sample" {
+        /// How elements between others are made; `nearest` takes the even one of two that are equally far.
+        pub mode: ResizeMode = ResizeMode::Linear,
+        /// What lies outside.
+        pub padding: GridPadding = GridPadding::Zeros,
+        /// Whether -1 and 1 are the middles of the first and the last element, not their outer borders.
+        pub align_corners: bool = false,
+    }
+}
+
+impl OpDef for GridSample {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (x, grid) = two(operands)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let dtype = same_dtype(operands)?;
+        let rank = x.ty.rank();
+        if rank < 3 {
+            let expected = "it must have a spatial axis behind the first two".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        if grid.ty.rank() != rank {
+            let expected = format!("operand 0 is {}; both must have the same number of axes", x.ty);
+            return Err(OpError::Shape { operand: 1, found: grid.ty.clone(), expected });
+        }
+        let (samples, points) = (&grid.ty.shape[0], &grid.ty.shape[1..rank - 1]);
+        equal("number of samples", &x.ty.shape[0], samples)?;
+        let spatial = i64::try_from(rank - 2).unwrap_or(i64::MAX);
+        equal("numbers of a position", &grid.ty.shape[rank - 1], &spatial.into())?;
+        for size in &x.ty.shape[2..] {
+            if size.as_const().is_none_or(|size| size < 1) {
+                let expected = "its spatial axes must have a known number of elements".to_owned();
+                return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            }
+        }
+        let shape: Shape = x.ty.shape[..2].iter().chain(points).cloned().collect();
+        result(TensorType { dtype, shape })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let [x, grid] = operands else { return rules::whole_results(results) };
+        let last = grid.ty.rank().saturating_sub(1);
+        let shard = match (x.claim.shard(), grid.claim.shard()) {
+            (None, None) => return rules::whole_results(results),
+            (Some(a), Some(b)) if a == b && a.axis == 0 => a,
+            (Some(a), None) if a.axis == 1 => a,
+            (Some(a), _) if a.axis > 1 => {
+                let reason = "takes elements from all samples of the batch";
+                return Err(rules::refuse(Code::WindowAxis, 0, reason));
+            }
+            (None, Some(b)) if b.axis > 0 && b.axis < last => {
+                Shard { axis: b.axis + 1, inner: b.inner }
+            }
+            (Some(_), None) => {
+                let reason = "has the positions of all samples on every replica";
+                return Err(rules::refuse(Code::BakedBatch, 0, reason));
+            }
+            (_, Some(_)) => {
+                let reason = "has rows of positions for elements that are not the same rows";
+                return Err(rules::refuse(Code::Misaligned, 1, reason));
+            }
+        };
+        Ok(smallvec![Claim::Shard(shard)])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, grid] = tensors(operands)?;
+        let rank = x.rank();
+        let dims = [&x.dims()[..2], &grid.dims()[1..rank - 1]].concat();
+        let (wide, places) = (widen(x)?, widen(grid)?);
+        let mut y = Tensor::zeros(wide.dtype(), &dims)?;
+        if !y.is_empty() {
+            if y.dtype() == DType::F64 {
+                self.sample::<f64>(&mut y, &wide, &places);
+            } else {
+                self.sample::<f32>(&mut y, &wide, &places);
+            }
+        }
+        Ok(vec![narrow(y, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+/// Elements of an axis, or of a plane, with their weights.
+type Taps<T> = SmallVec<[(usize, T); 16]>;
+
+impl GridSample {
+    /// All elements of a result that is not empty and holds zeros.
+    fn sample<T: Wide>(&self, y: &mut Tensor, x: &Tensor, grid: &Tensor) {
+        let (channels, sizes) = (x.dims()[1], x.dims()[2..].to_vec());
+        let plane: usize = sizes.iter().product();
+        let points = y.len() / (y.dims()[0] * channels);
+        let (x, grid) = (x.as_slice::<T>(), grid.as_slice::<T>());
+        let samples = y.as_mut_slice::<T>().chunks_exact_mut(channels * points);
+        let grids = grid.chunks_exact(points * sizes.len());
+        for ((y, x), grid) in samples.zip(x.chunks_exact(channels * plane)).zip(grids) {
+            for (point, position) in grid.chunks_exact(sizes.len()).enumerate() {
+                let taps = self.taps(&sizes, position);
+                let planes = x.chunks_exact(plane);
+                for (y, x) in y.iter_mut().skip(point).step_by(points).zip(planes) {
+                    for (at, weight) in &taps {
+                        *y = y.add_product(*weight, x[*at]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The elements of a plane that make the one at a position.
+    fn taps<T: Wide>(&self, sizes: &[usize], position: &[T]) -> Taps<T> {
+        let mut all: Taps<T> = smallvec![(0, T::of(1.0))];
+        for (size, x) in sizes.iter().zip(position.iter().rev()) {
+            let own = self.axis_taps(*size, *x);
+            let pairs = all.iter().flat_map(|(at, weight)| {
+                own.iter().map(move |(i, w)| (at * size + i, *weight * *w))
+            });
+            all = pairs.collect();
+        }
+        all
+    }
+
+    /// The elements of an axis that make the one at a position, without those that are 0.
+    fn axis_taps<T: Wide>(&self, size: usize, x: T) -> Taps<T> {
+        let (length, half) = (T::of(size as f64), T::of(0.5));
+        let one = T::of(1.0);
+        let mut x = if self.align_corners {
+            (x + one) * half * (length - one)
+        } else {
+            ((x + one) * length - one) * half
+        };
+        if self.mode == ResizeMode::Nearest {
+            x = x.round_ties_even();
+        }
+        let (low, high) = self.ends(size);
+        x = match self.padding {
+            GridPadding::Zeros => x,
+            GridPadding::Border if x < T::of(0.0) => T::of(0.0),
+            GridPadding::Border if x > length - one => length - one,
+            GridPadding::Border => x,
+            GridPadding::Reflection => reflected(x, T::of(low), T::of(high)),
+        };
+        let base = x.floor();
+        let ratio = x - base;
+        let weights: SmallVec<[(i64, T); 4]> = match self.mode {
+            ResizeMode::Nearest => smallvec![(0, one)],
+            ResizeMode::Linear => smallvec![(0, one - ratio), (1, ratio)],
+            ResizeMode::Cubic => {
+                let [a, b] = [ratio, one - ratio];
+                smallvec![(-1, far(a + one)), (0, near(a)), (1, near(b)), (2, far(b + one))]
+            }
+        };
+        let place = |(step, weight): (i64, T)| {
+            self.inside(size, base.to_f64() + step as f64).map(|at| (at, weight))
+        };
+        weights.into_iter().filter_map(place).collect()
+    }
+
+    /// The positions at which an axis is mirrored.
+    fn ends(&self, size: usize) -> (f64, f64) {
+        if self.align_corners { (0.0, size as f64 - 1.0) } else { (-0.5, size as f64 - 0.5) }
+    }
+
+    /// The element that stands for the one at a whole position; none for a 0.
+    #[expect(clippy::cast_possible_truncation, reason = "it is inside the axis")]
+    fn inside(&self, size: usize, at: f64) -> Option<usize> {
+        let (last, (low, high)) = (size as f64 - 1.0, self.ends(size));
+        let at = match self.padding {
+            GridPadding::Zeros if at >= 0.0 && at <= last => at,
+            GridPadding::Zeros => return None,
+            GridPadding::Border => at,
+            GridPadding::Reflection => reflected(at, low, high),
+        };
+        usize::try_from((at as i64).max(0)).ok().map(|at| at.min(size - 1))
+    }
+}
+
+/// `x` mirrored at `low` and `high` until it lies between them.
+fn reflected<T: Wide>(x: T, low: T, high: T) -> T {
+    let (range, two) = (high - low, T::of(2.0));
+    let beyond = if x < low {
+        low - x
+    } else if x > high {
+        x - high
+    } else {
+        return x;
+    };
+    if range <= T::of(0.0) {
+        return low;
+    }
+    let times = (beyond / range).floor();
+    let rest = beyond - times * range;
+    let is_even = (times - (times / two).floor() * two) < T::of(1.0);
+    if (x < low) == is_even { low + rest } else { high - rest }
+}
+
+/// The weight of an element at a distance of at most 1, and of one at a distance from 1 to 2 (Keys 1981, eq. 4, with -3/4
+/// for -1/2).
+fn near<T: Wide>(x: T) -> T {
+    (T::of(1.25) * x - T::of(2.25)) * x * x + T::of(1.0)
+}
+
+fn far<T: Wide>(x: T) -> T {
+    let a = T::of(-0.75);
+    ((a * x - T::of(5.0) * a) * x + T::of(8.0) * a) * x - T::of(4.0) * a
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+    };
+    use super::super::{Op, Operand, ResizeMode};
+    use super::{GridPadding, GridSample};
+    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+
+    const PADDINGS: [GridPadding; 3] =
+        [GridPadding::Zeros, GridPadding::Border, GridPadding::Reflection];
+
+    fn line(op: GridSample, x: &[f32], at: &[f32]) -> Vec<f32> {
+        let x = Tensor::new(&[1, 1, x.len()], x).unwrap();
+        let grid = Tensor::new(&[1, at.len(), 1], at).unwrap();
+        testing::eval(&op.into(), &[&x, &grid])[0].as_slice::<f32>().to_vec()
+    }
+
+    #[test]
+    fn positions_on_a_line() {
+        let op = |mode, padding, align_corners| GridSample { mode, padding, align_corners };
+        let x = [1.0, 2.0, 3.0, 5.0];
+        let at = [-1.0, -0.75, 0.0, 1.0, 1.5];
+        let [zeros, border, mirror] = PADDINGS;
+        let linear = |padding, align| line(op(ResizeMode::Linear, padding, align), &x, &at);
+        assert_eq!(linear(zeros, false), [0.5, 1.0, 2.5, 2.5, 0.0]);
+        assert_eq!(linear(border, false), [1.0, 1.0, 2.5, 5.0, 5.0]);
+        assert_eq!(linear(mirror, false), [1.0, 1.0, 2.5, 5.0, 4.0]);
+        assert_eq!(linear(zeros, true), [1.0, 1.375, 2.5, 5.0, 1.25]);
+        assert_eq!(linear(mirror, true), [1.0, 1.375, 2.5, 5.0, 3.5]);
+        let nearest = |padding| line(op(ResizeMode::Nearest, padding, false), &x, &at);
+        // The positions -0.5 and 1.5 go to the even elements 0 and 2.
+        assert_eq!(nearest(zeros), [1.0, 1.0, 3.0, 0.0, 0.0]);
+        assert_eq!(nearest(border), [1.0, 1.0, 3.0, 5.0, 5.0]);
+        // Far outside, on a line of one element, and nowhere.
+        for padding in PADDINGS {
+            for mode in [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic] {
+                for align in [false, true] {
+                    let far = [1e30, -1e30, f32::INFINITY, f32::NAN];
+                    assert_eq!(line(op(mode, padding, align), &[3.0], &far).len(), 4);
+                }
+            }
+        }
+        assert_eq!(line(op(ResizeMode::Linear, mirror, true), &[3.0], &[7.0]), [3.0]);
+    }
+
+    /// Position `i` of an axis of `size` elements, mirrored step by step.
+    fn mirrored(mut i: i64, size: i64, align: bool) -> i64 {
+        while !(0..size).contains(&i) && size > 1 {
+            i = match (i < 0, align) {
+                (true, true) => -i,
+                (true, false) => -1 - i,
+                (false, true) => 2 * (size - 1) - i,
+                (false, false) => 2 * size - 1 - i,
+            };
+        }
+        if size == 1 { 0 } else { i }
+    }
+
+    #[test]
+    fn linear_values_are_those_of_the_definition() {
+        let mut rng = rng(1);
+        for case in 0..90usize {
+            let (padding, align) = (PADDINGS[case % 3], case % 2 == 0);
+            let dtype = [DType::F32, DType::F64][case / 3 % 2];
+            let (height, width) = (rng.random_range(1..5usize), rng.random_range(1..5usize));
+            let x = random(&mut rng, dtype, &[2, 2, height, width]);
+            let grid = random(&mut rng, dtype, &[2, 3, 2, 2]);
+            let op = GridSample { mode: ResizeMode::Linear, padding, align_corners: align };
+            let y = &testing::eval(&op.into(), &[&x, &grid])[0];
+            let (values, places) = (x.to_f64(), grid.to_f64());
+            let place = |g: f64, size: usize| {
+                let n = size as f64;
+                let at = if align { (g + 1.0) / 2.0 * (n - 1.0) } else { ((g + 1.0) * n - 1.0) / 2.0 };
+                if padding == GridPadding::Border { at.clamp(0.0, n - 1.0) } else { at }
+            };
+            #[expect(clippy::cast_possible_truncation, reason = "the positions are small")]
+            let one = |o: &Vec<usize>| {
+                let from = ((o[0] * 3 + o[2]) * 2 + o[3]) * 2;
+                let at = [place(places[from + 1], height), place(places[from], width)];
+                let mut sum = 0.0;
+                for [r, c] in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+                    let index = [at[0].floor() as i64 + r, at[1].floor() as i64 + c];
+                    let weight = |a: usize| 1.0 - (at[a] - index[a] as f64).abs();
+                    let inside = |a: usize, size: usize| {
+                        let size = i64::try_from(size).unwrap();
+                        let i = match padding {
+                            GridPadding::Zeros => index[a],
+                            GridPadding::Border => index[a].clamp(0, size - 1),
+                            GridPadding::Reflection => mirrored(index[a], size, align),
+                        };
+                        usize::try_from(i).ok().filter(|_| i < size)
+                    };
+                    if let (Some(r), Some(c)) = (inside(0, height), inside(1, width)) {
+                        let v = values[((o[0] * 2 + o[1]) * height + r) * width + c];
+                        sum += weight(0) * weight(1) * v;
+                    }
+                }
+                sum
+            };
+            let expected: Vec<f64> = indices(y.dims()).iter().map(one).collect();
+            assert_close(y, &expected, tolerance(dtype).max(1e-5));
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_with_its_positions() {
+        let mut rng = rng(2);
+        let whole = Claim::Invariant;
+        for case in 0..60usize {
+            let (n, inner) = (case / 10, case % 3 + 1);
+            let rows = n * inner;
+            let shard = |axis: usize| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let mode = [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic][case % 3];
+            let op = GridSample { mode, padding: PADDINGS[case / 3 % 3], align_corners: case % 2 == 0 };
+            let (x, grid, claims, to) = match case % 4 {
+                0 | 1 => ([rows, 2, 3, 4], [rows, 2, 3, 2], [shard(0), shard(0)], 0),
+                2 => ([2, rows, 3, 4], [2, 2, 3, 2], [shard(1), whole], 1),
+                _ => ([2, 2, 3, 4], [2, 2, rows, 2], [whole, shard(2)], 3),
+            };
+            let (x, grid) = (random(&mut rng, DType::F32, &x), random(&mut rng, DType::F32, &grid));
+            let operands = [(&x, claims[0]), (&grid, claims[1])];
+            assert_eq!(check_split(&op.into(), &operands, n), Ok(vec![shard(to)]));
+        }
+        let square = random(&mut rng, DType::F32, &[2, 2, 2, 2]);
+        let op = GridSample {
+            mode: ResizeMode::Linear,
+            padding: GridPadding::Zeros,
+            align_corners: false,
+        };
+        let code = |a: Claim, b: Claim| refusal(&op.clone().into(), &[(&square, a), (&square, b)]);
+        assert_eq!(code(Claim::rows(0), whole), "R0110");
+        assert_eq!(code(Claim::rows(2), whole), "R0103");
+        assert_eq!(code(whole, Claim::rows(0)), "R0101");
+        assert_eq!(code(whole, Claim::rows(3)), "R0101");
+        assert_eq!(code(Claim::rows(0), Claim::rows(1)), "R0101");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let infer = |x: &[i64], grid: &[i64]| {
+            let ty = |dims: &[i64]| {
+                let size = |d: &i64| if *d < 0 { Dim::n() } else { (*d).into() };
+                TensorType { dtype: DType::F32, shape: dims.iter().map(size).collect() }
+            };
+            let (x, grid) = (ty(x), ty(grid));
+            let operands = [Operand { ty: &x, ints: None }, Operand { ty: &grid, ints: None }];
+            let op = GridSample {
+                mode: ResizeMode::Linear,
+                padding: GridPadding::Zeros,
+                align_corners: false,
+            };
+            Op::from(op).infer(&operands).map(|r| r[0].ty.shape.to_string()).ok()
+        };
+        assert_eq!(infer(&[-1, 3, 4, 5], &[-1, 6, 7, 2]).as_deref(), Some("[N,3,6,7]"));
+        assert_eq!(infer(&[-1, 3, 4, 5], &[2, 6, 7, 2]), None);
+        assert_eq!(infer(&[-1, 3, 4, 5], &[-1, 6, 7, 3]), None);
+        assert_eq!(infer(&[-1, 3, 4, 5], &[-1, 7, 2]), None);
+        assert_eq!(infer(&[-1, 3, 0, 5], &[-1, 6, 7, 2]), None);
+        assert_eq!(infer(&[2, 3, -1, 5], &[2, 6, 7, 2]), None);
+        assert_eq!(infer(&[-1, 3], &[-1, 0]), None);
+    }
+}
