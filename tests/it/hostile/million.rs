@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use fanwise::format::onnx::proto::NodeProto;
@@ -59,11 +58,12 @@ fn onnx() -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// How many times as long as alone a run takes beside what else the machine does.
+/// How many times as long as alone a run may take beside what else the machine does: each further thing that runs
+/// counts as much as the run itself, as on a single core.
 fn share() -> f64 {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: f64 = load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0);
-    (load / available_parallelism().map_or(1.0, |n| n.get() as f64)).max(1.0)
+    let load = load.split(' ').next().and_then(|l| l.parse::<f64>().ok());
+    load.unwrap_or(1.0).max(1.0)
 }
 
 /// True if one of three runs ends in time with exit code 0.
