@@ -173,7 +173,7 @@ fn cases() -> Vec<Case> {
         new("a replica that the split does not have", other_replica()),
     ];
     for percent in [5, 15, 30, 45, 60, 75, 90, 98] {
-        let cut = GOOD[..GOOD.len() * percent / 100].as_bytes().to_vec();
+        let cut = GOOD.as_bytes()[..GOOD.len() * percent / 100].to_vec();
         cases.push(new(&format!("cut at {percent} %"), cut));
     }
     for (at, bit) in [(3, 1), (20, 0), (60, 7), (100, 4), (150, 2), (210, 3), (300, 0)] {

@@ -159,7 +159,9 @@ fn long() -> Vec<Case> {
     let name = "n".repeat(1 << 20);
     let case = |title: &str, from: &str, to: &str| Case::new(title, "m.fan", with(from, to));
     let many = |piece: &str, count: usize| vec![piece; count].join(", ");
-    let chain: String = (0..10_000).map(|i| format!("  %h{i} : f32[N,8] = relu(%x)\n")).collect();
+    let chain: Vec<String> =
+        (0..10_000).map(|i| format!("  %h{i} : f32[N,8] = relu(%x)\n")).collect();
+    let chain = chain.concat();
     vec![
         case("a value's name of a megabyte", "relu(%x)", &format!("relu(%{name})")),
         case("an operator's name of a megabyte", "relu(%x)", &format!("{name}(%x)")),
@@ -196,7 +198,7 @@ fn cases() -> Vec<Case> {
         new("a text beyond the memory", GOOD.into()).args(&["--max-memory", "100"]),
     ];
     for percent in [10, 20, 30, 40, 50, 60, 70, 80, 90, 97] {
-        let cut = GOOD[..GOOD.len() * percent / 100].as_bytes().to_vec();
+        let cut = GOOD.as_bytes()[..GOOD.len() * percent / 100].to_vec();
         cases.push(new(&format!("cut at {percent} %"), cut));
     }
     for (at, bit) in [(8, 0), (12, 1), (34, 2), (60, 3), (75, 4), (99, 0), (120, 6), (140, 2)] {

@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         at("a file above the model's folder", "../out", |_| ()),
         at("a file above by a way inside", "sub/../../out", |f| {
-            fs::create_dir(f.join("sub")).expect("made")
+            fs::create_dir(f.join("sub")).expect("made");
         }),
         at("an absolute path", "/etc/passwd", |_| ()),
         at("an empty path", "", |_| ()),
@@ -76,10 +76,10 @@ pub(super) fn cases() -> Vec<Case> {
         at("a link to the elements of a link to itself", "link", |f| link("link", &f.join("link"))),
         at("the model as its own elements", "m.onnx", |_| ()),
         at("a file that is too short", "short", |f| {
-            fs::write(f.join("short"), [0; 15]).expect("written")
+            fs::write(f.join("short"), [0; 15]).expect("written");
         }),
         at("an empty file of elements", "empty", |f| {
-            fs::write(f.join("empty"), []).expect("written")
+            fs::write(f.join("empty"), []).expect("written");
         }),
         case("no location", &[("offset", "0")], |_| ()),
         case("no entries", &[], |_| ()),
