@@ -42,7 +42,7 @@ fn json() -> Vec<u8> {
         .expect("written");
     }
     let output = format!("{{\"name\":\"y\",\"value\":{{\"value\":\"h{NODES}\"}}}}");
-    write!(text, "],\"outputs\":[{output}]}}\n").expect("written");
+    writeln!(text, "],\"outputs\":[{output}]}}").expect("written");
     text.into_bytes()
 }
 
