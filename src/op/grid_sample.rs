@@ -173,6 +173,8 @@ impl GridSample {
         let (low, high) = self.ends(size);
         x = match self.padding {
             GridPadding::Zeros => x,
+            // `cubic` goes on beyond the ends, over copies of the elements there.
+            GridPadding::Border if self.mode == ResizeMode::Cubic => x,
             GridPadding::Border if x < T::of(0.0) => T::of(0.0),
             GridPadding::Border if x > length - one => length - one,
             GridPadding::Border => x,
@@ -279,6 +281,9 @@ mod tests {
         // The positions -0.5 and 1.5 go to the even elements 0 and 2.
         assert_eq!(nearest(zeros), [1.0, 1.0, 3.0, 0.0, 0.0]);
         assert_eq!(nearest(border), [1.0, 1.0, 3.0, 5.0, 5.0]);
+        // The weights at 1.75, 0.75, 0.25 and 1.25 from -0.25, the first three of the first element.
+        let cubic = line(op(ResizeMode::Cubic, border, false), &x, &[-0.875]);
+        assert_eq!(cubic, [0.894_531_25]);
         // Far outside, on a line of one element, and nowhere.
         for padding in PADDINGS {
             for mode in [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic] {

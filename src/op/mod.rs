@@ -55,6 +55,7 @@ ops! {
     resize::Resize,
     grid_sample::GridSample,
     col2im::Col2Im,
+    max_unpool::MaxUnpool,
     unary::Unary,
     binary::Binary,
     compare::Compare,

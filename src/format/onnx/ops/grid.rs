@@ -1,10 +1,11 @@
-//! Images put together from windows, and elements of images at given positions.
+//! Images put together from windows and from their greatest elements, and elements of images at given positions.
 
 use super::super::NodeError;
 use super::super::node::{Node, wrong};
 use super::Line;
 use crate::op::{
-    Col2Im, Constant, GridPadding, GridSample, MatMul, Reshape, ResizeMode, Transpose,
+    Col2Im, Constant, GridPadding, GridSample, MatMul, MaxUnpool, OpError, Reshape, ResizeMode,
+    Transpose,
 };
 use crate::types::{DType, Dim, Tensor, TensorType};
 
@@ -15,6 +16,7 @@ pub(super) fn find(op: &str) -> Option<Line> {
         "Col2Im" => (3, col2im),
         "GridSample" => (2, grid_sample),
         "AffineGrid" => (2, affine_grid),
+        "MaxUnpool" => (3, max_unpool),
         _ => return None,
     })
 }
@@ -25,6 +27,34 @@ fn col2im(n: &mut Node<'_, '_>) -> Done {
     let kernel = n.opt_numbers(2)?.ok_or(NodeError::Missing { operand: 2 })?;
     let (strides, dilations, pads) = (n.ints("strides")?, n.ints("dilations")?, n.ints("pads")?);
     n.result(Col2Im { image, kernel, strides, dilations, pads }, &[x])
+}
+
+/// The sizes are those of the operand of a max pool with these windows.
+fn max_unpool(n: &mut Node<'_, '_>) -> Done {
+    let operands = [n.operand(0)?, n.operand(1)?];
+    let shape = n.shape(operands[0]).clone();
+    let kernel = n.opt_ints("kernel_shape")?.ok_or_else(|| wrong("kernel_shape", "is missing"))?;
+    let (strides, pads) = (n.ints("strides")?, n.ints("pads")?);
+    let rank = kernel.len();
+    let fits = |list: &[i64], count: usize| list.is_empty() || list.len() == count;
+    if shape.rank() != rank + 2 || !fits(&strides, rank) || !fits(&pads, 2 * rank) {
+        let text = format!("{rank} sizes of windows, their strides and pads for {shape}");
+        return Err(NodeError::Unsupported(text));
+    }
+    let at =
+        |list: &[i64], i: usize, absent: i64| Dim::from(list.get(i).copied().unwrap_or(absent));
+    let size = |(i, d): (usize, &Dim)| {
+        let reach = (d.clone() - 1) * at(&strides, i, 1) + at(&kernel, i, 1);
+        reach - at(&pads, i, 0) - at(&pads, i + rank, 0)
+    };
+    let sizes: Vec<Dim> = shape.iter().skip(2).enumerate().map(size).collect();
+    if let Some(asked) = n.opt_sizes(2)?
+        && asked.get(2..) != Some(&sizes)
+    {
+        let text = format!("an unpooling to {asked:?}, where windows make {sizes:?},");
+        return Err(NodeError::Unsupported(text));
+    }
+    n.result(MaxUnpool { sizes }, &operands)
 }
 
 fn grid_sample(n: &mut Node<'_, '_>) -> Done {
@@ -106,5 +136,5 @@ fn positions(sizes: &[i64], align: bool, dtype: DType) -> Result<Tensor, NodeErr
     } else {
         Tensor::new(&dims, &all.iter().map(|x| *x as f32).collect::<Vec<f32>>())
     };
-    Ok(value.map_err(crate::op::OpError::from)?)
+    Ok(value.map_err(OpError::from)?)
 }

@@ -1,0 +1,145 @@
+//! Elements put back to where a pool found them.
+
+use super::declare::op;
+use super::infer::{dtype, equal, known_sizes, result, sizes, tensors, two};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+
+op! {
+    /// Zeros `[N, C, sizes…]` with the elements of `x: [N, C, …]` at the positions that the second operand gives for each:
+    /// row-major positions within the whole result, as `max_pool` gives them. The last of several at one position stays.
+    pub struct MaxUnpool = "max_unpool" {
+        /// The sizes of the result behind the first two axes.
+        pub sizes: Vec<Dim>,
+    }
+}
+
+impl MaxUnpool {
+    fn shape(&self, x: &[Dim]) -> Shape {
+        x.iter().take(2).chain(&self.sizes).cloned().collect()
+    }
+}
+
+impl OpDef for MaxUnpool {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (x, places) = two(operands)?;
+        dtype(operands, 1, |t| t == DType::I64, "i64")?;
+        sizes("sizes", &self.sizes)?;
+        let rank = x.ty.rank();
+        if rank < 3 || rank != self.sizes.len() + 2 {
+            let expected = format!("it must have {} axes, at least 3", self.sizes.len() + 2);
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        if places.ty.rank() != rank {
+            let expected = format!("operand 0 is {}; both must have the same shape", x.ty);
+            return Err(OpError::Shape { operand: 1, found: places.ty.clone(), expected });
+        }
+        for (a, b) in x.ty.shape.iter().zip(places.ty.shape.iter()) {
+            equal("sizes of the elements and of their positions", a, b)?;
+        }
+        result(TensorType { dtype: x.ty.dtype, shape: self.shape(&x.ty.shape) })
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let Some((i, _)) = rules::first_shard(operands) else {
+            return rules::whole_results(results);
+        };
+        Err(rules::refuse(Code::GlobalIndex, i, "takes positions within the whole batch"))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, places] = tensors(operands)?;
+        let behind = known_sizes("the sizes", &self.sizes)?;
+        let dims = [&x.dims()[..2], behind.as_slice()].concat();
+        let mut y = Tensor::zeros(x.dtype(), &dims)?;
+        let (width, count) = (x.dtype().bytes(), y.len());
+        let to = y.bytes_mut();
+        let elements = x.bytes().chunks_exact(width);
+        for (element, place) in elements.zip(places.as_slice::<i64>()) {
+            let at = usize::try_from(*place).ok().filter(|at| *at < count).ok_or_else(|| {
+                let reason = format!("the position {place} is outside a result of {count} elements");
+                OpError::Value { operand: 1, reason }
+            })?;
+            to[at * width..][..width].copy_from_slice(element);
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split, random, refusal, rng};
+    use super::super::{Op, OpDef, OpError, Operand, Pool};
+    use super::MaxUnpool;
+    use crate::types::{Claim, DType, Dim, Tensor, TensorType};
+
+    #[test]
+    fn what_a_pool_takes_goes_back() {
+        let mut rng = rng(1);
+        let x = random(&mut rng, DType::F32, &[2, 3, 4, 6]);
+        let pool = Pool::Max {
+            kernel: vec![2, 3],
+            strides: vec![2, 3],
+            dilations: Vec::new(),
+            pads: Vec::new(),
+            ceil_mode: false,
+            indices: true,
+            column_major: false,
+        };
+        let pooled = testing::eval(&pool.into(), &[&x]);
+        let op = Op::from(MaxUnpool { sizes: vec![4.into(), 6.into()] });
+        let y = &testing::eval(&op, &[&pooled[0], &pooled[1]])[0];
+        let taken = |(y, x): (&f32, &f32)| y.to_bits() == x.to_bits() || y.abs() == 0.0;
+        assert!(y.as_slice::<f32>().iter().zip(x.as_slice()).all(taken));
+        let sum = |t: &Tensor| t.to_f64().iter().sum::<f64>();
+        assert!((sum(y) - sum(&pooled[0])).abs() < 1e-4);
+        let operands = [(&pooled[0], Claim::Invariant), (&pooled[1], Claim::Invariant)];
+        assert_eq!(check_split(&op, &operands, 3), Ok(vec![Claim::Invariant]));
+        let rows = [(&pooled[0], Claim::rows(0)), (&pooled[1], Claim::rows(0))];
+        assert_eq!(refusal(&op, &rows), "R0106");
+    }
+
+    #[test]
+    fn positions_are_checked() {
+        let x = Tensor::new(&[1, 1, 2], &[5u8, 6]).unwrap();
+        let op = MaxUnpool { sizes: vec![4.into()] };
+        let at = |places: [i64; 2]| {
+            op.eval(&[&x, &Tensor::new(&[1, 1, 2], &places).unwrap()])
+                .map(|y| y[0].as_slice::<u8>().to_vec())
+        };
+        assert_eq!(at([3, 1]), Ok(vec![0, 6, 0, 5]));
+        assert_eq!(at([2, 2]), Ok(vec![0, 0, 6, 0]));
+        for bad in [-1, 4, i64::MIN, i64::MAX] {
+            assert!(matches!(at([0, bad]), Err(OpError::Value { operand: 1, .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let infer = |sizes: Vec<Dim>, x: &[usize], places: &[usize], dtype: DType| {
+            let (x, places) = (TensorType::new(DType::F32, x), TensorType::new(dtype, places));
+            let operands = [Operand { ty: &x, ints: None }, Operand { ty: &places, ints: None }];
+            MaxUnpool { sizes }.infer(&operands).is_ok()
+        };
+        let i64 = DType::I64;
+        assert!(infer(vec![4.into()], &[1, 1, 2], &[1, 1, 2], i64));
+        assert!(!infer(vec![4.into()], &[1, 1, 2], &[1, 1, 2], DType::I32));
+        assert!(!infer(vec![4.into()], &[1, 1, 2], &[1, 1, 3], i64));
+        assert!(!infer(vec![4.into()], &[1, 1, 2], &[1, 2], i64));
+        assert!(!infer(vec![4.into(), 4.into()], &[1, 1, 2], &[1, 1, 2], i64));
+        assert!(!infer(vec![(-1).into()], &[1, 1, 2], &[1, 1, 2], i64));
+        assert!(!infer(Vec::new(), &[1, 2], &[1, 2], i64));
+    }
+}
