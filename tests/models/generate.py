@@ -191,7 +191,46 @@ def multi_io():
     return net
 
 
+def quantised():
+    """8-bit convolutions and products, with scales of tensors and of channels."""
+    net = Net("quantised", 17)
+
+    def integers(dtype, *shape):
+        limits = np.iinfo(dtype)
+        return net.constant(net.rng.integers(limits.min, limits.max + 1, shape).astype(dtype))
+
+    def scale(mean, *shape):
+        return net.constant(net.rng.uniform(0.5 * mean, 1.5 * mean, shape).astype(np.float32))
+
+    def zero(value, dtype=np.uint8):
+        return net.constant(np.array(value, dtype))
+
+    image = net.input("image", "batch", 3, 10, 10)
+    x_scale, x_zero = scale(0.03), zero(121)
+    x = net.op("QuantizeLinear", image, x_scale, x_zero)
+    kernel, bias = integers(np.int8, 8, 3, 3, 3), integers(np.int16, 8)
+    bias = net.op("Cast", bias, to=TensorProto.INT32)
+    h_scale, h_zero = scale(0.4), zero(17)
+    each = [scale(0.01, 8), net.constant(np.zeros(8, np.int8))]
+    h = net.op(
+        "QLinearConv", x, x_scale, x_zero, kernel, *each, h_scale, h_zero, bias,
+        pads=[1, 1, 1, 1], strides=[2, 2],
+    )
+    sums = net.op("ConvInteger", h, integers(np.uint8, 4, 4, 3, 3), h_zero, zero(99), group=2, pads=[1] * 4)
+    sums = net.op("Cast", sums, to=TensorProto.FLOAT)
+    net.output("sums", net.op("Mul", sums, scale(1e-4)), "batch", 4, 5, 5)
+    flat = net.op("Flatten", h)
+    weights = [integers(np.int8, 200, 6), scale(0.01), zero(3, np.int8)]
+    y_scale, y_zero = scale(2.0), zero(130)
+    y = net.op("QLinearMatMul", flat, h_scale, h_zero, *weights, y_scale, y_zero)
+    net.output("dense", net.op("DequantizeLinear", y, y_scale, y_zero), "batch", 6)
+    products = net.op("MatMulInteger", flat, integers(np.int8, 200, 5), h_zero, integers(np.int8, 5))
+    products = net.op("DequantizeLinear", products, scale(1e-3, 5), axis=1)
+    net.output("products", products, "batch", 5)
+    return net
+
+
 if __name__ == "__main__":
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    for build in (residual, inception, separable, siamese, multi_io):
+    for build in (residual, inception, separable, siamese, multi_io, quantised):
         build().save(sys.argv[1])

@@ -46,7 +46,10 @@ fn opt_dtype(n: &mut Node<'_, '_>, name: &str) -> Result<Option<DType>, NodeErro
         return Ok(None);
     }
     let found = i32::try_from(number).map_err(|_| "is no element type".to_owned());
-    found.and_then(element).map(Some).map_err(|reason| wrong(name, format!(": {reason}")))
+    found
+        .and_then(element)
+        .map(Some)
+        .map_err(|reason| wrong(name, format!("is {number}: {reason}")))
 }
 
 /// The zero point, operand 2, in the shape of the scales, which may be another one of a single element.

@@ -3,8 +3,8 @@
 use fanwise::format::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 use super::models::{
-    body, case, float, graph, int, ints, model, node, nodes, number, one, owned, raw, string,
-    tensor_attribute, value, vector, with, zeros,
+    body, case, float, graph, int, ints, model, node, nodes, number, one, opset, owned, raw,
+    string, tensor_attribute, value, vector, with, x, zeros,
 };
 use crate::hostile::Case;
 use fanwise::format::onnx::proto::tensor_proto::DataType;
@@ -15,8 +15,53 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(bombs());
     cases.extend(shapes());
     cases.extend(windows());
+    cases.extend(scales());
     cases.extend(growing());
     cases
+}
+
+/// Operators of integers with scales.
+fn scales() -> Vec<Case> {
+    let byte = |name: &str, kind: DataType, count: i64| {
+        raw(name, kind, &[count], &vec![1; usize::try_from(count).expect("a size")])
+    };
+    let quantize = |name: &str, scale: TensorProto, zero: TensorProto| {
+        let node = node("QuantizeLinear", &["x", "s", "z"], &["y"]);
+        nodes(name, vec![scale, zero], vec![node])
+    };
+    let of = |name: &str, attribute: AttributeProto| {
+        let quantize = with(node("QuantizeLinear", &["x", "s"], &["y"]), attribute);
+        let mut model = model(graph(x(), vec![zeros("s", &[1, 4])], vec![quantize], &["y"]));
+        model.opset_import = vec![opset("", 23)];
+        case(name, &model)
+    };
+    let small = |n: i64| byte("z", DataType::Uint8, n);
+    let product = |name: &str, zero: TensorProto| {
+        let quantized = node("QuantizeLinear", &["x", "s"], &["q"]);
+        let product = node("MatMulInteger", &["q", "w", "z"], &["y"]);
+        let weights = raw("w", DataType::Uint8, &[4, 1], &[1; 4]);
+        nodes(name, vec![zeros("s", &[1]), weights, zero], vec![quantized, product])
+    };
+    vec![
+        quantize("scales for other channels", zeros("s", &[3]), small(3)),
+        quantize(
+            "scales of two axes without blocks",
+            zeros("s", &[1, 4]),
+            raw("z", DataType::Uint8, &[1, 4], &[1; 4]),
+        ),
+        quantize("zero points for other scales", zeros("s", &[4]), small(3)),
+        quantize("a zero point that is a float", zeros("s", &[1]), zeros("z", &[1])),
+        quantize("scales that are integers", vector("s", &[1]), small(1)),
+        of("blocks of -1", int("block_size", -1)),
+        of("blocks of 2^63-1", int("block_size", i64::MAX)),
+        of("integers of type 99", int("output_dtype", 99)),
+        of("integers of 64 bits", int("output_dtype", 7)),
+        of("a quotient in f16", int("precision", 10)),
+        product("the zero point of another type", byte("z", DataType::Int8, 1)),
+        product("zero points for other rows", small(3)),
+        one("a product of floats as integers", node("MatMulInteger", &["x", "x"], &["y"])),
+        one("a scale that the batch decides", node("DynamicQuantizeLinear", &["x"], &["y"])),
+    ]
 }
 
 fn unsupported() -> Vec<Case> {
