@@ -171,15 +171,15 @@ impl GridSample {
             x = x.round_ties_even();
         }
         let (low, high) = self.ends(size);
-        x = match self.padding {
-            GridPadding::Zeros => x,
-            // `cubic` goes on beyond the ends, over copies of the elements there.
-            GridPadding::Border if self.mode == ResizeMode::Cubic => x,
-            GridPadding::Border if x < T::of(0.0) => T::of(0.0),
-            GridPadding::Border if x > length - one => length - one,
-            GridPadding::Border => x,
-            GridPadding::Reflection => reflected(x, T::of(low), T::of(high)),
-        };
+        // `cubic` goes on beyond a border, over copies of the elements there.
+        let is_clamped = self.padding == GridPadding::Border && self.mode != ResizeMode::Cubic;
+        if is_clamped && x < T::of(0.0) {
+            x = T::of(0.0);
+        } else if is_clamped && x > length - one {
+            x = length - one;
+        } else if self.padding == GridPadding::Reflection {
+            x = reflected(x, T::of(low), T::of(high));
+        }
         let base = x.floor();
         let ratio = x - base;
         let weights: SmallVec<[(i64, T); 4]> = match self.mode {
@@ -323,7 +323,7 @@ mod tests {
             let (values, places) = (x.to_f64(), grid.to_f64());
             let place = |g: f64, size: usize| {
                 let n = size as f64;
-                let at = if align { (g + 1.0) / 2.0 * (n - 1.0) } else { ((g + 1.0) * n - 1.0) / 2.0 };
+                let at = if align { (g + 1.0) * (n - 1.0) / 2.0 } else { ((g + 1.0) * n - 1.0) / 2.0 };
                 if padding == GridPadding::Border { at.clamp(0.0, n - 1.0) } else { at }
             };
             #[expect(clippy::cast_possible_truncation, reason = "the positions are small")]
