@@ -41,7 +41,7 @@ pub(crate) struct ModelArgs {
     /// Take the weights from this file instead of the one that the graph names
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
-    /// Refuse models and runs that need more memory: bytes, or with K, M, G
+    /// Refuse models and runs that need more memory: bytes, or with K, M, G; without it, what this process may have
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
 }
