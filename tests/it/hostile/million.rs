@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fanwise::format::onnx::proto::NodeProto;
@@ -13,8 +13,8 @@ use super::watch_binary;
 
 const NODES: usize = 1_000_000;
 
-/// What a run may take on a machine that has nothing else to do.
-const LIMIT: Duration = Duration::from_secs(5);
+/// A run that takes longer hangs, on however busy a machine.
+const HANGS: Duration = Duration::from_secs(100);
 
 fn text() -> Vec<u8> {
     let mut text =
@@ -58,32 +58,16 @@ fn onnx() -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// How many times as long as alone a run may take beside what else the machine does: each further thing that runs
-/// counts as much as the run itself, as on a single core.
-fn share() -> f64 {
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().and_then(|l| l.parse::<f64>().ok());
-    load.unwrap_or(1.0).max(1.0)
-}
-
-/// True if one of three runs ends in time with exit code 0.
-fn is_fast(binary: &Path, folder: &Path, file: &str) -> bool {
-    let args = ["compile", file, "--gpus", "2", "--emit", "graph=out.fan"].map(str::to_owned);
-    (0..3).any(|_| {
-        let Some(end) = watch_binary(binary, folder, &args, 20 * LIMIT) else { return false };
-        assert_eq!(end.code, Some(0), "{file}: {}", end.stderr);
-        end.took <= LIMIT.mul_f64(share())
-    })
-}
-
 #[test]
 #[ignore = "needs the release binary: cargo xtask test"]
-fn a_million_nodes_are_read_split_and_written_in_time() {
+fn a_million_nodes_are_read_split_and_written() {
     let binary: PathBuf = std::env::var_os("FANWISE_BIN").expect("run `cargo xtask test`").into();
     let binary = fs::canonicalize(binary).expect("the binary");
     for (file, make) in [("m.fan", text as fn() -> Vec<u8>), ("m.json", json), ("m.onnx", onnx)] {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join(file), make()).expect("written");
-        assert!(is_fast(&binary, folder.path(), file), "{file} takes more than {LIMIT:?}");
+        let args = ["compile", file, "--gpus", "2", "--emit", "graph=out.fan"].map(str::to_owned);
+        let end = watch_binary(&binary, folder.path(), &args, HANGS).expect("it ends");
+        assert_eq!(end.code, Some(0), "{file}: {}", end.stderr);
     }
 }

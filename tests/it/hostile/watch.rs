@@ -17,7 +17,6 @@ pub(crate) struct End {
     pub(crate) stderr: String,
     /// The most memory it had, in bytes, as the system counts it; 0 where it does not tell.
     pub(crate) peak: u64,
-    pub(crate) took: Duration,
 }
 
 /// Runs the command line in `folder`; none where it takes too long.
@@ -56,9 +55,8 @@ pub(crate) fn watch_binary(
         }
         thread::sleep(Duration::from_millis(1));
     };
-    let took = start.elapsed();
     let (stdout, stderr) = (out.join().expect("a reader"), err.join().expect("a reader"));
-    Some(End { code, stdout, stderr, peak, took })
+    Some(End { code, stdout, stderr, peak })
 }
 
 fn text(from: Option<impl Read>) -> String {
