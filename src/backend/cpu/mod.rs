@@ -156,12 +156,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CpuExecutable {
-    fn prepare(&self, n: i64) -> Result<Arc<Prepared>, BindError> {
+    /// The program at this batch size with its kernels, which may hold tables as long as the results: they are made
+    /// after the memory is found to suffice.
+    fn prepare(&self, n: i64, limit: Option<u64>) -> Result<Arc<Prepared>, RunError> {
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
         let plan = match known.and_then(|at| plans.remove(at)) {
-            Some(plan) => plan,
-            None => Arc::new(Prepared::new(&self.program, Arc::new(self.program.bind(n)?))),
+            Some(plan) => {
+                self.check_memory(&plan.bound, limit)?;
+                plan
+            }
+            None => {
+                let bound = self.program.bind(n)?;
+                self.check_memory(&bound, limit)?;
+                Arc::new(Prepared::new(&self.program, Arc::new(bound)))
+            }
         };
         plans.truncate(KEPT_PLANS - 1);
         plans.push_front(plan.clone());
@@ -220,7 +229,8 @@ impl Executable for CpuExecutable {
     }
 
     fn bind(&self, n: i64) -> Result<Arc<Bound>, BindError> {
-        Ok(self.prepare(n)?.bound.clone())
+        let known = lock(&self.plans).iter().find(|p| p.bound.n == n).map(|p| p.bound.clone());
+        known.map_or_else(|| Ok(Arc::new(self.program.bind(n)?)), Ok)
     }
 
     fn run(
@@ -229,9 +239,8 @@ impl Executable for CpuExecutable {
         options: &RunOptions,
     ) -> Result<RunOutput, RunError> {
         let (n, inputs) = inputs::check(&self.program, inputs)?;
-        let prepared = self.prepare(n)?;
+        let prepared = self.prepare(n, options.max_memory)?;
         let bound = &prepared.bound;
-        self.check_memory(bound, options.max_memory)?;
         let memories = self.memories(bound)?.into_iter().map(Mutex::new).collect();
         let run = run::Run {
             program: &self.program,

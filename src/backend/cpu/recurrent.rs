@@ -32,45 +32,115 @@ impl RecurrentPlan {
     /// The plan for a first and a third operand of these sizes, none 0, which `op` admits. `None` if sequences have
     /// lengths of their own.
     pub fn new(op: &Recurrent, x: &[usize], r: &[usize]) -> Option<Self> {
-        let sizes = op.sizes(x, r).filter(|_| !op.has_lengths())?;
+        let sizes = op.sizes(x, r).filter(|_| op.lengths_operand().is_none())?;
         Some(Self { op: op.clone(), cell: op.cell(), sizes })
     }
 }
 
-/// The weights of one direction, a row for each term.
-struct Transposed {
-    parts: [(Vec<f32>, usize); 3],
+/// Columns that are computed side by side.
+const PANEL: usize = 32;
+
+/// Weights in panels of columns: of each panel the columns' elements for the first term, then for the second, with
+/// zeros where the last panel has fewer columns.
+///
+/// The product of a state with them is small and taken at every step. Each element is the sum over the terms in their
+/// order, every product added without a rounding of its own.
+struct Panels {
+    data: Vec<f32>,
+    terms: usize,
+    columns: usize,
 }
 
-impl Transposed {
-    fn new(sequence: &Sequence<'_, f32>) -> Self {
-        let parts = [Part::Input, Part::State, Part::Reset].map(|part| {
-            let (weights, terms) = sequence.weights(part);
-            let columns = weights.len() / terms;
-            let mut transposed = vec![0.0; weights.len()];
-            if columns > 0 {
-                transposed.par_chunks_exact_mut(columns).enumerate().for_each(|(i, to)| {
-                    for (to, from) in to.iter_mut().zip(weights.iter().skip(i).step_by(terms)) {
-                        *to = *from;
-                    }
-                });
+impl Panels {
+    /// The rows of `weights`, of so many terms, as columns.
+    fn new((weights, terms): (&[f32], usize)) -> Self {
+        let columns = weights.len() / terms;
+        let mut data = vec![0.0; columns.div_ceil(PANEL) * PANEL * terms];
+        let panels = data.par_chunks_exact_mut(PANEL * terms);
+        panels.zip(weights.par_chunks(PANEL * terms)).for_each(|(panel, rows)| {
+            for (column, row) in rows.chunks_exact(terms).enumerate() {
+                for (to, from) in panel.iter_mut().skip(column).step_by(PANEL).zip(row) {
+                    *to = *from;
+                }
             }
-            (transposed, terms)
         });
-        Self { parts }
+        Self { data, terms, columns }
+    }
+
+    /// The products of `ROWS` rows of `a` with one panel.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    fn rows<const ROWS: usize>(&self, panel: usize, a: &[f32], y: &mut [f32]) {
+        let panel_data = &self.data[panel * PANEL * self.terms..][..PANEL * self.terms];
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|r| &a[r * self.terms..][..self.terms]);
+        let mut sums = [[0.0f32; PANEL]; ROWS];
+        for (k, b) in panel_data.as_chunks::<PANEL>().0.iter().enumerate() {
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                let x = row[k];
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = x.mul_add(*b, *sum);
+                }
+            }
+        }
+        let first = panel * PANEL;
+        let width = PANEL.min(self.columns - first);
+        for (r, sums) in sums.iter().enumerate() {
+            y[r * self.columns + first..][..width].copy_from_slice(&sums[..width]);
+        }
+    }
+
+    /// `y = a b`, where `b` are the columns.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    fn product(&self, a: &[f32], y: &mut [f32]) {
+        for panel in 0..self.columns.div_ceil(PANEL) {
+            let pairs = a.chunks(2 * self.terms).zip(y.chunks_mut(2 * self.columns));
+            for (a, y) in pairs {
+                if a.len() > self.terms {
+                    self.rows::<2>(panel, a, y);
+                } else {
+                    self.rows::<1>(panel, a, y);
+                }
+            }
+        }
     }
 }
 
-impl Engine<f32> for Transposed {
+/// The weights of one direction as products take them.
+struct Packed {
+    /// Those of the operand, a row for each term.
+    input: (Vec<f32>, usize),
+    state: Panels,
+    reset: Panels,
+}
+
+impl Packed {
+    fn new(sequence: &Sequence<'_, f32>) -> Self {
+        let (weights, terms) = sequence.weights(Part::Input);
+        let columns = weights.len() / terms;
+        let mut input = vec![0.0; weights.len()];
+        input.par_chunks_exact_mut(columns).enumerate().for_each(|(i, to)| {
+            for (to, from) in to.iter_mut().zip(weights.iter().skip(i).step_by(terms)) {
+                *to = *from;
+            }
+        });
+        let panels = |part| Panels::new(sequence.weights(part));
+        Self { input: (input, terms), state: panels(Part::State), reset: panels(Part::Reset) }
+    }
+}
+
+impl Engine<f32> for Packed {
     fn product(&self, part: Part, a: &[f32], y: &mut [f32]) {
-        let (data, terms) = match part {
-            Part::Input => &self.parts[0],
-            Part::State => &self.parts[1],
-            Part::Reset => &self.parts[2],
-        };
-        let (left, right) = ([a.len() / terms, *terms], [*terms, data.len() / terms]);
-        let (left, right) = (View { dims: &left, data: a }, View { dims: &right, data });
-        matmul(left, right, y, &Epilogue::default());
+        match part {
+            Part::Input => {
+                let (data, terms) = &self.input;
+                let (left, right) = ([a.len() / terms, *terms], [*terms, data.len() / terms]);
+                let (left, right) = (View { dims: &left, data: a }, View { dims: &right, data });
+                matmul(left, right, y, &Epilogue::default());
+            }
+            Part::State => vectorised!(self.state.product(a, y)),
+            Part::Reset => vectorised!(self.reset.product(a, y)),
+        }
     }
 
     #[inline]
@@ -96,7 +166,7 @@ pub fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut [&mut 
     let sizes = plan.sizes;
     let SequenceSizes { steps, rows, hidden, directions, .. } = sizes;
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
-    let weights: Vec<Transposed> = (0..directions).map(|d| Transposed::new(&sequence(d))).collect();
+    let weights: Vec<Packed> = (0..directions).map(|d| Packed::new(&sequence(d))).collect();
     let tasks = rayon::current_num_threads().div_ceil(directions);
     let block = rows.div_ceil(tasks).clamp(LEAST, BLOCK);
     let blocks = rows.div_ceil(block);

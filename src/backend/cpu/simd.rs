@@ -5,14 +5,22 @@
 /// Products and sums are not contracted and lanes are not mixed, so the bits are those of the plain loop. What
 /// the expression calls takes part only where it is inlined.
 macro_rules! vectorised {
-    ($body:expr) => {
-        gemm_common::pulp::Arch::new().dispatch({
+    ($body:expr) => {{
+        let ticket = $crate::backend::cpu::simd::Ticket;
+        pulp::Arch::new().dispatch({
             #[inline(always)]
-            || $body
+            || {
+                let _spent: $crate::backend::cpu::simd::Ticket = ticket;
+                $body
+            }
         })
-    };
+    }};
 }
 pub(super) use vectorised;
+
+/// Makes a closure one that is called once at most: such a closure is inlined where it is called, while the call of
+/// another goes through a function of its own, which is not compiled for wider vectors.
+pub(super) struct Ticket;
 
 /// Fills `to` with elements of `x` at a distance of `step`, from the first on.
 pub(super) fn take(x: &[f32], step: usize, to: &mut [f32]) {

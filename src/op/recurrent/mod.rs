@@ -54,8 +54,8 @@ family! {
     /// after the last step `[D, batch, H]`; and, of `lstm`, the cell state. With `batch_first` the batch is the first
     /// axis of `x`, of the states at the beginning and of all results.
     ///
-    /// A function is applied to what its gate sums up, moved into `-clip..clip` where that is given. Floats are
-    /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
+    /// A function is applied to what its gate sums up, moved into `-clip..clip` where that is given; the cell state
+    /// is not moved. A sequence without steps keeps its state. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
     /// [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are those of ONNX.
     pub enum Recurrent {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
@@ -74,7 +74,7 @@ family! {
             peepholes: bool = false,
             /// Whether `f` is `1 - i`.
             coupled: bool = false,
-            /// The bound of what functions are applied to.
+            /// The bound of what functions of gates are applied to.
             clip: Option<f32>,
             /// The function of the gates.
             gate: Activation = Activation::SIGMOID,
@@ -97,7 +97,7 @@ family! {
             initial: bool = false,
             /// Whether `r` is applied to the product of state and weights, with its bias, and not to the state.
             reset_after: bool = false,
-            /// The bound of what functions are applied to.
+            /// The bound of what functions of gates are applied to.
             clip: Option<f32>,
             /// The function of the gates.
             gate: Activation = Activation::SIGMOID,
@@ -205,9 +205,9 @@ impl Recurrent {
         Some(Sizes { steps, rows, input, hidden, directions: direction.count(), batch_first })
     }
 
-    /// Whether the lengths of the sequences are an operand.
-    pub fn has_lengths(&self) -> bool {
-        self.places().lengths.is_some()
+    /// The position of the operand that holds the lengths of the sequences.
+    pub fn lengths_operand(&self) -> Option<usize> {
+        self.places().lengths
     }
 
     /// The sequences of direction `d`. `operands` are the floats of each operand, `lengths` those of the operand of

@@ -255,10 +255,12 @@ impl<'a, R: Real> Sequence<'a, R> {
         let count = gates.len() / width;
         engine.product(Part::State, &states.hidden, &mut work.recurrent[..count * direct]);
         let active = times.enumerate().filter_map(|(row, time)| time.map(|_| row));
+        // A closure that spends what it takes is inlined where it is called.
+        let rows = active.clone();
         engine.elements(
             #[inline(always)]
             || {
-                for row in active.clone() {
+                for row in rows {
                     let gates = &mut gates[row * width..][..width];
                     let recurrent = &work.recurrent[row * direct..][..direct];
                     let own = row * hidden..(row + 1) * hidden;
@@ -347,7 +349,7 @@ impl<'a, R: Real> Sequence<'a, R> {
         peep(output, 1, cell);
         self.apply(0, output);
         state.copy_from_slice(cell);
-        self.apply(2, state);
+        self.cell.functions[2].row(state);
         state.iter_mut().zip(output).for_each(|(h, o)| *h = *o * *h);
     }
 

@@ -190,8 +190,8 @@ impl Truth {
         0.5 * (0.25 * self.clip(x)).tanh()
     }
 
-    fn softsign(&self, x: f64) -> f64 {
-        self.clip(x) / (1.0 + self.clip(x).abs())
+    fn softsign(x: f64) -> f64 {
+        x / (1.0 + x.abs())
     }
 
     /// Element `k` of a bias: the half beside the weights of the operand, or of the state.
@@ -226,7 +226,7 @@ impl Truth {
                     f * cell[k] + i * self.candidate(sum(3, k))
                 });
                 let next: Vec<f64> = next.collect();
-                let out = |k: usize| self.gate(sum(1, k) + peep(1, k, next[k])) * self.softsign(next[k]);
+                let out = |k: usize| self.gate(sum(1, k) + peep(1, k, next[k])) * Self::softsign(next[k]);
                 [(0..h).map(out).collect(), next.clone()]
             }
             1 => {

@@ -148,7 +148,10 @@ fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i6
     } else {
         let last = size.clone() - 1;
         // Of an empty axis both bounds are -1.
-        let start = inside(&start, -1, &last);
+        let mut start = inside(&start, -1, &last);
+        if start != last && !at_least(&start, &Dim::ZERO) {
+            start = start.maximum(&Dim::ZERO).minimum(&last);
+        }
         let end = inside(&end, -1, &last);
         let end = if at_least(&start, &end) { end } else { end.minimum(&start) };
         Ok((start, end, step))

@@ -93,6 +93,10 @@ fn functions<const K: usize>(
         };
         let alpha = if parameters > 0 { alphas.next() } else { None };
         let beta = if parameters > 1 { betas.next() } else { None };
+        if parameters > 1 && own != "hard_sigmoid" && (alpha.is_none() || beta.is_none()) {
+            let reason = format!("names `{name}`, whose parameters are not given");
+            return Err(wrong("activations", reason));
+        }
         all.extend(Activation::new(own, alpha, beta));
     }
     if all.len() != K * direction.count() {
