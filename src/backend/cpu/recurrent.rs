@@ -37,8 +37,8 @@ impl RecurrentPlan {
     }
 }
 
-/// Columns that are computed side by side.
-const PANEL: usize = 32;
+/// Columns that are computed side by side: their sums fill registers, and none waits for another.
+const PANEL: usize = 64;
 
 /// Weights in panels of columns: of each panel the columns' elements for the first term, then for the second, with
 /// zeros where the last panel has fewer columns.
@@ -67,40 +67,21 @@ impl Panels {
         Self { data, terms, columns }
     }
 
-    /// The products of `ROWS` rows of `a` with one panel.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn rows<const ROWS: usize>(&self, panel: usize, a: &[f32], y: &mut [f32]) {
-        let panel_data = &self.data[panel * PANEL * self.terms..][..PANEL * self.terms];
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|r| &a[r * self.terms..][..self.terms]);
-        let mut sums = [[0.0f32; PANEL]; ROWS];
-        for (k, b) in panel_data.as_chunks::<PANEL>().0.iter().enumerate() {
-            for (sums, row) in sums.iter_mut().zip(rows) {
-                let x = row[k];
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    *sum = x.mul_add(*b, *sum);
-                }
-            }
-        }
-        let first = panel * PANEL;
-        let width = PANEL.min(self.columns - first);
-        for (r, sums) in sums.iter().enumerate() {
-            y[r * self.columns + first..][..width].copy_from_slice(&sums[..width]);
-        }
-    }
-
     /// `y = a b`, where `b` are the columns.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn product(&self, a: &[f32], y: &mut [f32]) {
-        for panel in 0..self.columns.div_ceil(PANEL) {
-            let pairs = a.chunks(2 * self.terms).zip(y.chunks_mut(2 * self.columns));
-            for (a, y) in pairs {
-                if a.len() > self.terms {
-                    self.rows::<2>(panel, a, y);
-                } else {
-                    self.rows::<1>(panel, a, y);
+        for (panel, data) in self.data.chunks_exact(PANEL * self.terms).enumerate() {
+            let first = panel * PANEL;
+            let width = PANEL.min(self.columns - first);
+            for (a, y) in a.chunks_exact(self.terms).zip(y.chunks_exact_mut(self.columns)) {
+                let mut sums = [0.0f32; PANEL];
+                for (b, x) in data.as_chunks::<PANEL>().0.iter().zip(a) {
+                    for (sum, b) in sums.iter_mut().zip(b) {
+                        *sum = x.mul_add(*b, *sum);
+                    }
                 }
+                y[first..first + width].copy_from_slice(&sums[..width]);
             }
         }
     }
