@@ -61,10 +61,10 @@ fn named(graph: &Graph, op: &Op, operands: &[Value]) -> Option<(Value, i64)> {
         reason = "no other operator takes numbers of entries"
     )]
     let (operand, count) = match op {
-        Op::Gather(Gather { axis }) => (1, size(*axis)?),
-        Op::GatherAt(GatherAt::Elements { axis }) => (1, size(*axis)?),
+        Op::Gather(Gather { axis })
+        | Op::GatherAt(GatherAt::Elements { axis })
+        | Op::Scatter(Scatter::Elements { axis, .. }) => (1, size(*axis)?),
         Op::GatherAt(GatherAt::Nd { batch_dims }) => (1, smallest(*batch_dims)?),
-        Op::Scatter(Scatter::Elements { axis, .. }) => (1, size(*axis)?),
         Op::Scatter(Scatter::Nd { .. }) => (1, smallest(0)?),
         Op::ReverseSequence(ReverseSequence { time_axis, .. }) => (1, lengths(*time_axis)?),
         Op::Recurrent(op) => (op.lengths_operand()?, lengths(i64::from(op.order().1))?),

@@ -109,7 +109,7 @@ fn models_with_random_weights_and_a_dynamic_batch() {
     let folder = tempfile::tempdir().expect("a folder");
     python("generate.py", &[folder.path()]);
     let models = models(folder.path());
-    assert!(models.len() >= 6, "{models:?}");
+    assert!(models.len() >= 7, "{models:?}");
     for model in models {
         for rows in ["1", "7"] {
             compare(&model, rows, &[]);

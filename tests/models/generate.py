@@ -230,7 +230,43 @@ def quantised():
     return net
 
 
+def cells():
+    """Recurrent cells with what exporters leave out, time-major; and slices that run backwards from before an axis."""
+    net = Net("cells", 17)
+    x = net.input("x", 6, "batch", 5)
+
+    def weights(gates, directions=1):
+        return [net.weight(directions, gates * 4, 5), net.weight(directions, gates * 4, 4)]
+
+    state = net.input("state", 1, "batch", 4)
+    peepholes, bias = net.weight(1, 12, fan_in=2), net.weight(1, 32, fan_in=2)
+    y, last, cell = net.op(
+        "LSTM", x, *weights(4), bias, "", "", state, peepholes,
+        results=3, hidden_size=4, clip=0.4, direction="reverse", activations=["HardSigmoid", "Tanh", "Elu"],
+        activation_alpha=[0.3, 0.7], activation_beta=[0.4],
+    )
+    net.output("lstm", y, 6, 1, "batch", 4)
+    net.output("lstm_last", last, 1, "batch", 4)
+    net.output("lstm_cell", cell, 1, "batch", 4)
+    y = net.op("LSTM", x, *weights(4, 2), hidden_size=4, input_forget=1, clip=0.2, direction="bidirectional")
+    net.output("coupled", y, 6, 2, "batch", 4)
+    for before in (0, 1):
+        y, _ = net.op(
+            "GRU", x, *weights(3), net.weight(1, 24, fan_in=2), "", state, results=2, hidden_size=4,
+            linear_before_reset=before, clip=0.5, activations=["Sigmoid", "ScaledTanh"],
+            activation_alpha=[1.2], activation_beta=[0.6],
+        )
+        net.output(f"gru_{before}", y, 6, 1, "batch", 4)
+    y, _ = net.op("RNN", x, *weights(1), results=2, hidden_size=4, activations=["LeakyRelu"], activation_alpha=[0.2])
+    net.output("rnn", y, 6, 1, "batch", 4)
+    numbers = lambda *values: net.constant(np.array(values, np.int64))
+    for i, (start, end) in enumerate([(-9, -100), (-9, -(2**63)), (4, -(2**31)), (2**31, 1)]):
+        y = net.op("Slice", x, numbers(start), numbers(end), numbers(2), numbers(-1))
+        net.output(f"slice_{i}", y, 6, "batch", None)
+    return net
+
+
 if __name__ == "__main__":
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    for build in (residual, inception, separable, siamese, multi_io, quantised):
+    for build in (residual, inception, separable, siamese, multi_io, quantised, cells):
         build().save(sys.argv[1])

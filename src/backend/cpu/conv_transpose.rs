@@ -125,7 +125,9 @@ pub fn conv_transpose(
                     plan.gather(products, y);
                     if let Some(bias) = bias {
                         let bias = bias[group * filters + filter];
-                        vectorised!(y.iter_mut().for_each(|y| *y += bias));
+                        vectorised!(for y in y.iter_mut() {
+                            *y += bias;
+                        });
                     }
                     epilogue.apply(y, (i * filters + filter) * output);
                 }

@@ -161,16 +161,13 @@ impl CpuExecutable {
     fn prepare(&self, n: i64, limit: Option<u64>) -> Result<Arc<Prepared>, RunError> {
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
-        let plan = match known.and_then(|at| plans.remove(at)) {
-            Some(plan) => {
-                self.check_memory(&plan.bound, limit)?;
-                plan
-            }
-            None => {
-                let bound = self.program.bind(n)?;
-                self.check_memory(&bound, limit)?;
-                Arc::new(Prepared::new(&self.program, Arc::new(bound)))
-            }
+        let plan = if let Some(plan) = known.and_then(|at| plans.remove(at)) {
+            self.check_memory(&plan.bound, limit)?;
+            plan
+        } else {
+            let bound = self.program.bind(n)?;
+            self.check_memory(&bound, limit)?;
+            Arc::new(Prepared::new(&self.program, Arc::new(bound)))
         };
         plans.truncate(KEPT_PLANS - 1);
         plans.push_front(plan.clone());
