@@ -4,6 +4,8 @@
 //! every machine. Those that occur in activations (`exp`, `exp_m1`, `tanh`, `erf`, `erfc` of `f32`) have no
 //! branches and no tables: a loop over them is turned into vector code, whose lanes and whose remainder give the same bits.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 /// A type in which operators compute: `f32` for `f32`, `f16` and `bf16`, `f64` for `f64`.
@@ -74,7 +76,7 @@ pub trait Real:
     fn erfc(self) -> Self;
 
     /// `1 / (1 + e^-x)`, accurate on both sides.
-    #[inline]
+    #[inline(always)]
     fn sigmoid(self) -> Self {
         let e = (-self.abs()).exp();
         let numerator = if self < Self::of(0.0) { e } else { Self::of(1.0) };
@@ -82,7 +84,7 @@ pub trait Real:
     }
 
     /// True of a NaN.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
     fn is_nan(self) -> bool {
         self != self
@@ -92,44 +94,44 @@ pub trait Real:
 macro_rules! real {
     ($t:ident { $($name:ident = $f:expr),* $(,)? }) => {
         impl Real for $t {
-            #[inline]
+            #[inline(always)]
             #[allow(clippy::cast_possible_truncation, reason = "rounding is meant")]
             fn of(x: f64) -> Self {
                 x as Self
             }
-            #[inline]
+            #[inline(always)]
             fn to_f64(self) -> f64 {
                 f64::from(self)
             }
-            #[inline]
+            #[inline(always)]
             fn abs(self) -> Self {
                 $t::abs(self)
             }
-            #[inline]
+            #[inline(always)]
             fn copysign(self, sign: Self) -> Self {
                 $t::copysign(self, sign)
             }
-            #[inline]
+            #[inline(always)]
             fn floor(self) -> Self {
                 $t::floor(self)
             }
-            #[inline]
+            #[inline(always)]
             fn ceil(self) -> Self {
                 $t::ceil(self)
             }
-            #[inline]
+            #[inline(always)]
             fn round_ties_even(self) -> Self {
                 $t::round_ties_even(self)
             }
-            #[inline]
+            #[inline(always)]
             fn sqrt(self) -> Self {
                 $t::sqrt(self)
             }
-            $(#[inline]
+            $(#[inline(always)]
             fn $name(self) -> Self {
                 ($f)(self)
             })*
-            #[inline]
+            #[inline(always)]
             fn pow(self, y: Self) -> Self {
                 power::$t(self, y)
             }
@@ -160,7 +162,7 @@ mod power {
 }
 
 /// `e^x = 2^n * (1 + p)` with an integer `n` in -150..=128 and `|p| < 0.42`, for `|x| <= 104`.
-#[inline]
+#[inline(always)]
 fn reduce(x: f32) -> (i32, f32) {
     // Added and taken off again, it rounds to an integer, which is then in the low bits.
     const SHIFT: f32 = 12_582_912.0;
@@ -180,19 +182,19 @@ fn reduce(x: f32) -> (i32, f32) {
 }
 
 /// `2^n` for `n` in -126..=127, anything for other `n`.
-#[inline]
+#[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127).cast_unsigned()) << 23)
 }
 
 /// `x` inside `-limit..=limit`; a NaN stays.
-#[inline]
+#[inline(always)]
 fn clamp(x: f32, limit: f32) -> f32 {
     let x = if x > limit { limit } else { x };
     if x < -limit { -limit } else { x }
 }
 
-#[inline]
+#[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     let (n, p) = reduce(clamp(x, 104.0));
     // In two steps, since 2^n may be beyond the range where the result is not.
@@ -200,7 +202,7 @@ fn exp_f32(x: f32) -> f32 {
     (1.0 + p) * power_of_two(half) * power_of_two(n - half)
 }
 
-#[inline]
+#[inline(always)]
 fn exp_m1_f32(x: f32) -> f32 {
     // Beyond -18 the result is -1; from 88 on it is exp(x).
     let (n, p) = reduce(clamp(x, 88.0));
@@ -211,21 +213,21 @@ fn exp_m1_f32(x: f32) -> f32 {
     if x > 87.0 { exp_f32(x) } else { small }
 }
 
-#[inline]
+#[inline(always)]
 fn tanh_f32(x: f32) -> f32 {
     let e = exp_m1_f32(2.0 * clamp(x.abs(), 10.0));
     (e / (e + 2.0)).copysign(x)
 }
 
 /// `c[0] + c[1] * x + …`.
-#[inline]
+#[inline(always)]
 fn polynomial<const K: usize>(x: f32, c: [f32; K]) -> f32 {
     c.iter().rev().fold(0.0, |p, c| p * x + c)
 }
 
 /// `erfc(z) = t * e^(p(t) - z^2)` for `z >= 0` with `t = 1 / (1 + z/2)`. The polynomial is a fit of
 /// `ln(erfc(z) / t) + z^2` at Chebyshev nodes over `0 <= z <= 10.2`, within 5e-8.
-#[inline]
+#[inline(always)]
 fn erfc_f32(x: f32) -> f32 {
     let z = x.abs();
     // Beyond, the result is 0.
@@ -256,7 +258,7 @@ fn erfc_f32(x: f32) -> f32 {
 }
 
 /// Near 0 `x * q(x^2)`, where `q` is a fit of `erf(x) / x` at Chebyshev nodes, `1 - erfc(x)` elsewhere.
-#[inline]
+#[inline(always)]
 fn erf_f32(x: f32) -> f32 {
     let square = x * x;
     let q = polynomial(

@@ -2,8 +2,8 @@
 
     python reference.py MODEL.onnx FOLDER ROWS
 
-writes FOLDER/in.npz and FOLDER/out.npz. Inputs whose first size is a symbol, or 1, carry the batch; the others go
-whole into every run. An output carries the batch if its first size does.
+writes FOLDER/in.npz and FOLDER/out.npz. The first size of a value that is a symbol, or else a first size of 1, is the
+batch; inputs without one go whole into every run.
 """
 
 import sys
@@ -15,12 +15,15 @@ import onnxruntime as ort
 DTYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
 
 
-def has_rows(value):
-    return len(value.shape) > 0 and (isinstance(value.shape[0], str) or value.shape[0] == 1)
+def batch_axis(value):
+    symbols = [i for i, size in enumerate(value.shape) if isinstance(size, str)]
+    return symbols[0] if symbols else 0 if value.shape[:1] == [1] else None
 
 
 def draw(rng, value, rows):
-    shape = [rows if has_rows(value) else value.shape[0], *value.shape[1:]] if value.shape else []
+    shape = list(value.shape)
+    if (axis := batch_axis(value)) is not None:
+        shape[axis] = rows
     dtype = DTYPES[value.type]
     if dtype is np.int64:
         return rng.integers(0, 2, shape)
@@ -34,15 +37,16 @@ def main(model, folder, rows):
     # Older files list their parameters among the inputs; ONNX Runtime does not.
     rng = np.random.default_rng(7)
     inputs = {v.name: draw(rng, v, rows) for v in session.get_inputs()}
-    carriers = {v.name for v in session.get_inputs() if has_rows(v)}
-    runs = [
-        session.run(None, {k: x[i : i + 1] if k in carriers else x for k, x in inputs.items()})
-        for i in range(rows)
-    ]
+    axes = {v.name: batch_axis(v) for v in session.get_inputs()}
+
+    def row(name, i):
+        return inputs[name] if axes[name] is None else inputs[name].take([i], axes[name])
+
+    runs = [session.run(None, {name: row(name, i) for name in inputs}) for i in range(rows)]
     outputs = {}
     for i, value in enumerate(session.get_outputs()):
         parts = [run[i] for run in runs]
-        outputs[value.name] = np.concatenate(parts) if has_rows(value) else parts[0]
+        outputs[value.name] = parts[0] if batch_axis(value) is None else np.concatenate(parts, batch_axis(value))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "in.npz", **inputs)

@@ -1,11 +1,21 @@
 //! The functions themselves: one definition for all floats, one for all integers, one for known elements.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use std::f64::consts;
 
 use super::{GeluForm, Unary};
 use crate::op::ints;
 use crate::op::real::Real;
 use crate::types::{DType, Dim};
+
+/// A closure that becomes part of the loop around it, and is compiled for the vectors of that loop.
+macro_rules! inlined {
+    (|$x:ident| $f:expr) => {{
+        #[inline(always)]
+        |$x: R| $f
+    }};
+}
 
 /// What is done with a function once it is chosen: a loop that has no choice inside.
 pub trait Apply<R> {
@@ -55,44 +65,44 @@ impl Unary {
                 let (low, high) = (bound(min, f64::NEG_INFINITY), bound(max, f64::INFINITY));
                 v.apply(|x| clip(x, low, high))
             }
-            Self::Exp => v.apply(R::exp),
-            Self::Log => v.apply(R::ln),
-            Self::Sqrt => v.apply(R::sqrt),
+            Self::Exp => v.apply(inlined!(|x| x.exp())),
+            Self::Log => v.apply(inlined!(|x| x.ln())),
+            Self::Sqrt => v.apply(inlined!(|x| x.sqrt())),
             Self::Reciprocal => v.apply(|x| R::of(1.0) / x),
             Self::Floor => v.apply(R::floor),
             Self::Ceil => v.apply(R::ceil),
             Self::Round => v.apply(R::round_ties_even),
-            Self::Erf => v.apply(R::erf),
-            Self::Sin => v.apply(R::sin),
-            Self::Cos => v.apply(R::cos),
-            Self::Tan => v.apply(R::tan),
-            Self::Asin => v.apply(R::asin),
-            Self::Acos => v.apply(R::acos),
-            Self::Atan => v.apply(R::atan),
-            Self::Sinh => v.apply(R::sinh),
-            Self::Cosh => v.apply(R::cosh),
-            Self::Tanh => v.apply(R::tanh),
-            Self::Asinh => v.apply(R::asinh),
-            Self::Acosh => v.apply(R::acosh),
-            Self::Atanh => v.apply(R::atanh),
-            Self::Sigmoid => v.apply(R::sigmoid),
+            Self::Erf => v.apply(inlined!(|x| x.erf())),
+            Self::Sin => v.apply(inlined!(|x| x.sin())),
+            Self::Cos => v.apply(inlined!(|x| x.cos())),
+            Self::Tan => v.apply(inlined!(|x| x.tan())),
+            Self::Asin => v.apply(inlined!(|x| x.asin())),
+            Self::Acos => v.apply(inlined!(|x| x.acos())),
+            Self::Atan => v.apply(inlined!(|x| x.atan())),
+            Self::Sinh => v.apply(inlined!(|x| x.sinh())),
+            Self::Cosh => v.apply(inlined!(|x| x.cosh())),
+            Self::Tanh => v.apply(inlined!(|x| x.tanh())),
+            Self::Asinh => v.apply(inlined!(|x| x.asinh())),
+            Self::Acosh => v.apply(inlined!(|x| x.acosh())),
+            Self::Atanh => v.apply(inlined!(|x| x.atanh())),
+            Self::Sigmoid => v.apply(inlined!(|x| x.sigmoid())),
             Self::HardSigmoid { alpha, beta } => v.apply(|x| ramp(x, of(alpha), of(beta))),
-            Self::Swish { alpha } => v.apply(|x| x * (of(alpha) * x).sigmoid()),
+            Self::Swish { alpha } => v.apply(inlined!(|x| x * (of(alpha) * x).sigmoid())),
             Self::HardSwish => v.apply(|x| x * ramp(x, R::of(1.0 / 6.0), R::of(0.5))),
-            Self::Mish => v.apply(mish),
-            Self::Gelu { approximate: GeluForm::Exact } => v.apply(gelu),
-            Self::Gelu { approximate: GeluForm::Tanh } => v.apply(gelu_tanh),
-            Self::Softplus => v.apply(|x| positive_part(x) + (-x.abs()).exp().ln_1p()),
+            Self::Mish => v.apply(inlined!(|x| mish(x))),
+            Self::Gelu { approximate: GeluForm::Exact } => v.apply(inlined!(|x| gelu(x))),
+            Self::Gelu { approximate: GeluForm::Tanh } => v.apply(inlined!(|x| gelu_tanh(x))),
+            Self::Softplus => v.apply(inlined!(|x| positive_part(x) + (-x.abs()).exp().ln_1p())),
             Self::Softsign => v.apply(|x| x / (R::of(1.0) + x.abs())),
             Self::LeakyRelu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x)),
             Self::ThresholdedRelu { alpha } => v.apply(|x| threshold(x, of(alpha))),
             Self::Shrink { bias, lambd } => v.apply(|x| shrink(x, of(lambd), of(bias))),
-            Self::Elu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x.exp_m1())),
+            Self::Elu { alpha } => v.apply(inlined!(|x| below_zero(x, |x| of(alpha) * x.exp_m1()))),
             Self::Selu { alpha, gamma } => {
-                v.apply(|x| of(gamma) * below_zero(x, |x| of(alpha) * x.exp_m1()))
+                v.apply(inlined!(|x| of(gamma) * below_zero(x, |x| of(alpha) * x.exp_m1())))
             }
             Self::Celu { alpha } => {
-                v.apply(|x| below_zero(x, |x| of(alpha) * (x / of(alpha)).exp_m1()))
+                v.apply(inlined!(|x| below_zero(x, |x| of(alpha) * (x / of(alpha)).exp_m1())))
             }
         }
     }
@@ -141,7 +151,7 @@ fn truncate(bound: f64) -> i128 {
     bound as i128
 }
 
-#[inline]
+#[inline(always)]
 fn sign<R: Real>(x: R) -> R {
     let zero = R::of(0.0);
     let positive = if x > zero { R::of(1.0) } else { x };
@@ -149,41 +159,41 @@ fn sign<R: Real>(x: R) -> R {
     if x == zero { zero } else { any }
 }
 
-#[inline]
+#[inline(always)]
 fn positive_part<R: Real>(x: R) -> R {
     below_zero(x, |_| R::of(0.0))
 }
 
 /// `f(x)` where `x` is negative, else `x`.
-#[inline]
+#[inline(always)]
 fn below_zero<R: Real>(x: R, f: impl Fn(R) -> R) -> R {
     if x < R::of(0.0) { f(x) } else { x }
 }
 
-#[inline]
+#[inline(always)]
 fn threshold<R: Real>(x: R, above: R) -> R {
     if x > above { x } else { R::of(0.0) }
 }
 
-#[inline]
+#[inline(always)]
 fn shrink<R: Real>(x: R, limit: R, bias: R) -> R {
     let above = if x > limit { x - bias } else { R::of(0.0) };
     if x < -limit { x + bias } else { above }
 }
 
-#[inline]
+#[inline(always)]
 fn clip<R: Real>(x: R, low: R, high: R) -> R {
     let x = if x < low { low } else { x };
     if x > high { high } else { x }
 }
 
-#[inline]
+#[inline(always)]
 fn ramp<R: Real>(x: R, slope: R, at_zero: R) -> R {
     clip(slope * x + at_zero, R::of(0.0), R::of(1.0))
 }
 
 /// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from `x = 20` on.
-#[inline]
+#[inline(always)]
 fn mish<R: Real>(x: R) -> R {
     let limit = R::of(20.0);
     let e = (if x > limit { limit } else { x }).exp();
@@ -192,13 +202,13 @@ fn mish<R: Real>(x: R) -> R {
 }
 
 /// `1 + erf(u)` is `erfc(-u)`, which stays accurate where it is small.
-#[inline]
+#[inline(always)]
 fn gelu<R: Real>(x: R) -> R {
     R::of(0.5) * x * (R::of(-consts::FRAC_1_SQRT_2) * x).erfc()
 }
 
 /// `(1 + tanh(u)) / 2` is `sigmoid(2*u)`; the scale is `2 * sqrt(2/pi)`.
-#[inline]
+#[inline(always)]
 fn gelu_tanh<R: Real>(x: R) -> R {
     let u = x + R::of(0.044_715) * x * x * x;
     x * (R::of(consts::FRAC_2_SQRT_PI * consts::SQRT_2) * u).sigmoid()
