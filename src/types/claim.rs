@@ -1,6 +1,7 @@
 //! What is known of a value in terms of its per-replica parts.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// The relation between a value of the whole batch and the values that the replicas hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +54,8 @@ impl fmt::Display for Claim {
 pub enum Code {
     /// `R0001`: no input carries a batch axis.
     NoBatchAxis,
+    /// `R0002`: several axes may carry the batch, and nothing says which.
+    AmbiguousBatchAxis,
     /// `R0101`: operands are split along different axes.
     Misaligned,
     /// `R0102`: an operand of one sample meets all samples of another.
@@ -65,30 +68,59 @@ pub enum Code {
     AcrossSamples,
     /// `R0106`: the result holds positions within the whole batch.
     GlobalIndex,
+    /// `R0107`: which operators run depends on the samples.
+    ControlFlow,
     /// `R0108`: samples are selected or reordered.
     Reorders,
+    /// `R0109`: random numbers are drawn for the whole batch.
+    Random,
     /// `R0110`: the batch size is baked into a constant or a size.
     BakedBatch,
     /// `R0111`: an output is not per sample.
     NotPerSample,
+    /// `R0112`: there are fewer rows than replicas.
+    EmptyShards,
     /// `R0199`: the operator has no split rule.
     NoRule,
 }
 
 impl Code {
+    /// Every code, in ascending order.
+    pub const ALL: [Self; 15] = [
+        Self::NoBatchAxis,
+        Self::AmbiguousBatchAxis,
+        Self::Misaligned,
+        Self::SampleBySample,
+        Self::WindowAxis,
+        Self::BatchStatistics,
+        Self::AcrossSamples,
+        Self::GlobalIndex,
+        Self::ControlFlow,
+        Self::Reorders,
+        Self::Random,
+        Self::BakedBatch,
+        Self::NotPerSample,
+        Self::EmptyShards,
+        Self::NoRule,
+    ];
+
     /// The code as printed, `R0104`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NoBatchAxis => "R0001",
+            Self::AmbiguousBatchAxis => "R0002",
             Self::Misaligned => "R0101",
             Self::SampleBySample => "R0102",
             Self::WindowAxis => "R0103",
             Self::BatchStatistics => "R0104",
             Self::AcrossSamples => "R0105",
             Self::GlobalIndex => "R0106",
+            Self::ControlFlow => "R0107",
             Self::Reorders => "R0108",
+            Self::Random => "R0109",
             Self::BakedBatch => "R0110",
             Self::NotPerSample => "R0111",
+            Self::EmptyShards => "R0112",
             Self::NoRule => "R0199",
         }
     }
@@ -97,6 +129,23 @@ impl Code {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// A text that is no code: it is none of [`Code::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no such code; the codes are {}", Code::ALL.map(Code::name).join(", "))]
+pub struct ParseCodeError;
+
+impl FromStr for Code {
+    type Err = ParseCodeError;
+
+    /// Reads a code as printed; a lower case `r` will do.
+    fn from_str(text: &str) -> Result<Self, ParseCodeError> {
+        Self::ALL
+            .into_iter()
+            .find(|code| code.name().eq_ignore_ascii_case(text))
+            .ok_or(ParseCodeError)
     }
 }
 
