@@ -131,7 +131,17 @@ macro_rules! family {
                 }
             }
 
-            fn at_rows(&mut self, _rows: &$crate::types::Dim) {}
+            fn at_rows(
+                &mut self,
+                #[allow(unused_variables, reason = "some families have no attributes")]
+                rows: &$crate::types::Dim,
+            ) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        $($($crate::op::attr::AttrValue::at_rows($field, rows);)*)?
+                    })*
+                }
+            }
         }
     };
 }

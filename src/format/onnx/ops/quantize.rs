@@ -6,7 +6,9 @@ use super::super::tensor::element;
 use super::Line;
 use super::layers::conv_of;
 use crate::ir::Value;
-use crate::op::{Binary, Cast, Constant, MatMul, OpError, Quantize, Reshape, Unsqueeze};
+use crate::op::{
+    Binary, Cast, Constant, DynamicQuantize, MatMul, OpError, Quantize, Reshape, Unsqueeze,
+};
 use crate::types::{DType, Dim, Tensor, TensorType};
 
 type Done = Result<(), NodeError>;
@@ -15,6 +17,10 @@ pub(super) fn find(op: &str) -> Option<Line> {
     Some(match op {
         "QuantizeLinear" => (3, quantize),
         "DequantizeLinear" => (3, dequantize),
+        "DynamicQuantizeLinear" => (1, |n| {
+            let x = n.operand(0)?;
+            n.results(3, DynamicQuantize::Quantize, &[x])
+        }),
         "MatMulInteger" => (4, |n| {
             let (a, b) = (Source::of(n, 0, 2)?, Source::of(n, 1, 3)?);
             let operands = [a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?];

@@ -1,0 +1,134 @@
+//! The entries along axes in reverse.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{axes, carried, one, result_with_ints, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// Its operand with the entries along every axis of `axes` in reverse.
+    pub struct Reverse = "reverse" {
+        /// The axes, negative from the end, each named once.
+        pub axes: Vec<i64>,
+    }
+}
+
+impl OpDef for Reverse {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let axes = axes("axes", &self.axes, x.ty.rank())?;
+        let ints = carried(&x).filter(|_| axes.is_empty() || x.ty.rank() == 1);
+        let ints = ints.map(|mut ints| {
+            if !axes.is_empty() {
+                ints.reverse();
+            }
+            ints
+        });
+        result_with_ints(x.ty.clone(), ints)
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(1));
+        };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        if axes("axes", &self.axes, rank).is_ok_and(|own| !own.contains(&shard.axis)) {
+            return Ok(smallvec![Claim::Shard(shard)]);
+        }
+        Err(rules::refuse(Code::Reorders, i, "reverses the order of the samples"))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let mut y = x.clone();
+        if x.is_empty() {
+            return Ok(vec![y]);
+        }
+        for axis in axes("axes", &self.axes, x.rank())? {
+            let size = x.dims()[axis];
+            let width = x.dims()[axis + 1..].iter().product::<usize>() * x.dtype().bytes();
+            for block in y.bytes_mut().chunks_exact_mut(size * width) {
+                let (front, back) = block.split_at_mut(size / 2 * width);
+                let pairs = front.chunks_exact_mut(width).zip(back.rchunks_exact_mut(width));
+                pairs.for_each(|(a, b)| a.swap_with_slice(b));
+            }
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, indices, random, refusal, rng};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::Reverse;
+    use crate::types::{Claim, DType, Dim, Shard, TensorType};
+
+    fn reverse(axes: &[i64]) -> Op {
+        Reverse { axes: axes.to_vec() }.into()
+    }
+
+    #[test]
+    fn entries_come_from_the_other_end() {
+        let mut rng = rng(1);
+        for dtype in DType::ALL.into_iter().cycle().take(100) {
+            let rank: usize = rng.random_range(0..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(0..5)).collect();
+            let flipped: Vec<bool> = dims.iter().map(|_| rng.random_bool(0.5)).collect();
+            let axes: Vec<i64> =
+                (0i64..).zip(&flipped).filter(|(_, flip)| **flip).map(|(axis, _)| axis).collect();
+            let x = random(&mut rng, dtype, &dims);
+            let y = testing::eval(&reverse(&axes), &[&x]);
+            let (all, values) = (indices(&dims), x.to_f64());
+            let expected = all.iter().map(|index| {
+                let from = index.iter().zip(&dims).zip(&flipped);
+                let from: Vec<usize> = from.map(|((i, d), flip)| if *flip { d - 1 - i } else { *i }).collect();
+                values[all.iter().position(|i| *i == from).unwrap()]
+            });
+            assert_eq!(y[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {axes:?}");
+        }
+    }
+
+    #[test]
+    fn axes_are_checked_and_known_elements_follow() {
+        let ty = TensorType::new(DType::I64, [2]);
+        let known = [Dim::n(), 3.into()];
+        let operand = [Operand { ty: &ty, ints: Some(&known) }];
+        let infer = |axes: &[i64]| reverse(axes).infer(&operand);
+        let ints = |axes: &[i64]| infer(axes).unwrap()[0].ints.clone().unwrap().to_vec();
+        assert_eq!(ints(&[-1]), [3.into(), Dim::n()]);
+        assert_eq!(ints(&[]), known);
+        for axes in [&[1i64][..], &[0, -1], &[i64::MIN], &[i64::MAX]] {
+            let op = Reverse { axes: axes.to_vec() };
+            assert!(matches!(op.infer(&operand), Err(OpError::Attribute { attr: "axes", .. })));
+        }
+    }
+
+    #[test]
+    fn the_batch_passes_where_it_stays() {
+        let mut rng = rng(2);
+        for n in 0..6 {
+            let x = random(&mut rng, DType::F32, &[4, 3 * n, 2]);
+            let rows = Claim::Shard(Shard { axis: 1, inner: 3 });
+            for axes in [&[][..], &[0], &[0, -1]] {
+                assert_eq!(check_split(&reverse(axes), &[(&x, rows)], n), Ok(vec![rows]));
+            }
+            let claims = check_split(&reverse(&[1]), &[(&x, Claim::Invariant)], n);
+            assert_eq!(claims, Ok(vec![Claim::Invariant]));
+        }
+        let x = random(&mut rng, DType::F32, &[3, 2]);
+        assert_eq!(refusal(&reverse(&[1, -2]), &[(&x, Claim::rows(0))]), "R0108");
+    }
+}

@@ -1,0 +1,187 @@
+//! The entries along an axis in order.
+
+use std::cmp::Ordering;
+
+use smallvec::SmallVec;
+
+use super::declare::op;
+use super::element::for_dtype;
+use super::infer::{axis, dtype, one, results, tensors};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Element, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The entries along `axis` in ascending order, and as a second result the positions they had, `i64`. Equal
+    /// entries stay in the order they had; every NaN is behind all numbers, whatever the order.
+    pub struct Sort = "sort" {
+        /// The axis, negative from the end.
+        pub axis: i64 = -1,
+        /// The order is descending.
+        pub descending: bool = false,
+    }
+}
+
+/// The order of two elements, with a NaN behind every number.
+#[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
+fn order<T: PartialOrd>(a: &T, b: &T, descending: bool) -> Ordering {
+    match a.partial_cmp(b) {
+        Some(order) if descending => order.reverse(),
+        Some(order) => order,
+        None => (a != a).cmp(&(b != b)),
+    }
+}
+
+impl Sort {
+    /// Sorts every column of blocks of `size` rows with `inner` columns.
+    fn columns<T: Element + PartialOrd>(
+        &self,
+        x: &[T],
+        [size, inner]: [usize; 2],
+        values: &mut [T],
+        places: &mut [i64],
+    ) {
+        let mut list: Vec<(T, usize)> = Vec::with_capacity(size);
+        let block = size * inner;
+        let blocks = values.chunks_exact_mut(block).zip(places.chunks_exact_mut(block));
+        for (x, (values, places)) in x.chunks_exact(block).zip(blocks) {
+            for column in 0..inner {
+                list.clear();
+                let entries = x.iter().skip(column).step_by(inner);
+                list.extend(entries.copied().enumerate().map(|(at, x)| (x, at)));
+                list.sort_by(|a, b| order(&a.0, &b.0, self.descending));
+                for (row, (value, at)) in list.iter().enumerate() {
+                    values[row * inner + column] = *value;
+                    places[row * inner + column] = i64::try_from(*at).unwrap_or(i64::MAX);
+                }
+            }
+        }
+    }
+}
+
+impl OpDef for Sort {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, |t| t != DType::Bool, "a number")?;
+        axis("axis", self.axis, x.ty.rank())?;
+        let positions = TensorType { dtype: DType::I64, shape: x.ty.shape.clone() };
+        results([x.ty.clone(), positions])
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(2));
+        };
+        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        if axis("axis", self.axis, rank).is_ok_and(|own| own != shard.axis) {
+            return Ok(SmallVec::from_elem(Claim::Shard(shard), 2));
+        }
+        Err(rules::refuse(Code::Reorders, i, "orders all samples of the batch"))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let axis = axis("axis", self.axis, x.rank())?;
+        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product::<usize>());
+        let mut values = Tensor::zeros(x.dtype(), x.dims())?;
+        let mut places = Tensor::zeros(DType::I64, x.dims())?;
+        if !values.is_empty() {
+            let at = places.as_mut_slice();
+            for_dtype!(
+                x.dtype(),
+                float F => self.columns::<F>(x.as_slice(), [size, inner], values.as_mut_slice(), at),
+                int I => self.columns::<I>(x.as_slice(), [size, inner], values.as_mut_slice(), at),
+                bool => return Err(OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }),
+            );
+        }
+        Ok(vec![values, places])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, check_split, random, refusal, rng, tensor};
+    use super::super::{Op, OpDef, OpError, Operand};
+    use super::Sort;
+    use crate::types::{Claim, DType, Shard, TensorType};
+
+    fn sort(axis: i64, descending: bool) -> Op {
+        Sort { axis, descending }.into()
+    }
+
+    #[test]
+    fn entries_come_in_order_and_equal_ones_as_they_stood() {
+        let mut rng = rng(1);
+        for case in 0..200 {
+            let dtype = [DType::F32, DType::I8, DType::Bf16, DType::U16][case % 4];
+            let rank = rng.random_range(1..4);
+            let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(0..7)).collect();
+            let axis = rng.random_range(0..rank);
+            let (size, descending) = (dims[axis], rng.random_bool(0.5));
+            let x = random(&mut rng, dtype, &dims);
+            let y = testing::eval(&sort(i64::try_from(axis).unwrap(), descending), &[&x]);
+            let inner: usize = dims[axis + 1..].iter().product();
+            let (all, values, places) = (x.to_f64(), y[0].to_f64(), y[1].to_i64().unwrap());
+            for column in 0..all.len() / size.max(1) {
+                let first = column / inner * size * inner + column % inner;
+                let mut list: Vec<(f64, i64)> =
+                    (0i64..).zip((0..size).map(|s| all[first + s * inner])).map(|(s, x)| (x, s)).collect();
+                let sign = if descending { -1.0 } else { 1.0 };
+                list.sort_by(|a, b| (sign * a.0).total_cmp(&(sign * b.0)).then(a.1.cmp(&b.1)));
+                for (row, (value, place)) in list.into_iter().enumerate() {
+                    let at = first + row * inner;
+                    // -0 and 0 are equal.
+                    assert!((values[at] - value).abs() == 0.0 && places[at] == place, "{dims:?} {axis}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_is_last_in_either_order() {
+        let x = tensor(DType::F32, &[5], &[f64::NAN, 1.0, f64::NAN, f64::INFINITY, 1.0]);
+        let places = |descending| testing::eval(&sort(0, descending), &[&x])[1].to_i64().unwrap();
+        assert_eq!(places(false), [1, 4, 3, 0, 2]);
+        assert_eq!(places(true), [3, 1, 4, 0, 2]);
+        let zeros = tensor(DType::F16, &[2], &[0.0, -0.0]);
+        assert_eq!(testing::eval(&sort(-1, false), &[&zeros])[0], zeros);
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let infer = |axis, ty: &TensorType| Sort { axis, descending: false }.infer(&[Operand { ty, ints: None }]);
+        let x = TensorType::new(DType::F32, [3, 2]);
+        assert!(infer(1, &x).is_ok() && infer(-2, &x).is_ok());
+        for axis in [2, -3, i64::MIN, i64::MAX] {
+            assert!(matches!(infer(axis, &x), Err(OpError::Attribute { attr: "axis", .. })));
+        }
+        assert!(matches!(infer(0, &TensorType::new(DType::Bool, [3])), Err(OpError::DType { .. })));
+        assert!(infer(0, &TensorType::new(DType::F32, [0; 0])).is_err());
+    }
+
+    #[test]
+    fn each_sample_is_sorted_by_itself() {
+        let mut rng = rng(2);
+        for n in 0..6 {
+            let x = random(&mut rng, DType::I8, &[4, 2 * n, 3]);
+            let rows = Claim::Shard(Shard { axis: 1, inner: 2 });
+            for axis in [0, 2, -1] {
+                let claims = check_split(&sort(axis, n % 2 == 0), &[(&x, rows)], n);
+                assert_eq!(claims, Ok(vec![rows, rows]));
+            }
+            let claims = check_split(&sort(1, false), &[(&x, Claim::Invariant)], n);
+            assert_eq!(claims, Ok(vec![Claim::Invariant; 2]));
+        }
+        let x = random(&mut rng, DType::F32, &[3, 2]);
+        assert_eq!(refusal(&sort(-2, true), &[(&x, Claim::rows(0))]), "R0108");
+    }
+}
