@@ -1,4 +1,4 @@
-use crate::types::{DType, Dim, TensorError, TensorType};
+use crate::types::{DType, Dim, Quoted, TensorError, TensorType};
 
 /// Why an operator cannot be applied to its operands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +68,14 @@ pub enum OpError {
         /// The operand's position.
         operand: usize,
         /// What is wrong with the element.
+        reason: String,
+    },
+    /// A foreign operator has no callback, or its callback failed.
+    #[error("the foreign operator {} {reason}", Quoted(.op))]
+    External {
+        /// Its name in its framework.
+        op: String,
+        /// What is wrong, as a clause after it.
         reason: String,
     },
 }

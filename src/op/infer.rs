@@ -160,9 +160,12 @@ pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
 }
 
 /// Fills in the elements of small integer results that inference left unknown, where those of all operands are
-/// constants: by evaluation.
+/// constants: by evaluation. What a callback gives is not known: a graph that is read has none.
 pub(super) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
-    if operands.is_empty() || operands.iter().any(|x| x.ints.is_none()) {
+    if matches!(op, Op::External(_))
+        || operands.is_empty()
+        || operands.iter().any(|x| x.ints.is_none())
+    {
         return;
     }
     let is_open = |r: &Inferred| {

@@ -29,6 +29,7 @@ pub use binary::Apply2;
 pub use blocks::BlockOrder;
 pub use einsum::Labels;
 pub use error::OpError;
+pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
 pub use grid_sample::GridPadding;
 pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
@@ -104,6 +105,7 @@ ops! {
     einsum::Einsum,
     reverse_sequence::ReverseSequence,
     recurrent::Recurrent,
+    external::External,
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

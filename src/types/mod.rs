@@ -24,4 +24,4 @@ pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub(crate) use table::{Keys, Table};
 pub use target::{KernelClass, Target};
 pub use tensor::{Element, Tensor, TensorError};
-pub use tensor_type::TensorType;
+pub use tensor_type::{ParseTypeError, TensorType};

@@ -115,6 +115,18 @@ impl Cases {
                     ["tanh", "relu", "softplus", "elu(nan)", "leaky_relu(0.01)", "affine(inf, -1)"];
                 Attr::Name((*FUNCTIONS.choose(&mut self.rng).unwrap()).to_owned())
             }
+            _ if expected.starts_with("an assumption, ") => {
+                let axis = self.rng.random_range(0..3);
+                Attr::Name(if self.one_in(4) {
+                    "none".to_owned()
+                } else {
+                    format!("rowwise({axis})")
+                })
+            }
+            _ if expected.starts_with("the types of all results") => {
+                let types: Vec<String> = self.types().iter().map(ToString::to_string).collect();
+                Attr::Name(types.join(", "))
+            }
             _ if expected.starts_with("an integer (") => Attr::Int(self.integer().into()),
             _ if expected.starts_with("a list of integers (") => {
                 Attr::Ints((0..length).map(|_| self.integer().into()).collect())

@@ -6,6 +6,7 @@ mod acceptance;
 mod cli;
 mod damage;
 mod docs;
+mod embed;
 mod fuzz;
 mod fuzzed;
 mod hostile;

@@ -45,7 +45,10 @@ fn block_operators<'a>(lines: impl Iterator<Item = &'a str>, file: &str) -> Vec<
             let name = rest.split('"').next().unwrap_or_default().to_owned();
             let (meaning, file) = (first_sentence(&doc), file.to_owned());
             found.push(Operator { name, meaning, attributes: Vec::new(), file });
-        } else if let (Some((field, _)), Some(op)) = (line.split_once(": "), found.last_mut()) {
+        } else if let (Some((field, ty)), Some(op)) = (line.split_once(": "), found.last_mut())
+            // A callback is never written.
+            && ty != "Callback,"
+        {
             op.attributes.push(field.trim_start_matches("pub ").to_owned());
         }
         doc.clear();
