@@ -81,7 +81,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let foreign = lines.iter().filter(|line| line.contains(" external(")).count();
     assert_eq!(foreign, 3, "each replica has a clone of the foreign operator");
 
-    let elements: Vec<f32> = (0u8..28).map(|i| f32::from(i * 37 % 19) / 8.0 - 1.0).collect();
+    let elements: Vec<f32> = (0u16..28).map(|i| f32::from(i * 37 % 19) / 8.0 - 1.0).collect();
     let x = Tensor::new(&[7, WIDTH], &elements)?;
     let (one, three) = (run(&template, &weights, &x)?, run(&graph, &weights, &x)?);
     assert_eq!(one.outputs, three.outputs, "three devices give the bits of one");
