@@ -56,25 +56,31 @@ fn factors([scale, bias, mean, var]: [f64; 4], epsilon: f64) -> (f64, f64) {
     (s, bias - mean * s)
 }
 
+/// Fails unless the operands are floats: `x: [N, C, …]`, and four vectors with an element for each channel.
+pub(super) fn check_channels(operands: &[Operand<'_>]) -> Result<(), OpError> {
+    count(operands, 5, 5, "5")?;
+    for i in 0..operands.len() {
+        dtype(operands, i, DType::is_float, "a float")?;
+    }
+    let Some((x, rest)) = operands.split_first() else { return Ok(()) };
+    if x.ty.rank() < 2 {
+        let expected = "it must have a batch axis and a channel axis".to_owned();
+        return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+    }
+    for (i, channel) in rest.iter().enumerate() {
+        let [size] = &channel.ty.shape[..] else {
+            let expected = "it must have one axis".to_owned();
+            return Err(OpError::Shape { operand: i + 1, found: channel.ty.clone(), expected });
+        };
+        equal("channels", size, &x.ty.shape[1])?;
+    }
+    Ok(())
+}
+
 impl OpDef for BatchNorm {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        count(operands, 5, 5, "5")?;
-        for i in 0..operands.len() {
-            dtype(operands, i, DType::is_float, "a float")?;
-        }
-        let Some((x, rest)) = operands.split_first() else { return Ok(Results::new()) };
-        if x.ty.rank() < 2 {
-            let expected = "it must have a batch axis and a channel axis".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
-        }
-        for (i, channel) in rest.iter().enumerate() {
-            let [size] = &channel.ty.shape[..] else {
-                let expected = "it must have one axis".to_owned();
-                return Err(OpError::Shape { operand: i + 1, found: channel.ty.clone(), expected });
-            };
-            equal("channels", size, &x.ty.shape[1])?;
-        }
-        result(x.ty.clone())
+        check_channels(operands)?;
+        operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {

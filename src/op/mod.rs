@@ -46,6 +46,7 @@ use declare::ops;
 
 ops! {
     batch_norm::BatchNorm,
+    batch_norm_train::BatchNormTrain,
     conv::Conv,
     conv_transpose::ConvTranspose,
     gemm::Gemm,

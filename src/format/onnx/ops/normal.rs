@@ -4,7 +4,7 @@ use super::super::NodeError;
 use super::super::node::Node;
 use super::Line;
 use crate::op::infer::axis as named_axis;
-use crate::op::{BatchNorm, Flatten, Reshape, Softmax};
+use crate::op::{BatchNorm, BatchNormTrain, Flatten, Reshape, Softmax};
 use crate::types::Dim;
 
 type Done = Result<(), NodeError>;
@@ -19,17 +19,24 @@ pub(super) fn find(op: &str) -> Option<Line> {
     })
 }
 
-/// Only inference: statistics are operands, and there is one result.
+/// From opset 14 on, the attribute `training_mode` says that the statistics are those of the batch. Before, further
+/// results say so; how those are computed differs between implementations.
 fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     let epsilon = n.float("epsilon", 1e-5)?;
-    n.float("momentum", 0.9)?;
-    let training = match n.opset {
-        ..7 => !n.flag("is_test", false)? && n.result_count() > 1,
-        7..14 => n.result_count() > 1,
-        14.. => n.flag("training_mode", false)? || n.result_count() > 1,
+    let momentum = n.float("momentum", 0.9)?;
+    let several = n.result_count() > 1;
+    let (training, unclear) = match n.opset {
+        ..7 => (false, !n.flag("is_test", false)? && several),
+        7..14 => (false, several),
+        14.. => match n.flag("training_mode", false)? {
+            true => (true, n.result_count() > 3),
+            false => (false, several),
+        },
     };
-    if training {
-        return Err(NodeError::Unsupported("batch normalization in training".to_owned()));
+    if unclear {
+        let count = n.result_count();
+        let text = format!("batch normalization with {count} results in opset {}", n.opset);
+        return Err(NodeError::Unsupported(text));
     }
     let x = n.operand(0)?;
     if n.opset < 9 && !n.flag("spatial", true)? && n.shape(x).rank() > 2 {
@@ -40,7 +47,11 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     for i in 0..5 {
         operands.push(n.operand(i)?);
     }
-    n.result(BatchNorm { epsilon }, &operands)
+    if training {
+        n.results(3, BatchNormTrain { epsilon, momentum }, &operands)
+    } else {
+        n.result(BatchNorm { epsilon }, &operands)
+    }
 }
 
 /// Before opset 13 all axes from `axis` on are taken together, as those of a matrix; that is the axis itself

@@ -1,0 +1,225 @@
+//! Batch normalisation by statistics of the batch itself.
+
+use super::batch_norm::check_channels;
+use super::declare::op;
+use super::infer::results;
+use super::{Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where `mean` and `var`
+    /// are those of all elements of the channel, the variance divided by their number. Operands are `x`, `scale`,
+    /// `bias` and the running mean and variance, `[C]` and of any floating-point type; further results are the new
+    /// running mean and variance, `running * momentum + current * (1 - momentum)`.
+    ///
+    /// It is computed in `f64` and each result rounded once; sums run over the elements in row-major order. Where
+    /// a channel has no elements, the running mean and variance stay.
+    pub struct BatchNormTrain = "batch_norm_train" {
+        /// What is added to the variance.
+        pub epsilon: f32 = 1e-5,
+        /// The part of the running mean and variance that stays.
+        pub momentum: f32 = 0.9,
+    }
+}
+
+/// The mean and the variance of each of `channels` channels, whose elements lie in rows of `width`.
+fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
+    let count = (x.len() / channels.max(1)) as f64;
+    let means = |terms: &dyn Fn(usize, f64) -> f64| {
+        let mut sums = vec![0.0; channels];
+        for (i, row) in x.chunks_exact(width.max(1)).enumerate() {
+            let c = i % channels;
+            sums[c] = row.iter().fold(sums[c], |sum, x| sum + terms(c, *x));
+        }
+        sums.iter().map(|sum| sum / count).collect::<Vec<f64>>()
+    };
+    let mean = means(&|_, x| x);
+    let var = means(&|c, x| (x - mean[c]) * (x - mean[c]));
+    mean.into_iter().zip(var).collect()
+}
+
+/// The numbers, rounded to `dtype`.
+fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
+    let wide = Tensor::new(dims, values)?;
+    let mut cast = Cast { to: dtype }.eval(&[&wide])?;
+    Ok(cast.pop().unwrap_or(wide))
+}
+
+impl OpDef for BatchNormTrain {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        check_channels(operands)?;
+        results([0, 3, 4].into_iter().filter_map(|i| operands.get(i)).map(|x| x.ty.clone()))
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        for i in 1..operands.len() {
+            rules::whole(operands, i, Code::WindowAxis, "scales channels by samples of the batch")?;
+        }
+        match operands.first().and_then(|x| x.claim.shard()) {
+            None => Ok(rules::invariant(3)),
+            Some(shard) if shard.axis == 1 => {
+                let reason = "takes the batch for the channels it normalises";
+                Err(rules::refuse(Code::WindowAxis, 0, reason))
+            }
+            Some(_) => {
+                let reason = "uses statistics of the whole batch";
+                Err(rules::refuse(Code::BatchStatistics, 0, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, scale, bias, mean, var] = operands else {
+            return Err(OpError::Operands { expected: "5", found: operands.len() });
+        };
+        let width: usize = x.dims().iter().skip(2).product();
+        let channels = scale.len();
+        let mut y = x.to_f64();
+        let (mut means, mut vars) = (mean.to_f64(), var.to_f64());
+        if !y.is_empty() {
+            let current = statistics(&y, channels, width);
+            let (scale, bias) = (scale.to_f64(), bias.to_f64());
+            for (i, row) in y.chunks_exact_mut(width).enumerate() {
+                let c = i % channels;
+                let (mean, var) = current[c];
+                let deviation = (var + f64::from(self.epsilon)).sqrt();
+                row.iter_mut().for_each(|x| *x = (*x - mean) / deviation * scale[c] + bias[c]);
+            }
+            let stays = f64::from(self.momentum);
+            for (c, (mean, var)) in current.into_iter().enumerate() {
+                means[c] = means[c] * stays + mean * (1.0 - stays);
+                vars[c] = vars[c] * stays + var * (1.0 - stays);
+            }
+        }
+        Ok(vec![
+            rounded(x.dims(), &y, x.dtype())?,
+            rounded(mean.dims(), &means, mean.dtype())?,
+            rounded(var.dims(), &vars, var.dtype())?,
+        ])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+    };
+    use super::super::{Op, Operand};
+    use super::BatchNormTrain;
+    use crate::types::{Claim, DType, Tensor, TensorType};
+
+    fn op(epsilon: f32, momentum: f32) -> Op {
+        BatchNormTrain { epsilon, momentum }.into()
+    }
+
+    #[test]
+    fn values_by_the_definition() {
+        let mut rng = rng(1);
+        let shapes: [&[usize]; 5] = [&[2, 3], &[4, 3, 4], &[1, 2, 3, 2], &[3, 1, 1, 2, 2], &[5, 2, 1]];
+        for i in 0..60 {
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            // The statistics may be of another type.
+            let of = if i % 3 == 0 { DType::F32 } else { dtype };
+            let dims = shapes[i % 5];
+            let x = random(&mut rng, dtype, dims);
+            let [scale, bias, mean, var] = [(); 4].map(|()| random(&mut rng, of, &dims[1..2]));
+            let (epsilon, momentum) = ([1e-5f32, 1e-2][i % 2], [0.9f32, 0.25, 1.0][i % 3]);
+            let operands = [&x, &scale, &bias, &mean, &var];
+            let y = testing::eval(&op(epsilon, momentum), &operands);
+            let [x, scale, bias, mean, var] = operands.map(Tensor::to_f64);
+            let all: Vec<(usize, f64)> =
+                indices(dims).into_iter().zip(x).map(|(index, x)| (index[1], x)).collect();
+            let moments: Vec<(f64, f64)> = (0..dims[1])
+                .map(|c| {
+                    let own: Vec<f64> =
+                        all.iter().filter(|(of, _)| *of == c).map(|(_, x)| *x).collect();
+                    let count = own.len() as f64;
+                    let mean = own.iter().sum::<f64>() / count;
+                    (mean, own.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count)
+                })
+                .collect();
+            let expected: Vec<f64> = all
+                .iter()
+                .map(|(c, x)| {
+                    let (mean, var) = moments[*c];
+                    (x - mean) / (var + f64::from(epsilon)).sqrt() * scale[*c] + bias[*c]
+                })
+                .collect();
+            assert_close(&y[0], &expected, tolerance(dtype));
+            let stays = f64::from(momentum);
+            let next = |running: &[f64], current: &dyn Fn(usize) -> f64| {
+                let all = running.iter().enumerate();
+                all.map(|(c, x)| x * stays + current(c) * (1.0 - stays)).collect::<Vec<f64>>()
+            };
+            assert_close(&y[1], &next(&mean, &|c| moments[c].0), tolerance(of));
+            assert_close(&y[2], &next(&var, &|c| moments[c].1), tolerance(of));
+        }
+    }
+
+    #[test]
+    fn small_numbers_by_hand() {
+        let x = Tensor::new(&[2, 1, 2], &[1f32, 3.0, 5.0, 7.0]).unwrap();
+        let one = |x: f32| Tensor::new(&[1], &[x]).unwrap();
+        let (scale, bias, mean, var) = (one(2.0), one(10.0), one(8.0), one(1.0));
+        // The mean is 4 and the variance 5; with an epsilon of 4 the deviation is 3.
+        let y = testing::eval(&op(4.0, 0.5), &[&x, &scale, &bias, &mean, &var]);
+        let exact = [-3.0, -1.0, 1.0, 3.0].map(|d| d / 3.0 * 2.0 + 10.0);
+        assert_close(&y[0], &exact, 1e-7);
+        assert_eq!((y[1].to_f64(), y[2].to_f64()), (vec![6.0], vec![3.0]));
+    }
+
+    #[test]
+    fn without_elements_the_running_statistics_stay() {
+        for dims in [[0, 2, 3], [4, 2, 0]] {
+            let x = Tensor::zeros(DType::F32, &dims).unwrap();
+            let channel = Tensor::new(&[2], &[1f32, 2.0]).unwrap();
+            let y = testing::eval(&op(1e-5, 0.9), &[&x, &channel, &channel, &channel, &channel]);
+            assert_eq!((y[0].dims(), &y[1], &y[2]), (dims.as_slice(), &channel, &channel));
+        }
+        let (x, none) = (Tensor::zeros(DType::F32, &[3, 0]), Tensor::zeros(DType::F32, &[0]));
+        let (x, none) = (x.unwrap(), none.unwrap());
+        let y = testing::eval(&op(1e-5, 0.9), &[&x, &none, &none, &none, &none]);
+        assert_eq!(y[2].len(), 0);
+    }
+
+    #[test]
+    fn a_split_batch_has_other_statistics() {
+        let x = random(&mut rng(4), DType::F32, &[3, 3, 3]);
+        let channel = random(&mut rng(5), DType::F32, &[3]);
+        let mut operands = [(&channel, Claim::Invariant); 5];
+        let op = op(1e-5, 0.9);
+        for (axis, code) in [(0, "R0104"), (1, "R0103"), (2, "R0104")] {
+            operands[0] = (&x, Claim::rows(axis));
+            assert_eq!(refusal(&op, &operands), code);
+        }
+        for i in 1..5 {
+            let mut split = operands;
+            split[i].1 = Claim::rows(0);
+            assert_eq!(refusal(&op, &split), "R0103");
+        }
+        operands[0] = (&x, Claim::Invariant);
+        assert_eq!(check_split(&op, &operands, 4), Ok(vec![Claim::Invariant; 3]));
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let fails = |dims: [&[usize]; 5], dtype: DType| {
+            let types = dims.map(|dims| TensorType::new(dtype, dims));
+            let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
+            assert!(op(1e-5, 0.9).infer(&operands[..4]).is_err());
+            op(1e-5, 0.9).infer(&operands).is_err()
+        };
+        assert!(!fails([&[2, 3], &[3], &[3], &[3], &[3]], DType::Bf16));
+        assert!(fails([&[2, 3], &[3], &[3], &[3], &[2]], DType::F32));
+        assert!(fails([&[3], &[3], &[3], &[3], &[3]], DType::F32));
+        assert!(fails([&[2, 3], &[3], &[3], &[3], &[3]], DType::I64));
+    }
+}
