@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::format::onnx::{self, ImportError, ImportOptions};
 use crate::format::{self, Budget, FileError, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
+use crate::op::Assume;
 use crate::pass::{PassError, SimplifyOptions, simplify};
 use crate::types::{Escaped, Quoted, Tensor};
 use crate::zoo::{self, ZooError};
@@ -28,6 +29,8 @@ pub struct LoadOptions {
     pub dims: BTreeMap<String, i64>,
     /// Whether a batch size that is baked into the inputs becomes `N`.
     pub free_batch: bool,
+    /// What is assumed of operators of an ONNX file that are not known, by name.
+    pub assume: BTreeMap<String, Assume>,
     /// Where to find all parameters of a graph in text or JSON form, instead of the files that it names.
     pub params: Option<PathBuf>,
     /// The bytes that files and weights may take.
@@ -41,6 +44,7 @@ impl Default for LoadOptions {
             batch_axis: BTreeMap::new(),
             dims: BTreeMap::new(),
             free_batch: false,
+            assume: BTreeMap::new(),
             params: None,
             max_memory: u64::MAX,
         }
@@ -236,6 +240,7 @@ fn import_options(options: &LoadOptions) -> ImportOptions {
         batch_axis: options.batch_axis.clone(),
         dims: options.dims.clone(),
         free_batch: options.free_batch,
+        assume: options.assume.clone(),
         max_memory: options.max_memory,
     }
 }

@@ -244,7 +244,7 @@ impl OpDef for External {
         };
         if let Some((i, x)) = operands.iter().enumerate().find(|(_, x)| other(x)) {
             let reason = format!(
-                "takes {} that is {}, where {op} is assumed to keep the rows of axis {axis} apart",
+                "takes {} split as {}, where {op} is assumed to keep the rows of axis {axis} apart",
                 x.ty, x.claim
             );
             return Err(rules::refuse(Code::Misaligned, i, reason));

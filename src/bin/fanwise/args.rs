@@ -10,6 +10,7 @@ use fanwise::Error;
 use fanwise::analysis;
 use fanwise::ir::{self, Graph};
 use fanwise::model::{LoadOptions, Model};
+use fanwise::op::Assume;
 use fanwise::pass::{self, Gpus, PassError, Replicate};
 use fanwise::types::ShardRule;
 
@@ -38,6 +39,10 @@ pub(crate) struct ModelArgs {
     /// Turn a batch size that is baked into the inputs into N
     #[arg(long)]
     free_batch: bool,
+    /// Take an operator of the model that is not known as the file declares it: rowwise(AXIS) says that each row of
+    /// its results depends on the same row of its operands, none that nothing is known
+    #[arg(long, value_name = "OP=rowwise(AXIS)", value_parser = assumption)]
+    assume: Vec<(String, Assume)>,
     /// Take the weights from this file instead of the one that the graph names
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
@@ -58,6 +63,7 @@ impl ModelArgs {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
             free_batch: self.free_batch,
+            assume: self.assume.iter().cloned().collect(),
             params: self.params.clone(),
             max_memory: self.max_memory(),
         };
@@ -149,6 +155,12 @@ fn pair<T: std::str::FromStr>(text: &str) -> anyhow::Result<(String, T)> {
     let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("write NAME=VALUE"))?;
     let value = value.parse().map_err(|_| anyhow!("`{value}` is no size or axis"))?;
     Ok((name.to_owned(), value))
+}
+
+/// Reads `OP=rowwise(AXIS)`.
+fn assumption(text: &str) -> anyhow::Result<(String, Assume)> {
+    let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("write OP=rowwise(AXIS)"))?;
+    Ok((name.to_owned(), value.parse()?))
 }
 
 /// Reads a number of bytes: `4096`, `512M`, `8G`.

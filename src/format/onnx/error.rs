@@ -194,6 +194,14 @@ pub enum NodeError {
         /// What is wrong.
         reason: String,
     },
+    /// The file does not say of which type a result is, and nothing else does.
+    #[error("the type of its result {} is not known: {reason}", Quoted(.value))]
+    Undeclared {
+        /// The result.
+        value: String,
+        /// What is missing, as a sentence.
+        reason: String,
+    },
     /// Its tensors take more memory than is allowed.
     #[error(transparent)]
     Memory(#[from] OverBudget),
@@ -313,6 +321,14 @@ fn list_unsupported(ops: &[UnsupportedOp]) -> String {
         }
     }
     count_rest(&mut text, ops.len());
+    if let Some((domain, name)) = ops.iter().find_map(|op| op.op.split_once("::")) {
+        let (domain, name) = (Escaped(domain), Escaped(name));
+        let _ = write!(
+            text,
+            "\nto rewrite a model with an operator of another framework, say what to assume of it: \
+             --assume '{domain}.{name}=rowwise(0)'"
+        );
+    }
     text
 }
 
@@ -355,7 +371,8 @@ mod tests {
         ];
         let text = ImportError::Unsupported(ops).to_string();
         assert!(text.contains("\n  LSTM: node `a`, node 7\n  com.x::Y: node `b`"), "{text}");
-        assert!(text.ends_with("Y: node `b` and 2 more"), "{text}");
+        assert!(text.contains("Y: node `b` and 2 more\n"), "{text}");
+        assert!(text.ends_with("--assume 'com.x.Y=rowwise(0)'"), "{text}");
         let dim = UnboundDim { name: "seq".into(), input: "x".into(), axis: 1 };
         let text = ImportError::UnboundDims(vec![dim]).to_string();
         assert!(text.ends_with("`seq`, axis 1 of input `x`: try --dim seq=128"), "{text}");

@@ -37,6 +37,7 @@ pub(super) struct File {
 
 /// The parts of a graph.
 pub(super) struct Graph {
+    span: Span,
     pub(super) name: String,
     pub(super) nodes: Vec<Span>,
     pub(super) initializers: Vec<Span>,
@@ -75,7 +76,12 @@ pub(super) struct Head<'a> {
     pub(super) has_graph: bool,
 }
 
-impl Head<'_> {
+impl<'a> Head<'a> {
+    /// A node of ONNX's own operator `op`, and no more.
+    pub(super) fn own(op: &'a str) -> Self {
+        Self { op, ..Self::default() }
+    }
+
     /// The operator's domain; that of ONNX itself is empty.
     pub(super) fn domain(&self) -> &str {
         domain(self.domain)
@@ -259,6 +265,21 @@ impl File {
         spans.iter().map(|s| text(&self.data, *s)).collect()
     }
 
+    /// The values of the graph whose types the file declares: those inside it, then its outputs.
+    pub(super) fn declared_values(&self) -> Result<Vec<Span>, WireError> {
+        let mut inside = Vec::new();
+        for field in Fields::of(&self.data, self.graph.span) {
+            // An empty one says nothing, and a list of them would take many times the file's size.
+            if let (13, Content::Part(value)) = field?
+                && value.len() > 0
+            {
+                inside.push(value);
+            }
+        }
+        inside.extend(&self.graph.outputs);
+        Ok(inside)
+    }
+
     /// The name of an initializer, without decoding the rest.
     pub(super) fn tensor_name(&self, tensor: Span) -> Result<&str, WireError> {
         last_text(&self.data, tensor, 8)
@@ -322,6 +343,7 @@ fn graph_parts(data: &[u8], span: Span) -> Result<Graph, ImportError> {
         return Err(WireError { at, reason: reason.to_owned() }.into());
     }
     Ok(Graph {
+        span,
         name: last_text(data, span, 2)?.to_owned(),
         nodes,
         initializers: filled(data, span, 5, "an initializer")?,

@@ -59,18 +59,18 @@ const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
 /// Lays out the nodes of a model.
 pub(super) struct Flattener<'a> {
     pub(super) file: &'a File,
-    /// Whether ONNX's own operator of this name is supported.
-    supported: &'a dyn Fn(&str) -> bool,
+    /// Whether the operator of a node is supported.
+    supported: &'a dyn Fn(&Head<'_>) -> bool,
     ids: Table<&'a str, ValueId>,
     pub(super) flat: Flat<'a>,
     unsupported: BTreeMap<String, UnsupportedOp>,
     pub(super) calls: Calls<'a>,
 }
 
-/// Lays out the nodes of a model; `supported` says which of ONNX's own operators are known.
+/// Lays out the nodes of a model; `supported` says which have a known operator.
 pub(super) fn flatten<'a>(
     file: &'a File,
-    supported: &'a dyn Fn(&str) -> bool,
+    supported: &'a dyn Fn(&Head<'_>) -> bool,
 ) -> Result<Flat<'a>, ImportError> {
     let flat = Flat {
         file,
@@ -168,8 +168,7 @@ impl<'a> Flattener<'a> {
         if let Some(function) = self.calls.function(head) {
             return self.call(function, span, head, scope, (&inputs, &outputs));
         }
-        let known = head.domain().is_empty() && (self.supported)(head.op);
-        if known && !head.has_graph {
+        if !head.has_graph && (self.supported)(head) {
             self.flat.nodes.push(FlatNode { span: Some(span), scope, inputs, outputs });
         } else {
             self.refuse(head, scope, &outputs);
@@ -225,6 +224,11 @@ impl<'a> Flat<'a> {
             Some(Name { scope: 0, text }) => Cow::Borrowed(text),
             Some(Name { scope, text }) => Cow::Owned(self.scopes[*scope as usize].full(text)),
         }
+    }
+
+    /// The name in the file of a value of the model's body.
+    pub(super) fn own_name(&self, id: ValueId) -> Option<&'a str> {
+        self.names.get(id as usize).filter(|name| name.scope == 0).map(|name| name.text)
     }
 
     /// The name of a value that no other has.

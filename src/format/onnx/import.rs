@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::super::{Budget, Model, Quoted};
 use super::error::list_names;
 use super::external::Folder;
-use super::file::File;
+use super::file::{File, Head};
 use super::flatten::{Flat, FlatNode, NONE, ValueId, flatten};
+use super::foreign::{self, Assumptions, Declared};
 use super::inputs::{Inputs, declared};
 use super::node::Node;
 use super::proto::TensorProto;
@@ -40,6 +41,11 @@ pub(super) struct Importer<'a> {
     pub(super) builder: Builder,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
+    /// The sizes of the classes of the inputs' leading sizes.
+    pub(super) classes: Vec<Dim>,
+    /// The types that the file declares for results of foreign operators.
+    pub(super) declared: &'a Declared,
+    assume: &'a Assumptions,
     tensors: &'a mut Tensors,
     initializers: &'a Table<ValueId, Span>,
     values: Vec<Option<Value>>,
@@ -61,12 +67,24 @@ pub(super) fn run(
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
     let file = File::new(folder.structure())?;
-    let flat = flatten(&file, &|op| ops::find(op).is_some())?;
+    let own = |head: &Head<'_>| head.domain().is_empty() && ops::find(head.op).is_some();
+    let assume = &options.assume;
+    let assumed = |head: &Head<'_>| !assume.is_empty() && assume.contains_key(&foreign::name(head));
+    let supported = |head: &Head<'_>| own(head) || assumed(head);
+    let flat = flatten(&file, &supported)?;
     let mut inputs = Inputs::read(&file, &flat, options)?;
     let initializers: Table<ValueId, Span> =
         flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
     let mut tensors = Tensors { read: Table::default(), folder, budget };
-    let parts = Parts { file: &file, flat: &flat, initializers: &initializers, source };
+    let declared = Declared::read(&file, &flat, &inputs, assume)?;
+    let parts = Parts {
+        file: &file,
+        flat: &flat,
+        initializers: &initializers,
+        declared: &declared,
+        assume,
+        source,
+    };
     if inputs.classes.len() > 1 {
         parts.unify(&mut inputs, &mut tensors)?;
     }
@@ -83,6 +101,8 @@ struct Parts<'a> {
     file: &'a File,
     flat: &'a Flat<'a>,
     initializers: &'a Table<ValueId, Span>,
+    declared: &'a Declared,
+    assume: &'a Assumptions,
     source: &'a str,
 }
 
@@ -140,7 +160,7 @@ impl Parts<'_> {
         size: &dyn Fn(usize) -> Dim,
         dry: bool,
     ) -> Result<Model, ImportError> {
-        let Self { file, flat, initializers, source } = *self;
+        let Self { file, flat, initializers, declared, assume, source } = *self;
         let name = if file.graph.name.is_empty() { "model" } else { &file.graph.name };
         let builder = Builder::new(name);
         let mut importer = Importer {
@@ -148,6 +168,9 @@ impl Parts<'_> {
             flat,
             builder,
             freed: inputs.freed,
+            classes: (0..inputs.classes.len()).map(size).collect(),
+            declared,
+            assume,
             tensors,
             initializers,
             values: vec![None; flat.values()],
@@ -189,28 +212,49 @@ fn equated(error: &NodeError) -> Option<(u32, u32)> {
 impl Importer<'_> {
     fn node(&mut self, node: &FlatNode) -> Result<(), ImportError> {
         let flat = self.flat;
-        let (name, op, attributes) = match node.span {
-            Some(span) => {
-                let head = self.file.head(span)?;
-                (head.name, head.op, self.file.attributes(span)?)
-            }
-            None => ("", "Identity", Vec::new()),
+        let (head, attributes) = match node.span {
+            Some(span) => (self.file.head(span)?, self.file.attributes(span)?),
+            None => (Head::own("Identity"), Vec::new()),
         };
-        self.builder.set_origin(Origin::new(flat.origin(name, node)));
+        self.builder.set_origin(Origin::new(flat.origin(head.name, node)));
         let freed = self.freed.is_some();
         let failed = |error: NodeError| {
             let error = if freed { error.after_freeing() } else { error };
-            ImportError::Node { node: flat.label(node), op: op.to_owned(), error }
+            ImportError::Node { node: flat.label(node), op: head.op.to_owned(), error }
         };
-        let Some(found) = ops::find(op) else {
-            return Err(failed(NodeError::Unsupported("the operator".to_owned())));
-        };
+        let inputs = self.operands(node, &failed)?;
+        let found = if head.domain().is_empty() { ops::find(head.op) } else { None };
+        if let Some(most) = found.as_ref().map(|f| f.operands).filter(|m| inputs.len() > *m) {
+            let text = format!("{} operands where there are at most {most}", inputs.len());
+            return Err(failed(NodeError::Unsupported(text)));
+        }
+        let assume = self.assume;
+        let node = Node::new(self, head.op, node, attributes, inputs);
+        node.and_then(|mut node| {
+            if let Some(found) = found {
+                (found.convert)(&mut node)?;
+                return node.finish();
+            }
+            let name = foreign::name(&head);
+            let assumed = assume.get(&name).copied();
+            let unknown = || NodeError::Unsupported("the operator".to_owned());
+            foreign::convert(&mut node, name, assumed.ok_or_else(unknown)?)
+        })
+        .map_err(failed)
+    }
+
+    /// The operands of a node, without those left out at the end.
+    fn operands(
+        &mut self,
+        node: &FlatNode,
+        failed: &dyn Fn(NodeError) -> ImportError,
+    ) -> Result<Vec<Option<Value>>, ImportError> {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for (i, id) in node.inputs.iter().enumerate() {
             inputs.push(match *id {
                 NONE => None,
                 id => Some(self.value(id)?.ok_or_else(|| {
-                    let name = flat.name(id);
+                    let name = self.flat.name(id);
                     let value = Quoted(&name);
                     failed(NodeError::Unsupported(format!("operand {i}, the result {value},")))
                 })?),
@@ -219,14 +263,7 @@ impl Importer<'_> {
         while inputs.last().is_some_and(Option::is_none) {
             inputs.pop();
         }
-        if inputs.len() > found.operands {
-            let (given, most) = (inputs.len(), found.operands);
-            let text = format!("{given} operands where there are at most {most}");
-            return Err(failed(NodeError::Unsupported(text)));
-        }
-        let node = Node::new(self, op, node, attributes, inputs);
-        node.and_then(|mut node| (found.convert)(&mut node).and_then(|()| node.finish()))
-            .map_err(failed)
+        Ok(inputs)
     }
 
     /// The value that an operand names, where the node that gives it does so.

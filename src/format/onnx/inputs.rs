@@ -20,6 +20,8 @@ pub(super) struct Inputs {
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
     pub(super) notes: Vec<String>,
+    /// The sizes that have a name in the file and are a class, or bound by the command line.
+    named: BTreeMap<String, Size>,
 }
 
 struct Input {
@@ -31,7 +33,7 @@ struct Input {
 
 /// A size as the file declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Size {
+pub(super) enum Size {
     Constant(i64),
     Named(String),
     Unnamed,
@@ -56,7 +58,9 @@ impl Inputs {
             })
             .collect::<Result<Vec<Input>, _>>()?;
         let (classes, notes) = (Vec::new(), Vec::new());
-        let mut inputs = Self { all: inputs, classes, freed: None, notes };
+        let bound = options.dims.iter().map(|(name, c)| (name.clone(), Size::Constant(*c)));
+        let named = bound.collect();
+        let mut inputs = Self { all: inputs, classes, freed: None, notes, named };
         inputs.bind(&options.dims)?;
         if options.batch_axis.is_empty() {
             inputs.lead(options.free_batch)?;
@@ -81,6 +85,19 @@ impl Inputs {
             });
             (input.id, &*input.name, TensorType::new(input.dtype, sizes.collect::<Shape>()))
         })
+    }
+
+    /// The element type and the sizes that the file declares for a value inside the graph, or what is missing.
+    pub(super) fn declared(&self, info: &ValueInfoProto) -> Result<(DType, Vec<Size>), String> {
+        let Input { dtype, mut sizes, .. } = input(0, info)?;
+        for size in &mut sizes {
+            if let Size::Named(name) = size
+                && let Some(known) = self.named.get(name)
+            {
+                *size = known.clone();
+            }
+        }
+        Ok((dtype, sizes))
     }
 
     /// Replaces the sizes that are bound by the command line.
@@ -172,6 +189,9 @@ impl Inputs {
             }
         };
         let size = size.clone();
+        if let Size::Named(name) = &size {
+            self.named.insert(name.clone(), Size::Class(0));
+        }
         let carries = |input: &&mut Input| input.sizes.contains(&size);
         let mut names = Vec::new();
         for input in self.all.iter_mut().filter(carries) {
@@ -223,6 +243,7 @@ impl Inputs {
 
     /// Equal names are equal sizes, on whatever axis they stand.
     fn replace_named(&mut self, named: &BTreeMap<String, usize>) {
+        self.named.extend(named.iter().map(|(name, class)| (name.clone(), Size::Class(*class))));
         for size in self.all.iter_mut().flat_map(|i| &mut i.sizes) {
             if let Size::Named(name) = size
                 && let Some(class) = named.get(name)

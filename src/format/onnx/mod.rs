@@ -13,6 +13,7 @@ mod error;
 mod external;
 mod file;
 mod flatten;
+mod foreign;
 mod free;
 mod import;
 mod inputs;
@@ -40,6 +41,7 @@ use bytes::Bytes;
 
 use super::{Budget, Model};
 use crate::ir::Weights;
+use crate::op::Assume;
 pub use error::{ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use wire::WireError;
 
@@ -56,6 +58,10 @@ pub struct ImportOptions {
     /// Numbers inside the graph follow where the flow of the batch proves that they stand for it; others that
     /// may are errors.
     pub free_batch: bool,
+    /// What is assumed of operators that are not ONNX's own, by domain and name, `com.acme.Gate`: they become
+    /// [`External`](crate::op::External), with the types that the file declares for their results. A function of
+    /// the model of this name is still expanded.
+    pub assume: BTreeMap<String, Assume>,
     /// The bytes that the file and its tensors may take.
     pub max_memory: u64,
 }
@@ -67,6 +73,7 @@ impl Default for ImportOptions {
             batch_axis: BTreeMap::new(),
             dims: BTreeMap::new(),
             free_batch: false,
+            assume: BTreeMap::new(),
             max_memory: 16 << 30,
         }
     }

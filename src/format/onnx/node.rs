@@ -9,8 +9,9 @@ use super::NodeError;
 use super::calls::shortened;
 use super::flatten::{FlatNode, NONE, ValueId};
 use super::import::Importer;
-use super::proto::AttributeProto;
+use super::inputs::Size;
 use super::proto::attribute_proto::AttributeType;
+use super::proto::{AttributeProto, TensorProto};
 use crate::ir::Value;
 use crate::op::Op;
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -86,6 +87,11 @@ impl<'r, 'a> Node<'r, 'a> {
     /// The batch size of the file, where it was freed.
     pub(super) fn freed(&self) -> Option<i64> {
         self.importer.freed
+    }
+
+    /// All attributes that were not asked for.
+    pub(super) fn take_all(&mut self) -> Vec<Rc<AttributeProto>> {
+        std::mem::take(&mut self.attributes)
     }
 
     fn take(
@@ -173,6 +179,15 @@ impl<'r, 'a> Node<'r, 'a> {
         let proto = found.t.as_ref().ok_or_else(|| wrong(name, "holds no tensor"))?;
         let id = self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE);
         self.importer.attribute_tensor(id, name, proto).map(Some)
+    }
+
+    /// The tensor of an attribute that gives no value.
+    pub(super) fn own_tensor(
+        &mut self,
+        name: &str,
+        proto: &TensorProto,
+    ) -> Result<Tensor, NodeError> {
+        self.importer.attribute_tensor(NONE, name, proto)
     }
 
     /// The number of operands, without those left out at the end.
@@ -272,6 +287,22 @@ impl<'r, 'a> Node<'r, 'a> {
     /// Whether the node names its result `i`.
     pub(super) fn wants(&self, i: usize) -> bool {
         self.outputs.get(i).is_some_and(|id| *id != NONE)
+    }
+
+    /// The type that the file declares for result `i`.
+    pub(super) fn declared(&self, i: usize) -> Result<&(DType, Vec<Size>), NodeError> {
+        let id = self.outputs.get(i).copied().unwrap_or(NONE);
+        self.importer.declared.get(id).map_err(|reason| self.undeclared(i, reason))
+    }
+
+    /// The error that the type of result `i` is not known.
+    pub(super) fn undeclared(&self, i: usize, reason: String) -> NodeError {
+        NodeError::Undeclared { value: self.result_name(i).into_owned(), reason }
+    }
+
+    /// The size of a class of the inputs' leading sizes.
+    pub(super) fn class(&self, class: usize) -> Dim {
+        self.importer.classes.get(class).cloned().unwrap_or_else(Dim::n)
     }
 
     fn result_name(&self, i: usize) -> Cow<'a, str> {

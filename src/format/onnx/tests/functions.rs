@@ -3,7 +3,12 @@
 use super::{float, graph, load, model, node, operators, opset, outputs, refusal, value, with};
 use crate::format::onnx::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
 
-fn function(name: &str, inputs: &[&str], outputs: &[&str], nodes: Vec<NodeProto>) -> FunctionProto {
+pub(super) fn function(
+    name: &str,
+    inputs: &[&str],
+    outputs: &[&str],
+    nodes: Vec<NodeProto>,
+) -> FunctionProto {
     let own = |names: &[&str]| names.iter().map(|s| (*s).to_owned()).collect();
     FunctionProto {
         name: Some(name.to_owned()),

@@ -2,6 +2,7 @@
 
 mod batch;
 mod damage;
+mod foreign;
 mod functions;
 mod graphs;
 mod tensors;
