@@ -95,7 +95,7 @@ pub(super) fn convert(
     let operands = node.operands()?;
     let rows = match assume {
         Assume::Rowwise(axis) => rows(node, &operands, axis)?.map(|rows| (axis, rows)),
-        _ => None,
+        Assume::None => None,
     };
     let count = node.result_count();
     let types =
