@@ -3,10 +3,12 @@
 //! [`simplify`] runs first, on the template; [`replicate`] last: nothing rewrites the replicas after it.
 
 mod error;
+mod explain;
 mod replicate;
 mod simplify;
 
 pub use error::{DeviceError, PassError, SplitRefused};
+pub use explain::{explain, headline};
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate};
 pub use simplify::{SimplifyOptions, simplify};
 

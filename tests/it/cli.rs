@@ -132,6 +132,7 @@ fn refusals_say_what_was_asked_what_exists_and_what_to_try() {
         &["run", "zoo:mlp", "--max-memory", "1K"],
         &["run", "zoo:mlp", "--inputs", "no_such_file.npz"],
         &["compile", "zoo:mlp", "--emit", "picture"],
+        &["explain", "R0100"],
     ] {
         writeln!(text, "$ fanwise {}\n{}", args.join(" "), refused(args).trim_end())
             .expect("a string");
@@ -190,4 +191,17 @@ fn rewritten_graphs_are_proved() {
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     let said = stdout(&output);
     assert!(said.starts_with("error[P1]: the inputs are not those of the template\n"), "{said}");
+}
+
+#[test]
+fn codes_are_listed_and_explained() {
+    snap::assert("cli", "explain", &good(&["explain"]));
+    let text = good(&["explain", "R0104"]);
+    snap::assert("cli", "explain_r0104", &text);
+    assert_eq!(good(&["explain", "r0104"]), text, "lower case");
+    for line in good(&["explain"]).lines() {
+        let (code, headline) = line.split_once("  ").expect("a code and its headline");
+        let first = format!("# {code}: {headline}\n");
+        assert!(good(&["explain", code]).starts_with(&first), "{code}");
+    }
 }

@@ -99,8 +99,8 @@ fn the_rules_are_those_of_the_verifier_and_of_the_proof() {
 #[test]
 fn the_page_of_the_command_line_has_its_help() {
     let mut text = String::new();
-    for command in ["", "compile", "run", "check", "verify", "summary", "devices", "passes", "zoo"]
-    {
+    let commands = ["", "compile", "run", "check", "verify", "explain", "summary", "devices"];
+    for command in commands.into_iter().chain(["passes", "zoo"]) {
         let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
         help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");
         let output = help.output().unwrap();

@@ -7,6 +7,7 @@ mod cli;
 mod damage;
 mod docs;
 mod embed;
+mod examples;
 mod fuzz;
 mod fuzzed;
 mod hostile;

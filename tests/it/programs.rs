@@ -116,7 +116,7 @@ pub(crate) fn naive(
     graph.outputs().iter().map(|o| values[&o.value].clone()).collect()
 }
 
-fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {
+pub(crate) fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {
     let output = executable.run(inputs, &RunOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     assert!(output.devices.iter().all(|d| d.used <= d.planned));
     output.outputs.into_iter().map(|(_, tensor)| tensor).collect()
@@ -138,7 +138,12 @@ fn assert_near(got: &[Tensor], expected: &[Tensor], what: &str) {
     }
 }
 
-fn executable(graph: &Graph, weights: &Weights, target: &Target, threads: usize) -> CpuExecutable {
+pub(crate) fn executable(
+    graph: &Graph,
+    weights: &Weights,
+    target: &Target,
+    threads: usize,
+) -> CpuExecutable {
     Cpu::new(threads).unwrap().executable(program(graph, target), weights).unwrap()
 }
 

@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod compile;
 mod exec;
+mod explain;
 mod lists;
 mod memory;
 mod run;
@@ -35,6 +36,7 @@ enum Command {
     Run(run::RunArgs),
     Check(check::CheckArgs),
     Verify(verify::VerifyArgs),
+    Explain(explain::ExplainArgs),
     Summary(lists::SummaryArgs),
     Devices(lists::DevicesArgs),
     Passes(lists::PassesArgs),
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
         Command::Verify(args) => verify::verify(args),
+        Command::Explain(args) => explain::explain(args),
         Command::Summary(args) => lists::summary(args),
         Command::Devices(args) => lists::devices(args),
         Command::Passes(args) => lists::passes(args),

@@ -1,0 +1,34 @@
+//! `fanwise explain`: what the codes of refusals mean.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use fanwise::pass;
+use fanwise::types::Code;
+
+use crate::ui;
+
+/// Explain why a model is refused: what a code means, with an example and the ways out
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  fanwise explain\n  fanwise explain R0104\n  fanwise explain r0105"
+)]
+pub(crate) struct ExplainArgs {
+    /// The code of a refusal, as in `error[R0104]`; without it, all codes are listed
+    code: Option<Code>,
+}
+
+pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    match args.code {
+        Some(code) => ui::out(pass::explain(code))?,
+        None => {
+            let mut text = String::new();
+            for code in Code::ALL {
+                writeln!(text, "{code}  {}", pass::headline(code))?;
+            }
+            ui::out(&text)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

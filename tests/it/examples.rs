@@ -1,0 +1,110 @@
+//! The graphs in the explanations of refusals, and in the book's chapter on claims, behave as the line before each
+//! says.
+
+use fanwise::analysis::prove;
+use fanwise::ir::{Graph, Weights, parse, verify};
+use fanwise::pass::{PassError, Replicate, explain, headline, replicate};
+use fanwise::types::{Code, Device, Target};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::programs::{executable, inputs, run};
+
+/// What the line before a graph says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    /// Without repairs it is refused, with this code.
+    Refused(Code),
+    /// Without repairs it is replicated, and computes the same bits.
+    Accepted,
+    /// Without repairs it is refused; with them it is replicated.
+    Repaired,
+}
+
+/// A graph of a text.
+struct Example {
+    says: Says,
+    text: String,
+    graph: Graph,
+}
+
+/// The graphs of a text. A line `Refused:` means `code`; elsewhere the line has the code in parentheses.
+fn examples(name: &str, text: &str, code: Option<Code>) -> Vec<Example> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("```fan\n") {
+        let line = text[..at].trim_end().lines().next_back().unwrap_or_default();
+        let graph = text[at..].split("```").nth(1).unwrap_or_default();
+        let graph = graph.strip_prefix("fan\n").unwrap_or(graph).to_owned();
+        let given = line.strip_prefix("Refused (").and_then(|c| c.strip_suffix("):"));
+        let says = match line {
+            "Accepted:" => Says::Accepted,
+            "Repaired (local):" | "Repaired (comm):" => Says::Repaired,
+            "Refused:" => Says::Refused(code.unwrap_or_else(|| panic!("{name}: no code: {graph}"))),
+            _ => Says::Refused(given.and_then(|c| c.parse().ok()).unwrap_or_else(|| {
+                panic!("{name}: `{line}` does not say what becomes of the graph behind it")
+            })),
+        };
+        let read = parse(&graph).unwrap_or_else(|e| panic!("{name}: {e}\n{graph}"));
+        assert_eq!(read.to_string(), graph, "{name}: the text is canonical");
+        found.push(Example { says, text: graph, graph: read });
+    }
+    found
+}
+
+/// Three devices, and no repair.
+fn options() -> Replicate {
+    Replicate::over((0..3).map(Device::gpu).collect())
+}
+
+/// Checks that the graph is replicated, proved, and gives the same bits on one device and on three.
+fn assert_accepted(name: &str, example: &Example) {
+    let text = &example.text;
+    let graph = replicate(&example.graph, &options()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let verified = verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+    prove(&example.graph, &verified).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+    let weights = Weights::default();
+    let [one, three] = [&example.graph, &graph].map(|g| executable(g, &weights, &Target::CPU, 2));
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    for n in [7, 2, 0] {
+        let inputs = inputs(&example.graph, n, &mut rng);
+        assert_eq!(run(&three, &inputs), run(&one, &inputs), "{name}, {n} rows: {text}");
+    }
+}
+
+/// The codes with which the graph is refused.
+fn refusals(name: &str, example: &Example) -> Vec<Code> {
+    match replicate(&example.graph, &options()) {
+        Err(PassError::Refused(refused)) => refused.iter().map(|r| r.code).collect(),
+        Err(other) => panic!("{name}: {other}\n{}", example.text),
+        Ok(_) => panic!("{name}: not refused\n{}", example.text),
+    }
+}
+
+fn assert_true(name: &str, example: &Example) {
+    match example.says {
+        Says::Accepted => assert_accepted(name, example),
+        Says::Refused(code) => {
+            assert_eq!(refusals(name, example), [code], "{name}: {}", example.text);
+        }
+        Says::Repaired => assert!(!refusals(name, example).is_empty()),
+    }
+}
+
+#[test]
+fn explanations_are_true() {
+    for code in Code::ALL {
+        let text = explain(code);
+        assert!(text.starts_with(&format!("# {code}: {}\n\n", headline(code))), "{code}");
+        for part in ["In numbers: ", "\nWays out"] {
+            assert!(text.contains(part), "{code}: no `{part}`");
+        }
+        let wide = text.lines().find(|line| line.chars().count() > 110);
+        assert_eq!(wide, None, "{code}: fits a terminal");
+        assert!((10..=45).contains(&text.lines().count()), "{code}: fits a screen");
+        let examples = examples(code.name(), text, Some(code));
+        let refused = examples.iter().any(|e| e.says == Says::Refused(code));
+        let without = text.contains("There is no example") || text.contains("there is no example");
+        assert!(refused != without, "{code}: an example, or why there is none");
+        examples.iter().for_each(|example| assert_true(code.name(), example));
+    }
+}
