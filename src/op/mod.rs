@@ -96,6 +96,7 @@ ops! {
     size::SizeOp,
     constant_of_shape::ConstantOfShape,
     range::Range,
+    random::Random,
     split::SplitOp,
     pad::Pad,
     layer_norm::LayerNorm,

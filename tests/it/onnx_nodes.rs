@@ -223,7 +223,14 @@ fn check(model: &Model, inputs: &[Tensor], data: &Path) -> Outcome {
         Ok(found) => found,
         Err(reason) => return Outcome::Wrong(reason),
     };
+    let is_drawn =
+        |kind: &NodeKind| matches!(kind, NodeKind::Op(op) if op.name().starts_with("random_"));
+    let drawn = model.graph.ids().any(|id| is_drawn(model.graph.node(id).kind()));
     for (found, (expected, _)) in found.iter().zip(&expected) {
+        // No two implementations draw the same numbers.
+        if drawn && found.tensor_type() == expected.tensor_type() {
+            continue;
+        }
         if let Err(reason) = agree(found, expected, four_digits) {
             return Outcome::Wrong(reason);
         }

@@ -190,6 +190,15 @@ impl<'r, 'a> Node<'r, 'a> {
         self.importer.attribute_tensor(NONE, name, proto)
     }
 
+    /// A seed that the name and the number of the node's first named result decide.
+    pub(super) fn own_seed(&self) -> i64 {
+        let id = self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE);
+        let mut hash = blake3::Hasher::new();
+        hash.update(&id.to_le_bytes()).update(self.importer.flat.name(id).as_bytes());
+        let hash = hash.finalize();
+        hash.as_bytes().first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+    }
+
     /// The number of operands, without those left out at the end.
     pub(super) fn arity(&self) -> usize {
         self.inputs.len()

@@ -3,6 +3,7 @@
 use super::super::NodeError;
 use super::super::node::{Node, wrong};
 use super::Line;
+use super::random::dropped;
 use crate::ir::Value;
 use crate::op::{Cast, Conv, Dropout, Gemm, Lrn, MatMul, Pool};
 use crate::types::{Dim, Shape};
@@ -187,17 +188,19 @@ fn gemm(n: &mut Node<'_, '_>) -> Done {
 /// Inference drops nothing. Training does, unless its ratio is 0.
 fn dropout(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
-    let (ratio, training) = if n.opset < 12 {
+    let (ratio, training, seed) = if n.opset < 12 {
         let training = n.opset < 7 && !n.flag("is_test", false)?;
-        (Some(f64::from(n.float("ratio", 0.5)?)), training)
+        (Some(f64::from(n.float("ratio", 0.5)?)), training, None)
     } else {
-        n.opt_int("seed")?;
+        let seed = n.opt_int("seed")?;
         let training = n.opt_numbers(2)?.is_some_and(|t| t != [0]);
-        (if n.optional(1).is_some() { n.number(1) } else { Some(0.5) }, training)
+        let ratio = if n.optional(1).is_some() { n.number(1) } else { Some(0.5) };
+        (ratio, training, seed)
     };
     if training && ratio != Some(0.0) {
         let ratio = ratio.ok_or_else(|| n.not_known(1))?;
-        return Err(NodeError::Unsupported(format!("dropout of {ratio} in training")));
+        let seed = seed.unwrap_or_else(|| n.own_seed());
+        return dropped(n, x, ratio, seed);
     }
     let mask = n.wants(1);
     if !mask || n.opset >= 10 {

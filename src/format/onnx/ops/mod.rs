@@ -10,6 +10,7 @@ mod normal;
 mod normalise;
 mod parts;
 mod quantize;
+mod random;
 mod recurrent;
 mod reduce;
 mod shape;
@@ -48,6 +49,7 @@ pub(super) fn find(op: &str) -> Option<Converter> {
         recurrent::find,
         index::find,
         quantize::find,
+        random::find,
     ];
     let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
     Some(Converter { operands, convert })

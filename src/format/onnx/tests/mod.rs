@@ -5,6 +5,7 @@ mod damage;
 mod foreign;
 mod functions;
 mod graphs;
+mod random;
 mod tensors;
 
 use prost::Message;
