@@ -7,7 +7,8 @@ use std::process::Command;
 
 use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
-use fanwise::types::ShardRule;
+use fanwise::pass::headline;
+use fanwise::types::{Code, ShardRule};
 
 use crate::operators;
 
@@ -94,6 +95,20 @@ fn the_rules_are_those_of_the_verifier_and_of_the_proof() {
     generated("docs/ir.md", file, &rules(file, " - V1").replace("[`MAX_CONSTANT`]", "1024"));
     let file = "src/analysis/proof/mod.rs";
     generated("docs/replicate.md", file, &rules(file, " - P1"));
+}
+
+#[test]
+fn the_chapter_on_claims_has_every_code_and_every_rule_of_the_proof() {
+    let mut table = "| code | what it says | more |\n| --- | --- | --- |\n".to_owned();
+    for code in Code::ALL {
+        writeln!(table, "| `{code}` | {} | `fanwise explain {code}` |", headline(code)).unwrap();
+    }
+    generated("docs/claims.md", "src/pass/explain", &table);
+    let page = read("docs/claims.md");
+    let rules = rules("src/analysis/proof/mod.rs", " - P1");
+    for rule in rules.lines().filter_map(|line| line.strip_prefix("- ")?.split(':').next()) {
+        assert!(page.contains(&format!("\n| {rule} | ")), "docs/claims.md: what {rule} catches");
+    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The graphs in the explanations of refusals, and in the book's chapter on claims, behave as the line before each
 //! says.
 
+use std::fs;
+use std::path::Path;
+
 use fanwise::analysis::prove;
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::pass::{PassError, Replicate, explain, headline, replicate};
@@ -106,5 +109,16 @@ fn explanations_are_true() {
         let without = text.contains("There is no example") || text.contains("there is no example");
         assert!(refused != without, "{code}: an example, or why there is none");
         examples.iter().for_each(|example| assert_true(code.name(), example));
+    }
+}
+
+#[test]
+fn the_chapter_on_claims_is_true() {
+    let name = "docs/claims.md";
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+    let examples = examples(name, &text, None);
+    examples.iter().for_each(|example| assert_true(name, example));
+    for kind in [Says::Accepted, Says::Repaired] {
+        assert!(examples.iter().any(|e| e.says == kind), "{kind:?}");
     }
 }

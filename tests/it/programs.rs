@@ -123,7 +123,7 @@ pub(crate) fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>)
 }
 
 /// Fails unless the outputs are equal up to rounding.
-fn assert_near(got: &[Tensor], expected: &[Tensor], what: &str) {
+pub(crate) fn assert_near(got: &[Tensor], expected: &[Tensor], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (a, b) in got.iter().zip(expected) {
         assert_eq!(a.tensor_type(), b.tensor_type(), "{what}");
