@@ -1,6 +1,8 @@
 //! Another framework embeds the pass: it builds a graph with an operator of its own, has it replicated, walks the
 //! result as it would to translate it back, and runs it on virtual devices.
 
+#![allow(clippy::print_stdout, reason = "an example prints")]
+
 use std::error::Error;
 
 use fanwise::backend::{Backend, Cpu, RunOptions, RunOutput};

@@ -23,6 +23,9 @@
 //! own rows of one axis. An operator's [split rule](op::OpDef::split) says what follows for its results, and
 //! refuses where a replica would need the rows of others; the refusal names the operator, with a stable code.
 //!
+//! An operator that only another framework knows is [`External`](op::External): with declared types, an assumption of
+//! what it does to the rows of the batch, and a callback that computes it.
+//!
 //! # The stages
 //!
 //! ```

@@ -337,6 +337,56 @@ mod tests {
         }
     }
 
+    /// For each entry of `axis`, the sum of all its elements of every operand whose size there is that of the first;
+    /// `shift` entries later.
+    fn sums(axis: usize, shift: usize, operands: &[&Tensor]) -> Tensor {
+        let rows = operands[0].dims()[axis];
+        let mut sums = vec![0.0f32; rows];
+        for x in operands.iter().filter(|x| x.dims()[axis] == rows) {
+            let inner: usize = x.dims()[axis + 1..].iter().product();
+            for (i, v) in x.as_slice::<f32>().iter().enumerate() {
+                sums[(i / inner % rows + shift) % rows] += *v;
+            }
+        }
+        let mut dims = vec![1; axis];
+        dims.push(rows);
+        Tensor::new(&dims, &sums).unwrap()
+    }
+
+    /// The rule of `sums` on random operands of random rank, the last of which is whole.
+    fn split_sums(seed: u64, shift: usize) {
+        let mut rng = rng(seed);
+        for _ in 0..60 {
+            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..8));
+            let axis = rng.random_range(0..rank);
+            let mut shape = |rows| -> Vec<usize> {
+                let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
+                dims[axis] = rows;
+                dims
+            };
+            let shapes = [shape(n), shape(n), shape(1)];
+            let [a, b, whole] = shapes.map(|dims| random(&mut rng, DType::F32, &dims));
+            let ty = format!("f32[{}N]", "1,".repeat(axis));
+            let op = gate(&[&ty]).assuming(Assume::Rowwise(axis)).calling(move |operands| {
+                Ok(vec![sums(axis, shift, operands.split_last().ok_or("no operand")?.1)])
+            });
+            let rows = Claim::rows(axis);
+            let operands = [(&a, rows), (&b, rows), (&whole, Claim::Invariant)];
+            assert_eq!(check_split(&op.into(), &operands, n), Ok(vec![rows]));
+        }
+    }
+
+    #[test]
+    fn rows_pass_on_any_axis() {
+        split_sums(2, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "rows")]
+    fn a_wrong_assumption_is_seen_by_execution() {
+        split_sums(3, 1);
+    }
+
     #[test]
     fn what_is_not_assumed_is_refused() {
         let x = Tensor::zeros(DType::F32, &[4, 4]).unwrap();

@@ -3,21 +3,76 @@
 use std::fs;
 use std::process::{Command, Output};
 
+use fanwise::backend::{Backend, Cpu, RunOptions};
 use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
 use fanwise::format::onnx::proto::type_proto::{Tensor as TensorKind, Value as Kind};
 use fanwise::format::onnx::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
     ValueInfoProto,
 };
+use fanwise::ir::{self, Builder, Weights};
+use fanwise::op::{Assume, External};
+use fanwise::types::{Device, Tensor};
+use fanwise::{lower, pass};
 use prost::Message;
 
 #[path = "../../examples/embed.rs"]
-#[allow(clippy::print_stdout, reason = "an example prints")]
 mod example;
 
 #[test]
 fn the_example_runs() {
     example::main().unwrap();
+}
+
+/// The output of a graph of one foreign operator over 5 rows, on as many devices, or the error of the run.
+fn outcome(
+    devices: u32,
+    call: impl Fn(&[&Tensor]) -> Result<Vec<Tensor>, String> + Send + Sync + 'static,
+) -> Result<Vec<f32>, String> {
+    let mut b = Builder::new("g");
+    let x = b.input("x", "f32[N]".parse().unwrap());
+    let op = External::new("com.acme.Gate", ["f32[N]".parse().unwrap()]);
+    let op = op.assuming(Assume::Rowwise(0)).calling(call);
+    let y = b.op("y", op, &[x]).unwrap();
+    b.output("y", y);
+    let (mut graph, _) = b.finish();
+    if devices > 1 {
+        let options = pass::Replicate::over((0..devices).map(Device::gpu).collect());
+        graph = pass::replicate(&graph, &options).unwrap();
+    }
+    let cpu = Cpu::new(2).unwrap();
+    let program = lower::lower(&ir::verify(&graph).unwrap(), cpu.target()).unwrap();
+    let executable = cpu.compile(program, &Weights::default()).unwrap();
+    let x = Tensor::new(&[5], &[1.0f32, 2.0, 3.0, 4.0, 5.0]).unwrap();
+    let run = executable.run(&[("x".to_owned(), x)].into(), &RunOptions::default());
+    run.map(|run| run.outputs[0].1.as_slice::<f32>().to_vec()).map_err(|e| e.to_string())
+}
+
+#[test]
+fn what_a_callback_does_wrong_ends_the_run_or_shows() {
+    for devices in [1, 3] {
+        let error = outcome(devices, |_| Err("no licence".to_owned())).unwrap_err();
+        assert!(
+            error.contains("the foreign operator `com.acme.Gate` failed: no licence"),
+            "{error}"
+        );
+        let error = outcome(devices, |_| Ok(vec![Tensor::scalar(1.0f32)])).unwrap_err();
+        assert!(error.contains("gave f32[] as result 0, which is declared as f32["), "{error}");
+        let error = outcome(devices, |_| panic!("a bug of the framework")).unwrap_err();
+        assert!(error.contains("a bug of the framework"), "{error}");
+    }
+    // A sum over the rows so far is not row by row, whatever is assumed.
+    let scan = |operands: &[&Tensor]| {
+        let mut y = operands[0].clone();
+        let mut sum = 0.0;
+        y.as_mut_slice::<f32>().iter_mut().for_each(|v| {
+            sum += *v;
+            *v = sum;
+        });
+        Ok(vec![y])
+    };
+    assert_eq!(outcome(1, scan).unwrap(), [1.0, 3.0, 6.0, 10.0, 15.0]);
+    assert_eq!(outcome(3, scan).unwrap(), [1.0, 2.0, 3.0, 7.0, 12.0]);
 }
 
 /// A value `f32[batch,4]`.

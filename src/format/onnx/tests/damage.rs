@@ -4,11 +4,14 @@ use prost::Message;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{graph, int, ints, load, model, node, value, with, zeros};
+use super::foreign::gate;
+use super::{graph, int, ints, load_with, model, node, value, with, zeros};
 use crate::format::onnx::proto::{FunctionProto, ModelProto};
 use crate::format::onnx::{ImportOptions, import_bytes};
+use crate::op::Assume;
 
-/// A model with some of everything: functions, sizes computed from shapes, tensors of several forms.
+/// A model with some of everything: functions, sizes computed from shapes, tensors of several forms, an operator
+/// that is not known.
 fn sample() -> ModelProto {
     let function = FunctionProto {
         name: Some("Block".to_owned()),
@@ -28,7 +31,8 @@ fn sample() -> ModelProto {
         with(node("Concat", &["rows", "rest"], &["target"]), int("axis", 0)),
         node("Reshape", &["c", "target"], &["flat"]),
         node("Gemm", &["flat", "m", "bias"], &["z"]),
-        with(node("Softmax", &["z"], &["y"]), int("axis", -1)),
+        with(gate(&["z"], &["g"]), int("k", 3)),
+        with(node("Softmax", &["g"], &["y"]), int("axis", -1)),
     ];
     let tensors = vec![
         zeros("w", &[2, 3, 1, 1]),
@@ -37,7 +41,9 @@ fn sample() -> ModelProto {
         ints("zero", &[0]),
         ints("rest", &[-1]),
     ];
-    let mut model = model(graph(vec![value("x", &["N", "3", "4", "4"])], tensors, nodes, &["y"]));
+    let mut graph = graph(vec![value("x", &["N", "3", "4", "4"])], tensors, nodes, &["y"]);
+    graph.value_info = vec![value("g", &["?", "5"])];
+    let mut model = model(graph);
     model.functions = vec![function];
     model.opset_import.push(super::opset("own", 1));
     model
@@ -45,10 +51,11 @@ fn sample() -> ModelProto {
 
 #[test]
 fn flipped_and_cut_files_are_models_or_errors() {
-    load(&sample()).unwrap();
+    let assume = [("com.acme.Gate".to_owned(), Assume::Rowwise(0))].into();
+    let options = ImportOptions { max_memory: 1 << 24, assume, ..ImportOptions::default() };
+    load_with(&sample(), &options).unwrap();
     let whole = sample().encode_to_vec();
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    let options = ImportOptions { max_memory: 1 << 24, ..ImportOptions::default() };
     for i in 0..1000 {
         let mut bytes = whole.clone();
         match i % 4 {

@@ -16,7 +16,8 @@ use crate::ir::Value;
 use crate::op::{Assume, External, Op};
 use crate::types::Tensor;
 
-fn gate(inputs: &[&str], outputs: &[&str]) -> NodeProto {
+/// A node of an operator that is not known.
+pub(super) fn gate(inputs: &[&str], outputs: &[&str]) -> NodeProto {
     NodeProto { domain: Some("com.acme".to_owned()), ..node("Gate", inputs, outputs) }
 }
 
