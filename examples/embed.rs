@@ -20,7 +20,9 @@ fn gate(operands: &[&Tensor]) -> Result<Vec<Tensor>, String> {
     let mut y = (*x).clone();
     for row in y.as_mut_slice::<f32>().chunks_exact_mut(WIDTH) {
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        row.iter_mut().for_each(|v| *v *= largest);
+        for v in row.iter_mut() {
+            *v *= largest;
+        }
     }
     Ok(vec![y])
 }
@@ -33,12 +35,12 @@ fn build() -> Result<(Graph, Weights), Box<dyn Error>> {
 
     let mut b = Builder::new("gated");
     let x = b.input("x", ty.clone());
-    let w = b.param("w", Tensor::new(&[WIDTH, WIDTH], &weights)?);
-    let h = b.op("h", MatMul {}, &[x, w])?;
+    let weight = b.param("w", Tensor::new(&[WIDTH, WIDTH], &weights)?);
+    let h = b.op("h", MatMul {}, &[x, weight])?;
     // The claim is the framework's word: each row of the result depends on the same row of the operand.
     let foreign = External::new("com.acme.Gate", [ty]).assuming(Assume::Rowwise(0)).calling(gate);
-    let g = b.op("g", foreign, &[h])?;
-    let y = b.op("y", Softmax::Softmax { axis: -1 }, &[g])?;
+    let gated = b.op("gated", foreign, &[h])?;
+    let y = b.op("y", Softmax::Softmax { axis: -1 }, &[gated])?;
     b.output("y", y);
     Ok(b.finish())
 }
