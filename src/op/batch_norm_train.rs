@@ -83,7 +83,9 @@ impl OpDef for BatchNormTrain {
                 let c = i % channels;
                 let (mean, var) = current[c];
                 let deviation = (var + f64::from(self.epsilon)).sqrt();
-                row.iter_mut().for_each(|x| *x = (*x - mean) / deviation * scale[c] + bias[c]);
+                for x in row {
+                    *x = (*x - mean) / deviation * scale[c] + bias[c];
+                }
             }
             let stays = f64::from(self.momentum);
             for (c, (mean, var)) in current.into_iter().enumerate() {

@@ -116,7 +116,6 @@ mod tests {
     use crate::types::{Claim, DType, Tensor, TensorType};
 
     #[test]
-    #[expect(clippy::float_cmp, reason = "the scales are exact")]
     fn ranges() {
         assert_eq!(range(-1.0, 254.0), (1.0, 1));
         // The range always has 0 in it.

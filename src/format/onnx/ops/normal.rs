@@ -24,17 +24,16 @@ pub(super) fn find(op: &str) -> Option<Line> {
 fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     let epsilon = n.float("epsilon", 1e-5)?;
     let momentum = n.float("momentum", 0.9)?;
-    let several = n.result_count() > 1;
+    let count = n.result_count();
     let (training, unclear) = match n.opset {
-        ..7 => (false, !n.flag("is_test", false)? && several),
-        7..14 => (false, several),
-        14.. => match n.flag("training_mode", false)? {
-            true => (true, n.result_count() > 3),
-            false => (false, several),
-        },
+        ..7 => (false, !n.flag("is_test", false)? && count > 1),
+        7..14 => (false, count > 1),
+        14.. => {
+            let training = n.flag("training_mode", false)?;
+            (training, count > if training { 3 } else { 1 })
+        }
     };
     if unclear {
-        let count = n.result_count();
         let text = format!("batch normalization with {count} results in opset {}", n.opset);
         return Err(NodeError::Unsupported(text));
     }

@@ -115,7 +115,8 @@ fn probabilities_decide() {
     let y = evaluate(&model, &x)[0].to_f64();
     for (column, p) in p.iter().enumerate() {
         let mean = y.iter().skip(column).step_by(4).sum::<f64>() / 2000.0;
-        assert!((mean - f64::from(*p)).abs() <= if *p == 0.0 || *p == 1.0 { 0.0 } else { 0.04 });
+        let tolerance = [0.0, 0.0, 0.04, 0.04][column];
+        assert!((mean - f64::from(*p)).abs() <= tolerance, "{mean} for {p}");
     }
 }
 
@@ -142,7 +143,7 @@ fn dropout_in_training_drops_and_scales() {
         let expected = if *kept == 1 { x / 0.75 } else { 0.0 };
         assert_eq!(y.to_bits(), expected.to_bits());
     }
-    let count = mask.iter().filter(|kept| **kept == 1).count();
+    let count: u32 = mask.iter().map(|kept| u32::from(*kept)).sum();
     assert!((2900..3100).contains(&count), "{count}");
     for wrong in [1.0, -0.5, f32::NAN] {
         let error = refusal(import(wrong));
