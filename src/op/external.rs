@@ -19,7 +19,7 @@ op! {
     /// What the foreign operator `op` computes: results of declared types, by a callback. It must be a pure function
     /// of its operands, the same in every bit at every call.
     pub struct External = "external" {
-        /// What is assumed of the batch; the pass relies on it, and `check` compares what follows with one device.
+        /// What is assumed of the batch. The pass relies on it: a wrong assumption gives other results than one device.
         pub assume: Assume = Assume::None,
         /// Settings of the operator, as its framework writes them; nothing here reads them.
         pub attrs: Option<String>,
