@@ -1,13 +1,14 @@
-//! May the batch be split? Every value's claim, or the operators that forbid it.
+//! May the batch be split? Every value's claim, and the operators that forbid it.
 //!
 //! One sweep in topological order: the inputs' claims follow from where `N` stands in their types, those of
 //! the other values from the operators' split rules. Each rule is a local implication (operands as claimed,
-//! hence results as claimed), so by induction every claim of the map holds.
+//! hence results as claimed), so by induction every claim of the map holds. What no rule allows is mixed, of
+//! which nothing is claimed. Where all operands are whole on every replica, the results are, whatever the rule says.
 
 use smallvec::SmallVec;
 
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value};
-use crate::op::{Claims, SplitOperand, rules};
+use crate::op::{Claims, Op, SplitOperand, rules};
 use crate::types::{Claim, Code, Dim, Refusal, TensorType};
 
 /// The claim of every value of a graph.
@@ -15,6 +16,7 @@ use crate::types::{Claim, Code, Dim, Refusal, TensorType};
 pub struct ClaimMap {
     order: Vec<NodeId>,
     claims: Vec<Claims>,
+    refused: Vec<Refused>,
 }
 
 impl ClaimMap {
@@ -30,6 +32,24 @@ impl ClaimMap {
     pub fn order(&self) -> &[NodeId] {
         &self.order
     }
+
+    /// Everything that forbids the split; what only follows from a refused operator is not judged.
+    pub fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+
+    /// True if replicas run the node's operator with `N` in its attributes replaced by their own rows.
+    pub fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
+        let operands = graph.operands(node);
+        is_local(&self.claims[node.index()], operands.iter().map(|v| self.get(*v)))
+    }
+}
+
+/// True of results with these claims, from such operands, if replicas compute them for their own rows alone.
+pub fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Claim>) -> bool {
+    results.iter().any(|c| c.shard().is_some())
+        || (results.iter().any(|c| c.partial().is_some())
+            && operands.all(|c| c.partial().is_none()))
 }
 
 /// An operator (or an input) that forbids the split.
@@ -52,82 +72,72 @@ pub enum NoClaims {
     Graph(GraphError),
 }
 
-/// The claims of all values, or why there are none.
+/// The claims of all values of a graph that may be split, or why it may not.
 pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
-    let order = graph.order().map_err(NoClaims::Graph)?;
-    let mut sweep = Sweep { graph, claims: vec![None; graph.id_bound()], refused: Vec::new() };
+    let map = survey(graph).map_err(NoClaims::Graph)?;
+    if map.refused.is_empty() { Ok(map) } else { Err(NoClaims::Refused(map.refused)) }
+}
+
+/// The claims of all values; those of refused operators, and of what follows from them, are mixed.
+pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
+    let order = graph.order()?;
+    let mut sweep =
+        Sweep { graph, claims: vec![Claims::new(); graph.id_bound()], refused: Vec::new() };
     for node in &order {
         sweep.visit(*node);
     }
+    let Sweep { claims, mut refused, .. } = sweep;
     let batch = graph.inputs().any(|v| graph.ty(v).shape.iter().any(Dim::depends_on_batch));
     if !batch && let Some(node) = order.first() {
         let reason = "none of the inputs has an axis of size N".to_owned();
         let refusal = Refusal { code: Code::NoBatchAxis, reason, operand: 0 };
-        sweep.refused = vec![Refused { node: *node, refusal, path: Vec::new() }];
+        refused = vec![Refused { node: *node, refusal, path: Vec::new() }];
     }
-    if sweep.refused.is_empty() {
-        let claims = sweep.claims.into_iter().map(Option::unwrap_or_default).collect();
-        Ok(ClaimMap { order, claims })
-    } else {
-        Err(NoClaims::Refused(sweep.refused))
-    }
+    Ok(ClaimMap { order, claims, refused })
 }
 
 struct Sweep<'g> {
     graph: &'g Graph,
-    /// `None` for what was not visited and for what follows from a refused node.
-    claims: Vec<Option<Claims>>,
+    claims: Vec<Claims>,
     refused: Vec<Refused>,
 }
 
 impl Sweep<'_> {
     fn visit(&mut self, node: NodeId) {
+        let results = self.graph.node(node).results();
         let claims = match self.graph.node(node).kind() {
             NodeKind::Input => {
-                input(&self.graph.node(node).results()[0].ty).map(|c| SmallVec::from_elem(c, 1))
+                let claim = results.first().map(|r| input(&r.ty)).transpose();
+                claim.map(|c| c.into_iter().collect()).map_err(Some)
             }
             NodeKind::Param(_) => Ok(rules::invariant(1)),
-            NodeKind::Op(_) => match self.operator(node) {
-                Some(claims) => claims,
-                None => return,
-            },
+            NodeKind::Op(op) => self.operator(node, op),
         };
-        match claims {
-            Ok(claims) => self.claims[node.index()] = Some(claims),
-            Err(refusal) => {
+        let mixed = SmallVec::from_elem(Claim::Mixed, results.len());
+        self.claims[node.index()] = match claims {
+            Ok(claims) => claims,
+            Err(None) => mixed,
+            Err(Some(refusal)) => {
                 let path = self.path(node, refusal.operand);
                 self.refused.push(Refused { node, refusal, path });
+                mixed
             }
-        }
+        };
     }
 
-    fn claim(&self, value: Value) -> Option<Claim> {
-        self.claims[value.node.index()].as_ref().map(|c| c[value.output as usize])
+    fn claim(&self, value: Value) -> Claim {
+        self.claims[value.node.index()][value.output as usize]
     }
 
-    /// The split rule's answer; `None` where an operand follows from a refused node.
-    fn operator(&self, id: NodeId) -> Option<Result<Claims, Refusal>> {
-        let node = self.graph.node(id);
-        let op = node.op()?;
-        let operands = self.graph.operands(id);
-        let operands = operands
-            .iter()
-            .map(|v| self.claim(*v).map(|claim| SplitOperand { claim, ty: self.graph.ty(*v) }))
-            .collect::<Option<SmallVec<[SplitOperand<'_>; 4]>>>()?;
+    /// The split rule's answer; no refusal of its own where an operand is mixed.
+    fn operator(&self, id: NodeId, op: &Op) -> Result<Claims, Option<Refusal>> {
+        let values = self.graph.operands(id);
+        let operands =
+            values.iter().map(|v| SplitOperand { claim: self.claim(*v), ty: self.graph.ty(*v) });
+        let operands: SmallVec<[SplitOperand<'_>; 4]> = operands.collect();
         let types: SmallVec<[TensorType; 2]> =
-            node.results().iter().map(|r| r.ty.clone()).collect();
-        let claims = op.split(&operands, &types);
-        Some(claims.and_then(|claims| {
-            let fits = claims.iter().zip(&types).all(|(claim, ty)| suits(*claim, ty));
-            let operand = rules::first_shard(&operands).map_or(0, |(i, _)| i);
-            let reason =
-                "gives a value whose size depends on the batch in a way that no replica can follow";
-            if fits && claims.len() == types.len() {
-                Ok(claims)
-            } else {
-                Err(rules::refuse(Code::BakedBatch, operand, reason))
-            }
-        }))
+            self.graph.node(id).results().iter().map(|r| r.ty.clone()).collect();
+        judge(op, &operands, &types)
     }
 
     /// The split values from an input to the operand of `node` at position `operand`.
@@ -136,12 +146,40 @@ impl Sweep<'_> {
         let mut next = self.graph.operands(node).get(operand).copied();
         while let Some(value) = next {
             path.push(value);
-            let split = |v: &Value| self.claim(*v).is_some_and(|c| c.shard().is_some());
+            let split = |v: &Value| !matches!(self.claim(*v), Claim::Invariant);
             next = self.graph.operands(value.node).into_iter().find(split);
         }
         path.reverse();
         path
     }
+}
+
+/// What the split rule of an operator says of its results; no refusal where an operand is mixed. A rule whose claims
+/// do not fit the types is not believed.
+pub fn judge(
+    op: &Op,
+    operands: &[SplitOperand<'_>],
+    results: &[TensorType],
+) -> Result<Claims, Option<Refusal>> {
+    if operands.iter().any(|x| x.claim == Claim::Mixed) {
+        return Err(None);
+    }
+    let claims = match op.split(operands, results) {
+        // The same operator on the same operands, the same sizes in its attributes: the same results.
+        Err(_) if operands.iter().all(|x| x.claim == Claim::Invariant) => {
+            rules::invariant(results.len())
+        }
+        claims => claims.map_err(Some)?,
+    };
+    let local = is_local(&claims, operands.iter().map(|x| x.claim));
+    let fits = claims.iter().zip(results).all(|(claim, ty)| suits(*claim, ty, local));
+    if fits && claims.len() == results.len() {
+        return Ok(claims);
+    }
+    let operand = rules::first_shard(operands).map_or(0, |(i, _)| i);
+    let reason =
+        "gives a value whose size depends on the batch in a way that no replica can follow";
+    Err(Some(rules::refuse(Code::BakedBatch, operand, reason)))
 }
 
 /// The claim of an input: split on the axis whose size is `N`.
@@ -163,12 +201,14 @@ fn input(ty: &TensorType) -> Result<Claim, Refusal> {
     }
 }
 
-/// True if the type has the batch where the claim says, and nowhere else.
-fn suits(claim: Claim, ty: &TensorType) -> bool {
+/// True if the type has the batch where the claim says. A value that replicas compute for their own rows (`local`) has
+/// it nowhere else; another one has the sizes of the whole batch.
+fn suits(claim: Claim, ty: &TensorType, local: bool) -> bool {
     ty.shape.iter().enumerate().all(|(axis, d)| match claim.shard() {
         Some(s) if s.axis == axis => {
             i64::try_from(s.inner).is_ok_and(|inner| *d == Dim::n() * inner)
         }
-        _ => !d.depends_on_batch(),
+        Some(_) => !d.depends_on_batch(),
+        None => !local || !d.depends_on_batch(),
     })
 }

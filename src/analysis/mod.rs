@@ -6,7 +6,7 @@ mod proof;
 mod random;
 mod summary;
 
-pub use claims::{ClaimMap, NoClaims, Refused, claims};
+pub use claims::{ClaimMap, NoClaims, Refused, claims, is_local, judge, survey};
 pub use index_range::index_ranges;
 pub use proof::{Proof, ProofError, ProofRule, Violation, prove};
 pub use random::random_inputs;

@@ -202,6 +202,12 @@ impl<'g> Writer<'g> {
             self.out.push_str(if i > 0 { ", " } else { " " });
             self.value(output.value, Device::HOST);
         }
+        if graph.split().is_some() {
+            let labels = graph.labels_in(order);
+            for (i, label) in labels.iter().enumerate() {
+                push(&mut self.out, format_args!("{}{label}", if i > 0 { ", " } else { "  ; " }));
+            }
+        }
         self.out.push_str("\n}\n");
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::memory::{Bound, BoundDevice, Location, Space};
 use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
+use crate::op::Op;
 use crate::types::Device;
 
 /// A place where a memory plan is not sound.
@@ -99,7 +100,15 @@ impl Play<'_> {
     /// The buffers of this device that a step reads and writes.
     fn touched(&self, action: &Action) -> (Vec<BufferId>, Vec<BufferId>) {
         match action {
-            Action::Launch(launch) => (launch.operands.clone(), launch.results.clone()),
+            Action::Launch(launch) => {
+                let mut reads = launch.operands.clone();
+                if let Some(Op::AllReduce(op)) = &launch.op {
+                    let rows: Vec<i64> = op.rows.iter().map(|d| d.eval(self.bound.n)).collect();
+                    let mut present = op.present(&rows).into_iter();
+                    reads.retain(|_| present.next().unwrap_or(true));
+                }
+                (reads, launch.results.clone())
+            }
             Action::Copy { device, from, to } if *device == self.d => (vec![*from], vec![*to]),
             Action::Copy { to, .. } => (Vec::new(), vec![*to]),
             Action::Wait(_) | Action::Record(_) => (Vec::new(), Vec::new()),

@@ -112,8 +112,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The nodes of a replica run while it has rows; what a merge of equal values takes from replica 0 runs when
-    /// the batch is empty, too.
+    /// The nodes of a replica run while it has rows; what a merge of equal values, or of parts, takes from replica 0
+    /// runs when the batch is empty, too.
     fn set_guards(&mut self) -> Result<(), LowerError> {
         for id in &self.order {
             if let Some(r) = self.graph.node(*id).place().replica {
@@ -122,7 +122,7 @@ impl<'a> Layout<'a> {
         }
         let mut stack = Vec::new();
         for id in &self.order {
-            if self.role(*id) == Role::First {
+            if self.role(*id) == Role::First || self.graph.node(*id).op().is_some_and(combines) {
                 let replicas = self.graph.split().map_or(0, crate::types::Split::replicas);
                 let operands = self.graph.operands(*id);
                 let in_order =
@@ -152,7 +152,7 @@ impl<'a> Layout<'a> {
         for id in &self.order {
             let node = self.graph.node(*id);
             let merges = matches!(self.role(*id), Role::Join | Role::First)
-                || matches!(node.op(), Some(Op::Concat(_)));
+                || node.op().is_some_and(|op| combines(op) || op.joined().is_some());
             for operand in self.operands(*id) {
                 let source = self.graph.node(operand.node);
                 let label = || node.label().to_owned();
@@ -172,9 +172,10 @@ impl<'a> Layout<'a> {
 
     /// True if an operand of a merge has no elements while its replica has no rows, or another is taken then.
     fn is_empty_when_absent(&self, merge: &Node, operand: Value) -> bool {
-        let (Some(Op::Concat(concat)), Guard::Rows(r)) = (merge.op(), self.guard(operand.node))
+        let (Some(concat), Guard::Rows(r)) =
+            (merge.op().and_then(Op::joined), self.guard(operand.node))
         else {
-            return matches!(merge.op(), Some(Op::First(_)));
+            return merge.op().is_some_and(|op| combines(op) || matches!(op, Op::First(_)));
         };
         let rows = self.graph.split().and_then(|s| s.rows(r as usize));
         let axis = usize::try_from(concat.axis).ok();
@@ -259,6 +260,11 @@ impl<'a> Layout<'a> {
     }
 }
 
+/// True of what combines parts of replicas, and leaves out those of replicas without rows.
+fn combines(op: &Op) -> bool {
+    matches!(op, Op::AllReduce(_))
+}
+
 /// The operands whose elements the node needs at run time: of a view the first alone, of a group all that it reads.
 pub(super) fn operands(
     graph: &Graph,
@@ -289,7 +295,7 @@ fn role(graph: &Graph, id: NodeId, links: &mut Table<Option<Link>>) -> Role {
         links.set(Value { node: id, output: 0 }, Some(Link { to: first, offset }));
         return Role::View;
     }
-    if let Op::Concat(concat) = op
+    if let Some(concat) = op.joined()
         && is_outermost(graph.ty(first), concat.axis)
     {
         return Role::Join;

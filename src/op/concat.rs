@@ -73,6 +73,13 @@ impl OpDef for Concat {
         Ok(smallvec![Claim::Shard(shard)])
     }
 
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        match operands.split_first() {
+            Some((x, rest)) if rest.iter().all(|y| y.claim == x.claim) => Ok(smallvec![x.claim]),
+            _ => Err(rules::needs_whole(operands)),
+        }
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let first = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
         let axis = axis("axis", self.axis, first.rank())?;

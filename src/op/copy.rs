@@ -20,6 +20,14 @@ impl OpDef for CopyOp {
         Ok(rules::same(operands, 1))
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         Ok(vec![x.clone()])

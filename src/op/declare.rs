@@ -202,9 +202,12 @@ macro_rules! ops {
                 Ok(results)
             }
 
-            /// The claims of the results: the split rule.
+            /// The claims of the results: the split rule, or the rule for partial operands where there are some.
             pub fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-                match self { $(Self::$op(op) => op.split(operands, results)),* }
+                match $crate::op::rules::first_partial(operands) {
+                    None => match self { $(Self::$op(op) => op.split(operands, results)),* },
+                    Some(_) => match self { $(Self::$op(op) => op.partial(operands, results)),* },
+                }
             }
 
             /// The reference evaluation; sizes in attributes must be constant.

@@ -47,6 +47,14 @@ impl OpDef for Expand {
         Ok(smallvec![Claim::Shard(rows)])
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let wanted = known_sizes("the shape", &self.shape)?;

@@ -43,6 +43,14 @@ impl OpDef for Flatten {
         rules::regroup(operands, results)
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let (rows, columns) = x.dims().split_at(self.rows(x.rank())?);

@@ -72,6 +72,14 @@ impl OpDef for Gather {
         Ok(smallvec![Claim::Shard(claim)])
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [data, indices] = tensors(operands)?;
         let axis = axis("axis", self.axis, data.rank())?;

@@ -9,7 +9,7 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, right, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third operand,
@@ -70,6 +70,12 @@ impl OpDef for Gemm {
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let [a, b, c @ ..] = operands else { return Ok(rules::invariant(1)) };
         let (m, k) = if self.trans_a { (1, 0) } else { (0, 1) };
+        let along = |x: &SplitOperand<'_>, axis| x.claim.shard().filter(|s| s.axis == axis).map(|s| s.inner);
+        let terms = along(a, k).filter(|terms| along(b, usize::from(self.trans_b)) == Some(*terms));
+        // An addend would be added by every replica.
+        if terms.is_some() && c.is_empty() {
+            return Ok(smallvec![Claim::Partial(Combine::Sum)]);
+        }
         if a.claim.shard().is_some_and(|s| s.axis == k) {
             return Err(summed(0));
         }
@@ -83,6 +89,13 @@ impl OpDef for Gemm {
             addend(c, i + 2, rows)?;
         }
         Ok(smallvec![rows.map_or(Claim::Invariant, Claim::Shard)])
+    }
+
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        match operands {
+            [a, b] => super::matmul::linear(operands, a.claim, b.claim),
+            _ => Err(rules::needs_whole(operands)),
+        }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -8,9 +8,7 @@ use super::declare::op;
 use super::infer::{broadcast, dtype, equal, result, same_dtype, two};
 use super::numeric::{Number, narrow, wide, widen};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The matrix product over the last two axes, `[…, M, K]` by `[…, K, N]`; the axes before them broadcast.
@@ -84,6 +82,21 @@ impl Place {
     }
 }
 
+/// The claim of a product of which one factor is a partial sum or mean, and the other one is whole.
+pub(super) fn linear(
+    operands: &[SplitOperand<'_>],
+    a: Claim,
+    b: Claim,
+) -> Result<Claims, Refusal> {
+    match (a, b) {
+        (part @ Claim::Partial(Combine::Sum | Combine::Mean), Claim::Invariant)
+        | (Claim::Invariant, part @ Claim::Partial(Combine::Sum | Combine::Mean)) => {
+            Ok(smallvec![part])
+        }
+        _ => Err(rules::needs_whole(operands)),
+    }
+}
+
 /// Fails unless operand `i`, which is whole, has size 1 or nothing on axis `axis` before the result's matrices.
 fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Result<(), Refusal> {
     let own = (x.ty.rank() + axis).checked_sub(outer + 2);
@@ -118,6 +131,9 @@ impl OpDef for MatMul {
         let out = |axis, inner| Ok(smallvec![Claim::Shard(Shard { axis, inner })]);
         match (Place::of(a, outer, 2, 1), Place::of(b, outer, 1, 2)) {
             (None, None) => Ok(rules::invariant(1)),
+            (Some((Place::Summed, s)), Some((Place::Summed, t))) if s.inner == t.inner => {
+                Ok(smallvec![Claim::Partial(Combine::Sum)])
+            }
             (Some((Place::Summed, _)), _) => Err(summed(0)),
             (_, Some((Place::Summed, _))) => Err(summed(1)),
             (Some((Place::Free, s)), None) => out(outer, s.inner),
@@ -137,6 +153,13 @@ impl OpDef for MatMul {
                 Err(rules::refuse(Code::Misaligned, 1, reason))
             }
             (_, Some(_)) => Err(right(a)),
+        }
+    }
+
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        match operands {
+            [a, b] => linear(operands, a.claim, b.claim),
+            _ => Err(rules::needs_whole(operands)),
         }
     }
 
@@ -252,7 +275,7 @@ mod tests {
     use super::super::testing::{self, assert_close, check_split, random, refusal, rng, tolerance};
     use super::super::{Op, Operand};
     use super::MatMul;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+    use crate::types::{Claim, Combine, DType, Dim, Shard, Tensor, TensorType};
 
     const DTYPES: [DType; 12] = [
         DType::F64,
@@ -415,6 +438,17 @@ mod tests {
     }
 
     #[test]
+    fn terms_of_all_samples_are_parts_of_sums() {
+        let mut rng = rng(5);
+        for (a, on, b, of) in [(&[2, 6][..], 1, &[6, 3][..], 0), (&[6], 0, &[6], 0), (&[6], 0, &[2, 6, 1], 1)] {
+            let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
+            let operands = [(&a, Claim::rows(on)), (&b, Claim::rows(of))];
+            let sum = Claim::Partial(Combine::Sum);
+            assert_eq!(check_split(&MatMul {}.into(), &operands, 6), Ok(vec![sum]));
+        }
+    }
+
+    #[test]
     fn other_splits_are_refused() {
         let mut rng = rng(4);
         let mut code = |a: &[usize], of_a: Claim, b: &[usize], of_b: Claim| {
@@ -425,8 +459,7 @@ mod tests {
         assert_eq!(code(&[3, 4], rows(0), &[4, 3], rows(1)), "R0102");
         assert_eq!(code(&[2, 4], all, &[4, 3], rows(1)), "R0102");
         assert_eq!(code(&[3, 4], rows(0), &[3, 4, 2], rows(0)), "R0102");
-        assert_eq!(code(&[2, 3], rows(1), &[3, 2], rows(0)), "R0111");
-        assert_eq!(code(&[3], rows(0), &[3], rows(0)), "R0111");
+        assert_eq!(code(&[2, 3], rows(1), &[3, 2], shard(0, 3)), "R0111");
         assert_eq!(code(&[2, 3], all, &[3, 2], rows(0)), "R0111");
         assert_eq!(code(&[3, 3, 2, 4], rows(0), &[3, 4, 2], rows(0)), "R0101");
         assert_eq!(code(&[3, 2, 4], rows(0), &[3, 4, 2], shard(0, 3)), "R0101");

@@ -77,6 +77,9 @@ ops! {
     identity::Identity,
     dropout::Dropout,
     first::First,
+    all_reduce::AllReduce,
+    all_gather::AllGather,
+    own_rows::OwnRows,
     dims::Dims,
     constant::Constant,
     flatten::Flatten,
@@ -110,6 +113,18 @@ ops! {
     external::External,
 }
 
+impl Op {
+    /// What it is as a concatenation, if it joins its operands along an axis.
+    pub fn joined(&self) -> Option<Concat> {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator joins")]
+        match self {
+            Self::Concat(concat) => Some(concat.clone()),
+            Self::AllGather(gather) => Some(gather.joined()),
+            _ => None,
+        }
+    }
+}
+
 /// The name and the attributes of an operator; implemented by the macros that declare one.
 pub trait OpText: Sized {
     /// The names it has in the text form: one, or those of a family.
@@ -136,12 +151,22 @@ pub trait OpDef: OpText {
     /// The split rule: the claims of the results where the operands satisfy theirs.
     ///
     /// `operands` and `results` have the types of the whole batch. The replica runs the operator with `N`
-    /// in its attributes replaced by its own rows, unless all results are invariant.
+    /// in its attributes replaced by its own rows where a result is split, or is partial though no operand is.
     fn split(
         &self,
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal>;
+
+    /// The split rule where an operand is partial: the results are partial if the operator, applied to the parts of
+    /// all replicas, gives parts of its result. By default it needs the whole.
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        _results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        Err(rules::needs_whole(operands))
+    }
 
     /// The reference evaluation: the meaning of the operator, on operands that `infer` accepts.
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError>;

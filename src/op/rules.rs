@@ -3,11 +3,44 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Claims, SplitOperand};
-use crate::types::{Claim, Code, Dim, Refusal, Shard, TensorType};
+use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
 pub fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal {
     Refusal { code, reason: reason.into(), operand }
+}
+
+/// The partial operand with the lowest position, if one is partial.
+pub fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> {
+    operands.iter().enumerate().find_map(|(i, x)| x.claim.partial().map(|by| (i, by)))
+}
+
+/// The refusal of a partial operand by an operator that needs it whole.
+pub fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
+    let (i, by) = first_partial(operands).unwrap_or((0, Combine::Sum));
+    let what = match by {
+        Combine::Sum => "the sum",
+        Combine::Prod => "the product",
+        Combine::Max => "the largest",
+        Combine::Min => "the smallest",
+        Combine::Lse => "the logarithm of the sum of exponentials",
+        Combine::L2 => "the norm",
+        Combine::Mean => "the mean",
+    };
+    // Beside rows it is a statistic of the batch; without any it is what is left of the batch.
+    let rows = first_shard(operands).is_some();
+    let code = if rows { Code::BatchStatistics } else { Code::NotPerSample };
+    refuse(code, i, format!("uses {what} over all samples of the batch"))
+}
+
+/// The rule of an operator that only moves elements of its first operand: a partial one stays as it is.
+pub fn moved(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+    match operands.split_first() {
+        Some((x, rest)) if rest.iter().all(|x| x.claim == Claim::Invariant) => {
+            Ok(SmallVec::from_elem(x.claim, results.len()))
+        }
+        _ => Err(needs_whole(operands)),
+    }
 }
 
 /// `count` results that are whole on every replica: right where no operand is split.
@@ -47,6 +80,11 @@ pub fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims,
             }
             None => {
                 let size = out.axis.checked_sub(offset(x)).and_then(|a| x.ty.shape.get(a));
+                if size.is_some_and(Dim::depends_on_batch) {
+                    let reason =
+                        format!("meets {}, which every replica holds for the whole batch", x.ty);
+                    return Err(refuse(Code::GlobalIndex, i, reason));
+                }
                 if let Some(size) = size.filter(|d| d.as_const() != Some(1)) {
                     return Err(refuse(
                         Code::BakedBatch,
@@ -89,16 +127,11 @@ pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refu
     }
 }
 
-/// Whole results on every replica, from operands that are whole there; refused where the size of a
-/// result depends on the batch.
+/// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are those of the
+/// whole batch then.
+#[expect(clippy::unnecessary_wraps, reason = "it ends rules")]
 pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
-    match results.iter().find(|ty| ty.shape.iter().any(Dim::depends_on_batch)) {
-        None => Ok(invariant(results.len())),
-        Some(ty) => {
-            let reason = format!("gives {ty} from values that are whole on every replica");
-            Err(refuse(Code::BakedBatch, 0, reason))
-        }
-    }
+    Ok(invariant(results.len()))
 }
 
 /// The rule of an operator that keeps the row-major order of all elements and gives them another shape.
@@ -121,5 +154,81 @@ pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<
     } else {
         let reason = format!("moves elements between samples, from {} to {y}", x.ty);
         Err(refuse(Code::Reorders, 0, reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{check_split, random, refusal, rng};
+    use super::super::{
+        Binary, Concat, Gemm, MatMul, Op, Reduce, Reshape, Slice, Transpose, Unary,
+    };
+    use crate::types::{Claim, Combine, DType};
+
+    /// Claims of operands, and the claim of the result where the operator keeps parts.
+    type Case = (Op, Vec<Claim>, Option<Claim>);
+
+    fn cases() -> Vec<Case> {
+        use Combine::{Max, Mean, Min, Sum};
+        let (all, part) = (Claim::Invariant, Claim::Partial);
+        let on = |op: Reduce| Op::from(op);
+        let keep = |by| Some(Claim::Partial(by));
+        let sum = || Reduce::Sum { axes: vec![0], keepdims: false };
+        vec![
+            (Unary::Neg.into(), vec![part(Sum)], keep(Sum)),
+            (Unary::Neg.into(), vec![part(Max)], keep(Min)),
+            (Unary::Relu.into(), vec![part(Max)], keep(Max)),
+            (Unary::Relu.into(), vec![part(Sum)], None),
+            (Unary::Exp.into(), vec![part(Max)], None),
+            (Binary::Add.into(), vec![part(Sum), part(Sum)], keep(Sum)),
+            (Binary::Sub.into(), vec![part(Mean), part(Mean)], keep(Mean)),
+            (Binary::Add.into(), vec![part(Sum), all], None),
+            (Binary::Add.into(), vec![all, part(Mean)], keep(Mean)),
+            (Binary::Add.into(), vec![part(Mean), part(Sum)], None),
+            (Binary::Mul.into(), vec![part(Sum), all], keep(Sum)),
+            (Binary::Mul.into(), vec![part(Sum), part(Sum)], None),
+            (Binary::Div.into(), vec![part(Sum), all], keep(Sum)),
+            (Binary::Div.into(), vec![all, part(Sum)], None),
+            (Binary::Max.into(), vec![part(Max), part(Max)], keep(Max)),
+            (Binary::Max.into(), vec![part(Max), all], None),
+            (MatMul {}.into(), vec![part(Sum), all], keep(Sum)),
+            (MatMul {}.into(), vec![all, part(Mean)], keep(Mean)),
+            (MatMul {}.into(), vec![part(Max), all], None),
+            (Gemm::default().into(), vec![part(Sum), all], keep(Sum)),
+            (Transpose { perm: vec![1, 0] }.into(), vec![part(Min)], keep(Min)),
+            (
+                Reshape { shape: vec![9.into()] }.into(),
+                vec![part(Combine::Prod)],
+                keep(Combine::Prod),
+            ),
+            (
+                Slice::rows(0, 1.into(), 3.into()).into(),
+                vec![part(Combine::Lse)],
+                keep(Combine::Lse),
+            ),
+            (Concat { axis: 0 }.into(), vec![part(Sum), part(Sum)], keep(Sum)),
+            (Concat { axis: 0 }.into(), vec![part(Sum), all], None),
+            (on(sum()), vec![part(Sum)], keep(Sum)),
+            (on(sum()), vec![part(Max)], None),
+            (on(Reduce::Max { axes: vec![0], keepdims: true }), vec![part(Max)], keep(Max)),
+        ]
+    }
+
+    #[test]
+    fn parts_stay_parts_through_what_commutes_with_their_combination() {
+        let mut rng = rng(3);
+        for (op, claims, expected) in cases() {
+            let whole: Vec<_> =
+                claims.iter().map(|_| random(&mut rng, DType::F32, &[3, 3])).collect();
+            let operands: Vec<_> = whole.iter().zip(claims).collect();
+            match expected {
+                Some(claim) => {
+                    for n in [1, 5, 7] {
+                        assert_eq!(check_split(&op, &operands, n), Ok(vec![claim]), "{op:?}");
+                    }
+                }
+                None => assert_eq!(refusal(&op, &operands), "R0111", "{op:?}"),
+            }
+        }
     }
 }

@@ -119,6 +119,14 @@ impl OpDef for Slice {
         Ok(smallvec![Claim::Shard(shard)])
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let distances = strided::distances(x.dims());

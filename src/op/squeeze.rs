@@ -34,6 +34,14 @@ impl OpDef for Squeeze {
         rules::regroup(operands, results)
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let mut dims = x.dims().to_vec();

@@ -4,8 +4,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use smallvec::SmallVec;
 
-use super::{Op, Operand, SplitOperand};
-use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+use super::{AllReduce, Op, OpDef, Operand, SplitOperand};
+use crate::types::{Claim, Combine, DType, Dim, Shape, Shard, Tensor, TensorType};
 
 /// A generator for a test's cases; the same seed gives the same cases.
 pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
@@ -110,7 +110,8 @@ fn part(tensor: &Tensor, claim: Claim, from: usize, to: usize) -> Tensor {
 }
 
 /// Checks the split rule on these operands of a batch of `n` rows: every replica's results, computed from its own
-/// parts of the operands, must be its parts of the whole results, bit for bit. Returns the claims of the results,
+/// parts of the operands, must be its parts of the whole results, bit for bit; of a partial result the parts combined
+/// must be the whole, within rounding. Returns the claims of the results,
 /// or the refusal's code as text. `op` has `N` where its attributes depend on the batch size.
 pub(crate) fn check_split(
     op: &Op,
@@ -120,9 +121,9 @@ pub(crate) fn check_split(
     let (claims, results) = split(op, operands)?;
     let at = |rows: usize| {
         let mut op = op.clone();
-        if claims.iter().any(|c| c.shard().is_some()) {
-            op.at_rows(&dim(rows));
-        }
+        let partial = operands.iter().any(|(_, c)| c.partial().is_some());
+        let local = |c: &Claim| c.shard().is_some() || (c.partial().is_some() && !partial);
+        op.at_rows(&dim(if claims.iter().any(local) { rows } else { n }));
         op
     };
     let whole_operands: Vec<&Tensor> = operands.iter().map(|(t, _)| *t).collect();
@@ -131,19 +132,63 @@ pub(crate) fn check_split(
         assert_eq!(Shape::from(tensor.dims()), ty.shape.at_rows(&dim(n)), "{op:?}");
     }
     for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n]] {
-        for cut in cuts.windows(2).filter(|c| c[0] < c[1]) {
-            let parts: Vec<Tensor> =
-                operands.iter().map(|(t, c)| part(t, *c, cut[0], cut[1])).collect();
+        let rows: Vec<usize> = cuts.windows(2).map(|c| c[1] - c[0]).collect();
+        let mut all: Vec<Vec<Tensor>> = vec![Vec::new(); whole.len()];
+        for (r, cut) in cuts.windows(2).enumerate().filter(|(_, c)| c[0] < c[1]) {
+            let held = |(t, c): &(&Tensor, Claim)| match c {
+                Claim::Partial(by) => share(t, *by, &rows, r),
+                Claim::Invariant | Claim::Shard(_) | Claim::Mixed => part(t, *c, cut[0], cut[1]),
+            };
+            let parts: Vec<Tensor> = operands.iter().map(held).collect();
             let got = at(cut[1] - cut[0])
                 .eval(&parts.iter().collect::<Vec<_>>())
                 .unwrap_or_else(|e| panic!("{op:?}: {e}"));
-            for ((got, whole), claim) in got.iter().zip(&whole).zip(&claims) {
-                let expected = part(whole, *claim, cut[0], cut[1]);
-                assert_eq!(got, &expected, "{op:?}: rows {cut:?} of {n}, {claim}");
+            for (i, (got, claim)) in got.into_iter().zip(&claims).enumerate() {
+                if claim.partial().is_none() {
+                    let expected = part(&whole[i], *claim, cut[0], cut[1]);
+                    assert_eq!(got, expected, "{op:?}: rows {cut:?} of {n}, {claim}");
+                }
+                all[i].push(got);
+            }
+        }
+        for ((parts, whole), claim) in all.iter().zip(&whole).zip(&claims) {
+            if let (Some(by), false) = (claim.partial(), parts.is_empty()) {
+                let rows = rows.iter().filter(|n| **n > 0).map(|n| dim(*n)).collect();
+                let joined = AllReduce { by, rows }.eval(&parts.iter().collect::<Vec<_>>());
+                let joined = joined.unwrap_or_else(|e| panic!("{op:?}: {e}"));
+                assert_close(&joined[0], &whole.to_f64(), tolerance(whole.dtype()));
             }
         }
     }
     Ok(claims)
+}
+
+/// What replica `r` holds of a partial value of small integers: parts that combine to the whole, exactly.
+fn share(whole: &Tensor, by: Combine, rows: &[usize], r: usize) -> Tensor {
+    let present: Vec<usize> = (0..rows.len()).filter(|i| rows[*i] > 0).collect();
+    let place = present.iter().position(|i| *i == r).unwrap();
+    let others = f64::from(u32::try_from(present.len() - 1).unwrap());
+    let count = |i: usize| f64::from(u32::try_from(rows[present[i]]).unwrap());
+    let value = |x: f64| match by {
+        Combine::Sum if place == 0 => x - 3.0 * others,
+        Combine::Sum => 3.0,
+        Combine::Max if place > 0 => x - 1.0,
+        Combine::Min if place > 0 => x + 1.0,
+        Combine::Prod if place > 0 => 1.0,
+        // Every part differs from the mean, and the differences cancel.
+        Combine::Mean if place == 0 && present.len() > 1 => x + count(1),
+        Combine::Mean if place == 1 => x - count(0),
+        Combine::Lse if place > 0 => f64::NEG_INFINITY,
+        Combine::L2 if place > 0 => 0.0,
+        Combine::Max
+        | Combine::Min
+        | Combine::Prod
+        | Combine::Mean
+        | Combine::Lse
+        | Combine::L2 => x,
+    };
+    let values: Vec<f64> = whole.to_f64().into_iter().map(value).collect();
+    tensor(whole.dtype(), whole.dims(), &values)
 }
 
 /// The claims that the split rule gives, and the types of the whole results they are about.
@@ -153,7 +198,7 @@ fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<Tens
         .iter()
         .map(|(t, c)| match c {
             Claim::Invariant => t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()),
-            Claim::Shard(_) => None,
+            Claim::Shard(_) | Claim::Partial(_) | Claim::Mixed => None,
         })
         .collect();
     let inputs: Vec<Operand<'_>> =
@@ -171,7 +216,7 @@ fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<Tens
         if let Some(s) = claim.shard() {
             let size = Dim::n() * i64::try_from(s.inner).unwrap();
             assert_eq!(ty.shape[s.axis], size, "{op:?}: {claim} of {ty}");
-        } else {
+        } else if operands.iter().any(|(_, c)| c.shard().is_some()) {
             let depends = ty.shape.iter().any(Dim::depends_on_batch);
             assert!(!depends, "{op:?}: {claim} of {ty}");
         }
@@ -193,7 +238,7 @@ pub(crate) fn refusal(op: &Op, operands: &[(&Tensor, Claim)]) -> String {
         .collect();
     let refusal = op.split(&split, &[]).expect_err("the split is refused");
     assert!(
-        operands[refusal.operand].1.shard().is_some(),
+        operands[refusal.operand].1 != Claim::Invariant,
         "{op:?}: blames operand {}",
         refusal.operand
     );

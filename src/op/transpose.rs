@@ -41,6 +41,14 @@ impl OpDef for Transpose {
         Ok(smallvec![Claim::Shard(Shard { axis, inner })])
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let distances = strided::distances(x.dims());

@@ -31,6 +31,14 @@ impl OpDef for Unsqueeze {
         rules::regroup(operands, results)
     }
 
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let mut dims = x.dims().to_vec();

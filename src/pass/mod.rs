@@ -4,12 +4,16 @@
 
 mod error;
 mod explain;
+mod repair;
 mod replicate;
+mod report;
 mod simplify;
 
 pub use error::{DeviceError, PassError, SplitRefused};
 pub use explain::{explain, headline};
+pub use repair::{Action, Repair, Repaired, repair};
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate};
+pub use report::{claims_text, report};
 pub use simplify::{SimplifyOptions, simplify};
 
 /// A pass by name, for lists.
@@ -23,5 +27,5 @@ pub struct PassInfo {
 
 /// All passes, in the order in which they run.
 pub fn passes() -> impl Iterator<Item = PassInfo> {
-    simplify::PASSES.iter().map(|p| p.info).chain([replicate::INFO])
+    simplify::PASSES.iter().map(|p| p.info).chain([repair::INFO, replicate::INFO])
 }

@@ -11,6 +11,54 @@ pub enum Claim {
     Invariant,
     /// Every replica holds its own rows.
     Shard(Shard),
+    /// Every replica that has rows holds a value of the same type as the whole; together they give the whole.
+    Partial(Combine),
+    /// Nothing is known: a replica would need the rows of others.
+    Mixed,
+}
+
+/// How the parts of a partial value give the whole. The parts are taken in the order of the replicas; those of
+/// replicas without rows are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Combine {
+    /// Their sum.
+    Sum,
+    /// Their product.
+    Prod,
+    /// The largest, element by element.
+    Max,
+    /// The smallest, element by element.
+    Min,
+    /// The logarithm of the sum of their exponentials.
+    Lse,
+    /// The square root of the sum of their squares.
+    L2,
+    /// Their mean, each weighted by the rows of its replica.
+    Mean,
+}
+
+impl Combine {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Lse, Self::L2, Self::Mean];
+
+    /// The word in the text form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Lse => "lse",
+            Self::L2 => "l2",
+            Self::Mean => "mean",
+        }
+    }
+
+    /// True where the whole has the same bits however the rows are divided, for floats too.
+    pub const fn is_exact(self) -> bool {
+        matches!(self, Self::Max | Self::Min)
+    }
 }
 
 /// Rows of one axis: the axis has `N * inner` entries, and a replica whose rows are `o..e` of the batch holds
@@ -32,8 +80,16 @@ impl Claim {
     /// The split axis, if there is one.
     pub const fn shard(self) -> Option<Shard> {
         match self {
-            Self::Invariant => None,
             Self::Shard(s) => Some(s),
+            Self::Invariant | Self::Partial(_) | Self::Mixed => None,
+        }
+    }
+
+    /// How the parts combine, if the value is partial.
+    pub const fn partial(self) -> Option<Combine> {
+        match self {
+            Self::Partial(by) => Some(by),
+            Self::Invariant | Self::Shard(_) | Self::Mixed => None,
         }
     }
 }
@@ -44,6 +100,8 @@ impl fmt::Display for Claim {
             Self::Invariant => f.write_str("invariant"),
             Self::Shard(Shard { axis, inner: 1 }) => write!(f, "shard({axis})"),
             Self::Shard(Shard { axis, inner }) => write!(f, "shard({axis};{inner})"),
+            Self::Partial(by) => write!(f, "partial({})", by.name()),
+            Self::Mixed => f.write_str("mixed"),
         }
     }
 }

@@ -14,7 +14,7 @@ mod target;
 mod tensor;
 mod tensor_type;
 
-pub use claim::{Claim, Code, ParseCodeError, Refusal, Shard};
+pub use claim::{Claim, Code, Combine, ParseCodeError, Refusal, Shard};
 pub use device::{Device, DeviceKind, ParseDeviceError};
 pub use dim::{Dim, MAX_SIZE, ParseDimError, Symbol};
 pub use dtype::{DType, ParseDTypeError};

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use fanwise::analysis::prove;
 use fanwise::ir::{Graph, Weights, parse, verify};
-use fanwise::pass::{PassError, Replicate, explain, headline, replicate};
+use fanwise::pass::{PassError, Repair, Replicate, explain, headline, repair, replicate};
 use fanwise::types::{Code, Device, Target};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::programs::{executable, inputs, run};
+use crate::programs::{assert_promised, executable, inputs, run};
 
 /// What the line before a graph says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ enum Says {
     Refused(Code),
     /// Without repairs it is replicated, and computes the same bits.
     Accepted,
-    /// Without repairs it is refused; with them it is replicated.
-    Repaired,
+    /// With these repairs it is replicated and computes the same, as far as its outputs promise; with less it is not.
+    Repaired(Repair),
 }
 
 /// A graph of a text.
@@ -41,7 +41,8 @@ fn examples(name: &str, text: &str, code: Option<Code>) -> Vec<Example> {
         let given = line.strip_prefix("Refused (").and_then(|c| c.strip_suffix("):"));
         let says = match line {
             "Accepted:" => Says::Accepted,
-            "Repaired (local):" | "Repaired (comm):" => Says::Repaired,
+            "Repaired (local):" => Says::Repaired(Repair::Local),
+            "Repaired (comm):" => Says::Repaired(Repair::Comm),
             "Refused:" => Says::Refused(code.unwrap_or_else(|| panic!("{name}: no code: {graph}"))),
             _ => Says::Refused(given.and_then(|c| c.parse().ok()).unwrap_or_else(|| {
                 panic!("{name}: `{line}` does not say what becomes of the graph behind it")
@@ -54,29 +55,32 @@ fn examples(name: &str, text: &str, code: Option<Code>) -> Vec<Example> {
     found
 }
 
-/// Three devices, and no repair.
-fn options() -> Replicate {
-    Replicate::over((0..3).map(Device::gpu).collect())
+/// Three devices, and these repairs.
+fn options(repair: Repair) -> Replicate {
+    Replicate { repair, ..Replicate::over((0..3).map(Device::gpu).collect()) }
 }
 
-/// Checks that the graph is replicated, proved, and gives the same bits on one device and on three.
-fn assert_accepted(name: &str, example: &Example) {
+/// Checks that the graph is replicated, proved, and gives on three devices what its outputs promise.
+fn assert_accepted(name: &str, example: &Example, allowed: Repair) {
     let text = &example.text;
-    let graph = replicate(&example.graph, &options()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (template, _) = repair(&example.graph, allowed).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let graph =
+        replicate(&template, &options(allowed)).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
     let verified = verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
-    prove(&example.graph, &verified).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+    prove(&template, &verified).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
     let weights = Weights::default();
     let [one, three] = [&example.graph, &graph].map(|g| executable(g, &weights, &Target::CPU, 2));
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    for n in [7, 2, 0] {
+    for n in [7, 2, 1] {
         let inputs = inputs(&example.graph, n, &mut rng);
-        assert_eq!(run(&three, &inputs), run(&one, &inputs), "{name}, {n} rows: {text}");
+        let (one, three) = (run(&one, &inputs), run(&three, &inputs));
+        assert_promised(&graph, &one, &three, &format!("{name}, {n} rows: {text}"));
     }
 }
 
 /// The codes with which the graph is refused.
-fn refusals(name: &str, example: &Example) -> Vec<Code> {
-    match replicate(&example.graph, &options()) {
+fn refusals(name: &str, example: &Example, allowed: Repair) -> Vec<Code> {
+    match replicate(&example.graph, &options(allowed)) {
         Err(PassError::Refused(refused)) => refused.iter().map(|r| r.code).collect(),
         Err(other) => panic!("{name}: {other}\n{}", example.text),
         Ok(_) => panic!("{name}: not refused\n{}", example.text),
@@ -85,11 +89,15 @@ fn refusals(name: &str, example: &Example) -> Vec<Code> {
 
 fn assert_true(name: &str, example: &Example) {
     match example.says {
-        Says::Accepted => assert_accepted(name, example),
+        Says::Accepted => assert_accepted(name, example, Repair::None),
         Says::Refused(code) => {
-            assert_eq!(refusals(name, example), [code], "{name}: {}", example.text);
+            assert_eq!(refusals(name, example, Repair::None), [code], "{name}: {}", example.text);
         }
-        Says::Repaired => assert!(!refusals(name, example).is_empty()),
+        Says::Repaired(allowed) => {
+            let less = if allowed == Repair::Comm { Repair::Local } else { Repair::None };
+            assert!(!refusals(name, example, less).is_empty(), "{name}: {}", example.text);
+            assert_accepted(name, example, allowed);
+        }
     }
 }
 
@@ -118,7 +126,7 @@ fn the_chapter_on_claims_is_true() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
     let examples = examples(name, &text, None);
     examples.iter().for_each(|example| assert_true(name, example));
-    for kind in [Says::Accepted, Says::Repaired] {
+    for kind in [Says::Accepted, Says::Repaired(Repair::Local), Says::Repaired(Repair::Comm)] {
         assert!(examples.iter().any(|e| e.says == kind), "{kind:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::{Cpu, CpuExecutable, Executable, RunError, RunOptions};
-use fanwise::ir::{Builder, Graph, NodeKind, Value, Weights, parse, verify};
+use fanwise::ir::{Builder, Graph, Label, NodeKind, Value, Weights, parse, verify};
 use fanwise::lower::{LowerError, Program, check, lower};
 use fanwise::op::{Gather, Unary};
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
@@ -87,6 +87,29 @@ pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<St
         (info.name.to_string(), tensor.unwrap())
     };
     graph.inputs().map(input).collect()
+}
+
+/// Checks that outputs of replicas are those of one device: in every bit, or within 1e-6 of the largest value where the
+/// output's label says that sums are reassociated.
+pub(crate) fn assert_promised(replicated: &Graph, one: &[Tensor], many: &[Tensor], what: &str) {
+    let labels = replicated.labels();
+    assert_eq!((one.len(), many.len()), (labels.len(), labels.len()), "{what}");
+    for (label, (one, many)) in labels.into_iter().zip(one.iter().zip(many)) {
+        if label == Label::Reassociated {
+            assert_eq!(one.tensor_type(), many.tensor_type(), "{what}");
+            let (a, b) = (one.to_f64(), many.to_f64());
+            let largest = a.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
+            for (a, b) in a.iter().zip(&b) {
+                let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+                assert!(
+                    same || (a - b).abs() <= 1e-6 * largest,
+                    "{what}: {a} and {b} of {largest}"
+                );
+            }
+        } else {
+            assert_eq!(one, many, "{what}: {label}");
+        }
+    }
 }
 
 /// The outputs of a graph node after node, by reference evaluation.

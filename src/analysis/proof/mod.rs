@@ -9,14 +9,18 @@
 //! - P1: the inputs and the outputs are the template's, by name, order and type.
 //! - P2: the shards of the split are in order and cover the rows `0..N` once.
 //! - P3: a parameter is one of the template's, by name, type and content.
-//! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch.
+//! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch; of a
+//!   value that every replica holds whole only where the template has `own_rows`.
 //! - P5: every other operator of a replica is one of the template's, with `N` replaced by the replica's rows
 //!   where its results have rows, on that replica's parts of the same operands in the same order.
 //! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a replica that works
-//!   on rows of it.
-//! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` on the axis of the
-//!   batch, values that no row changes by `first`.
+//!   on rows or a part of it, unless the template has `all_gather` or `all_reduce` of it.
+//! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` or `all_gather` on the
+//!   axis of the batch, values that no row changes by `first`.
 //! - P8: an output is the whole of the template's value.
+//! - P9: an `all_reduce` combines the parts of all replicas, each once and in order, as the split rules say that the
+//!   parts of the value combine, weighted by the replicas' rows. The whole of it reaches a replica only where the
+//!   template has an `all_reduce`: nothing is combined twice, and nothing that needs the whole works on a part.
 //!
 //! Induction over the nodes gives the claim: if the split rules are right, the outputs are equal. Devices and
 //! transfers between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
@@ -51,6 +55,8 @@ pub enum ProofRule {
     P7,
     /// What outputs mean.
     P8,
+    /// Combinations of partial values.
+    P9,
 }
 
 impl fmt::Display for ProofRule {

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::template::{Operands, Template, form};
+use super::template::{Bring, Operands, Template, form};
 use super::{Proof, ProofError, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Value};
-use crate::op::{Concat, Op, Slice};
-use crate::types::{Dim, Split};
+use crate::op::{AllReduce, Op, Slice};
+use crate::types::{Claim, Dim, Split};
 
 /// What a value is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -153,12 +153,19 @@ impl<'a, 'g> Relation<'a, 'g> {
         let operands = operands.into_iter().map(|v| self.meaning(v)).collect::<Option<Vec<_>>>()?;
         let result = match (node.place().replica, op, operands.as_slice()) {
             (replica, Op::CopyOp(_), [of]) => self.copy(*of, replica).map(Results::One),
-            (Some(replica), Op::Slice(slice), [of]) if self.is_whole_rows(*of) => {
-                self.slice(slice, *of, replica).map(Results::One)
-            }
+            (Some(replica), Op::Slice(slice), [of]) => match self.slice(slice, *of, replica) {
+                Ok(Some(meaning)) => Ok(Results::One(meaning)),
+                Ok(None) => self.clone_of(op, &operands, replica, node),
+                Err(broken) => Err(broken),
+            },
             (Some(replica), op, operands) => self.clone_of(op, operands, replica, node),
-            (None, Op::Concat(concat), parts) => self.concat(concat, parts).map(Results::One),
             (None, Op::First(_), parts) => self.first(parts).map(Results::One),
+            (None, Op::AllReduce(reduce), parts) => {
+                self.all_reduce(reduce, parts).map(Results::One)
+            }
+            (None, op, parts) if op.joined().is_some() => {
+                self.concat(op.joined().map_or(0, |c| c.axis), parts).map(Results::One)
+            }
             (None, op, _) => {
                 let reason = format!("`{}` belongs to no replica and is no merge", op.name());
                 Err((ProofRule::P5, reason))
@@ -179,35 +186,67 @@ impl<'a, 'g> Relation<'a, 'g> {
         of.replica.is_none() && self.template.shard(of.value).is_some()
     }
 
+    /// The value of the template that a replica sees in `of`.
+    fn seen(&self, of: Meaning) -> Option<Value> {
+        if of.replica.is_some() {
+            return Some(of.value);
+        }
+        match self.template.claim(of.value) {
+            Claim::Invariant => Some(of.value),
+            // All rows, or the whole of what has parts: only what the template brings to every replica.
+            Claim::Shard(_) | Claim::Partial(_) => self.template.brought(of.value, Bring::Whole),
+            Claim::Mixed => None,
+        }
+    }
+
     fn copy(&mut self, of: Meaning, replica: Option<u32>) -> Result<Meaning, Broken> {
         let broken = |reason: &str| Err((ProofRule::P6, reason.to_owned()));
-        let replica = match (of.replica, replica) {
-            (None, None) => None,
-            (None, Some(_)) if self.is_whole_rows(of) => {
-                return broken("brings all rows to a replica that works on its own");
-            }
-            (None, Some(replica)) => Some(replica),
-            (Some(own), Some(replica)) if own == replica => Some(own),
+        let value = match (of.replica, replica) {
+            (None, None) => of.value,
+            (None, Some(_)) => match self.seen(of) {
+                Some(value) => value,
+                None => return broken("brings all rows to a replica that works on its own"),
+            },
+            (Some(own), Some(replica)) if own == replica => of.value,
             (Some(_), _) => return broken("takes a part of one replica to another, or to none"),
         };
         self.proof.copies += 1;
-        Ok(Meaning { value: of.value, replica })
+        Ok(Meaning { value, replica })
     }
 
-    fn slice(&mut self, slice: &Slice, of: Meaning, replica: u32) -> Result<Meaning, Broken> {
-        let (shard, range) = (self.template.shard(of.value), self.split.range(replica as usize));
-        let (Some(shard), Some((from, to))) = (shard, range) else {
+    /// The rows of a replica, if the slice is to take them: of all rows, or of a value that the replica holds whole.
+    fn slice(
+        &mut self,
+        slice: &Slice,
+        of: Meaning,
+        replica: u32,
+    ) -> Result<Option<Meaning>, Broken> {
+        let value = if self.is_whole_rows(of) {
+            of.value
+        } else {
+            let own = of.replica.is_none_or(|own| own == replica);
+            let rows = self.seen(of).filter(|_| own);
+            match rows.and_then(|v| self.template.brought(v, Bring::Rows)) {
+                Some(value) => value,
+                None => return Ok(None),
+            }
+        };
+        let range = self.split.range(replica as usize);
+        let (Some(shard), Some((from, to))) = (self.template.shard(value), range) else {
             return Err((ProofRule::P4, "has no rows to take".to_owned()));
         };
         let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
         let rows = Slice::rows(shard.axis, from.clone() * inner, to.clone() * inner);
         if rows != *slice {
+            if !self.is_whole_rows(of) {
+                return Ok(None);
+            }
             let axis = shard.axis;
             let reason = format!("does not take the rows {from}..{to} of axis {axis}");
             return Err((ProofRule::P4, reason));
         }
         self.proof.slices += 1;
-        Ok(Meaning { value: of.value, replica: Some(replica) })
+        Ok(Some(Meaning { value, replica: Some(replica) }))
     }
 
     /// The template's operator of which this is the replica's clone.
@@ -219,12 +258,14 @@ impl<'a, 'g> Relation<'a, 'g> {
         node: &Node,
     ) -> Result<Results, Broken> {
         let broken = |reason: String| Err((ProofRule::P5, reason));
+        let mut values = Operands::new();
         for (i, operand) in operands.iter().enumerate() {
-            if self.is_whole_rows(*operand) || operand.replica.is_some_and(|own| own != replica) {
-                return broken(format!("operand {i} is no part of replica {replica}"));
+            let own = operand.replica.is_none_or(|own| own == replica);
+            match self.seen(*operand).filter(|_| own) {
+                Some(value) => values.push(self.template.same(value)),
+                None => return broken(format!("operand {i} is no part of replica {replica}")),
             }
         }
-        let values: Operands = operands.iter().map(|m| self.template.same(m.value)).collect();
         let found = self.candidate(op, values, replica);
         let Some(found) = found else {
             return broken(format!(
@@ -275,7 +316,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             if self.template.same(part.value) != value {
                 return broken(format!("part {i} is of another value than part 0"));
             }
-            let own = part.replica.is_none() && !self.is_whole_rows(*part);
+            let own = part.replica.is_none() && self.template.claim(part.value) == Claim::Invariant;
             if part.replica != Some(i) && !own {
                 return broken(format!("part {i} is not that of replica {i}"));
             }
@@ -283,41 +324,59 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(value)
     }
 
-    fn concat(&mut self, concat: &Concat, parts: &[Meaning]) -> Result<Meaning, Broken> {
+    fn concat(&mut self, joined: i64, parts: &[Meaning]) -> Result<Meaning, Broken> {
         let value = self.all_parts(parts)?;
         match self.template.shard(value) {
-            Some(shard) if i64::try_from(shard.axis) == Ok(concat.axis) => {}
+            Some(shard) if i64::try_from(shard.axis) == Ok(joined) => {}
             Some(shard) => {
-                let reason = format!(
-                    "joins rows on axis {}; the batch is on axis {}",
-                    concat.axis, shard.axis
-                );
+                let reason =
+                    format!("joins rows on axis {joined}; the batch is on axis {}", shard.axis);
                 return Err((ProofRule::P7, reason));
             }
             None => {
-                let reason = "joins copies of a value that no row changes".to_owned();
+                let reason = "joins copies of a value that has no rows".to_owned();
                 return Err((ProofRule::P7, reason));
             }
         }
-        self.proof.merges += 1;
-        Ok(Meaning { value, replica: None })
+        Ok(self.whole(value))
     }
 
     fn first(&mut self, parts: &[Meaning]) -> Result<Meaning, Broken> {
         let value = self.all_parts(parts)?;
-        if self.template.shard(value).is_some() {
-            return Err((ProofRule::P7, "takes the rows of one replica for all".to_owned()));
+        if self.template.claim(value) != Claim::Invariant {
+            return Err((ProofRule::P7, "takes what one replica holds for the whole".to_owned()));
         }
+        Ok(self.whole(value))
+    }
+
+    fn all_reduce(&mut self, reduce: &AllReduce, parts: &[Meaning]) -> Result<Meaning, Broken> {
+        let value = self.all_parts(parts)?;
+        let broken = |reason: String| Err((ProofRule::P9, reason));
+        match self.template.claim(value) {
+            Claim::Partial(by) if by == reduce.by => {}
+            claim => {
+                let by = reduce.by.name();
+                return broken(format!("combines by {by} the parts of a value that is {claim}"));
+            }
+        }
+        if reduce.rows != self.template.rows() {
+            return broken("weighs the parts by other rows than those of the replicas".to_owned());
+        }
+        Ok(self.whole(value))
+    }
+
+    /// The whole of a value whose parts were merged.
+    fn whole(&mut self, value: Value) -> Meaning {
         self.proof.merges += 1;
-        Ok(Meaning { value, replica: None })
+        Meaning { value: self.template.plain(value), replica: None }
     }
 
     /// The outputs mean the template's.
     pub(super) fn outputs(&mut self) {
         for (own, whole) in self.graph.outputs().iter().zip(self.template.graph.outputs()) {
             let Some(meaning) = self.meaning(own.value) else { continue };
-            let value = self.template.same(meaning.value);
-            if meaning.replica.is_some() || value != self.template.same(whole.value) {
+            let value = self.template.plain(meaning.value);
+            if meaning.replica.is_some() || value != self.template.plain(whole.value) {
                 let message = format!("the output `{}` is another value", own.name);
                 self.broken(ProofRule::P8, Some(own.value.node), message);
             }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::super::ClaimMap;
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
-use crate::types::{Dim, Shard, Split, Table};
+use crate::types::{Claim, Dim, Shard, Split, Table};
 
 /// The operands of an operator.
 pub(super) type Operands = SmallVec<[Value; 4]>;
@@ -37,6 +37,28 @@ pub(super) struct Template<'g> {
     on: Table<Operands, SmallVec<[NodeId; 2]>>,
     /// The operators on operands that several take, by their own form.
     known: Table<(Operands, String), NodeId>,
+    /// What brings a value to replicas in another form, by the value.
+    brought: Table<Value, SmallVec<[(Bring, Value); 1]>>,
+}
+
+/// The operators that change nothing on one device, and bring values to replicas.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bring {
+    /// `own_rows`.
+    Rows,
+    /// `all_reduce` and `all_gather`.
+    Whole,
+}
+
+impl Bring {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator brings values")]
+    fn of(op: &Op) -> Option<Self> {
+        match op {
+            Op::OwnRows(_) => Some(Self::Rows),
+            Op::AllReduce(_) | Op::AllGather(_) => Some(Self::Whole),
+            _ => None,
+        }
+    }
 }
 
 impl<'g> Template<'g> {
@@ -45,10 +67,16 @@ impl<'g> Template<'g> {
         let first = claims.order().first();
         let same = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
         let users = vec![Users::None; same.len()];
-        let (on, known) = (Table::default(), Table::default());
-        let mut template = Self { graph, claims, rows, same, users, on, known };
+        let (on, known, brought) = (Table::default(), Table::default(), Table::default());
+        let mut template = Self { graph, claims, rows, same, users, on, known, brought };
         for node in claims.order() {
             template.same[node.index()] = template.add(*node);
+            if let Some(bring) = graph.node(*node).op().and_then(Bring::of)
+                && let [of] = *template.operands(*node)
+            {
+                let value = template.same(Value { node: *node, output: 0 });
+                template.brought.entry(of).or_default().push((bring, value));
+            }
         }
         template
     }
@@ -105,6 +133,34 @@ impl<'g> Template<'g> {
         Value { node, output: output.unwrap_or(value.output) }
     }
 
+    /// The value that brings this one to replicas, if the template has one.
+    pub(super) fn brought(&self, value: Value, bring: Bring) -> Option<Value> {
+        let found = self.brought.get(&self.same(value))?.iter().find(|(b, _)| *b == bring);
+        found.map(|(_, value)| *value)
+    }
+
+    /// The value that this one is on one device.
+    pub(super) fn plain(&self, value: Value) -> Value {
+        let mut value = self.same(value);
+        while self.graph.node(value.node).op().and_then(Bring::of).is_some() {
+            match *self.operands(value.node) {
+                [of] => value = of,
+                _ => break,
+            }
+        }
+        value
+    }
+
+    /// What a value is to the replicas.
+    pub(super) fn claim(&self, value: Value) -> Claim {
+        self.claims.get(value)
+    }
+
+    /// The rows of every replica.
+    pub(super) fn rows(&self) -> &[Dim] {
+        &self.rows
+    }
+
     /// Where the rows of a value are; `None` if no row changes it.
     pub(super) fn shard(&self, value: Value) -> Option<Shard> {
         self.claims.get(value).shard()
@@ -136,10 +192,8 @@ impl<'g> Template<'g> {
 
     /// The operator `whole` of a node as `replica` runs it.
     fn part<'o>(&self, id: NodeId, whole: &'o Op, replica: u32) -> Cow<'o, Op> {
-        let outputs = 0..u32::try_from(self.graph.node(id).results().len()).unwrap_or(0);
-        let mut results = outputs.map(|output| Value { node: id, output });
         match self.rows.get(replica as usize) {
-            Some(rows) if results.any(|v| self.shard(v).is_some()) => {
+            Some(rows) if self.claims.is_local(self.graph, id) => {
                 let mut part = whole.clone();
                 part.at_rows(rows);
                 Cow::Owned(part)

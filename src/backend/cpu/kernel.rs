@@ -98,8 +98,9 @@ impl Kernel {
             (Op::Resize(op), [x]) => {
                 ResizePlan::new(op, x).map(|plan| Self::Resize(Box::new(plan)))
             }
-            (Op::Concat(op), _) => {
-                JoinPlan::new(op, sizes.iter().map(SmallVec::as_slice)).map(Self::Join)
+            (Op::Concat(_) | Op::AllGather(_), _) => {
+                let plan = |op| JoinPlan::new(&op, sizes.iter().map(SmallVec::as_slice));
+                op.joined().and_then(plan).map(Self::Join)
             }
             (Op::Pad(op), [x]) => PadPlan::new(op, x).map(Self::Pad),
             (Op::Recurrent(op), [x, _, r, ..]) => {

@@ -11,7 +11,7 @@ use fanwise::analysis;
 use fanwise::ir::{self, Graph};
 use fanwise::model::{LoadOptions, Model};
 use fanwise::op::Assume;
-use fanwise::pass::{self, Gpus, PassError, Replicate};
+use fanwise::pass::{self, Gpus, PassError, Repaired, Replicate};
 use fanwise::types::ShardRule;
 
 use crate::{memory, ui};
@@ -96,6 +96,19 @@ pub(crate) struct ReplicateArgs {
     /// Which devices hold the weights
     #[arg(long, value_enum, default_value = "template")]
     weights: WeightsArg,
+    /// What may be done to a model that cannot be split as it is
+    #[arg(long, value_enum, default_value = "local")]
+    pub(crate) repair: RepairArg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum RepairArg {
+    /// Nothing: it is refused
+    None,
+    /// What needs nothing of other replicas
+    Local,
+    /// Values are exchanged between replicas, too
+    Comm,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -118,14 +131,14 @@ enum WeightsArg {
 
 impl ReplicateArgs {
     /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
-    pub(crate) fn apply<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
+    pub(crate) fn apply<'a>(&self, template: &'a Graph) -> anyhow::Result<Replicated<'a>> {
         let found = fanwise::backend::gpu_count();
         let devices = match &self.gpus {
-            None => return Ok(Cow::Borrowed(template)),
+            None => return Ok(Replicated::of_one(template)),
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
         };
         if devices.len() == 1 && template.split().is_none() {
-            return Ok(Cow::Borrowed(template));
+            return Ok(Replicated::of_one(template));
         }
         if found == 0 {
             ui::talk(&format!(
@@ -142,11 +155,45 @@ impl ReplicateArgs {
             WeightsArg::Cpu => pass::WeightPlacement::Cpu,
             WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
         };
-        let options = Replicate { devices, rule: self.shards.clone(), merge, weights };
-        let graph = pass::replicate(template, &options).map_err(Error::from)?;
-        analysis::prove(template, &ir::verify(&graph).map_err(Error::from)?)
+        let repair = self.repair.level();
+        let (repaired, repairs) = pass::repair(template, repair).map_err(Error::from)?;
+        for repair in &repairs {
+            ui::talk(&format!("note: {repair}"));
+        }
+        let options = Replicate { devices, rule: self.shards.clone(), merge, weights, repair };
+        let graph = pass::replicate(&repaired, &options).map_err(Error::from)?;
+        analysis::prove(&repaired, &ir::verify(&graph).map_err(Error::from)?)
             .map_err(Error::from)?;
-        Ok(Cow::Owned(graph))
+        Ok(Replicated { template: repaired, repairs, graph: Cow::Owned(graph) })
+    }
+}
+
+impl RepairArg {
+    /// The level of the library.
+    pub(crate) fn level(self) -> pass::Repair {
+        match self {
+            Self::None => pass::Repair::None,
+            Self::Local => pass::Repair::Local,
+            Self::Comm => pass::Repair::Comm,
+        }
+    }
+}
+
+/// A model's graph and its replicas.
+pub(crate) struct Replicated<'a> {
+    /// The graph that was replicated, after its repairs.
+    pub(crate) template: Cow<'a, Graph>,
+    /// The repairs.
+    pub(crate) repairs: Vec<Repaired>,
+    /// What runs.
+    pub(crate) graph: Cow<'a, Graph>,
+}
+
+impl<'a> Replicated<'a> {
+    /// A graph that runs as it is.
+    pub(crate) fn of_one(graph: &'a Graph) -> Self {
+        let (template, graph) = (Cow::Borrowed(graph), Cow::Borrowed(graph));
+        Self { template, repairs: Vec::new(), graph }
     }
 }
 

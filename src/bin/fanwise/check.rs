@@ -4,14 +4,16 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use fanwise::types::Tensor;
+use fanwise::ir::Label;
+use fanwise::types::{DType, Tensor};
 use serde_json::json;
 
 use crate::args::{Format, ModelArgs, ReplicateArgs};
 use crate::exec;
 use crate::ui;
 
-/// Run a model on one device and on many, and compare every bit of every output
+/// Run a model on one device and on many, and compare every output: in every bit, or within rounding where floats
+/// are summed in another order
 #[derive(Args)]
 #[command(
     after_help = "The exit code is 0 if all outputs are equal, 1 if one differs, 2 if the model is refused.
@@ -48,49 +50,96 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             split.replicas()
         );
     }
-    let graph = args.replicate.apply(&model.graph)?;
+    let replicated = args.replicate.apply(&model.graph)?;
+    let graph = &*replicated.graph;
     let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {
         let executable = exec::prepare(graph, &model.weights, args.threads)?;
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
     };
     let (one, many) = (run(&model.graph)?, run(&graph)?);
+    let labels = graph.labels();
     let mut equal = one.outputs.len() == many.outputs.len();
     let mut rows = Vec::new();
-    for ((name, a), (other, b)) in one.outputs.iter().zip(&many.outputs) {
-        let same = name == other && a == b;
+    for (i, ((name, a), (other, b))) in one.outputs.iter().zip(&many.outputs).enumerate() {
+        let label = labels.get(i).copied().unwrap_or(Label::RowExact);
+        let difference = largest_difference(a, b);
+        let within = label == Label::Reassociated && difference <= tolerance(a) * largest(a);
+        let same = name == other && (a == b || within);
         equal &= same;
-        rows.push((name, a.tensor_type().to_string(), same, largest_difference(a, b)));
+        let verdict = match (same, a == b) {
+            (true, true) => "equal in every bit".to_owned(),
+            (true, false) => format!("equal within rounding, by {:.1e}", difference),
+            (false, _) => format!("differs by {difference:e}"),
+        };
+        rows.push(Row { name, ty: a.tensor_type().to_string(), label, same, difference, verdict });
     }
-    match args.format {
+    let devices = graph.split().map_or(1, fanwise::types::Split::replicas);
+    print(args.format, &rows, equal, (devices, one.n))?;
+    Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn print(
+    format: Format,
+    rows: &[Row<'_>],
+    equal: bool,
+    (devices, n): (usize, i64),
+) -> anyhow::Result<()> {
+    match format {
         Format::Text => {
-            let devices = graph.split().map_or(1, fanwise::types::Split::replicas);
-            let verdict = if equal { "equal in every bit" } else { "DIFFERENT" };
-            let table: Vec<Vec<String>> = rows
-                .iter()
-                .map(|(name, ty, same, difference)| {
-                    let verdict = if *same {
-                        "equal".to_owned()
-                    } else {
-                        format!("differs by {difference:e}")
-                    };
-                    vec![name.to_string(), ty.clone(), verdict]
-                })
-                .collect();
-            let table = ui::table(&["output", "type", "result"], &table);
-            ui::out(&format!("{table}\n1 device and {devices}, {} rows: {verdict}\n", one.n))?;
+            let exact = rows.iter().all(|row| row.difference == 0.0);
+            let verdict = match (equal, exact) {
+                (true, true) => "equal in every bit",
+                (true, false) => "equal, where floats are summed in another order within rounding",
+                (false, _) => "DIFFERENT",
+            };
+            let cells = |row: &Row<'_>| {
+                vec![
+                    row.name.to_string(),
+                    row.ty.clone(),
+                    row.label.to_string(),
+                    row.verdict.clone(),
+                ]
+            };
+            let table: Vec<Vec<String>> = rows.iter().map(cells).collect();
+            let table = ui::table(&["output", "type", "promise", "result"], &table);
+            ui::out(&format!("{table}\n1 device and {devices}, {} rows: {verdict}\n", n))?;
         }
         Format::Json => {
-            let outputs: Vec<_> = rows
-                .iter()
-                .map(|(name, ty, same, difference)| {
-                    json!({ "name": name, "type": ty, "equal": same, "largest_difference": difference })
-                })
-                .collect();
-            ui::out(&json!({ "equal": equal, "rows": one.n, "outputs": outputs }).to_string())?;
+            let output = |row: &Row<'_>| {
+                json!({ "name": row.name, "type": row.ty, "label": row.label.to_string(),
+                    "equal": row.same, "largest_difference": row.difference })
+            };
+            let outputs: Vec<_> = rows.iter().map(output).collect();
+            ui::out(&json!({ "equal": equal, "rows": n, "outputs": outputs }).to_string())?;
         }
     }
-    Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(())
+}
+
+/// What became of one output.
+struct Row<'a> {
+    name: &'a str,
+    ty: String,
+    label: Label,
+    same: bool,
+    difference: f64,
+    verdict: String,
+}
+
+/// How far a sum in another order may be off, of the largest value.
+fn tolerance(tensor: &Tensor) -> f64 {
+    match tensor.dtype() {
+        DType::F64 => 1e-14,
+        DType::F16 => 2e-3,
+        DType::Bf16 => 1.6e-2,
+        _ => 1e-6,
+    }
+}
+
+/// The largest finite magnitude.
+fn largest(tensor: &Tensor) -> f64 {
+    tensor.to_f64().into_iter().map(f64::abs).filter(|x| x.is_finite()).fold(0.0, f64::max)
 }
 
 /// The largest absolute difference of two tensors; infinite where their types differ, or where one has a NaN and

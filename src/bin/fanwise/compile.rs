@@ -1,6 +1,5 @@
 //! `fanwise compile`: a model in, the forms of its rewritten graph out.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -11,10 +10,11 @@ use fanwise::Error;
 use fanwise::format;
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::model::{self, GraphForm, Model};
+use fanwise::pass;
 use fanwise::types::Target;
 use fanwise::{analysis, lower};
 
-use crate::args::{ModelArgs, ReplicateArgs};
+use crate::args::{ModelArgs, ReplicateArgs, Replicated};
 use crate::ui;
 
 /// Rewrite a model for many devices and print what it becomes
@@ -22,6 +22,9 @@ use crate::ui;
 #[command(after_help = "Kinds:
   graph        the rewritten graph as text, which every command reads back
   graph:input  the graph before the pass
+  graph:repaired  the graph after the repairs, before it is replicated
+  claims       what each value is to a replica: its rows, a part, the whole
+  explain      what was split, replicated, combined and repaired, in words
   json         the rewritten graph for programs
   dot          the rewritten graph for Graphviz
   program      the launches, copies and waits of each device
@@ -59,6 +62,9 @@ struct Emit {
 enum Kind {
     Graph,
     GraphInput,
+    GraphRepaired,
+    Claims,
+    Explain,
     Json,
     Dot,
     Program,
@@ -78,12 +84,17 @@ impl FromStr for Emit {
         let kind = match kind {
             "graph" => Kind::Graph,
             "graph:input" => Kind::GraphInput,
+            "graph:repaired" => Kind::GraphRepaired,
+            "claims" => Kind::Claims,
+            "explain" => Kind::Explain,
             "json" => Kind::Json,
             "dot" => Kind::Dot,
             "program" => Kind::Program,
             "memory" => Kind::Memory,
             "summary" => Kind::Summary,
-            _ => bail!("the kinds are graph, graph:input, json, dot, program, memory, summary"),
+            _ => bail!(
+                "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, summary"
+            ),
         };
         Ok(Self { kind, path })
     }
@@ -91,20 +102,34 @@ impl FromStr for Emit {
 
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let Model { graph: template, weights, .. } = args.model.load()?;
-    let needs_pass = args.emit.iter().any(|e| !matches!(e.kind, Kind::GraphInput | Kind::Summary));
-    let graph =
-        if needs_pass { args.replicate.apply(&template)? } else { Cow::Borrowed(&template) };
+    let before = |e: &Emit| matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims);
+    let replicated = if args.emit.iter().all(before) {
+        Replicated::of_one(&template)
+    } else {
+        args.replicate.apply(&template)?
+    };
+    let graph = &*replicated.graph;
     for emit in &args.emit {
         match emit.kind {
             Kind::GraphInput => write_graph(args, emit, &template, &weights)?,
-            Kind::Graph | Kind::Json => write_graph(args, emit, &graph, &weights)?,
+            Kind::GraphRepaired => write_graph(args, emit, &replicated.template, &weights)?,
+            Kind::Claims => {
+                let level = args.replicate.repair.level();
+                let (repaired, _) = pass::repair(&template, level).map_err(Error::from)?;
+                write(emit, &pass::claims_text(&repaired).map_err(Error::from)?)?;
+            }
+            Kind::Explain => {
+                let Replicated { template, repairs, graph } = &replicated;
+                write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)?;
+            }
+            Kind::Graph | Kind::Json => write_graph(args, emit, graph, &weights)?,
             Kind::Summary => write(emit, &analysis::summary(&template)?.to_string())?,
-            Kind::Dot => write(emit, &ir::to_dot(&graph))?,
-            Kind::Program | Kind::Memory => write_program(args, emit, &graph)?,
+            Kind::Dot => write(emit, &ir::to_dot(graph))?,
+            Kind::Program | Kind::Memory => write_program(args, emit, graph)?,
         }
     }
     // The process ends: the system takes its memory back sooner than it is freed piece by piece.
-    std::mem::forget(graph);
+    std::mem::forget(replicated);
     std::mem::forget(template);
     Ok(ExitCode::SUCCESS)
 }

@@ -51,7 +51,8 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let model = args.model.load()?;
-    let graph = args.replicate.apply(&model.graph)?;
+    let replicated = args.replicate.apply(&model.graph)?;
+    let graph = &*replicated.graph;
     let inputs = match &args.inputs {
         Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
         None => exec::random_inputs(&graph, args.batch, args.seed, limit)?,

@@ -7,6 +7,7 @@ use anyhow::bail;
 use clap::Args;
 use fanwise::analysis::{self, ProofError};
 use fanwise::ir::{self, Graph};
+use fanwise::pass::{self, Repair};
 use fanwise::{Error, analysis::Proof};
 use serde_json::json;
 
@@ -41,6 +42,9 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         None => source(&graph)?,
     };
     let template = args.graph.load_other(&template)?.graph;
+    // A model that needs no repair is not changed; the repairs of one that does are the same at every level that
+    // suffices.
+    let (template, _) = pass::repair(&template, Repair::Comm).map_err(Error::from)?;
     let verified = ir::verify(&graph).map_err(Error::from)?;
     match analysis::prove(&template, &verified) {
         Ok(proof) => {

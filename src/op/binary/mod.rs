@@ -6,6 +6,8 @@ mod tests;
 
 use std::cell::Cell;
 
+use smallvec::smallvec;
+
 pub use scalar::Apply2;
 
 use super::broadcast::Broadcast;
@@ -13,7 +15,7 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{broadcast, dtype, result_with_ints, same_dtype, two};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
-use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
     /// A function of two numbers, applied to operands that are broadcast to one shape.
@@ -76,6 +78,35 @@ impl OpDef for Binary {
         results: &[TensorType],
     ) -> Result<Claims, Refusal> {
         rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
+    }
+
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let [a, b] = operands else { return Err(rules::needs_whole(operands)) };
+        let float = a.ty.dtype.is_float() && b.ty.dtype.is_float();
+        let kept = match (self, a.claim, b.claim) {
+            // Sums and means of sums and differences.
+            (
+                Self::Add | Self::Sub,
+                Claim::Partial(Combine::Sum | Combine::Mean),
+                Claim::Partial(_),
+            ) if a.claim == b.claim => Some(a.claim),
+            // The weights of a mean add up to 1: what is added to every part is added to the mean.
+            (Self::Add | Self::Sub, mean @ Claim::Partial(Combine::Mean), Claim::Invariant)
+            | (Self::Add | Self::Sub, Claim::Invariant, mean @ Claim::Partial(Combine::Mean)) => Some(mean),
+            (Self::Mul, linear @ Claim::Partial(Combine::Sum | Combine::Mean), Claim::Invariant)
+            | (Self::Mul, Claim::Invariant, linear @ Claim::Partial(Combine::Sum | Combine::Mean)) => {
+                Some(linear)
+            }
+            (Self::Div, linear @ Claim::Partial(Combine::Sum | Combine::Mean), Claim::Invariant)
+                if float =>
+            {
+                Some(linear)
+            }
+            (Self::Max, Claim::Partial(Combine::Max), Claim::Partial(Combine::Max))
+            | (Self::Min, Claim::Partial(Combine::Min), Claim::Partial(Combine::Min)) => Some(a.claim),
+            _ => None,
+        };
+        kept.map(|claim| smallvec![claim]).ok_or_else(|| rules::needs_whole(operands))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

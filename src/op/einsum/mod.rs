@@ -15,9 +15,7 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The products of elements of all operands, summed over every label that is not in the result, as in
@@ -104,9 +102,9 @@ impl OpDef for Einsum {
             }
         }
         let kept = labels.result.iter().position(|l| Some(*l) == label);
-        let reason = "sums over the samples of the batch";
-        let axis = kept.ok_or_else(|| rules::refuse(Code::NotPerSample, first, reason))?;
-        Ok(smallvec![Claim::Shard(Shard { axis, inner })])
+        // A label that no result has is summed over.
+        let claim = kept.map_or(Claim::Partial(Combine::Sum), |axis| Claim::Shard(Shard { axis, inner }));
+        Ok(smallvec![claim])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -12,7 +12,7 @@ use super::element::for_dtype;
 use super::infer::{axis, dtype, one, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
 use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
 
 family! {
@@ -99,6 +99,21 @@ family! {
 }
 
 impl Reduce {
+    /// How the results over parts of the elements give that over all, if they do.
+    fn parts_combine(&self, float: bool) -> Option<Combine> {
+        match self {
+            Self::Sum { .. } | Self::L1 { .. } | Self::SumSquare { .. } => Some(Combine::Sum),
+            Self::Max { .. } => Some(Combine::Max),
+            Self::Min { .. } => Some(Combine::Min),
+            Self::Prod { .. } => Some(Combine::Prod),
+            Self::Mean { .. } if float => Some(Combine::Mean),
+            Self::L2 { .. } if float => Some(Combine::L2),
+            Self::LogSumExp { .. } if float => Some(Combine::Lse),
+            // Of integers they are cut to their integral part.
+            Self::Mean { .. } | Self::L2 { .. } | Self::LogSumExp { .. } | Self::LogSum { .. } => None,
+        }
+    }
+
     /// The listed axes, and whether they stay.
     pub fn parts(&self) -> (&[i64], bool) {
         match self {
@@ -224,10 +239,28 @@ impl OpDef for Reduce {
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
         let reduced = self.reduced(rank).unwrap_or_default();
         if reduced.get(axis) != Some(&false) {
-            return Err(rules::refuse(Code::NotPerSample, i, "reduces over the samples"));
+            let float = operands.get(i).is_some_and(|x| x.ty.dtype.is_float());
+            let reason = "gives for all samples what its parts do not give together";
+            let by = self.parts_combine(float);
+            let by = by.ok_or_else(|| rules::refuse(Code::NotPerSample, i, reason))?;
+            return Ok(smallvec![Claim::Partial(by)]);
         }
         let gone = if self.parts().1 { 0 } else { reduced[..axis].iter().filter(|r| **r).count() };
         Ok(smallvec![Claim::Shard(Shard { axis: axis - gone, inner })])
+    }
+
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let by = rules::first_partial(operands).map(|(_, by)| by);
+        match (self, by) {
+            (Self::Sum { .. }, Some(by @ (Combine::Sum | Combine::Mean)))
+            | (Self::Mean { .. }, Some(by @ Combine::Mean))
+            | (Self::Max { .. }, Some(by @ Combine::Max))
+            | (Self::Min { .. }, Some(by @ Combine::Min))
+            | (Self::Prod { .. }, Some(by @ Combine::Prod))
+            | (Self::L2 { .. }, Some(by @ Combine::L2))
+            | (Self::LogSumExp { .. }, Some(by @ Combine::Lse)) => Ok(smallvec![Claim::Partial(by)]),
+            _ => Err(rules::needs_whole(operands)),
+        }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -6,12 +6,14 @@ mod tests;
 
 pub use scalar::Apply;
 
+use smallvec::smallvec;
+
 use super::attr::names;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, one, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
-use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 names! {
     /// The formula of `gelu`.
@@ -190,6 +192,11 @@ fn bound(attr: &'static str, value: Option<f64>, dtype: DType, below: bool) -> R
     )
 }
 
+/// True where the first operand is of floats: integers wrap when negated.
+fn is_float(operands: &[SplitOperand<'_>]) -> bool {
+    operands.first().is_some_and(|x| x.ty.dtype.is_float())
+}
+
 impl OpDef for Unary {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
@@ -199,6 +206,22 @@ impl OpDef for Unary {
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         rules::elementwise(operands, operands.first().map_or(0, |x| x.ty.rank()))
+    }
+
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let by = rules::first_partial(operands).map(|(_, by)| by);
+        let rising = matches!(
+            self,
+            Self::Relu | Self::Clip { .. } | Self::Floor | Self::Ceil | Self::Round
+        );
+        let kept = match (self, by) {
+            (Self::Neg, Some(by @ (Combine::Sum | Combine::Mean))) => Some(by),
+            (Self::Neg, Some(Combine::Max)) if is_float(operands) => Some(Combine::Min),
+            (Self::Neg, Some(Combine::Min)) if is_float(operands) => Some(Combine::Max),
+            (_, Some(by @ (Combine::Max | Combine::Min))) if rising => Some(by),
+            _ => None,
+        };
+        kept.map(|by| smallvec![Claim::Partial(by)]).ok_or_else(|| rules::needs_whole(operands))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

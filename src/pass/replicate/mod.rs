@@ -1,9 +1,13 @@
 //! The `replicate` pass: one clone of the template for each device, on its own rows of the batch.
 //!
 //! Every input that carries the batch is sliced on the host by the split's offsets, every other input goes whole
-//! to each device; the clones compute their rows; each output is merged: rows are concatenated, a value that no
-//! sample changes is taken from the first replica that has rows. Inputs, outputs, their names, order and types
-//! are the template's.
+//! to each device; the clones compute their rows; each output is merged: rows are concatenated, partial values are
+//! combined, a value that no sample changes is taken from the first replica that has rows. Inputs, outputs, their
+//! names, order and types are the template's.
+//!
+//! What the repairs bring to replicas is written for all of them at once: `own_rows` becomes the slice that each takes,
+//! `all_reduce` and `all_gather` join the replicas' values where outputs are merged, and each replica copies the
+//! result.
 
 mod devices;
 mod rewrite;
@@ -14,6 +18,7 @@ use crate::analysis::{NoClaims, claims};
 use crate::ir::Graph;
 use crate::types::{Device, ShardRule, Split};
 
+use super::repair::{Repair, repair};
 use super::{PassError, PassInfo, SplitRefused};
 pub use devices::Gpus;
 pub(super) use devices::MAX_DEVICES;
@@ -56,6 +61,8 @@ pub struct Replicate {
     pub merge: Merge,
     /// Which devices hold the parameters.
     pub weights: WeightPlacement,
+    /// Which repairs are allowed.
+    pub repair: Repair,
 }
 
 impl Replicate {
@@ -66,6 +73,7 @@ impl Replicate {
             rule: ShardRule::default(),
             merge: Merge::default(),
             weights: WeightPlacement::default(),
+            repair: Repair::default(),
         }
     }
 }
@@ -76,6 +84,8 @@ pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassErr
         return Err(PassError::AlreadyReplicated(split.replicas()));
     }
     let split = Split::new(options.devices.clone(), options.rule.clone())?;
+    let (template, _) = repair(template, options.repair)?;
+    let template = &*template;
     let claims = claims(template).map_err(|none| match none {
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {

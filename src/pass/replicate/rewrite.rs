@@ -8,9 +8,9 @@ use crate::analysis::ClaimMap;
 use crate::ir::{
     Graph, Node, NodeId, NodeKind, Origin, ParamId, Place, Placement, ResultInfo, Value,
 };
-use crate::op::{Concat, CopyOp, First, Op, Slice};
+use crate::op::{AllReduce, Concat, CopyOp, First, Op, Slice};
 use crate::pass::PassError;
-use crate::types::{Device, Dim, Split, TensorType};
+use crate::types::{Claim, Device, Dim, Split, TensorType};
 
 /// The template, what is known of it, and the graph that replaces it as far as it is written.
 pub(super) struct Rewrite<'a> {
@@ -27,6 +27,10 @@ pub(super) struct Rewrite<'a> {
     reserved: BTreeSet<Arc<str>>,
     /// For each output the first output that is the same value.
     first: Vec<usize>,
+    /// What joins the values of all replicas, by the template's node.
+    joined: Vec<Option<Value>>,
+    /// The same, by the value of the template whose parts are joined.
+    merged: HashMap<Value, Value>,
 }
 
 /// The values of one replica.
@@ -99,7 +103,20 @@ impl<'a> Rewrite<'a> {
         let mut seen = HashMap::new();
         let outputs = template.outputs().iter().enumerate();
         let first = outputs.map(|(i, o)| *seen.entry(o.value).or_insert(i)).collect();
-        Self { template, claims, split, merge_device, out, inputs, params, reserved, first }
+        let joined = vec![None; template.id_bound()];
+        Self {
+            template,
+            claims,
+            split,
+            merge_device,
+            out,
+            inputs,
+            params,
+            reserved,
+            first,
+            joined,
+            merged: HashMap::new(),
+        }
     }
 
     pub(super) fn run(mut self) -> Result<Graph, PassError> {
@@ -108,27 +125,78 @@ impl<'a> Rewrite<'a> {
             self.inputs[input.node.index()] =
                 Some(self.out.add_input(info.name.clone(), info.ty.clone()));
         }
+        let mut replicas = self.replicas();
+        let stages = self.stages();
         let mut parts: Vec<Vec<Value>> = vec![Vec::new(); self.template.outputs().len()];
-        for (index, device) in (0u32..).zip(self.split.devices()) {
-            let (Some((from, to)), Some(rows)) =
-                (self.split.range(index as usize), self.split.rows(index as usize))
-            else {
-                continue;
-            };
-            let values = vec![SmallVec::new(); self.template.id_bound()];
-            let (from, to) = (from.clone(), to.clone());
-            let suffix = format!(".r{index}");
-            let mut replica =
-                Replica { index, device: *device, rows, from, to, values, suffix, last: None };
-            self.clone_nodes(&mut replica);
-            self.return_outputs(&replica, &mut parts);
+        for (stage, nodes) in stages.iter().enumerate() {
+            let last = stage + 1 == stages.len();
+            let (joins, clones): (Vec<NodeId>, Vec<NodeId>) =
+                nodes.iter().partition(|id| self.is_collective(**id));
+            for replica in &mut replicas {
+                if stage == 0 {
+                    self.slice_inputs(replica);
+                }
+                for id in &clones {
+                    self.clone_node(replica, *id);
+                }
+                if last {
+                    self.return_outputs(replica, &mut parts);
+                }
+            }
+            for id in joins {
+                self.collective(id, &mut replicas)?;
+            }
         }
         self.merge_outputs(&parts)?;
         Ok(self.out)
     }
 
-    /// Slices of the inputs, copies to the device, and a clone of every operator.
-    fn clone_nodes(&mut self, replica: &mut Replica) {
+    fn replicas(&self) -> Vec<Replica> {
+        let devices = (0u32..).zip(self.split.devices());
+        let replica = |(index, device): (u32, &Device)| {
+            let (from, to) = self.split.range(index as usize)?;
+            Some(Replica {
+                index,
+                device: *device,
+                rows: self.split.rows(index as usize)?,
+                from: from.clone(),
+                to: to.clone(),
+                values: vec![SmallVec::new(); self.template.id_bound()],
+                suffix: format!(".r{index}"),
+                last: None,
+            })
+        };
+        devices.filter_map(replica).collect()
+    }
+
+    fn is_collective(&self, id: NodeId) -> bool {
+        matches!(self.template.node(id).op(), Some(Op::AllReduce(_) | Op::AllGather(_)))
+    }
+
+    /// The operators in the order in which they are written: replica after replica what needs nothing of others, then
+    /// what joins their values, and so on. The last stage joins nothing.
+    fn stages(&self) -> Vec<Vec<NodeId>> {
+        let mut stage = vec![0usize; self.template.id_bound()];
+        let mut stages = vec![Vec::new()];
+        for id in self.claims.order() {
+            let node = self.template.node(*id);
+            if node.op().is_none() {
+                continue;
+            }
+            let after = |v: &Value| stage[v.node.index()] + usize::from(self.is_collective(v.node));
+            let own = self.template.operands(*id).iter().map(after).max().unwrap_or(0);
+            stage[id.index()] = own;
+            let count = own + 1 + usize::from(self.is_collective(*id));
+            if stages.len() < count {
+                stages.resize(count, Vec::new());
+            }
+            stages[own].push(*id);
+        }
+        stages
+    }
+
+    /// The replica's rows of every input, on its device.
+    fn slice_inputs(&mut self, replica: &mut Replica) {
         let parts: Vec<Value> =
             self.template.inputs().map(|v| self.slice_input(replica, v)).collect();
         for (input, part) in self.template.inputs().zip(parts) {
@@ -136,21 +204,85 @@ impl<'a> Rewrite<'a> {
             let value = self.copy_to(replica, replica.device, part, name, ".d");
             replica.values[input.node.index()] = smallvec![value];
         }
-        for id in self.claims.order() {
-            let node = self.template.node(*id);
-            let NodeKind::Op(op) = node.kind() else { continue };
-            let operands = self.template.operands(*id);
-            for operand in &operands {
-                if let NodeKind::Param(param) = self.template.node(operand.node).kind()
-                    && replica.values[operand.node.index()].is_empty()
-                {
-                    let value = self.bring_param(replica, *param);
-                    replica.values[operand.node.index()] = smallvec![value];
-                }
-            }
-            let operands: SmallVec<[Value; 4]> =
-                operands.into_iter().map(|v| replica.get(v)).collect();
-            replica.values[id.index()] = self.clone_operator(replica, *id, op.clone(), &operands);
+    }
+
+    fn clone_node(&mut self, replica: &mut Replica, id: NodeId) {
+        let node = self.template.node(id);
+        let NodeKind::Op(op) = node.kind() else { return };
+        let operands = self.template.operands(id);
+        let operands: SmallVec<[Value; 4]> =
+            operands.into_iter().map(|v| self.own(replica, v)).collect();
+        replica.values[id.index()] = match (op, operands.as_slice()) {
+            (Op::OwnRows(_), [whole]) => smallvec![self.own_rows(replica, id, *whole)],
+            _ => self.clone_operator(replica, id, op.clone(), &operands),
+        };
+    }
+
+    /// The replica's form of a value of the template, on its device.
+    fn own(&mut self, replica: &mut Replica, value: Value) -> Value {
+        if replica.values[value.node.index()].is_empty() {
+            let brought =
+                match (self.template.node(value.node).kind(), self.joined[value.node.index()]) {
+                    (NodeKind::Param(param), _) => Some(self.bring_param(replica, *param)),
+                    (_, Some(joined)) => {
+                        let name = self.template.info(value).name.clone();
+                        Some(self.copy_to(replica, replica.device, joined, &name, ".d"))
+                    }
+                    (NodeKind::Input | NodeKind::Op(_), None) => None,
+                };
+            replica.values[value.node.index()] = brought.into_iter().collect();
+        }
+        replica.get(value)
+    }
+
+    /// The replica's rows of a value that it holds whole.
+    fn own_rows(&mut self, replica: &Replica, id: NodeId, whole: Value) -> Value {
+        let value = Value { node: id, output: 0 };
+        let info = self.template.info(value);
+        let Some(shard) = self.claims.get(value).shard() else { return whole };
+        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+        let (from, to) = (replica.from.clone() * inner, replica.to.clone() * inner);
+        let name = self.free_name(&info.name, &replica.suffix);
+        let op = Slice::rows(shard.axis, from, to).into();
+        self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.place())
+    }
+
+    /// What joins the values of all replicas, where outputs are merged.
+    fn collective(&mut self, id: NodeId, replicas: &mut [Replica]) -> Result<(), PassError> {
+        let Some(operand) = self.template.operands(id).first().copied() else { return Ok(()) };
+        let name = self.template.info(operand).name.clone();
+        // An input is whole already.
+        if let (NodeKind::Input, Some(whole)) =
+            (self.template.node(operand.node).kind(), self.inputs[operand.node.index()])
+        {
+            self.joined[id.index()] = Some(whole);
+            return Ok(());
+        }
+        let mut parts = Vec::with_capacity(replicas.len());
+        for replica in replicas {
+            let part = self.own(replica, operand);
+            parts.push(self.copy_to(replica, self.merge_device, part, &name, ".h"));
+        }
+        let op = match self.template.node(id).op() {
+            Some(Op::AllGather(gather)) => gather.clone().into(),
+            _ => self.combine(self.claims.get(operand)),
+        };
+        let node = self.template.node(id);
+        let names: SmallVec<[Arc<str>; 1]> =
+            node.results().iter().map(|r| r.name.clone()).collect();
+        let place = Place { device: self.merge_device, replica: None };
+        let node = self.out.add(op, &parts, &names, place, node.origin().clone())?;
+        self.joined[id.index()] = Some(Value { node, output: 0 });
+        self.merged.insert(operand, Value { node, output: 0 });
+        Ok(())
+    }
+
+    /// What combines the replicas' parts of a value with this claim.
+    fn combine(&self, claim: Claim) -> Op {
+        let rows = (0..self.split.replicas()).filter_map(|r| self.split.rows(r)).collect();
+        match claim.partial() {
+            Some(by) => AllReduce { by, rows }.into(),
+            None => First {}.into(),
         }
     }
 
@@ -162,10 +294,7 @@ impl<'a> Rewrite<'a> {
         operands: &[Value],
     ) -> SmallVec<[Value; 1]> {
         let node: &Node = self.template.node(id);
-        let claims = (0u32..)
-            .zip(node.results())
-            .map(|(output, _)| self.claims.get(Value { node: id, output }));
-        let is_split = claims.clone().any(|c| c.shard().is_some());
+        let is_split = self.claims.is_local(self.template, id);
         if is_split {
             op.at_rows(&replica.rows);
         }
@@ -263,7 +392,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Copies the replica's outputs to the device that merges them, each value once.
-    fn return_outputs(&mut self, replica: &Replica, parts: &mut [Vec<Value>]) {
+    fn return_outputs(&mut self, replica: &mut Replica, parts: &mut [Vec<Value>]) {
         let outputs = self.template.outputs();
         for (i, output) in outputs.iter().enumerate() {
             if self.first[i] != i {
@@ -271,12 +400,10 @@ impl<'a> Rewrite<'a> {
                 parts[i].extend(part);
                 continue;
             }
-            let value = match self.template.node(output.value.node).kind() {
-                NodeKind::Param(param) if replica.values[output.value.node.index()].is_empty() => {
-                    self.bring_param(replica, *param)
-                }
-                NodeKind::Param(_) | NodeKind::Input | NodeKind::Op(_) => replica.get(output.value),
-            };
+            if self.whole(output.value).is_some() {
+                continue;
+            }
+            let value = self.own(replica, output.value);
             let name = self.template.info(output.value).name.clone();
             parts[i].push(self.copy_to(replica, self.merge_device, value, &name, ".h"));
         }
@@ -303,11 +430,20 @@ impl<'a> Rewrite<'a> {
         Ok(())
     }
 
+    /// The whole of a value, where something joined the replicas' parts of it already.
+    fn whole(&self, value: Value) -> Option<Value> {
+        self.joined[value.node.index()].or_else(|| self.merged.get(&value).copied())
+    }
+
     /// The replicas' parts of `value` joined, or the one that they all hold.
     fn merge(&mut self, value: Value, parts: &[Value]) -> Result<Value, PassError> {
-        let op: Op = match self.claims.get(value).shard() {
+        if let Some(whole) = self.whole(value) {
+            return Ok(whole);
+        }
+        let claim = self.claims.get(value);
+        let op: Op = match claim.shard() {
             Some(shard) => Concat { axis: i64::try_from(shard.axis).unwrap_or(0) }.into(),
-            None => First {}.into(),
+            None => self.combine(claim),
         };
         let name = if self.merge_device == Device::HOST {
             self.merged_name(value)

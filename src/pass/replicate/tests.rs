@@ -44,8 +44,12 @@ fn every_choice_gives_a_valid_graph_with_the_interface_of_the_template() {
             for weights in
                 [WeightPlacement::Template, WeightPlacement::Cpu, WeightPlacement::Mirrored]
             {
-                let options =
-                    Replicate { devices: devices(&[2, 0, 5]), rule: rule.clone(), merge, weights };
+                let options = Replicate {
+                    rule: rule.clone(),
+                    merge,
+                    weights,
+                    ..Replicate::over(devices(&[2, 0, 5]))
+                };
                 let graph = replicate(&template, &options).unwrap();
                 verify(&graph).unwrap_or_else(|e| panic!("{options:?}\n{e}"));
                 let interface = |g: &Graph| {

@@ -65,9 +65,13 @@ fn text(from: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The most memory that a process had, in bytes.
+/// The most memory that a process had, in bytes. Until it has become another program it shows that of its parent;
+/// its name changes after its memory does.
 fn high_water(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    if !status.lines().any(|line| line == "Name:\tfanwise") {
+        return 0;
+    }
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1024

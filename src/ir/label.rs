@@ -1,0 +1,113 @@
+//! How exactly the outputs of a replicated graph are those of its template.
+
+use std::fmt;
+
+use super::{Graph, NodeId, NodeKind, Value};
+use crate::op::Op;
+
+/// What the merged output of a replicated graph promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Label {
+    /// Rows, each with the bits that one device gives.
+    RowExact,
+    /// Floats that are summed in another order: equal within rounding.
+    Reassociated,
+    /// A value that has no rows, with the bits that one device gives.
+    Invariant,
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RowExact => "row-exact",
+            Self::Reassociated => "reassociated",
+            Self::Invariant => "invariant",
+        })
+    }
+}
+
+impl Graph {
+    /// The label of each output; none for a graph without replicas, or with a cycle.
+    pub fn labels(&self) -> Vec<Label> {
+        match (self.split(), self.order()) {
+            (Some(_), Ok(order)) => self.labels_in(&order),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The labels, given the nodes in topological order.
+    pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
+        let mut rounded = vec![false; self.id_bound()];
+        for id in order {
+            let node = self.node(*id);
+            let combines = match node.op() {
+                Some(Op::AllReduce(reduce)) => {
+                    let float = node.results().iter().any(|r| r.ty.dtype.is_float());
+                    float && !reduce.by.is_exact() && reduce.rows.len() > 1
+                }
+                _ => false,
+            };
+            rounded[id.index()] =
+                combines || self.operands(*id).iter().any(|v| rounded[v.node.index()]);
+        }
+        let label = |value: Value| match self.source(value) {
+            _ if rounded[value.node.index()] => Label::Reassociated,
+            NodeKind::Op(op) if op.joined().is_some() => Label::RowExact,
+            NodeKind::Input if self.ty(value).shape.iter().any(|d| d.depends_on_batch()) => {
+                Label::RowExact
+            }
+            NodeKind::Op(_) | NodeKind::Input | NodeKind::Param(_) => Label::Invariant,
+        };
+        self.outputs().iter().map(|o| label(o.value)).collect()
+    }
+
+    /// What a value is a copy of.
+    fn source(&self, mut value: Value) -> &NodeKind {
+        while let (Some(Op::CopyOp(_)), [of]) =
+            (self.node(value.node).op(), self.operands(value.node).as_slice())
+        {
+            value = *of;
+        }
+        self.node(value.node).kind()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    #[test]
+    fn sums_of_floats_are_reassociated_wherever_they_lead() {
+        let text = "fanwise 1
+symbol N >= 0
+device cpu:0, gpu:0, gpu:1
+split @dp of N over [gpu:0, gpu:1] rule=remainder-last {
+  n = [N/2, N-(N/2)]
+  o = [0, N/2]
+}
+graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x: f32[N]) {
+  on cpu:0 replica @dp[0] if n0@dp > 0 {
+    %a : f32[n0@dp] = slice(%x) {axes=[0], ends=[N/2], starts=[0], steps=[1]}
+    %as : f32[] = reduce_sum(%a) {axes=[0], keepdims=false}
+  }
+  on cpu:0 replica @dp[1] if n1@dp > 0 {
+    %b : f32[n1@dp] = slice(%x) {axes=[0], ends=[N], starts=[N/2], steps=[1]}
+    %bs : f32[] = reduce_sum(%b) {axes=[0], keepdims=false}
+  }
+  on cpu:0 {
+    %rows : f32[N] = concat(%a, %b) {axis=0}
+    %sum : f32[] = all_reduce(%as, %bs) {by=sum, rows=[N/2, N-(N/2)]}
+    %later : f32[] = exp(%sum)
+    %most : f32[] = all_reduce(%as, %bs) {by=max, rows=[N/2, N-(N/2)]}
+  }
+  return %rows, %sum, %later, %most, %x
+}
+";
+        let graph = parse(text).unwrap();
+        let labels: Vec<String> = graph.labels().iter().map(ToString::to_string).collect();
+        assert_eq!(labels, ["row-exact", "reassociated", "reassociated", "invariant", "row-exact"]);
+        assert!(graph.to_string().contains(
+            "return %rows, %sum, %later, %most, %x  ; row-exact, reassociated, reassociated, invariant, row-exact\n"
+        ));
+    }
+}

@@ -1,0 +1,216 @@
+//! One value from the parts that the replicas hold of it.
+
+use super::attr::{Attr, AttrValue};
+use super::declare::op;
+use super::element::{Float, Int, for_dtype};
+use super::infer::{known, result};
+use super::real::Real;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// What its operands, the parts of a partial value in the order of the replicas, give together.
+    ///
+    /// Parts of replicas without rows are left out; where no replica has any, the first part is the result. Floats
+    /// are combined in `f64`, one part after the other, and rounded once. Of one part it is the identity.
+    pub struct AllReduce = "all_reduce" {
+        /// How they combine.
+        pub by: Combine,
+        /// The rows of the replica that each part comes from.
+        pub rows: Vec<Dim>,
+    }
+}
+
+impl AttrValue for Combine {
+    const EXPECTED: &'static str = "one of sum prod max min lse l2 mean";
+
+    fn to_attr(&self) -> Option<Attr> {
+        Some(Attr::Name(self.name().to_owned()))
+    }
+
+    fn from_attr(attr: &Attr) -> Option<Self> {
+        let Attr::Name(name) = attr else { return None };
+        Self::ALL.into_iter().find(|by| by.name() == name)
+    }
+}
+
+impl OpDef for AllReduce {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let Some((first, rest)) = operands.split_first().filter(|_| operands.len() == self.rows.len())
+        else {
+            let reason = format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
+            return Err(OpError::Attribute { attr: "rows", reason });
+        };
+        for (i, x) in rest.iter().enumerate().filter(|(_, x)| x.ty != first.ty) {
+            let expected = format!("all parts are {}, as part 0 is", first.ty);
+            return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+        }
+        let of_floats = matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean);
+        let dtype = first.ty.dtype;
+        if of_floats && !dtype.is_float() || dtype == DType::Bool && !self.by.is_exact() {
+            let expected = if of_floats { "a float" } else { "a number" }.to_owned();
+            return Err(OpError::DType { operand: 0, expected, found: dtype });
+        }
+        result(first.ty.clone())
+    }
+
+    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        Err(rules::refuse(Code::NotPerSample, 0, "combines parts, and its operand has none"))
+    }
+
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        match operands {
+            [x] if x.claim == Claim::Partial(self.by) => Ok(rules::invariant(results.len())),
+            _ => Err(rules::needs_whole(operands)),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let rows = self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let present = self.present(&rows);
+        let parts = operands.iter().copied().zip(rows).zip(present);
+        let parts: Vec<(&Tensor, i64)> =
+            parts.filter(|(_, present)| *present).map(|(part, _)| part).collect();
+        let Some((first, _)) = parts.first() else { return Ok(Vec::new()) };
+        let mut y = (*first).clone();
+        if parts.len() > 1 {
+            for_dtype!(
+                y.dtype(),
+                float F => self.floats::<F>(&parts, y.as_mut_slice()),
+                int I => self.ints::<I>(&parts, y.as_mut_slice()),
+                bool => self.bools(&parts, &mut y),
+            );
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+/// The larger of two where `larger`, else the smaller; a NaN stays.
+fn extreme(a: f64, b: f64, larger: bool) -> f64 {
+    if a.is_nan() || (a > b) == larger && a != b { a } else { b }
+}
+
+impl AllReduce {
+    /// Which parts are read when the replicas have so many rows.
+    pub fn present(&self, rows: &[i64]) -> Vec<bool> {
+        let none = rows.iter().all(|n| *n <= 0);
+        rows.iter().enumerate().map(|(i, n)| *n > 0 || (none && i == 0)).collect()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "numbers of rows are far below 2^53")]
+    fn floats<F: Float>(&self, parts: &[(&Tensor, i64)], y: &mut [F]) {
+        let parts: Vec<(&[F], f64)> = parts.iter().map(|(x, n)| (x.as_slice(), *n as f64)).collect();
+        let total = parts.iter().fold(0.0, |sum, (_, n)| sum + n);
+        let mut values = vec![0.0f64; parts.len()];
+        for (i, y) in y.iter_mut().enumerate() {
+            for (value, (part, _)) in values.iter_mut().zip(&parts) {
+                *value = part.get(i).map_or(f64::NAN, |x| x.real().to_f64());
+            }
+            let sum = |f: &dyn Fn(f64) -> f64| values.iter().fold(0.0, |sum, v| sum + f(*v));
+            let largest = || values.iter().copied().reduce(|a, b| extreme(a, b, true));
+            let combined = match self.by {
+                Combine::Sum => sum(&|v| v),
+                Combine::Prod => values.iter().product(),
+                Combine::Max => largest().unwrap_or(f64::NAN),
+                Combine::Min => values.iter().copied().reduce(|a, b| extreme(a, b, false)).unwrap_or(f64::NAN),
+                Combine::Lse => {
+                    let m = largest().filter(|m| m.is_finite()).unwrap_or(0.0);
+                    m + Real::ln(sum(&|v| Real::exp(v - m)))
+                }
+                Combine::L2 => sum(&|v| v * v).sqrt(),
+                Combine::Mean => {
+                    let weighted = values.iter().zip(&parts).fold(0.0, |sum, (v, (_, n))| sum + v * n);
+                    weighted / total
+                }
+            };
+            *y = F::round(<F::Real as Real>::of(combined));
+        }
+    }
+
+    fn ints<I: Int>(&self, parts: &[(&Tensor, i64)], y: &mut [I]) {
+        for (i, y) in y.iter_mut().enumerate() {
+            let values = parts.iter().filter_map(|(x, _)| x.as_slice::<I>().get(i)).map(|x| x.wide());
+            let combined = match self.by {
+                Combine::Prod => values.reduce(|a, b| I::wrap(a.wrapping_mul(b)).wide()),
+                Combine::Max => values.max(),
+                Combine::Min => values.min(),
+                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => {
+                    values.reduce(i128::wrapping_add)
+                }
+            };
+            *y = I::wrap(combined.unwrap_or(0));
+        }
+    }
+
+    fn bools(&self, parts: &[(&Tensor, i64)], y: &mut Tensor) {
+        for (i, y) in y.bytes_mut().iter_mut().enumerate() {
+            let mut values = parts.iter().filter_map(|(x, _)| x.bytes().get(i)).map(|b| *b != 0);
+            let any = self.by == Combine::Max;
+            *y = u8::from(if any { values.any(|b| b) } else { values.all(|b| b) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, tensor};
+    use super::super::{OpDef, Operand, SplitOperand};
+    use super::AllReduce;
+    use crate::types::{Claim, Combine, DType, TensorType};
+
+    fn reduce(by: Combine, rows: &[i64], parts: &[&[f64]], dtype: DType) -> Vec<f64> {
+        let rows = rows.iter().map(|n| (*n).into()).collect();
+        let parts: Vec<_> = parts.iter().map(|p| tensor(dtype, &[p.len()], p)).collect();
+        testing::eval(&AllReduce { by, rows }.into(), &parts.iter().collect::<Vec<_>>())[0].to_f64()
+    }
+
+    #[test]
+    fn parts_combine_in_order_and_empty_shards_are_left_out() {
+        use Combine::{L2, Lse, Max, Mean, Min, Prod, Sum};
+        let parts: [&[f64]; 3] = [&[1.0, 4.0], &[9.0, 9.0], &[3.0, -2.0]];
+        let all = |by, rows: &[i64]| reduce(by, rows, &parts, DType::F32);
+        assert_eq!(all(Sum, &[1, 0, 2]), [4.0, 2.0]);
+        assert_eq!(all(Prod, &[1, 0, 2]), [3.0, -8.0]);
+        assert_eq!(all(Max, &[1, 0, 2]), [3.0, 4.0]);
+        assert_eq!(all(Min, &[1, 1, 2]), [1.0, -2.0]);
+        // One row of 1 and two of 3 on average.
+        assert_eq!(all(Mean, &[1, 0, 2]), [f64::from(7.0f32 / 3.0), 0.0]);
+        assert_eq!(all(L2, &[1, 0, 1]), [f64::from(10.0f32.sqrt()), f64::from(20.0f32.sqrt())]);
+        let lse = f64::from((1f64.exp() + 3f64.exp()).ln() as f32);
+        assert!((all(Lse, &[1, 0, 1])[0] - lse).abs() < 1e-6);
+        assert_eq!(all(Sum, &[0, 0, 0]), [1.0, 4.0], "an empty batch: the first part alone");
+        assert_eq!(reduce(Sum, &[1, 1], &[&[100.0], &[100.0]], DType::I8), [-56.0], "sums wrap");
+        assert_eq!(reduce(Max, &[1, 1], &[&[0.0], &[1.0]], DType::Bool), [1.0]);
+        let nan = reduce(Max, &[1, 1], &[&[f64::NAN], &[1.0]], DType::F64);
+        assert!(nan[0].is_nan());
+    }
+
+    #[test]
+    fn only_partial_values_are_combined() {
+        let ty = TensorType::new(DType::F32, [3]);
+        let op: super::super::Op = AllReduce { by: Combine::Sum, rows: vec![1.into()] }.into();
+        let claims = |claim| op.split(&[SplitOperand { claim, ty: &ty }], &[ty.clone()]);
+        assert_eq!(claims(Claim::Partial(Combine::Sum)).unwrap()[0], Claim::Invariant);
+        for claim in [Claim::Invariant, Claim::Partial(Combine::Max)] {
+            assert!(claims(claim).is_err());
+        }
+        let two = [Operand { ty: &ty, ints: None }, Operand { ty: &ty, ints: None }];
+        let AllReduce { by, rows } = AllReduce { by: Combine::Sum, rows: vec![1.into()] };
+        assert!(AllReduce { by, rows }.infer(&two).is_err());
+        let ints = TensorType::new(DType::I64, [3]);
+        let mean = AllReduce { by: Combine::Mean, rows: vec![1.into()] };
+        assert!(mean.infer(&[Operand { ty: &ints, ints: None }]).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! A replica's rows of a value that it holds whole.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::infer::{axis, carried, one, result_with_ints};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The rows of its operand that belong to the replica which runs it: on one device all of them. The pass
+    /// replaces it by the slice that each replica takes.
+    pub struct OwnRows = "own_rows" {
+        /// The axis that has the batch.
+        pub axis: i64,
+    }
+}
+
+impl OpDef for OwnRows {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        let axis = axis("axis", self.axis, x.ty.rank())?;
+        if !x.ty.shape[axis].is_const() && !x.ty.shape[axis].depends_on_batch() {
+            let expected = format!("axis {axis} holds the batch");
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        }
+        result_with_ints(x.ty.clone(), carried(&x))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let ([x], [y]) = (operands, results) else { return rules::whole_results(results) };
+        let own = axis("axis", self.axis, y.rank()).ok();
+        match rules::batch_axis(y, 0)? {
+            Some(shard) if x.claim == Claim::Invariant && Some(shard.axis) == own => {
+                Ok(smallvec![Claim::Shard(shard)])
+            }
+            _ => Err(rules::refuse(Code::Misaligned, 0, "takes own rows of a value without any")),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = super::infer::tensors(operands)?;
+        Ok(vec![x.clone()])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::View
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, random, rng};
+    use super::super::{Op, OpDef, Operand, SplitOperand};
+    use super::OwnRows;
+    use crate::types::{Claim, DType, Dim, TensorType};
+
+    #[test]
+    fn whole_values_with_the_batch_are_divided() {
+        let x = random(&mut rng(1), DType::F32, &[4, 2]);
+        let op: Op = OwnRows { axis: 0 }.into();
+        assert_eq!(testing::eval(&op, &[&x]), vec![x]);
+        let ty = TensorType::new(DType::F32, [Dim::n() * 2, 3.into()].into_iter().collect::<crate::types::Shape>());
+        let claims = |claim, axis| {
+            let operands = [SplitOperand { claim, ty: &ty }];
+            OwnRows { axis }.split(&operands, &[ty.clone()])
+        };
+        assert_eq!(claims(Claim::Invariant, 0).unwrap()[0].to_string(), "shard(0;2)");
+        assert!(claims(Claim::Invariant, 1).is_err());
+        assert!(claims(Claim::rows(0), 0).is_err());
+        assert!(OwnRows { axis: 2 }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
+    }
+}

@@ -1,0 +1,437 @@
+//! Repairs of what may not be split: an equal graph that may.
+//!
+//! Replicas are not written here. What a replica lacks is brought to it by operators that change nothing on one
+//! device: `own_rows` takes the rows of a value that is whole everywhere, `all_reduce` combines the parts of a partial
+//! value, `all_gather` joins rows. Some operators are first written as several, whose parts need less of the batch.
+
+mod formulas;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::PassInfo;
+use crate::analysis::{Refused, judge, survey};
+use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
+use crate::op::{
+    AllGather, AllReduce, Claims, Inferred, Op, Operand, OwnRows, SplitOperand, rules,
+};
+use crate::types::{Claim, Code, Combine, Dim, Refusal, TensorType};
+
+pub(super) const INFO: PassInfo = PassInfo {
+    name: "repair",
+    about: "rewrites what may not be split so that it may: rows of whole values, sums over replicas, gathered rows",
+};
+
+/// Which repairs are allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Repair {
+    /// None: what may not be split is refused.
+    None,
+    /// Those that need nothing of other replicas.
+    #[default]
+    Local,
+    /// Also those that exchange values between replicas.
+    Comm,
+}
+
+/// What a repair does at an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Each replica takes its own rows of a value that it holds whole.
+    OwnRows,
+    /// The parts of all replicas are combined.
+    AllReduce(Combine),
+    /// The rows of all replicas are joined, and each replica does the operator's work for all of them.
+    AllGather,
+    /// The operator is written as several.
+    Formula,
+}
+
+/// One repair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// Why it was needed.
+    pub code: Code,
+    /// The label of the operator that needed it.
+    pub label: String,
+    /// That operator's name.
+    pub op: &'static str,
+    /// What was done.
+    pub action: Action,
+    /// The value that is exchanged, or of which rows are taken.
+    pub value: String,
+    /// The bytes that each replica sends, or receives of gathered rows; 0 where nothing is exchanged.
+    pub bytes: Dim,
+}
+
+impl fmt::Display for Repaired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, label, op, value, bytes, .. } = self;
+        match self.action {
+            Action::OwnRows => write!(f, "own_rows of %{value}")?,
+            Action::AllReduce(by) => {
+                write!(f, "all_reduce({}) of %{value}, {bytes} bytes of each replica", by.name())?;
+            }
+            Action::AllGather => {
+                write!(f, "all_gather of %{value}, {bytes} bytes to each replica")?
+            }
+            Action::Formula => write!(f, "written as a formula")?,
+        }
+        write!(f, " for `{label}` ({op}): {code}")
+    }
+}
+
+/// A graph that computes what the template does and may be split, with what was done; the template itself where nothing
+/// had to be. Operators that no allowed repair helps stay as they are.
+pub fn repair(
+    template: &Graph,
+    allowed: Repair,
+) -> Result<(Cow<'_, Graph>, Vec<Repaired>), GraphError> {
+    let refused = survey(template)?;
+    let fatal = |r: &Refused| matches!(r.refusal.code, Code::NoBatchAxis);
+    if allowed == Repair::None
+        || refused.refused().is_empty()
+        || refused.refused().iter().any(fatal)
+    {
+        return Ok((Cow::Borrowed(template), Vec::new()));
+    }
+    let mut writer = Writer::new(template, allowed);
+    for id in refused.order() {
+        let claims = (0u32..)
+            .zip(template.node(*id).results())
+            .map(|(output, _)| Value { node: *id, output });
+        writer.node(*id, claims.map(|v| refused.get(v)).collect())?;
+    }
+    for output in template.outputs() {
+        let value = writer.new_value(output.value);
+        writer.out.add_output(output.name.clone(), value);
+    }
+    Ok((Cow::Owned(writer.out), writer.done))
+}
+
+/// Where a new node belongs and what it came from.
+#[derive(Clone)]
+struct At {
+    place: Place,
+    origin: Origin,
+    label: String,
+}
+
+/// Why an operator was not written.
+enum Failure {
+    Refused,
+    /// It depends on what was refused.
+    Mixed,
+    Graph(GraphError),
+}
+
+impl From<GraphError> for Failure {
+    fn from(error: GraphError) -> Self {
+        Self::Graph(error)
+    }
+}
+
+struct Writer<'g> {
+    template: &'g Graph,
+    allowed: Repair,
+    out: Graph,
+    /// The new node of each of the template's.
+    nodes: Vec<Option<NodeId>>,
+    /// Where the results of the template's node are those of several new nodes.
+    values: HashMap<Value, Value>,
+    /// The claims of the new graph's values, by node.
+    claims: Vec<Claims>,
+    names: HashSet<Arc<str>>,
+    /// The operators that bring values to replicas, by what they bring.
+    brought: HashMap<(Value, &'static str), Value>,
+    done: Vec<Repaired>,
+}
+
+impl<'g> Writer<'g> {
+    fn new(template: &'g Graph, allowed: Repair) -> Self {
+        let mut out = Graph::new(template.name());
+        for param in template.params() {
+            out.add_param(param.clone());
+        }
+        let results = template.ids().flat_map(|id| template.node(id).results());
+        Self {
+            template,
+            allowed,
+            out,
+            nodes: vec![None; template.id_bound()],
+            values: HashMap::new(),
+            claims: Vec::new(),
+            names: results.map(|r| r.name.clone()).collect(),
+            brought: HashMap::new(),
+            done: Vec::new(),
+        }
+    }
+
+    fn new_value(&self, old: Value) -> Value {
+        self.values.get(&old).copied().unwrap_or_else(|| {
+            let node = self.nodes[old.node.index()].unwrap_or(old.node);
+            Value { node, output: old.output }
+        })
+    }
+
+    fn claim(&self, value: Value) -> Claim {
+        self.claims
+            .get(value.node.index())
+            .and_then(|c| c.get(value.output as usize))
+            .copied()
+            .unwrap_or(Claim::Mixed)
+    }
+
+    fn set_claims(&mut self, node: NodeId, claims: Claims) {
+        if self.claims.len() <= node.index() {
+            self.claims.resize(node.index() + 1, Claims::new());
+        }
+        self.claims[node.index()] = claims;
+    }
+
+    /// Writes the new form of a node of the template; `known` are its claims there.
+    fn node(&mut self, id: NodeId, known: Claims) -> Result<(), GraphError> {
+        let node: &Node = self.template.node(id);
+        let value = match node.kind() {
+            NodeKind::Input => {
+                let info = self.template.info(Value { node: id, output: 0 });
+                self.out.add_input(info.name.clone(), info.ty.clone())
+            }
+            NodeKind::Param(param) => self.out.add_param_node(*param, node.place().device),
+            NodeKind::Op(op) => return self.operator(id, node, op),
+        };
+        self.nodes[id.index()] = Some(value.node);
+        self.set_claims(value.node, known);
+        Ok(())
+    }
+
+    fn operator(&mut self, id: NodeId, node: &Node, op: &Op) -> Result<(), GraphError> {
+        let operands: SmallVec<[Value; 4]> =
+            self.template.operands(id).into_iter().map(|v| self.new_value(v)).collect();
+        let at = At {
+            place: node.place(),
+            origin: node.origin().clone(),
+            label: node.label().to_owned(),
+        };
+        match self.write(op, &operands, node.results(), &at) {
+            Ok(values) => {
+                for (output, value) in (0u32..).zip(values) {
+                    self.values.insert(Value { node: id, output }, value);
+                }
+            }
+            Err(Failure::Graph(error)) => return Err(error),
+            Err(Failure::Refused | Failure::Mixed) => {
+                let new = self.add(op.clone(), &operands, node.results(), &at);
+                self.set_claims(new, SmallVec::from_elem(Claim::Mixed, node.results().len()));
+                self.nodes[id.index()] = Some(new);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, op: Op, operands: &[Value], results: &[ResultInfo], at: &At) -> NodeId {
+        self.out.add_typed(
+            op,
+            operands,
+            results.iter().cloned().collect(),
+            at.place,
+            at.origin.clone(),
+        )
+    }
+
+    /// The split rule's answer for operands with these claims.
+    fn judge(
+        &self,
+        op: &Op,
+        operands: &[Value],
+        claims: &[Claim],
+        results: &[ResultInfo],
+    ) -> Result<Claims, Option<Refusal>> {
+        let operands = operands.iter().zip(claims);
+        let operands: SmallVec<[SplitOperand<'_>; 4]> = operands
+            .map(|(v, claim)| SplitOperand { claim: *claim, ty: self.out.ty(*v) })
+            .collect();
+        let types: SmallVec<[TensorType; 2]> = results.iter().map(|r| r.ty.clone()).collect();
+        judge(op, &operands, &types)
+    }
+
+    /// Writes an operator, repaired where it has to be; its results have these names and types.
+    fn write(
+        &mut self,
+        op: &Op,
+        operands: &[Value],
+        results: &[ResultInfo],
+        at: &At,
+    ) -> Result<SmallVec<[Value; 2]>, Failure> {
+        let claims: SmallVec<[Claim; 4]> = operands.iter().map(|v| self.claim(*v)).collect();
+        let refusal = match self.judge(op, operands, &claims, results) {
+            Ok(claims) => return Ok(self.finish(op, operands, results, at, claims)),
+            Err(None) => return Err(Failure::Mixed),
+            Err(Some(refusal)) if refusal.code == Code::NoRule => return Err(Failure::Refused),
+            Err(Some(refusal)) => refusal,
+        };
+        for plan in plans(self.allowed) {
+            if *plan == Plan::Formula {
+                if let Some(values) = formulas::write(self, op, operands, results, at)? {
+                    self.note(&refusal, op, at, Action::Formula, operands.first().copied());
+                    return Ok(values);
+                }
+                continue;
+            }
+            let wanted: SmallVec<[Claim; 4]> = operands
+                .iter()
+                .zip(&claims)
+                .map(|(v, claim)| plan.claim(*claim, self.out.ty(*v)))
+                .collect();
+            if wanted == claims {
+                continue;
+            }
+            if let Ok(judged) = self.judge(op, operands, &wanted, results) {
+                let mut brought: SmallVec<[Value; 4]> = operands.into();
+                for (value, (from, to)) in brought.iter_mut().zip(claims.iter().zip(&wanted)) {
+                    if from != to {
+                        *value = self.bring(*value, *from, *to, (&refusal, op, at))?;
+                    }
+                }
+                return Ok(self.finish(op, &brought, results, at, judged));
+            }
+        }
+        Err(Failure::Refused)
+    }
+
+    /// The only result of an operator.
+    fn infer(&self, op: &Op, operands: &[Value]) -> Result<Inferred, GraphError> {
+        let infos = operands.iter().map(|v| self.out.info(*v));
+        let operands: SmallVec<[Operand<'_>; 4]> =
+            infos.map(|info| Operand { ty: &info.ty, ints: info.ints.as_deref() }).collect();
+        let wrong = |error| GraphError::Op {
+            label: op.name().to_owned(),
+            op: op.name(),
+            error: Box::new(error),
+        };
+        let results = op.infer(&operands).map_err(wrong)?;
+        let found = results.len();
+        let one = results.into_iter().next().filter(|_| found == 1);
+        one.ok_or(GraphError::ResultCount { op: op.name(), results: found, names: 1 })
+    }
+
+    fn finish(
+        &mut self,
+        op: &Op,
+        operands: &[Value],
+        results: &[ResultInfo],
+        at: &At,
+        claims: Claims,
+    ) -> SmallVec<[Value; 2]> {
+        let node = self.add(op.clone(), operands, results, at);
+        self.set_claims(node, claims);
+        (0u32..).zip(results).map(|(output, _)| Value { node, output }).collect()
+    }
+
+    /// The value with the claim `to`, where it has the claim `from`.
+    fn bring(
+        &mut self,
+        value: Value,
+        from: Claim,
+        to: Claim,
+        (refusal, op, at): (&Refusal, &Op, &At),
+    ) -> Result<Value, GraphError> {
+        let axis =
+            |claim: Claim| claim.shard().and_then(|s| i64::try_from(s.axis).ok()).unwrap_or(0);
+        let (bring, suffix, action): (Op, _, _) = match from {
+            Claim::Partial(by) => {
+                (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all", Action::AllReduce(by))
+            }
+            Claim::Shard(_) => (AllGather { axis: axis(from) }.into(), ".all", Action::AllGather),
+            Claim::Invariant | Claim::Mixed => {
+                (OwnRows { axis: axis(to) }.into(), ".own", Action::OwnRows)
+            }
+        };
+        self.note(refusal, op, at, action, Some(value));
+        let name = bring.name();
+        if let Some(known) = self.brought.get(&(value, name)) {
+            return Ok(*known);
+        }
+        let label = self.out.info(value).name.clone();
+        let fresh = self.fresh(&label, suffix);
+        let place = self.out.node(value.node).place();
+        let origin = self.out.node(value.node).origin().clone();
+        let node = self.out.add(bring, &[value], &[fresh], place, origin)?;
+        self.set_claims(node, SmallVec::from_elem(to, 1));
+        let new = Value { node, output: 0 };
+        self.brought.insert((value, name), new);
+        Ok(new)
+    }
+
+    fn fresh(&mut self, name: &str, suffix: &str) -> Arc<str> {
+        let mut wanted: Arc<str> = format!("{name}{suffix}").into();
+        let mut number = 1;
+        while self.names.contains(&wanted) {
+            number += 1;
+            wanted = format!("{name}{suffix}{number}").into();
+        }
+        self.names.insert(wanted.clone());
+        wanted
+    }
+
+    fn note(&mut self, refusal: &Refusal, op: &Op, at: &At, action: Action, value: Option<Value>) {
+        let bytes = match (action, value) {
+            (Action::AllReduce(_) | Action::AllGather, Some(v)) => self.out.ty(v).bytes(),
+            _ => Dim::ZERO,
+        };
+        self.done.push(Repaired {
+            code: refusal.code,
+            label: at.label.clone(),
+            op: op.name(),
+            action,
+            value: value.map_or_else(String::new, |v| self.out.info(v).name.to_string()),
+            bytes,
+        });
+    }
+}
+
+/// What is tried, in this order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    /// Own rows of what is whole.
+    Rows,
+    /// Partial operands are combined.
+    Reduce,
+    /// Both.
+    ReduceAndRows,
+    /// The operator as several.
+    Formula,
+    /// All operands whole.
+    Gather,
+}
+
+fn plans(allowed: Repair) -> &'static [Plan] {
+    match allowed {
+        Repair::None => &[],
+        Repair::Local => &[Plan::Rows],
+        Repair::Comm => {
+            &[Plan::Rows, Plan::Reduce, Plan::ReduceAndRows, Plan::Formula, Plan::Gather]
+        }
+    }
+}
+
+impl Plan {
+    /// The claim that the plan gives an operand.
+    fn claim(self, claim: Claim, ty: &TensorType) -> Claim {
+        let rows =
+            || rules::batch_axis(ty, 0).ok().flatten().map_or(Claim::Invariant, Claim::Shard);
+        match (self, claim) {
+            (Self::Rows | Self::ReduceAndRows, Claim::Invariant) => rows(),
+            (Self::Reduce | Self::ReduceAndRows | Self::Gather, Claim::Partial(_))
+            | (Self::Gather, Claim::Shard(_)) => Claim::Invariant,
+            _ => claim,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What was done with a graph to split it, in words.
+
+use std::fmt::Write as _;
+
+use super::repair::Repaired;
+use crate::analysis::{ClaimMap, survey};
+use crate::ir::{Graph, GraphError, Label, NodeId, NodeKind, Value};
+use crate::types::{Claim, Split};
+
+/// The claim of every value, one on a line, and what is refused.
+pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
+    let map = survey(graph)?;
+    let mut lines = Vec::new();
+    for id in map.order() {
+        for value in values(graph, *id) {
+            let info = graph.info(value);
+            lines.push((format!("%{} : {}", info.name, info.ty), map.get(value).to_string(), *id));
+        }
+    }
+    let width = lines.iter().map(|(value, ..)| value.chars().count()).max().unwrap_or(0).min(60);
+    let claims = lines.iter().map(|(_, claim, _)| claim.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (value, claim, id) in lines {
+        let refused = map.refused().iter().find(|r| r.node == id);
+        let reason = refused.map(|r| format!("  {}: {}", r.refusal.code, r.refusal.reason));
+        let reason = reason.unwrap_or_default();
+        let claim = if reason.is_empty() { claim } else { format!("{claim:claims$}") };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{value:width$}  {claim}{reason}");
+    }
+    Ok(text)
+}
+
+fn values(graph: &Graph, id: NodeId) -> impl Iterator<Item = Value> + '_ {
+    let results = graph.node(id).results().len();
+    (0u32..).take(results).map(move |output| Value { node: id, output })
+}
+
+/// What is split, what every replica holds whole, what was repaired, and what the outputs promise.
+///
+/// `template` is the graph after its repairs `done`, `graph` its replicas.
+pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<String, GraphError> {
+    let map = survey(template)?;
+    let mut text = String::new();
+    let mut section = |title: &str, lines: Vec<String>| {
+        for (i, line) in lines.iter().enumerate() {
+            let title = if i == 0 { title } else { "" };
+            let _ = writeln!(text, "{title:12}{line}");
+        }
+    };
+    section(
+        "devices",
+        vec![graph.split().map_or_else(|| "1; nothing is split".to_owned(), devices)],
+    );
+    section("inputs", template.inputs().map(|v| input(template, &map, v)).collect());
+    section("values", vec![counts(template, &map)]);
+    section("repairs", if done.is_empty() { vec!["none".to_owned()] } else { repairs(done) });
+    let labels = graph.labels();
+    let outputs = template.outputs().iter().enumerate();
+    let outputs = outputs.map(|(i, o)| output(&o.name, map.get(o.value), labels.get(i).copied()));
+    section("outputs", outputs.collect());
+    Ok(text)
+}
+
+fn devices(split: &Split) -> String {
+    let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).map(|d| d.to_string());
+    let rows: Vec<String> = rows.collect();
+    format!("{}, rows {} ({})", split.replicas(), rows.join(", "), split.rule())
+}
+
+fn input(template: &Graph, map: &ClaimMap, value: Value) -> String {
+    let info = template.info(value);
+    match map.get(value) {
+        Claim::Shard(s) => format!("{}: split on axis {}", info.name, s.axis),
+        Claim::Invariant | Claim::Partial(_) | Claim::Mixed => {
+            format!("{}: whole on every replica", info.name)
+        }
+    }
+}
+
+/// How many values have which kind of claim.
+fn counts(template: &Graph, map: &ClaimMap) -> String {
+    let mut counts = [0usize; 4];
+    for id in map.order() {
+        if matches!(template.node(*id).kind(), NodeKind::Op(_)) {
+            for value in values(template, *id) {
+                counts[match map.get(value) {
+                    Claim::Shard(_) => 0,
+                    Claim::Invariant => 1,
+                    Claim::Partial(_) => 2,
+                    Claim::Mixed => 3,
+                }] += 1;
+            }
+        }
+    }
+    let [rows, whole, partial, mixed] = counts;
+    let params = template.params().len();
+    let mut text = format!(
+        "{rows} with rows, computed for its own rows by each replica; {whole} whole on every replica, \
+         besides {params} parameters"
+    );
+    if partial > 0 {
+        let _ = write!(text, "; {partial} partial, of which each replica has a part");
+    }
+    if mixed > 0 {
+        let _ = write!(text, "; {mixed} mixed");
+    }
+    text
+}
+
+fn repairs(done: &[Repaired]) -> Vec<String> {
+    done.iter().map(ToString::to_string).collect()
+}
+
+fn output(name: &str, claim: Claim, label: Option<Label>) -> String {
+    let how = match claim {
+        Claim::Shard(s) => format!("rows, concatenated on axis {}", s.axis),
+        Claim::Partial(by) => {
+            format!("parts, combined once by {} in the order of the replicas", by.name())
+        }
+        Claim::Invariant => "the same on every replica, taken once".to_owned(),
+        Claim::Mixed => "not known".to_owned(),
+    };
+    let label = label.map_or_else(String::new, |label| format!(" ({label})"));
+    format!("{name}: {how}{label}")
+}
