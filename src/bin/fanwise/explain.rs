@@ -20,15 +20,14 @@ pub(crate) struct ExplainArgs {
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    match args.code {
-        Some(code) => ui::out(pass::explain(code))?,
-        None => {
-            let mut text = String::new();
-            for code in Code::ALL {
-                writeln!(text, "{code}  {}", pass::headline(code))?;
-            }
-            ui::out(&text)?;
+    if let Some(code) = args.code {
+        ui::out(pass::explain(code))?;
+    } else {
+        let mut text = String::new();
+        for code in Code::ALL {
+            writeln!(text, "{code}  {}", pass::headline(code))?;
         }
+        ui::out(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
