@@ -1,0 +1,8 @@
+; gpus: 2
+fanwise 1
+symbol N >= 0
+graph @g(%x: f32[N,4]) -> (y: f32[N,4], at: i64[N,4]) {
+  %s : f32[N,4], %at : i64[N,4] = sort(%x) {descending=true}
+  %y : f32[N,4] = reverse(%s) {axes=[1]}
+  return %y, %at
+}
