@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use fanwise::ir::{self, Graph, Printer};
 use fanwise::model::{self, LoadOptions};
-use fanwise::pass::{self, Gpus, Merge, Replicate, SimplifyOptions, WeightPlacement};
+use fanwise::pass::{self, Gpus, Merge, Repair, Replicate, SimplifyOptions, WeightPlacement};
 use fanwise::types::Target;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -128,6 +128,11 @@ fn replicate(
         Some(&"cpu") => WeightPlacement::Cpu,
         Some(&"mirrored") => WeightPlacement::Mirrored,
         _ => WeightPlacement::Template,
+    };
+    options.repair = match directives.get("repair") {
+        Some(&"none") => Repair::None,
+        Some(&"comm") => Repair::Comm,
+        _ => Repair::Local,
     };
     pass::replicate(template, &options).map_err(|e| e.to_string())
 }

@@ -1,7 +1,25 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::print::{Parts, Writer};
+use super::{Graph, NodeId};
 use crate::types::is_unseen;
+
+/// The line of an operator, and marks under one of its operands, or under its name: two lines without margin.
+pub fn operand_excerpt(graph: &Graph, node: NodeId, operand: usize) -> String {
+    struct Shown(Excerpt);
+    impl fmt::Display for Shown {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.write(f, &"", 2)
+        }
+    }
+    let mut writer = Writer::new(graph);
+    writer.parts = Some(Parts::default());
+    writer.op(node);
+    let marked = writer.parts.as_ref().map(|p| p.operands.get(operand).unwrap_or(&p.op).clone());
+    let text = writer.out.trim_end();
+    Shown(Excerpt::of(text, marked.unwrap_or(0..text.len()))).to_string()
+}
 
 /// At most so many characters of a line are shown to each side of what is marked.
 const AROUND: usize = 60;

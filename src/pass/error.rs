@@ -1,7 +1,5 @@
-use std::fmt;
-
-use crate::analysis::Refused;
-use crate::ir::{Graph, GraphError, NodeKind};
+use super::refusal::SplitRefused;
+use crate::ir::GraphError;
 use crate::types::SplitError;
 
 /// Why a pass did not give a graph.
@@ -89,87 +87,5 @@ fn count(found: usize) -> String {
     match found {
         1 => "1 GPU (gpu:0)".to_owned(),
         n => format!("{n} GPUs (gpu:0 to gpu:{})", n - 1),
-    }
-}
-
-/// One operator that forbids the split, as a diagnostic: code, what, where, why, ways out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SplitRefused {
-    /// The rule's code.
-    pub code: crate::types::Code,
-    /// The node's label.
-    pub label: String,
-    /// The operator's name, or `input`.
-    pub op: String,
-    /// What it does to the batch.
-    pub reason: String,
-    /// The result's name and type.
-    pub result: String,
-    /// The values that carry the batch to it, from the input on.
-    pub path: Vec<String>,
-}
-
-impl SplitRefused {
-    /// The diagnostic of a refusal in `graph`.
-    pub fn new(graph: &Graph, refused: &Refused) -> Self {
-        let node = graph.node(refused.node);
-        let op = match node.kind() {
-            NodeKind::Input => "input",
-            NodeKind::Param(_) => "param",
-            NodeKind::Op(op) => op.name(),
-        };
-        let result =
-            node.results().first().map_or_else(String::new, |r| format!("%{} : {}", r.name, r.ty));
-        let step = |v: &crate::ir::Value| format!("%{} : {}", graph.info(*v).name, graph.ty(*v));
-        Self {
-            code: refused.refusal.code,
-            label: node.label().to_owned(),
-            op: op.to_owned(),
-            reason: refused.refusal.reason.clone(),
-            result,
-            path: refused.path.iter().map(step).collect(),
-        }
-    }
-
-    #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
-    fn help(&self) -> &'static str {
-        use crate::types::Code;
-        match self.code {
-            Code::NoBatchAxis => {
-                "name the batch axis of an input (`--batch-axis NAME=AXIS`), or free a baked-in size with `--free-batch`"
-            }
-            Code::BakedBatch => {
-                "export the model with a dynamic batch, or free the size that was baked in with `--free-batch`"
-            }
-            Code::GlobalIndex => "run it on one device, or take the positions outside the model",
-            _ => "run it on one device (`--gpus 1`), or export the model without this operator",
-        }
-    }
-}
-
-impl fmt::Display for SplitRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.code == crate::types::Code::NoBatchAxis {
-            writeln!(f, "error[{}]: the model has no batch to split: {}", self.code, self.reason)?;
-            return write!(f, "  = help: {}", self.help());
-        }
-        writeln!(f, "error[{}]: `{}` ({}) {}", self.code, self.label, self.op, self.reason)?;
-        writeln!(f, "   | {} = {}", self.result, self.op)?;
-        if let Some((first, rest)) = self.path.split_first() {
-            writeln!(f, "   = batch: input {first}")?;
-            // A long chain is shown by its ends.
-            let hidden = rest.len().saturating_sub(4);
-            if hidden > 0 {
-                writeln!(f, "            … {hidden} values")?;
-            }
-            for step in &rest[hidden..] {
-                writeln!(f, "            -> {step}")?;
-            }
-        }
-        writeln!(
-            f,
-            "   = effect: a replica with its own rows only would compute something else than one device does"
-        )?;
-        write!(f, "   = help: {}", self.help())
     }
 }

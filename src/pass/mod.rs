@@ -4,13 +4,15 @@
 
 mod error;
 mod explain;
+mod refusal;
 mod repair;
 mod replicate;
 mod report;
 mod simplify;
 
-pub use error::{DeviceError, PassError, SplitRefused};
+pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
+pub use refusal::SplitRefused;
 pub use repair::{Action, Repair, Repaired, repair};
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate};
 pub use report::{claims_text, report};

@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::{At, Failure, Writer};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    Arg, Binary, Cast, Classify, Compare, Constant, Logic, Op, Range, Reduce, Reshape, Softmax,
-    Unary, Where,
+    Arg, BatchNormTrain, Binary, Cast, Classify, Compare, Constant, Dims, DynamicQuantize, Logic,
+    Op, Quantize, Range, Reduce, Reshape, Softmax, Unary, Where,
 };
 use crate::types::{DType, Dim, Tensor};
 
@@ -32,6 +32,10 @@ pub(super) fn write(
             let sum = Reduce::Sum { axes: axes.clone(), keepdims: *keepdims };
             let sum = formula.step(sum, &[x], ".sum")?;
             formula.last(Unary::Log, &[sum])?
+        }
+        Op::BatchNormTrain(norm) => return formula.batch_norm(norm, operands, results),
+        Op::DynamicQuantize(DynamicQuantize::Quantize) => {
+            return formula.dynamic_quantize(x, results);
         }
         Op::Arg(arg) => match formula.arg(arg, x)? {
             Some(value) => value,
@@ -87,6 +91,91 @@ impl Formula<'_, '_> {
         }
         let sum = self.step(Unary::Log, &[sum], ".log")?;
         self.last(Binary::Sub, &[shifted, sum])
+    }
+
+    /// The scale and the zero point by the extremes of all replicas, and what they quantise.
+    fn dynamic_quantize(&mut self, x: Value, results: &[ResultInfo]) -> Written {
+        let [quantised, scale, zero] = results else { return Ok(None) };
+        let rank = i64::try_from(self.writer.out.ty(x).rank()).unwrap_or(0);
+        let axes: Vec<i64> = (0..rank).collect();
+        let smallest = Reduce::Min { axes: axes.clone(), keepdims: false };
+        let smallest = self.step(smallest, &[x], ".smallest")?;
+        let largest = self.step(Reduce::Max { axes, keepdims: false }, &[x], ".largest")?;
+        let range = DynamicQuantize::Range.into();
+        let both = [scale.clone(), zero.clone()];
+        let both = self.writer.write(&range, &[smallest, largest], &both, self.at)?;
+        let [scale, zero] = *both else { return Ok(None) };
+        let op = Quantize::Quantize { axis: 1, block: 0, to: DType::U8 };
+        let quantised = self.one(&op.into(), &[x, scale, zero], quantised.clone())?;
+        Ok(Some(smallvec![quantised, scale, zero]))
+    }
+
+    /// Batch normalisation by the statistics of all replicas, in `f64`: two means over the batch and what follows from
+    /// them. The running mean and variance stay where the batch is empty.
+    fn batch_norm(
+        &mut self,
+        norm: &BatchNormTrain,
+        operands: &[Value],
+        results: &[ResultInfo],
+    ) -> Written {
+        let ([x, scale, bias, means, vars], [y, new_mean, new_var]) = (operands, results) else {
+            return Ok(None);
+        };
+        let rank = self.writer.out.ty(*x).rank();
+        let axes: Vec<i64> =
+            (0..rank).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
+        let mean = || Reduce::Mean { axes: axes.clone(), keepdims: true };
+        let wide = || Cast { to: DType::F64 };
+        let x = self.step(wide(), &[*x], ".wide")?;
+        let mean_of_x = self.step(mean(), &[x], ".mean")?;
+        let shifted = self.step(Binary::Sub, &[x, mean_of_x], ".shifted")?;
+        let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
+        let variance = self.step(mean(), &[squares], ".variance")?;
+        let Some(epsilon) = self.constant(norm.epsilon.into(), ".epsilon")? else {
+            return Ok(None);
+        };
+        let deviation = self.step(Binary::Add, &[variance, epsilon], ".above")?;
+        let deviation = self.step(Unary::Sqrt, &[deviation], ".deviation")?;
+        let mut value = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
+        let channels = self.writer.out.ty(*scale).shape.to_vec();
+        let column: Vec<Dim> =
+            channels.iter().cloned().chain((2..rank).map(|_| Dim::ONE)).collect();
+        for (op, factor, name) in [(Binary::Mul, *scale, ".scale"), (Binary::Add, *bias, ".bias")] {
+            let factor = self.step(wide(), &[factor], name)?;
+            let factor = self.step(Reshape { shape: column.clone() }, &[factor], ".column")?;
+            value = self.step(op, &[value, factor], ".affine")?;
+        }
+        let y = self.one(&Cast { to: y.ty.dtype }.into(), &[value], y.clone())?;
+        let mut written: SmallVec<[Value; 2]> = smallvec![y];
+        let any = self.step(
+            Dims { scalar: true, values: vec![Dim::n().minimum(&Dim::ONE)] },
+            &[],
+            ".any",
+        )?;
+        let any = self.step(Cast { to: DType::Bool }, &[any], ".rows")?;
+        for (current, running, new) in [(mean_of_x, *means, new_mean), (variance, *vars, new_var)] {
+            let current =
+                self.step(Reshape { shape: channels.clone() }, &[current], ".channels")?;
+            let stays = f64::from(norm.momentum);
+            let (Some(stay), Some(change)) =
+                (self.constant(stays, ".stays")?, self.constant(1.0 - stays, ".changes")?)
+            else {
+                return Ok(None);
+            };
+            let old = self.step(wide(), &[running], ".running")?;
+            let kept = self.step(Binary::Mul, &[old, stay], ".kept")?;
+            let added = self.step(Binary::Mul, &[current, change], ".added")?;
+            let sum = self.step(Binary::Add, &[kept, added], ".moved")?;
+            let chosen = self.step(Where {}, &[any, sum, old], ".new")?;
+            written.push(self.one(&Cast { to: new.ty.dtype }.into(), &[chosen], new.clone())?);
+        }
+        Ok(Some(written))
+    }
+
+    /// A scalar `f64`.
+    fn constant(&mut self, value: f64, suffix: &str) -> Result<Option<Value>, Failure> {
+        let Ok(value) = Tensor::new(&[], &[value]) else { return Ok(None) };
+        self.step(Constant { value }, &[], suffix).map(Some)
     }
 
     /// The first or the last position at which the extreme of all replicas stands.

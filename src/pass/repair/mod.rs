@@ -71,20 +71,25 @@ pub struct Repaired {
     pub bytes: Dim,
 }
 
+impl Repaired {
+    /// What was done, without where.
+    pub fn what(&self) -> String {
+        let Self { value, bytes, .. } = self;
+        match self.action {
+            Action::OwnRows => format!("own_rows of %{value}"),
+            Action::AllReduce(by) => {
+                format!("all_reduce({}) of %{value}, {bytes} bytes of each replica", by.name())
+            }
+            Action::AllGather => format!("all_gather of %{value}, {bytes} bytes to each replica"),
+            Action::Formula => "several operators in its place".to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for Repaired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, label, op, value, bytes, .. } = self;
-        match self.action {
-            Action::OwnRows => write!(f, "own_rows of %{value}")?,
-            Action::AllReduce(by) => {
-                write!(f, "all_reduce({}) of %{value}, {bytes} bytes of each replica", by.name())?;
-            }
-            Action::AllGather => {
-                write!(f, "all_gather of %{value}, {bytes} bytes to each replica")?
-            }
-            Action::Formula => write!(f, "written as a formula")?,
-        }
-        write!(f, " for `{label}` ({op}): {code}")
+        let Self { code, label, op, .. } = self;
+        write!(f, "{} for `{label}` ({op}): {code}", self.what())
     }
 }
 
@@ -270,6 +275,12 @@ impl<'g> Writer<'g> {
         results: &[ResultInfo],
         at: &At,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
+        // What was combined for another operator need not be combined again behind this one.
+        let operands: SmallVec<[Value; 4]> = operands
+            .iter()
+            .map(|v| self.brought.get(&(*v, "all_reduce")).copied().unwrap_or(*v))
+            .collect();
+        let operands = &*operands;
         let claims: SmallVec<[Claim; 4]> = operands.iter().map(|v| self.claim(*v)).collect();
         let refusal = match self.judge(op, operands, &claims, results) {
             Ok(claims) => return Ok(self.finish(op, operands, results, at, claims)),
@@ -386,14 +397,17 @@ impl<'g> Writer<'g> {
             (Action::AllReduce(_) | Action::AllGather, Some(v)) => self.out.ty(v).bytes(),
             _ => Dim::ZERO,
         };
-        self.done.push(Repaired {
+        let done = Repaired {
             code: refusal.code,
             label: at.label.clone(),
             op: op.name(),
             action,
             value: value.map_or_else(String::new, |v| self.out.info(v).name.to_string()),
             bytes,
-        });
+        };
+        if !self.done.iter().rev().take(4).any(|d| *d == done) {
+            self.done.push(done);
+        }
     }
 }
 

@@ -89,7 +89,10 @@ pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassErr
     let claims = claims(template).map_err(|none| match none {
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {
-            PassError::Refused(refused.iter().map(|r| SplitRefused::new(template, r)).collect())
+            let repairs = repair(template, Repair::Comm).map(|(_, repairs)| repairs);
+            let repairs = repairs.unwrap_or_default();
+            let new = |r| SplitRefused::new(template, r, &split, &repairs);
+            PassError::Refused(refused.iter().map(new).collect())
         }
     })?;
     rewrite::Rewrite::new(template, &claims, &split, options).run()
