@@ -249,6 +249,13 @@ impl OpDef for External {
             );
             return Err(rules::refuse(Code::Misaligned, i, reason));
         }
+        let whole = |x: &&SplitOperand<'_>| {
+            x.claim == Claim::Invariant && x.ty.shape.iter().any(Dim::depends_on_batch)
+        };
+        if let Some(x) = operands.iter().find(whole) {
+            let reason = format!("meets {}, which every replica holds for the whole batch", x.ty);
+            return Err(rules::refuse(Code::GlobalIndex, carries, reason));
+        }
         let by_row = |ty: &TensorType| {
             let mut sizes = ty.shape.iter().enumerate();
             ty.shape.get(axis) == Some(&Dim::n())
@@ -297,7 +304,7 @@ mod tests {
     use super::super::testing::{self, check_split, random, refusal, rng};
     use super::super::{AttrError, Op, OpDef, OpError, OpText, SplitOperand};
     use super::{Assume, External};
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+    use crate::types::{Claim, Combine, DType, Shard, Tensor, TensorType};
 
     fn types(texts: &[&str]) -> Vec<TensorType> {
         texts.iter().map(|t| t.parse().unwrap()).collect()
@@ -405,7 +412,19 @@ mod tests {
             gate(results).split(&[x], &types).map_err(|r| r.code.name())
         };
         assert_eq!(whole(&["f32[4]", "i64[]"]).unwrap().to_vec(), [Claim::Invariant; 2]);
-        assert_eq!(whole(&["f32[4]", "f32[N]"]), Err("R0110"));
+        // Every replica computes all of it.
+        assert_eq!(whole(&["f32[4]", "f32[N]"]).unwrap().to_vec(), [Claim::Invariant; 2]);
+        // What the assumption says of rows does not hold where one operand has those of the whole batch.
+        for other in ["f32[N]", "f32[3,2*N]"] {
+            let types = types(&["f32[N]", other]);
+            let operands = [Claim::rows(0), Claim::Invariant].into_iter().zip(&types);
+            let operands: Vec<_> = operands.map(|(claim, ty)| SplitOperand { claim, ty }).collect();
+            let split = gate(&["f32[N]"]).assuming(Assume::Rowwise(0)).split(&operands, &types[..1]);
+            assert_eq!(split.unwrap_err().code.name(), "R0106", "{other}");
+        }
+        let part = SplitOperand { claim: Claim::Partial(Combine::Sum), ty: &types(&["f32[4]"])[0] };
+        let split = Op::from(gate(&["f32[4]"])).split(&[part], &types(&["f32[4]"]));
+        assert_eq!(split.unwrap_err().code.name(), "R0111");
     }
 
     #[test]

@@ -75,6 +75,26 @@ fn what_a_callback_does_wrong_ends_the_run_or_shows() {
     assert_eq!(outcome(3, scan).unwrap(), [1.0, 2.0, 3.0, 7.0, 12.0]);
 }
 
+#[test]
+fn what_is_whole_beside_rows_is_cut_to_the_rows_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fan = folder.path().join("g.fan").display().to_string();
+    let external =
+        "external(%x, %t) {assume=\"rowwise(0)\", op=\"com.acme.Gate\", results=\"f32[N]\"}";
+    let text = format!(
+        "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N]) -> (y: f32[N]) {{\n  \
+         %r : i64[N] = range() {{limit=N}}\n  %t : f32[N] = cast(%r) {{to=f32}}\n  \
+         %y : f32[N] = {external}\n  return %y\n}}\n"
+    );
+    fs::write(&fan, text).unwrap();
+    let compile = ["compile", &fan, "--gpus", "2", "--emit", "graph"];
+    let output = fanwise(&[&compile[..], &["--repair", "none"]].concat());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("error[R0106]"));
+    let text = String::from_utf8(fanwise(&compile).stdout).unwrap();
+    assert_eq!(text.matches(" = external(").count(), 2, "{text}");
+    assert_eq!(text.matches(" = slice(%t.r").count(), 2, "{text}");
+}
+
 /// A value `f32[batch,4]`.
 fn value(name: &str) -> ValueInfoProto {
     let batch = Size::DimParam("batch".to_owned());
