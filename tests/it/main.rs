@@ -20,6 +20,7 @@ mod operators;
 mod programs;
 mod proof;
 mod random;
+mod repairs;
 mod snap;
 mod source;
 mod text;

@@ -1,0 +1,263 @@
+//! Graphs that mix samples, or seem to: with which repairs they may be split, and that they then compute what one device
+//! does. A line `; NAME: WITHOUT LOCAL` before each graph says what becomes of it without repairs and with local ones: a
+//! code, or `ok`. With all repairs each is split.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fanwise::analysis::prove;
+use fanwise::backend::{Executable, RunOptions};
+use fanwise::ir::{Graph, Weights, parse, verify};
+use fanwise::pass::{PassError, Repair, Replicate, repair, replicate};
+use fanwise::types::{Device, ShardRule, Target, Tensor};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::programs::{assert_promised, executable, inputs};
+
+/// One row of the table.
+#[derive(Clone)]
+struct Row {
+    name: String,
+    /// What becomes of the graph without repairs, and with local ones.
+    expected: [String; 2],
+    graph: Graph,
+}
+
+/// A row of the graph `text`, which lacks the first two lines.
+fn row(name: &str, without: &str, local: &str, text: &str) -> Row {
+    let text = format!("fanwise 1\nsymbol N >= 0\n{text}");
+    let graph = parse(&text).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+    verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+    Row { name: name.to_owned(), expected: [without.to_owned(), local.to_owned()], graph }
+}
+
+/// The rows of a table.
+fn rows(table: &str) -> Vec<Row> {
+    let read = |part: &str| {
+        let (head, graph) = part.split_once('\n').unwrap();
+        let (name, expected) = head.split_once(": ").unwrap_or_else(|| panic!("{head}"));
+        let (without, local) = expected.split_once(' ').unwrap_or_else(|| panic!("{head}"));
+        row(name, without, local, graph)
+    };
+    table.strip_prefix("; ").unwrap().split("\n; ").map(read).collect()
+}
+
+/// The ways in which the batch is divided among `count` devices.
+fn rules(count: u32) -> [ShardRule; 3] {
+    let weights = (0..count).map(|i| (i * 2 + 1) % 4).collect();
+    [ShardRule::RemainderLast, ShardRule::Balanced, ShardRule::Weighted(weights)]
+}
+
+fn options(count: u32, rule: ShardRule, allowed: Repair) -> Replicate {
+    let devices = (0..count).map(Device::gpu).collect();
+    Replicate { rule, repair: allowed, ..Replicate::over(devices) }
+}
+
+/// The codes with which a graph is refused, or `ok`.
+fn verdict(graph: &Graph, allowed: Repair) -> String {
+    match replicate(graph, &options(3, ShardRule::Balanced, allowed)) {
+        Ok(_) => "ok".to_owned(),
+        Err(PassError::Refused(refused)) => {
+            let mut codes: Vec<&str> = refused.iter().map(|r| r.code.name()).collect();
+            codes.dedup();
+            codes.join("+")
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// The inputs and the results of one device, for each batch size; an empty batch only where it is not an error there.
+fn expectations(row: &Row) -> Vec<(i64, BTreeMap<String, Tensor>, Vec<Tensor>)> {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
+    let at = |n: i64| {
+        let inputs = inputs(&row.graph, n, &mut rng);
+        match one.run(&inputs, &RunOptions::default()) {
+            Ok(output) => Some((n, inputs, output.outputs.into_iter().map(|(_, t)| t).collect())),
+            Err(error) => {
+                assert_eq!(n, 0, "on one device: {error}");
+                None
+            }
+        }
+    };
+    [1, 2, 5, 7, 11, 0].into_iter().filter_map(at).collect()
+}
+
+/// Checks that the graph is split, proved, and computes what one device does.
+fn assert_same(row: &Row, allowed: Repair) {
+    let (template, _) = repair(&row.graph, allowed).unwrap();
+    let expected = expectations(row);
+    for count in [2, 3, 5] {
+        for rule in rules(count) {
+            let what = format!("{count} devices, {rule}, {allowed:?}");
+            let graph = replicate(&row.graph, &options(count, rule, allowed)).unwrap();
+            let verified = verify(&graph).unwrap_or_else(|e| panic!("{what}: {e}"));
+            prove(&template, &verified).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let many = executable(&graph, &Weights::default(), &Target::CPU, 2);
+            for (n, inputs, expected) in &expected {
+                let got = many.run(inputs, &RunOptions::default());
+                let got = got.unwrap_or_else(|e| panic!("{what}, {n} rows: {e}"));
+                let got: Vec<Tensor> = got.outputs.into_iter().map(|(_, t)| t).collect();
+                assert_promised(&graph, expected, &got, &format!("{what}, {n} rows"));
+            }
+        }
+    }
+}
+
+fn check(row: &Row) {
+    for (allowed, expected) in [Repair::None, Repair::Local].into_iter().zip(&row.expected) {
+        let found = verdict(&row.graph, allowed);
+        assert_eq!(found, *expected, "with {allowed:?}");
+        if found == "ok" {
+            assert_same(row, allowed);
+        }
+    }
+    assert_eq!(verdict(&row.graph, Repair::Comm), "ok");
+    assert_same(row, Repair::Comm);
+}
+
+/// Checks every row, and reports all that fail.
+fn assert_table(rows: &[Row]) {
+    let failure = |row: &Row| {
+        let payload = catch_unwind(AssertUnwindSafe(|| check(row))).err()?;
+        let message = payload.downcast_ref::<String>().map_or("", String::as_str);
+        Some(format!("{}: {message}", row.name))
+    };
+    let failed: Vec<String> = rows.iter().filter_map(failure).collect();
+    assert!(failed.is_empty(), "{} of {} fail:\n{}", failed.len(), rows.len(), failed.join("\n"));
+}
+
+#[test]
+fn normalisations_scans_and_orders_along_the_batch() {
+    assert_table(&rows(include_str!("repairs/across.txt")));
+}
+
+#[test]
+fn samples_moved_and_joined() {
+    assert_table(&rows(include_str!("repairs/moved.txt")));
+}
+
+#[test]
+fn statistics_of_the_batch() {
+    assert_table(&rows(include_str!("repairs/statistics.txt")));
+}
+
+#[test]
+fn sizes_and_positions_of_the_batch() {
+    assert_table(&rows(include_str!("repairs/sizes.txt")));
+}
+
+/// The reductions, and whether their parts over floats and over integers combine.
+const REDUCTIONS: [(&str, bool, bool); 10] = [
+    ("reduce_sum", true, true),
+    ("reduce_mean", true, false),
+    ("reduce_max", true, true),
+    ("reduce_min", true, true),
+    ("reduce_prod", true, true),
+    ("reduce_l1", true, true),
+    ("reduce_l2", true, false),
+    ("reduce_log_sum", false, false),
+    ("reduce_log_sum_exp", true, false),
+    ("reduce_sum_square", true, true),
+];
+
+/// Reductions of `[N, 4]` over the samples, alone and with all else, and of `[2, N]`.
+fn reductions(dtype: &str, keepdims: bool) -> Vec<Row> {
+    let shapes = [
+        ("[N,4]", "0", "[4]", "[1,4]"),
+        ("[N,4]", "0, 1", "[]", "[1,1]"),
+        ("[2,N]", "1", "[2]", "[2,1]"),
+    ];
+    let mut rows = Vec::new();
+    for (op, floats, integers) in REDUCTIONS {
+        if op == "reduce_log_sum" && dtype != "f32" {
+            continue;
+        }
+        for (from, axes, gone, kept) in shapes {
+            let to = if keepdims { kept } else { gone };
+            // Positive numbers, so that sums do not cancel.
+            let positive = if dtype == "f32" { "exp" } else { "identity" };
+            let text = format!(
+                "graph @g(%x: {dtype}{from}) -> (y: {dtype}{to}) {{\n\
+                 %p : {dtype}{from} = {positive}(%x)\n\
+                 %y : {dtype}{to} = {op}(%p) {{axes=[{axes}], keepdims={keepdims}}}\n\
+                 return %y\n}}\n"
+            );
+            let combines = if dtype == "f32" { floats } else { integers };
+            let expected = if combines { "ok" } else { "R0111" };
+            let name = format!("{op} of {dtype}{from} over {axes}, keepdims={keepdims}");
+            rows.push(row(&name, expected, expected, &text));
+        }
+    }
+    rows
+}
+
+#[test]
+fn reductions_of_floats_over_the_batch() {
+    assert_table(&[reductions("f32", false), reductions("f32", true)].concat());
+}
+
+#[test]
+fn reductions_of_integers_over_the_batch() {
+    assert_table(&[reductions("i64", false), reductions("i64", true)].concat());
+}
+
+#[test]
+fn positions_of_extremes_over_the_batch() {
+    let mut rows = Vec::new();
+    for (op, keepdims, last) in [("arg_max", false), ("arg_min", true)]
+        .into_iter()
+        .flat_map(|(op, k)| [(op, k, false), (op, k, true), (op, !k, true)])
+    {
+        // Integers of a small range have ties.
+        for (dtype, from, axis, gone, kept) in [
+            ("f32", "[N,4]", 0, "[4]", "[1,4]"),
+            ("i64", "[N,4]", 0, "[4]", "[1,4]"),
+            ("i64", "[2,N]", -1, "[2]", "[2,1]"),
+            ("i64", "[N]", 0, "[]", "[1]"),
+        ] {
+            let to = if keepdims { kept } else { gone };
+            let text = format!(
+                "graph @g(%x: {dtype}{from}) -> (y: i64{to}) {{\n\
+                 %y : i64{to} = {op}(%x) {{axis={axis}, keepdims={keepdims}, select_last_index={last}}}\n\
+                 return %y\n}}\n"
+            );
+            let name = format!("{op} of {dtype}{from}, keepdims={keepdims}, last={last}");
+            rows.push(row(&name, "R0106", "R0106", &text));
+        }
+    }
+    assert_table(&rows);
+}
+
+/// A masked mean of all elements of `[N, 4]`.
+const MASKED_MEAN: &str = "\
+graph @g(%x: f32[N,4], %m: f32[N,4]) -> (y: f32[]) {
+  %p : f32[N,4] = mul(%x, %m)
+  %num : f32[] = reduce_sum(%p) {axes=[0, 1], keepdims=false}
+  %den : f32[] = reduce_sum(%m) {axes=[0, 1], keepdims=false}
+  %y : f32[] = div(%num, %den)
+  return %y
+}
+";
+
+#[test]
+fn masked_means_are_not_means_of_means() {
+    let row = row("masked mean", "R0111", "R0111", MASKED_MEAN);
+    // The first device has the rows 0 to 1, the second the rows 2 to 4; they have 8 and 1 valid elements.
+    let x: Vec<f32> = (1u8..=20).map(f32::from).collect();
+    let m: Vec<f32> = (0..20).map(|i| if i < 8 || i == 19 { 1.0 } else { 0.0 }).collect();
+    let tensor = |rows: &[f32]| Tensor::new(&[rows.len() / 4, 4], rows).unwrap();
+    let mean = |graph: &Graph, rows: std::ops::Range<usize>| {
+        let of = |all: &[f32]| tensor(&all[rows.start * 4..rows.end * 4]);
+        let inputs = BTreeMap::from([("x".to_owned(), of(&x)), ("m".to_owned(), of(&m))]);
+        let run = executable(graph, &Weights::default(), &Target::CPU, 2);
+        run.run(&inputs, &RunOptions::default()).unwrap().outputs[0].1.to_f64()[0]
+    };
+    let graph = replicate(&row.graph, &options(2, ShardRule::RemainderLast, Repair::Comm)).unwrap();
+    let one = mean(&row.graph, 0..5);
+    assert!((one - 56.0 / 9.0).abs() < 1e-6, "{one}");
+    assert!((mean(&graph, 0..5) - one).abs() < 1e-6);
+    let of_means = (2.0 * mean(&row.graph, 0..2) + 3.0 * mean(&row.graph, 2..5)) / 5.0;
+    assert!((of_means - one).abs() > 1.0, "{of_means} and {one}");
+}
