@@ -97,9 +97,10 @@ impl OpDef for AllReduce {
     }
 }
 
-/// The larger of two where `larger`, else the smaller; a NaN stays.
+/// The larger of two where `larger`, else the smaller, and of equal ones the first; a NaN where one is.
 fn extreme(a: f64, b: f64, larger: bool) -> f64 {
-    if a.is_nan() || (a > b) == larger && a != b { a } else { b }
+    let beyond = if larger { b > a } else { b < a };
+    if beyond || b.is_nan() { b } else { a }
 }
 
 impl AllReduce {
@@ -193,8 +194,14 @@ mod tests {
         assert_eq!(all(Sum, &[0, 0, 0]), [1.0, 4.0], "an empty batch: the first part alone");
         assert_eq!(reduce(Sum, &[1, 1], &[&[100.0], &[100.0]], DType::I8), [-56.0], "sums wrap");
         assert_eq!(reduce(Max, &[1, 1], &[&[0.0], &[1.0]], DType::Bool), [1.0]);
-        let nan = reduce(Max, &[1, 1], &[&[f64::NAN], &[1.0]], DType::F64);
-        assert!(nan[0].is_nan());
+        for by in [Max, Min] {
+            for parts in [[f64::NAN, 1.0], [1.0, f64::NAN]] {
+                let nan = reduce(by, &[1, 1], &[&parts[..1], &parts[1..]], DType::F64);
+                assert!(nan[0].is_nan());
+            }
+            let zero = reduce(by, &[1, 1], &[&[-0.0], &[0.0]], DType::F64);
+            assert!(zero[0].is_sign_negative(), "the first of equal ones");
+        }
     }
 
     #[test]
