@@ -80,7 +80,7 @@ fn model_code(error: &ModelError) -> &'static str {
     match error {
         ModelError::Io { .. } | ModelError::NotAFile(_) => "E0100",
         ModelError::TooLarge { .. } => "E0101",
-        ModelError::Onnx(_) => "E0102",
+        ModelError::Onnx(error) => error.code(),
         ModelError::Zoo(_) => "E0103",
         ModelError::Text { .. } => "E0104",
         ModelError::Json { .. } => "E0105",

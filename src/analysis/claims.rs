@@ -172,6 +172,18 @@ pub fn judge(
         claims => claims.map_err(Some)?,
     };
     let local = is_local(&claims, operands.iter().map(|x| x.claim));
+    let global = |x: &SplitOperand<'_>| {
+        x.claim == Claim::Invariant && x.ty.shape.iter().any(Dim::depends_on_batch)
+    };
+    // Only a table is looked up whole beside rows.
+    if local
+        && !matches!(op, Op::Gather(_) | Op::OwnRows(_))
+        && let Some(i) = operands.iter().position(global)
+    {
+        let reason =
+            format!("meets {}, which every replica holds for the whole batch", operands[i].ty);
+        return Err(Some(rules::refuse(Code::GlobalIndex, i, reason)));
+    }
     let fits = claims.iter().zip(results).all(|(claim, ty)| suits(*claim, ty, local));
     if fits && claims.len() == results.len() {
         return Ok(claims);

@@ -12,6 +12,8 @@ pub enum Label {
     RowExact,
     /// Floats that are summed in another order: equal within rounding.
     Reassociated,
+    /// What depends on statistics that each replica took of its own rows, as was asked for: not what one device gives.
+    LocalStatistics,
     /// A value that has no rows, with the bits that one device gives.
     Invariant,
 }
@@ -21,6 +23,7 @@ impl fmt::Display for Label {
         f.write_str(match self {
             Self::RowExact => "row-exact",
             Self::Reassociated => "reassociated",
+            Self::LocalStatistics => "local-statistics",
             Self::Invariant => "invariant",
         })
     }
@@ -38,6 +41,7 @@ impl Graph {
     /// The labels, given the nodes in topological order.
     pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
         let mut rounded = vec![false; self.id_bound()];
+        let mut local = vec![false; self.id_bound()];
         for id in order {
             let node = self.node(*id);
             let combines = match node.op() {
@@ -47,10 +51,14 @@ impl Graph {
                 }
                 _ => false,
             };
-            rounded[id.index()] =
-                combines || self.operands(*id).iter().any(|v| rounded[v.node.index()]);
+            let own = matches!(node.op(), Some(Op::BatchNormTrain(norm)) if norm.local);
+            let operands = self.operands(*id);
+            let any = |table: &[bool]| operands.iter().any(|v| table[v.node.index()]);
+            (rounded[id.index()], local[id.index()]) =
+                (combines || any(&rounded), own || any(&local));
         }
         let label = |value: Value| match self.source(value) {
+            _ if local[value.node.index()] => Label::LocalStatistics,
             _ if rounded[value.node.index()] => Label::Reassociated,
             NodeKind::Op(op) if op.joined().is_some() => Label::RowExact,
             NodeKind::Input if self.ty(value).shape.iter().any(|d| d.depends_on_batch()) => {

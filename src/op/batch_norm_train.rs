@@ -4,7 +4,7 @@ use super::batch_norm::check_channels;
 use super::declare::op;
 use super::infer::results;
 use super::{Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where `mean` and `var`
@@ -17,6 +17,10 @@ op! {
     pub struct BatchNormTrain = "batch_norm_train" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,
+        /// Whether each replica is to normalise by the statistics of its own rows. On one device it changes nothing;
+        /// replicas then give other results than one device, and the running mean and variance are the means of
+        /// theirs, weighted by their rows.
+        pub local: bool = false,
         /// The part of the running mean and variance that stays.
         pub momentum: f32 = 0.9,
     }
@@ -60,6 +64,10 @@ impl OpDef for BatchNormTrain {
             Some(shard) if shard.axis == 1 => {
                 let reason = "takes the batch for the channels it normalises";
                 Err(rules::refuse(Code::WindowAxis, 0, reason))
+            }
+            Some(shard) if self.local => {
+                let running = Claim::Partial(Combine::Mean);
+                Ok([Claim::Shard(shard), running, running].into_iter().collect())
             }
             Some(_) => {
                 let reason = "uses statistics of the whole batch";
@@ -119,7 +127,7 @@ mod tests {
     use crate::types::{Claim, DType, Tensor, TensorType};
 
     fn op(epsilon: f32, momentum: f32) -> Op {
-        BatchNormTrain { epsilon, momentum }.into()
+        BatchNormTrain { local: false, epsilon, momentum }.into()
     }
 
     #[test]

@@ -13,7 +13,9 @@ mod simplify;
 pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
 pub use refusal::SplitRefused;
-pub use repair::{Action, Repair, Repaired, repair};
+pub use repair::{
+    Action, BatchStatistics, Outcome, Repair, RepairOptions, Repaired, repair, repair_with,
+};
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate};
 pub use report::{claims_text, report};
 pub use simplify::{SimplifyOptions, simplify};

@@ -11,7 +11,7 @@ use fanwise::analysis;
 use fanwise::ir::{self, Graph};
 use fanwise::model::{LoadOptions, Model};
 use fanwise::op::Assume;
-use fanwise::pass::{self, Gpus, PassError, Repaired, Replicate};
+use fanwise::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
 use fanwise::types::ShardRule;
 
 use crate::{memory, ui};
@@ -98,11 +98,32 @@ pub(crate) struct ReplicateArgs {
     weights: WeightsArg,
     /// What may be done to a model that cannot be split as it is
     #[arg(long, value_enum, default_value = "local")]
-    pub(crate) repair: RepairArg,
+    repair: RepairArg,
+    /// Whose statistics batch normalisation in training uses
+    #[arg(long, value_enum)]
+    batch_norm: Option<BatchNormArg>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum RepairArg {
+pub(crate) enum BatchNormArg {
+    /// Each replica those of its own rows: other results than one device gives
+    Local,
+    /// Those of the whole batch, combined over all replicas
+    Sync,
+}
+
+impl BatchNormArg {
+    /// The choice of the library.
+    pub(crate) fn statistics(self) -> BatchStatistics {
+        match self {
+            Self::Local => BatchStatistics::Local,
+            Self::Sync => BatchStatistics::Sync,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum RepairArg {
     /// Nothing: it is refused
     None,
     /// What needs nothing of other replicas
@@ -130,6 +151,13 @@ enum WeightsArg {
 }
 
 impl ReplicateArgs {
+    /// The model with the repairs that are allowed.
+    pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
+        let batch_norm = self.batch_norm.map(BatchNormArg::statistics);
+        let options = RepairOptions { allowed: self.repair.level(), batch_norm };
+        Ok(pass::repair_with(template, options).map_err(Error::from)?)
+    }
+
     /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
     pub(crate) fn apply<'a>(&self, template: &'a Graph) -> anyhow::Result<Replicated<'a>> {
         let found = fanwise::backend::gpu_count();
@@ -156,7 +184,7 @@ impl ReplicateArgs {
             WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
         };
         let repair = self.repair.level();
-        let (repaired, repairs) = pass::repair(template, repair).map_err(Error::from)?;
+        let (repaired, repairs) = self.repaired(template)?;
         for repair in &repairs {
             ui::talk(&format!("note: {repair}"));
         }
@@ -170,7 +198,7 @@ impl ReplicateArgs {
 
 impl RepairArg {
     /// The level of the library.
-    pub(crate) fn level(self) -> pass::Repair {
+    fn level(self) -> pass::Repair {
         match self {
             Self::None => pass::Repair::None,
             Self::Local => pass::Repair::Local,

@@ -114,8 +114,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
             Kind::GraphInput => write_graph(args, emit, &template, &weights)?,
             Kind::GraphRepaired => write_graph(args, emit, &replicated.template, &weights)?,
             Kind::Claims => {
-                let level = args.replicate.repair.level();
-                let (repaired, _) = pass::repair(&template, level).map_err(Error::from)?;
+                let (repaired, _) = args.replicate.repaired(&template)?;
                 write(emit, &pass::claims_text(&repaired).map_err(Error::from)?)?;
             }
             Kind::Explain => {

@@ -7,11 +7,11 @@ use anyhow::bail;
 use clap::Args;
 use fanwise::analysis::{self, ProofError};
 use fanwise::ir::{self, Graph};
-use fanwise::pass::{self, Repair};
+use fanwise::pass::{self, Repair, RepairOptions};
 use fanwise::{Error, analysis::Proof};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs};
+use crate::args::{BatchNormArg, Format, ModelArgs};
 use crate::ui;
 
 /// Prove that a rewritten graph computes what the model does, without running either
@@ -30,6 +30,9 @@ pub(crate) struct VerifyArgs {
     /// The model that the graph was made from; by default the one that its weights name
     #[arg(long, value_name = "MODEL")]
     template: Option<String>,
+    /// Whose statistics batch normalisation in training was made to use
+    #[arg(long, value_enum)]
+    batch_norm: Option<BatchNormArg>,
     /// How the result is printed
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -44,7 +47,9 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let template = args.graph.load_other(&template)?.graph;
     // A model that needs no repair is not changed; the repairs of one that does are the same at every level that
     // suffices.
-    let (template, _) = pass::repair(&template, Repair::Comm).map_err(Error::from)?;
+    let batch_norm = args.batch_norm.map(BatchNormArg::statistics);
+    let options = RepairOptions { allowed: Repair::Comm, batch_norm };
+    let (template, _) = pass::repair_with(&template, options).map_err(Error::from)?;
     let verified = ir::verify(&graph).map_err(Error::from)?;
     match analysis::prove(&template, &verified) {
         Ok(proof) => {

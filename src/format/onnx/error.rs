@@ -343,6 +343,16 @@ fn list_unbound(dims: &[UnboundDim]) -> String {
     text
 }
 
+impl ImportError {
+    /// The stable code: `E0102`, or that of the refusal where the batch cannot be told.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Batches(_) => crate::types::Code::AmbiguousBatchAxis.name(),
+            _ => "E0102",
+        }
+    }
+}
+
 fn list_batches(classes: &[Vec<String>]) -> String {
     let mut text = String::from("the inputs have leading sizes that nothing equates:");
     for class in classes.iter().take(LISTED) {

@@ -19,7 +19,8 @@ use super::PassInfo;
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
 use crate::op::{
-    AllGather, AllReduce, Claims, Inferred, Op, Operand, OwnRows, SplitOperand, rules,
+    AllGather, AllReduce, BatchNormTrain, Claims, Inferred, Op, Operand, OwnRows, SplitOperand,
+    rules,
 };
 use crate::types::{Claim, Code, Combine, Dim, Refusal, TensorType};
 
@@ -40,6 +41,25 @@ pub enum Repair {
     Comm,
 }
 
+/// Whose statistics batch normalisation in training uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchStatistics {
+    /// Those of the whole batch, combined over all replicas: what one device computes.
+    Sync,
+    /// Each replica those of its own rows: not what one device computes.
+    Local,
+}
+
+/// What may be done to a graph that cannot be split as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RepairOptions {
+    /// Which repairs are allowed.
+    pub allowed: Repair,
+    /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where repairs that exchange
+    /// values are allowed.
+    pub batch_norm: Option<BatchStatistics>,
+}
+
 /// What a repair does at an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,6 +72,8 @@ pub enum Action {
     AllGather,
     /// The operator is written as several.
     Formula,
+    /// Each replica uses the statistics of its own rows, which changes what is computed.
+    LocalStatistics,
 }
 
 /// One repair.
@@ -82,6 +104,10 @@ impl Repaired {
             }
             Action::AllGather => format!("all_gather of %{value}, {bytes} bytes to each replica"),
             Action::Formula => "several operators in its place".to_owned(),
+            Action::LocalStatistics => {
+                "statistics of each replica's own rows, which gives other results than one device"
+                    .to_owned()
+            }
         }
     }
 }
@@ -93,26 +119,28 @@ impl fmt::Display for Repaired {
     }
 }
 
+/// A repaired graph and what was done to it.
+pub type Outcome<'g> = (Cow<'g, Graph>, Vec<Repaired>);
+
 /// A graph that computes what the template does and may be split, with what was done; the template itself where nothing
 /// had to be. Operators that no allowed repair helps stay as they are.
-pub fn repair(
-    template: &Graph,
-    allowed: Repair,
-) -> Result<(Cow<'_, Graph>, Vec<Repaired>), GraphError> {
-    let refused = survey(template)?;
+pub fn repair(template: &Graph, allowed: Repair) -> Result<Outcome<'_>, GraphError> {
+    repair_with(template, RepairOptions { allowed, batch_norm: None })
+}
+
+/// As [`repair`], with a choice of the statistics of batch normalisation. Local ones change what is computed.
+pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
+    let survey = survey(template)?;
     let fatal = |r: &Refused| matches!(r.refusal.code, Code::NoBatchAxis);
-    if allowed == Repair::None
-        || refused.refused().is_empty()
-        || refused.refused().iter().any(fatal)
-    {
+    let none = options == RepairOptions { allowed: Repair::None, batch_norm: None };
+    if none || survey.refused().is_empty() || survey.refused().iter().any(fatal) {
         return Ok((Cow::Borrowed(template), Vec::new()));
     }
-    let mut writer = Writer::new(template, allowed);
-    for id in refused.order() {
-        let claims = (0u32..)
-            .zip(template.node(*id).results())
-            .map(|(output, _)| Value { node: *id, output });
-        writer.node(*id, claims.map(|v| refused.get(v)).collect())?;
+    let mut writer = Writer::new(template, options);
+    for id in survey.order() {
+        let results = (0u32..).zip(template.node(*id).results());
+        let claims = results.map(|(output, _)| survey.get(Value { node: *id, output }));
+        writer.node(*id, claims.collect())?;
     }
     for output in template.outputs() {
         let value = writer.new_value(output.value);
@@ -145,7 +173,7 @@ impl From<GraphError> for Failure {
 
 struct Writer<'g> {
     template: &'g Graph,
-    allowed: Repair,
+    options: RepairOptions,
     out: Graph,
     /// The new node of each of the template's.
     nodes: Vec<Option<NodeId>>,
@@ -160,7 +188,7 @@ struct Writer<'g> {
 }
 
 impl<'g> Writer<'g> {
-    fn new(template: &'g Graph, allowed: Repair) -> Self {
+    fn new(template: &'g Graph, options: RepairOptions) -> Self {
         let mut out = Graph::new(template.name());
         for param in template.params() {
             out.add_param(param.clone());
@@ -168,7 +196,7 @@ impl<'g> Writer<'g> {
         let results = template.ids().flat_map(|id| template.node(id).results());
         Self {
             template,
-            allowed,
+            options,
             out,
             nodes: vec![None; template.id_bound()],
             values: HashMap::new(),
@@ -225,7 +253,13 @@ impl<'g> Writer<'g> {
             origin: node.origin().clone(),
             label: node.label().to_owned(),
         };
-        match self.write(op, &operands, node.results(), &at) {
+        let written = match (op, self.options.batch_norm) {
+            (Op::BatchNormTrain(norm), Some(statistics)) => {
+                self.batch_norm(norm, statistics, &operands, node.results(), &at)
+            }
+            _ => self.write(op, &operands, node.results(), &at),
+        };
+        match written {
             Ok(values) => {
                 for (output, value) in (0u32..).zip(values) {
                     self.values.insert(Value { node: id, output }, value);
@@ -239,6 +273,28 @@ impl<'g> Writer<'g> {
             }
         }
         Ok(())
+    }
+
+    /// Batch normalisation with the statistics that were asked for, whatever else is allowed.
+    fn batch_norm(
+        &mut self,
+        norm: &BatchNormTrain,
+        statistics: BatchStatistics,
+        operands: &[Value],
+        results: &[ResultInfo],
+        at: &At,
+    ) -> Result<SmallVec<[Value; 2]>, Failure> {
+        if statistics == BatchStatistics::Local {
+            let local = BatchNormTrain { local: true, ..norm.clone() }.into();
+            let reason = "uses statistics of the whole batch";
+            let refusal = rules::refuse(Code::BatchStatistics, 0, reason);
+            self.note(&refusal, &local, at, Action::LocalStatistics, operands.first().copied());
+            return self.write(&local, operands, results, at);
+        }
+        let allowed = std::mem::replace(&mut self.options.allowed, Repair::Comm);
+        let written = self.write(&norm.clone().into(), operands, results, at);
+        self.options.allowed = allowed;
+        written
     }
 
     fn add(&mut self, op: Op, operands: &[Value], results: &[ResultInfo], at: &At) -> NodeId {
@@ -288,7 +344,7 @@ impl<'g> Writer<'g> {
             Err(Some(refusal)) if refusal.code == Code::NoRule => return Err(Failure::Refused),
             Err(Some(refusal)) => refusal,
         };
-        for plan in plans(self.allowed) {
+        for plan in plans(self.options.allowed) {
             if *plan == Plan::Formula {
                 if let Some(values) = formulas::write(self, op, operands, results, at)? {
                     self.note(&refusal, op, at, Action::Formula, operands.first().copied());

@@ -47,7 +47,7 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
         operands.push(n.operand(i)?);
     }
     if training {
-        n.results(3, BatchNormTrain { epsilon, momentum }, &operands)
+        n.results(3, BatchNormTrain { local: false, epsilon, momentum }, &operands)
     } else {
         n.result(BatchNorm { epsilon }, &operands)
     }
