@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Graph, NodeId, NodeKind, Value};
 use crate::op::Op;
+use crate::types::Dim;
 
 /// What the merged output of a replicated graph promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +62,7 @@ impl Graph {
             _ if local[value.node.index()] => Label::LocalStatistics,
             _ if rounded[value.node.index()] => Label::Reassociated,
             NodeKind::Op(op) if op.joined().is_some() => Label::RowExact,
-            NodeKind::Input if self.ty(value).shape.iter().any(|d| d.depends_on_batch()) => {
+            NodeKind::Input if self.ty(value).shape.iter().any(Dim::depends_on_batch) => {
                 Label::RowExact
             }
             NodeKind::Op(_) | NodeKind::Input | NodeKind::Param(_) => Label::Invariant,

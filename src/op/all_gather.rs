@@ -74,7 +74,7 @@ mod tests {
         let ty = TensorType::new(DType::F32, [Dim::n(), 3.into()].into_iter().collect::<crate::types::Shape>());
         let claims = |axis| {
             let operands = [SplitOperand { claim: Claim::rows(0), ty: &ty }];
-            Op::from(AllGather { axis }).split(&operands, &[ty.clone()])
+            Op::from(AllGather { axis }).split(&operands, std::slice::from_ref(&ty))
         };
         assert_eq!(claims(0).unwrap()[0], Claim::Invariant);
         assert!(claims(1).is_err());

@@ -41,7 +41,7 @@ impl OpDef for AllReduce {
             let reason = format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
             return Err(OpError::Attribute { attr: "rows", reason });
         };
-        for (i, x) in rest.iter().enumerate().filter(|(_, x)| x.ty != first.ty) {
+        if let Some((i, x)) = rest.iter().enumerate().find(|(_, x)| x.ty != first.ty) {
             let expected = format!("all parts are {}, as part 0 is", first.ty);
             return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
         }
@@ -189,7 +189,7 @@ mod tests {
         // One row of 1 and two of 3 on average.
         assert_eq!(all(Mean, &[1, 0, 2]), [f64::from(7.0f32 / 3.0), 0.0]);
         assert_eq!(all(L2, &[1, 0, 1]), [f64::from(10.0f32.sqrt()), f64::from(20.0f32.sqrt())]);
-        let lse = f64::from((1f64.exp() + 3f64.exp()).ln() as f32);
+        let lse = (1f64.exp() + 3f64.exp()).ln();
         assert!((all(Lse, &[1, 0, 1])[0] - lse).abs() < 1e-6);
         assert_eq!(all(Sum, &[0, 0, 0]), [1.0, 4.0], "an empty batch: the first part alone");
         assert_eq!(reduce(Sum, &[1, 1], &[&[100.0], &[100.0]], DType::I8), [-56.0], "sums wrap");
@@ -208,7 +208,7 @@ mod tests {
     fn only_partial_values_are_combined() {
         let ty = TensorType::new(DType::F32, [3]);
         let op: super::super::Op = AllReduce { by: Combine::Sum, rows: vec![1.into()] }.into();
-        let claims = |claim| op.split(&[SplitOperand { claim, ty: &ty }], &[ty.clone()]);
+        let claims = |claim| op.split(&[SplitOperand { claim, ty: &ty }], std::slice::from_ref(&ty));
         assert_eq!(claims(Claim::Partial(Combine::Sum)).unwrap()[0], Claim::Invariant);
         for claim in [Claim::Invariant, Claim::Partial(Combine::Max)] {
             assert!(claims(claim).is_err());

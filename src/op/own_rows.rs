@@ -71,7 +71,7 @@ mod tests {
         let ty = TensorType::new(DType::F32, [Dim::n() * 2, 3.into()].into_iter().collect::<crate::types::Shape>());
         let claims = |claim, axis| {
             let operands = [SplitOperand { claim, ty: &ty }];
-            OwnRows { axis }.split(&operands, &[ty.clone()])
+            OwnRows { axis }.split(&operands, std::slice::from_ref(&ty))
         };
         assert_eq!(claims(Claim::Invariant, 0).unwrap()[0].to_string(), "shard(0;2)");
         assert!(claims(Claim::Invariant, 1).is_err());

@@ -129,7 +129,6 @@ pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refu
 
 /// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are those of the
 /// whole batch then.
-#[expect(clippy::unnecessary_wraps, reason = "it ends rules")]
 pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
     Ok(invariant(results.len()))
 }

@@ -63,7 +63,7 @@ impl SplitRefused {
             line: line.unwrap_or_else(result),
             path: refused.path.iter().map(step).collect(),
             effect: effect(refused.refusal.code, split),
-            repairs: repairs.iter().filter(own).map(|r| r.what()).collect(),
+            repairs: repairs.iter().filter(own).map(Repaired::what).collect(),
         }
     }
 

@@ -354,7 +354,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         let broken = |reason: String| Err((ProofRule::P9, reason));
         match self.template.claim(value) {
             Claim::Partial(by) if by == reduce.by => {}
-            claim => {
+            claim @ (Claim::Invariant | Claim::Shard(_) | Claim::Partial(_) | Claim::Mixed) => {
                 let by = reduce.by.name();
                 return broken(format!("combines by {by} the parts of a value that is {claim}"));
             }

@@ -57,7 +57,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let executable = exec::prepare(graph, &model.weights, args.threads)?;
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
     };
-    let (one, many) = (run(&model.graph)?, run(&graph)?);
+    let (one, many) = (run(&model.graph)?, run(graph)?);
     let labels = graph.labels();
     let mut equal = one.outputs.len() == many.outputs.len();
     let mut rows = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         equal &= same;
         let verdict = match (same, a == b) {
             (true, true) => "equal in every bit".to_owned(),
-            (true, false) => format!("equal within rounding, by {:.1e}", difference),
+            (true, false) => format!("equal within rounding, by {difference:.1e}"),
             (false, _) => format!("differs by {difference:e}"),
         };
         rows.push(Row { name, ty: a.tensor_type().to_string(), label, same, difference, verdict });
@@ -103,7 +103,7 @@ fn print(
             };
             let table: Vec<Vec<String>> = rows.iter().map(cells).collect();
             let table = ui::table(&["output", "type", "promise", "result"], &table);
-            ui::out(&format!("{table}\n1 device and {devices}, {} rows: {verdict}\n", n))?;
+            ui::out(&format!("{table}\n1 device and {devices}, {n} rows: {verdict}\n"))?;
         }
         Format::Json => {
             let output = |row: &Row<'_>| {
@@ -133,7 +133,16 @@ fn tolerance(tensor: &Tensor) -> f64 {
         DType::F64 => 1e-14,
         DType::F16 => 2e-3,
         DType::Bf16 => 1.6e-2,
-        _ => 1e-6,
+        DType::F32
+        | DType::I64
+        | DType::I32
+        | DType::I16
+        | DType::I8
+        | DType::U64
+        | DType::U32
+        | DType::U16
+        | DType::U8
+        | DType::Bool => 1e-6,
     }
 }
 

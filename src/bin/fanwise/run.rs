@@ -55,9 +55,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let graph = &*replicated.graph;
     let inputs = match &args.inputs {
         Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
-        None => exec::random_inputs(&graph, args.batch, args.seed, limit)?,
+        None => exec::random_inputs(graph, args.batch, args.seed, limit)?,
     };
-    let executable = exec::prepare(&graph, &model.weights, args.threads)?;
+    let executable = exec::prepare(graph, &model.weights, args.threads)?;
     let (run, times) = exec::run(&*executable, &inputs, args.repeat, limit)?;
     if let Some(path) = &args.outputs {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();

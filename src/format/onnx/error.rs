@@ -346,10 +346,8 @@ fn list_unbound(dims: &[UnboundDim]) -> String {
 impl ImportError {
     /// The stable code: `E0102`, or that of the refusal where the batch cannot be told.
     pub fn code(&self) -> &'static str {
-        match self {
-            Self::Batches(_) => crate::types::Code::AmbiguousBatchAxis.name(),
-            _ => "E0102",
-        }
+        let unclear = matches!(self, Self::Batches(_));
+        if unclear { crate::types::Code::AmbiguousBatchAxis.name() } else { "E0102" }
     }
 }
 
