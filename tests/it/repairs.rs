@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fanwise::analysis::prove;
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
-use fanwise::pass::{PassError, Repair, Replicate, repair, replicate};
+use fanwise::pass::{Merge, PassError, Repair, Replicate, repair, replicate};
 use fanwise::types::{DType, Device, ShardRule, Target, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -45,13 +45,14 @@ fn rows(table: &str) -> Vec<Row> {
 
 /// The ways in which the batch is divided among `count` devices.
 fn rules(count: u32) -> [ShardRule; 3] {
-    let weights = (0..count).map(|i| (i * 2 + 1) % 4).collect();
+    let weights = (0..count).map(|i| i * 3 % 4).collect();
     [ShardRule::RemainderLast, ShardRule::Balanced, ShardRule::Weighted(weights)]
 }
 
 fn options(count: u32, rule: ShardRule, allowed: Repair) -> Replicate {
     let devices = (0..count).map(Device::gpu).collect();
-    Replicate { rule, repair: allowed, ..Replicate::over(devices) }
+    let merge = if rule == ShardRule::Balanced { Merge::Gpu } else { Merge::Cpu };
+    Replicate { rule, merge, repair: allowed, ..Replicate::over(devices) }
 }
 
 /// The codes with which a graph is refused, or `ok`.

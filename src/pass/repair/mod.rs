@@ -19,10 +19,10 @@ use super::PassInfo;
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
 use crate::op::{
-    AllGather, AllReduce, BatchNormTrain, Claims, Inferred, Op, Operand, OwnRows, SplitOperand,
-    rules,
+    AllGather, AllReduce, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, OwnRows,
+    SplitOperand, rules,
 };
-use crate::types::{Claim, Code, Combine, Dim, Refusal, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "repair",
@@ -74,6 +74,8 @@ pub enum Action {
     Formula,
     /// Each replica uses the statistics of its own rows, which changes what is computed.
     LocalStatistics,
+    /// Sizes read from a value are written as formulas of the whole batch.
+    Sizes,
 }
 
 /// One repair.
@@ -108,6 +110,7 @@ impl Repaired {
                 "statistics of each replica's own rows, which gives other results than one device"
                     .to_owned()
             }
+            Action::Sizes => "dims in its place, the sizes of the whole batch".to_owned(),
         }
     }
 }
@@ -344,6 +347,10 @@ impl<'g> Writer<'g> {
             Err(Some(refusal)) if refusal.code == Code::NoRule => return Err(Failure::Refused),
             Err(Some(refusal)) => refusal,
         };
+        if let Some(sizes) = sizes(results).filter(|_| self.options.allowed != Repair::None) {
+            self.note(&refusal, op, at, Action::Sizes, operands.first().copied());
+            return Ok(self.finish(&sizes, &[], results, at, rules::invariant(1)));
+        }
         for plan in plans(self.options.allowed) {
             if *plan == Plan::Formula {
                 if let Some(values) = formulas::write(self, op, operands, results, at)? {
@@ -465,6 +472,14 @@ impl<'g> Writer<'g> {
             self.done.push(done);
         }
     }
+}
+
+/// What gives the only result, where its elements are known to be these formulas of the batch size.
+fn sizes(results: &[ResultInfo]) -> Option<Op> {
+    let [result] = results else { return None };
+    let (rank, values) = (result.ty.rank(), result.ints.as_ref()?.to_vec());
+    let one = rank <= 1 && result.ty.dtype == DType::I64;
+    one.then(|| Dims { scalar: rank == 0, values }.into())
 }
 
 /// What is tried, in this order.
