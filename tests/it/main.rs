@@ -13,6 +13,7 @@ mod fuzzed;
 mod hostile;
 mod infer;
 mod layering;
+mod mutations;
 mod onnx_nodes;
 mod onnx_proto;
 mod onnx_runtime;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fanwise::backend::{Cpu, CpuExecutable, Executable, RunError, RunOptions};
 use fanwise::ir::{Builder, Graph, Label, NodeKind, Value, Weights, parse, verify};
 use fanwise::lower::{LowerError, Program, check, lower};
-use fanwise::op::{Gather, Unary};
-use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
+use fanwise::op::{Gather, OpError, Unary};
+use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};
 use fanwise::types::{
     DType, Device, Dim, KernelClass, Shape, ShardRule, Target, Tensor, TensorType,
 };
@@ -31,7 +31,17 @@ fn program(graph: &Graph, target: &Target) -> Program {
 
 /// The replicas of a graph on `count` devices; the other choices vary with `variant`.
 pub(crate) fn replicas(graph: &Graph, count: u32, variant: u64) -> Graph {
+    repaired_replicas(graph, (count, variant), Repair::Local)
+}
+
+/// The same with these repairs.
+pub(crate) fn repaired_replicas(
+    graph: &Graph,
+    (count, variant): (u32, u64),
+    repair: Repair,
+) -> Graph {
     let mut how = Replicate::over((0..count).map(Device::gpu).collect());
+    how.repair = repair;
     how.rule = match variant % 4 {
         0 => ShardRule::RemainderLast,
         1 => ShardRule::Balanced,
@@ -80,6 +90,9 @@ pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<St
         let tensor = if info.ty.dtype == DType::I64 {
             let ids: Vec<i64> = (0..count).map(|_| rng.random_range(0..9)).collect();
             Tensor::new(&dims, &ids)
+        } else if info.ty.dtype == DType::F64 {
+            let data: Vec<f64> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
+            Tensor::new(&dims, &data)
         } else {
             let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
             Tensor::new(&dims, &data)
@@ -119,6 +132,16 @@ pub(crate) fn naive(
     inputs: &BTreeMap<String, Tensor>,
     n: i64,
 ) -> Vec<Tensor> {
+    evaluate(graph, weights, inputs, n).unwrap()
+}
+
+/// The same, or the error of the operator that has no result.
+pub(crate) fn evaluate(
+    graph: &Graph,
+    weights: &Weights,
+    inputs: &BTreeMap<String, Tensor>,
+    n: i64,
+) -> Result<Vec<Tensor>, OpError> {
     let mut values: BTreeMap<Value, Tensor> = BTreeMap::new();
     for id in graph.order().unwrap() {
         let node = graph.node(id);
@@ -129,14 +152,14 @@ pub(crate) fn naive(
             NodeKind::Op(op) => {
                 let mut op = op.clone();
                 op.at_rows(&Dim::from(n));
-                op.eval(&operands).unwrap()
+                op.eval(&operands)?
             }
         };
         for (output, result) in (0u32..).zip(results) {
             values.insert(Value { node: id, output }, result);
         }
     }
-    graph.outputs().iter().map(|o| values[&o.value].clone()).collect()
+    Ok(graph.outputs().iter().map(|o| values[&o.value].clone()).collect())
 }
 
 pub(crate) fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {

@@ -1,5 +1,8 @@
-//! Random graphs whose every operator treats the rows of a batch one by one.
+//! Random graphs, most of whose operators treat the rows of a batch one by one.
 
+mod batch;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use fanwise::ir::{Builder, Graph, Origin, Value, Weights};
@@ -17,7 +20,17 @@ const MAX_ELEMENTS: i64 = 2048;
 /// It has one to three inputs with a batch, sometimes one without, and one to four outputs; it can be
 /// replicated. The batch is mostly the first axis; transpositions move it.
 pub(crate) fn graph(seed: u64, size: usize) -> (Graph, Weights) {
-    let mut g = Generator::new(seed);
+    generate(Generator::new(seed), size)
+}
+
+/// The same in `f64`, with operators that need the rows of all samples; it can be replicated where values may be
+/// exchanged. No rounding is made large by what follows.
+pub(crate) fn across(seed: u64, size: usize) -> (Graph, Weights) {
+    let generator = Generator::new(seed);
+    generate(Generator { across: true, dtype: DType::F64, ..generator }, size)
+}
+
+fn generate(mut g: Generator, size: usize) -> (Graph, Weights) {
     g.inputs();
     let mut misses = 0;
     while g.operators < size && misses < 50 * (size + 1) {
@@ -34,6 +47,14 @@ struct Generator {
     rows: Vec<Value>,
     operators: usize,
     params: usize,
+    /// Operators need the rows of all samples.
+    across: bool,
+    /// The element type of inputs, parameters and most results.
+    dtype: DType,
+    /// Values without rows, where operators need those of all samples.
+    wholes: Vec<Value>,
+    /// Values that may be rounded otherwise on several devices.
+    rounded: BTreeSet<Value>,
 }
 
 fn ints(ints: impl IntoIterator<Item = usize>) -> Attr {
@@ -56,6 +77,10 @@ impl Generator {
             rows: Vec::new(),
             operators: 0,
             params: 0,
+            across: false,
+            dtype: DType::F32,
+            wholes: Vec::new(),
+            rounded: BTreeSet::new(),
         }
     }
 
@@ -78,14 +103,14 @@ impl Generator {
             for _ in 0..rank {
                 shape.push(self.rng.random_range(1..7).into());
             }
-            let value = self.builder.input(&format!("x{i}"), TensorType::new(DType::F32, shape));
+            let value = self.builder.input(&format!("x{i}"), TensorType::new(self.dtype, shape));
             self.rows.push(value);
         }
         if self.pick(0..4) == 0 {
             let x = self.rows[0];
             let last = self.ty(x).shape.last().unwrap().clone();
             let shape: Shape = [last].into_iter().collect();
-            let side = self.builder.input("side", TensorType::new(DType::F32, shape));
+            let side = self.builder.input("side", TensorType::new(self.dtype, shape));
             self.add("add", vec![], &[x, side]);
         }
         if self.pick(0..4) == 0 {
@@ -101,6 +126,11 @@ impl Generator {
         for _ in 0..self.pick(0..4) {
             outputs.push(*self.rows.choose(&mut self.rng).unwrap());
         }
+        if self.across {
+            for _ in 0..2 {
+                outputs.extend(self.wholes.choose(&mut self.rng));
+            }
+        }
         for (i, value) in outputs.into_iter().enumerate() {
             self.builder.output(&format!("out{i}"), value);
         }
@@ -115,13 +145,26 @@ impl Generator {
     fn param(&mut self, dims: &[usize]) -> Value {
         let count: usize = dims.iter().product();
         let data: Vec<f32> = (0..count).map(|_| self.rng.random_range(-1.0f32..1.0)).collect();
+        self.param_of(dims, &data)
+    }
+
+    fn param_of(&mut self, dims: &[usize], data: &[f32]) -> Value {
         self.params += 1;
-        self.builder.param(&format!("w{}", self.params), Tensor::new(dims, &data).unwrap())
+        let data = if self.dtype == DType::F64 {
+            let wide: Vec<f64> = data.iter().copied().map(f64::from).collect();
+            Tensor::new(dims, &wide)
+        } else {
+            Tensor::new(dims, data)
+        };
+        self.builder.param(&format!("w{}", self.params), data.unwrap())
     }
 
     /// Adds an operator if it suits its operands, and its first result is not too large.
     fn add(&mut self, name: &'static str, attrs: Attrs, operands: &[Value]) -> Option<Vec<Value>> {
         let op = read(name, attrs)?;
+        if self.jumps(name, operands) {
+            return None;
+        }
         let types: Vec<TensorType> = operands.iter().map(|v| self.ty(*v)).collect();
         let inputs: Vec<_> =
             types.iter().map(|ty| fanwise::op::Operand { ty, ints: None }).collect();
@@ -144,9 +187,12 @@ impl Generator {
         let values = self.builder.ops(&names, op, operands).ok()?;
         self.operators += 1;
         for value in &values {
-            if self.ty(*value).dtype == DType::F32 && self.batch(*value).is_some() {
+            if self.ty(*value).dtype == self.dtype && self.batch(*value).is_some() {
                 self.rows.push(*value);
             }
+        }
+        if self.across {
+            self.note(name, operands, &values);
         }
         Some(values)
     }
@@ -177,6 +223,9 @@ impl Generator {
     }
 
     fn grow(&mut self) -> Option<Vec<Value>> {
+        if self.across && self.pick(0..3) == 0 {
+            return self.across();
+        }
         let (x, ty, batch) = self.operand();
         match self.pick(0..20) {
             0..=3 => self.unary(x),
@@ -302,9 +351,7 @@ impl Generator {
         }
         let [scale, bias, mean] = [0; 3].map(|_| self.param(&[channels]));
         let var: Vec<f32> = (0..channels).map(|_| self.rng.random_range(0.5f32..2.0)).collect();
-        let var = Tensor::new(&[channels], &var).unwrap();
-        self.params += 1;
-        let var = self.builder.param(&format!("w{}", self.params), var);
+        let var = self.param_of(&[channels], &var);
         self.add("batch_norm", vec![], &[x, scale, bias, mean, var])
     }
 
@@ -415,7 +462,7 @@ impl Generator {
     fn cast(&mut self, x: Value) -> Option<Vec<Value>> {
         let name = *["f64", "f16", "bf16", "f32"].choose(&mut self.rng).unwrap();
         let narrow = self.add("cast", vec![("to", Attr::Name(name.to_owned()))], &[x])?;
-        self.add("cast", vec![("to", Attr::Name("f32".to_owned()))], &narrow)
+        self.add("cast", vec![("to", Attr::Name(self.dtype.name().to_owned()))], &narrow)
     }
 }
 

@@ -1,0 +1,469 @@
+//! Changes to the JSON form of a replicated graph, of which each breaks something.
+
+use std::collections::BTreeSet;
+
+use rand::Rng;
+use rand::seq::{IndexedMutRandom, IndexedRandom};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value as Json, json};
+
+/// One change to the JSON form of a replicated graph; `None` where the graph has no place for it.
+type Apply = fn(&mut Json, &mut ChaCha8Rng) -> Option<()>;
+
+/// A kind of mistake.
+pub(crate) struct Mutation {
+    /// What it breaks.
+    pub(crate) name: &'static str,
+    /// The rule that catches it, somewhere: of the proof, or `V` for one of every graph.
+    pub(crate) rule: &'static str,
+    pub(crate) apply: Apply,
+}
+
+/// All of them.
+pub(crate) const MUTATIONS: &[Mutation] = &[
+    Mutation { name: "a slice takes the rows of another replica", rule: "P4", apply: shift_slice },
+    Mutation { name: "own rows are those of another replica", rule: "P5", apply: shift_own_rows },
+    Mutation { name: "a merge takes its parts in another order", rule: "P7", apply: swap_parts },
+    Mutation { name: "a merge takes a part twice", rule: "P7", apply: double_part },
+    Mutation { name: "a merge joins on another axis", rule: "V", apply: merge_axis },
+    Mutation { name: "an operand is another value", rule: "P5", apply: other_operand },
+    Mutation { name: "two operands are exchanged", rule: "P5", apply: swap_operands },
+    Mutation { name: "a weight is another weight", rule: "P5", apply: other_weight },
+    Mutation { name: "the content of a weight is another", rule: "P3", apply: other_content },
+    Mutation { name: "an operator is on another device", rule: "V", apply: other_device },
+    Mutation { name: "an operator belongs to another replica", rule: "V", apply: other_replica },
+    Mutation { name: "an operator is another operator", rule: "P5", apply: other_operator },
+    Mutation { name: "an attribute is another in one replica", rule: "P5", apply: other_attribute },
+    Mutation { name: "a transfer is missing", rule: "V", apply: no_transfer },
+    Mutation {
+        name: "a transfer takes the part of another replica",
+        rule: "P6",
+        apply: other_part,
+    },
+    Mutation { name: "two outputs are exchanged", rule: "P8", apply: swap_outputs },
+    Mutation { name: "an output has another name", rule: "P1", apply: other_name },
+    Mutation { name: "the shards of the split are others", rule: "V", apply: other_shards },
+    Mutation {
+        name: "a reduction takes its parts in another order",
+        rule: "P7",
+        apply: swap_reduced,
+    },
+    Mutation { name: "a reduction takes a part twice", rule: "P7", apply: double_reduced },
+    Mutation { name: "a reduction loses a part", rule: "P7", apply: lose_reduced },
+    Mutation { name: "a reduction combines by another rule", rule: "P9", apply: other_rule },
+    Mutation {
+        name: "a reduction weighs by the rows of other replicas",
+        rule: "P9",
+        apply: other_weights,
+    },
+    Mutation { name: "a mean of means", rule: "P9", apply: mean_of_means },
+    Mutation { name: "a reduction is missing in one replica", rule: "P5", apply: lost_reduction },
+    Mutation { name: "a reduction is applied to its result", rule: "P7", apply: doubled_reduction },
+    Mutation { name: "a reduction is early", rule: "P6", apply: early_reduction },
+    Mutation { name: "rows are gathered in another order", rule: "P7", apply: swap_gathered },
+    Mutation { name: "rows are gathered on another axis", rule: "V", apply: gather_axis },
+    Mutation {
+        name: "a replica takes a whole value for its rows",
+        rule: "V",
+        apply: whole_for_rows,
+    },
+    Mutation { name: "a merge takes one part for the whole", rule: "P7", apply: first_for_all },
+    Mutation { name: "a merge combines what has no parts", rule: "P9", apply: reduction_for_merge },
+];
+
+fn nodes<'j>(
+    json: &'j mut Json,
+    rng: &mut ChaCha8Rng,
+    wanted: impl Fn(&Json) -> bool,
+) -> Option<&'j mut Json> {
+    let nodes = json["nodes"].as_array_mut()?;
+    let places: Vec<usize> = (0..nodes.len()).filter(|i| wanted(&nodes[*i])).collect();
+    nodes.get_mut(*places.choose(rng)?)
+}
+
+fn is_merge(node: &Json) -> bool {
+    node.get("replica").is_none() && ["concat", "first"].iter().any(|op| node["op"] == *op)
+}
+
+fn is_clone(node: &Json) -> bool {
+    node.get("replica").is_some() && node["op"] != "copy"
+}
+
+fn is_slice(node: &Json) -> bool {
+    node["op"] == "slice" && node.get("replica").is_some()
+}
+
+fn is_reduction(node: &Json) -> bool {
+    node["op"] == "all_reduce"
+}
+
+fn is_gather(node: &Json) -> bool {
+    node["op"] == "all_gather"
+}
+
+/// The name of a node's only result.
+fn result(node: &Json) -> Json {
+    node["results"][0]["name"].clone()
+}
+
+/// True of a node that takes the value `name`.
+fn takes(node: &Json, name: &Json) -> bool {
+    let operands = node["operands"].as_array().into_iter().flatten();
+    operands.clone().any(|o| o.get("value") == Some(name))
+}
+
+/// Puts the value `new` in place of `old` among the operands of a node.
+fn replace(node: &mut Json, old: &Json, new: &Json) {
+    for operand in node["operands"].as_array_mut().into_iter().flatten() {
+        if operand.get("value") == Some(old) {
+            operand["value"] = new.clone();
+        }
+    }
+}
+
+/// The place of the node that gives the value `name`.
+fn source(json: &Json, name: &Json) -> Option<usize> {
+    let nodes = json["nodes"].as_array()?;
+    nodes
+        .iter()
+        .position(|n| n["results"].as_array().is_some_and(|r| r.iter().any(|r| r["name"] == *name)))
+}
+
+/// A change of the offsets of a slice to those of other rows.
+fn shift(node: &mut Json, offsets: &Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let offsets = offsets.as_array()?;
+    let from = rng.random_range(0..offsets.len() - 1);
+    let to = rng.random_range(from + 1..offsets.len());
+    node["attrs"]["starts"]["ints"][0] = offsets[from].clone();
+    node["attrs"]["ends"]["ints"][0] = offsets[to].clone();
+    Some(())
+}
+
+fn shift_slice(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let offsets = json["split"]["offsets"].clone();
+    shift(nodes(json, rng, is_slice)?, &offsets, rng)
+}
+
+fn shift_own_rows(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let offsets = json["split"]["offsets"].clone();
+    let inputs: Vec<Json> = json["inputs"].as_array()?.iter().map(|i| i["name"].clone()).collect();
+    let own = |n: &Json| is_slice(n) && !inputs.iter().any(|i| takes(n, i));
+    shift(nodes(json, rng, own)?, &offsets, rng)
+}
+
+fn other_part(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let count = json["split"]["devices"].as_array()?.len();
+    let copy = nodes(json, rng, |n| n["op"] == "copy")?;
+    let own = format!(".r{}", copy["replica"].as_u64()?);
+    let other = format!(".r{}", rng.random_range(0..count));
+    let name = copy["operands"][0]["value"].as_str()?.replace(&own, &other);
+    copy["operands"][0]["value"] = name.into();
+    Some(())
+}
+
+fn other_name(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    json["outputs"].as_array_mut()?.choose_mut(rng)?["name"] = "other".into();
+    Some(())
+}
+
+fn swap_reduced(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_reduction)?["operands"], rng)
+}
+
+fn double_reduced(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let parts = nodes(json, rng, is_reduction)?["operands"].as_array_mut()?;
+    let part = parts.choose(rng)?.clone();
+    *parts.choose_mut(rng)? = part;
+    Some(())
+}
+
+fn lose_reduced(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let node = nodes(json, rng, is_reduction)?;
+    let parts = node["operands"].as_array_mut().filter(|p| p.len() > 1)?;
+    let lost = rng.random_range(0..parts.len());
+    parts.remove(lost);
+    node["attrs"]["rows"]["ints"].as_array_mut()?.remove(lost);
+    Some(())
+}
+
+fn other_rule(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let by = ["sum", "prod", "max", "min", "lse", "l2", "mean"].choose(rng)?;
+    nodes(json, rng, is_reduction)?["attrs"]["by"]["name"] = (*by).into();
+    Some(())
+}
+
+fn other_weights(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_reduction)?["attrs"]["rows"]["ints"], rng)
+}
+
+fn mean_of_means(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let attrs = &mut nodes(json, rng, is_reduction)?["attrs"];
+    attrs["by"]["name"] = "mean".into();
+    for rows in attrs["rows"]["ints"].as_array_mut()? {
+        *rows = 1.into();
+    }
+    Some(())
+}
+
+/// In one replica what takes the result of a reduction takes the replica's own part instead.
+fn lost_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let reduction = nodes(json, rng, is_reduction)?.clone();
+    let whole = result(&reduction);
+    let user = nodes(json, rng, |n| n.get("replica").is_some() && takes(n, &whole))?;
+    let replica = usize::try_from(user["replica"].as_u64()?).ok()?;
+    replace(user, &whole, &reduction["operands"][replica]["value"]);
+    Some(())
+}
+
+/// The result of a reduction is reduced again, for one of those that take it.
+fn doubled_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let reduction = nodes(json, rng, is_reduction)?.clone();
+    let (whole, again) = (result(&reduction), json!("again"));
+    let at = source(json, &whole)?;
+    let mut new = reduction;
+    new["results"][0]["name"] = again.clone();
+    for part in new["operands"].as_array_mut()? {
+        *part = json!({ "value": whole.clone() });
+    }
+    match nodes(json, rng, |n| takes(n, &whole)) {
+        Some(user) => replace(user, &whole, &again),
+        None => {
+            let mut outputs = json["outputs"].as_array_mut()?.iter_mut();
+            outputs.find(|o| o["value"] == whole)?["value"] = again;
+        }
+    }
+    json["nodes"].as_array_mut()?.insert(at + 1, new);
+    Some(())
+}
+
+/// What a replica reduces is reduced before the operator that gives it, and every replica computes it for itself.
+fn early_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let late = nodes(json, rng, is_reduction)?.clone();
+    let late_at = source(json, &result(&late))?;
+    let mut early = late.clone();
+    early["results"][0]["name"] = "early".into();
+    let mut operators = Vec::new();
+    for part in early["operands"].as_array_mut()? {
+        let mut at = source(json, &part["value"])?;
+        if json["nodes"][at]["op"] == "copy" {
+            at = source(json, &json["nodes"][at]["operands"][0]["value"].clone())?;
+        }
+        *part = json["nodes"][at]["operands"].as_array()?.choose(rng)?.clone();
+        operators.push((at, part["value"].clone()));
+    }
+    let device = &late["device"];
+    let list = json["nodes"].as_array_mut()?;
+    let mut new = Vec::new();
+    for (at, operand) in &operators {
+        let mut copy = list[*at].clone();
+        copy["op"] = "copy".into();
+        copy.as_object_mut()?.remove("attrs");
+        copy["results"] = late["results"].clone();
+        let (up, down) = (json!(format!("early.up{at}")), json!(format!("early.down{at}")));
+        let mut back = copy.clone();
+        (copy["operands"], back["operands"]) =
+            (json!([{ "value": operand }]), json!([{ "value": "early" }]));
+        (copy["results"][0]["name"], back["results"][0]["name"]) = (up.clone(), down.clone());
+        copy["device"] = device.clone();
+        let same = list[*at]["device"] == *device;
+        if !same {
+            replace(&mut early, operand, &up);
+            new.insert(0, copy);
+            new.push(back);
+        }
+        let taken = if same { json!("early") } else { down };
+        let mut clone = list[*at].clone();
+        replace(&mut clone, operand, &taken);
+        list[*at] = clone;
+    }
+    let ups = new.iter().filter(|n| n["device"] == *device).count();
+    new.insert(ups, early);
+    list[late_at]["op"] = "first".into();
+    list[late_at].as_object_mut()?.remove("attrs");
+    list.extend(new);
+    sort(json)
+}
+
+/// Puts nodes behind those whose results they take; `None` where that cannot be.
+fn sort(json: &mut Json) -> Option<()> {
+    let inputs = json["inputs"].as_array()?.iter();
+    let mut known: BTreeSet<String> = inputs.map(|i| i["name"].to_string()).collect();
+    let mut left = std::mem::take(json["nodes"].as_array_mut()?);
+    while !left.is_empty() {
+        let ready = |n: &Json| {
+            let operands = n["operands"].as_array().into_iter().flatten();
+            operands.filter_map(|o| o.get("value")).all(|v| known.contains(&v.to_string()))
+        };
+        let node = left.remove(left.iter().position(ready)?);
+        let results = node["results"].as_array()?.iter();
+        known.extend(results.map(|r| r["name"].to_string()));
+        json["nodes"].as_array_mut()?.push(node);
+    }
+    Some(())
+}
+
+fn swap_gathered(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_gather)?["operands"], rng)
+}
+
+fn gather_axis(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    nodes(json, rng, is_gather)?["attrs"]["axis"]["int"] = rng.random_range(0..3).into();
+    Some(())
+}
+
+fn whole_for_rows(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let slice = nodes(json, rng, is_slice)?.clone();
+    let rows = result(&slice);
+    replace(nodes(json, rng, |n| takes(n, &rows))?, &rows, &slice["operands"][0]["value"]);
+    Some(())
+}
+
+fn first_for_all(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let merge = nodes(json, rng, |n| is_reduction(n) || is_gather(n) || is_merge(n))?;
+    merge["op"] = "first".into();
+    merge.as_object_mut()?.remove("attrs");
+    Some(())
+}
+
+fn reduction_for_merge(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let reduction = nodes(json, rng, is_reduction)?["attrs"].clone();
+    let merge = nodes(json, rng, is_merge)?;
+    merge["op"] = "all_reduce".into();
+    merge["attrs"] = reduction;
+    Some(())
+}
+
+fn exchange(list: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let list = list.as_array_mut().filter(|l| l.len() > 1)?;
+    let (a, b) = (rng.random_range(0..list.len()), rng.random_range(0..list.len()));
+    list.swap(a, b);
+    Some(())
+}
+
+fn swap_parts(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_merge)?["operands"], rng)
+}
+
+fn double_part(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let parts = nodes(json, rng, is_merge)?["operands"].as_array_mut()?;
+    let part = parts.choose(rng)?.clone();
+    *parts.choose_mut(rng)? = part;
+    Some(())
+}
+
+fn merge_axis(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let node = nodes(json, rng, |n| is_merge(n) && n["op"] == "concat")?;
+    node["attrs"]["axis"]["int"] = rng.random_range(0..3).into();
+    Some(())
+}
+
+/// The name and the type of every result and input, as a text each.
+fn values(json: &Json) -> Vec<(Json, String)> {
+    let of = |r: &Json| (r["name"].clone(), format!("{}{}", r["dtype"], r["shape"]));
+    let inputs = json["inputs"].as_array().into_iter().flatten().map(of);
+    let nodes = json["nodes"].as_array().into_iter().flatten();
+    let results = nodes.flat_map(|n| n["results"].as_array().into_iter().flatten()).map(of);
+    inputs.chain(results).collect()
+}
+
+fn other_operand(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let values = values(json);
+    let node = nodes(json, rng, |n| n.get("replica").is_some())?;
+    let operands = node["operands"].as_array_mut()?;
+    let operand = operands.choose_mut(rng)?;
+    let ty = &values.iter().find(|(name, _)| *name == operand["value"])?.1;
+    let alike: Vec<&Json> = values.iter().filter(|v| v.1 == *ty).map(|v| &v.0).collect();
+    operand["value"] = (*alike.choose(rng)?).clone();
+    Some(())
+}
+
+fn swap_operands(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_clone)?["operands"], rng)
+}
+
+fn other_weight(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let params = json["params"].clone();
+    let names: Vec<&Json> = params.as_array()?.iter().map(|p| &p["name"]).collect();
+    let takes_param = |n: &Json| {
+        n["operands"].as_array().is_some_and(|o| o.iter().any(|o| o.get("param").is_some()))
+    };
+    let node = nodes(json, rng, takes_param)?;
+    let mut operands = node["operands"].as_array_mut()?.iter_mut();
+    operands.find(|o| o.get("param").is_some())?["param"] = (*names.choose(rng)?).clone();
+    Some(())
+}
+
+fn other_content(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    json["params"].as_array_mut()?.choose_mut(rng)?["blake3"] = "0123456789abcdef".into();
+    Some(())
+}
+
+fn other_device(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let devices = json["split"]["devices"].clone();
+    nodes(json, rng, is_clone)?["device"] = devices.as_array()?.choose(rng)?.clone();
+    Some(())
+}
+
+fn other_replica(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let count = json["split"]["devices"].as_array()?.len();
+    nodes(json, rng, |n| n.get("replica").is_some())?["replica"] =
+        rng.random_range(0..count).into();
+    Some(())
+}
+
+fn other_operator(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    const ALIKE: [&[&str]; 3] = [
+        &["relu", "tanh", "sigmoid", "neg", "exp", "abs"],
+        &["add", "sub", "mul", "min", "max"],
+        &["reduce_sum", "reduce_max", "reduce_min", "reduce_mean"],
+    ];
+    let group = ALIKE.choose(rng)?;
+    let node = nodes(json, rng, |n| is_clone(n) && group.iter().any(|op| n["op"] == *op))?;
+    node["op"] = (*group.choose(rng)?).into();
+    Some(())
+}
+
+fn other_attribute(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let node = nodes(json, rng, |n| is_clone(n) && n.get("attrs").is_some())?;
+    let attrs = node["attrs"].as_object_mut()?;
+    let names: Vec<String> = attrs.keys().cloned().collect();
+    let attr = attrs.get_mut(names.choose(rng)?)?;
+    if let Some(int) = attr.get_mut("int").filter(|i| i.is_number()) {
+        *int = (int.as_i64()? + rng.random_range(-1..2)).into();
+    } else if let Some(int) = attr.get_mut("ints").and_then(|i| i.as_array_mut()?.choose_mut(rng)) {
+        *int = rng.random_range(0..4).into();
+    } else if let Some(float) = attr.get_mut("float") {
+        *float = "0.125".into();
+    } else if let Some(flag) = attr.get_mut("bool") {
+        *flag = (!flag.as_bool()?).into();
+    }
+    Some(())
+}
+
+fn no_transfer(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let copy = nodes(json, rng, |n| n["op"] == "copy")?.clone();
+    let (from, to) = (&copy["operands"][0], &copy["results"][0]["name"]);
+    let users = json["nodes"].as_array_mut()?.iter_mut();
+    for operand in users.flat_map(|n| n["operands"].as_array_mut().into_iter().flatten()) {
+        if operand.get("value") == Some(to) {
+            *operand = from.clone();
+        }
+    }
+    Some(())
+}
+
+fn swap_outputs(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let outputs = json["outputs"].as_array_mut().filter(|o| o.len() > 1)?;
+    let (a, b) = (rng.random_range(0..outputs.len()), rng.random_range(0..outputs.len()));
+    let value = outputs[a]["value"].take();
+    outputs[a]["value"] = outputs[b]["value"].take();
+    outputs[b]["value"] = value;
+    Some(())
+}
+
+fn other_shards(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let offsets = json["split"]["offsets"].as_array_mut()?;
+    let offset = offsets.choose(rng)?.clone();
+    *offsets.choose_mut(rng)? = offset;
+    Some(())
+}
