@@ -48,7 +48,7 @@ impl Graph {
             let combines = match node.op() {
                 Some(Op::AllReduce(reduce)) => {
                     let float = node.results().iter().any(|r| r.ty.dtype.is_float());
-                    float && !reduce.by.is_exact() && reduce.rows.len() > 1
+                    float && !reduce.by.is_exact()
                 }
                 _ => false,
             };

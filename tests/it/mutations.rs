@@ -8,21 +8,21 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value as Json, json};
 
 /// One change to the JSON form of a replicated graph; `None` where the graph has no place for it.
-type Apply = fn(&mut Json, &mut ChaCha8Rng) -> Option<()>;
+pub(crate) type Apply = fn(&mut Json, &mut ChaCha8Rng) -> Option<()>;
 
 /// A kind of mistake.
 pub(crate) struct Mutation {
     /// What it breaks.
     pub(crate) name: &'static str,
-    /// The rule that catches it, somewhere: of the proof, or `V` for one of every graph.
+    /// The rule that catches it, somewhere: of the proof, or `V` for those of every graph.
     pub(crate) rule: &'static str,
     pub(crate) apply: Apply,
 }
 
 /// All of them.
 pub(crate) const MUTATIONS: &[Mutation] = &[
-    Mutation { name: "a slice takes the rows of another replica", rule: "P4", apply: shift_slice },
-    Mutation { name: "own rows are those of another replica", rule: "P5", apply: shift_own_rows },
+    Mutation { name: "a slice takes the rows of another replica", rule: "V", apply: shift_slice },
+    Mutation { name: "own rows are those of another replica", rule: "V", apply: shift_own_rows },
     Mutation { name: "a merge takes its parts in another order", rule: "P7", apply: swap_parts },
     Mutation { name: "a merge takes a part twice", rule: "P7", apply: double_part },
     Mutation { name: "a merge joins on another axis", rule: "V", apply: merge_axis },
@@ -35,11 +35,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation { name: "an operator is another operator", rule: "P5", apply: other_operator },
     Mutation { name: "an attribute is another in one replica", rule: "P5", apply: other_attribute },
     Mutation { name: "a transfer is missing", rule: "V", apply: no_transfer },
-    Mutation {
-        name: "a transfer takes the part of another replica",
-        rule: "P6",
-        apply: other_part,
-    },
+    Mutation { name: "a transfer takes the part of another replica", rule: "V", apply: other_part },
     Mutation { name: "two outputs are exchanged", rule: "P8", apply: swap_outputs },
     Mutation { name: "an output has another name", rule: "P1", apply: other_name },
     Mutation { name: "the shards of the split are others", rule: "V", apply: other_shards },
@@ -59,7 +55,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation { name: "a mean of means", rule: "P9", apply: mean_of_means },
     Mutation { name: "a reduction is missing in one replica", rule: "P5", apply: lost_reduction },
     Mutation { name: "a reduction is applied to its result", rule: "P7", apply: doubled_reduction },
-    Mutation { name: "a reduction is early", rule: "P6", apply: early_reduction },
+    Mutation { name: "a reduction is early", rule: "V", apply: early_reduction },
+    Mutation { name: "a replica takes the whole for its part", rule: "P6", apply: whole_for_part },
     Mutation { name: "rows are gathered in another order", rule: "P7", apply: swap_gathered },
     Mutation { name: "rows are gathered on another axis", rule: "V", apply: gather_axis },
     Mutation {
@@ -133,21 +130,19 @@ fn source(json: &Json, name: &Json) -> Option<usize> {
 fn shift(node: &mut Json, offsets: &Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let offsets = offsets.as_array()?;
     let from = rng.random_range(0..offsets.len() - 1);
-    let to = rng.random_range(from + 1..offsets.len());
     node["attrs"]["starts"]["ints"][0] = offsets[from].clone();
-    node["attrs"]["ends"]["ints"][0] = offsets[to].clone();
+    node["attrs"]["ends"]["ints"][0] = offsets[from + 1].clone();
     Some(())
 }
 
-fn shift_slice(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+pub(crate) fn shift_slice(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let offsets = json["split"]["offsets"].clone();
     shift(nodes(json, rng, is_slice)?, &offsets, rng)
 }
 
-fn shift_own_rows(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+pub(crate) fn shift_own_rows(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let offsets = json["split"]["offsets"].clone();
-    let inputs: Vec<Json> = json["inputs"].as_array()?.iter().map(|i| i["name"].clone()).collect();
-    let own = |n: &Json| is_slice(n) && !inputs.iter().any(|i| takes(n, i));
+    let own = |n: &Json| is_slice(n) && result(n).as_str().is_some_and(|n| n.contains(".own"));
     shift(nodes(json, rng, own)?, &offsets, rng)
 }
 
@@ -243,12 +238,13 @@ fn early_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let mut early = late.clone();
     early["results"][0]["name"] = "early".into();
     let mut operators = Vec::new();
+    let operand = rng.random_range(0..2);
     for part in early["operands"].as_array_mut()? {
         let mut at = source(json, &part["value"])?;
         if json["nodes"][at]["op"] == "copy" {
             at = source(json, &json["nodes"][at]["operands"][0]["value"].clone())?;
         }
-        *part = json["nodes"][at]["operands"].as_array()?.choose(rng)?.clone();
+        *part = json["nodes"][at]["operands"].get(operand)?.clone();
         operators.push((at, part["value"].clone()));
     }
     let device = &late["device"];
@@ -300,6 +296,31 @@ fn sort(json: &mut Json) -> Option<()> {
         json["nodes"].as_array_mut()?.push(node);
     }
     Some(())
+}
+
+/// An operator of one replica takes the whole of a value that parts are combined to, where it took a part of one.
+fn whole_for_part(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let values = values(json);
+    let whole = result(nodes(json, rng, is_reduction)?);
+    let ty = values.iter().find(|v| v.0 == whole)?.1.clone();
+    let same = values.into_iter().filter(|v| v.1 == ty);
+    let same: BTreeSet<String> = same.map(|v| v.0.to_string()).collect();
+    let alike = |n: &Json| {
+        let values = n["operands"].as_array()?.iter().filter_map(|o| o.get("value"));
+        values.into_iter().find(|v| same.contains(&v.to_string())).cloned()
+    };
+    let user = nodes(json, rng, |n| is_clone(n) && alike(n).is_some())?;
+    let part = alike(user)?;
+    replace(user, &part, &json!("brought"));
+    let (replica, device) = (user["replica"].clone(), user["device"].clone());
+    let mut copy = json["nodes"][source(json, &whole)?].clone();
+    copy["op"] = "copy".into();
+    copy.as_object_mut()?.remove("attrs");
+    copy["operands"] = json!([{ "value": whole }]);
+    copy["results"][0]["name"] = "brought".into();
+    (copy["replica"], copy["device"]) = (replica, device);
+    json["nodes"].as_array_mut()?.push(copy);
+    sort(json)
 }
 
 fn swap_gathered(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
