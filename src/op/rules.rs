@@ -158,11 +158,11 @@ pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{check_split, random, refusal, rng};
+    use super::super::testing::{assert_claims, check_split, random, refusal, rng};
     use super::super::{
-        Binary, Concat, Gemm, MatMul, Op, Reduce, Reshape, Slice, Transpose, Unary,
+        Binary, Concat, Gemm, MatMul, Op, Reduce, Reshape, Scan, Slice, Softmax, Transpose, Unary,
     };
-    use crate::types::{Claim, Combine, DType};
+    use crate::types::{Claim, Combine, DType, Tensor, TensorType};
 
     /// Claims of operands, and the claim of the result where the operator keeps parts.
     type Case = (Op, Vec<Claim>, Option<Claim>);
@@ -228,6 +228,55 @@ mod tests {
                 }
                 None => assert_eq!(refusal(&op, &operands), "R0111", "{op:?}"),
             }
+        }
+    }
+
+    /// Rules that are wrong: each is found out by executing it.
+    #[test]
+    fn wrong_claims_are_found_out() {
+        use Combine::{L2, Lse, Max, Mean, Sum};
+        let (all, part, rows) = (Claim::Invariant, Claim::Partial, Claim::rows(0));
+        let over = |keepdims| (vec![0i64], keepdims);
+        let (axes, keepdims) = over(true);
+        let mean = Op::from(Reduce::Mean { axes, keepdims });
+        let (axes, keepdims) = over(true);
+        let sum = Op::from(Reduce::Sum { axes, keepdims });
+        let (axes, keepdims) = over(true);
+        let squares = Op::from(Reduce::SumSquare { axes, keepdims });
+        let wrong: Vec<Case> = vec![
+            (mean, vec![rows], Some(part(Sum))),
+            (sum.clone(), vec![rows], Some(all)),
+            (sum, vec![rows], Some(part(Max))),
+            (squares.clone(), vec![rows], Some(part(L2))),
+            (squares, vec![rows], Some(part(Lse))),
+            (Unary::Relu.into(), vec![part(Sum)], Some(part(Sum))),
+            (Unary::Exp.into(), vec![part(Mean)], Some(part(Mean))),
+            (Unary::Neg.into(), vec![part(Max)], Some(part(Max))),
+            (Binary::Add.into(), vec![part(Sum), all], Some(part(Sum))),
+            (Binary::Mul.into(), vec![part(Sum), part(Sum)], Some(part(Sum))),
+            (Binary::Div.into(), vec![part(Mean), part(Mean)], Some(part(Mean))),
+            (MatMul {}.into(), vec![all, rows], Some(all)),
+            (Softmax::Softmax { axis: 0 }.into(), vec![rows], Some(rows)),
+            (
+                Scan::Sum { axis: 0, exclusive: false, reverse: false }.into(),
+                vec![rows],
+                Some(rows),
+            ),
+            (Concat { axis: 0 }.into(), vec![part(Sum), all], Some(part(Sum))),
+        ];
+        let mut rng = rng(9);
+        for (op, claims, claimed) in wrong {
+            let whole: Vec<_> =
+                claims.iter().map(|_| random(&mut rng, DType::F32, &[5, 5])).collect();
+            let operands: Vec<_> = whole.iter().zip(claims).collect();
+            let refs: Vec<&Tensor> = whole.iter().collect();
+            let types: Vec<TensorType> =
+                op.eval(&refs).unwrap().iter().map(Tensor::tensor_type).collect();
+            let claimed = claimed.unwrap();
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                assert_claims(&op, &operands, &[claimed], &types, 5);
+            }));
+            assert!(held.is_err(), "{op:?} is not {claimed}");
         }
     }
 }

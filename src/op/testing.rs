@@ -119,6 +119,18 @@ pub(crate) fn check_split(
     n: usize,
 ) -> Result<Vec<Claim>, String> {
     let (claims, results) = split(op, operands)?;
+    assert_claims(op, operands, &claims, &results, n);
+    Ok(claims)
+}
+
+/// Fails unless the claims hold of the results of types `results`, as [`check_split`] says.
+pub(crate) fn assert_claims(
+    op: &Op,
+    operands: &[(&Tensor, Claim)],
+    claims: &[Claim],
+    results: &[TensorType],
+    n: usize,
+) {
     let at = |rows: usize| {
         let mut op = op.clone();
         let partial = operands.iter().any(|(_, c)| c.partial().is_some());
@@ -128,7 +140,7 @@ pub(crate) fn check_split(
     };
     let whole_operands: Vec<&Tensor> = operands.iter().map(|(t, _)| *t).collect();
     let whole = at(n).eval(&whole_operands).unwrap_or_else(|e| panic!("{op:?}: {e}"));
-    for (tensor, ty) in whole.iter().zip(&results) {
+    for (tensor, ty) in whole.iter().zip(results) {
         assert_eq!(Shape::from(tensor.dims()), ty.shape.at_rows(&dim(n)), "{op:?}");
     }
     for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n]] {
@@ -143,7 +155,7 @@ pub(crate) fn check_split(
             let got = at(cut[1] - cut[0])
                 .eval(&parts.iter().collect::<Vec<_>>())
                 .unwrap_or_else(|e| panic!("{op:?}: {e}"));
-            for (i, (got, claim)) in got.into_iter().zip(&claims).enumerate() {
+            for (i, (got, claim)) in got.into_iter().zip(claims).enumerate() {
                 if claim.partial().is_none() {
                     let expected = part(&whole[i], *claim, cut[0], cut[1]);
                     assert_eq!(got, expected, "{op:?}: rows {cut:?} of {n}, {claim}");
@@ -151,7 +163,7 @@ pub(crate) fn check_split(
                 all[i].push(got);
             }
         }
-        for ((parts, whole), claim) in all.iter().zip(&whole).zip(&claims) {
+        for ((parts, whole), claim) in all.iter().zip(&whole).zip(claims) {
             if let (Some(by), false) = (claim.partial(), parts.is_empty()) {
                 let rows = rows.iter().filter(|n| **n > 0).map(|n| dim(*n)).collect();
                 let joined = AllReduce { by, rows }.eval(&parts.iter().collect::<Vec<_>>());
@@ -160,7 +172,6 @@ pub(crate) fn check_split(
             }
         }
     }
-    Ok(claims)
 }
 
 /// What replica `r` holds of a partial value of small integers: parts that combine to the whole, exactly.

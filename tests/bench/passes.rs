@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fanwise::analysis::prove;
+use fanwise::analysis::{claims, prove};
 use fanwise::ir::{Graph, Origin, Place, Value, verify};
 use fanwise::op::{Binary, Op, Unary};
 use fanwise::pass::{Replicate, replicate};
@@ -72,6 +72,12 @@ fn passes(c: &mut Criterion) {
         let id = BenchmarkId::new("25000 nodes onto", replicas);
         group
             .bench_with_input(id, &replicas, |b, k| b.iter_with_large_drop(|| rewrite(&graph, *k)));
+    }
+    for nodes in [25_000, 50_000, 100_000] {
+        let graph = synthetic(nodes);
+        group.throughput(Throughput::Elements(nodes as u64));
+        let id = BenchmarkId::new("claims of nodes", nodes);
+        group.bench_function(id, |b| b.iter(|| claims(&graph).expect("a row-wise graph")));
     }
     for nodes in [50_000, 100_000] {
         let template = synthetic(nodes);
