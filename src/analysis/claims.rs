@@ -38,6 +38,19 @@ impl ClaimMap {
         &self.refused
     }
 
+    /// The split values from an input to the operand of `node` at position `operand`.
+    fn path(&self, graph: &Graph, node: NodeId, operand: usize) -> Vec<Value> {
+        let mut path = Vec::new();
+        let mut next = graph.operands(node).get(operand).copied();
+        while let Some(value) = next {
+            path.push(value);
+            let split = |v: &Value| !matches!(self.get(*v), Claim::Invariant);
+            next = graph.operands(value.node).into_iter().find(split);
+        }
+        path.reverse();
+        path
+    }
+
     /// True if replicas run the node's operator with `N` in its attributes replaced by their own rows.
     pub fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
         let operands = graph.operands(node);
@@ -59,7 +72,8 @@ pub struct Refused {
     pub node: NodeId,
     /// Which rule forbids it and why.
     pub refusal: Refusal,
-    /// The values that carry the batch to it, from an input on; the last is its operand.
+    /// The values that carry the batch to it, from an input on; the last is its operand. [`claims`] gives it for the
+    /// first refusals, [`survey`] does not.
     pub path: Vec<Value>,
 }
 
@@ -74,8 +88,17 @@ pub enum NoClaims {
 
 /// The claims of all values of a graph that may be split, or why it may not.
 pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
-    let map = survey(graph).map_err(NoClaims::Graph)?;
-    if map.refused.is_empty() { Ok(map) } else { Err(NoClaims::Refused(map.refused)) }
+    const SHOWN: usize = 64;
+    let mut map = survey(graph).map_err(NoClaims::Graph)?;
+    if map.refused.is_empty() {
+        return Ok(map);
+    }
+    let mut refused = std::mem::take(&mut map.refused);
+    // A path may be as long as the graph.
+    for refused in refused.iter_mut().take(SHOWN) {
+        refused.path = map.path(graph, refused.node, refused.refusal.operand);
+    }
+    Err(NoClaims::Refused(refused))
 }
 
 /// The claims of all values; those of refused operators, and of what follows from them, are mixed.
@@ -118,8 +141,7 @@ impl Sweep<'_> {
             Ok(claims) => claims,
             Err(None) => mixed,
             Err(Some(refusal)) => {
-                let path = self.path(node, refusal.operand);
-                self.refused.push(Refused { node, refusal, path });
+                self.refused.push(Refused { node, refusal, path: Vec::new() });
                 mixed
             }
         };
@@ -138,19 +160,6 @@ impl Sweep<'_> {
         let types: SmallVec<[TensorType; 2]> =
             self.graph.node(id).results().iter().map(|r| r.ty.clone()).collect();
         judge(op, &operands, &types)
-    }
-
-    /// The split values from an input to the operand of `node` at position `operand`.
-    fn path(&self, node: NodeId, operand: usize) -> Vec<Value> {
-        let mut path = Vec::new();
-        let mut next = self.graph.operands(node).get(operand).copied();
-        while let Some(value) = next {
-            path.push(value);
-            let split = |v: &Value| !matches!(self.claim(*v), Claim::Invariant);
-            next = self.graph.operands(value.node).into_iter().find(split);
-        }
-        path.reverse();
-        path
     }
 }
 

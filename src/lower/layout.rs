@@ -122,7 +122,9 @@ impl<'a> Layout<'a> {
         }
         let mut stack = Vec::new();
         for id in &self.order {
-            if self.role(*id) == Role::First || self.graph.node(*id).op().is_some_and(combines) {
+            let node = self.graph.node(*id);
+            let merges = node.place().replica.is_none() && self.graph.split().is_some();
+            if self.role(*id) == Role::First || (merges && node.op().is_some_and(combines)) {
                 let replicas = self.graph.split().map_or(0, crate::types::Split::replicas);
                 let operands = self.graph.operands(*id);
                 let in_order =

@@ -5,6 +5,7 @@ use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{known, result};
 use super::real::Real;
+use super::reduce::{larger, smaller};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -97,12 +98,6 @@ impl OpDef for AllReduce {
     }
 }
 
-/// The larger of two where `larger`, else the smaller, and of equal ones the first; a NaN where one is.
-fn extreme(a: f64, b: f64, larger: bool) -> f64 {
-    let beyond = if larger { b > a } else { b < a };
-    if beyond || b.is_nan() { b } else { a }
-}
-
 impl AllReduce {
     /// Which parts are read when the replicas have so many rows.
     pub fn present(&self, rows: &[i64]) -> Vec<bool> {
@@ -120,12 +115,12 @@ impl AllReduce {
                 *value = part.get(i).map_or(f64::NAN, |x| x.real().to_f64());
             }
             let sum = |f: &dyn Fn(f64) -> f64| values.iter().fold(0.0, |sum, v| sum + f(*v));
-            let largest = || values.iter().copied().reduce(|a, b| extreme(a, b, true));
+            let largest = || values.iter().copied().reduce(larger);
             let combined = match self.by {
                 Combine::Sum => sum(&|v| v),
                 Combine::Prod => values.iter().product(),
                 Combine::Max => largest().unwrap_or(f64::NAN),
-                Combine::Min => values.iter().copied().reduce(|a, b| extreme(a, b, false)).unwrap_or(f64::NAN),
+                Combine::Min => values.iter().copied().reduce(smaller).unwrap_or(f64::NAN),
                 Combine::Lse => {
                     let m = largest().filter(|m| m.is_finite()).unwrap_or(0.0);
                     m + Real::ln(sum(&|v| Real::exp(v - m)))
@@ -199,8 +194,10 @@ mod tests {
                 let nan = reduce(by, &[1, 1], &[&parts[..1], &parts[1..]], DType::F64);
                 assert!(nan[0].is_nan());
             }
-            let zero = reduce(by, &[1, 1], &[&[-0.0], &[0.0]], DType::F64);
-            assert!(zero[0].is_sign_negative(), "the first of equal ones");
+            for zeros in [[-0.0, 0.0], [0.0, -0.0]] {
+                let zero = reduce(by, &[1, 1], &[&zeros[..1], &zeros[1..]], DType::F64);
+                assert_eq!(zero[0].is_sign_negative(), by == Min, "-0 is smaller than +0");
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::declare::op;
 use super::infer::{one, results, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is kept: `true`
@@ -34,7 +34,10 @@ impl OpDef for Dropout {
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+        let mut claims = rules::moved(operands, results)?;
+        // The mask is all true.
+        claims.iter_mut().skip(1).for_each(|claim| *claim = Claim::Invariant);
+        Ok(claims)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

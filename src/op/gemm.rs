@@ -91,13 +91,6 @@ impl OpDef for Gemm {
         Ok(smallvec![rows.map_or(Claim::Invariant, Claim::Shard)])
     }
 
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match operands {
-            [a, b] => super::matmul::linear(operands, a.claim, b.claim),
-            _ => Err(rules::needs_whole(operands)),
-        }
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [a, b, c @ ..] = operands else {
             return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });

@@ -82,15 +82,18 @@ impl Place {
     }
 }
 
-/// The claim of a product of which one factor is a partial sum or mean, and the other one is whole.
+/// The claim of a product of which one factor is a partial sum, and the other one is whole: of integers, which wrap.
 pub(super) fn linear(
     operands: &[SplitOperand<'_>],
     a: Claim,
     b: Claim,
 ) -> Result<Claims, Refusal> {
+    let exact = operands.iter().all(|x| !x.ty.dtype.is_float());
     match (a, b) {
-        (part @ Claim::Partial(Combine::Sum | Combine::Mean), Claim::Invariant)
-        | (Claim::Invariant, part @ Claim::Partial(Combine::Sum | Combine::Mean)) => {
+        (part @ Claim::Partial(Combine::Sum), Claim::Invariant)
+        | (Claim::Invariant, part @ Claim::Partial(Combine::Sum))
+            if exact =>
+        {
             Ok(smallvec![part])
         }
         _ => Err(rules::needs_whole(operands)),

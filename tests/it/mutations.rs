@@ -220,12 +220,11 @@ fn doubled_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     for part in new["operands"].as_array_mut()? {
         *part = json!({ "value": whole.clone() });
     }
-    match nodes(json, rng, |n| takes(n, &whole)) {
-        Some(user) => replace(user, &whole, &again),
-        None => {
-            let mut outputs = json["outputs"].as_array_mut()?.iter_mut();
-            outputs.find(|o| o["value"] == whole)?["value"] = again;
-        }
+    if let Some(user) = nodes(json, rng, |n| takes(n, &whole)) {
+        replace(user, &whole, &again);
+    } else {
+        let mut outputs = json["outputs"].as_array_mut()?.iter_mut();
+        outputs.find(|o| o["value"] == whole)?["value"] = again;
     }
     json["nodes"].as_array_mut()?.insert(at + 1, new);
     Some(())

@@ -95,7 +95,9 @@ fn assert_agrees(replicated: &Graph, one: &[Tensor], many: &[Tensor], what: &str
         let finite = one.iter().filter(|x| x.is_finite());
         let largest = finite.fold(1.0f64, |m, x| m.max(x.abs()));
         for (a, b) in one.iter().zip(&many) {
-            let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-6 * largest;
+            let same = a.to_bits() == b.to_bits()
+                || (a.is_nan() && b.is_nan())
+                || (a - b).abs() <= 1e-6 * largest;
             assert!(same, "{what}: {a} and {b}, the largest is {largest}");
         }
     }

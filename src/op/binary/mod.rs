@@ -82,31 +82,17 @@ impl OpDef for Binary {
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let [a, b] = operands else { return Err(rules::needs_whole(operands)) };
-        let float = a.ty.dtype.is_float() && b.ty.dtype.is_float();
-        let kept = match (self, a.claim, b.claim) {
-            // Sums and means of sums and differences.
-            (
-                Self::Add | Self::Sub,
-                Claim::Partial(Combine::Sum | Combine::Mean),
-                Claim::Partial(_),
-            ) if a.claim == b.claim => Some(a.claim),
-            // The weights of a mean add up to 1: what is added to every part is added to the mean.
-            (Self::Add | Self::Sub, mean @ Claim::Partial(Combine::Mean), Claim::Invariant)
-            | (Self::Add | Self::Sub, Claim::Invariant, mean @ Claim::Partial(Combine::Mean)) => Some(mean),
-            (Self::Mul, linear @ Claim::Partial(Combine::Sum | Combine::Mean), Claim::Invariant)
-            | (Self::Mul, Claim::Invariant, linear @ Claim::Partial(Combine::Sum | Combine::Mean)) => {
-                Some(linear)
-            }
-            (Self::Div, linear @ Claim::Partial(Combine::Sum | Combine::Mean), Claim::Invariant)
-                if float =>
-            {
-                Some(linear)
-            }
-            (Self::Max, Claim::Partial(Combine::Max), Claim::Partial(Combine::Max))
-            | (Self::Min, Claim::Partial(Combine::Min), Claim::Partial(Combine::Min)) => Some(a.claim),
-            _ => None,
+        let sum = Claim::Partial(Combine::Sum);
+        // Integers wrap, so that sums may be taken in any order. Of floats a part can be rounded, or overflow, or meet a
+        // factor that is infinite or a divisor that is 0, where the whole does not.
+        let exact = !a.ty.dtype.is_float() && !b.ty.dtype.is_float();
+        let linear = match (self, a.claim, b.claim) {
+            (Self::Add | Self::Sub, of_a, of_b) => of_a == sum && of_b == sum,
+            (Self::Mul, of_a, Claim::Invariant) => of_a == sum,
+            (Self::Mul, Claim::Invariant, of_b) => of_b == sum,
+            _ => false,
         };
-        kept.map(|claim| smallvec![claim]).ok_or_else(|| rules::needs_whole(operands))
+        if exact && linear { Ok(smallvec![sum]) } else { Err(rules::needs_whole(operands)) }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -100,13 +100,17 @@ impl<F: Float> Job<'_, F> {
     }
 }
 
-/// The larger of two numbers; a NaN if one is a NaN.
-fn larger<R: Real>(a: R, x: R) -> R {
-    if x > a || x.is_nan() { x } else { a }
+/// The larger of two numbers, `+0` being larger than `-0`; a NaN if one is a NaN. So the largest of many does not depend
+/// on their order.
+pub(in crate::op) fn larger<R: Real>(a: R, x: R) -> R {
+    let negative = R::of(1.0).copysign(a) < R::of(0.0);
+    if x > a || x.is_nan() || (x == a && negative) { x } else { a }
 }
 
-fn smaller<R: Real>(a: R, x: R) -> R {
-    if x < a || x.is_nan() { x } else { a }
+/// The smaller one, likewise.
+pub(in crate::op) fn smaller<R: Real>(a: R, x: R) -> R {
+    let positive = R::of(1.0).copysign(a) > R::of(0.0);
+    if x < a || x.is_nan() || (x == a && positive) { x } else { a }
 }
 
 /// Reduces floats; `count` of them make one result.

@@ -6,6 +6,8 @@ mod tests;
 
 use smallvec::{SmallVec, smallvec};
 
+pub(super) use fold::{larger, smaller};
+
 use super::binary::Binary;
 use super::declare::family;
 use super::element::for_dtype;
@@ -251,14 +253,16 @@ impl OpDef for Reduce {
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let by = rules::first_partial(operands).map(|(_, by)| by);
+        let exact = operands.iter().all(|x| !x.ty.dtype.is_float());
         match (self, by) {
-            (Self::Sum { .. }, Some(by @ (Combine::Sum | Combine::Mean)))
-            | (Self::Mean { .. }, Some(by @ Combine::Mean))
-            | (Self::Max { .. }, Some(by @ Combine::Max))
-            | (Self::Min { .. }, Some(by @ Combine::Min))
+            (Self::Sum { .. }, Some(by @ Combine::Sum))
             | (Self::Prod { .. }, Some(by @ Combine::Prod))
-            | (Self::L2 { .. }, Some(by @ Combine::L2))
-            | (Self::LogSumExp { .. }, Some(by @ Combine::Lse)) => Ok(smallvec![Claim::Partial(by)]),
+                if exact =>
+            {
+                Ok(smallvec![Claim::Partial(by)])
+            }
+            (Self::Max { .. }, Some(by @ Combine::Max))
+            | (Self::Min { .. }, Some(by @ Combine::Min)) => Ok(smallvec![Claim::Partial(by)]),
             _ => Err(rules::needs_whole(operands)),
         }
     }

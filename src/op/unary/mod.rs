@@ -210,15 +210,10 @@ impl OpDef for Unary {
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let by = rules::first_partial(operands).map(|(_, by)| by);
-        let rising = matches!(
-            self,
-            Self::Relu | Self::Clip { .. } | Self::Floor | Self::Ceil | Self::Round
-        );
         let kept = match (self, by) {
             (Self::Neg, Some(by @ (Combine::Sum | Combine::Mean))) => Some(by),
             (Self::Neg, Some(Combine::Max)) if is_float(operands) => Some(Combine::Min),
             (Self::Neg, Some(Combine::Min)) if is_float(operands) => Some(Combine::Max),
-            (_, Some(by @ (Combine::Max | Combine::Min))) if rising => Some(by),
             _ => None,
         };
         kept.map(|by| smallvec![Claim::Partial(by)]).ok_or_else(|| rules::needs_whole(operands))

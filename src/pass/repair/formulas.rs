@@ -6,9 +6,9 @@ use super::{At, Failure, Writer};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
     Arg, BatchNormTrain, Binary, Cast, Classify, Compare, Constant, Dims, DynamicQuantize, Logic,
-    Op, Quantize, Range, Reduce, Reshape, Softmax, Unary, Where,
+    Op, Quantize, Range, Reduce, Reshape, Softmax, SplitOperand, Unary, Where, rules,
 };
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{Claim, DType, Dim, Tensor};
 
 /// Results, or `None` where the operator has no formula here.
 type Written = Result<Option<SmallVec<[Value; 2]>>, Failure>;
@@ -22,13 +22,14 @@ pub(super) fn write(
     results: &[ResultInfo],
     at: &At,
 ) -> Written {
+    writer.only_output = false;
     let [x, ..] = *operands else { return Ok(None) };
     let [result, ..] = results else { return Ok(None) };
     let mut formula = Formula { writer, at, result };
     let value = match op {
         Op::Softmax(Softmax::Softmax { axis }) => formula.softmax(x, *axis, false)?,
         Op::Softmax(Softmax::LogSoftmax { axis }) => formula.softmax(x, *axis, true)?,
-        Op::Reduce(Reduce::LogSum { axes, keepdims }) => {
+        Op::Reduce(Reduce::LogSum { axes, keepdims }) if result.ty.dtype.is_float() => {
             let sum = Reduce::Sum { axes: axes.clone(), keepdims: *keepdims };
             let sum = formula.step(sum, &[x], ".sum")?;
             formula.last(Unary::Log, &[sum])?
@@ -44,6 +45,31 @@ pub(super) fn write(
         _ => return Ok(None),
     };
     Ok(Some(smallvec![value]))
+}
+
+/// A reduction whose parts are computed and combined in `f64` and rounded once, as one device does.
+pub(super) fn combined(
+    writer: &mut Writer<'_>,
+    op: &Op,
+    operands: &[Value],
+    result: &ResultInfo,
+    at: &At,
+) -> Result<SmallVec<[Value; 2]>, Failure> {
+    let mut formula = Formula { writer, at, result };
+    let wide = operands.iter().map(|x| formula.step(Cast { to: DType::F64 }, &[*x], ".wide"));
+    let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
+    let part = formula.step(op.clone(), &wide, ".part")?;
+    let claim = writer.claim(part);
+    let operand = SplitOperand { claim, ty: &result.ty };
+    let refusal = rules::needs_whole(&[operand]);
+    let noted = writer.done.len();
+    let whole = writer.bring(part, claim, Claim::Invariant, (&refusal, op, at))?;
+    if writer.only_output {
+        // Outputs are merged in any case.
+        writer.done.truncate(noted);
+    }
+    let mut formula = Formula { writer, at, result };
+    Ok(smallvec![formula.last(Cast { to: result.ty.dtype }, &[whole])?])
 }
 
 struct Formula<'w, 'g> {

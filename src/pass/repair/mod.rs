@@ -136,7 +136,18 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
     let survey = survey(template)?;
     let fatal = |r: &Refused| matches!(r.refusal.code, Code::NoBatchAxis);
     let none = options == RepairOptions { allowed: Repair::None, batch_norm: None };
-    if none || survey.refused().is_empty() || survey.refused().iter().any(fatal) {
+    let idle = survey.refused().is_empty() || none;
+    let rounds = survey.order().iter().any(|id| {
+        let op = template.node(*id).op();
+        op.is_some_and(|op| {
+            rounds(
+                op,
+                survey.get(Value { node: *id, output: 0 }),
+                template.ty(Value { node: *id, output: 0 }),
+            )
+        })
+    });
+    if (idle && !rounds) || survey.refused().iter().any(fatal) {
         return Ok((Cow::Borrowed(template), Vec::new()));
     }
     let mut writer = Writer::new(template, options);
@@ -150,6 +161,19 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         writer.out.add_output(output.name.clone(), value);
     }
     Ok((Cow::Owned(writer.out), writer.done))
+}
+
+/// True of an operator with a partial result whose parts would be rounded before they are combined. Products of `f32`
+/// are summed in `f32` on one device, too.
+fn rounds(op: &Op, claim: Claim, ty: &TensorType) -> bool {
+    let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
+    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
+    let rounds = match op {
+        Op::Reduce(_) => half || ty.dtype == DType::F32,
+        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half,
+        _ => false,
+    };
+    rounds && claim.partial().is_some_and(|by| !by.is_exact())
 }
 
 /// Where a new node belongs and what it came from.
@@ -187,6 +211,8 @@ struct Writer<'g> {
     names: HashSet<Arc<str>>,
     /// The operators that bring values to replicas, by what they bring.
     brought: HashMap<(Value, &'static str), Value>,
+    /// Whether the results of the operator that is written are outputs, and nothing else.
+    only_output: bool,
     done: Vec<Repaired>,
 }
 
@@ -206,6 +232,7 @@ impl<'g> Writer<'g> {
             claims: Vec::new(),
             names: results.map(|r| r.name.clone()).collect(),
             brought: HashMap::new(),
+            only_output: false,
             done: Vec::new(),
         }
     }
@@ -256,6 +283,7 @@ impl<'g> Writer<'g> {
             origin: node.origin().clone(),
             label: node.label().to_owned(),
         };
+        self.only_output = self.template.users(id).is_empty();
         let written = match (op, self.options.batch_norm) {
             (Op::BatchNormTrain(norm), Some(statistics)) => {
                 self.batch_norm(norm, statistics, &operands, node.results(), &at)
@@ -342,7 +370,15 @@ impl<'g> Writer<'g> {
         let operands = &*operands;
         let claims: SmallVec<[Claim; 4]> = operands.iter().map(|v| self.claim(*v)).collect();
         let refusal = match self.judge(op, operands, &claims, results) {
-            Ok(claims) => return Ok(self.finish(op, operands, results, at, claims)),
+            Ok(claims) => {
+                let free = self.only_output || self.options.allowed == Repair::Comm;
+                if let ([result], [claim], true) = (results, &*claims, free)
+                    && rounds(op, *claim, &result.ty)
+                {
+                    return formulas::combined(self, op, operands, result, at);
+                }
+                return Ok(self.finish(op, operands, results, at, claims));
+            }
             Err(None) => return Err(Failure::Mixed),
             Err(Some(refusal)) if refusal.code == Code::NoRule => return Err(Failure::Refused),
             Err(Some(refusal)) => refusal,

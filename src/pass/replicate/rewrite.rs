@@ -170,7 +170,11 @@ impl<'a> Rewrite<'a> {
     }
 
     fn is_collective(&self, id: NodeId) -> bool {
-        matches!(self.template.node(id).op(), Some(Op::AllReduce(_) | Op::AllGather(_)))
+        let joins =
+            matches!(self.template.node(id).op(), Some(Op::AllReduce(_) | Op::AllGather(_)));
+        // Of what is whole on every replica it is an operator like others.
+        joins
+            && matches!(*self.template.operands(id), [v] if self.claims.get(v) != Claim::Invariant)
     }
 
     /// The operators in the order in which they are written: replica after replica what needs nothing of others, then
@@ -258,6 +262,10 @@ impl<'a> Rewrite<'a> {
             self.joined[id.index()] = Some(whole);
             return Ok(());
         }
+        if let Some(whole) = self.merged.get(&operand) {
+            self.joined[id.index()] = Some(*whole);
+            return Ok(());
+        }
         let mut parts = Vec::with_capacity(replicas.len());
         for replica in replicas {
             let part = self.own(replica, operand);
@@ -303,8 +311,7 @@ impl<'a> Rewrite<'a> {
         let names: SmallVec<[Arc<str>; 1]> =
             node.results().iter().map(|r| self.free_name(&r.name, &replica.suffix)).collect();
         // Inference may know the elements of values whose sizes are constants, as those without rows are.
-        if is_split
-            && replica.rows.is_const()
+        if replica.rows.is_const()
             && let Ok(clone) =
                 self.out.add(op.clone(), operands, &names, place, node.origin().clone())
         {

@@ -98,10 +98,10 @@ impl Generator {
         let (keepdims, last) = (Attr::Bool(self.chance()), Attr::Bool(self.chance()));
         let attrs = vec![("axis", int(batch)), ("keepdims", keepdims), ("select_last_index", last)];
         let position = self.add(name, attrs, &[x])?;
-        self.to_float(position[0])
+        self.floats_of(position[0])
     }
 
-    fn to_float(&mut self, value: Value) -> Added {
+    fn floats_of(&mut self, value: Value) -> Added {
         let to = Attr::Name(self.dtype.name().to_owned());
         self.add("cast", vec![("to", to)], &[value])
     }
@@ -123,7 +123,7 @@ impl Generator {
     fn masked_mean(&mut self, x: Value, _: &TensorType, batch: usize) -> Added {
         let zero = self.param(&[1]);
         let mask = self.add("less", vec![], &[x, zero])?[0];
-        let mask = self.to_float(mask)?[0];
+        let mask = self.floats_of(mask)?[0];
         let kept = self.add("mul", vec![], &[x, mask])?[0];
         let keepdims = self.chance();
         let attrs = || vec![("axes", ints([batch])), ("keepdims", Attr::Bool(keepdims))];
@@ -137,7 +137,7 @@ impl Generator {
         let whole = if self.chance() {
             let range = read("range", vec![("limit", Attr::Int(Dim::n()))])?;
             let range = self.builder.op("range", range, &[]).ok()?;
-            let range = self.to_float(range)?[0];
+            let range = self.floats_of(range)?[0];
             let mut shape = vec![Dim::ONE; ty.rank()];
             shape[batch] = Dim::n();
             self.add("reshape", vec![("shape", Attr::Ints(shape))], &[range])?[0]
