@@ -47,6 +47,8 @@ pub(super) struct Relation<'a, 'g> {
     inputs: HashMap<&'g str, Value>,
     /// What is known of operators with the same operands, by replica.
     searches: HashMap<(u32, Operands), Search>,
+    /// What else a value can be, of slices that have two meanings and of their copies.
+    others: HashMap<Value, Meaning>,
     proof: Proof,
     violations: Vec<Violation>,
 }
@@ -66,6 +68,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             params: whole.ids().filter_map(param).collect(),
             inputs: whole.inputs().map(|v| (&*whole.info(v).name, v)).collect(),
             searches: HashMap::new(),
+            others: HashMap::new(),
             proof: Proof { replicas: split.replicas(), ..Proof::default() },
             violations: Vec::new(),
         }
@@ -149,14 +152,46 @@ impl<'a, 'g> Relation<'a, 'g> {
     }
 
     fn operator(&mut self, id: NodeId, node: &'g Node, op: &Op) -> Option<Results> {
-        let operands = self.graph.operands(id);
-        let operands = operands.into_iter().map(|v| self.meaning(v)).collect::<Option<Vec<_>>>()?;
-        let result = match (node.place().replica, op, operands.as_slice()) {
+        let values = self.graph.operands(id);
+        let operands = values.iter().map(|v| self.meaning(*v)).collect::<Option<Vec<_>>>()?;
+        let mut result = self.interpret(node, op, &operands);
+        if let (Ok(Results::One(_)), [of]) = (&result, operands.as_slice()) {
+            self.note_other(id, node, op, *of);
+        }
+        let of_own_rows = values.iter().any(|v| self.others.contains_key(v));
+        if of_own_rows {
+            let other = |(v, m): (&Value, &Meaning)| self.others.get(v).copied().unwrap_or(*m);
+            let others: Vec<Meaning> = values.iter().zip(&operands).map(other).collect();
+            if result.is_err() {
+                result = self.interpret(node, op, &others).or(result);
+            } else if let (Op::CopyOp(_), Ok(Results::One(m))) =
+                (op, self.interpret(node, op, &others))
+            {
+                self.others.insert(Value { node: id, output: 0 }, m);
+            }
+        }
+        match result {
+            Ok(meaning) => Some(meaning),
+            Err((rule, reason)) => {
+                let name = &node.results()[0].name;
+                self.broken(rule, Some(id), format!("%{name}: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// What an operator's results are, where its operands mean these.
+    fn interpret(
+        &mut self,
+        node: &'g Node,
+        op: &Op,
+        operands: &[Meaning],
+    ) -> Result<Results, Broken> {
+        match (node.place().replica, op, operands) {
             (replica, Op::CopyOp(_), [of]) => self.copy(*of, replica).map(Results::One),
-            (Some(replica), Op::Slice(slice), [of]) => match self.slice(slice, *of, replica) {
-                Ok(Some(meaning)) => Ok(Results::One(meaning)),
-                Ok(None) => self.clone_of(op, &operands, replica, node),
-                Err(broken) => Err(broken),
+            (Some(replica), Op::Slice(slice), [of]) => match self.slice(slice, *of, replica)? {
+                Some(meaning) => Ok(Results::One(meaning)),
+                None => self.clone_of(op, operands, replica, node),
             },
             (Some(replica), op, operands) => self.clone_of(op, operands, replica, node),
             (None, Op::First(_), parts) => self.first(parts).map(Results::One),
@@ -170,14 +205,19 @@ impl<'a, 'g> Relation<'a, 'g> {
                 let reason = format!("`{}` belongs to no replica and is no merge", op.name());
                 Err((ProofRule::P5, reason))
             }
-        };
-        match result {
-            Ok(meaning) => Some(meaning),
-            Err((rule, reason)) => {
-                let name = &node.results()[0].name;
-                self.broken(rule, Some(id), format!("%{name}: {reason}"));
-                None
-            }
+        }
+    }
+
+    /// A slice that takes own rows may as well be a slice of the template that takes the same: both are noted.
+    fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, of: Meaning) {
+        if let (Op::Slice(_), Some(replica), false) =
+            (op, node.place().replica, self.is_whole_rows(of))
+            && let Ok(Results::Parts(found, replica)) = self.clone_of(op, &[of], replica, node)
+        {
+            self.proof.clones -= 1;
+            let meaning =
+                Meaning { value: Value { node: found, output: 0 }, replica: Some(replica) };
+            self.others.insert(Value { node: id, output: 0 }, meaning);
         }
     }
 
