@@ -53,14 +53,13 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         let options = RepairOptions { allowed, batch_norm };
         let (repaired, _) = pass::repair_with(&template, options).map_err(Error::from)?;
         let proof = analysis::prove(&repaired, &verified);
-        let better = match (&result, &proof) {
-            (None, _) | (Some(Err(ProofError::Template(_))), Err(_)) | (Some(Err(_)), Ok(_)) => {
-                true
-            }
-            (Some(_), _) => false,
-        };
-        if better {
+        let proved = proof.is_ok();
+        // A model that may not be split without more repairs says less than a rule that is broken.
+        if proved || matches!(result, None | Some(Err(ProofError::Template(_)))) {
             result = Some(proof);
+        }
+        if proved {
+            break;
         }
     }
     let Some(result) = result else { bail!("there is no repair to verify") };
