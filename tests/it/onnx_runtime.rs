@@ -61,8 +61,13 @@ fn compare(model: &Path, rows: &str, extra: &[&str]) {
         "{}: one device and three",
         model.display()
     );
+    assert_near(model, &expected, &many);
+}
+
+/// Fails unless all outputs are those of ONNX Runtime, within the tolerance.
+fn assert_near(model: &Path, expected: &BTreeMap<String, Tensor>, many: &BTreeMap<String, Tensor>) {
     assert_eq!(expected.len(), many.len(), "{}: number of outputs", model.display());
-    for (name, want) in &expected {
+    for (name, want) in expected {
         let got = &many[name];
         assert_eq!(got.tensor_type(), want.tensor_type(), "{}: {name}", model.display());
         let (got, want) = (got.to_f64(), want.to_f64());
@@ -113,6 +118,25 @@ fn models_with_random_weights_and_a_dynamic_batch() {
     for model in models {
         for rows in ["1", "7"] {
             compare(&model, rows, &[]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs Python and the release binary: cargo xtask test"]
+fn operators_that_need_all_rows() {
+    for rows in ["7", "2", "1"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        python("across.py", &[folder.path(), Path::new(rows)]);
+        let models = models(folder.path());
+        assert_eq!(models.len(), 10, "{models:?}");
+        for model in models {
+            let arrays = model.with_extension("");
+            let expected = read(&arrays.join("out.npz"));
+            for devices in ["3", "8"] {
+                let many = run(&model, &arrays, devices, &["--repair", "comm"]);
+                assert_near(&model, &expected, &many);
+            }
         }
     }
 }

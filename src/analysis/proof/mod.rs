@@ -122,6 +122,9 @@ impl fmt::Display for Proof {
 
 /// Proves that `replicated` computes what `template` does, for every batch.
 ///
+/// Where the pass had to repair the model, the template is the repaired one: it computes what the model does by the
+/// meaning of the operators that repairs put in place of others, which is checked by running both.
+///
 /// Of a graph without replicas it proves that it is the template.
 pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, ProofError> {
     let Some(split) = replicated.split() else {

@@ -79,6 +79,9 @@ impl Replicate {
 }
 
 /// The graph that computes what `template` does on the given devices, or every reason why there is none.
+///
+/// The template is repaired first, as far as the options allow; a proof of the result is one against that repaired
+/// template, which [`repair`] gives.
 pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
     if let Some(split) = template.split() {
         return Err(PassError::AlreadyReplicated(split.replicas()));
