@@ -66,6 +66,7 @@
 
 pub mod analysis;
 pub mod backend;
+pub mod codegen;
 mod error;
 pub mod format;
 pub mod ir;

@@ -10,7 +10,7 @@ use super::program::{
 };
 use crate::ir::{Graph, NodeId, NodeKind, Value};
 use crate::op::Op;
-use crate::types::{DType, Device, Dim, KernelClass, Target, TensorType};
+use crate::types::{DType, Device, Dim, KernelClass, Order, Target, TensorType};
 
 struct Emitter<'a> {
     layout: &'a Layout<'a>,
@@ -118,7 +118,12 @@ impl Emitter<'_> {
                 NodeKind::Param(id) => Storage::Param(id.0),
                 NodeKind::Op(_) => Storage::Arena,
             };
-            let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage };
+            let buffer = Buffer {
+                name: info.name.clone(),
+                ty: info.ty.clone(),
+                storage,
+                order: Order::RowMajor,
+            };
             let id = self.add_buffer(self.device(value.node), buffer)?;
             self.buffers.set(*value, id);
         }
@@ -218,7 +223,12 @@ impl Emitter<'_> {
                 let info = self.graph.info(operand);
                 let of = *self.buffers.get(base);
                 let storage = Storage::Part { of, offset: offset.clone() };
-                let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage };
+                let buffer = Buffer {
+                    name: info.name.clone(),
+                    ty: info.ty.clone(),
+                    storage,
+                    order: Order::RowMajor,
+                };
                 let part = self.add_buffer(device, buffer)?;
                 let guard = self.layout.guard(operand.node);
                 self.copy(self.graph.node(id).label(), guard, operand, (device, part));
@@ -254,8 +264,15 @@ impl Emitter<'_> {
                 continue;
             }
             let storage = Storage::Output(i);
-            let to =
-                self.add_buffer(0, Buffer { name: output.name.clone(), ty: ty.clone(), storage })?;
+            let to = self.add_buffer(
+                0,
+                Buffer {
+                    name: output.name.clone(),
+                    ty: ty.clone(),
+                    storage,
+                    order: Order::RowMajor,
+                },
+            )?;
             self.copy(&output.name, Guard::Always, output.value, (0, to));
         }
         Ok(())

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::chain::Chain;
 use super::memory::Region;
 use crate::op::Op;
-use crate::types::{Device, Dim, KernelClass, Target, TensorType};
+use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
 /// What a graph runs as: for each device its buffers and the steps it takes, in order.
 ///
@@ -64,7 +64,7 @@ impl BufferId {
     }
 }
 
-/// A row-major tensor in the memory of a device.
+/// A tensor in the memory of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// The name of the value that it holds.
@@ -73,6 +73,8 @@ pub struct Buffer {
     pub ty: TensorType,
     /// Where its bytes are.
     pub storage: Storage,
+    /// The order of its elements.
+    pub order: Order,
 }
 
 /// Where the bytes of a buffer are.

@@ -77,6 +77,20 @@ pub struct Target {
     pub in_place: &'static [KernelClass],
     /// Bytes to which every planned buffer is aligned, a power of two.
     pub alignment: u32,
+    /// The kernel classes that take and give images with the channels last in memory; the others, and every target
+    /// without such classes, know row-major order only.
+    pub channels_last: &'static [KernelClass],
+}
+
+/// The order in which a buffer's elements lie in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Order {
+    /// The last axis varies fastest.
+    #[default]
+    RowMajor,
+    /// Axis 1, the channels, varies fastest; then the last axis, and so on to axis 2, then axis 0. Of a weight
+    /// `[out, in, ...]` axis 1 is the input channel.
+    ChannelsLast,
 }
 
 impl Target {
@@ -102,6 +116,30 @@ impl Target {
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
         in_place: &[KernelClass::Elementwise],
         alignment: 64,
+        channels_last: &[],
+    };
+
+    /// The CUDA backend: kernels compiled at run time. Operators of other classes run on the host.
+    pub const CUDA: Self = Self {
+        name: "cuda",
+        kernels: &[
+            KernelClass::Elementwise,
+            KernelClass::Broadcast,
+            KernelClass::Conv,
+            KernelClass::MatMul,
+            KernelClass::Pool,
+            KernelClass::Reduce,
+            KernelClass::Softmax,
+            KernelClass::Norm,
+            KernelClass::BatchNorm,
+            KernelClass::Move,
+            KernelClass::View,
+            KernelClass::Copy,
+        ],
+        epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
+        in_place: &[KernelClass::Elementwise],
+        alignment: 256,
+        channels_last: &[KernelClass::Conv, KernelClass::Pool],
     };
 
     /// True if the target computes this class by a kernel of its own.

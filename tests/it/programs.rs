@@ -23,6 +23,7 @@ const REFERENCE: Target = Target {
     epilogues: &[],
     in_place: &[],
     alignment: 64,
+    channels_last: &[],
 };
 
 fn program(graph: &Graph, target: &Target) -> Program {

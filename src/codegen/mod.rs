@@ -1,0 +1,25 @@
+//! From the launches of a program to the text of CUDA kernels. Pure text and numbers; no driver call.
+//!
+//! A file in `kernels/` computes one class of operators. A [`Kernel`] says what it is specialised to, a [`Call`] how a
+//! launch calls it: the grid and the arguments as functions of the batch size. Kernels never depend on the batch, so
+//! what they compute for a row has the same bits for every batch and every number of replicas.
+
+mod kernel;
+
+pub use kernel::{Arg, Call, Kernel, ParamDecl};
+
+/// Why a launch has no kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodegenError {
+    /// The kernel files have no form for this launch.
+    #[error("`{label}` ({op}) has no CUDA kernel: {reason}")]
+    Unsupported {
+        /// The label of the step.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// What is not offered.
+        reason: String,
+    },
+}
