@@ -5,8 +5,15 @@
 //! what they compute for a row has the same bits for every batch and every number of replicas.
 
 mod kernel;
+mod key;
+pub mod source;
+#[cfg(test)]
+pub(crate) mod testing;
+mod unit;
 
 pub use kernel::{Arg, Call, Kernel, ParamDecl};
+pub use key::{Arch, ArchError, Form, Key, key, options};
+pub use unit::{Entry, Unit, entry_name, units};
 
 /// Why a launch has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +27,14 @@ pub enum CodegenError {
         /// The operator.
         op: &'static str,
         /// What is not offered.
+        reason: String,
+    },
+    /// A kernel file does not fit what is asked of it.
+    #[error("kernels/{file}: {reason}")]
+    Source {
+        /// The file, by its name below `kernels/`.
+        file: String,
+        /// What is wrong.
         reason: String,
     },
 }

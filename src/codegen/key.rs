@@ -1,0 +1,222 @@
+//! For what a unit is compiled, and the name of the result.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Unit;
+
+/// An architecture of NVIDIA GPUs, as `sm_80` or `sm_90a`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Arch {
+    /// Ten times the major number of the compute capability plus the minor: 90 for 9.0.
+    number: u16,
+    /// Which features it has beside those of all later architectures.
+    features: Features,
+}
+
+/// What code for an architecture may use beyond what later architectures have too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Features {
+    /// Nothing: the code of `sm_90` runs on 9.0 and later minor versions of 9.
+    Base,
+    /// Those of its family: `sm_100f`.
+    Family,
+    /// Its own: the code of `sm_90a` runs on 9.0 only.
+    Own,
+}
+
+impl Arch {
+    /// The architecture of a device of this compute capability; of 9.0 and later with its own features, which code
+    /// for one device may use.
+    pub fn of_device(major: u16, minor: u16) -> Self {
+        let features = if major >= 9 { Features::Own } else { Features::Base };
+        Self { number: major.saturating_mul(10).saturating_add(minor), features }
+    }
+
+    /// The architecture that NVRTC lists by this number, with no features of its own.
+    pub fn of_number(number: u16) -> Self {
+        Self { number, features: Features::Base }
+    }
+
+    /// Ten times the major number of the compute capability plus the minor.
+    pub fn number(self) -> u16 {
+        self.number
+    }
+
+    fn suffix(self) -> &'static str {
+        match self.features {
+            Features::Base => "",
+            Features::Family => "f",
+            Features::Own => "a",
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.number, self.suffix())
+    }
+}
+
+/// A text names no architecture.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no architecture; write sm_80, sm_90a …")]
+pub struct ArchError(String);
+
+impl FromStr for Arch {
+    type Err = ArchError;
+
+    fn from_str(text: &str) -> Result<Self, ArchError> {
+        let wrong = || ArchError(text.chars().take(40).collect());
+        let rest = text.strip_prefix("sm_").ok_or_else(wrong)?;
+        let (digits, features) = match rest.strip_suffix(['a', 'f']) {
+            Some(digits) if rest.ends_with('a') => (digits, Features::Own),
+            Some(digits) => (digits, Features::Family),
+            None => (rest, Features::Base),
+        };
+        let plain = (2..=3).contains(&digits.len()) && !digits.starts_with('0');
+        if !plain || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(wrong());
+        }
+        Ok(Self { number: digits.parse().map_err(|_| wrong())?, features })
+    }
+}
+
+/// What a unit is compiled to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Form {
+    /// Machine code of one architecture.
+    #[default]
+    Cubin,
+    /// Text that the driver compiles for its device, of this architecture or a later one.
+    Ptx,
+}
+
+impl Form {
+    /// The name, which is also the ending of its files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cubin => "cubin",
+            Self::Ptx => "ptx",
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The options with which every unit is compiled.
+///
+/// A product and a sum are fused only where the text says so: whether a compiler fuses them may depend on the text
+/// around them, which differs between specialisations, and the bits would differ with it.
+pub fn options(arch: Arch, form: Form) -> Vec<String> {
+    let target = match form {
+        Form::Cubin => arch.to_string(),
+        Form::Ptx => format!("compute_{}{}", arch.number, arch.suffix()),
+    };
+    let mut options = vec![
+        format!("--gpu-architecture={target}"),
+        "--std=c++17".to_owned(),
+        "--fmad=false".to_owned(),
+    ];
+    if form == Form::Cubin {
+        // The log says then what each kernel takes of a multiprocessor.
+        options.push("--ptxas-options=-v".to_owned());
+    }
+    options
+}
+
+/// The name of a compiled unit: equal where the whole text, the options with the architecture, and the compiler are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// The bytes.
+    pub const fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+/// The key of a unit compiled with these options by this version of NVRTC.
+pub fn key(unit: &Unit, options: &[String], nvrtc: (i32, i32)) -> Key {
+    let mut hasher = blake3::Hasher::new();
+    let version = format!("nvrtc {}.{}", nvrtc.0, nvrtc.1);
+    let parts = [version.as_str()].into_iter().chain(options.iter().map(String::as_str));
+    for part in parts.chain([unit.text.as_str()]) {
+        hasher.update(&part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    Key(*hasher.finalize().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Arch, Form, key, options};
+    use crate::codegen::testing::copy;
+    use crate::codegen::units;
+
+    #[test]
+    fn architectures_are_read_and_printed() {
+        for text in ["sm_80", "sm_90a", "sm_100f", "sm_121"] {
+            assert_eq!(text.parse::<Arch>().unwrap().to_string(), text);
+        }
+        let long = "s".repeat(1000);
+        for text in
+            ["", "sm_", "sm_8", "80", "sm_8000", "sm_90b", "sm_a", "sm_9٣", "sm_08", "SM_80", &long]
+        {
+            assert!(text.parse::<Arch>().unwrap_err().to_string().len() < 150, "{text}");
+        }
+        assert_eq!(Arch::of_device(8, 6).to_string(), "sm_86");
+        assert_eq!(Arch::of_device(9, 0).to_string(), "sm_90a");
+        assert_eq!(Arch::of_device(12, 1).number(), 121);
+        assert_eq!(Arch::of_device(u16::MAX, 1).number(), u16::MAX);
+    }
+
+    #[test]
+    fn options_say_the_target_and_no_fast_maths() {
+        let arch: Arch = "sm_90a".parse().unwrap();
+        let cubin = options(arch, Form::Cubin);
+        assert_eq!(cubin[0], "--gpu-architecture=sm_90a");
+        assert!(cubin.contains(&"--fmad=false".to_owned()));
+        assert_eq!(options(arch, Form::Ptx)[0], "--gpu-architecture=compute_90a");
+    }
+
+    #[test]
+    fn a_key_depends_on_everything() {
+        let unit = |ty| units(&[Arc::new(copy(ty))]).unwrap().remove(0);
+        let arch: Arch = "sm_80".parse().unwrap();
+        let other: Arch = "sm_86".parse().unwrap();
+        let base = key(&unit("float"), &options(arch, Form::Cubin), (13, 0));
+        assert_eq!(base, key(&unit("float"), &options(arch, Form::Cubin), (13, 0)));
+        let mut header = unit("float");
+        header.text = header.text.replacen("(a + b - 1) / b", "(a - 1 + b) / b", 1);
+        assert_ne!(header, unit("float"));
+        for changed in [
+            key(&unit("double"), &options(arch, Form::Cubin), (13, 0)),
+            key(&header, &options(arch, Form::Cubin), (13, 0)),
+            key(&unit("float"), &options(arch, Form::Ptx), (13, 0)),
+            key(&unit("float"), &options(other, Form::Cubin), (13, 0)),
+            key(&unit("float"), &options(arch, Form::Cubin), (12, 9)),
+        ] {
+            assert_ne!(base, changed);
+        }
+        assert_eq!(base.to_string().len(), 64);
+    }
+}

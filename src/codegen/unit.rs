@@ -1,0 +1,321 @@
+//! What NVRTC compiles at once: the text of one or some kernels.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::{CodegenError, Kernel, ParamDecl, source};
+
+/// The files whose kernels take long to compile: each is a unit of its own, so that all cores have work.
+const HEAVY: &[&str] = &["conv.cu", "depthwise.cu", "matmul.cu"];
+
+/// The most kernels of other files in a unit. A program of NVRTC has a fixed cost, so one for each would take three
+/// times as long.
+const LIGHT_PER_UNIT: usize = 20;
+
+/// The most members of a kernel's argument; with eight bytes each they fill the 4096 bytes that every architecture
+/// takes.
+const MOST_PARAMS: usize = 512;
+
+/// A translation unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// CUDA C++ without any `#include`.
+    pub text: String,
+    /// Its kernels, ordered.
+    pub entries: Vec<Entry>,
+}
+
+/// A kernel of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The function's name in the compiled unit.
+    pub name: String,
+    /// The kernel.
+    pub kernel: Arc<Kernel>,
+}
+
+/// The units of these kernels, each kernel once: those of the heavy files alone and first, the others in groups of
+/// similar size. The same set of kernels gives the same units, in whatever order and however often it names them.
+pub fn units(kernels: &[Arc<Kernel>]) -> Result<Vec<Unit>, CodegenError> {
+    let all: BTreeSet<&Arc<Kernel>> = kernels.iter().collect();
+    let heavy = |kernel: &&Arc<Kernel>| HEAVY.contains(&kernel.file);
+    let (heavy, light): (Vec<_>, Vec<_>) = all.into_iter().partition(heavy);
+    let groups = light.len().div_ceil(LIGHT_PER_UNIT).max(1);
+    let size = light.len().div_ceil(groups).max(1);
+    heavy.chunks(1).chain(light.chunks(size)).map(Unit::new).collect()
+}
+
+/// The name of a kernel's function: its file's and the hash of what it is specialised to.
+pub fn entry_name(kernel: &Kernel) -> String {
+    format!("{}_{}", kernel.file.trim_end_matches(".cu"), hash(kernel))
+}
+
+/// 16 digits that differ between kernels that differ.
+fn hash(kernel: &Kernel) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |part: &str| {
+        hasher.update(&part.len().to_le_bytes());
+        hasher.update(part.as_bytes());
+    };
+    add(kernel.file);
+    add(&kernel.defines.len().to_string());
+    for (name, value) in &kernel.defines {
+        add(name);
+        add(value);
+    }
+    add(&kernel.expression);
+    add(&params(kernel));
+    add(&kernel.threads.to_string());
+    add(&kernel.shared.to_string());
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// The members of the kernel's argument, as the struct declares them.
+fn params(kernel: &Kernel) -> String {
+    kernel.params.iter().fold(String::new(), |text, param| {
+        text + &match param {
+            ParamDecl::Read(name, ty) => format!("    const {ty}* {name};\n"),
+            ParamDecl::Write(name, ty) => format!("    {ty}* {name};\n"),
+            ParamDecl::Size(name) => format!("    long long {name};\n"),
+        }
+    })
+}
+
+/// The macros of a kernel in their order, and what they stand for.
+fn macros(kernel: &Kernel, entry: &str) -> Vec<(String, String)> {
+    let mut all = vec![
+        ("ENTRY".to_owned(), entry.to_owned()),
+        ("THREADS".to_owned(), kernel.threads.to_string()),
+        ("SHARED".to_owned(), kernel.shared.to_string()),
+    ];
+    all.extend(kernel.params.iter().filter_map(|param| match param {
+        // The preprocessor does not expand a macro inside itself, so the member keeps its name.
+        ParamDecl::Size(name) => Some((name.clone(), format!("(p.{name})"))),
+        ParamDecl::Read(..) | ParamDecl::Write(..) => None,
+    }));
+    all.extend(kernel.defines.iter().cloned());
+    all
+}
+
+fn is_identifier(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Fails unless the kernel's names are those of one macro or member each, and what they stand for is one line.
+fn check(kernel: &Kernel, macros: &[(String, String)]) -> Result<(), CodegenError> {
+    let wrong = |reason| Err(CodegenError::Source { file: kernel.file.to_owned(), reason });
+    let pointers = kernel.params.iter().filter_map(|param| match param {
+        ParamDecl::Read(name, _) | ParamDecl::Write(name, _) => Some(name),
+        ParamDecl::Size(_) => None,
+    });
+    let mut seen = BTreeSet::from(["Params", "p"]);
+    for name in macros.iter().map(|(name, _)| name).chain(pointers) {
+        if !is_identifier(name) || !seen.insert(name) {
+            return wrong(format!("`{name}` is no name, or not the only one of its kind"));
+        }
+    }
+    if let Some((name, _)) = macros.iter().find(|(_, value)| value.contains(['\n', '\r', '\\'])) {
+        return wrong(format!("`{name}` does not stand for one line"));
+    }
+    if kernel.params.len() > MOST_PARAMS {
+        let count = kernel.params.len();
+        return wrong(format!("{count} members of its argument; {MOST_PARAMS} fit"));
+    }
+    Ok(())
+}
+
+impl Unit {
+    /// The unit of these kernels, which must differ.
+    fn new(kernels: &[&Arc<Kernel>]) -> Result<Self, CodegenError> {
+        let (mut headers, mut bodies) = (Vec::new(), String::new());
+        let mut entries = Vec::with_capacity(kernels.len());
+        for &kernel in kernels {
+            let name = entry_name(kernel);
+            bodies += &body(kernel, &name, &mut headers)?;
+            entries.push(Entry { name, kernel: Arc::clone(kernel) });
+        }
+        let headers: String = headers.into_iter().map(source::shared).collect();
+        Ok(Self { text: headers + &bodies, entries })
+    }
+
+    /// The lines around the first error that a log of the compiler names, numbered as in their file; empty where it
+    /// names none of this unit.
+    pub fn excerpt(&self, log: &str) -> String {
+        /// The lines shown before and after the one of the error.
+        const AROUND: usize = 4;
+        let lines = self.lines();
+        let error = log.lines().filter(|line| line.contains("error")).find_map(position);
+        let Some((file, at)) = error else { return String::new() };
+        let mut text = String::new();
+        for number in at.saturating_sub(AROUND)..=at.saturating_add(AROUND) {
+            if let Some(line) = lines.get(&(file, number)) {
+                let mark = if number == at { '>' } else { ' ' };
+                // Writing to a string does not fail.
+                drop(writeln!(text, "{mark}{number:>5} | {line}"));
+            }
+        }
+        text
+    }
+
+    /// The lines by file and number, as the `#line` directives place them.
+    fn lines(&self) -> BTreeMap<(&str, usize), &str> {
+        let (mut file, mut next) = ("", 1);
+        let mut lines = BTreeMap::new();
+        for line in self.text.lines() {
+            let directive = line.strip_prefix("#line ").and_then(|rest| rest.split_once(' '));
+            if let Some((number, name)) = directive {
+                file = name.trim_matches('"');
+                next = number.parse().unwrap_or(1);
+            } else {
+                lines.entry((file, next)).or_insert(line);
+                next += 1;
+            }
+        }
+        lines
+    }
+}
+
+/// The file and line that a message of the compiler begins with: `kernels/conv.cu(12): error: …`.
+fn position(line: &str) -> Option<(&str, usize)> {
+    let (place, _) = line.split_once("):")?;
+    let (file, number) = place.rsplit_once('(')?;
+    Some((file, number.parse().ok()?))
+}
+
+/// The text of a kernel in a unit.
+fn body(
+    kernel: &Kernel,
+    entry: &str,
+    headers: &mut Vec<&'static str>,
+) -> Result<String, CodegenError> {
+    let macros = macros(kernel, entry);
+    check(kernel, &macros)?;
+    let expression_origin = format!("{entry}/{}", source::EXPRESSION);
+    let file = source::kernel(kernel.file, &kernel.expression, &expression_origin, headers)?;
+    let mut text = source::origin(1, entry);
+    text += &format!("namespace k_{} {{\n", hash(kernel));
+    text += &format!("struct Params {{\n{}}};\n", params(kernel));
+    for (name, value) in &macros {
+        text += &format!("#define {name} {value}\n");
+    }
+    text += &file;
+    text += &source::origin(1, &format!("{entry}/end"));
+    text += "}\n";
+    let mut done = BTreeSet::new();
+    for name in macros.iter().map(|(name, _)| name.as_str()).chain(source::macros(&file)) {
+        if done.insert(name) {
+            text += &format!("#undef {name}\n");
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{LIGHT_PER_UNIT, Unit, entry_name, units};
+    use crate::codegen::testing::copy;
+    use crate::codegen::{Kernel, ParamDecl};
+
+    fn text(kernel: Kernel) -> String {
+        units(&[Arc::new(kernel)]).unwrap().remove(0).text
+    }
+
+    #[test]
+    fn a_unit_of_one_kernel() {
+        let text = text(copy("float"));
+        let start = text.find("#line 1 \"copy_").unwrap();
+        let name = entry_name(&copy("float"));
+        let hash = name.strip_prefix("copy_").unwrap();
+        let head = format!(
+            "#line 1 \"{name}\"\nnamespace k_{hash} {{\nstruct Params {{\n    const float* x;\n    float* y;\n    \
+             long long COUNT;\n}};\n#define ENTRY {name}\n#define THREADS 256\n#define SHARED 0\n\
+             #define COUNT (p.COUNT)\n#line 1 \"kernels/copy.cu\"\n// Copies"
+        );
+        assert!(text[start..].starts_with(&head), "{}", &text[start..]);
+        assert!(text.starts_with("#line 1 \"kernels/include/common.cuh\"\n"));
+        let tail = "}\n#undef ENTRY\n#undef THREADS\n#undef SHARED\n#undef COUNT\n";
+        assert!(text.ends_with(tail), "{text}");
+        assert!(!text.contains("#include") && !text.contains("#pragma once"));
+    }
+
+    #[test]
+    fn what_a_kernel_is_specialised_to_names_it() {
+        let base = copy("float");
+        let mut others =
+            vec![copy("double"), base.clone(), base.clone(), base.clone(), base.clone()];
+        others[1].threads = 128;
+        others[2].shared = 16;
+        others[3].expression = "// nothing".to_owned();
+        others[4].defines = vec![("WIDTH".to_owned(), "4".to_owned())];
+        let names: Vec<_> = others.iter().chain([&base]).map(entry_name).collect();
+        for (i, name) in names.iter().enumerate() {
+            assert!(!names[..i].contains(name), "{names:?}");
+        }
+        // The parts are told apart, not only their text in a row.
+        let of = |a: &str, b: &str| Kernel {
+            defines: vec![(a.to_owned(), b.to_owned())],
+            ..base.clone()
+        };
+        assert_ne!(entry_name(&of("AB", "C")), entry_name(&of("A", "BC")));
+    }
+
+    #[test]
+    fn groups_do_not_depend_on_order_or_repetition() {
+        let of = |width: usize| {
+            let mut kernel = copy("float");
+            kernel.defines = vec![("WIDTH".to_owned(), width.to_string())];
+            Arc::new(kernel)
+        };
+        let mut kernels: Vec<_> = (0..2 * LIGHT_PER_UNIT + 1).map(of).collect();
+        let first = units(&kernels).unwrap();
+        assert_eq!(first.iter().map(|u| u.entries.len()).collect::<Vec<_>>(), [14, 14, 13]);
+        kernels.reverse();
+        kernels.push(Arc::clone(&kernels[3]));
+        assert_eq!(units(&kernels).unwrap(), first);
+        assert_eq!(units(&[]).unwrap(), []);
+        // Shared files are there once.
+        assert_eq!(first[0].text.matches("kernels/include/common.cuh").count(), 1);
+    }
+
+    #[test]
+    fn names_that_would_break_the_text_are_errors() {
+        let with = |change: fn(&mut Kernel)| {
+            let mut kernel = copy("float");
+            change(&mut kernel);
+            units(&[Arc::new(kernel)]).unwrap_err().to_string()
+        };
+        for change in [
+            (|k| k.defines.push(("COUNT".to_owned(), "1".to_owned()))) as fn(&mut Kernel),
+            |k| k.defines.push(("x".to_owned(), "1".to_owned())),
+            |k| k.defines.push(("ENTRY".to_owned(), "f".to_owned())),
+            |k| k.defines.push(("A B".to_owned(), "1".to_owned())),
+            |k| k.defines.push((String::new(), "1".to_owned())),
+            |k| k.params.push(ParamDecl::Size("p".to_owned())),
+        ] {
+            let message = with(change);
+            assert!(message.contains("is no name, or not the only one"), "{message}");
+        }
+        let message = with(|k| k.defines.push(("A".to_owned(), "1\n#error".to_owned())));
+        assert_eq!(message, "kernels/copy.cu: `A` does not stand for one line");
+        let message = with(|k| k.params.extend((0..512).map(|i| ParamDecl::Size(format!("S{i}")))));
+        assert!(message.contains("515 members"), "{message}");
+    }
+
+    #[test]
+    fn errors_show_their_lines() {
+        let unit = units(&[Arc::new(copy("float"))]).unwrap().remove(0);
+        let excerpt = unit.excerpt("note\nkernels/copy.cu(11): error: no\n1 error");
+        assert!(excerpt.contains(">   11 |         p.y[i] = p.x[i];\n"), "{excerpt}");
+        assert_eq!(excerpt.lines().count(), 7, "{excerpt}");
+        for log in ["", "error", "a.cu(3): error: x", "kernels/copy.cu(9999999999): error: x"] {
+            assert_eq!(unit.excerpt(log), "", "{log}");
+        }
+        let empty = Unit { text: String::new(), entries: Vec::new() };
+        assert_eq!(empty.excerpt("a(18446744073709551615): error: x"), "");
+    }
+}
