@@ -17,6 +17,7 @@ mod mutations;
 mod onnx_nodes;
 mod onnx_proto;
 mod onnx_runtime;
+mod onnx_single;
 mod operators;
 mod programs;
 mod proof;

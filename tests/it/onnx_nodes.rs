@@ -128,16 +128,21 @@ fn category(error: &ImportError) -> String {
 /// Cases whose expected values are written with four digits.
 const FOUR_DIGITS: [&str; 1] = ["test_averagepool_2d_ceil_last_window_starts_on_pad"];
 
-/// Compares by `max |a - b| <= tolerance * max |b|`, where `b` is expected and finite.
-fn agree(found: &Tensor, expected: &Tensor, four_digits: bool) -> Result<(), String> {
+/// Compares by `max |a - b| <= tolerance * max |b|`, where `b` is expected and finite; without a tolerance by the one of
+/// the element type.
+pub(crate) fn agree(
+    found: &Tensor,
+    expected: &Tensor,
+    tolerance: Option<f64>,
+) -> Result<(), String> {
     if found.tensor_type() != expected.tensor_type() {
         let (found, expected) = (found.tensor_type(), expected.tensor_type());
         return Err(format!("{found} where {expected} is expected"));
     }
     let tolerances =
         [(DType::F64, 1e-7), (DType::F32, 1e-5), (DType::F16, 2e-3), (DType::Bf16, 1e-2)];
-    let tolerance = tolerances.iter().find(|(dtype, _)| *dtype == found.dtype());
-    let tolerance = if four_digits { 1e-3 } else { tolerance.map_or(0.0, |(_, t)| *t) };
+    let own = tolerances.iter().find(|(dtype, _)| *dtype == found.dtype());
+    let tolerance = tolerance.unwrap_or(own.map_or(0.0, |(_, t)| *t));
     let (a, b) = (found.to_f64(), expected.to_f64());
     let finite = |x: &&f64| x.is_finite();
     let scale = b.iter().filter(finite).fold(0.0f64, |m, x| m.max(x.abs()));
@@ -214,7 +219,7 @@ fn bind(proto: &ModelProto, given: &[(String, Tensor)], options: &mut ImportOpti
 
 fn check(model: &Model, inputs: &[Tensor], data: &Path) -> Outcome {
     let case = data.parent().and_then(Path::file_name).unwrap_or_default();
-    let four_digits = FOUR_DIGITS.iter().any(|name| case == *name);
+    let tolerance = FOUR_DIGITS.iter().any(|name| case == *name).then_some(1e-3);
     let expected = match tensors(data, "output") {
         Ok(expected) => expected,
         Err(reason) => return Outcome::Refused(format!("data: {reason}")),
@@ -231,7 +236,7 @@ fn check(model: &Model, inputs: &[Tensor], data: &Path) -> Outcome {
         if drawn && found.tensor_type() == expected.tensor_type() {
             continue;
         }
-        if let Err(reason) = agree(found, expected, four_digits) {
+        if let Err(reason) = agree(found, expected, tolerance) {
             return Outcome::Wrong(reason);
         }
     }

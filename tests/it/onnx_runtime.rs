@@ -11,11 +11,11 @@ use fanwise::types::Tensor;
 /// The largest error, as a share of the largest value of an output.
 const TOLERANCE: f64 = 1e-4;
 
-fn set(name: &str) -> PathBuf {
+pub(crate) fn set(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is set: run `cargo xtask test`")).into()
 }
 
-fn python(script: &str, args: &[&Path]) {
+pub(crate) fn python(script: &str, args: &[&Path]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(script);
     let output =
         Command::new(set("FANWISE_PYTHON")).arg(script).args(args).output().expect("Python runs");
@@ -45,7 +45,7 @@ fn run(model: &Path, folder: &Path, gpus: &str, extra: &[&str]) -> BTreeMap<Stri
     read(&out)
 }
 
-fn read(path: &Path) -> BTreeMap<String, Tensor> {
+pub(crate) fn read(path: &Path) -> BTreeMap<String, Tensor> {
     npz::read(path, &mut Budget::new(1 << 30)).expect("arrays")
 }
 

@@ -41,6 +41,11 @@ pub(crate) fn repaired_replicas(
     (count, variant): (u32, u64),
     repair: Repair,
 ) -> Graph {
+    replicate(graph, &options(count, variant, repair)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// How [`repaired_replicas`] replicates.
+pub(crate) fn options(count: u32, variant: u64, repair: Repair) -> Replicate {
     let mut how = Replicate::over((0..count).map(Device::gpu).collect());
     how.repair = repair;
     how.rule = match variant % 4 {
@@ -52,7 +57,7 @@ pub(crate) fn repaired_replicas(
     how.merge = if variant.is_multiple_of(3) { Merge::Gpu } else { Merge::Cpu };
     how.weights =
         if variant.is_multiple_of(2) { WeightPlacement::Mirrored } else { WeightPlacement::Cpu };
-    replicate(graph, &how).unwrap_or_else(|e| panic!("{e}"))
+    how
 }
 
 fn assert_sound(program: &Program, n: i64, name: &str) {
