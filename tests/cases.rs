@@ -2,7 +2,7 @@
 //!
 //! A case begins with directives, comments of the form `; key: value`; the rest of the file is a graph, unless
 //! `model` names one. `emit` says what the snapshot holds: `graph` (default), `input`, `program`, `memory`,
-//! `parse` (of a wrong text) or `verify` (of a damaged graph). A refusal's diagnostic is the result where there
+//! `parse` (of a wrong text) or `verify` (of a damaged graph); `target` is what programs are lowered for. A refusal's diagnostic is the result where there
 //! is one.
 
 use std::collections::BTreeMap;
@@ -91,7 +91,12 @@ fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, Strin
     let printed = Printer::default().print(&graph);
     let read = ir::parse(&printed).map_err(|e| e.to_string())?;
     assert!(read == graph, "what is printed reads back");
-    let program = || fanwise::lower::lower(&verified, &Target::CPU).map_err(|e| e.to_string());
+    let target = match directives.get("target").copied() {
+        None | Some("cpu") => Target::CPU,
+        Some("cuda") => Target::CUDA,
+        Some(other) => return Err(format!("there is no target `{other}`")),
+    };
+    let program = || fanwise::lower::lower(&verified, &target).map_err(|e| e.to_string());
     match emit {
         "graph" => Ok(printed),
         "program" => program().map(|p| p.to_string()),

@@ -84,6 +84,13 @@ impl Chain {
         self.steps.is_empty()
     }
 
+    /// True if a step takes all of an operand, element by element.
+    pub fn takes_whole(&self, operand: usize) -> bool {
+        self.steps.iter().any(|step| {
+            matches!(step, ChainStep::Binary { operand: o, access: Access::Full, .. } if *o == operand)
+        })
+    }
+
     /// The number of operands: one more than the greatest position that a step names.
     pub fn operands(&self) -> usize {
         self.steps.iter().flat_map(ChainStep::operands).map(|i| i + 1).max().unwrap_or(0)

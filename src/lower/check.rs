@@ -210,10 +210,16 @@ impl Play<'_> {
         else {
             return Err(self.error(i, "it copies from no device".to_owned()));
         };
-        let root = device.root(from);
+        let (root, source) = (device.root(from), &plan.locations[from.index()]);
+        let gives = |b: BufferId| {
+            let at = &plan.locations[b.index()];
+            let apart =
+                at.offset + at.bytes <= source.offset || source.offset + source.bytes <= at.offset;
+            device.root(b) == root && !apart
+        };
         let writes = |step: &super::Step| match &step.action {
-            Action::Launch(launch) => launch.results.iter().any(|b| device.root(*b) == root),
-            Action::Copy { to, .. } => device.root(*to) == root,
+            Action::Launch(launch) => launch.results.iter().any(|b| gives(*b)),
+            Action::Copy { to, .. } => gives(*to),
             Action::Wait(_) | Action::Record(_) => false,
         };
         let active = |(i, step): &(usize, &super::Step)| plan.active[*i] && writes(step);

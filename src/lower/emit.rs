@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::LowerError;
+use super::chain::Chain;
 use super::layout::{Layout, Role, Table};
+use super::order::{self, Orders};
 use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
 };
-use crate::ir::{Graph, NodeId, NodeKind, Value};
-use crate::op::Op;
-use crate::types::{DType, Device, Dim, KernelClass, Order, Target, TensorType};
+use crate::ir::{Graph, NodeId, Value};
+use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
 struct Emitter<'a> {
     layout: &'a Layout<'a>,
@@ -18,6 +19,9 @@ struct Emitter<'a> {
     target: &'a Target,
     devices: Vec<DeviceProgram>,
     buffers: Table<BufferId>,
+    orders: Orders,
+    /// The buffers that hold a value on another device than its own, or in another order.
+    forms: BTreeMap<(Value, usize, Order), BufferId>,
     /// How many steps of its device a node's results need, by node.
     defined: Vec<usize>,
     /// The event to record on a device after so many of its steps.
@@ -38,6 +42,8 @@ pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, Lowe
         waited: vec![vec![0; devices.len()]; devices.len()],
         devices,
         buffers: Table::new(graph, &BufferId(u32::MAX)),
+        orders: Orders::new(layout, target),
+        forms: BTreeMap::new(),
         defined: vec![0; graph.id_bound()],
         records: BTreeMap::new(),
         events: 0,
@@ -90,7 +96,7 @@ fn devices(graph: &Graph) -> Vec<DeviceProgram> {
 
 impl Emitter<'_> {
     fn device(&self, id: NodeId) -> usize {
-        let device = self.graph.node(id).place().device;
+        let device = self.layout.device(id);
         self.devices.iter().position(|d| d.device == device).unwrap_or(0)
     }
 
@@ -113,17 +119,13 @@ impl Emitter<'_> {
             self.graph.inputs().map(|v| v.node).zip(0u32..).collect();
         for value in &values {
             let info = self.graph.info(*value);
-            let storage = match self.graph.node(value.node).kind() {
-                NodeKind::Input => Storage::Input(inputs.get(&value.node).copied().unwrap_or(0)),
-                NodeKind::Param(id) => Storage::Param(id.0),
-                NodeKind::Op(_) => Storage::Arena,
+            let storage = match (self.layout.param(value.node), inputs.get(&value.node)) {
+                (Some(id), _) => Storage::Param(id.0),
+                (None, Some(id)) => Storage::Input(*id),
+                (None, None) => Storage::Arena,
             };
-            let buffer = Buffer {
-                name: info.name.clone(),
-                ty: info.ty.clone(),
-                storage,
-                order: Order::RowMajor,
-            };
+            let order = self.orders.value(*value);
+            let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage, order };
             let id = self.add_buffer(self.device(value.node), buffer)?;
             self.buffers.set(*value, id);
         }
@@ -161,40 +163,96 @@ impl Emitter<'_> {
             }
             Role::Join => self.join(id)?,
             Role::First => self.first(id),
-            Role::Launch => self.launch(id),
+            Role::Launch => self.launch(id)?,
         }
         self.defined[id.index()] = self.devices[device].steps.len();
         Ok(())
     }
 
-    fn launch(&mut self, id: NodeId) {
-        let graph = self.graph;
-        let group = self.layout.groups.get(&id);
+    fn launch(&mut self, id: NodeId) -> Result<(), LowerError> {
+        let (graph, layout) = (self.graph, self.layout);
+        let (device, guard, order) = (self.device(id), layout.guard(id), self.orders.launch(id));
+        let group = layout.groups.get(&id);
         let head = group.map_or(Some(id), |g| g.head);
-        let op = head.and_then(|head| graph.node(head).op());
-        let class = match op {
-            Some(op) => {
-                let operands = head.map(|head| graph.operands(head)).unwrap_or_default();
-                let operands = operands.into_iter().map(|v| graph.ty(v));
-                let results = graph.node(id).results().iter().map(|r| &r.ty);
-                kernel(op, operands.chain(results), self.target)
-            }
-            None => KernelClass::Elementwise,
+        let chain = group.map(|g| g.chain.clone()).unwrap_or_default();
+        let mut launch = Launch {
+            class: layout.class(id, self.target.on(layout.device(id))),
+            op: head.and_then(|head| graph.node(head).op()).cloned(),
+            chain: match order {
+                Order::RowMajor => chain,
+                Order::ChannelsLast => {
+                    order::in_order(&chain, &graph.node(id).results()[0].ty).unwrap_or(chain)
+                }
+            },
+            operands: Vec::new(),
+            results: Vec::new(),
         };
-        let results = (0..u32::try_from(graph.node(id).results().len()).unwrap_or(u32::MAX))
-            .map(|output| *self.buffers.get(Value { node: id, output }))
-            .collect();
-        let operands = self.layout.operands(id);
-        let launch = Launch {
-            class,
-            op: op.cloned(),
-            chain: group.map(|g| g.chain.clone()).unwrap_or_default(),
-            operands: operands.iter().map(|v| *self.buffers.get(*v)).collect(),
-            results,
-        };
+        for (slot, value) in layout.operands(id).into_iter().enumerate() {
+            let order = self.orders.operand(layout, id, slot);
+            launch.operands.push(self.form(value, device, order)?);
+        }
         let label = graph.node(head.unwrap_or(id)).label();
-        let (device, guard) = (self.device(id), self.layout.guard(id));
+        let mut reorders = Vec::new();
+        for (output, result) in (0u32..).zip(graph.node(id).results()) {
+            let value = Value { node: id, output };
+            let to = *self.buffers.get(value);
+            let turned = order != self.orders.value(value) && order::differs(&result.ty);
+            launch.results.push(if turned {
+                let from = self.other_form(value, device, order, Storage::Arena)?;
+                reorders.push((from, to));
+                from
+            } else {
+                to
+            });
+        }
         self.push(device, label, guard, Action::Launch(Box::new(launch)));
+        for (from, to) in reorders {
+            self.push(device, label, guard, reorder(from, to));
+        }
+        Ok(())
+    }
+
+    /// The buffer that holds a value on a device in an order: its own, or one that is copied or reordered now. Where the
+    /// two orders are the same bytes, the order of its own buffer serves.
+    fn form(&mut self, value: Value, device: usize, order: Order) -> Result<BufferId, LowerError> {
+        let ty = self.graph.ty(value);
+        let (own, is_here) = (self.orders.value(value), self.device(value.node) == device);
+        let order = if order::differs(ty) { order } else { own };
+        if is_here && order == own {
+            return Ok(*self.buffers.get(value));
+        }
+        if let Some(known) = self.forms.get(&(value, device, order)) {
+            return Ok(*known);
+        }
+        let label = self.graph.info(value).name.clone();
+        let guard = self.layout.guard(value.node);
+        if !is_here && order == own {
+            let to = self.other_form(value, device, order, Storage::Arena)?;
+            self.copy(&label, guard, value, (device, to));
+            return Ok(to);
+        }
+        if is_here && let Some(id) = self.layout.param(value.node) {
+            return self.other_form(value, device, order, Storage::Param(id.0));
+        }
+        let from = self.form(value, device, own)?;
+        let to = self.other_form(value, device, order, Storage::Arena)?;
+        self.push(device, &label, guard, reorder(from, to));
+        Ok(to)
+    }
+
+    /// A new buffer for a value on a device in an order.
+    fn other_form(
+        &mut self,
+        value: Value,
+        device: usize,
+        order: Order,
+        storage: Storage,
+    ) -> Result<BufferId, LowerError> {
+        let info = self.graph.info(value);
+        let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage, order };
+        let id = self.add_buffer(device, buffer)?;
+        self.forms.insert((value, device, order), id);
+        Ok(id)
     }
 
     /// Copies `value` into a buffer, after the steps that give it.
@@ -299,21 +357,13 @@ impl Emitter<'_> {
     }
 }
 
-/// The class of kernel that the target has for an operator on values of these types. Elementwise kernels take chains,
-/// which have no operator; an operator of two operands that no chain takes broadcasts them.
-fn kernel<'a>(
-    op: &Op,
-    mut types: impl Iterator<Item = &'a TensorType>,
-    target: &Target,
-) -> KernelClass {
-    let class = match (op, op.kernel()) {
-        (Op::Binary(_), KernelClass::Elementwise) => KernelClass::Broadcast,
-        (_, class) => class,
-    };
-    let chained = matches!(class, KernelClass::Elementwise | KernelClass::BatchNorm);
-    let suits = !chained
-        && class != KernelClass::View
-        && target.has(class)
-        && types.all(|t| t.dtype == DType::F32);
-    if suits { class } else { KernelClass::Reference }
+/// The launch that gives the elements of one buffer in the order of another.
+fn reorder(from: BufferId, to: BufferId) -> Action {
+    Action::Launch(Box::new(Launch {
+        class: KernelClass::Reorder,
+        op: None,
+        chain: Chain::default(),
+        operands: vec![from],
+        results: vec![to],
+    }))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::Role;
+use super::order;
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
 use crate::types::{DType, Dim, KernelClass, Target, TensorType};
@@ -64,9 +65,10 @@ impl Fuser<'_> {
     fn kernel(&self, id: NodeId) -> Option<Group> {
         let op = self.launch(id)?;
         let class = op.kernel();
+        let target = self.target(id);
         let ends_in_chain = class != KernelClass::Elementwise
-            && self.target.has(class)
-            && self.target.epilogues.contains(&class);
+            && target.has(class)
+            && target.epilogues.contains(&class);
         let operands = self.graph.operands(id).to_vec();
         let all_f32 = operands.iter().all(|v| self.is_f32(*v));
         let group = Group { head: Some(id), operands, chain: Chain::default() };
@@ -88,6 +90,11 @@ impl Fuser<'_> {
         let node = self.graph.node(id);
         let free = self.roles[id.index()] == Role::Launch && !self.taken[id.index()];
         node.op().filter(|_| free && node.results().len() == 1)
+    }
+
+    /// The table for the device on which the node is.
+    fn target(&self, id: NodeId) -> &Target {
+        self.target.on(self.graph.node(id).place().device)
     }
 
     fn is_f32(&self, value: Value) -> bool {
@@ -119,11 +126,11 @@ impl Fuser<'_> {
         let Some(op) = self.launch(id) else { return false };
         let operands = self.graph.operands(id);
         let ty = &self.graph.node(id).results()[0].ty;
-        let class = op.kernel();
+        let (class, target) = (op.kernel(), self.target(id));
         if !operands.iter().all(|v| self.is_f32(*v))
             || operands.get(slot).is_none_or(|v| self.graph.ty(*v) != ty)
-            || !self.target.has(KernelClass::Elementwise)
-            || !self.target.has(class)
+            || !target.has(KernelClass::Elementwise)
+            || !target.has(class)
         {
             return false;
         }
@@ -147,7 +154,15 @@ impl Fuser<'_> {
             _ => None,
         };
         let Some(step) = step else { return false };
+        let head = group.head.and_then(|head| self.graph.node(head).op()).map(Op::kernel);
         group.chain.steps.push(step);
+        // A kernel that gives its result channels last reads the chain's operands by its order.
+        if head.is_some_and(|class| target.channels_last.contains(&class))
+            && order::in_order(&group.chain, ty).is_none()
+        {
+            group.chain.steps.pop();
+            return false;
+        }
         group.operands.extend(others);
         true
     }

@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::fuse::Group;
 use super::program::Guard;
-use super::{LowerError, fuse, schedule};
-use crate::ir::{Graph, Node, NodeId, NodeKind, Value, Verified};
+use super::{LowerError, fuse, place, schedule};
+use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
 use crate::op::{Op, Slice};
-use crate::types::{Dim, KernelClass, Target, TensorType};
+use crate::types::{Device, Dim, KernelClass, Target, TensorType};
 
 /// A batch of which every replica that ever has rows has some, for any sensible weights.
 const MANY_ROWS: i64 = 1 << 32;
@@ -41,6 +41,7 @@ pub(super) struct Link {
 }
 
 /// A table with an entry for each result of each node.
+#[derive(Clone)]
 pub(super) struct Table<T>(Vec<SmallVec<[T; 1]>>);
 
 impl<T: Clone> Table<T> {
@@ -68,6 +69,9 @@ pub(super) struct Layout<'a> {
     pub(super) order: Vec<NodeId>,
     pub(super) roles: Vec<Role>,
     pub(super) guards: Vec<Guard>,
+    /// Where each node runs.
+    devices: Vec<Device>,
+    params: Vec<Option<ParamId>>,
     /// Where a value lies in another one that lies in none.
     pub(super) links: Table<Option<Link>>,
     /// The nodes that share a launch, by the last of them.
@@ -83,12 +87,17 @@ impl<'a> Layout<'a> {
         let mut roles = vec![Role::External; graph.id_bound()];
         let mut links = Table::new(graph, &None);
         for id in order {
-            roles[id.index()] = role(graph, *id, &mut links);
+            roles[id.index()] = role(graph, *id, target, &mut links);
         }
         let groups = fuse::fuse(graph, order, &mut roles, target);
+        let devices = place::devices(graph, order, &roles, &groups, target);
+        let mut params = vec![None; graph.id_bound()];
+        for id in order {
+            params[id.index()] = param(graph, *id, target);
+        }
         let order = schedule::schedule(graph, order, &roles, &groups);
         let guards = vec![Guard::Always; graph.id_bound()];
-        let mut layout = Self { graph, order, roles, guards, links, groups };
+        let mut layout = Self { graph, order, roles, guards, devices, params, links, groups };
         layout.set_guards()?;
         layout.check()?;
         layout.place_operands();
@@ -102,6 +111,23 @@ impl<'a> Layout<'a> {
 
     pub(super) fn guard(&self, id: NodeId) -> Guard {
         self.guards[id.index()]
+    }
+
+    /// The device on which a node runs and its results are.
+    pub(super) fn device(&self, id: NodeId) -> Device {
+        self.devices[id.index()]
+    }
+
+    /// The parameter that a node's result is, where its device holds it before the run.
+    pub(super) fn param(&self, id: NodeId) -> Option<ParamId> {
+        self.params[id.index()]
+    }
+
+    /// The class of the kernel that a node launches, by the table of its device.
+    pub(super) fn class(&self, id: NodeId, target: &Target) -> KernelClass {
+        let head = self.groups.get(&id).map_or(Some(id), |g| g.head);
+        let op = head.and_then(|head| Some((head, self.graph.node(head).op()?)));
+        op.map_or(KernelClass::Elementwise, |(head, op)| place::class(self.graph, head, op, target))
     }
 
     /// The value in which `value` lies and the first byte of it there.
@@ -197,7 +223,9 @@ impl<'a> Layout<'a> {
                 Role::Join => {
                     let mut offset = Dim::ZERO;
                     for operand in self.graph.operands(id) {
-                        if let Some(root) = self.placeable(operand) {
+                        let root = self.placeable(operand);
+                        let root = root.filter(|r| self.device(r.node) == self.device(id));
+                        if let Some(root) = root {
                             self.links.set(root, Some(Link { to: result, offset: offset.clone() }));
                         }
                         offset = offset + self.graph.ty(operand).bytes();
@@ -209,6 +237,7 @@ impl<'a> Layout<'a> {
                         if self.placeable(operand) == Some(operand)
                             && (copy || (r == 0 && self.role(operand.node) == Role::Launch))
                             && self.is_single_use(operand)
+                            && self.device(operand.node) == self.device(id)
                         {
                             self.guards[operand.node.index()] = Guard::First(r);
                             self.links.set(operand, Some(Link { to: result, offset: Dim::ZERO }));
@@ -267,7 +296,8 @@ fn combines(op: &Op) -> bool {
     matches!(op, Op::AllReduce(_))
 }
 
-/// The operands whose elements the node needs at run time: of a view the first alone, of a group all that it reads.
+/// The operands whose elements the node needs at run time: of a view the first alone, of a group all that it reads, of a
+/// parameter that is kept none.
 pub(super) fn operands(
     graph: &Graph,
     roles: &[Role],
@@ -278,15 +308,36 @@ pub(super) fn operands(
         return group.operands.as_slice().into();
     }
     let mut operands = graph.operands(id);
-    if roles[id.index()] == Role::View {
-        operands.truncate(1);
+    match roles[id.index()] {
+        Role::External => operands.clear(),
+        Role::View => operands.truncate(1),
+        Role::Copy | Role::Join | Role::First | Role::Launch | Role::Absorbed => {}
     }
     operands
 }
 
-fn role(graph: &Graph, id: NodeId, links: &mut Table<Option<Link>>) -> Role {
+/// The parameter whose elements a node has on its device before the run: its own, or one that the target keeps there.
+fn param(graph: &Graph, id: NodeId, target: &Target) -> Option<ParamId> {
+    let node = graph.node(id);
+    match node.kind() {
+        NodeKind::Param(param) => Some(*param),
+        NodeKind::Op(Op::CopyOp(_)) if target.keeps_params => {
+            let operand = graph.operands(id).first().copied()?;
+            match graph.node(operand.node).kind() {
+                NodeKind::Param(param) => Some(*param),
+                NodeKind::Input | NodeKind::Op(_) => None,
+            }
+        }
+        NodeKind::Input | NodeKind::Op(_) => None,
+    }
+}
+
+fn role(graph: &Graph, id: NodeId, target: &Target, links: &mut Table<Option<Link>>) -> Role {
     let node = graph.node(id);
     let NodeKind::Op(op) = node.kind() else { return Role::External };
+    if param(graph, id, target).is_some() {
+        return Role::External;
+    }
     let operands = graph.operands(id);
     let Some(first) = operands.first().copied() else { return Role::Launch };
     let device = |v: Value| graph.node(v.node).place().device;

@@ -7,6 +7,8 @@ mod emit;
 mod fuse;
 mod layout;
 mod memory;
+mod order;
+mod place;
 mod plan;
 mod print;
 mod program;

@@ -1,6 +1,8 @@
 use std::fmt;
 
 use super::chain::print_attrs;
+use crate::types::Order;
+
 use super::program::{Action, Buffer, DeviceProgram, Guard, Launch, Program, Step, Storage};
 
 impl fmt::Display for Program {
@@ -89,6 +91,9 @@ fn print_kernel(f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
 impl fmt::Display for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.ty)?;
+        if self.order == Order::ChannelsLast {
+            f.write_str(" channels_last")?;
+        }
         match &self.storage {
             Storage::Input(i) => write!(f, " input {i}"),
             Storage::Output(i) => write!(f, " output {i}"),

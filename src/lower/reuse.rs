@@ -87,7 +87,11 @@ fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
 fn fills(device: &DeviceProgram, operand: BufferId, result: BufferId) -> bool {
     let root = device.root(operand);
     let bytes = |b: BufferId| device.buffer(b).ty.bytes();
-    device.region(root).is_some() && bytes(operand) == bytes(root) && bytes(result) == bytes(root)
+    let order = |b: BufferId| device.buffer(b).order;
+    device.region(root).is_some()
+        && order(operand) == order(result)
+        && bytes(operand) == bytes(root)
+        && bytes(result) == bytes(root)
 }
 
 /// The buffers of device `d` that other devices copy.

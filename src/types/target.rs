@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Device;
+
 /// The class of code that computes an operator; one kernel, with its variants, on each target that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -30,6 +32,8 @@ pub enum KernelClass {
     View,
     /// From one device's memory to another's.
     Copy,
+    /// The same elements in another order in memory.
+    Reorder,
     /// A cell applied step by step to sequences.
     Recurrent,
     /// The reference evaluation of the operator.
@@ -52,6 +56,7 @@ impl KernelClass {
             Self::Move => "move",
             Self::View => "view",
             Self::Copy => "copy",
+            Self::Reorder => "reorder",
             Self::Recurrent => "recurrent",
             Self::Reference => "reference",
         }
@@ -69,16 +74,22 @@ impl fmt::Display for KernelClass {
 pub struct Target {
     /// Its name, as in `--target`.
     pub name: &'static str,
-    /// The kernel classes it has; an operator of another class runs by reference evaluation.
+    /// The kernel classes it has. An operator of another class runs by reference evaluation: on its device where the
+    /// list has [`KernelClass::Reference`], otherwise on the host, which then works by [`Target::CPU`].
     pub kernels: &'static [KernelClass],
+    /// The kernel classes that take elements of every type; the others take `f32`.
+    pub any_type: &'static [KernelClass],
     /// The kernel classes that can end in a chain of elementwise operators.
     pub epilogues: &'static [KernelClass],
     /// The kernel classes whose result may take the place of the first operand, where that has as many bytes.
     pub in_place: &'static [KernelClass],
     /// Bytes to which every planned buffer is aligned, a power of two.
     pub alignment: u32,
-    /// The kernel classes that take and give images with the channels last in memory; the others, and every target
-    /// without such classes, know row-major order only.
+    /// Whether a device keeps the parameters that it takes from another one, so that no run copies them.
+    pub keeps_params: bool,
+    /// The kernel classes that take and give images with the channels last in memory: convolutions and pools always,
+    /// reductions over all places and concatenations where their operands come so. What is elementwise follows its
+    /// first operand; the others, and every target without such classes, know row-major order only.
     pub channels_last: &'static [KernelClass],
 }
 
@@ -89,7 +100,8 @@ pub enum Order {
     #[default]
     RowMajor,
     /// Axis 1, the channels, varies fastest; then the last axis, and so on to axis 2, then axis 0. Of a weight
-    /// `[out, in, ...]` axis 1 is the input channel.
+    /// `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with one element for each channel,
+    /// has the same bytes in both orders and counts as row-major.
     ChannelsLast,
 }
 
@@ -113,9 +125,11 @@ impl Target {
             KernelClass::Recurrent,
             KernelClass::Reference,
         ],
+        any_type: &[],
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
         in_place: &[KernelClass::Elementwise],
         alignment: 64,
+        keeps_params: false,
         channels_last: &[],
     };
 
@@ -135,12 +149,26 @@ impl Target {
             KernelClass::Move,
             KernelClass::View,
             KernelClass::Copy,
+            KernelClass::Reorder,
         ],
+        any_type: &[KernelClass::Move],
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
         in_place: &[KernelClass::Elementwise],
         alignment: 256,
-        channels_last: &[KernelClass::Conv, KernelClass::Pool],
+        keeps_params: true,
+        channels_last: &[
+            KernelClass::Conv,
+            KernelClass::Pool,
+            KernelClass::Reduce,
+            KernelClass::Move,
+        ],
     };
+
+    /// The table for what runs on a device: the host of a target that has no reference evaluation is a CPU.
+    pub fn on(&self, device: Device) -> &Self {
+        let is_host = device == Device::HOST && !self.has(KernelClass::Reference);
+        if is_host { &Self::CPU } else { self }
+    }
 
     /// True if the target computes this class by a kernel of its own.
     pub fn has(&self, class: KernelClass) -> bool {

@@ -20,9 +20,23 @@ use crate::random;
 const REFERENCE: Target = Target {
     name: "reference",
     kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
+    any_type: &[],
     epilogues: &[],
     in_place: &[],
     alignment: 64,
+    keeps_params: false,
+    channels_last: &[],
+};
+
+/// A target that has few kernels and no reference evaluation: the other operators run on the host.
+const OFFLOADING: Target = Target {
+    name: "offloading",
+    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Elementwise, KernelClass::MatMul],
+    any_type: &[],
+    epilogues: &[KernelClass::Elementwise, KernelClass::MatMul],
+    in_place: &[KernelClass::Elementwise],
+    alignment: 64,
+    keeps_params: true,
     channels_last: &[],
 };
 
@@ -209,6 +223,8 @@ fn try_graph(seed: u64, size: usize) {
     let graph = replicas(&template, count, seed);
     let threads = 1 + usize::try_from(seed % 3).unwrap();
     let split = executable(&graph, &weights, &Target::CPU, threads);
+    let offloaded = executable(&graph, &weights, &OFFLOADING, threads);
+    let cuda = program(&graph, &Target::CUDA);
     for n in [0, 1, 2, i64::from(2 * count + 1)] {
         let what = format!("graph {seed} at {n} rows, {count} replicas");
         let inputs = inputs(&template, n, &mut rng);
@@ -218,12 +234,14 @@ fn try_graph(seed: u64, size: usize) {
             let bound = program.bind(n).unwrap();
             check(program, &bound).unwrap_or_else(|e| panic!("{what}, {name}: {e}\n{program}"));
         }
-        let bound = split.program().bind(n).unwrap();
-        check(split.program(), &bound)
-            .unwrap_or_else(|e| panic!("{what}: {e}\n{}", split.program()));
+        for program in [split.program(), offloaded.program(), &cuda] {
+            let bound = program.bind(n).unwrap();
+            check(program, &bound).unwrap_or_else(|e| panic!("{what}: {e}\n{program}"));
+        }
         assert_eq!(run(&reference, &inputs), expected, "{what}, by reference evaluation");
         assert_near(&got, &expected, &what);
         assert_eq!(run(&split, &inputs), got, "{what}");
+        assert_near(&run(&offloaded, &inputs), &expected, &what);
     }
 }
 

@@ -204,6 +204,11 @@ impl Reduce {
         }
     }
 
+    /// True if exactly these axes of an operand with `rank` axes are reduced.
+    pub fn is_over(&self, rank: usize, axes: std::ops::Range<usize>) -> bool {
+        self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == axes.contains(&i)))
+    }
+
     /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do not suit.
     pub fn kept(&self, rank: usize) -> Option<usize> {
         let reduced = self.reduced(rank).ok()?;

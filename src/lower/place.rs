@@ -1,0 +1,69 @@
+//! Which kernel computes a node, and on which device it runs.
+
+use super::layout::{Groups, Role, operands};
+use crate::ir::{Graph, NodeId};
+use crate::op::Op;
+use crate::types::{DType, Device, KernelClass, Target, TensorType};
+
+/// The device on which every node runs: its own, or the host for an operator that the target has no kernel for and
+/// cannot evaluate by reference. A view is where its operand is.
+pub(super) fn devices(
+    graph: &Graph,
+    order: &[NodeId],
+    roles: &[Role],
+    groups: &Groups,
+    target: &Target,
+) -> Vec<Device> {
+    let mut devices = vec![Device::HOST; graph.id_bound()];
+    for id in order {
+        let own = graph.node(*id).place().device;
+        devices[id.index()] = match roles[id.index()] {
+            Role::View => {
+                let first = operands(graph, roles, groups, *id).first().copied();
+                first.map_or(own, |v| devices[v.node.index()])
+            }
+            Role::Launch if !groups.contains_key(id) && is_offloaded(graph, *id, target) => {
+                Device::HOST
+            }
+            Role::External
+            | Role::Copy
+            | Role::Join
+            | Role::First
+            | Role::Launch
+            | Role::Absorbed => own,
+        };
+    }
+    devices
+}
+
+fn is_offloaded(graph: &Graph, id: NodeId, target: &Target) -> bool {
+    let node = graph.node(id);
+    let on = target.on(node.place().device);
+    let Some(op) = node.op() else { return false };
+    class(graph, id, op, on) == KernelClass::Reference && !on.has(KernelClass::Reference)
+}
+
+/// The class of kernel that the target has for the operator of a node.
+pub(super) fn class(graph: &Graph, id: NodeId, op: &Op, target: &Target) -> KernelClass {
+    let operands = graph.operands(id).into_iter().map(|v| graph.ty(v));
+    kernel(op, operands.chain(graph.node(id).results().iter().map(|r| &r.ty)), target)
+}
+
+/// The class of kernel that the target has for an operator on values of these types. Elementwise kernels take chains,
+/// which have no operator; an operator of two operands that no chain takes broadcasts them.
+fn kernel<'a>(
+    op: &Op,
+    mut types: impl Iterator<Item = &'a TensorType>,
+    target: &Target,
+) -> KernelClass {
+    let class = match (op, op.kernel()) {
+        (Op::Binary(_), KernelClass::Elementwise) => KernelClass::Broadcast,
+        (_, class) => class,
+    };
+    let chained = matches!(class, KernelClass::Elementwise | KernelClass::BatchNorm);
+    let suits = !chained
+        && class != KernelClass::View
+        && target.has(class)
+        && (target.any_type.contains(&class) || types.all(|t| t.dtype == DType::F32));
+    if suits { class } else { KernelClass::Reference }
+}
