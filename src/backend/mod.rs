@@ -1,6 +1,8 @@
 //! Running programs: what every backend offers, and the CPU backend.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod inputs;
 

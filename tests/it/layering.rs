@@ -21,8 +21,8 @@ const LAYERS: &[&[&str]] = &[
     &["bin"],
 ];
 
-/// The wrapper files in which `unsafe` is allowed.
-const UNSAFE: &[&str] = &["src/backend/cpu/gemm.rs", "src/format/mmap.rs"];
+/// The wrapper files in which `unsafe` is allowed, and the folder of those of CUDA.
+const UNSAFE: &[&str] = &["src/backend/cpu/gemm.rs", "src/backend/cuda/", "src/format/mmap.rs"];
 
 /// The lines of a file, unless it is generated.
 const FILE_LINES: usize = 600;
@@ -116,7 +116,11 @@ fn unsafe_stays_in_its_wrappers() {
     for file in files(&["src", "tests"]) {
         let found = source::words(&file.code).find(|(_, word)| *word == "unsafe");
         if let Some((line, _)) = found {
-            assert!(UNSAFE.contains(&file.path.as_str()), "{}:{line}: unsafe", file.path);
+            let allowed = |place: &&str| match place.strip_suffix('/') {
+                Some(_) => file.path.starts_with(*place),
+                None => file.path == **place,
+            };
+            assert!(UNSAFE.iter().any(allowed), "{}:{line}: unsafe", file.path);
         }
     }
 }

@@ -1,0 +1,152 @@
+//! Units compiled on all cores, or taken from the cache.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::cache::Cache;
+use super::nvrtc::{Compiled, KernelError, Nvrtc};
+use super::probe::NvrtcSearch;
+use crate::codegen::{Arch, Form, Key, Unit, key, options};
+
+/// The stack of a thread that compiles: the compiler's own recursion is deep on long expressions.
+const STACK: usize = 16 << 20;
+
+/// The compiler with its cache.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    nvrtc: Nvrtc,
+    cache: Option<Cache>,
+    threads: usize,
+}
+
+/// A compiled unit and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// The name of what is compiled, for all devices of one architecture.
+    pub key: Key,
+    /// What it was compiled to.
+    pub compiled: Compiled,
+    /// True if it was on disk.
+    pub from_cache: bool,
+}
+
+/// The modules of some units, and what went wrong beside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Modules {
+    /// One for each unit, in their order.
+    pub modules: Vec<Module>,
+    /// The first failure to write to the cache, if one did: nothing is lost but time at the next start.
+    pub cache_error: Option<String>,
+}
+
+impl Compiler {
+    /// The compiler, if NVRTC is found. It uses this many threads, and at least one.
+    pub fn open(
+        search: &NvrtcSearch,
+        cache: Option<Cache>,
+        threads: usize,
+    ) -> Result<Self, KernelError> {
+        Ok(Self { nvrtc: Nvrtc::open(search)?, cache, threads: threads.max(1) })
+    }
+
+    /// NVRTC.
+    pub fn nvrtc(&self) -> &Nvrtc {
+        &self.nvrtc
+    }
+
+    /// Compiles units; `progress` counts those that are done.
+    pub fn compile(
+        &self,
+        units: &[Unit],
+        arch: Arch,
+        form: Form,
+        progress: &AtomicU64,
+    ) -> Result<Modules, KernelError> {
+        self.nvrtc.check(arch)?;
+        let work = Work {
+            compiler: self,
+            units,
+            arch,
+            form,
+            options: options(arch, form),
+            next: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            done: Mutex::new(Vec::new()),
+            cache_error: Mutex::new(None),
+            progress,
+        };
+        work.run()
+    }
+}
+
+/// What the threads share.
+struct Work<'a> {
+    compiler: &'a Compiler,
+    units: &'a [Unit],
+    arch: Arch,
+    form: Form,
+    options: Vec<String>,
+    /// The first unit that nobody has taken.
+    next: AtomicUsize,
+    /// Set when a unit fails: the others are not begun.
+    stopped: AtomicBool,
+    done: Mutex<Vec<(usize, Result<Module, KernelError>)>>,
+    cache_error: Mutex<Option<String>>,
+    progress: &'a AtomicU64,
+}
+
+impl Work<'_> {
+    fn run(self) -> Result<Modules, KernelError> {
+        let threads = self.compiler.threads.min(self.units.len());
+        thread::scope(|scope| {
+            for number in 0..threads {
+                let builder = thread::Builder::new().stack_size(STACK);
+                let builder = builder.name(format!("kernels {number}"));
+                let started = builder.spawn_scoped(scope, || self.take());
+                started.map_err(|error| {
+                    self.stopped.store(true, Ordering::Relaxed);
+                    KernelError::Thread(error.to_string())
+                })?;
+            }
+            Ok::<(), KernelError>(())
+        })?;
+        let mut done = self.done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(index, _)| *index);
+        let modules = done.into_iter().map(|(_, module)| module).collect::<Result<_, _>>()?;
+        let cache_error = self.cache_error.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Modules { modules, cache_error })
+    }
+
+    /// Takes unit after unit until none is left or one has failed.
+    fn take(&self) {
+        while !self.stopped.load(Ordering::Relaxed) {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(unit) = self.units.get(index) else { return };
+            let module = self.module(unit);
+            if module.is_err() {
+                self.stopped.store(true, Ordering::Relaxed);
+            }
+            self.done.lock().unwrap_or_else(PoisonError::into_inner).push((index, module));
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn module(&self, unit: &Unit) -> Result<Module, KernelError> {
+        let version = self.compiler.nvrtc.version();
+        let key = key(unit, &self.options, (version.major, version.minor));
+        let Some(cache) = &self.compiler.cache else {
+            let compiled = self.compiler.nvrtc.compile(unit, self.arch, self.form)?;
+            return Ok(Module { key, compiled, from_cache: false });
+        };
+        if let Some(compiled) = cache.get(&key, self.arch, self.form) {
+            return Ok(Module { key, compiled, from_cache: true });
+        }
+        let compiled = self.compiler.nvrtc.compile(unit, self.arch, self.form)?;
+        if let Err(error) = cache.put(&key, self.arch, self.form, &compiled) {
+            let mut first = self.cache_error.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(format!("{}: {error}", cache.folder().display()));
+        }
+        Ok(Module { key, compiled, from_cache: false })
+    }
+}
