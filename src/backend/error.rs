@@ -1,6 +1,25 @@
+use std::time::Duration;
+
+#[cfg(feature = "cuda")]
+use super::cuda::{KernelError, ProbeError};
+use crate::codegen::CodegenError;
 use crate::lower::BindError;
 use crate::op::OpError;
 use crate::types::{DType, Device, Quoted, TensorError, TensorType};
+
+/// A call of a device's driver that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed: {name} ({code}), {text}")]
+pub struct DriverError {
+    /// The function called.
+    pub call: &'static str,
+    /// The code that it returned.
+    pub code: u32,
+    /// The code's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: String,
+    /// What the driver says of it.
+    pub text: String,
+}
 
 /// Why a program cannot be readied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +51,49 @@ pub enum CompileError {
     /// The worker threads could not be started.
     #[error("the worker threads could not be started: {0}")]
     Threads(String),
+    /// The program runs on a device that is not there.
+    #[error("the program runs on {device}, and there are {count} GPUs; `--logical` makes more")]
+    NoDevice {
+        /// The device.
+        device: Device,
+        /// The GPUs that there are.
+        count: usize,
+    },
+    /// A launch has no kernel.
+    #[error(transparent)]
+    Codegen(#[from] CodegenError),
+    /// A library of CUDA cannot be used.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// Kernels could not be compiled.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Kernels(#[from] KernelError),
+    /// A call of a device's driver failed.
+    #[error("{what} on {device}: {error}")]
+    Driver {
+        /// The device.
+        device: Device,
+        /// What was to be done.
+        what: String,
+        /// What failed.
+        error: Box<DriverError>,
+    },
+    /// A device has too little memory for the parameters.
+    #[error(
+        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, {free} are free"
+    )]
+    OutOfMemory {
+        /// The device.
+        device: Device,
+        /// The parameter.
+        name: String,
+        /// Its bytes.
+        asked: u64,
+        /// The bytes that the device has free.
+        free: u64,
+    },
 }
 
 /// Why a run failed.
@@ -121,6 +183,49 @@ pub enum RunError {
         /// What failed.
         error: Box<OpError>,
     },
+    /// A call of a device's driver failed, or work on the device that was begun before.
+    #[error("`{label}` ({op}) on {device}: {error}")]
+    Driver {
+        /// The device.
+        device: Device,
+        /// The node's label; of several that were begun together the first and the last.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// What failed.
+        error: Box<DriverError>,
+    },
+    /// A device has too little memory.
+    #[error(
+        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take {planned}, {free} are free"
+    )]
+    OutOfMemory {
+        /// The device.
+        device: Device,
+        /// The batch size.
+        n: i64,
+        /// The bytes asked for.
+        asked: u64,
+        /// The bytes that the plan of the batch takes on the device, with the parameters.
+        planned: u64,
+        /// The bytes that the device has free.
+        free: u64,
+    },
+    /// A device makes no progress.
+    #[error("{device} made no progress for {limit:?} at `{label}` ({op}); it is given up")]
+    Stuck {
+        /// The device.
+        device: Device,
+        /// The label of the step that it is at.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// An error of an earlier run has left a device unusable.
+    #[error("the devices can no longer be used, since an earlier run failed: {0}")]
+    Dead(Box<Self>),
     /// A step failed in a way that is a fault of fanwise.
     #[error("internal error on {device} in `{label}`: {reason}")]
     Internal {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RunError;
-use crate::lower::{Port, Program};
+use crate::lower::{Bound, Port, Program};
 use crate::types::{Dim, Tensor};
 
 /// The inputs in the program's order, and the batch size that they have.
@@ -32,6 +32,24 @@ pub(super) fn check<'a>(
         }
     }
     Ok((n, tensors))
+}
+
+/// Fails if a run takes more memory than allowed; `params` are the bytes of the parameters on each device.
+pub(super) fn check_memory(
+    program: &Program,
+    bound: &Bound,
+    params: impl Iterator<Item = u64>,
+    limit: Option<u64>,
+) -> Result<(), RunError> {
+    let Some(limit) = limit else { return Ok(()) };
+    let arenas = bound.devices.iter().map(|device| device.planned as u64);
+    let ports = program.inputs.iter().chain(&program.outputs);
+    let ports = ports.map(|port| u64::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0));
+    let needed = arenas.chain(params).chain(ports).fold(0, u64::saturating_add);
+    if needed > limit {
+        return Err(RunError::Memory { n: bound.n, needed, limit });
+    }
+    Ok(())
 }
 
 /// Fails unless element type, rank and the sizes that are constants agree.

@@ -5,6 +5,7 @@ pub mod cpu;
 pub mod cuda;
 mod error;
 mod inputs;
+mod params;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 pub use cpu::{Cpu, CpuExecutable};
-pub use error::{CompileError, RunError};
+pub use error::{CompileError, DriverError, RunError};
 
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use super::lock;
 
 /// The events of one run, and whether a device has failed.
-pub(super) struct Events {
+pub(in crate::backend) struct Events {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -17,16 +17,16 @@ struct State {
 
 /// The end of a device's work because another one has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stopped;
+pub(in crate::backend) struct Stopped;
 
 impl Events {
-    pub(super) fn new(count: u32) -> Self {
+    pub(in crate::backend) fn new(count: u32) -> Self {
         let state = State { recorded: vec![false; count as usize], stopped: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Makes every step that was done before visible to those that wait for the event.
-    pub(super) fn record(&self, event: u32) {
+    pub(in crate::backend) fn record(&self, event: u32) {
         if let Some(recorded) = lock(&self.state).recorded.get_mut(event as usize) {
             *recorded = true;
         }
@@ -34,7 +34,7 @@ impl Events {
     }
 
     /// Returns when the event is recorded.
-    pub(super) fn wait(&self, event: u32) -> Result<(), Stopped> {
+    pub(in crate::backend) fn wait(&self, event: u32) -> Result<(), Stopped> {
         let waiting =
             |s: &mut State| !s.stopped && s.recorded.get(event as usize).is_some_and(|r| !r);
         let state = self.changed.wait_while(lock(&self.state), waiting);
@@ -42,12 +42,12 @@ impl Events {
     }
 
     /// Fails if a device has failed.
-    pub(super) fn check(&self) -> Result<(), Stopped> {
+    pub(in crate::backend) fn check(&self) -> Result<(), Stopped> {
         if lock(&self.state).stopped { Err(Stopped) } else { Ok(()) }
     }
 
     /// Ends all devices' work.
-    pub(super) fn stop(&self) {
+    pub(in crate::backend) fn stop(&self) {
         lock(&self.state).stopped = true;
         self.changed.notify_all();
     }

@@ -1,13 +1,42 @@
 //! The memory of one virtual device, and disjoint views of it.
 
+use std::ops::Range;
+
 use crate::lower::{Location, Space};
 use crate::types::Tensor;
 
+/// A block of host memory that steps read and write.
+pub(in crate::backend) trait Block {
+    /// The bytes in a range; `None` where it ends outside.
+    fn read(&self, range: Range<usize>) -> Option<&[u8]>;
+
+    /// The bytes in each of these ranges, which are in order and apart; `None` where they are not, or end outside.
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>>;
+}
+
+impl Block for Tensor {
+    fn read(&self, range: Range<usize>) -> Option<&[u8]> {
+        self.bytes().get(range)
+    }
+
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>> {
+        let (mut rest, mut at) = (self.bytes_mut(), 0);
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let (_, tail) = rest.split_at_mut_checked(range.start.checked_sub(at)?)?;
+            let (part, tail) = tail.split_at_mut_checked(range.len())?;
+            parts.push(part);
+            (rest, at) = (tail, range.end);
+        }
+        Some(parts)
+    }
+}
+
 /// What a device writes to: its arena and, on the host, the outputs.
 #[derive(Debug)]
-pub(super) struct DeviceMemory {
-    pub(super) arena: Tensor,
-    pub(super) outputs: Vec<Tensor>,
+pub(in crate::backend) struct DeviceMemory<B = Tensor> {
+    pub(in crate::backend) arena: B,
+    pub(in crate::backend) outputs: Vec<B>,
 }
 
 /// The memory that a step reads and writes.
@@ -27,29 +56,26 @@ struct Segment {
     write: Option<usize>,
 }
 
-impl DeviceMemory {
+impl<B: Block> DeviceMemory<B> {
     /// The bytes at a location in this memory.
-    pub(super) fn read(&self, at: &Location) -> Option<&[u8]> {
-        let tensor = match at.space {
+    pub(in crate::backend) fn read(&self, at: &Location) -> Option<&[u8]> {
+        let block = match at.space {
             Space::Arena => &self.arena,
             Space::Output(i) => self.outputs.get(i as usize)?,
             Space::Input(_) | Space::Param(_) => return None,
         };
-        tensor.bytes().get(at.offset..at.offset.checked_add(at.bytes)?)
+        block.read(at.offset..at.offset.checked_add(at.bytes)?)
     }
 
     /// The bytes at a location in this memory, to write to.
-    pub(super) fn write(&mut self, at: &Location) -> Option<&mut [u8]> {
-        let end = at.offset.checked_add(at.bytes)?;
-        self.space(at.space)?.get_mut(at.offset..end)
-    }
-
-    fn space(&mut self, space: Space) -> Option<&mut [u8]> {
-        match space {
-            Space::Arena => Some(self.arena.bytes_mut()),
-            Space::Output(i) => self.outputs.get_mut(i as usize).map(Tensor::bytes_mut),
-            Space::Input(_) | Space::Param(_) => None,
-        }
+    pub(in crate::backend) fn write(&mut self, at: &Location) -> Option<&mut [u8]> {
+        let range = at.offset..at.offset.checked_add(at.bytes)?;
+        let block = match at.space {
+            Space::Arena => &mut self.arena,
+            Space::Output(i) => self.outputs.get_mut(i as usize)?,
+            Space::Input(_) | Space::Param(_) => return None,
+        };
+        block.parts(&[range])?.pop()
     }
 
     /// Views of several locations at once; those of inputs and parameters come from `external`.
@@ -69,24 +95,21 @@ impl DeviceMemory {
             (Some(&mut self.arena), self.outputs.iter_mut(), 0);
         for own in segments.chunk_by(|a, b| a.space == b.space) {
             let space = own.first()?.space;
-            let tensor = match space {
+            let block = match space {
                 Space::Arena => arena.take()?,
                 Space::Output(i) => {
-                    let tensor = outputs.nth((i as usize).checked_sub(passed)?)?;
+                    let block = outputs.nth((i as usize).checked_sub(passed)?)?;
                     passed = i as usize + 1;
-                    tensor
+                    block
                 }
                 Space::Input(_) | Space::Param(_) => return None,
             };
-            let (mut rest, mut at) = (tensor.bytes_mut(), 0);
-            for segment in own {
-                let (_, tail) = rest.split_at_mut_checked(segment.start.checked_sub(at)?)?;
-                let (head, tail) = tail.split_at_mut_checked(segment.end - segment.start)?;
+            let ranges: Vec<_> = own.iter().map(|s| s.start..s.end).collect();
+            for (segment, part) in own.iter().zip(block.parts(&ranges)?) {
                 match segment.write {
-                    Some(i) => written[i] = Some(head),
-                    None => shared.push((space, segment.start, head)),
+                    Some(i) => written[i] = Some(part),
+                    None => shared.push((space, segment.start, part)),
                 }
-                (rest, at) = (tail, segment.end);
             }
         }
         let read = |location: &&Location| -> Option<Option<&'a [u8]>> {

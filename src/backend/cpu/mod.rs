@@ -24,6 +24,7 @@ pub mod rows;
 mod run;
 mod scratch;
 mod simd;
+mod step;
 pub mod strides;
 #[cfg(test)]
 mod testing;
@@ -37,13 +38,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{
-    Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, inputs,
+    Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, inputs, params,
 };
 use crate::ir::Weights;
-use crate::lower::{BindError, Bound, Program, Storage};
+use crate::lower::{BindError, Bound, Program};
 use crate::types::{DType, Device, Target, Tensor};
-use memory::DeviceMemory;
+#[cfg(feature = "cuda")]
+pub(super) use events::{Events, Stopped};
+#[cfg(feature = "cuda")]
+pub(super) use memory::Block;
+pub(super) use memory::DeviceMemory;
 use run::Prepared;
+#[cfg(feature = "cuda")]
+pub(super) use step::{HostSteps, Kernels, StepError, highest};
 
 /// Plans of this many batch sizes are kept.
 const KEPT_PLANS: usize = 16;
@@ -63,6 +70,12 @@ impl Cpu {
             .build()
             .map_err(|e| CompileError::Threads(e.to_string()))?;
         Ok(Self { pool: Arc::new(pool) })
+    }
+
+    /// The workers.
+    #[cfg(feature = "cuda")]
+    pub(super) fn pool(&self) -> &ThreadPool {
+        &self.pool
     }
 
     /// Readies a program, like [`Backend::compile`].
@@ -116,34 +129,17 @@ fn place_params(
     let mut devices = Vec::with_capacity(program.devices.len());
     for device in &program.devices {
         let mut held: Vec<Option<Tensor>> = vec![None; program.params.len()];
-        for buffer in &device.buffers {
-            let Storage::Param(i) = buffer.storage else { continue };
-            let (name, missing) =
-                (&buffer.name, || CompileError::MissingParam(buffer.name.to_string()));
-            let (Some(port), Some(slot)) =
-                (program.params.get(i as usize), held.get_mut(i as usize))
-            else {
-                return Err(missing());
-            };
-            let tensor = weights.get(&port.name).ok_or_else(missing)?;
-            if tensor.tensor_type() != port.ty {
-                return Err(CompileError::ParamType {
-                    name: name.to_string(),
-                    expected: Box::new(port.ty.clone()),
-                    found: Box::new(tensor.tensor_type()),
-                });
-            }
-            *slot = Some(if device.device == Device::HOST {
-                tensor.clone()
+        for (i, tensor) in params::of(program, device, weights)? {
+            let own = if device.device == Device::HOST {
+                Ok(tensor.clone())
             } else {
-                Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()).map_err(
-                    |error| CompileError::Param {
-                        name: name.to_string(),
-                        device: device.device,
-                        error,
-                    },
-                )?
-            });
+                Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes())
+            };
+            held[i as usize] = Some(own.map_err(|error| CompileError::Param {
+                name: program.params[i as usize].name.to_string(),
+                device: device.device,
+                error,
+            })?);
         }
         devices.push(held);
     }
@@ -151,7 +147,7 @@ fn place_params(
 }
 
 /// The value behind a lock, also after a panic elsewhere: what it guards is valid at every moment.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -181,20 +177,8 @@ impl CpuExecutable {
 
     /// Fails if the run takes more memory than allowed.
     fn check_memory(&self, bound: &Bound, limit: Option<u64>) -> Result<(), RunError> {
-        let Some(limit) = limit else { return Ok(()) };
-        let devices = bound.devices.iter().enumerate();
-        let needed = devices.fold(0u64, |sum, (d, device)| {
-            sum.saturating_add(device.planned as u64).saturating_add(self.param_bytes(d))
-        });
-        let ports = self.program.inputs.iter().chain(&self.program.outputs);
-        let ports = ports.fold(0u64, |sum, port| {
-            sum.saturating_add(u64::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0))
-        });
-        let needed = needed.saturating_add(ports);
-        if needed > limit {
-            return Err(RunError::Memory { n: bound.n, needed, limit });
-        }
-        Ok(())
+        let params = (0..self.params.len()).map(|d| self.param_bytes(d));
+        inputs::check_memory(&self.program, bound, params, limit)
     }
 
     /// The memory of every device: the arenas of the last run where they suffice, new outputs.

@@ -1,0 +1,402 @@
+//! The backend: which GPUs, and how a program is readied for them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::compiler::Compiler;
+use super::driver::{Context, NOT_READY};
+use super::executor::{CudaExecutable, Parts};
+use super::memory::{Global, Pinned, PinnedPool};
+use super::module::{Function, Module};
+use super::plan::{Loaded, Params};
+use super::stream::Stream;
+use super::trace::Trace;
+use crate::backend::cpu::Cpu;
+use crate::backend::{Backend, CompileError, DriverError, Executable, params};
+use crate::codegen::{self, Arch, Call, Form, Kernel};
+use crate::ir::Weights;
+use crate::lower::{Action, Program, Storage};
+use crate::types::{Device, Order, Target, Tensor};
+
+/// Bytes of parameters that are copied to a device at a time.
+const STAGING: usize = 16 << 20;
+
+/// How the CUDA backend works.
+#[derive(Clone)]
+pub struct CudaOptions {
+    /// The GPUs, by their numbers; all where it is empty.
+    pub devices: Vec<u32>,
+    /// The logical GPUs that stand on them, dealt round; as many as there are GPUs where it is `None`.
+    pub logical: Option<u32>,
+    /// What compiles kernels.
+    pub compiler: Compiler,
+    /// What they are compiled to.
+    pub form: Form,
+    /// How long a device may make no progress.
+    pub watchdog: Duration,
+    /// What runs are recorded in. Work is then launched piece by piece, not as graphs.
+    pub trace: Option<Arc<Trace>>,
+    /// The threads that compute what runs on the host.
+    pub threads: usize,
+    /// Whether launches are captured in graphs.
+    pub graphs: bool,
+    /// How far the compilation of kernels is.
+    pub progress: Arc<CompileProgress>,
+}
+
+impl CudaOptions {
+    /// All GPUs, cubins, graphs, a minute without progress.
+    pub fn new(compiler: Compiler, threads: usize) -> Self {
+        Self {
+            devices: Vec::new(),
+            logical: None,
+            compiler,
+            form: Form::Cubin,
+            watchdog: Duration::from_secs(60),
+            trace: None,
+            threads,
+            graphs: true,
+            progress: Arc::default(),
+        }
+    }
+}
+
+/// How many units of kernels are compiled, of how many.
+#[derive(Debug, Default)]
+pub struct CompileProgress {
+    /// Those that are done.
+    pub done: AtomicU64,
+    /// All that are known of.
+    pub total: AtomicU64,
+}
+
+/// The CUDA backend: GPUs, or several logical ones on each.
+pub struct Cuda {
+    /// The GPU of each logical one.
+    devices: Vec<(Arc<Context>, Arch)>,
+    cpu: Cpu,
+    options: CudaOptions,
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda").field("devices", &self.devices).finish_non_exhaustive()
+    }
+}
+
+fn failed(device: Device, what: &str, error: DriverError) -> CompileError {
+    CompileError::Driver { device, what: what.to_owned(), error: Box::new(error) }
+}
+
+impl Cuda {
+    /// The backend on the GPUs of these options.
+    pub fn new(options: CudaOptions) -> Result<Self, CompileError> {
+        let count = Context::count()?;
+        let ordinals =
+            if options.devices.is_empty() { (0..count).collect() } else { options.devices.clone() };
+        let mut physical: Vec<(Arc<Context>, Arch)> = Vec::with_capacity(ordinals.len());
+        for ordinal in ordinals {
+            let device = Device::gpu(ordinal);
+            if ordinal >= count {
+                return Err(CompileError::NoDevice { device, count: count as usize });
+            }
+            let context = Context::new(ordinal).map_err(|e| failed(device, "the context", e))?;
+            let arch = context.arch().map_err(|e| failed(device, "its architecture", e))?;
+            physical.push((context, arch));
+        }
+        for (context, _) in &physical {
+            for (other, _) in physical.iter().filter(|(o, _)| o.ordinal() != context.ordinal()) {
+                let device = Device::gpu(context.ordinal());
+                context.reach(other).map_err(|e| failed(device, "access to a peer", e))?;
+            }
+        }
+        let logical = options.logical.map_or(physical.len(), |n| n as usize);
+        let devices = physical.iter().cycle().take(if physical.is_empty() { 0 } else { logical });
+        let (devices, cpu) = (devices.cloned().collect(), Cpu::new(options.threads)?);
+        Ok(Self { devices, cpu, options })
+    }
+
+    /// The number of logical GPUs.
+    pub fn count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Readies a program, like [`Backend::compile`].
+    pub fn executable(
+        &self,
+        program: Program,
+        weights: &Weights,
+    ) -> Result<CudaExecutable, CompileError> {
+        let mut placed: Vec<Option<&(Arc<Context>, Arch)>> = vec![None];
+        for device in program.devices.iter().skip(1).map(|d| d.device) {
+            let count = self.devices.len();
+            let found = self.devices.get(device.index as usize).filter(|_| device != Device::HOST);
+            placed.push(Some(found.ok_or(CompileError::NoDevice { device, count })?));
+        }
+        let loaded = self.load(&program, &placed)?;
+        let contexts: Vec<_> = placed.iter().map(|p| p.map(|(context, _)| context.clone())).collect();
+        // Where no GPU takes part its memory is still the host's.
+        let first = contexts.iter().flatten().next().or(self.devices.first().map(|(c, _)| c));
+        let none = || CompileError::NoDevice { device: Device::gpu(0), count: 0 };
+        let pool = PinnedPool::new(first.ok_or_else(none)?.clone());
+        let (params, param_bytes) = upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
+        let host = params::of(&program, &program.devices[0], weights)?;
+        let mut host_params = vec![None; program.params.len()];
+        for (i, tensor) in &host {
+            host_params[*i as usize] = Some((*tensor).clone());
+        }
+        let pinned_params = pin(&program, &host, &pool)?;
+        Ok(CudaExecutable::new(Parts {
+            program: Arc::new(program),
+            contexts: Arc::new(contexts),
+            loaded,
+            params,
+            param_bytes,
+            host_params: Arc::new(host_params),
+            pinned_params: Arc::new(pinned_params),
+            pool,
+            cpu: self.cpu.clone(),
+            watchdog: self.options.watchdog,
+            trace: self.options.trace.clone(),
+            graphs: self.options.graphs,
+        }))
+    }
+
+    /// The kernel of each step of each device, compiled once for each architecture and loaded once on each GPU.
+    fn load(
+        &self,
+        program: &Program,
+        placed: &[Option<&(Arc<Context>, Arch)>],
+    ) -> Result<Vec<Vec<Option<Loaded>>>, CompileError> {
+        let mut calls: Vec<Vec<Option<Call>>> = Vec::with_capacity(placed.len());
+        let mut wanted: BTreeMap<Arch, Vec<Arc<Kernel>>> = BTreeMap::new();
+        for (device, place) in program.devices.iter().zip(placed) {
+            let mut own = Vec::with_capacity(device.steps.len());
+            for step in &device.steps {
+                own.push(match (&step.action, place) {
+                    (Action::Launch(launch), Some((_, arch))) => {
+                        let call = codegen::call(device, step, launch)?;
+                        wanted.entry(*arch).or_default().push(call.kernel.clone());
+                        Some(call)
+                    }
+                    _ => None,
+                });
+            }
+            calls.push(own);
+        }
+        let functions = self.compile(&wanted, program, placed)?;
+        let load = |(calls, place): (Vec<Option<Call>>, &Option<&(Arc<Context>, Arch)>)| {
+            let ordinal = place.map(|(context, _)| context.ordinal());
+            let load = |call: Option<Call>| {
+                let call = call?;
+                let function = functions.get(&(ordinal?, call.kernel.clone()))?.clone();
+                Some(Loaded { call, function })
+            };
+            calls.into_iter().map(load).collect()
+        };
+        Ok(calls.into_iter().zip(placed).map(load).collect())
+    }
+
+    /// The kernels of each architecture as functions of the GPUs that use them.
+    fn compile(
+        &self,
+        wanted: &BTreeMap<Arch, Vec<Arc<Kernel>>>,
+        program: &Program,
+        placed: &[Option<&(Arc<Context>, Arch)>],
+    ) -> Result<BTreeMap<(u32, Arc<Kernel>), Arc<Function>>, CompileError> {
+        let mut gpus: BTreeMap<u32, (Device, &(Arc<Context>, Arch))> = BTreeMap::new();
+        for (device, place) in program.devices.iter().zip(placed) {
+            if let Some(place) = place {
+                gpus.entry(place.0.ordinal()).or_insert((device.device, place));
+            }
+        }
+        let progress = &self.options.progress;
+        let mut functions = BTreeMap::new();
+        for (arch, kernels) in wanted {
+            let units = codegen::units(kernels)?;
+            progress.total.fetch_add(units.len() as u64, Ordering::Relaxed);
+            let form = self.options.form;
+            let modules = self.options.compiler.compile(&units, *arch, form, &progress.done)?;
+            for (device, (context, _)) in gpus.values().filter(|(_, (_, a))| a == arch) {
+                for (unit, module) in units.iter().zip(&modules.modules) {
+                    let names = || unit.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>();
+                    let wrong =
+                        |e| failed(*device, &format!("the kernels {}", names().join(", ")), e);
+                    let code = Module::new(context, &module.compiled.image).map_err(wrong)?;
+                    for entry in &unit.entries {
+                        let (threads, shared) = (entry.kernel.threads, entry.kernel.shared);
+                        let function =
+                            code.function(&entry.name, threads, shared).map_err(wrong)?;
+                        let key = (context.ordinal(), entry.kernel.clone());
+                        functions.insert(key, Arc::new(function));
+                    }
+                }
+            }
+        }
+        Ok(functions)
+    }
+}
+
+impl Backend for Cuda {
+    fn target(&self) -> &Target {
+        &Target::CUDA
+    }
+
+    fn compile(
+        &self,
+        program: Program,
+        weights: &Weights,
+    ) -> Result<Box<dyn Executable>, CompileError> {
+        Ok(Box::new(self.executable(program, weights)?))
+    }
+}
+
+/// Puts the parameters of each device in its GPU's memory, once for all logical devices on it; and their bytes.
+fn upload(
+    program: &Program,
+    contexts: &[Option<Arc<Context>>],
+    weights: &Weights,
+    (pool, limit): (&PinnedPool, Duration),
+) -> Result<(Vec<Params>, Vec<u64>), CompileError> {
+    let mut all: BTreeMap<(u32, u32, Order), Arc<Global>> = BTreeMap::new();
+    let (mut params, mut bytes) = (Vec::new(), Vec::new());
+    for (device, context) in program.devices.iter().zip(contexts) {
+        let tensors = params::of(program, device, weights)?;
+        let Some(context) = context else {
+            params.push(Params::new());
+            bytes.push(tensors.values().map(|t| t.bytes().len() as u64).sum());
+            continue;
+        };
+        let mut held = Params::new();
+        for buffer in &device.buffers {
+            let Storage::Param(i) = buffer.storage else { continue };
+            let Some(tensor) = tensors.get(&i) else { continue };
+            let key = (context.ordinal(), i, buffer.order);
+            let global = match all.get(&key) {
+                Some(global) => global.clone(),
+                None => {
+                    let place = (context, device.device, &*buffer.name);
+                    let global = Arc::new(upload_one(place, tensor, buffer.order, (pool, limit))?);
+                    all.insert(key, global.clone());
+                    global
+                }
+            };
+            held.insert((i, buffer.order), global);
+        }
+        bytes.push(held.values().map(|g| g.len() as u64).sum());
+        params.push(held);
+    }
+    Ok((params, bytes))
+}
+
+/// A parameter in the memory of a GPU.
+fn upload_one(
+    (context, device, name): (&Arc<Context>, Device, &str),
+    tensor: &Tensor,
+    order: Order,
+    (pool, limit): (&PinnedPool, Duration),
+) -> Result<Global, CompileError> {
+    let turned;
+    let data = match order {
+        Order::RowMajor => tensor.bytes(),
+        Order::ChannelsLast => {
+            turned = channels_last(tensor.bytes(), tensor.dims(), tensor.dtype().bytes());
+            &turned
+        }
+    };
+    let wrong = |error: DriverError| failed(device, &format!("the parameter `{name}`"), error);
+    let global = Global::new(context, data.len()).map_err(|error| {
+        if !error.is_out_of_memory() {
+            return wrong(error);
+        }
+        let (name, asked) = (name.to_owned(), data.len() as u64);
+        let free = context.free_memory().unwrap_or(0);
+        CompileError::OutOfMemory { device, name, asked, free }
+    })?;
+    if data.is_empty() {
+        return Ok(global);
+    }
+    let stream = Stream::new(context).map_err(wrong)?;
+    let mut block = pool.take(data.len().min(STAGING)).map_err(wrong)?;
+    for (i, part) in data.chunks(STAGING).enumerate() {
+        block.fill(part);
+        let to = global.address() + (i * STAGING) as u64;
+        stream.upload(block.pinned(), 0, to, part.len()).map_err(wrong)?;
+        finish(&stream, limit).map_err(wrong)?;
+    }
+    Ok(global)
+}
+
+/// Waits until a stream is idle, but no longer than `limit`.
+fn finish(stream: &Stream, limit: Duration) -> Result<(), DriverError> {
+    let begin = Instant::now();
+    while !stream.is_idle()? {
+        if begin.elapsed() > limit {
+            let text = format!("the device made no progress for {limit:?}");
+            let (call, name) = ("cuStreamQuery", "CUDA_ERROR_NOT_READY".to_owned());
+            return Err(DriverError { call, code: NOT_READY, name, text });
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// The host's parameters from which GPUs copy, where they can.
+fn pin(
+    program: &Program,
+    held: &BTreeMap<u32, &Tensor>,
+    pool: &PinnedPool,
+) -> Result<BTreeMap<u32, Arc<Pinned>>, CompileError> {
+    let host = &program.devices[0];
+    let mut pinned = BTreeMap::new();
+    let steps = program.devices.iter().skip(1).flat_map(|d| &d.steps);
+    for step in steps {
+        let Action::Copy { device: 0, from, .. } = step.action else { continue };
+        let Storage::Param(i) = host.buffer(host.root(from)).storage else { continue };
+        if let (false, Some(tensor)) = (pinned.contains_key(&i), held.get(&i)) {
+            let wrong = |error| failed(Device::HOST, "a parameter for GPUs to copy", error);
+            let mut block = pool.take(tensor.bytes().len()).map_err(wrong)?;
+            block.fill(tensor.bytes());
+            pinned.insert(i, block.pinned().clone());
+        }
+    }
+    Ok(pinned)
+}
+
+/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the axes behind it as
+/// they were, axis 0 slowest. `size` is the bytes of an element.
+fn channels_last(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
+    let (Some(channels), Some(plane)) = (dims.get(1), dims.get(2..)) else { return data.to_vec() };
+    let plane: usize = plane.iter().product();
+    let mut turned = Vec::with_capacity(data.len());
+    for sample in data.chunks_exact((channels * plane * size).max(1)) {
+        for p in 0..plane {
+            for c in 0..*channels {
+                let at = (c * plane + p) * size;
+                turned.extend_from_slice(&sample[at..at + size]);
+            }
+        }
+    }
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::channels_last;
+
+    #[test]
+    fn channels_vary_fastest() {
+        // [2, 3, 2, 1]: samples of three channels of two places.
+        let data: Vec<u8> = (0..12).collect();
+        let turned = channels_last(&data, &[2, 3, 2, 1], 1);
+        assert_eq!(turned, [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
+        let wide: Vec<u8> = (0..12).collect();
+        assert_eq!(channels_last(&wide, &[1, 2, 3], 2), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+        assert_eq!(channels_last(&data, &[12], 1), data);
+        assert_eq!(channels_last(&[], &[0, 3, 2], 4), []);
+        assert_eq!(channels_last(&[], &[2, 0, 2], 4), []);
+    }
+}

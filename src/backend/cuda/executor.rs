@@ -1,0 +1,366 @@
+//! A program that is ready to run on GPUs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rayon::prelude::*;
+
+use super::driver::Context;
+use super::job::{Board, Job};
+use super::memory::{HostBlock, Pinned, PinnedPool};
+use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
+use super::slot::{Ended, Slot, SlotError};
+use super::trace::Trace;
+use crate::backend::cpu::{Block, Cpu, DeviceMemory, Events, lock};
+use crate::backend::{DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, inputs};
+use crate::lower::{BindError, Bound, Program};
+use crate::types::{Device, Tensor};
+
+/// Plans of this many batch sizes are kept.
+const KEPT_PLANS: usize = 16;
+
+/// The runs that may be in flight at the same time: while one computes, the inputs of the next are copied.
+const IN_FLIGHT: usize = 2;
+
+/// Bytes that a thread copies at a time when inputs are staged.
+const STAGED_AT_ONCE: usize = 1 << 20;
+
+/// What an executable is made of.
+pub(super) struct Parts {
+    pub(super) program: Arc<Program>,
+    /// For each device its context; none for the host.
+    pub(super) contexts: Arc<Vec<Option<Arc<Context>>>>,
+    /// For each step of each device its kernel.
+    pub(super) loaded: Vec<Vec<Option<Loaded>>>,
+    /// The parameters on each device, and their bytes.
+    pub(super) params: Vec<Params>,
+    pub(super) param_bytes: Vec<u64>,
+    /// The parameters that the host holds, and those of them from which GPUs copy.
+    pub(super) host_params: Arc<Vec<Option<Tensor>>>,
+    pub(super) pinned_params: Arc<BTreeMap<u32, Arc<Pinned>>>,
+    pub(super) pool: PinnedPool,
+    pub(super) cpu: Cpu,
+    pub(super) watchdog: Duration,
+    pub(super) trace: Option<Arc<Trace>>,
+    pub(super) graphs: bool,
+}
+
+/// A program that is ready to run on GPUs.
+///
+/// A batch size runs first kernel by kernel, each waited for, so that one that fails is named; then as graphs.
+/// Two runs may be in flight at the same time: the inputs of one are copied while the other computes.
+pub struct CudaExecutable {
+    /// In an `Arc` to be leaked where a device does not come back: its memory must then not be freed.
+    parts: Arc<Parts>,
+    plans: Mutex<VecDeque<Arc<Plan>>>,
+    slots: Mutex<Slots>,
+    freed: Condvar,
+    /// The error after which no device can be used.
+    dead: Mutex<Option<RunError>>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    free: Vec<Slot>,
+    /// The slots that there are, free or not.
+    made: usize,
+    /// The most that there may be.
+    most: usize,
+}
+
+impl fmt::Debug for CudaExecutable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaExecutable")
+            .field("program", &self.parts.program.name)
+            .field("contexts", &self.parts.contexts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CudaExecutable {
+    pub(super) fn new(parts: Parts) -> Self {
+        let slots = Slots { free: Vec::new(), made: 0, most: IN_FLIGHT };
+        Self {
+            parts: Arc::new(parts),
+            plans: Mutex::default(),
+            slots: Mutex::new(slots),
+            freed: Condvar::new(),
+            dead: Mutex::default(),
+        }
+    }
+
+    fn device(&self, d: usize) -> Device {
+        self.parts.program.devices[d].device
+    }
+
+    /// Fails if an earlier run has left a device unusable.
+    fn check_alive(&self) -> Result<(), RunError> {
+        match &*lock(&self.dead) {
+            Some(error) => Err(RunError::Dead(Box::new(error.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a call of the driver outside of a step; a device that can no longer be used is remembered.
+    fn failed(&self, d: usize, what: &str, error: DriverError) -> RunError {
+        let sticky = error.is_sticky();
+        let (device, label, error) = (self.device(d), what.to_owned(), Box::new(error));
+        let error = RunError::Driver { device, label, op: "memory", error };
+        if sticky {
+            lock(&self.dead).get_or_insert(error.clone());
+        }
+        error
+    }
+
+    /// The program at this batch size.
+    fn plan(&self, n: i64, limit: Option<u64>) -> Result<Arc<Plan>, RunError> {
+        let parts = &self.parts;
+        let check = |bound: &Bound| {
+            inputs::check_memory(&parts.program, bound, parts.param_bytes.iter().copied(), limit)
+        };
+        let mut plans = lock(&self.plans);
+        let known = plans.iter().position(|p| p.bound.n == n);
+        let plan = if let Some(plan) = known.and_then(|at| plans.remove(at)) {
+            check(&plan.bound)?;
+            plan
+        } else {
+            let bound = parts.program.bind(n)?;
+            check(&bound)?;
+            let source =
+                Source { program: &parts.program, loaded: &parts.loaded, params: &parts.params };
+            Arc::new(source.plan(Arc::new(bound))?)
+        };
+        plans.truncate(KEPT_PLANS - 1);
+        plans.push_front(plan.clone());
+        Ok(plan)
+    }
+
+    fn take(&self, bytes: usize, what: &str) -> Result<HostBlock, RunError> {
+        self.parts.pool.take(bytes).map_err(|error| self.failed(0, what, error))
+    }
+
+    /// Copies of the inputs from which GPUs copy, where they can.
+    fn stage(&self, plan: &Plan, inputs: &[&Tensor]) -> Result<BTreeMap<u32, Arc<Pinned>>, RunError> {
+        let mut staged = BTreeMap::new();
+        for i in &plan.staged {
+            let Some(tensor) = inputs.get(*i as usize) else { continue };
+            let bytes = tensor.bytes();
+            let mut block = self.take(bytes.len(), "the staged inputs")?;
+            let whole = 0..bytes.len();
+            if let Some(to) = block.parts(&[whole]).and_then(|mut parts| parts.pop()) {
+                let copy = |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from);
+                let pieces = to.par_chunks_mut(STAGED_AT_ONCE);
+                self.parts.cpu.pool().install(|| {
+                    pieces.zip(bytes.par_chunks(STAGED_AT_ONCE)).for_each(copy);
+                });
+            }
+            staged.insert(*i, block.pinned().clone());
+        }
+        Ok(staged)
+    }
+
+    /// The host's memory: its arena and the outputs.
+    fn memory(&self, bound: &Bound) -> Result<DeviceMemory<HostBlock>, RunError> {
+        let arena = self.take(bound.devices[0].planned, "the host's arena")?;
+        let mut outputs = Vec::with_capacity(self.parts.program.outputs.len());
+        for port in &self.parts.program.outputs {
+            let bytes = usize::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0);
+            outputs.push(self.take(bytes, &port.name)?);
+        }
+        Ok(DeviceMemory { arena, outputs })
+    }
+
+    /// A slot whose arenas are large enough, and their addresses. Where memory does not suffice for another run in
+    /// flight, waits until one ends.
+    fn slot(&self, plan: &Plan) -> Result<(Slot, Vec<u64>), RunError> {
+        loop {
+            let mut slots = lock(&self.slots);
+            while slots.free.is_empty() && slots.made >= slots.most {
+                slots = self.freed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+            }
+            let slot = slots.free.pop();
+            if slot.is_none() {
+                slots.made += 1;
+            }
+            drop(slots);
+            let made = slot.map_or_else(|| self.new_slot(), Ok).and_then(|mut slot| {
+                let reserved = slot.reserve(&plan.bound, &self.parts.contexts);
+                Ok((reserved, slot))
+            });
+            let (reserved, slot) = made.inspect_err(|_| self.give_up_slot())?;
+            match reserved {
+                Ok(arenas) => return Ok((slot, arenas)),
+                Err((d, asked, error)) => {
+                    drop(slot);
+                    let others = self.give_up_slot();
+                    if !error.is_out_of_memory() {
+                        return Err(self.failed(d, "the arena", error));
+                    }
+                    if !others {
+                        return Err(self.out_of_memory(plan, d, asked));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says that a slot is no more; true if there are others, which are then as many as there may be.
+    fn give_up_slot(&self) -> bool {
+        let mut slots = lock(&self.slots);
+        slots.made -= 1;
+        // Free ones hold memory that is wanted.
+        slots.made -= slots.free.len();
+        let free = mem::take(&mut slots.free);
+        let had = !free.is_empty() || slots.made > 0;
+        slots.most = slots.made.max(1);
+        drop(slots);
+        drop(free);
+        self.freed.notify_all();
+        had
+    }
+
+    fn new_slot(&self) -> Result<Slot, RunError> {
+        let slot = Slot::new(&self.parts.program, &self.parts.contexts);
+        slot.map_err(|error| match error {
+            SlotError::Driver(d, error) => self.failed(d, "the streams", error),
+            SlotError::Thread(d, error) => RunError::Internal {
+                device: self.device(d),
+                label: String::new(),
+                reason: format!("no worker thread: {error}"),
+            },
+        })
+    }
+
+    fn out_of_memory(&self, plan: &Plan, d: usize, asked: u64) -> RunError {
+        let free = self.parts.contexts[d].as_ref().and_then(|c| c.free_memory().ok()).unwrap_or(0);
+        let planned = plan.bound.devices[d].planned as u64 + self.parts.param_bytes[d];
+        RunError::OutOfMemory { device: self.device(d), n: plan.bound.n, asked, planned, free }
+    }
+
+    /// Gives a slot back after a run, or leaks it where a device is still at work in it.
+    fn end(&self, slot: Slot, ended: &Ended) {
+        if let (false, Err(error)) = (ended.is_clean, &ended.result) {
+            lock(&self.dead).get_or_insert(error.clone());
+        }
+        let mut slots = lock(&self.slots);
+        if ended.is_abandoned {
+            slots.made -= 1;
+            mem::forget(slot);
+            // Its kernels, parameters and contexts stay for the same reason.
+            mem::forget(Arc::clone(&self.parts));
+        } else {
+            slots.free.push(slot);
+        }
+        drop(slots);
+        self.freed.notify_one();
+    }
+
+    fn job(
+        &self,
+        plan: &Arc<Plan>,
+        (tensors, staged): (&[&Tensor], BTreeMap<u32, Arc<Pinned>>),
+        (slot, arenas): (&Slot, Vec<u64>),
+        options: &RunOptions,
+    ) -> Result<Job, RunError> {
+        let parts = &self.parts;
+        let memory = self.memory(&plan.bound)?;
+        let blocks = HostBlocks {
+            arena: memory.arena.pinned().clone(),
+            inputs: staged,
+            params: parts.pinned_params.clone(),
+            outputs: memory.outputs.iter().map(|block| block.pinned().clone()).collect(),
+        };
+        Ok(Job {
+            program: parts.program.clone(),
+            plan: plan.clone(),
+            inputs: tensors.iter().map(|t| (*t).clone()).collect(),
+            params: parts.host_params.clone(),
+            memory: Mutex::new(memory),
+            blocks,
+            arenas,
+            contexts: parts.contexts.clone(),
+            marks: slot.marks.clone(),
+            events: Events::new(parts.program.events),
+            board: Board::new(parts.program.devices.len()),
+            progress: options.progress.clone(),
+            trace: parts.trace.clone(),
+            graphs: parts.graphs,
+            cpu: parts.cpu.clone(),
+        })
+    }
+
+    /// The outputs, in the memory to which they were copied.
+    fn outputs(&self, n: i64, blocks: Vec<HostBlock>) -> Result<Vec<(Arc<str>, Tensor)>, RunError> {
+        let ports = self.parts.program.outputs.iter().zip(blocks);
+        ports
+            .map(|(port, block)| {
+                let dims = port.ty.shape.at(n);
+                let bytes = usize::try_from(port.ty.bytes().eval(n)).unwrap_or(0);
+                let shared = Bytes::from_owner(block).slice(..bytes);
+                let tensor = Tensor::from_shared(port.ty.dtype, &dims, &shared);
+                let failed = |error| RunError::Allocation { device: Device::HOST, error };
+                tensor.map(|tensor| (port.name.clone(), tensor)).map_err(failed)
+            })
+            .collect()
+    }
+
+    fn stats(&self, plan: &Plan, times: &[Duration]) -> Vec<DeviceStats> {
+        let devices = self.parts.program.devices.iter().zip(times).enumerate();
+        let stats = devices.map(|(d, (device, time))| {
+            let rows = device.replicas.iter().filter_map(|r| plan.bound.rows.get(*r as usize));
+            DeviceStats {
+                device: device.device,
+                rows: (!device.replicas.is_empty()).then(|| rows.sum()),
+                planned: plan.bound.devices[d].planned as u64,
+                used: plan.used[d],
+                params: self.parts.param_bytes[d],
+                time: *time,
+            }
+        });
+        stats.collect()
+    }
+}
+
+impl Executable for CudaExecutable {
+    fn program(&self) -> &Program {
+        &self.parts.program
+    }
+
+    fn bind(&self, n: i64) -> Result<Arc<Bound>, BindError> {
+        let known = lock(&self.plans).iter().find(|p| p.bound.n == n).map(|p| p.bound.clone());
+        known.map_or_else(|| Ok(Arc::new(self.parts.program.bind(n)?)), Ok)
+    }
+
+    fn run(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+        options: &RunOptions,
+    ) -> Result<RunOutput, RunError> {
+        let (n, tensors) = inputs::check(&self.parts.program, inputs)?;
+        self.check_alive()?;
+        let plan = self.plan(n, options.max_memory)?;
+        let staged = self.stage(&plan, &tensors)?;
+        let (slot, arenas) = self.slot(&plan)?;
+        let ready = self
+            .check_alive()
+            .and_then(|()| self.job(&plan, (&tensors, staged), (&slot, arenas), options));
+        let job = match ready {
+            Ok(job) => Arc::new(job),
+            Err(error) => {
+                lock(&self.slots).free.push(slot);
+                self.freed.notify_one();
+                return Err(error);
+            }
+        };
+        let ended = slot.run(&job, self.parts.watchdog);
+        self.end(slot, &ended);
+        let times = ended.result?;
+        let blocks = mem::take(&mut lock(&job.memory).outputs);
+        let outputs = self.outputs(n, blocks)?;
+        Ok(RunOutput { n, outputs, devices: self.stats(&plan, &times) })
+    }
+}

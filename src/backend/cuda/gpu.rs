@@ -1,0 +1,337 @@
+//! What the worker of a GPU does in a run.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::driver::Context;
+use super::job::{Failure, Job, Outcome, State};
+use super::plan::{Argument, GpuPlan, Phase, Task};
+use super::stream::{Event, Graph, Stream};
+use super::trace::Span;
+use crate::backend::DriverError;
+use crate::backend::cpu::StepError;
+
+/// Graphs of this many batch sizes are kept.
+const KEPT_SIZES: usize = 16;
+
+/// A GPU with its streams, in the hands of its worker.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    /// The device's position in the program.
+    d: usize,
+    context: Arc<Context>,
+    /// Kernels, and copies from devices.
+    compute: Stream,
+    /// Copies from the host.
+    uploads: Stream,
+    /// Recorded on `compute` for `uploads` to wait for.
+    computed: Event,
+    /// Recorded on `uploads` for `compute` to wait for.
+    uploaded: Event,
+    /// Recorded at the beginning of a run that is traced.
+    base: Event,
+    /// Before and after each unit of work.
+    timers: Vec<(Event, Event)>,
+    sizes: VecDeque<Size>,
+    /// True if there is work on `compute` that `uploads` does not wait for.
+    is_computing: bool,
+    /// True if there are copies on `uploads` that `compute` does not wait for.
+    is_uploading: bool,
+}
+
+/// What is kept for one batch size.
+#[derive(Debug)]
+struct Size {
+    n: i64,
+    /// The arena's address in the graphs.
+    arena: u64,
+    /// One for each unit of work that was captured.
+    graphs: Vec<Option<Graph>>,
+    /// True once every kernel was waited for.
+    is_proven: bool,
+}
+
+/// How work is put on the streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Task by task, each waited for, so that a failure has a name.
+    Proving,
+    /// Task by task.
+    Streamed,
+    /// As graphs.
+    Replayed,
+}
+
+impl Gpu {
+    /// The device at a position of a program.
+    pub(super) fn new(d: usize, context: &Arc<Context>) -> Result<Self, DriverError> {
+        Ok(Self {
+            d,
+            context: context.clone(),
+            compute: Stream::new(context)?,
+            uploads: Stream::new(context)?,
+            computed: Event::new(context, false)?,
+            uploaded: Event::new(context, false)?,
+            base: Event::new(context, true)?,
+            timers: Vec::new(),
+            sizes: VecDeque::new(),
+            is_computing: false,
+            is_uploading: false,
+        })
+    }
+
+    /// Does what the device has to do in a run.
+    pub(super) fn run(&mut self, job: &Job) -> Outcome {
+        let result = self.work(job);
+        if result.is_err() {
+            job.events.stop();
+        }
+        let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
+        let is_clean = !sticky
+            && (result.is_ok()
+                || job.settle(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?)));
+        let result = match result {
+            Ok(time) => Ok(Some(time)),
+            Err(failure) => job.error(self.d, failure).map_or(Ok(None), Err),
+        };
+        job.board.mark(self.d, (0, 0), State::Idle);
+        Outcome { result, is_clean }
+    }
+
+    fn work(&mut self, job: &Job) -> Result<Duration, Failure> {
+        (self.is_computing, self.is_uploading) = (false, false);
+        let plan = &job.plan.gpus[self.d];
+        let mode = self.mode(job);
+        let units: Vec<Range<usize>> = if job.trace.is_some() {
+            (0..plan.tasks.len()).map(|at| at..at + 1).collect()
+        } else {
+            plan.phases.iter().map(Phase::tasks).collect()
+        };
+        while self.timers.len() < units.len() {
+            let timer = (Event::new(&self.context, true)?, Event::new(&self.context, true)?);
+            self.timers.push(timer);
+        }
+        let start = self.start(job)?;
+        for (u, unit) in units.iter().enumerate() {
+            self.put(job, plan, (u, unit), mode)?;
+        }
+        let time = self.finish(job, plan, &units, start)?;
+        if let Some(size) = self.sizes.front_mut() {
+            size.is_proven = true;
+        }
+        job.count(job.program.devices[self.d].steps.len().saturating_sub(plan.tasks.len()));
+        Ok(time)
+    }
+
+    /// How this run's work is put on the streams; what is kept for its batch size comes first.
+    fn mode(&mut self, job: &Job) -> Mode {
+        let (n, arena) = (job.plan.bound.n, job.arenas[self.d]);
+        let known = self.sizes.iter().position(|s| s.n == n);
+        let mut size = known.and_then(|at| self.sizes.remove(at)).unwrap_or(Size {
+            n,
+            arena,
+            graphs: Vec::new(),
+            is_proven: false,
+        });
+        if size.arena != arena {
+            size.graphs.clear();
+            size.arena = arena;
+        }
+        let mode = match (size.is_proven, job.trace.is_some() || !job.graphs) {
+            (false, _) => Mode::Proving,
+            (true, true) => Mode::Streamed,
+            (true, false) => Mode::Replayed,
+        };
+        self.sizes.truncate(KEPT_SIZES - 1);
+        self.sizes.push_front(size);
+        mode
+    }
+
+    /// The time in the trace at which `base` is reached; 0 without a trace.
+    fn start(&self, job: &Job) -> Result<f64, Failure> {
+        let Some(trace) = &job.trace else { return Ok(0.0) };
+        self.compute.record(&self.base)?;
+        job.poll(|| self.base.is_reached())?;
+        Ok(trace.now())
+    }
+
+    /// The first and the last step of a unit.
+    fn steps(plan: &GpuPlan, unit: &Range<usize>) -> (usize, usize) {
+        let step = |at: usize| plan.tasks.get(at).map_or(0, |(step, _)| *step);
+        (step(unit.start), step(unit.end.saturating_sub(1)))
+    }
+
+    /// Puts a unit of work on the streams.
+    fn put(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        (u, unit): (usize, &Range<usize>),
+        mode: Mode,
+    ) -> Result<(), Failure> {
+        job.board.mark(self.d, Self::steps(plan, unit), State::Device);
+        job.events.check()?;
+        match &plan.tasks[unit.start].1 {
+            Task::Wait(event) => {
+                job.board.mark(self.d, Self::steps(plan, unit), State::Other);
+                job.events.wait(*event)?;
+                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                    self.compute.wait(mark)?;
+                }
+            }
+            Task::Record(event) => {
+                self.join_uploads()?;
+                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                    self.compute.record(mark)?;
+                }
+                job.events.record(*event);
+            }
+            Task::Upload { from, to, bytes } => {
+                self.join_compute()?;
+                let missing = || StepError::Internal("the source is not staged".to_owned());
+                let block = job.blocks.block(*from).ok_or_else(missing)?;
+                let to = to.address(job.arenas[self.d]);
+                self.uploads.record(&self.timers[u].0)?;
+                self.uploads.upload(block, from.offset, to, *bytes)?;
+                self.uploads.record(&self.timers[u].1)?;
+                self.is_uploading = true;
+            }
+            Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
+                self.join_uploads()?;
+                self.compute.record(&self.timers[u].0)?;
+                self.compute_unit(job, plan, (u, unit), mode)?;
+                self.compute.record(&self.timers[u].1)?;
+                self.is_computing = true;
+            }
+        }
+        if mode == Mode::Proving {
+            job.poll(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?))?;
+        }
+        job.count(unit.len());
+        Ok(())
+    }
+
+    /// Lets `compute` wait for the copies from the host.
+    fn join_uploads(&mut self) -> Result<(), DriverError> {
+        if std::mem::take(&mut self.is_uploading) {
+            self.uploads.record(&self.uploaded)?;
+            self.compute.wait(&self.uploaded)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the copies from the host wait for `compute`: they may overwrite what it reads.
+    fn join_compute(&mut self) -> Result<(), DriverError> {
+        if std::mem::take(&mut self.is_computing) {
+            self.compute.record(&self.computed)?;
+            self.uploads.wait(&self.computed)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a unit on the compute stream: task by task, or as a graph.
+    fn compute_unit(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        (u, unit): (usize, &Range<usize>),
+        mode: Mode,
+    ) -> Result<(), Failure> {
+        if mode != Mode::Replayed || unit.len() < 2 {
+            for at in unit.clone() {
+                if mode == Mode::Proving {
+                    job.board.mark(self.d, Self::steps(plan, &(at..at + 1)), State::Device);
+                }
+                self.task(job, &plan.tasks[at].1)?;
+                if mode == Mode::Proving {
+                    job.poll(|| self.compute.is_idle())?;
+                }
+            }
+            return Ok(());
+        }
+        let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
+        if !captured {
+            let graph = self.compute.capture(|| {
+                unit.clone().try_for_each(|at| self.task(job, &plan.tasks[at].1))
+            })?;
+            if let Some(size) = self.sizes.front_mut() {
+                if size.graphs.len() <= u {
+                    size.graphs.resize_with(u + 1, || None);
+                }
+                size.graphs[u] = Some(graph);
+            }
+        }
+        match self.sizes.front().and_then(|s| s.graphs.get(u)) {
+            Some(Some(graph)) => Ok(self.compute.replay(graph)?),
+            _ => Err(StepError::Internal("the graph is not kept".to_owned()).into()),
+        }
+    }
+
+    /// Puts one task on the compute stream.
+    fn task(&self, job: &Job, task: &Task) -> Result<(), Failure> {
+        let arena = job.arenas[self.d];
+        match task {
+            Task::Launch { function, grid, arguments } => {
+                let value = |argument: &Argument| match argument {
+                    Argument::Place(place) => place.address(arena),
+                    Argument::Size(size) => size.cast_unsigned(),
+                };
+                let mut arguments: Vec<u64> = arguments.iter().map(value).collect();
+                self.compute.launch(function, *grid, &mut arguments)?;
+            }
+            Task::Copy { from, to, bytes } => {
+                self.compute.copy(from.address(arena), to.address(arena), *bytes)?;
+            }
+            Task::Receive { device, from, to, bytes } => {
+                let (from, to) = (from.address(job.arenas[*device]), to.address(arena));
+                match job.contexts.get(*device).and_then(Option::as_ref) {
+                    Some(other) if other.ordinal() != self.context.ordinal() => {
+                        self.compute.copy_from(other, from, to, *bytes)?;
+                    }
+                    _ => self.compute.copy(from, to, *bytes)?,
+                }
+            }
+            Task::Wait(_) | Task::Record(_) | Task::Upload { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until all work is done, in its order; the time that it took.
+    fn finish(
+        &self,
+        job: &Job,
+        plan: &GpuPlan,
+        units: &[Range<usize>],
+        start: f64,
+    ) -> Result<Duration, Failure> {
+        let (mut time, mut spans) = (0.0, Vec::new());
+        for (unit, (before, after)) in units.iter().zip(&self.timers) {
+            let (step, task) = &plan.tasks[unit.start];
+            let track = match task {
+                Task::Wait(_) | Task::Record(_) => continue,
+                Task::Upload { .. } => "uploads",
+                Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => "compute",
+            };
+            job.board.mark(self.d, Self::steps(plan, unit), State::Device);
+            job.poll(|| after.is_reached())?;
+            let milliseconds = f64::from(after.since(before)?);
+            time += milliseconds;
+            if job.trace.is_some() {
+                let device = &job.program.devices[self.d];
+                spans.push(Span {
+                    track: format!("{} {track}", device.device),
+                    name: device.steps[*step].label.clone(),
+                    start: start + 1e3 * f64::from(before.since(&self.base)?),
+                    length: 1e3 * milliseconds,
+                });
+            }
+        }
+        job.poll(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?))?;
+        if let Some(trace) = &job.trace {
+            trace.add(spans);
+        }
+        Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
+    }
+}

@@ -1,0 +1,209 @@
+//! Memory of devices, and memory of the host that devices copy from and to by themselves.
+
+#![allow(unsafe_code, reason = "the driver gives memory as pointers")]
+
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys;
+
+use super::driver::{Context, check};
+use crate::backend::DriverError;
+use crate::backend::cpu::{Block, lock};
+
+/// Memory of a device.
+#[derive(Debug)]
+pub(super) struct Global {
+    context: Arc<Context>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Global {
+    /// So many bytes, aligned to 256, with anything in them.
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
+        let mut address = 0;
+        if bytes > 0 {
+            context.enter()?;
+            // SAFETY: it stores an address.
+            let result = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
+            check("cuMemAlloc", result)?;
+        }
+        Ok(Self { context: context.clone(), address, bytes })
+    }
+
+    /// The first byte's address in the device's memory.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Global {
+    fn drop(&mut self) {
+        // An error here is one of work done before, and was reported when that was waited for.
+        if self.bytes > 0 && self.context.enter().is_ok() {
+            // SAFETY: the memory was taken by `new` in this context and is freed once. Work that uses it is done: the
+            // driver waits for it.
+            let _: sys::CUresult = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Page-locked memory of the host, ordinary and not write-combined: devices copy from it and to it by themselves.
+///
+/// Whoever starts copies keeps apart what is read and written at the same time, on the host and by devices; nothing
+/// here can see to it.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    context: Arc<Context>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it owns its memory, which is not bound to a thread.
+unsafe impl Send for Pinned {}
+// SAFETY: the methods that take `&self` read what no one writes at that time, as the type says.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// So many bytes of zeros.
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
+        let mut start = ptr::null_mut();
+        if bytes > 0 {
+            context.enter()?;
+            // SAFETY: it stores a pointer to as many bytes, which every context may use.
+            let result = unsafe {
+                sys::cuMemHostAlloc(&raw mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
+            };
+            check("cuMemHostAlloc", result)?;
+        }
+        let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        // SAFETY: the bytes were just given and belong to no one else; they are made zeros, so that they can be read.
+        unsafe { start.write_bytes(0, bytes) };
+        Ok(Self { context: context.clone(), start, bytes })
+    }
+
+    /// The number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes in a range.
+    pub(super) fn read(&self, range: Range<usize>) -> Option<&[u8]> {
+        if range.start > range.end || range.end > self.bytes {
+            return None;
+        }
+        // SAFETY: the range lies inside the memory, whose bytes are initialised and stay as long as `self`.
+        Some(unsafe { slice::from_raw_parts(self.start.add(range.start).as_ptr(), range.len()) })
+    }
+
+    /// Where a range begins; `None` where it does not lie inside.
+    pub(super) fn pointer(&self, range: Range<usize>) -> Option<NonNull<u8>> {
+        if range.start > range.end || range.end > self.bytes {
+            return None;
+        }
+        // SAFETY: the range begins inside the memory or at its end.
+        Some(unsafe { self.start.add(range.start) })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.bytes > 0 && self.context.enter().is_ok() {
+            // SAFETY: the memory was taken by `new` and is freed once; a stream that copies holds a reference.
+            let _: sys::CUresult = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
+        }
+    }
+}
+
+/// A pinned block in the hands of the host: what steps on the host read and write. The only one of its block.
+#[derive(Debug)]
+pub(super) struct HostBlock(Arc<Pinned>);
+
+impl HostBlock {
+    /// The block itself, for copies by devices.
+    pub(super) fn pinned(&self) -> &Arc<Pinned> {
+        &self.0
+    }
+
+    /// Fills the beginning with these bytes; false where they do not fit.
+    pub(super) fn fill(&mut self, bytes: &[u8]) -> bool {
+        let range = 0..bytes.len();
+        match self.parts(slice::from_ref(&range)).as_deref_mut() {
+            Some([part]) => part.copy_from_slice(bytes),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl AsRef<[u8]> for HostBlock {
+    fn as_ref(&self) -> &[u8] {
+        self.0.read(0..self.0.len()).unwrap_or_default()
+    }
+}
+
+impl Block for HostBlock {
+    fn read(&self, range: Range<usize>) -> Option<&[u8]> {
+        self.0.read(range)
+    }
+
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>> {
+        let mut at = 0;
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            if range.start < at {
+                return None;
+            }
+            at = range.end;
+            let start = self.0.pointer(range.clone())?;
+            // SAFETY: the range lies inside the memory, whose bytes are initialised; the ranges are apart, and
+            // `&mut self` is the only way for the host to write to the block.
+            parts.push(unsafe { slice::from_raw_parts_mut(start.as_ptr(), range.len()) });
+        }
+        Some(parts)
+    }
+}
+
+/// The most blocks kept for later.
+const KEPT_BLOCKS: usize = 32;
+
+/// Pinned blocks to take and give back: taking one from the driver costs milliseconds.
+#[derive(Debug)]
+pub(super) struct PinnedPool {
+    context: Arc<Context>,
+    /// All blocks, the free ones among them: those that nobody else has.
+    blocks: Mutex<Vec<Arc<Pinned>>>,
+}
+
+impl PinnedPool {
+    /// A pool without blocks, whose memory is taken in this context; every other may use it.
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context, blocks: Mutex::default() }
+    }
+
+    /// A block of at least so many bytes. It is free again when it and its copies are dropped.
+    pub(super) fn take(&self, bytes: usize) -> Result<HostBlock, DriverError> {
+        let mut blocks = lock(&self.blocks);
+        let suits =
+            |b: &Arc<Pinned>| b.len() >= bytes && b.len() / 2 <= bytes && Arc::strong_count(b) == 1;
+        if let Some(block) = blocks.iter().filter(|b| suits(b)).min_by_key(|b| b.len()) {
+            return Ok(HostBlock(block.clone()));
+        }
+        while blocks.len() >= KEPT_BLOCKS
+            && let Some(free) = blocks.iter().position(|b| Arc::strong_count(b) == 1)
+        {
+            drop(blocks.remove(free));
+        }
+        let block = Arc::new(Pinned::new(&self.context, bytes.next_multiple_of(256))?);
+        blocks.push(block.clone());
+        Ok(HostBlock(block))
+    }
+}

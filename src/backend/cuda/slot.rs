@@ -1,0 +1,243 @@
+//! A run in flight: workers, streams and arenas, which no other run uses at the same time.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::driver::Context;
+use super::gpu::Gpu;
+use super::host::Host;
+use super::job::{Job, Outcome, State};
+use super::memory::Global;
+use super::stream::Event;
+use crate::backend::{DriverError, RunError};
+use crate::lower::{Action, Bound, Program};
+
+/// A job for a worker, and where to say that it is done.
+type Order = (Arc<Job>, mpsc::Sender<(usize, Outcome)>);
+
+/// A thread that does what one device has to do in every run.
+#[derive(Debug)]
+struct Worker {
+    orders: Option<mpsc::Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts the thread of the device at a position.
+    fn start(
+        name: String,
+        d: usize,
+        mut run: impl FnMut(&Job) -> Outcome + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (sender, orders) = mpsc::channel::<Order>();
+        let work = move || {
+            for (job, reply) in orders {
+                let outcome = catch_unwind(AssertUnwindSafe(|| run(&job)));
+                let outcome = outcome.unwrap_or_else(|panic| panicked(&job, d, &*panic));
+                // What the job holds is given back before the run ends.
+                drop(job);
+                // Nobody waits for a device that was given up.
+                drop(reply.send((d, outcome)));
+            }
+        };
+        let thread = thread::Builder::new().name(name).spawn(work)?;
+        Ok(Self { orders: Some(sender), thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by the run in which it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
+    job.events.stop();
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let (device, (label, _)) = (job.program.devices[d].device, job.position(d));
+    job.board.mark(d, (0, 0), State::Idle);
+    let error = RunError::Internal { device, label, reason: format!("panic: {text}") };
+    Outcome { result: Err(error), is_clean: false }
+}
+
+/// What a run in flight needs for itself.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// One for each device, the host first. They end before the memory that their streams use is freed.
+    workers: Vec<Worker>,
+    /// The program's events that GPUs record.
+    pub(super) marks: Arc<Vec<Option<Event>>>,
+    arenas: Vec<Option<Global>>,
+}
+
+/// Why there is no slot.
+pub(super) enum SlotError {
+    Driver(usize, DriverError),
+    Thread(usize, std::io::Error),
+}
+
+/// What came of a run.
+pub(super) struct Ended {
+    /// For each device the time that its steps took.
+    pub(super) result: Result<Vec<Duration>, RunError>,
+    /// True if the devices can be used again.
+    pub(super) is_clean: bool,
+    /// True if a worker does not come back: what it uses must never be freed.
+    pub(super) is_abandoned: bool,
+}
+
+impl Slot {
+    /// A slot for a program on devices with these contexts.
+    pub(super) fn new(
+        program: &Program,
+        contexts: &[Option<Arc<Context>>],
+    ) -> Result<Self, SlotError> {
+        let mut marks: Vec<Option<Event>> = (0..program.events).map(|_| None).collect();
+        let mut workers = Vec::with_capacity(contexts.len());
+        for (d, (device, context)) in program.devices.iter().zip(contexts).enumerate() {
+            let failed = |error| SlotError::Driver(d, error);
+            let name = format!("fanwise-{}", device.device);
+            let worker = match context {
+                Some(context) => {
+                    for step in &device.steps {
+                        if let Action::Record(event) = step.action
+                            && let Some(mark) = marks.get_mut(event as usize)
+                        {
+                            *mark = Some(Event::new(context, false).map_err(failed)?);
+                        }
+                    }
+                    let mut gpu = Gpu::new(d, context).map_err(failed)?;
+                    Worker::start(name, d, move |job| gpu.run(job))
+                }
+                None => {
+                    let mut host = Host::new(contexts).map_err(failed)?;
+                    Worker::start(name, d, move |job| host.run(job))
+                }
+            };
+            workers.push(worker.map_err(|error| SlotError::Thread(d, error))?);
+        }
+        let arenas = contexts.iter().map(|_| None).collect();
+        Ok(Self { workers, marks: Arc::new(marks), arenas })
+    }
+
+    /// Makes the arenas large enough; the address of each. On a failure says which device has too little memory,
+    /// and the bytes asked for.
+    pub(super) fn reserve(
+        &mut self,
+        bound: &Bound,
+        contexts: &[Option<Arc<Context>>],
+    ) -> Result<Vec<u64>, (usize, u64, DriverError)> {
+        let mut addresses = vec![0; contexts.len()];
+        for (d, (context, arena)) in contexts.iter().zip(&mut self.arenas).enumerate() {
+            let Some(context) = context else { continue };
+            let planned = bound.devices[d].planned;
+            if arena.as_ref().is_none_or(|a| a.len() < planned) {
+                // The old one goes first, so that both need not fit.
+                drop(arena.take());
+                let new = Global::new(context, planned);
+                *arena = Some(new.map_err(|error| (d, planned as u64, error))?);
+            }
+            addresses[d] = arena.as_ref().map_or(0, Global::address);
+        }
+        Ok(addresses)
+    }
+
+    /// Runs a job. A device that makes no progress for `limit` ends it.
+    pub(super) fn run(&self, job: &Arc<Job>, limit: Duration) -> Ended {
+        let (reply, replies) = mpsc::channel();
+        for worker in &self.workers {
+            if let Some(orders) = &worker.orders {
+                // A worker that is gone does not reply, which is seen below.
+                drop(orders.send((Arc::clone(job), reply.clone())));
+            }
+        }
+        drop(reply);
+        let mut outcomes: Vec<Option<Outcome>> = self.workers.iter().map(|_| None).collect();
+        let stuck = watch(job, &replies, &mut outcomes, limit);
+        let is_abandoned = outcomes.iter().any(Option::is_none);
+        let is_clean = stuck.is_none()
+            && outcomes.iter().all(|o| o.as_ref().is_some_and(|outcome| outcome.is_clean));
+        let mut times = Vec::with_capacity(outcomes.len());
+        let mut first = stuck;
+        let mut is_stopped = false;
+        for outcome in outcomes.into_iter().flatten() {
+            match outcome.result {
+                Ok(Some(time)) => times.push(time),
+                Ok(None) => is_stopped = true,
+                // What a device says itself is nearer to the cause than that it was waited for.
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        let silent = || RunError::Internal {
+            device: job.program.devices[0].device,
+            label: String::new(),
+            reason: "a device ended without an error".to_owned(),
+        };
+        let result = match first {
+            Some(error) => Err(error),
+            None if is_stopped || is_abandoned => Err(silent()),
+            None => Ok(times),
+        };
+        Ended { result, is_clean, is_abandoned }
+    }
+}
+
+/// Collects the workers' replies; the error of a device that makes no progress, if one does not.
+fn watch(
+    job: &Job,
+    replies: &mpsc::Receiver<(usize, Outcome)>,
+    outcomes: &mut [Option<Outcome>],
+    limit: Duration,
+) -> Option<RunError> {
+    const LOOK: Duration = Duration::from_millis(20);
+    let (mut ticks, mut since, mut stuck) = (job.board.ticks(), Instant::now(), None);
+    while outcomes.iter().any(Option::is_none) {
+        match replies.recv_timeout(LOOK.min(limit)) {
+            Ok((d, outcome)) => outcomes[d] = Some(outcome),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let now = job.board.ticks();
+                if now != ticks || job.board.any(State::Host) {
+                    (ticks, since) = (now, Instant::now());
+                } else if since.elapsed() > limit {
+                    if stuck.is_some() {
+                        break;
+                    }
+                    stuck = Some(given_up(job, limit));
+                    job.events.stop();
+                    job.board.give_up();
+                    since = Instant::now();
+                }
+            }
+        }
+    }
+    stuck
+}
+
+/// The error of the device that others wait for: one that waits for itself alone.
+fn given_up(job: &Job, limit: Duration) -> RunError {
+    let all = 0..job.program.devices.len();
+    let alone = |d: &usize| job.board.is(*d, State::Device) && waits_for_none(job, *d);
+    let found = all.clone().find(alone).or_else(|| all.clone().find(|d| !job.board.is(*d, State::Idle)));
+    let d = found.unwrap_or(0);
+    let (label, op) = job.position(d);
+    RunError::Stuck { device: job.program.devices[d].device, label, op, limit }
+}
+
+/// True if every event that a device's streams wait for is reached.
+fn waits_for_none(job: &Job, d: usize) -> bool {
+    let done = job.program.devices[d].steps.iter().take(job.board.steps(d).0);
+    done.filter_map(|step| match step.action {
+        Action::Wait(event) => job.marks.get(event as usize)?.as_ref(),
+        _ => None,
+    })
+    .all(|mark| mark.is_reached() != Ok(false))
+}
