@@ -43,8 +43,9 @@ use super::{
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
 use crate::types::{DType, Device, Target, Tensor};
+pub(super) use events::Events;
 #[cfg(feature = "cuda")]
-pub(super) use events::{Events, Stopped};
+pub(super) use events::Stopped;
 #[cfg(feature = "cuda")]
 pub(super) use memory::Block;
 pub(super) use memory::DeviceMemory;
@@ -230,7 +231,7 @@ impl Executable for CpuExecutable {
             params: &self.params,
             memories,
             pool: &self.pool,
-            events: events::Events::new(self.program.events),
+            events: Events::new(self.program.events),
             progress: options.progress.as_deref(),
         };
         let done = run.all_devices();

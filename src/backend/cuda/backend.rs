@@ -137,12 +137,14 @@ impl Cuda {
             placed.push(Some(found.ok_or(CompileError::NoDevice { device, count })?));
         }
         let loaded = self.load(&program, &placed)?;
-        let contexts: Vec<_> = placed.iter().map(|p| p.map(|(context, _)| context.clone())).collect();
+        let contexts: Vec<_> =
+            placed.iter().map(|p| p.map(|(context, _)| context.clone())).collect();
         // Where no GPU takes part its memory is still the host's.
         let first = contexts.iter().flatten().next().or(self.devices.first().map(|(c, _)| c));
         let none = || CompileError::NoDevice { device: Device::gpu(0), count: 0 };
         let pool = PinnedPool::new(first.ok_or_else(none)?.clone());
-        let (params, param_bytes) = upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
+        let (params, param_bytes) =
+            upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
         let host = params::of(&program, &program.devices[0], weights)?;
         let mut host_params = vec![None; program.params.len()];
         for (i, tensor) in &host {

@@ -223,8 +223,7 @@ impl Context {
     pub(super) fn reach(&self, other: &Self) -> Result<bool, DriverError> {
         let mut can = 0;
         // SAFETY: it stores a number; both devices are valid.
-        let result =
-            unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
+        let result = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
         check("cuDeviceCanAccessPeer", result)?;
         if can == 0 {
             return Ok(false);

@@ -16,7 +16,9 @@ use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
 use super::slot::{Ended, Slot, SlotError};
 use super::trace::Trace;
 use crate::backend::cpu::{Block, Cpu, DeviceMemory, Events, lock};
-use crate::backend::{DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, inputs};
+use crate::backend::{
+    DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, inputs,
+};
 use crate::lower::{BindError, Bound, Program};
 use crate::types::{Device, Tensor};
 
@@ -144,7 +146,11 @@ impl CudaExecutable {
     }
 
     /// Copies of the inputs from which GPUs copy, where they can.
-    fn stage(&self, plan: &Plan, inputs: &[&Tensor]) -> Result<BTreeMap<u32, Arc<Pinned>>, RunError> {
+    fn stage(
+        &self,
+        plan: &Plan,
+        inputs: &[&Tensor],
+    ) -> Result<BTreeMap<u32, Arc<Pinned>>, RunError> {
         let mut staged = BTreeMap::new();
         for i in &plan.staged {
             let Some(tensor) = inputs.get(*i as usize) else { continue };
@@ -191,7 +197,13 @@ impl CudaExecutable {
                 let reserved = slot.reserve(&plan.bound, &self.parts.contexts);
                 Ok((reserved, slot))
             });
-            let (reserved, slot) = made.inspect_err(|_| self.give_up_slot())?;
+            let (reserved, slot) = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    self.give_up_slot();
+                    return Err(error);
+                }
+            };
             match reserved {
                 Ok(arenas) => return Ok((slot, arenas)),
                 Err((d, asked, error)) => {

@@ -253,9 +253,9 @@ impl Gpu {
         }
         let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
         if !captured {
-            let graph = self.compute.capture(|| {
-                unit.clone().try_for_each(|at| self.task(job, &plan.tasks[at].1))
-            })?;
+            let graph = self
+                .compute
+                .capture(|| unit.clone().try_for_each(|at| self.task(job, &plan.tasks[at].1)))?;
             if let Some(size) = self.sizes.front_mut() {
                 if size.graphs.len() <= u {
                     size.graphs.resize_with(u + 1, || None);

@@ -41,9 +41,8 @@ impl Host {
             job.events.stop();
         }
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
-        let idle = || {
-            self.downloads.iter().flatten().try_fold(true, |all, s| Ok(all && s.is_idle()?))
-        };
+        let idle =
+            || self.downloads.iter().flatten().try_fold(true, |all, s| Ok(all && s.is_idle()?));
         let is_clean = !sticky && (result.is_ok() || job.settle(idle));
         let result = match result {
             Ok(time) => Ok(Some(time)),

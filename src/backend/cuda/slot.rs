@@ -226,7 +226,8 @@ fn watch(
 fn given_up(job: &Job, limit: Duration) -> RunError {
     let all = 0..job.program.devices.len();
     let alone = |d: &usize| job.board.is(*d, State::Device) && waits_for_none(job, *d);
-    let found = all.clone().find(alone).or_else(|| all.clone().find(|d| !job.board.is(*d, State::Idle)));
+    let found =
+        all.clone().find(alone).or_else(|| all.clone().find(|d| !job.board.is(*d, State::Idle)));
     let d = found.unwrap_or(0);
     let (label, op) = job.position(d);
     RunError::Stuck { device: job.program.devices[d].device, label, op, limit }

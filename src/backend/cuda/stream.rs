@@ -176,8 +176,7 @@ impl Stream {
         check("cuStreamEndCapture", result)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the template is a graph; the function stores an executable one.
-        let result =
-            unsafe { sys::cuGraphInstantiateWithFlags(&raw mut raw, template.0, 0) };
+        let result = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut raw, template.0, 0) };
         check("cuGraphInstantiate", result)?;
         Ok(Graph { context: self.context.clone(), raw })
     }

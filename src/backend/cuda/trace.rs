@@ -92,13 +92,8 @@ mod tests {
             .iter()
             .map(|e| format!("{} {} {} {}", e["ph"], e["tid"], e["name"], e["ts"]).replace('"', ""))
             .collect();
-        let expected = [
-            "M 0 thread_name null",
-            "X 0 a 1.5",
-            "X 0 c 4.0",
-            "M 1 thread_name null",
-            "X 1 b 9.0",
-        ];
+        let expected =
+            ["M 0 thread_name null", "X 0 a 1.5", "X 0 c 4.0", "M 1 thread_name null", "X 1 b 9.0"];
         assert_eq!(found, expected);
         assert!(trace.now() >= 0.0);
     }
