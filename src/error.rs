@@ -88,6 +88,7 @@ fn model_code(error: &ModelError) -> &'static str {
         ModelError::File(_) => "E0110",
         ModelError::NoSource { .. } | ModelError::Missing { .. } => "E0111",
         ModelError::Changed { .. } => "E0112",
+        ModelError::NoTemplate => "E0113",
         ModelError::Pass(error) => pass_code(error),
     }
 }

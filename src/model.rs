@@ -3,6 +3,9 @@
 //! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its parameters by source
 //! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
 
+mod batch;
+mod places;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -18,6 +21,7 @@ use crate::pass::{PassError, SimplifyOptions, simplify};
 use crate::types::{Escaped, Quoted, Tensor};
 use crate::zoo::{self, ZooError};
 
+pub use self::places::locate;
 pub use crate::format::Model;
 
 /// What a file leaves open, and where else to look.
@@ -146,6 +150,9 @@ pub enum ModelError {
         /// The difference.
         what: String,
     },
+    /// Nothing says which model a graph was made from.
+    #[error("the graph does not say which model it was made from; name it with `--template MODEL`")]
+    NoTemplate,
     /// Simplification failed: a bug in an operator.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -164,13 +171,17 @@ pub enum GraphForm {
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     if let Some(name) = spec.strip_prefix("zoo:") {
         let (graph, weights) = zoo::build(name)?;
-        return simplified(Model { graph, weights, notes: Vec::new() }, options);
+        return simplified(Model { graph, weights, notes: unused(options) }, options);
     }
     let path = Path::new(spec);
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
-        return simplified(onnx::import(path, &import_options(options))?, options);
+        let model = onnx::import(path, &import_options(options)).map_err(|error| match error {
+            ImportError::Batches(candidates) => batch::choose(path, options, candidates),
+            error => error,
+        })?;
+        return simplified(model, options);
     }
     let text = read(path, options)?;
     let name = || path.display().to_string();
@@ -186,7 +197,23 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     let weights = find_weights(&graph, folder, options)?;
-    Ok(Model { graph, weights, notes: Vec::new() })
+    Ok(Model { graph, weights, notes: unused(options) })
+}
+
+/// What is said of options that speak of an ONNX file, where the model is none.
+fn unused(options: &LoadOptions) -> Vec<String> {
+    let LoadOptions { batch_axis, dims, free_batch, assume, .. } = options;
+    let given = [
+        ("--batch-axis", !batch_axis.is_empty()),
+        ("--dim", !dims.is_empty()),
+        ("--free-batch", *free_batch),
+        ("--assume", !assume.is_empty()),
+    ];
+    let given: Vec<&str> = given.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
+    if given.is_empty() {
+        return Vec::new();
+    }
+    vec![format!("{} has no effect: the model is no ONNX file, its batch is N", given.join(", "))]
 }
 
 /// Writes a graph so that [`load`] reads it back: weights without a source file of their own (folded or

@@ -110,11 +110,15 @@ pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
         sweep.visit(*node);
     }
     let Sweep { claims, mut refused, .. } = sweep;
-    let batch = graph.inputs().any(|v| graph.ty(v).shape.iter().any(Dim::depends_on_batch));
-    if !batch && let Some(node) = order.first() {
-        let reason = "none of the inputs has an axis of size N".to_owned();
-        let refusal = Refusal { code: Code::NoBatchAxis, reason, operand: 0 };
-        refused = vec![Refused { node: *node, refusal, path: Vec::new() }];
+    if !graph.inputs().any(|v| input(graph.ty(v)).shard().is_some()) {
+        let of = |node, refusal| Refused { node, refusal, path: Vec::new() };
+        let inputs = graph.inputs();
+        refused = inputs.filter_map(|v| Some(of(v.node, no_rows(graph.ty(v))?))).collect();
+        if refused.is_empty() {
+            let reason = "none of the inputs has an axis of size N".to_owned();
+            let refusal = Refusal { code: Code::NoBatchAxis, reason, operand: 0 };
+            refused.extend(order.first().map(|node| of(*node, refusal)));
+        }
     }
     Ok(ClaimMap { order, claims, refused })
 }
@@ -129,10 +133,7 @@ impl Sweep<'_> {
     fn visit(&mut self, node: NodeId) {
         let results = self.graph.node(node).results();
         let claims = match self.graph.node(node).kind() {
-            NodeKind::Input => {
-                let claim = results.first().map(|r| input(&r.ty)).transpose();
-                claim.map(|c| c.into_iter().collect()).map_err(Some)
-            }
+            NodeKind::Input => Ok(results.iter().map(|r| input(&r.ty)).collect()),
             NodeKind::Param(_) => Ok(rules::invariant(1)),
             NodeKind::Op(op) => self.operator(node, op),
         };
@@ -203,21 +204,26 @@ pub fn judge(
     Err(Some(rules::refuse(Code::BakedBatch, operand, reason)))
 }
 
-/// The claim of an input: split on the axis whose size is `N`.
-fn input(ty: &TensorType) -> Result<Claim, Refusal> {
+/// The claim of an input: split on the axis whose size is `N`, or a multiple of it; whole on every replica where it has
+/// no such axis, or sizes that depend on `N` besides.
+fn input(ty: &TensorType) -> Claim {
+    rules::batch_axis(ty, 0).ok().flatten().map_or(Claim::Invariant, Claim::Shard)
+}
+
+/// Why an input whose sizes depend on `N` has no rows of its own.
+fn no_rows(ty: &TensorType) -> Option<Refusal> {
     let mut axes = ty.shape.iter().enumerate().filter(|(_, d)| d.depends_on_batch());
     match (axes.next(), axes.next()) {
-        (None, _) => Ok(Claim::Invariant),
-        (Some((axis, d)), None) if *d == Dim::n() => Ok(Claim::rows(axis)),
+        (None, _) => None,
         (Some((axis, d)), None) => {
             let reason = format!(
                 "has {d} entries on axis {axis}, which is not one for each row of the batch"
             );
-            Err(rules::refuse(Code::BakedBatch, 0, reason))
+            Some(rules::refuse(Code::BakedBatch, 0, reason))
         }
         (Some((a, _)), Some((b, _))) => {
             let reason = format!("carries the batch on axis {a} and on axis {b}");
-            Err(rules::refuse(Code::SampleBySample, 0, reason))
+            Some(rules::refuse(Code::SampleBySample, 0, reason))
         }
     }
 }

@@ -153,6 +153,16 @@ pub enum RunError {
     /// The program has no memory plan for this batch size.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The inputs alone take more memory than allowed.
+    #[error("inputs of {n} rows take {needed} bytes; {limit} are allowed (`--max-memory`)")]
+    InputMemory {
+        /// The batch size.
+        n: i64,
+        /// Bytes of all inputs.
+        needed: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
     /// More memory is needed than allowed.
     #[error("a batch of {n} rows needs {needed} bytes; {limit} are allowed")]
     Memory {

@@ -24,6 +24,6 @@ pub use json::{JsonError, from_json, to_json};
 pub use label::Label;
 pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Value};
 pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
-pub use parse::{ParseError, parse};
+pub use parse::{ParseError, line_of, parse};
 pub use print::Printer;
 pub use verify::{MAX_CONSTANT, Rule, Verified, VerifyError, VerifyErrors, verify};

@@ -1,4 +1,4 @@
-use super::refusal::SplitRefused;
+use super::refusal::{SplitRefused, list};
 use crate::ir::GraphError;
 use crate::types::SplitError;
 
@@ -13,7 +13,7 @@ pub enum PassError {
     #[error(transparent)]
     Split(#[from] SplitError),
     /// The graph may not be split along the batch.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"))]
+    #[error("{}", list(.0))]
     Refused(Vec<SplitRefused>),
     /// The graph is replicated already.
     #[error(

@@ -16,7 +16,7 @@ pub use refusal::SplitRefused;
 pub use repair::{
     Action, BatchStatistics, Outcome, Repair, RepairOptions, Repaired, repair, repair_with,
 };
-pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate};
+pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate, replicate_repaired};
 pub use report::{claims_text, report};
 pub use simplify::{SimplifyOptions, simplify};
 

@@ -1,11 +1,12 @@
 //! What a user is told of an operator that forbids the split.
 
+use std::collections::HashMap;
 use std::fmt;
 
-use super::repair::Repaired;
+use super::repair::{Action, Repair, Repaired};
 use crate::analysis::Refused;
-use crate::ir::{Graph, NodeKind, Value, operand_excerpt};
-use crate::types::{Code, Split};
+use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
+use crate::types::{Code, Quoted, Split};
 
 /// One operator that forbids the split, as a diagnostic: code, what, where, why, ways out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,59 +15,120 @@ pub struct SplitRefused {
     pub code: Code,
     /// The node's label.
     pub label: String,
+    /// The name of its first result.
+    pub value: String,
     /// The operator's name, or `input`.
     pub op: String,
     /// What it does to the batch.
     pub reason: String,
-    /// Where it stands: the graph, and its number among the graph's operators, from 1.
+    /// Where it stands: the graph, and its number among the graph's operators, from 1; where it was looked up in the
+    /// file, its place there.
     pub place: String,
     /// The line of the operator, the operand marked that carries the batch; of an input its name and type.
     pub line: String,
-    /// The values that carry the batch to it, from the input on.
+    /// The values that carry the batch to it, from the input on, or from the operator that counts its rows.
     pub path: Vec<String>,
     /// What replicas would compute.
     pub effect: String,
-    /// What `--repair=comm` would do; empty where it would not help.
+    /// What repairs would do; empty where they would not help.
     pub repairs: Vec<String>,
+    /// Which repairs have to be allowed for that.
+    pub allowing: Repair,
 }
 
-impl SplitRefused {
-    /// The diagnostic of a refusal in `graph`, which is to be split in this way; `repairs` are those that would be
-    /// made if all were allowed.
-    pub fn new(graph: &Graph, refused: &Refused, split: &Split, repairs: &[Repaired]) -> Self {
-        let node = graph.node(refused.node);
+/// The graph that a user knows, in which what was found in its repaired form is told.
+pub(super) struct Told<'g> {
+    graph: &'g Graph,
+    repaired: &'g Graph,
+    /// The graph's nodes by the names of their results.
+    nodes: HashMap<&'g str, Value>,
+    /// The number of each operator of the graph, from 1, by node.
+    numbers: Vec<usize>,
+    split: &'g Split,
+    repairs: &'g [Repaired],
+}
+
+impl<'g> Told<'g> {
+    /// Refusals of `repaired`, the repaired form of `graph`, which is to be split in this way; `repairs` are those that
+    /// would be made if all were allowed.
+    pub(super) fn new(
+        graph: &'g Graph,
+        repaired: &'g Graph,
+        split: &'g Split,
+        repairs: &'g [Repaired],
+    ) -> Self {
+        let mut nodes = HashMap::new();
+        let mut numbers = vec![0; graph.id_bound()];
+        let mut number = 0;
+        for id in graph.order().unwrap_or_default() {
+            let results = (0u32..).zip(graph.node(id).results());
+            nodes.extend(results.map(|(output, r)| (&*r.name, Value { node: id, output })));
+            number += usize::from(graph.node(id).op().is_some());
+            numbers[id.index()] = number;
+        }
+        Self { graph, repaired, nodes, numbers, split, repairs }
+    }
+
+    /// The user's value of the same name.
+    fn value(&self, value: Value) -> Option<Value> {
+        self.nodes.get(&*self.repaired.info(value).name).copied()
+    }
+
+    /// The diagnostic of a refusal.
+    pub(super) fn refusal(&self, refused: &Refused) -> SplitRefused {
+        let own = self.value(Value { node: refused.node, output: 0 });
+        let (graph, id): (&Graph, NodeId) =
+            own.map_or((self.repaired, refused.node), |v| (self.graph, v.node));
+        let node = graph.node(id);
         let (op, line) = match node.kind() {
             NodeKind::Input => ("input", None),
             NodeKind::Param(_) => ("param", None),
             NodeKind::Op(op) => {
-                (op.name(), Some(operand_excerpt(graph, refused.node, refused.refusal.operand)))
+                (op.name(), Some(operand_excerpt(graph, id, refused.refusal.operand)))
             }
         };
-        let result = || {
-            let of = node.results().first();
-            of.map_or_else(String::new, |r| format!("   | %{} : {}", r.name, r.ty))
+        let first = node.results().first();
+        let result = || first.map_or_else(String::new, |r| format!("   | %{} : {}", r.name, r.ty));
+        let step = |v: Value| {
+            let input = matches!(self.graph.node(v.node).kind(), NodeKind::Input);
+            let what = if input { "input " } else { "" };
+            format!("{what}%{} : {}", self.graph.info(v).name, self.graph.ty(v))
         };
-        let ops = graph
-            .order()
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|id| graph.node(*id).op().is_some());
-        let number = ops.take_while(|id| *id != refused.node).count() + 1;
-        let step = |v: &Value| format!("%{} : {}", graph.info(*v).name, graph.ty(*v));
-        let own = |r: &&Repaired| r.label == node.label();
-        Self {
+        let label = node.label();
+        let place = match self.numbers.get(id.index()).filter(|_| own.is_some()) {
+            Some(number) if node.op().is_some() => format!("node {number} {}", Quoted(label)),
+            _ => format!("{op} {}", Quoted(label)),
+        };
+        let repairs: Vec<&Repaired> = self.repairs.iter().filter(|r| r.label == label).collect();
+        let local = |r: &&Repaired| matches!(r.action, Action::OwnRows | Action::Sizes);
+        SplitRefused {
             code: refused.refusal.code,
-            label: node.label().to_owned(),
+            label: label.to_owned(),
+            value: first.map_or_else(String::new, |r| r.name.to_string()),
             op: op.to_owned(),
             reason: refused.refusal.reason.clone(),
-            place: format!("graph `{}`: node {number} `{}`", graph.name(), node.label()),
+            place: format!("graph {}: {place}", Quoted(graph.name())),
             line: line.unwrap_or_else(result),
-            path: refused.path.iter().map(step).collect(),
-            effect: effect(refused.refusal.code, split),
-            repairs: repairs.iter().filter(own).map(Repaired::what).collect(),
+            path: refused.path.iter().filter_map(|v| self.value(*v)).map(step).collect(),
+            effect: effect(refused.refusal.code, self.split),
+            allowing: if repairs.iter().all(local) { Repair::Local } else { Repair::Comm },
+            repairs: repairs.into_iter().map(Repaired::what).collect(),
         }
     }
+}
 
+/// The diagnostics of refused operators: the first of them, and how many more there are.
+pub(super) fn list(refused: &[SplitRefused]) -> String {
+    const LISTED: usize = 20;
+    let shown: Vec<String> = refused.iter().take(LISTED).map(ToString::to_string).collect();
+    let mut text = shown.join("\n\n");
+    if refused.len() > LISTED {
+        text += &format!("\n\n{} more operators forbid the split", refused.len() - LISTED);
+    }
+    text
+}
+
+impl SplitRefused {
     #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
     fn help(&self) -> &'static str {
         match self.code {
@@ -113,11 +175,12 @@ impl fmt::Display for SplitRefused {
             writeln!(f, "error[{}]: the model has no batch to split: {}", self.code, self.reason)?;
             return write!(f, "  = help: {}", self.help());
         }
-        writeln!(f, "error[{}]: `{}` ({}) {}", self.code, self.label, self.op, self.reason)?;
+        let label = Quoted(&self.label);
+        writeln!(f, "error[{}]: {label} ({}) {}", self.code, self.op, self.reason)?;
         writeln!(f, "  --> {}", self.place)?;
         writeln!(f, "{}", self.line)?;
         if let Some((first, rest)) = self.path.split_first() {
-            writeln!(f, "   = batch: input {first}")?;
+            writeln!(f, "   = batch: {first}")?;
             // A long chain is shown by its ends.
             let hidden = rest.len().saturating_sub(4);
             if hidden > 0 {
@@ -129,10 +192,10 @@ impl fmt::Display for SplitRefused {
         }
         writeln!(f, "   = effect: {}", self.effect)?;
         for (i, repair) in self.repairs.iter().enumerate() {
-            let lead = if i == 0 {
-                "= help: `--repair=comm` inserts"
-            } else {
-                "                            and"
+            let lead = match (i, self.allowing) {
+                (0, Repair::None | Repair::Local) => "= help: `--repair=local` inserts",
+                (0, Repair::Comm) => "= help: `--repair=comm` inserts",
+                _ => "                            and",
             };
             writeln!(f, "   {lead} {repair}")?;
         }

@@ -169,6 +169,12 @@ impl Split {
         Some((self.offsets.get(i)?, self.offsets.get(i + 1)?))
     }
 
+    /// The devices that have no rows of a batch of `n`, in the order of the replicas.
+    pub fn without_rows(&self, n: i64) -> impl Iterator<Item = Device> + '_ {
+        let devices = self.devices.iter().enumerate();
+        devices.filter(move |(i, _)| self.rows(*i).is_some_and(|r| r.eval(n) <= 0)).map(|(_, d)| *d)
+    }
+
     /// The number of rows of replica `i`.
     pub fn rows(&self, i: usize) -> Option<Dim> {
         let (from, to) = self.range(i)?;

@@ -1,5 +1,6 @@
 //! The book says what the code does: its tables are generated or checked, its links lead somewhere.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -128,6 +129,21 @@ fn the_page_of_the_command_line_has_its_help() {
         writeln!(text, "```\n").unwrap();
     }
     generated("docs/cli.md", "--help", &format!("{}\n", text.trim_end()));
+}
+
+#[test]
+fn the_table_of_errors_has_the_codes_of_the_code() {
+    let codes = |text: &str, quote: &str| {
+        let parts = text.split(quote).filter(|part| {
+            part.len() == 5
+                && part.starts_with('E')
+                && part[1..].bytes().all(|b| b.is_ascii_digit())
+        });
+        parts.map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    let mut given = codes(&read("src/error.rs"), "\"");
+    given.extend(codes(&read("src/format/onnx/error.rs"), "\""));
+    assert_eq!(codes(&read("docs/cli.md"), "`"), given);
 }
 
 #[test]

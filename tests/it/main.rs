@@ -5,6 +5,7 @@
 mod acceptance;
 mod cli;
 mod damage;
+mod discovery;
 mod docs;
 mod embed;
 mod examples;

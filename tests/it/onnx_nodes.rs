@@ -183,10 +183,12 @@ fn run_case(folder: &Path) -> Outcome {
                 make_known(&mut proto, &value, &protos[&value]);
                 given.retain(|(n, _)| *n != value);
             }
-            Err(ImportError::UnboundDims(dims)) if options.dims.is_empty() => {
+            Err(error @ (ImportError::UnboundDims(_) | ImportError::Batches(_)))
+                if options.dims.is_empty() =>
+            {
                 bind(&proto, &given, &mut options);
                 if options.dims.is_empty() {
-                    return Outcome::Refused(category(&ImportError::UnboundDims(dims)));
+                    return Outcome::Refused(category(&error));
                 }
             }
             Err(error) => return Outcome::Refused(category(&error)),

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use fanwise::Error;
 use fanwise::analysis;
 use fanwise::ir::{self, Graph};
-use fanwise::model::{LoadOptions, Model};
+use fanwise::model::{self, LoadOptions, Model};
 use fanwise::op::Assume;
 use fanwise::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
 use fanwise::types::ShardRule;
@@ -59,6 +59,19 @@ impl ModelArgs {
 
     /// Reads another model with the same options.
     pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
+        let model = self.read(model)?;
+        for note in &model.notes {
+            ui::talk(&format!("note: {note}"));
+        }
+        Ok(model)
+    }
+
+    /// Reads the model where the options are those of another.
+    pub(crate) fn load_graph(&self) -> anyhow::Result<Model> {
+        self.read(&self.model)
+    }
+
+    fn read(&self, model: &str) -> anyhow::Result<Model> {
         let options = LoadOptions {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
@@ -67,11 +80,15 @@ impl ModelArgs {
             params: self.params.clone(),
             max_memory: self.max_memory(),
         };
-        let model = fanwise::model::load(model, &options).map_err(Error::from)?;
-        for note in &model.notes {
-            ui::talk(&format!("note: {note}"));
+        Ok(model::load(model, &options).map_err(Error::from)?)
+    }
+
+    /// The error with the places in the model's file.
+    fn located(&self, mut error: PassError) -> Error {
+        if let PassError::Refused(refused) = &mut error {
+            model::locate(&self.model, refused);
         }
-        Ok(model)
+        error.into()
     }
 
     /// The memory that may be used: as given, or what the machine has for this process.
@@ -159,7 +176,11 @@ impl ReplicateArgs {
     }
 
     /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
-    pub(crate) fn apply<'a>(&self, template: &'a Graph) -> anyhow::Result<Replicated<'a>> {
+    pub(crate) fn apply<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+    ) -> anyhow::Result<Replicated<'a>> {
         let found = fanwise::backend::gpu_count();
         let devices = match &self.gpus {
             None => return Ok(Replicated::of_one(template)),
@@ -189,7 +210,8 @@ impl ReplicateArgs {
             ui::talk(&format!("note: {repair}"));
         }
         let options = Replicate { devices, rule: self.shards.clone(), merge, weights, repair };
-        let graph = pass::replicate(&repaired, &options).map_err(Error::from)?;
+        let graph = pass::replicate_repaired(template, &repaired, &options)
+            .map_err(|error| model.located(error))?;
         analysis::prove(&repaired, &ir::verify(&graph).map_err(Error::from)?)
             .map_err(Error::from)?;
         Ok(Replicated { template: repaired, repairs, graph: Cow::Owned(graph) })

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
+use fanwise::Error;
 use fanwise::ir::Label;
+use fanwise::pass::PassError;
 use fanwise::types::{DType, Tensor};
 use serde_json::json;
 
@@ -45,12 +46,10 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let model = args.model.load()?;
     if let Some(split) = model.graph.split() {
-        bail!(
-            "the graph is already replicated over {} devices; check needs the model before the pass",
-            split.replicas()
-        );
+        let error = PassError::AlreadyReplicated(split.replicas());
+        return Err(Error::from(error).into());
     }
-    let replicated = args.replicate.apply(&model.graph)?;
+    let replicated = args.replicate.apply(&args.model, &model.graph)?;
     let graph = &*replicated.graph;
     let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {
@@ -58,6 +57,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
     };
     let (one, many) = (run(&model.graph)?, run(graph)?);
+    exec::note_empty(graph, one.n);
     let labels = graph.labels();
     let mut equal = one.outputs.len() == many.outputs.len();
     let mut rows = Vec::new();

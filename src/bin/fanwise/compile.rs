@@ -15,7 +15,7 @@ use fanwise::types::Target;
 use fanwise::{analysis, lower};
 
 use crate::args::{ModelArgs, ReplicateArgs, Replicated};
-use crate::ui;
+use crate::{exec, ui};
 
 /// Rewrite a model for many devices and print what it becomes
 #[derive(Args)]
@@ -106,7 +106,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let replicated = if args.emit.iter().all(before) {
         Replicated::of_one(&template)
     } else {
-        args.replicate.apply(&template)?
+        args.replicate.apply(&args.model, &template)?
     };
     let graph = &*replicated.graph;
     for emit in &args.emit {
@@ -122,7 +122,9 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
                 write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)?;
             }
             Kind::Graph | Kind::Json => write_graph(args, emit, graph, &weights)?,
-            Kind::Summary => write(emit, &analysis::summary(&template)?.to_string())?,
+            Kind::Summary => {
+                write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?
+            }
             Kind::Dot => write(emit, &ir::to_dot(graph))?,
             Kind::Program | Kind::Memory => write_program(args, emit, graph)?,
         }
@@ -153,6 +155,7 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
     let verified = ir::verify(graph).map_err(Error::from)?;
     let program = lower::lower(&verified, &Target::CPU).map_err(Error::from)?;
     let text = if emit.kind == Kind::Memory {
+        exec::note_empty(graph, i64::from(args.batch));
         program.bind(i64::from(args.batch)).map_err(Error::from)?.report(&program).to_string()
     } else {
         program.to_string()

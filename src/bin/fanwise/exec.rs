@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use fanwise::Error;
-use fanwise::backend::{Backend, Cpu, Executable, RunOptions, RunOutput};
+use fanwise::backend::{Backend, Cpu, Executable, RunError, RunOptions, RunOutput};
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::types::Tensor;
 use fanwise::{analysis, lower};
@@ -40,11 +39,30 @@ pub(crate) fn random_inputs(
     let rows = i64::from(rows);
     let bytes = graph.inputs().map(|v| graph.ty(v).bytes().eval(rows));
     let bytes = bytes.fold(0, i64::saturating_add);
-    if u64::try_from(bytes).is_ok_and(|bytes| bytes > max_memory) {
-        let (bytes, limit) = (ui::bytes(bytes.unsigned_abs()), ui::bytes(max_memory));
-        bail!("inputs of {rows} rows take {bytes}; {limit} may be used (`--max-memory`)");
+    let needed = u64::try_from(bytes).unwrap_or(u64::MAX);
+    if needed > max_memory {
+        let error = RunError::InputMemory { n: rows, needed, limit: max_memory };
+        return Err(Error::from(error).into());
     }
     Ok(analysis::random_inputs(graph, rows, seed).map_err(Error::from)?)
+}
+
+/// Remarks that devices have no rows of a batch of `rows`.
+pub(crate) fn note_empty(graph: &Graph, rows: i64) {
+    const SHOWN: usize = 8;
+    let Some(split) = graph.split() else { return };
+    let empty: Vec<String> = split.without_rows(rows).map(|d| d.to_string()).collect();
+    if empty.is_empty() {
+        return;
+    }
+    let more = empty.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let shown = empty.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    ui::talk(&format!(
+        "note[R0112]: of {rows} rows over {} devices {shown}{more} have none and are skipped; \
+         `fanwise explain R0112` tells more",
+        split.replicas()
+    ));
 }
 
 /// Runs `times` times behind a progress bar; the last outputs, and the time of each run, ascending.

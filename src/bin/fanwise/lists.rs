@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use fanwise::{analysis, backend, pass, zoo};
+use fanwise::model::ModelError;
+use fanwise::{Error, analysis, backend, pass, zoo};
 use serde_json::json;
 
 use crate::args::{Format, ModelArgs};
@@ -51,7 +52,7 @@ pub(crate) struct ZooArgs {
 
 pub(crate) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
     let model = args.model.load()?;
-    let summary = analysis::summary(&model.graph)?;
+    let summary = analysis::summary(&model.graph).map_err(Error::from)?;
     match args.format {
         Format::Text => ui::out(&summary.to_string())?,
         Format::Json => ui::out(&serde_json::to_string_pretty(&summary)?)?,
@@ -94,8 +95,8 @@ pub(crate) fn passes(args: &PassesArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn zoo(args: &ZooArgs) -> anyhow::Result<ExitCode> {
     let mut models = Vec::new();
     for name in zoo::names() {
-        let (graph, _) = zoo::build(name)?;
-        let parameters = analysis::summary(&graph)?.parameters;
+        let (graph, _) = zoo::build(name).map_err(ModelError::from).map_err(Error::from)?;
+        let parameters = analysis::summary(&graph).map_err(Error::from)?.parameters;
         let types = |values: &mut dyn Iterator<Item = fanwise::ir::Value>| {
             values.map(|v| graph.ty(v).to_string()).collect::<Vec<_>>().join(", ")
         };

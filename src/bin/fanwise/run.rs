@@ -51,7 +51,7 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let model = args.model.load()?;
-    let replicated = args.replicate.apply(&model.graph)?;
+    let replicated = args.replicate.apply(&args.model, &model.graph)?;
     let graph = &*replicated.graph;
     let inputs = match &args.inputs {
         Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
@@ -59,6 +59,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let executable = exec::prepare(graph, &model.weights, args.threads)?;
     let (run, times) = exec::run(&*executable, &inputs, args.repeat, limit)?;
+    exec::note_empty(graph, run.n);
     if let Some(path) = &args.outputs {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
         npz::write(path, &named).map_err(Error::from)?;

@@ -33,8 +33,11 @@ pub(crate) fn report(error: &Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let text = format!("{error:#}");
-    let code =
-        error.chain().find_map(|e| e.downcast_ref::<fanwise::Error>()).map(fanwise::Error::code);
+    let code = error.chain().find_map(|e| match e.downcast_ref::<fanwise::Error>() {
+        Some(error) => Some(error.code()),
+        // What cannot be printed.
+        None => e.is::<io::Error>().then_some("E0100"),
+    });
     // A diagnostic of the library begins with its own code.
     talk(&match code {
         _ if text.starts_with("error[") => text,

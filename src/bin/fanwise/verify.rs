@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use fanwise::analysis::{self, ProofError};
 use fanwise::ir::{self, Graph};
+use fanwise::model::ModelError;
 use fanwise::pass::{self, Repair, RepairOptions};
 use fanwise::{Error, analysis::Proof};
 use serde_json::json;
@@ -39,7 +39,7 @@ pub(crate) struct VerifyArgs {
 }
 
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let graph = args.graph.load()?.graph;
+    let graph = args.graph.load_graph()?.graph;
     let template = match &args.template {
         Some(model) => model.clone(),
         None => source(&graph)?,
@@ -48,21 +48,22 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let verified = ir::verify(&graph).map_err(Error::from)?;
     let batch_norm = args.batch_norm.map(BatchNormArg::statistics);
     // The repairs that were allowed are not known: the graph is right if it is so for one of them.
-    let mut result = None;
-    for allowed in [Repair::None, Repair::Local, Repair::Comm] {
+    let prove = |allowed| -> anyhow::Result<_> {
         let options = RepairOptions { allowed, batch_norm };
         let (repaired, _) = pass::repair_with(&template, options).map_err(Error::from)?;
-        let proof = analysis::prove(&repaired, &verified);
-        let proved = proof.is_ok();
-        // A model that may not be split without more repairs says less than a rule that is broken.
-        if proved || matches!(result, None | Some(Err(ProofError::Template(_)))) {
-            result = Some(proof);
-        }
-        if proved {
+        Ok(analysis::prove(&repaired, &verified))
+    };
+    let mut result = prove(Repair::None)?;
+    for allowed in [Repair::Local, Repair::Comm] {
+        if result.is_ok() {
             break;
         }
+        let proof = prove(allowed)?;
+        // A model that may not be split without more repairs says less than a rule that is broken.
+        if proof.is_ok() || matches!(result, Err(ProofError::Template(_))) {
+            result = proof;
+        }
     }
-    let Some(result) = result else { bail!("there is no repair to verify") };
     match result {
         Ok(proof) => {
             proved(args.format, proof)?;
@@ -107,8 +108,6 @@ fn source(graph: &Graph) -> anyhow::Result<String> {
     let files: BTreeSet<&str> = graph.params().iter().map(|p| &*p.source.file).collect();
     match files.iter().copied().collect::<Vec<_>>().as_slice() {
         [only] if !only.ends_with(".safetensors") => Ok((*only).to_owned()),
-        _ => bail!(
-            "the graph does not say which model it was made from; name it with `--template MODEL`"
-        ),
+        _ => Err(Error::from(ModelError::NoTemplate).into()),
     }
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::super::{Escaped, FileError, OverBudget, Quoted};
@@ -119,9 +120,19 @@ pub enum ImportError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The leading sizes of the inputs are not all one.
+    /// Several sizes of the inputs may be the batch.
     #[error("{}", list_batches(.0))]
-    Batches(Vec<Vec<String>>),
+    Batches(Vec<BatchCandidate>),
+    /// Only one size of the inputs may be the batch; the others must be bound.
+    #[error("the batch is {}: {reason}\n{}", .batch.text(), list_unbound(.others))]
+    OtherSizes {
+        /// The size that is the batch.
+        batch: BatchCandidate,
+        /// Why it is the only one, as a clause.
+        reason: &'static str,
+        /// The other sizes.
+        others: Vec<UnboundDim>,
+    },
     /// A node is not valid, or not in a supported way.
     #[error("{node} ({}): {}", Escaped(.op), brief(.error))]
     Node {
@@ -271,6 +282,43 @@ pub struct UnboundDim {
     pub axis: usize,
 }
 
+/// Sizes of inputs that are one and may be the batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchCandidate {
+    /// The sizes and where they stand; a size that the file does not leave open has no name.
+    pub sizes: Vec<UnboundDim>,
+}
+
+impl BatchCandidate {
+    /// The sizes that must be bound where another is the batch, each name once.
+    pub fn open(&self) -> impl Iterator<Item = &UnboundDim> {
+        let mut seen = BTreeSet::new();
+        self.sizes.iter().filter(move |s| !s.name.is_empty() && seen.insert(s.name.as_str()))
+    }
+
+    /// The inputs that carry it, each with the first axis on which it stands.
+    pub fn axes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let mut seen = BTreeSet::new();
+        let sizes = self.sizes.iter().map(|s| (s.input.as_str(), s.axis));
+        sizes.filter(move |(input, _)| seen.insert(*input))
+    }
+
+    /// The sizes as an error names them: `users`, axis 0 of input `user`.
+    fn text(&self) -> String {
+        let named = self.open().filter(|s| !s.name.ends_with(']'));
+        let named = named.map(|s| Quoted(&s.name).to_string());
+        let places = self.sizes.iter();
+        let places = places.map(|s| format!("axis {} of input {}", s.axis, Quoted(&s.input)));
+        named.chain(places).take(LISTED).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The options that say that these sizes are the batch.
+    fn options(&self) -> String {
+        let option = |(input, axis)| format!("--batch-axis {}={axis}", Escaped(input));
+        self.axes().take(LISTED).map(option).collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// The bytes of what an operator says that an error shows.
 const SAID: usize = 2000;
 
@@ -351,21 +399,24 @@ impl ImportError {
     }
 }
 
-fn list_batches(classes: &[Vec<String>]) -> String {
-    let mut text = String::from("the inputs have leading sizes that nothing equates:");
-    for class in classes.iter().take(LISTED) {
-        let _ = write!(text, "\n  {}", list_names(class.iter().map(String::as_str)));
+fn list_batches(candidates: &[BatchCandidate]) -> String {
+    let mut text = String::from(
+        "several sizes may be the batch, and nothing in the graph says which, or that they are one:",
+    );
+    for candidate in candidates.iter().take(LISTED) {
+        let _ = write!(text, "\n  {}: {}", candidate.text(), candidate.options());
     }
-    count_rest(&mut text, classes.len());
-    let first = classes.first().and_then(|c| c.first()).map_or("NAME", String::as_str);
-    let first = Escaped(first);
-    let _ = write!(text, "\nname the inputs that carry the batch: --batch-axis {first}=0");
+    count_rest(&mut text, candidates.len());
+    text += "\nname the inputs that carry the batch (`--batch-axis`)";
+    if let Some(open) = candidates.iter().rev().find_map(|c| c.open().next()) {
+        let _ = write!(text, ", and bind what is not the batch: --dim {}=128", Escaped(&open.name));
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ImportError, UnboundDim, UnsupportedOp};
+    use super::{BatchCandidate, ImportError, UnboundDim, UnsupportedOp};
 
     #[test]
     fn lists_name_everything() {
@@ -384,7 +435,11 @@ mod tests {
         let dim = UnboundDim { name: "seq".into(), input: "x".into(), axis: 1 };
         let text = ImportError::UnboundDims(vec![dim]).to_string();
         assert!(text.ends_with("`seq`, axis 1 of input `x`: try --dim seq=128"), "{text}");
-        let text = ImportError::Batches(vec![vec!["x".into()], vec!["y".into()]]).to_string();
-        assert!(text.ends_with("--batch-axis x=0"), "{text}");
+        let of = |name: &str| BatchCandidate {
+            sizes: vec![UnboundDim { name: name.into(), input: format!("of_{name}"), axis: 1 }],
+        };
+        let text = ImportError::Batches(vec![of("p"), of("q")]).to_string();
+        assert!(text.contains("\n  `p`, axis 1 of input `of_p`: --batch-axis of_p=1\n"), "{text}");
+        assert!(text.ends_with("--dim q=128"), "{text}");
     }
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::{Budget, Model, Quoted};
-use super::error::list_names;
 use super::external::Folder;
 use super::file::{File, Head};
 use super::flatten::{Flat, FlatNode, NONE, ValueId, flatten};
@@ -13,7 +12,7 @@ use super::inputs::{Inputs, declared};
 use super::node::Node;
 use super::proto::TensorProto;
 use super::wire::Span;
-use super::{ImportError, ImportOptions, NodeError, ops, tensor};
+use super::{BatchCandidate, ImportError, ImportOptions, NodeError, ops, tensor};
 use crate::ir::{Builder, Origin, Source, Value};
 use crate::op::{self, OpError};
 use crate::types::{DType, Dim, Symbol, Table, Tensor, TensorType};
@@ -24,7 +23,7 @@ const INLINE_INTS: usize = op::infer::MAX_INTS;
 /// Float tensors of `Constant` nodes up to this number of elements stand in the graph.
 const INLINE_FLOATS: usize = 64;
 
-/// Leading sizes of different names of which the graph may prove that they are one: each takes a pass over it.
+/// Sizes of different names of which the graph may prove that they are one: each takes a pass over it.
 const MAX_CLASSES: usize = 64;
 
 /// The tensors of the file that were read, by the value they give: each is read and charged once.
@@ -41,7 +40,7 @@ pub(super) struct Importer<'a> {
     pub(super) builder: Builder,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
-    /// The sizes of the classes of the inputs' leading sizes.
+    /// The sizes of the classes of the inputs' sizes.
     pub(super) classes: Vec<Dim>,
     /// The types that the file declares for results of foreign operators.
     pub(super) declared: &'a Declared,
@@ -88,9 +87,7 @@ pub(super) fn run(
     if inputs.classes.len() > 1 {
         parts.unify(&mut inputs, &mut tensors)?;
     }
-    if inputs.classes.is_empty() {
-        inputs.notes.push("no input carries a batch".to_owned());
-    }
+    inputs.note();
     let model = parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)?;
     tensors.folder.check()?;
     Ok(model)
@@ -107,14 +104,14 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Proves that all leading sizes are one: each is a symbol of its own until types agree only if two are the
-    /// same.
+    /// Proves that the sizes that may be the batch are one: each is a symbol of its own until types agree only if two
+    /// are the same.
     fn unify(&self, inputs: &mut Inputs, tensors: &mut Tensors) -> Result<(), ImportError> {
         let found = inputs.classes.len();
         if found > MAX_CLASSES {
             let option = "--batch-axis".to_owned();
             let reason = format!(
-                "the inputs have {found} leading sizes of different names; name those that are the batch"
+                "the inputs have {found} open sizes of different names; name those that are the batch"
             );
             return Err(ImportError::Option { option, reason });
         }
@@ -131,27 +128,28 @@ impl Parts<'_> {
                     class.iter_mut().filter(|c| **c == b).for_each(|c| *c = a);
                 }
                 (None, _) => break,
-                // What fails with one batch as well is the error to report.
                 (Some(_), _) => {
-                    self.build(inputs, tensors, &|_| Dim::n(), true)?;
+                    // Where all of them may be one, what fails with one batch as well is the error to report.
+                    if inputs.classes.iter().all(|c| c.sizes.iter().any(|s| s.axis == 0)) {
+                        self.build(inputs, tensors, &|_| Dim::n(), true)?;
+                    }
                     break;
                 }
             }
         }
-        let mut merged: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-        for (class, names) in class.iter().zip(&inputs.classes) {
-            merged.entry(*class).or_default().extend(names.iter().cloned());
+        let mut merged: BTreeMap<u32, BatchCandidate> = BTreeMap::new();
+        for (class, found) in class.iter().zip(&inputs.classes) {
+            merged.entry(*class).or_default().sizes.extend(found.sizes.iter().cloned());
         }
+        let merged: Vec<BatchCandidate> = merged.into_values().collect();
         if merged.len() > 1 {
-            return Err(ImportError::Batches(merged.into_values().collect()));
+            return Err(ImportError::Batches(merged));
         }
-        let all: Vec<String> = merged.into_values().flatten().collect();
-        let all = list_names(all.iter().map(String::as_str));
-        inputs.notes.push(format!("the leading sizes of {all} are one: the graph equates them"));
+        inputs.one(merged);
         Ok(())
     }
 
-    /// Builds the graph with the size `size(i)` for class `i` of the inputs' leading sizes. A `dry` build is
+    /// Builds the graph with the size `size(i)` for class `i` of the inputs' sizes. A `dry` build is
     /// for its types only.
     fn build(
         &self,

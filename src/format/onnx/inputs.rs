@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::Quoted;
 use super::error::list_names;
 use super::file::File;
 use super::flatten::{Flat, ValueId};
@@ -9,14 +10,14 @@ use super::proto::tensor_shape_proto::dimension::Value as DimValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
-use super::{ImportError, ImportOptions, UnboundDim};
+use super::{BatchCandidate, ImportError, ImportOptions, UnboundDim};
 use crate::types::{DType, Dim, MAX_RANK, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
 pub(super) struct Inputs {
     all: Vec<Input>,
-    /// For each leading size that may be the batch, the inputs that carry it.
-    pub(super) classes: Vec<Vec<String>>,
+    /// The sizes that may be the batch.
+    pub(super) classes: Vec<BatchCandidate>,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
     pub(super) notes: Vec<String>,
@@ -62,10 +63,12 @@ impl Inputs {
         let named = bound.collect();
         let mut inputs = Self { all: inputs, classes, freed: None, notes, named };
         inputs.bind(&options.dims)?;
-        if options.batch_axis.is_empty() {
-            inputs.lead(options.free_batch)?;
-        } else {
+        if !options.batch_axis.is_empty() {
             inputs.declare(options)?;
+        } else if options.free_batch && inputs.baked()? {
+            inputs.lead();
+        } else {
+            inputs.open();
         }
         inputs.check()?;
         Ok(inputs)
@@ -129,83 +132,74 @@ impl Inputs {
         }
     }
 
-    /// Makes the leading sizes that the file leaves open classes; with `free` also the constant leading size of
-    /// the first input that has one axis or more, in every input that leads with it.
-    fn lead(&mut self, free: bool) -> Result<(), ImportError> {
-        let first = self.all.iter().find_map(|i| i.sizes.first().map(|s| (i.name.clone(), s)));
-        match first {
-            Some((name, Size::Constant(0))) if free => {
-                let reason = "its leading size is 0, which cannot be freed".to_owned();
-                return Err(wrong(&name, reason));
+    /// Whether the first input that has an axis leads with a constant, which is to be freed.
+    fn baked(&mut self) -> Result<bool, ImportError> {
+        match self.all.iter().find_map(|i| i.sizes.first().map(|s| (i.name.as_str(), s))) {
+            Some((name, Size::Constant(0))) => {
+                Err(wrong(name, "its leading size is 0, which cannot be freed".to_owned()))
             }
-            Some((_, Size::Constant(size))) if free => self.freed = Some(*size),
-            Some(_) if free => {
+            Some((_, Size::Constant(size))) => {
+                self.freed = Some(*size);
+                Ok(true)
+            }
+            Some(_) => {
                 self.notes.push("the batch is open already: --free-batch frees nothing".to_owned());
+                Ok(false)
             }
-            _ => {}
+            None => Ok(false),
         }
-        let mut named: BTreeMap<String, usize> = BTreeMap::new();
-        let mut freed = None;
-        for input in &mut self.all {
-            let Some(lead) = input.sizes.first_mut() else { continue };
-            let next = self.classes.len();
-            let class = match lead {
-                Size::Named(name) => *named.entry(name.clone()).or_insert(next),
-                Size::Unnamed => next,
-                Size::Constant(c) if Some(*c) == self.freed => *freed.get_or_insert(next),
-                Size::Constant(_) | Size::Class(_) => continue,
-            };
-            if class == next {
-                self.classes.push(Vec::new());
-            }
-            self.classes[class].push(input.name.clone());
-            *lead = Size::Class(class);
-        }
-        self.replace_named(&named);
-        self.note_freed(freed);
-        if self.classes.is_empty() {
-            self.sole();
-        }
-        Ok(())
     }
 
-    /// Where no input leads with an open size, the only size that is open becomes a class: of models whose batch
-    /// stands behind the steps.
-    fn sole(&mut self) {
-        let sizes =
-            || self.all.iter().flat_map(|i| i.sizes.iter().enumerate().map(move |s| (i, s)));
-        let mut open = sizes().filter(|(_, (_, s))| !matches!(s, Size::Constant(_)));
-        let Some((first, (axis, size))) = open.next() else { return };
-        let same = |other: &Size| matches!(other, Size::Named(_)) && other == size;
-        if open.any(|(_, (_, s))| !same(s)) {
-            return;
+    /// Makes the leading sizes that the file leaves open classes, and each that is the size that is freed: that two
+    /// numbers are equal does not make them one.
+    fn lead(&mut self) {
+        let mut named = BTreeMap::new();
+        for input in 0..self.all.len() {
+            let freed = match self.all[input].sizes.first() {
+                Some(Size::Constant(c)) => Some(*c) == self.freed,
+                Some(Size::Named(_) | Size::Unnamed) => true,
+                Some(Size::Class(_)) | None => false,
+            };
+            if freed {
+                self.classify(input, 0, &mut named);
+            }
         }
-        let note = match size {
-            Size::Named(name) => {
-                format!("the batch is `{name}`, axis {axis} of input `{}`", first.name)
+        self.replace_named(&named);
+    }
+
+    /// Makes every size that the file leaves open a class.
+    fn open(&mut self) {
+        let mut named = BTreeMap::new();
+        for input in 0..self.all.len() {
+            for axis in 0..self.all[input].sizes.len() {
+                if matches!(self.all[input].sizes[axis], Size::Named(_) | Size::Unnamed) {
+                    self.classify(input, axis, &mut named);
+                }
             }
-            Size::Constant(_) | Size::Unnamed | Size::Class(_) => {
-                format!("the batch is axis {axis} of input `{}`", first.name)
-            }
+        }
+        self.replace_named(&named);
+    }
+
+    /// Makes a size a class of its own, or that of the sizes of the same name.
+    fn classify(&mut self, input: usize, axis: usize, named: &mut BTreeMap<String, usize>) {
+        let next = self.classes.len();
+        let Input { name: input, sizes, .. } = &mut self.all[input];
+        let (class, name) = match &sizes[axis] {
+            Size::Named(name) => (*named.entry(name.clone()).or_insert(next), name.clone()),
+            Size::Unnamed => (next, format!("{input}[{axis}]")),
+            Size::Constant(_) | Size::Class(_) => (next, String::new()),
         };
-        let size = size.clone();
-        if let Size::Named(name) = &size {
-            self.named.insert(name.clone(), Size::Class(0));
+        if class == next {
+            self.classes.push(BatchCandidate::default());
         }
-        let carries = |input: &&mut Input| input.sizes.contains(&size);
-        let mut names = Vec::new();
-        for input in self.all.iter_mut().filter(carries) {
-            names.push(input.name.clone());
-            input.sizes.iter_mut().filter(|s| **s == size).for_each(|s| *s = Size::Class(0));
-        }
-        self.classes.push(names);
-        self.notes.push(note);
+        self.classes[class].sizes.push(UnboundDim { name, input: input.clone(), axis });
+        sizes[axis] = Size::Class(class);
     }
 
     /// Makes the axes that the command line names the batch.
     fn declare(&mut self, options: &ImportOptions) -> Result<(), ImportError> {
         let mut named = BTreeMap::new();
-        self.classes.push(Vec::new());
+        self.classes.push(BatchCandidate::default());
         for (name, axis) in &options.batch_axis {
             let Some(input) = self.all.iter_mut().find(|i| i.name == *name) else {
                 let known = list_names(self.all.iter().map(|i| &*i.name));
@@ -234,10 +228,10 @@ impl Inputs {
                 Size::Unnamed | Size::Class(_) => {}
             }
             *size = Size::Class(0);
-            self.classes[0].push(name.clone());
+            let (name, input) = (String::new(), name.clone());
+            self.classes[0].sizes.push(UnboundDim { name, input, axis: *axis });
         }
         self.replace_named(&named);
-        self.note_freed(Some(0));
         Ok(())
     }
 
@@ -253,10 +247,39 @@ impl Inputs {
         }
     }
 
-    fn note_freed(&mut self, class: Option<usize>) {
-        if let (Some(size), Some(class)) = (self.freed, class) {
-            let inputs = list_names(self.classes[class].iter().map(String::as_str));
-            self.notes.push(format!("the size {size} of {inputs} was freed: it is the batch"));
+    /// Makes all classes one, which was proved to be.
+    pub(super) fn one(&mut self, class: Vec<BatchCandidate>) {
+        for size in self.all.iter_mut().flat_map(|i| &mut i.sizes).chain(self.named.values_mut()) {
+            if let Size::Class(class) = size {
+                *class = 0;
+            }
+        }
+        self.classes = class;
+    }
+
+    /// Says which sizes the batch was found to be, where the file does not say so plainly.
+    pub(super) fn note(&mut self) {
+        let [class] = &*self.classes else {
+            if self.classes.is_empty() {
+                self.notes.push("no input carries a batch".to_owned());
+            }
+            return;
+        };
+        let inputs: Vec<&str> = class.axes().map(|(input, _)| input).collect();
+        let all = list_names(inputs.iter().copied());
+        let names = class.open().count();
+        if let Some(size) = self.freed {
+            self.notes.push(format!("the size {size} of {all} was freed: it is the batch"));
+        } else if names > 1 {
+            self.notes.push(format!("open sizes of {all} are one: the graph equates them"));
+        }
+        let leads = class.sizes.iter().any(|s| s.axis == 0);
+        if let (false, 1, Some(UnboundDim { name, input, axis })) =
+            (leads, names, class.sizes.first())
+        {
+            let named =
+                if name.ends_with(']') { String::new() } else { format!("{}, ", Quoted(name)) };
+            self.notes.push(format!("the batch is {named}axis {axis} of input {}", Quoted(input)));
         }
     }
 

@@ -4,9 +4,9 @@
 //! each becomes the operators that mean the same. Operands that say sizes, axes or positions must be known
 //! (constants, or computed from sizes); they become attributes.
 //!
-//! The batch is the leading size of the inputs that the file leaves open (a name, or nothing). Inputs whose
-//! leading sizes have different names carry the same batch if the graph equates them. A constant leading size is
-//! no batch, unless [`ImportOptions::free_batch`] says that the file was written at one batch size.
+//! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the same name are one,
+//! and so are others if the graph equates them; where that leaves several, it must be said which is the batch, and what
+//! the others are. A constant size is no batch, unless [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
 mod calls;
 mod error;
@@ -20,6 +20,7 @@ mod inputs;
 mod node;
 mod ops;
 mod order;
+mod places;
 mod store;
 mod tensor;
 #[cfg(test)]
@@ -42,7 +43,8 @@ use bytes::Bytes;
 use super::{Budget, Model};
 use crate::ir::Weights;
 use crate::op::Assume;
-pub use error::{ImportError, NodeError, UnboundDim, UnsupportedOp};
+pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
+pub use places::{NodePlace, places};
 pub use wire::WireError;
 
 /// What the user says about a model that its file does not say.
@@ -54,7 +56,8 @@ pub struct ImportOptions {
     /// The values of sizes that the file leaves open, by name; a size without a name is `INPUT[AXIS]`.
     pub dims: BTreeMap<String, i64>,
     /// Whether a constant batch size of the inputs becomes the batch: that of the axes in `batch_axis`; without
-    /// these the leading size of the first input that has an axis, in every input that leads with the same size.
+    /// these the leading size of the first input that has an axis, and of every input that leads with the same size if
+    /// the graph equates the two.
     /// Numbers inside the graph follow where the flow of the batch proves that they stand for it; others that
     /// may are errors.
     pub free_batch: bool,

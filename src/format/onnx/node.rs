@@ -309,7 +309,7 @@ impl<'r, 'a> Node<'r, 'a> {
         NodeError::Undeclared { value: self.result_name(i).into_owned(), reason }
     }
 
-    /// The size of a class of the inputs' leading sizes.
+    /// The size of a class of the inputs' sizes.
     pub(super) fn class(&self, class: usize) -> Dim {
         self.importer.classes.get(class).cloned().unwrap_or_else(Dim::n)
     }

@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use self::scan::{Fault, Scan, unescape};
+use self::scan::{Fault, Scan, Scanner, unescape};
 use self::value::Values;
 use super::assemble::Assembly;
 use super::excerpt::Excerpt;
@@ -64,6 +64,23 @@ impl fmt::Display for ParseError {
 }
 
 impl std::error::Error for ParseError {}
+
+/// The line of a graph's text, from 1, on which the value `name` is defined.
+pub fn line_of(text: &str, name: &str) -> Option<usize> {
+    let mut scan = Scanner::new(text);
+    loop {
+        let at = scan.next();
+        let c = text.get(at..)?.chars().next()?;
+        // A value is defined where it is named first.
+        if c == '%' && scan.eat("%") {
+            if scan.name("a name").is_ok_and(|n| n == name) {
+                return Some(text.get(..at)?.bytes().filter(|b| *b == b'\n').count() + 1);
+            }
+        } else if c != '"' || scan.string("a string").is_err() {
+            scan.back(at + c.len_utf8());
+        }
+    }
+}
 
 /// Reads a graph. It is typed, but not checked further: [`verify`](super::verify) does that.
 ///

@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::tails::Tail;
 use super::{At, Failure, Writer};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
@@ -22,7 +23,7 @@ pub(super) fn write(
     results: &[ResultInfo],
     at: &At,
 ) -> Written {
-    writer.only_output = false;
+    writer.tail = Tail::Used;
     let [x, ..] = *operands else { return Ok(None) };
     let [result, ..] = results else { return Ok(None) };
     let mut formula = Formula { writer, at, result };
@@ -55,6 +56,8 @@ pub(super) fn combined(
     result: &ResultInfo,
     at: &At,
 ) -> Result<SmallVec<[Value; 2]>, Failure> {
+    // What is written on the way is combined here.
+    let tail = std::mem::replace(&mut writer.tail, Tail::Used);
     let mut formula = Formula { writer, at, result };
     let wide = operands.iter().map(|x| formula.step(Cast { to: DType::F64 }, &[*x], ".wide"));
     let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
@@ -64,12 +67,26 @@ pub(super) fn combined(
     let refusal = rules::needs_whole(&[operand]);
     let noted = writer.done.len();
     let whole = writer.bring(part, claim, Claim::Invariant, (&refusal, op, at))?;
-    if writer.only_output {
+    if tail == Tail::Views {
         // Outputs are merged in any case.
         writer.done.truncate(noted);
     }
     let mut formula = Formula { writer, at, result };
     Ok(smallvec![formula.last(Cast { to: result.ty.dtype }, &[whole])?])
+}
+
+/// The only result of an operator, combined, where each replica has a part of it.
+pub(super) fn whole(
+    writer: &mut Writer<'_>,
+    op: &Op,
+    parts: &[Value],
+    claim: Claim,
+    at: &At,
+) -> Result<SmallVec<[Value; 2]>, Failure> {
+    let [part] = *parts else { return Err(Failure::Mixed) };
+    let ty = writer.out.ty(part).clone();
+    let refusal = rules::needs_whole(&[SplitOperand { claim, ty: &ty }]);
+    Ok(smallvec![writer.bring(part, claim, Claim::Invariant, (&refusal, op, at))?])
 }
 
 struct Formula<'w, 'g> {

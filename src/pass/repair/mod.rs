@@ -5,6 +5,7 @@
 //! value, `all_gather` joins rows. Some operators are first written as several, whose parts need less of the batch.
 
 mod formulas;
+mod tails;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use self::tails::{Tail, tails};
 use super::PassInfo;
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
@@ -134,7 +136,10 @@ pub fn repair(template: &Graph, allowed: Repair) -> Result<Outcome<'_>, GraphErr
 /// As [`repair`], with a choice of the statistics of batch normalisation. Local ones change what is computed.
 pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
     let survey = survey(template)?;
-    let fatal = |r: &Refused| matches!(r.refusal.code, Code::NoBatchAxis);
+    let fatal = |r: &Refused| {
+        matches!(r.refusal.code, Code::NoBatchAxis)
+            || matches!(template.node(r.node).kind(), NodeKind::Input)
+    };
     let none = options == RepairOptions { allowed: Repair::None, batch_norm: None };
     let idle = survey.refused().is_empty() || none;
     let rounds = survey.order().iter().any(|id| {
@@ -150,7 +155,7 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
     if (idle && !rounds) || survey.refused().iter().any(fatal) {
         return Ok((Cow::Borrowed(template), Vec::new()));
     }
-    let mut writer = Writer::new(template, options);
+    let mut writer = Writer::new(template, survey.order(), options);
     for id in survey.order() {
         let results = (0u32..).zip(template.node(*id).results());
         let claims = results.map(|(output, _)| survey.get(Value { node: *id, output }));
@@ -211,13 +216,14 @@ struct Writer<'g> {
     names: HashSet<Arc<str>>,
     /// The operators that bring values to replicas, by what they bring.
     brought: HashMap<(Value, &'static str), Value>,
-    /// Whether the results of the operator that is written are outputs, and nothing else.
-    only_output: bool,
+    /// What becomes of the results of the template's nodes, and of those of the operator that is written.
+    tails: Vec<Tail>,
+    tail: Tail,
     done: Vec<Repaired>,
 }
 
 impl<'g> Writer<'g> {
-    fn new(template: &'g Graph, options: RepairOptions) -> Self {
+    fn new(template: &'g Graph, order: &[NodeId], options: RepairOptions) -> Self {
         let mut out = Graph::new(template.name());
         for param in template.params() {
             out.add_param(param.clone());
@@ -232,7 +238,8 @@ impl<'g> Writer<'g> {
             claims: Vec::new(),
             names: results.map(|r| r.name.clone()).collect(),
             brought: HashMap::new(),
-            only_output: false,
+            tails: tails(template, order),
+            tail: Tail::Used,
             done: Vec::new(),
         }
     }
@@ -283,7 +290,7 @@ impl<'g> Writer<'g> {
             origin: node.origin().clone(),
             label: node.label().to_owned(),
         };
-        self.only_output = self.template.users(id).is_empty();
+        self.tail = self.tails[id.index()];
         let written = match (op, self.options.batch_norm) {
             (Op::BatchNormTrain(norm), Some(statistics)) => {
                 self.batch_norm(norm, statistics, &operands, node.results(), &at)
@@ -370,15 +377,7 @@ impl<'g> Writer<'g> {
         let operands = &*operands;
         let claims: SmallVec<[Claim; 4]> = operands.iter().map(|v| self.claim(*v)).collect();
         let refusal = match self.judge(op, operands, &claims, results) {
-            Ok(claims) => {
-                let free = self.only_output || self.options.allowed == Repair::Comm;
-                if let ([result], [claim], true) = (results, &*claims, free)
-                    && rounds(op, *claim, &result.ty)
-                {
-                    return formulas::combined(self, op, operands, result, at);
-                }
-                return Ok(self.finish(op, operands, results, at, claims));
-            }
+            Ok(claims) => return self.accepted(op, operands, results, at, claims),
             Err(None) => return Err(Failure::Mixed),
             Err(Some(refusal)) if refusal.code == Code::NoRule => return Err(Failure::Refused),
             Err(Some(refusal)) => refusal,
@@ -414,6 +413,34 @@ impl<'g> Writer<'g> {
             }
         }
         Err(Failure::Refused)
+    }
+
+    /// Writes an operator that may be split; the parts of its result are combined where they would be rounded else, or
+    /// where what follows needs the whole and nothing but an output is made of it.
+    fn accepted(
+        &mut self,
+        op: &Op,
+        operands: &[Value],
+        results: &[ResultInfo],
+        at: &At,
+        claims: Claims,
+    ) -> Result<SmallVec<[Value; 2]>, Failure> {
+        let ([result], [claim]) = (results, &*claims) else {
+            return Ok(self.finish(op, operands, results, at, claims));
+        };
+        let comm = self.options.allowed == Repair::Comm;
+        let scaled = self.tail == Tail::Scaled && self.options.allowed != Repair::None;
+        let free = scaled || comm || self.tail == Tail::Views;
+        if free && rounds(op, *claim, &result.ty) {
+            return formulas::combined(self, op, operands, result, at);
+        }
+        let claim = *claim;
+        let part = claim.partial().is_some_and(|by| matches!(by, Combine::Sum | Combine::Mean));
+        let written = self.finish(op, operands, results, at, claims);
+        if scaled && !comm && part && result.ty.dtype.is_float() {
+            return formulas::whole(self, op, &written, claim, at);
+        }
+        Ok(written)
     }
 
     /// The only result of an operator.

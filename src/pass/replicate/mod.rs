@@ -18,8 +18,9 @@ use crate::analysis::{NoClaims, claims};
 use crate::ir::Graph;
 use crate::types::{Device, ShardRule, Split};
 
+use super::refusal::Told;
 use super::repair::{Repair, repair};
-use super::{PassError, PassInfo, SplitRefused};
+use super::{PassError, PassInfo};
 pub use devices::Gpus;
 pub(super) use devices::MAX_DEVICES;
 
@@ -83,20 +84,42 @@ impl Replicate {
 /// The template is repaired first, as far as the options allow; a proof of the result is one against that repaired
 /// template, which [`repair`] gives.
 pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
-    if let Some(split) = template.split() {
-        return Err(PassError::AlreadyReplicated(split.replicas()));
+    let split = split(template, options)?;
+    let (repaired, _) = repair(template, options.repair)?;
+    write(template, &repaired, &split, options)
+}
+
+/// As [`replicate`], where `repaired` is what [`repair_with`](super::repair_with) gave for `template`: refusals speak of
+/// the template.
+pub fn replicate_repaired(
+    template: &Graph,
+    repaired: &Graph,
+    options: &Replicate,
+) -> Result<Graph, PassError> {
+    write(template, repaired, &split(template, options)?, options)
+}
+
+fn split(template: &Graph, options: &Replicate) -> Result<Split, PassError> {
+    match template.split() {
+        Some(split) => Err(PassError::AlreadyReplicated(split.replicas())),
+        None => Ok(Split::new(options.devices.clone(), options.rule.clone())?),
     }
-    let split = Split::new(options.devices.clone(), options.rule.clone())?;
-    let (template, _) = repair(template, options.repair)?;
-    let template = &*template;
-    let claims = claims(template).map_err(|none| match none {
+}
+
+fn write(
+    template: &Graph,
+    repaired: &Graph,
+    split: &Split,
+    options: &Replicate,
+) -> Result<Graph, PassError> {
+    let claims = claims(repaired).map_err(|none| match none {
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {
-            let repairs = repair(template, Repair::Comm).map(|(_, repairs)| repairs);
+            let repairs = repair(repaired, Repair::Comm).map(|(_, repairs)| repairs);
             let repairs = repairs.unwrap_or_default();
-            let new = |r| SplitRefused::new(template, r, &split, &repairs);
-            PassError::Refused(refused.iter().map(new).collect())
+            let told = Told::new(template, repaired, split, &repairs);
+            PassError::Refused(refused.iter().map(|r| told.refusal(r)).collect())
         }
     })?;
-    rewrite::Rewrite::new(template, &claims, &split, options).run()
+    rewrite::Rewrite::new(repaired, &claims, split, options).run()
 }

@@ -341,7 +341,9 @@ impl<'a> Rewrite<'a> {
         let info = self.template.info(input);
         let whole = self.inputs[input.node.index()].unwrap_or(input);
         let Some(shard) = self.claims.get(input).shard() else { return whole };
-        let op = Slice::rows(shard.axis, replica.from.clone(), replica.to.clone());
+        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+        let (from, to) = (replica.from.clone() * inner, replica.to.clone() * inner);
+        let op = Slice::rows(shard.axis, from, to);
         let name = self.free_name(&info.name, &replica.suffix);
         let place = Place { device: Device::HOST, replica: Some(replica.index) };
         self.add(op.into(), whole, name, info.ty.at_rows(&replica.rows), place)

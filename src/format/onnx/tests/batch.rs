@@ -4,7 +4,7 @@ use super::{
     freed, graph, ints, load, load_with, model, node, outputs, refusal, value, with, zeros,
 };
 use crate::format::onnx::proto::{ModelProto, NodeProto};
-use crate::format::onnx::{ImportError, ImportOptions};
+use crate::format::onnx::{BatchCandidate, ImportError, ImportOptions};
 
 fn add(a: &[&str], b: &[&str]) -> ModelProto {
     let nodes = vec![node("Add", &["a", "b"], &["y"])];
@@ -28,7 +28,7 @@ fn names_that_the_graph_equates_are_one() {
     for (a, b) in [("p", "q"), ("?", "?"), ("p", "?")] {
         let model = load(&add(&[a, "4"], &[b, "4"])).unwrap();
         assert_eq!(outputs(&model), "f32[N,4]");
-        assert_eq!(model.notes, ["the leading sizes of `a`, `b` are one: the graph equates them"]);
+        assert_eq!(model.notes, ["open sizes of `a`, `b` are one: the graph equates them"]);
     }
     // By way of a third input, and of multiples.
     let inputs = ["a", "b", "c"].map(|n| value(n, &[n, "4", "3"])).to_vec();
@@ -43,13 +43,50 @@ fn names_that_the_graph_equates_are_one() {
     assert_eq!(outputs(&load(&model).unwrap()), "f32[4*N,3]");
 }
 
+/// The inputs and axes of each size that may be the batch.
+fn candidates(error: &ImportError) -> Vec<Vec<String>> {
+    let ImportError::Batches(candidates) = error else { panic!("{error}") };
+    let sizes = |c: &BatchCandidate| {
+        c.sizes.iter().map(|s| format!("{} {}", s.input, s.axis)).collect::<Vec<_>>()
+    };
+    candidates.iter().map(sizes).collect()
+}
+
+#[test]
+fn sizes_behind_the_first_are_equated_too() {
+    let model = load(&add(&["8", "p"], &["8", "q"])).unwrap();
+    assert_eq!(outputs(&model), "f32[8,N]");
+    assert_eq!(model.notes, ["open sizes of `a`, `b` are one: the graph equates them"]);
+    let model = load(&add(&["8", "p"], &["8", "p"])).unwrap();
+    assert_eq!(model.notes, ["the batch is `p`, axis 1 of input `a`"]);
+    let model = load(&add(&["8", "?"], &["8", "1"])).unwrap();
+    assert_eq!(model.notes, ["the batch is axis 1 of input `a`"]);
+    // Two names for the batch and two for the steps.
+    let error = load(&add(&["b", "t", "4"], &["b2", "t2", "4"])).unwrap_err();
+    assert_eq!(candidates(&error), [["a 0", "b 0"], ["a 1", "b 1"]]);
+    let text = error.to_string();
+    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`: --batch-axis a=1 --batch-axis b=1";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn equal_numbers_are_not_one_size() {
+    let inputs = vec![value("a", &["3", "4"]), value("b", &["3", "5"])];
+    let nodes = vec![node("Relu", &["a"], &["y"]), node("Relu", &["b"], &["z"])];
+    let towers = model(graph(inputs, vec![], nodes, &["y", "z"]));
+    let error = load_with(&towers, &freed()).unwrap_err();
+    assert_eq!(candidates(&error), [["a 0"], ["b 0"]]);
+    let one = ImportOptions { batch_axis: [("a".to_owned(), 0)].into(), ..freed() };
+    assert_eq!(outputs(&load_with(&towers, &one).unwrap()), "f32[N,4] f32[3,5]");
+}
+
 #[test]
 fn names_that_nothing_equates_are_an_error() {
     let inputs = vec![value("a", &["p", "4"]), value("b", &["q", "4"])];
     let nodes = vec![node("Relu", &["a"], &["y"]), node("Relu", &["b"], &["z"])];
     let towers = model(graph(inputs, vec![], nodes, &["y", "z"]));
     let error = load(&towers).unwrap_err();
-    assert!(matches!(&error, ImportError::Batches(c) if *c == [["a"], ["b"]]), "{error}");
+    assert_eq!(candidates(&error), [["a 0"], ["b 0"]]);
     let declared = |axes: &[(&str, usize)]| ImportOptions {
         batch_axis: axes.iter().map(|(n, a)| ((*n).to_owned(), *a)).collect(),
         ..ImportOptions::default()
@@ -98,7 +135,13 @@ fn other_sizes_are_bound_or_refused_all_at_once() {
     let inputs = vec![value("x", &["batch", "seq", "?"]), value("m", &["batch", "heads", "seq"])];
     let nodes = vec![node("Relu", &["x"], &["y"])];
     let model = model(graph(inputs, vec![], nodes, &["y"]));
+    // Without a word each of them may be the batch.
     let error = load(&model).unwrap_err();
+    let found = [&["x 0", "m 0"][..], &["x 1", "m 2"], &["x 2"], &["m 1"]];
+    assert_eq!(candidates(&error), found);
+    let declared =
+        ImportOptions { batch_axis: [("x".to_owned(), 0)].into(), ..ImportOptions::default() };
+    let error = load_with(&model, &declared).unwrap_err();
     let ImportError::UnboundDims(dims) = &error else { panic!("{error}") };
     let names: Vec<&str> = dims.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(names, ["seq", "x[2]", "heads"]);

@@ -1,0 +1,78 @@
+//! Values of which nothing but outputs is made: their parts can be combined where outputs are merged in any case.
+
+use crate::ir::{Graph, NodeId, Value};
+use crate::op::{Binary, Op, Unary};
+use crate::types::{Dim, Table, TensorType};
+
+/// What becomes of a node's results on the way to the outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tail {
+    /// They are outputs, as they are or in another shape.
+    Views,
+    /// They are multiplied or divided by numbers that no sample changes, as a sum by the number of samples.
+    Scaled,
+    /// Anything else.
+    Used,
+}
+
+/// What becomes of the results of every node, by node; `order` is topological.
+pub(super) fn tails(graph: &Graph, order: &[NodeId]) -> Vec<Tail> {
+    let numbers = numbers(graph, order);
+    let mut tails = vec![Tail::Used; graph.id_bound()];
+    for id in order.iter().rev() {
+        let users = graph.users(*id).into_iter();
+        let steps =
+            users.map(|(user, ..)| step(graph, *id, user, &numbers).max(tails[user.index()]));
+        tails[id.index()] = steps.max().unwrap_or(Tail::Views);
+    }
+    tails
+}
+
+/// Which nodes are computed from numbers in the graph and the batch size, and from nothing else.
+fn numbers(graph: &Graph, order: &[NodeId]) -> Table<NodeId, ()> {
+    let mut numbers: Table<NodeId, ()> = Table::default();
+    for id in order {
+        let Some(op) = graph.node(*id).op() else { continue };
+        let plain = matches!(
+            op,
+            Op::Constant(_)
+                | Op::Dims(_)
+                | Op::Cast(_)
+                | Op::Reshape(_)
+                | Op::Binary(_)
+                | Op::Unary(_)
+                | Op::ConstantOfShape(_)
+        );
+        if plain && graph.operands(*id).iter().all(|v| numbers.contains_key(&v.node)) {
+            numbers.insert(*id, ());
+        }
+    }
+    numbers
+}
+
+/// What `user` does with the results of `of`.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all other operators compute something new")]
+fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &Table<NodeId, ()>) -> Tail {
+    let ty = graph.ty(Value { node: user, output: 0 });
+    let Some(op) = graph.node(user).op().filter(|_| !has_rows(ty)) else { return Tail::Used };
+    let operands = graph.operands(user);
+    match (op, &*operands) {
+        (Op::Identity(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Flatten(_), _)
+        | (Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Unary(Unary::Neg), _) => Tail::Views,
+        (Op::Binary(Binary::Mul | Binary::Div), [x, by])
+            if x.node == of && numbers.contains_key(&by.node) && ty.dtype.is_float() =>
+        {
+            Tail::Scaled
+        }
+        (Op::Binary(Binary::Mul), [by, x])
+            if x.node == of && numbers.contains_key(&by.node) && ty.dtype.is_float() =>
+        {
+            Tail::Scaled
+        }
+        _ => Tail::Used,
+    }
+}
+
+fn has_rows(ty: &TensorType) -> bool {
+    ty.shape.iter().any(Dim::depends_on_batch)
+}
