@@ -109,6 +109,7 @@ pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     for node in &order {
         sweep.visit(*node);
     }
+    sweep.outputs();
     let Sweep { claims, mut refused, .. } = sweep;
     if !graph.inputs().any(|v| input(graph.ty(v)).shard().is_some()) {
         let of = |node, refusal| Refused { node, refusal, path: Vec::new() };
@@ -146,6 +147,23 @@ impl Sweep<'_> {
                 mixed
             }
         };
+    }
+
+    /// Refuses outputs that cannot be joined by putting the replicas' rows one after the other.
+    fn outputs(&mut self) {
+        let mut last = None;
+        for output in self.graph.outputs() {
+            let node = output.value.node;
+            if let Some(shard) = self.claim(output.value).shard().filter(|s| s.outer > 1)
+                && last != Some(node)
+            {
+                let operands = self.graph.operands(node);
+                let carries = operands.iter().position(|v| self.claim(*v).shard().is_some());
+                let refusal = rules::in_blocks(carries.unwrap_or(0), shard);
+                self.refused.push(Refused { node, refusal, path: Vec::new() });
+                last = Some(node);
+            }
+        }
     }
 
     fn claim(&self, value: Value) -> Claim {
@@ -232,9 +250,7 @@ fn no_rows(ty: &TensorType) -> Option<Refusal> {
 /// it nowhere else; another one has the sizes of the whole batch.
 fn suits(claim: Claim, ty: &TensorType, local: bool) -> bool {
     ty.shape.iter().enumerate().all(|(axis, d)| match claim.shard() {
-        Some(s) if s.axis == axis => {
-            i64::try_from(s.inner).is_ok_and(|inner| *d == Dim::n() * inner)
-        }
+        Some(s) if s.axis == axis => *d == s.size(),
         Some(_) => !d.depends_on_batch(),
         None => !local || !d.depends_on_batch(),
     })

@@ -70,14 +70,18 @@ impl Graph {
         self.outputs().iter().map(|o| label(o.value)).collect()
     }
 
-    /// What a value is a copy of.
+    /// What a value is a copy of, or has the elements of in another shape, where it is not of a replica.
     fn source(&self, mut value: Value) -> &NodeKind {
-        while let (Some(Op::CopyOp(_)), [of]) =
-            (self.node(value.node).op(), self.operands(value.node).as_slice())
-        {
-            value = *of;
+        loop {
+            let node = self.node(value.node);
+            let whole = node.place().replica.is_none();
+            let moves = matches!(node.op(), Some(Op::CopyOp(_)))
+                || (whole && matches!(node.op(), Some(Op::Reshape(_))));
+            match *self.operands(value.node) {
+                [of] if moves => value = of,
+                _ => return node.kind(),
+            }
         }
-        self.node(value.node).kind()
     }
 }
 

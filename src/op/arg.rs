@@ -96,7 +96,7 @@ impl OpDef for Arg {
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, Shard { axis: batch, inner })) = rules::first_shard(operands) else {
+        let Some((i, shard @ Shard { axis: batch, .. })) = rules::first_shard(operands) else {
             return Ok(rules::invariant(1));
         };
         let (listed, keepdims, _) = self.parts();
@@ -104,7 +104,7 @@ impl OpDef for Arg {
         match axis("axis", listed, rank) {
             Ok(own) if own != batch => {
                 let axis = if own < batch && !keepdims { batch - 1 } else { batch };
-                Ok(smallvec![Claim::Shard(Shard { axis, inner })])
+                Ok(smallvec![Claim::Shard(Shard { axis, ..shard })])
             }
             _ => Err(rules::refuse(Code::GlobalIndex, i, "gives a position among all samples")),
         }
@@ -235,7 +235,7 @@ mod tests {
                 .map(|a| if a == at { n * inner } else { rng.random_range(1..5) })
                 .collect();
             let x = random(&mut rng, DType::I16, &dims);
-            let shard = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             for keepdims in [false, true] {
                 let expected = match at {
                     _ if own == at => Err("R0106".to_owned()),

@@ -217,7 +217,7 @@ mod tests {
             let (dims, axis) =
                 [(vec![rows, 3], 0), (vec![rows, 3, 4], 0), (vec![2, 3, 4, rows], 3)][i % 3].clone();
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let split = [(&x, claim), (&scale, all), (&bias, all), (&mean, all), (&var, all)];
             let op = BatchNorm { epsilon: 1e-3 };
             assert_eq!(check_split(&op.into(), &split, n), Ok(vec![claim]));

@@ -139,7 +139,7 @@ impl OpDef for Blocks {
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal> {
-        let Some((i, Shard { axis, inner })) = rules::first_shard(operands) else {
+        let Some((i, shard @ Shard { axis, inner, .. })) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
         let (block, mode) = self.parts();
@@ -159,7 +159,7 @@ impl OpDef for Blocks {
             let reason = format!("exchanges {what} that are the batch with other axes");
             return Err(rules::refuse(Code::Reorders, i, reason));
         };
-        Ok(smallvec![Claim::Shard(Shard { axis, inner })])
+        Ok(smallvec![Claim::Shard(Shard { inner, ..shard })])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -242,7 +242,7 @@ mod tests {
             let mut dims = [2, b * b, b, 2 * b];
             dims[axis] = n * inner;
             let x = random(&mut rng, DType::F32, &dims);
-            let shard = |inner: usize| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let shard = |inner: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let passes = axis != 1 || mode == BlockOrder::Crd || b == 1;
             let factor = [1, b * b, b, b][axis];
             let expected = |inner| if passes { Ok(vec![shard(inner)]) } else { Err("R0108".to_owned()) };

@@ -235,7 +235,7 @@ mod tests {
         let mut rng = rng(1);
         for (from, to) in [(DType::F32, DType::I8), (DType::U16, DType::Bf16), (DType::Bool, DType::F64)] {
             let x = random(&mut rng, from, &[2, 12]);
-            let claim = Claim::Shard(Shard { axis: 1, inner: 3 });
+            let claim = Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 });
             assert_eq!(check_split(&Cast { to }.into(), &[(&x, claim)], 4), Ok(vec![claim]));
         }
     }

@@ -68,16 +68,16 @@ impl OpDef for Col2Im {
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal> {
-        let Some((i, Shard { axis, inner })) = rules::first_shard(operands) else {
+        let Some((i, shard @ Shard { axis, inner, .. })) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
         let taps = self.kernel.iter().try_fold(1u64, |all, size| {
             u64::try_from(*size).ok().and_then(|size| all.checked_mul(size))
         });
         match (axis, taps) {
-            (0, _) => Ok(smallvec![Claim::Shard(Shard { axis, inner })]),
+            (0, _) => Ok(smallvec![Claim::Shard(shard)]),
             (1, Some(taps)) if taps > 0 && inner % taps == 0 => {
-                Ok(smallvec![Claim::Shard(Shard { axis, inner: inner / taps })])
+                Ok(smallvec![Claim::Shard(Shard { inner: inner / taps, ..shard })])
             }
             (1, _) => Err(rules::refuse(Code::WindowAxis, i, "adds up taps that are the batch")),
             _ => Err(rules::refuse(Code::WindowAxis, i, "adds up windows that are the batch")),
@@ -208,7 +208,7 @@ mod tests {
             let mut dims = [2, taps, count];
             dims[axis] = n * inner * by;
             let x = random(&mut rng, DType::F32, &dims);
-            let shard = |inner: usize| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let shard = |inner: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let got = check_split(&op.into(), &[(&x, shard(inner * by))], n);
             assert_eq!(got, Ok(vec![shard(inner)]));
         }

@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn the_batch_passes_where_operands_align() {
         let mut rng = rng(3);
-        let shard = |axis, inner| Claim::Shard(Shard { axis, inner });
+        let shard = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
         for op in ALL {
             let a = random(&mut rng, DType::I8, &[3, 8]);
             let b = random(&mut rng, DType::I8, &[8]);

@@ -51,12 +51,17 @@ impl OpDef for Concat {
         }
         let rank = results.first().map_or(0, TensorType::rank);
         let joined = axis("axis", self.axis, rank).unwrap_or(0);
+        let mut whole = Shard { outer: 0, ..shard };
         for (i, x) in operands.iter().enumerate() {
             match x.claim.shard() {
-                Some(Shard { axis, .. }) if axis == joined => {
+                // Blocks of all rows one after the other, each with as many entries per row.
+                Some(s) if joined == shard.axis && s == (Shard { outer: s.outer, ..shard }) => {
+                    whole.outer = whole.outer.saturating_add(s.outer);
+                }
+                Some(s) if s == shard => whole.outer = s.outer,
+                Some(s) if s.axis == joined => {
                     return Err(rules::refuse(Code::Reorders, i, "joins values along the batch axis"));
                 }
-                Some(s) if s == shard => {}
                 Some(s) => {
                     let reason = format!("joins rows on axis {} with rows on axis {}", s.axis, shard.axis);
                     return Err(rules::refuse(Code::Misaligned, i, reason));
@@ -70,7 +75,7 @@ impl OpDef for Concat {
                 }
             }
         }
-        Ok(smallvec![Claim::Shard(shard)])
+        Ok(smallvec![Claim::Shard(whole)])
     }
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
@@ -131,7 +136,12 @@ mod tests {
         let rows = Claim::rows(0);
         assert_eq!(check_split(&Concat { axis: 1 }.into(), &[(&a, rows), (&b, rows)], 5), Ok(vec![rows]));
         let twice = [(&a, rows), (&a, rows)];
-        assert_eq!(check_split(&Concat { axis: 0 }.into(), &twice, 5), Err("R0108".to_owned()));
+        let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
+        assert_eq!(check_split(&Concat { axis: 0 }.into(), &twice, 5), Ok(vec![blocks(2, 1)]));
+        let more = random(&mut rng(3), DType::F32, &[15, 2]);
+        let joined = |claim| check_split(&Concat { axis: 0 }.into(), &[(&more, claim), (&a, rows)], 5);
+        assert_eq!(joined(blocks(3, 1)), Ok(vec![blocks(4, 1)]));
+        assert_eq!(joined(blocks(1, 3)), Err("R0108".to_owned()));
     }
 
     #[test]
@@ -151,15 +161,12 @@ mod tests {
                     random(&mut rng, DType::F32, &dims)
                 })
                 .collect();
-            let claim = Claim::Shard(Shard { axis: batch, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis: batch, outer: 1, inner: inner as u64 });
             let operands: Vec<(&Tensor, Claim)> = parts.iter().map(|x| (x, claim)).collect();
             let op = Concat { axis: i64::try_from(joined).unwrap() }.into();
-            let expected = if joined == batch && parts.len() > 1 {
-                Err("R0108".to_owned())
-            } else {
-                Ok(vec![claim])
-            };
-            assert_eq!(check_split(&op, &operands, n), expected);
+            let outer = if joined == batch { parts.len() as u64 } else { 1 };
+            let expected = Claim::Shard(Shard { axis: batch, outer, inner: inner as u64 });
+            assert_eq!(check_split(&op, &operands, n), Ok(vec![expected]));
         }
     }
 
@@ -170,7 +177,7 @@ mod tests {
         let (whole, rows) = (Claim::Invariant, Claim::rows(0));
         assert_eq!(refused(0, whole, rows), Err("R0108".to_owned()));
         let folded = random(&mut rng(5), DType::F32, &[8, 1]);
-        let two = Claim::Shard(Shard { axis: 0, inner: 2 });
+        let two = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
         let got = check_split(&Concat { axis: 1 }.into(), &[(&folded, two), (&folded, two)], 4);
         assert_eq!(got, Ok(vec![two]));
     }

@@ -100,7 +100,7 @@ mod tests {
             let get = |shape: &[Dim]| check_split(&op(shape, &value), &[], n);
             assert_eq!(get(&[2.into(), 3.into()]), Ok(vec![Claim::Invariant]));
             assert_eq!(get(&[2.into(), Dim::n()]), Ok(vec![Claim::rows(1)]));
-            let folded = Claim::Shard(Shard { axis: 0, inner: 3 });
+            let folded = Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 });
             assert_eq!(get(&[Dim::n() * 3, 2.into()]), Ok(vec![folded]));
             for shape in [[Dim::n() + 1, 2.into()], [Dim::n(), Dim::n()]] {
                 assert_eq!(get(&shape), Err("R0110".to_owned()));

@@ -298,7 +298,7 @@ mod tests {
         let mut rng = rng(2);
         for n in 0..40usize {
             let (case, inner) = (case(&mut rng), n % 3 + 1);
-            let batch = Claim::Shard(Shard { axis: 0, inner: inner as u64 });
+            let batch = Claim::Shard(Shard { axis: 0, outer: 1, inner: inner as u64 });
             let operands = case.operands(&mut rng, DType::F32, n / 4 * inner);
             let claims = [batch, Claim::Invariant, Claim::Invariant];
             let split: Vec<(&Tensor, Claim)> = operands.iter().zip(claims).collect();

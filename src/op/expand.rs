@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{MAX_INTS, broadcast, carried, known_sizes, one, result_with_ints, sizes, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// Its operand broadcast together with `shape`, aligned at the right: sizes are equal, or one of them is 1.
@@ -44,6 +44,8 @@ impl OpDef for Expand {
             let reason = format!("repeats {}, which is whole on every replica", x.ty);
             return Err(rules::refuse(Code::BakedBatch, 0, reason));
         }
+        let axis = |s: Shard| s.axis + y.rank().saturating_sub(x.ty.rank());
+        let rows = x.claim.shard().map_or(rows, |s| Shard { axis: axis(s), ..s });
         Ok(smallvec![Claim::Shard(rows)])
     }
 
@@ -130,7 +132,7 @@ mod tests {
             dims[axis] = if split { n * inner } else { 1 };
             shape[lead + axis] = if split && rng.random_bool(0.5) { Dim::ONE } else { rows };
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let own = if split { claim(axis) } else { Claim::Invariant };
             assert_eq!(check_split(&expand(&shape), &[(&x, own)], n), Ok(vec![claim(lead + axis)]));
         }

@@ -400,7 +400,7 @@ mod tests {
         let op = |results: &[&str], axis| Op::from(gate(results).assuming(Assume::Rowwise(axis)));
         let split = |op: &Op, claim| check_split(op, &[(&x, claim)], 4).unwrap_err();
         assert_eq!(split(&op(&["f32[N,3]"], 0), Claim::rows(1)), "R0101");
-        let folded = Claim::Shard(Shard { axis: 0, inner: 2 });
+        let folded = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
         assert_eq!(split(&op(&["f32[N,3]"], 0), folded), "R0101");
         for results in ["f32[3,N]", "f32[2*N]", "f32[4]", "f32[]", "f32[N,N]"] {
             assert_eq!(split(&op(&[results], 0), Claim::rows(0)), "R0110", "{results}");

@@ -63,9 +63,9 @@ impl OpDef for Gather {
                 let reason = format!("picks by rows of numbers from rows on axis {}", s.axis);
                 return Err(rules::refuse(Code::Misaligned, 1, reason));
             }
-            (None, Some(s)) => Shard { axis: picked + s.axis, inner: s.inner },
+            (None, Some(s)) => Shard { axis: picked + s.axis, ..s },
             (Some(s), None) if s.axis > picked => {
-                Shard { axis: s.axis - 1 + indices.ty.rank(), inner: s.inner }
+                Shard { axis: s.axis - 1 + indices.ty.rank(), ..s }
             }
             (Some(s), None) => s,
         };
@@ -171,7 +171,7 @@ mod tests {
             let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
             let mut idims: Vec<usize> = (0..irank).map(|_| rng.random_range(1..4)).collect();
             let (mut data, mut numbers) = (Claim::Invariant, Claim::Invariant);
-            let claim = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             if rng.random_bool(0.5) {
                 let on = rng.random_range(0..rank);
                 (data, dims[on]) = (claim(on), n * inner);

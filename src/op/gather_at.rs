@@ -71,7 +71,7 @@ impl GatherAt {
             (Some(s), Some(i)) if s == i && s.axis < batch => Ok(Claim::Shard(s)),
             (Some(s), _) if (batch..picked).contains(&s.axis) => Err(picks(0)),
             (Some(s), None) if s.axis >= picked => {
-                Ok(Claim::Shard(Shard { axis: s.axis - picked + rows, inner: s.inner }))
+                Ok(Claim::Shard(Shard { axis: s.axis - picked + rows, ..s }))
             }
             (None, Some(i)) if i.axis >= batch => Ok(Claim::Shard(i)),
             (Some(_), Some(_)) => {
@@ -172,7 +172,7 @@ mod tests {
     use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
 
     fn claim(axis: usize, inner: u64) -> Claim {
-        Claim::Shard(Shard { axis, inner })
+        Claim::Shard(Shard { axis, outer: 1, inner })
     }
 
     fn int(size: usize) -> i64 {

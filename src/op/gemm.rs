@@ -70,7 +70,7 @@ impl OpDef for Gemm {
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let [a, b, c @ ..] = operands else { return Ok(rules::invariant(1)) };
         let (m, k) = if self.trans_a { (1, 0) } else { (0, 1) };
-        let along = |x: &SplitOperand<'_>, axis| x.claim.shard().filter(|s| s.axis == axis).map(|s| s.inner);
+        let along = |x: &SplitOperand<'_>, axis| x.claim.shard().filter(|s| s.axis == axis).map(|s| (s.outer, s.inner));
         let terms = along(a, k).filter(|terms| along(b, usize::from(self.trans_b)) == Some(*terms));
         // An addend would be added by every replica.
         if terms.is_some() && c.is_empty() {
@@ -257,7 +257,7 @@ mod tests {
             let (rows, inner) = (n * inner, inner as u64);
             let a = random(&mut rng, DType::F32, &matrix(rows, 5, op.trans_a));
             let b = random(&mut rng, DType::F32, &matrix(5, 4, op.trans_b));
-            let shard = |axis| Claim::Shard(Shard { axis, inner });
+            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner });
             let addends: [(&[usize], Claim); 6] = [
                 (&[], Claim::Invariant),
                 (&[4], Claim::Invariant),
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(code(&plain, [rows(0), rows(1), all]), "R0102");
         assert_eq!(code(&plain, [rows(0), all, all]), "R0110");
         assert_eq!(code(&plain, [rows(0), all, rows(1)]), "R0101");
-        assert_eq!(code(&plain, [rows(0), all, Claim::Shard(Shard { axis: 0, inner: 3 })]), "R0101");
+        assert_eq!(code(&plain, [rows(0), all, Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 })]), "R0101");
         assert_eq!(code(&plain, [all, all, rows(0)]), "R0101");
         assert_eq!(refusal(&plain, &[(&x, rows(0)), (&x, all), (&row, rows(0))]), "R0101");
         let turned = Op::from(Gemm { trans_a: true, trans_b: true, ..Gemm::default() });

@@ -81,7 +81,7 @@ impl OpDef for GridSample {
                 return Err(rules::refuse(Code::WindowAxis, 0, reason));
             }
             (None, Some(b)) if b.axis > 0 && b.axis < last => {
-                Shard { axis: b.axis + 1, inner: b.inner }
+                Shard { axis: b.axis + 1, ..b }
             }
             (Some(_), None) => {
                 let reason = "has the positions of all samples on every replica";
@@ -362,7 +362,7 @@ mod tests {
         for case in 0..60usize {
             let (n, inner) = (case / 10, case % 3 + 1);
             let rows = n * inner;
-            let shard = |axis: usize| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let shard = |axis: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let mode = [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic][case % 3];
             let op = GridSample { mode, padding: PADDINGS[case / 3 % 3], align_corners: case % 2 == 0 };
             let (x, grid, claims, to) = match case % 4 {

@@ -225,7 +225,7 @@ mod tests {
             let inner = 1 + n % 2;
             let x = random(&mut rng, DType::F32, &[n * inner, 6, 5]);
             let vector = random(&mut rng, DType::F32, &[6]);
-            let claim = Claim::Shard(Shard { axis: 0, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis: 0, outer: 1, inner: inner as u64 });
             let all = Claim::Invariant;
             for op in [
                 GroupNorm::Group { epsilon: 0.1, groups: 3 },

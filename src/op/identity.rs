@@ -53,7 +53,7 @@ mod tests {
         let op = Identity {}.into();
         let x = random(&mut rng(1), DType::Bf16, &[2, 6]);
         assert_eq!(testing::eval(&op, &[&x])[0], x);
-        let folded = Claim::Shard(Shard { axis: 1, inner: 2 });
+        let folded = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
         assert_eq!(check_split(&op, &[(&x, folded)], 3), Ok(vec![folded]));
     }
 }

@@ -332,7 +332,7 @@ mod tests {
                 .map(|a| if a == at { n * inner } else { rng.random_range(1..20) })
                 .collect();
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
             let listed = i64::try_from(axis).unwrap();
             let op: Op = if case % 2 == 0 { layer(listed, true).into() } else { rms(listed).into() };
             if at >= axis {

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn the_batch_passes() {
         let mut rng = rng(2);
-        let claim = Claim::Shard(Shard { axis: 0, inner: 3 });
+        let claim = Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 });
         let a = random(&mut rng, DType::Bool, &[12, 2]);
         let b = random(&mut rng, DType::Bool, &[1, 2]);
         assert_eq!(check_split(&Logic::Not.into(), &[(&a, claim)], 4), Ok(vec![claim]));

@@ -167,7 +167,7 @@ mod tests {
                 .map(|a| if a == at { n * inner } else { rng.random_range(1..20) })
                 .collect();
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
             let op = LpNorm { axis: i64::try_from(own).unwrap(), p: 1 + i64::from(own == 0) };
             let expected = if own == at { Err("R0104".to_owned()) } else { Ok(vec![claim]) };
             assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);

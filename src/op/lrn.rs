@@ -162,7 +162,7 @@ mod tests {
             let (dims, axis) =
                 [(vec![rows, 5, 2, 2], 0), (vec![rows, 3], 0), (vec![2, 3, rows], 2)][i % 3].clone();
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let op = Lrn { alpha: 0.5, beta: 0.7, bias: 1.0, size: 3 };
             assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
         }

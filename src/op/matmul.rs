@@ -131,26 +131,27 @@ impl OpDef for MatMul {
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let [a, b] = operands else { return Ok(rules::invariant(1)) };
         let outer = a.ty.rank().max(b.ty.rank()).saturating_sub(2);
-        let out = |axis, inner| Ok(smallvec![Claim::Shard(Shard { axis, inner })]);
+        let out = |axis, s: Shard| Ok(smallvec![Claim::Shard(Shard { axis, ..s })]);
+        let alike = |s: Shard, t: Shard| (s.outer, s.inner) == (t.outer, t.inner);
         match (Place::of(a, outer, 2, 1), Place::of(b, outer, 1, 2)) {
             (None, None) => Ok(rules::invariant(1)),
-            (Some((Place::Summed, s)), Some((Place::Summed, t))) if s.inner == t.inner => {
+            (Some((Place::Summed, s)), Some((Place::Summed, t))) if alike(s, t) => {
                 Ok(smallvec![Claim::Partial(Combine::Sum)])
             }
             (Some((Place::Summed, _)), _) => Err(summed(0)),
             (_, Some((Place::Summed, _))) => Err(summed(1)),
-            (Some((Place::Free, s)), None) => out(outer, s.inner),
+            (Some((Place::Free, s)), None) => out(outer, s),
             (Some((Place::Outer(axis), s)), None) => {
                 broadcasts(b, 1, outer, axis)?;
-                out(axis, s.inner)
+                out(axis, s)
             }
             (None, Some((Place::Outer(axis), s))) => {
                 broadcasts(a, 0, outer, axis)?;
-                out(axis, s.inner)
+                out(axis, s)
             }
             (Some((Place::Outer(i), s)), Some((Place::Outer(j), t))) => {
-                if i == j && s.inner == t.inner {
-                    return out(i, s.inner);
+                if i == j && alike(s, t) {
+                    return out(i, s);
                 }
                 let reason = format!("meets matrices split on axis {i} with ones split on axis {j}");
                 Err(rules::refuse(Code::Misaligned, 1, reason))
@@ -369,7 +370,7 @@ mod tests {
     }
 
     fn shard(axis: usize, inner: u64) -> Claim {
-        Claim::Shard(Shard { axis, inner })
+        Claim::Shard(Shard { axis, outer: 1, inner })
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod index;
 pub mod infer;
 pub mod ints;
 mod numeric;
+mod outer;
 pub mod real;
 mod rows;
 pub mod rules;

@@ -55,7 +55,7 @@ impl OpDef for OneHot {
         }
         let own = self.own(numbers.ty.rank()).unwrap_or(0);
         let axis = s.axis + usize::from(own <= s.axis);
-        Ok(smallvec![Claim::Shard(Shard { axis, inner: s.inner })])
+        Ok(smallvec![Claim::Shard(Shard { axis, ..s })])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -145,7 +145,7 @@ mod tests {
         let values = Tensor::new(&[2], &[0f32, 1.0]).unwrap();
         for n in 1..6 {
             let numbers = random(&mut rng, DType::I64, &[2, 3 * n]);
-            let rows = |axis| Claim::Shard(Shard { axis, inner: 3 });
+            let rows = |axis| Claim::Shard(Shard { axis, outer: 1, inner: 3 });
             for (axis, to) in [(0, 2), (1, 2), (2, 1), (-1, 1)] {
                 let operands = [(&numbers, rows(1)), (&values, Claim::Invariant)];
                 let got = check_split(&one_hot(axis, rng.random_range(0..4)), &operands, n);

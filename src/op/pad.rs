@@ -331,7 +331,7 @@ mod tests {
                 }
             }
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let op = Pad { mode, pads: pads.clone(), value: 2.5 };
             assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
             pads[axis + rank] = 1;

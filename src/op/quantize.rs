@@ -7,7 +7,7 @@ use super::element::{Float, Int, for_dtype};
 use super::infer::{axis, count, dtype, equal, result};
 use super::real::Real;
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
     /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers and the shape of
@@ -211,7 +211,7 @@ impl OpDef for Quantize {
             Ok(Layout::Entries(axis)) => {
                 let whole = operands[1..].iter().all(|s| s.claim.shard().is_none());
                 let rows = |s: &SplitOperand<'_>| {
-                    s.claim.shard().is_some_and(|s| s.axis == 0 && s.inner == shard.inner)
+                    s.claim.shard().is_some_and(|s| s == Shard { axis: 0, ..shard })
                 };
                 first == 0
                     && if shard.axis == axis { operands[1..].iter().all(rows) } else { whole }
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn the_batch_passes_with_its_scales() {
         let mut rng = rng(4);
-        let rows = |axis, inner| Claim::Shard(Shard { axis, inner });
+        let rows = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
         for n in 0..7 {
             let x = random(&mut rng, DType::F32, &[n * 2, 6]);
             let (all, each) = (Tensor::scalar(0.25f32), random(&mut rng, DType::F32, &[6]));

@@ -121,7 +121,7 @@ mod tests {
         let mut rng = rng(2);
         for n in 0..6 {
             let x = random(&mut rng, DType::F32, &[4, 3 * n, 2]);
-            let rows = Claim::Shard(Shard { axis: 1, inner: 3 });
+            let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 });
             for axes in [&[][..], &[0], &[0, -1]] {
                 assert_eq!(check_split(&reverse(axes), &[(&x, rows)], n), Ok(vec![rows]));
             }

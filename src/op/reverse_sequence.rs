@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, dtype, equal, result, tensors, two};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The first operand with the first entries of every sequence in reverse; the second operand, one number for
@@ -64,7 +64,7 @@ impl OpDef for ReverseSequence {
             (Some(s), _) if s.axis == time => {
                 Err(rules::refuse(Code::Reorders, 0, "reverses the order of the samples"))
             }
-            (Some(s), Some(l)) if s.axis == batch && l.axis == 0 && s.inner == l.inner => {
+            (Some(s), Some(l)) if s.axis == batch && l == Shard { axis: 0, ..s } => {
                 Ok(smallvec![Claim::Shard(s)])
             }
             (Some(s), None) if s.axis != batch => Ok(smallvec![Claim::Shard(s)]),
@@ -181,7 +181,7 @@ mod tests {
         let mut rng = rng(2);
         let op: Op = ReverseSequence { batch_axis: 1, time_axis: 0 }.into();
         for n in 1..6 {
-            let claim = |axis, inner| Claim::Shard(Shard { axis, inner });
+            let claim = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
             let x = random(&mut rng, DType::F32, &[4, n * 2, 3]);
             let lengths: Vec<i64> = (0..n * 2).map(|_| rng.random_range(0..5)).collect();
             let lengths = Tensor::new(&[n * 2], &lengths).unwrap();

@@ -64,8 +64,7 @@ pub fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard)> {
 pub fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims, Refusal> {
     let Some((first, shard)) = first_shard(operands) else { return Ok(invariant(1)) };
     let offset = |x: &SplitOperand<'_>| rank - x.ty.rank().min(rank);
-    let aligned =
-        |x: &SplitOperand<'_>, s: Shard| Shard { axis: s.axis + offset(x), inner: s.inner };
+    let aligned = |x: &SplitOperand<'_>, s: Shard| Shard { axis: s.axis + offset(x), ..s };
     let out = operands.get(first).map_or(shard, |x| aligned(x, shard));
     for (i, x) in operands.iter().enumerate() {
         match x.claim.shard() {
@@ -111,20 +110,32 @@ pub fn whole(
     }
 }
 
-/// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner` entries.
+/// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner` entries, in one block.
 /// `None` where no size depends on `N`; refused where sizes depend on it in another way.
 pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refusal> {
     let mut sizes = ty.shape.iter().enumerate().filter(|(_, d)| d.depends_on_batch());
     let Some((axis, size)) = sizes.next() else { return Ok(None) };
     let inner = size.exact_div(&Dim::n()).and_then(|d| u64::try_from(d.as_const()?).ok());
     match inner {
-        Some(inner) if inner > 0 && sizes.next().is_none() => Ok(Some(Shard { axis, inner })),
+        Some(inner) if inner > 0 && sizes.next().is_none() => {
+            Ok(Some(Shard { axis, outer: 1, inner }))
+        }
         _ => {
             let reason =
                 format!("gives {ty}, whose sizes depend on the batch beyond one axis of rows");
             Err(refuse(Code::BakedBatch, operand, reason))
         }
     }
+}
+
+/// The refusal of a value of rows in several blocks where it is taken as one: an output, for which the rows of the
+/// replicas are joined one after the other.
+pub fn in_blocks(operand: usize, shard: Shard) -> Refusal {
+    let Shard { axis, outer, .. } = shard;
+    let reason = format!(
+        "gives an output of {outer} blocks on axis {axis}, each with rows of every replica"
+    );
+    refuse(Code::Reorders, operand, reason)
 }
 
 /// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are those of the
@@ -135,9 +146,9 @@ pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
 
 /// The rule of an operator that keeps the row-major order of all elements and gives them another shape.
 ///
-/// Read as digits of the position of an element, the sizes before the batch axis of the operand and those
-/// before the batch axis of the result have equal products, so the batch is the same digit in both; the
-/// sizes behind it regroup freely, into the batch axis as its inner entries or out of it.
+/// Read as digits of the position of an element, what stands before the batch in the operand and what does in the
+/// result have equal products, so the batch is the same digit in both; the sizes before it and those behind it regroup
+/// freely, into the batch axis as its blocks or as its inner entries, or out of it.
 pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
     let ([x], [y]) = (operands, results) else { return whole_results(results) };
     let Some(from) = x.claim.shard() else { return whole_results(results) };
@@ -148,8 +159,12 @@ pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<
     let before = |ty: &TensorType, axis: usize| {
         ty.shape.iter().take(axis).fold(Dim::ONE, |product, d| product * d.clone())
     };
-    if before(x.ty, from.axis) == before(y, to.axis) {
-        Ok(smallvec![Claim::Shard(to)])
+    let blocks = i64::try_from(from.outer).unwrap_or(i64::MAX);
+    let (ahead, own) = (before(x.ty, from.axis) * blocks, before(y, to.axis));
+    let outer = if ahead == own { Some(Dim::ONE) } else { ahead.exact_div(&own) };
+    let outer = outer.and_then(|d| u64::try_from(d.as_const()?).ok());
+    if let Some(outer) = outer.filter(|o| *o > 0 && to.inner.is_multiple_of(*o)) {
+        Ok(smallvec![Claim::Shard(Shard { outer, inner: to.inner / outer, ..to })])
     } else {
         let reason = format!("moves elements between samples, from {} to {y}", x.ty);
         Err(refuse(Code::Reorders, 0, reason))

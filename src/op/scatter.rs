@@ -173,7 +173,7 @@ impl OpDef for Scatter {
             Self::Nd { .. } => {
                 let count = row_length(indices.ty);
                 let rows = indices.ty.rank().saturating_sub(1);
-                let beside = |u: crate::types::Shard| u.inner == s.inner && u.axis + count == s.axis + rows;
+                let beside = |u: crate::types::Shard| (u.outer, u.inner) == (s.outer, s.inner) && u.axis + count == s.axis + rows;
                 (s.axis < count, index.is_none() && update.is_some_and(beside))
             }
         };
@@ -225,7 +225,7 @@ mod tests {
         [Reduction::None, Reduction::Add, Reduction::Mul, Reduction::Max, Reduction::Min];
 
     fn claim(axis: usize, inner: u64) -> Claim {
-        Claim::Shard(Shard { axis, inner })
+        Claim::Shard(Shard { axis, outer: 1, inner })
     }
 
     fn int(size: usize) -> i64 {

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{known, one, result_with_ints, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// The elements `starts, starts + steps, …` before `ends` of each axis named.
@@ -105,18 +105,21 @@ impl OpDef for Slice {
         let Some((i, shard)) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
-        let Shard { axis, inner } = shard;
-        let size = Dim::n() * i64::try_from(inner).unwrap_or(i64::MAX);
+        let mut kept = shard;
         for (on, start, end, step) in self.bounds() {
-            if on != axis && (start.depends_on_batch() || end.depends_on_batch()) {
+            if on != shard.axis && (start.depends_on_batch() || end.depends_on_batch()) {
                 let reason = format!("takes {start}..{end} of axis {on}, which depends on the batch size");
                 return Err(rules::refuse(Code::BakedBatch, i, reason));
             }
-            if on == axis && !(*start == Dim::ZERO && *end == size && step == 1) {
-                return Err(rules::refuse(Code::Reorders, i, "selects samples of the batch"));
+            if on == shard.axis {
+                let blocks = (shard.blocks(start), shard.blocks(end));
+                kept.outer = match blocks {
+                    (Some(from), Some(to)) if from < to && step == 1 => to - from,
+                    _ => return Err(rules::refuse(Code::Reorders, i, "selects samples of the batch")),
+                };
             }
         }
-        Ok(smallvec![Claim::Shard(shard)])
+        Ok(smallvec![Claim::Shard(kept)])
     }
 
     fn partial(
@@ -187,6 +190,14 @@ mod tests {
         assert_eq!(check_split(&all.into(), &[(&x, rows)], 6), Ok(vec![rows]));
         let half = Slice::rows(0, Dim::ZERO, Dim::n().floor_div(&2.into()));
         assert_eq!(check_split(&half.into(), &[(&x, rows)], 6), Err("R0108".to_owned()));
+        let block = |from: i64, to: i64| Slice::rows(0, Dim::n() * from, Dim::n() * to).into();
+        let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
+        for (from, to) in [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3)] {
+            let outer = u64::try_from(to - from).unwrap();
+            assert_eq!(check_split(&block(from, to), &[(&x, blocks(3, 1))], 2), Ok(vec![blocks(outer, 1)]));
+        }
+        assert_eq!(check_split(&block(0, 1), &[(&x, blocks(1, 3))], 2), Err("R0108".to_owned()));
+        assert_eq!(check_split(&block(1, 1), &[(&x, blocks(3, 1))], 2), Err("R0108".to_owned()));
         let by_size = Dim::n().minimum(&3.into());
         let other = Slice::rows(1, by_size.clone(), by_size + 1);
         assert_eq!(check_split(&other.into(), &[(&x, rows)], 6), Err("R0110".to_owned()));
@@ -222,7 +233,7 @@ mod tests {
                 }
             }
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: batch, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis: batch, outer: 1, inner: inner as u64 });
             assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
         }
     }

@@ -277,7 +277,7 @@ mod tests {
                 .map(|a| if a == at { n * inner } else { rng.random_range(1..7) })
                 .collect();
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
             let expected = if own == at { Err("R0105".to_owned()) } else { Ok(vec![claim]) };
             for op in all(i64::try_from(own).unwrap()) {
                 assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);

@@ -173,7 +173,7 @@ mod tests {
         let mut rng = rng(2);
         for n in 0..6 {
             let x = random(&mut rng, DType::I8, &[4, 2 * n, 3]);
-            let rows = Claim::Shard(Shard { axis: 1, inner: 2 });
+            let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
             for axis in [0, 2, -1] {
                 let claims = check_split(&sort(axis, n % 2 == 0), &[(&x, rows)], n);
                 assert_eq!(claims, Ok(vec![rows, rows]));

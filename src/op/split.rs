@@ -1,11 +1,11 @@
 //! One axis cut into consecutive parts.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{axis, equal, known_sizes, one, result_with_ints, results, sizes, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The parts of its operand along `axis`, one result for each.
@@ -63,10 +63,14 @@ impl OpDef for SplitOp {
         };
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
         match axis("axis", self.axis, rank) {
-            Ok(axis) if axis == shard.axis => match results {
-                [_] => Ok(smallvec![Claim::Shard(shard)]),
-                _ => Err(rules::refuse(Code::Reorders, i, "cuts the batch into parts")),
-            },
+            Ok(axis) if axis == shard.axis => {
+                let part = |size: &Dim| {
+                    let outer = shard.blocks(size).filter(|blocks| *blocks > 0)?;
+                    Some(Claim::Shard(Shard { outer, ..shard }))
+                };
+                let parts = self.sizes.iter().map(part).collect::<Option<Claims>>();
+                parts.ok_or_else(|| rules::refuse(Code::Reorders, i, "cuts the batch into parts"))
+            }
             _ if self.sizes.iter().any(Dim::depends_on_batch) => {
                 let reason = "cuts another axis at places that depend on the batch size";
                 Err(rules::refuse(Code::BakedBatch, i, reason))
@@ -175,7 +179,7 @@ mod tests {
                 }
             }
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let op = split(i64::try_from(cut).unwrap(), &parts);
             let expected = if cut == axis && parts.len() > 1 {
                 Err("R0108".to_owned())
@@ -185,6 +189,10 @@ mod tests {
             assert_eq!(check_split(&op, &[(&x, claim)], n), expected);
         }
         let x = random(&mut rng, DType::F32, &[6, 4]);
+        let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
+        let views = split(0, &[Dim::n() * 2, Dim::n()]);
+        assert_eq!(check_split(&views, &[(&x, blocks(3, 1))], 2), Ok(vec![blocks(2, 1), blocks(1, 1)]));
+        assert_eq!(check_split(&views, &[(&x, blocks(1, 3))], 2), Err("R0108".to_owned()));
         let some = Dim::n().minimum(&4.into());
         let by_size = split(1, &[some.clone(), -some + 4]);
         assert_eq!(check_split(&by_size, &[(&x, Claim::rows(0))], 6), Err("R0110".to_owned()));

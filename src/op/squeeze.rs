@@ -88,7 +88,7 @@ mod tests {
     fn the_batch_axis_moves_up() {
         let x = random(&mut rng(2), DType::F32, &[1, 10, 1]);
         let squeeze = |axes: &[i64]| Squeeze { axes: axes.to_vec() }.into();
-        let claim = |axis| Claim::Shard(Shard { axis, inner: 2 });
+        let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: 2 });
         assert_eq!(check_split(&squeeze(&[0]), &[(&x, claim(1))], 5), Ok(vec![claim(0)]));
         assert_eq!(check_split(&squeeze(&[-1]), &[(&x, claim(1))], 5), Ok(vec![claim(1)]));
     }

@@ -82,30 +82,31 @@ pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
     results
 }
 
-/// The symbolic type of an operand: the batch axis is `N * inner`, the others are as they are.
+/// The symbolic type of an operand: the batch axis is `outer * N * inner`, the others are as they are.
 fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
     let mut ty = tensor.tensor_type();
-    if let Claim::Shard(Shard { axis, inner }) = claim {
-        ty.shape[axis] = Dim::n() * i64::try_from(inner).unwrap();
+    if let Some(shard) = claim.shard() {
+        ty.shape[shard.axis] = shard.size();
     }
     ty
 }
 
 /// The rows `from..to` of `tensor` as a replica holds it.
 fn part(tensor: &Tensor, claim: Claim, from: usize, to: usize) -> Tensor {
-    let Claim::Shard(Shard { axis, inner }) = claim else { return tensor.clone() };
-    let inner = usize::try_from(inner).unwrap();
+    let Some(Shard { axis, outer, inner }) = claim.shard() else { return tensor.clone() };
+    let [blocks, inner] = [outer, inner].map(|d| usize::try_from(d).unwrap());
     let dims = tensor.dims();
-    let outer: usize = dims[..axis].iter().product();
+    let outer = dims[..axis].iter().product::<usize>() * blocks;
+    let block = dims[axis] / blocks;
     let width = dims[axis + 1..].iter().product::<usize>() * tensor.dtype().bytes();
     let (from, to) = (from * inner, to * inner);
     let mut bytes = Vec::new();
     for o in 0..outer {
-        let row = o * dims[axis] * width;
+        let row = o * block * width;
         bytes.extend_from_slice(&tensor.bytes()[row + from * width..row + to * width]);
     }
     let mut dims: SmallVec<[usize; 4]> = dims.into();
-    dims[axis] = to - from;
+    dims[axis] = (to - from) * blocks;
     Tensor::from_bytes(tensor.dtype(), &dims, &bytes).unwrap()
 }
 
@@ -120,7 +121,27 @@ pub(crate) fn check_split(
 ) -> Result<Vec<Claim>, String> {
     let (claims, results) = split(op, operands)?;
     assert_claims(op, operands, &claims, &results, n);
+    check_blocks(op, operands, n);
     Ok(claims)
+}
+
+/// The same with the entries of each row in several blocks: what the rule says of them holds, too, if it allows them.
+fn check_blocks(op: &Op, operands: &[(&Tensor, Claim)], n: usize) {
+    let shards = || operands.iter().filter_map(|(_, claim)| claim.shard());
+    let most = shards().map(|s| s.inner).max().unwrap_or(1);
+    for outer in 2..=most.min(6) {
+        if shards().any(|s| s.outer > 1 || s.inner % outer > 0) {
+            continue;
+        }
+        let blocks = |claim: &Claim| match claim.shard() {
+            Some(s) => Claim::Shard(Shard { outer, inner: s.inner / outer, ..s }),
+            None => *claim,
+        };
+        let operands: Vec<_> = operands.iter().map(|(t, claim)| (*t, blocks(claim))).collect();
+        if let Ok((claims, results)) = split(op, &operands) {
+            assert_claims(op, &operands, &claims, &results, n);
+        }
+    }
 }
 
 /// Fails unless the claims hold of the results of types `results`, as [`check_split`] says.
@@ -225,8 +246,7 @@ fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<Tens
     assert_eq!(claims.len(), results.len(), "{op:?}: one claim for each result");
     for (claim, ty) in claims.iter().zip(&results) {
         if let Some(s) = claim.shard() {
-            let size = Dim::n() * i64::try_from(s.inner).unwrap();
-            assert_eq!(ty.shape[s.axis], size, "{op:?}: {claim} of {ty}");
+            assert_eq!(ty.shape[s.axis], s.size(), "{op:?}: {claim} of {ty}");
         } else if operands.iter().any(|(_, c)| c.shard().is_some()) {
             let depends = ty.shape.iter().any(Dim::depends_on_batch);
             assert!(!depends, "{op:?}: {claim} of {ty}");

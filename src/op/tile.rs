@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
@@ -36,8 +36,9 @@ impl OpDef for Tile {
         let Some((i, shard)) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
-        match self.repeats.get(shard.axis) {
-            Some(1) => Ok(smallvec![Claim::Shard(shard)]),
+        let times = self.repeats.get(shard.axis).and_then(|times| u64::try_from(*times).ok());
+        match times.and_then(|times| shard.outer.checked_mul(times)) {
+            Some(outer) if outer > 0 => Ok(smallvec![Claim::Shard(Shard { outer, ..shard })]),
             _ => Err(rules::refuse(Code::Reorders, i, "repeats the whole batch")),
         }
     }
@@ -97,11 +98,15 @@ mod tests {
     #[test]
     fn the_batch_passes_unless_it_is_repeated() {
         let x = random(&mut rng(1), DType::F32, &[2, 10, 3]);
-        let rows = Claim::Shard(Shard { axis: 1, inner: 2 });
+        let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
         let tile = |repeats: &[usize]| Tile { repeats: repeats.to_vec() }.into();
         assert_eq!(check_split(&tile(&[3, 1, 2]), &[(&x, rows)], 5), Ok(vec![rows]));
-        for count in [0, 2] {
-            assert_eq!(check_split(&tile(&[1, count, 1]), &[(&x, rows)], 5), Err("R0108".to_owned()));
+        assert_eq!(check_split(&tile(&[1, 0, 1]), &[(&x, rows)], 5), Err("R0108".to_owned()));
+        for (outer, times) in [(1, 2), (2, 3)] {
+            let blocks = |outer, inner| Claim::Shard(Shard { axis: 1, outer, inner });
+            let inner = 2 / outer;
+            let got = check_split(&tile(&[1, times, 1]), &[(&x, blocks(outer, inner))], 5);
+            assert_eq!(got, Ok(vec![blocks(outer * times as u64, inner)]));
         }
     }
 }

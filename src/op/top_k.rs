@@ -196,7 +196,7 @@ mod tests {
         let mut rng = rng(2);
         for n in 1..6 {
             let x = random(&mut rng, DType::F32, &[4, 2 * n, 3]);
-            let rows = Claim::Shard(Shard { axis: 1, inner: 2 });
+            let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
             assert_eq!(check_split(&top(0, 2, false), &[(&x, rows)], n), Ok(vec![rows, rows]));
         }
         let x = Tensor::new(&[2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();

@@ -34,11 +34,11 @@ impl OpDef for Transpose {
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal> {
-        let Some((_, Shard { axis, inner })) = rules::first_shard(operands) else {
+        let Some((_, shard)) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
-        let axis = self.perm.iter().position(|from| *from == axis).unwrap_or(axis);
-        Ok(smallvec![Claim::Shard(Shard { axis, inner })])
+        let axis = self.perm.iter().position(|from| *from == shard.axis).unwrap_or(shard.axis);
+        Ok(smallvec![Claim::Shard(Shard { axis, ..shard })])
     }
 
     fn partial(
@@ -104,7 +104,7 @@ mod tests {
             let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
             dims[axis] = n * inner;
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let to = perm.iter().position(|from| *from == axis).unwrap();
             assert_eq!(check_split(&Transpose { perm }.into(), &[(&x, claim(axis))], n), Ok(vec![claim(to)]));
         }

@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn the_batch_axis_moves_down() {
         let x = random(&mut rng(2), DType::F32, &[10, 3]);
-        let claim = |axis| Claim::Shard(Shard { axis, inner: 2 });
+        let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: 2 });
         let op = |axes: &[i64]| Unsqueeze { axes: axes.to_vec() }.into();
         assert_eq!(check_split(&op(&[0, 2]), &[(&x, claim(0))], 5), Ok(vec![claim(1)]));
         assert_eq!(check_split(&op(&[1]), &[(&x, claim(0))], 5), Ok(vec![claim(0)]));

@@ -153,7 +153,7 @@ mod tests {
     fn aligned_rows_pass() {
         let mut rng = rng(1);
         for (n, inner) in [(6, 1), (4, 3), (1, 2)] {
-            let shard = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });
+            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let c = random(&mut rng, DType::Bool, &[n * inner, 1]);
             let a = random(&mut rng, DType::I64, &[2, n * inner, 3]);
             let b = random(&mut rng, DType::I64, &[3]);

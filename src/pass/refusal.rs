@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::repair::{Action, Repair, Repaired};
+use super::repair::{Repair, Repaired};
 use crate::analysis::Refused;
 use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
 use crate::types::{Code, Quoted, Split};
@@ -100,7 +100,6 @@ impl<'g> Told<'g> {
             _ => format!("{op} {}", Quoted(label)),
         };
         let repairs: Vec<&Repaired> = self.repairs.iter().filter(|r| r.label == label).collect();
-        let local = |r: &&Repaired| matches!(r.action, Action::OwnRows | Action::Sizes);
         SplitRefused {
             code: refused.refusal.code,
             label: label.to_owned(),
@@ -111,7 +110,7 @@ impl<'g> Told<'g> {
             line: line.unwrap_or_else(result),
             path: refused.path.iter().filter_map(|v| self.value(*v)).map(step).collect(),
             effect: effect(refused.refusal.code, self.split),
-            allowing: if repairs.iter().all(local) { Repair::Local } else { Repair::Comm },
+            allowing: repairs.iter().map(|r| r.needs()).max().unwrap_or(Repair::Local),
             repairs: repairs.into_iter().map(Repaired::what).collect(),
         }
     }

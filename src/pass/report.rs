@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::repair::Repaired;
 use crate::analysis::{ClaimMap, survey};
-use crate::ir::{Graph, GraphError, Label, NodeId, NodeKind, Value};
+use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value};
+use crate::op::Op;
 use crate::types::{Claim, Split};
 
 /// The claim of every value, one on a line, and what is refused.
@@ -57,7 +58,12 @@ pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<Stri
     section("repairs", if done.is_empty() { vec!["none".to_owned()] } else { repairs(done) });
     let labels = graph.labels();
     let outputs = template.outputs().iter().enumerate();
-    let outputs = outputs.map(|(i, o)| output(&o.name, map.get(o.value), labels.get(i).copied()));
+    let outputs = outputs.map(|(i, o)| {
+        let claim = map.get(o.value);
+        let how = gathered(template, o.value).unwrap_or_else(|| merged(claim));
+        let label = labels.get(i).map_or_else(String::new, |label| format!(" ({label})"));
+        format!("{}: {how}{label}", o.name)
+    });
     section("outputs", outputs.collect());
     Ok(text)
 }
@@ -112,15 +118,25 @@ fn repairs(done: &[Repaired]) -> Vec<String> {
     done.iter().map(ToString::to_string).collect()
 }
 
-fn output(name: &str, claim: Claim, label: Option<Label>) -> String {
-    let how = match claim {
+/// How an output is merged that is gathered rows.
+fn gathered(template: &Graph, value: Value) -> Option<String> {
+    let op = |v: Value| template.node(v.node).op();
+    let of = template.operands(value.node).first().copied()?;
+    if matches!(op(value), Some(Op::AllGather(_))) {
+        return Some("rows of all replicas, gathered".to_owned());
+    }
+    let blocks =
+        matches!(op(value), Some(Op::Reshape(_))) && matches!(op(of), Some(Op::AllGather(_)));
+    blocks.then(|| "rows in blocks, concatenated block by block".to_owned())
+}
+
+fn merged(claim: Claim) -> String {
+    match claim {
         Claim::Shard(s) => format!("rows, concatenated on axis {}", s.axis),
         Claim::Partial(by) => {
             format!("parts, combined once by {} in the order of the replicas", by.name())
         }
         Claim::Invariant => "the same on every replica, taken once".to_owned(),
         Claim::Mixed => "not known".to_owned(),
-    };
-    let label = label.map_or_else(String::new, |label| format!(" ({label})"));
-    format!("{name}: {how}{label}")
+    }
 }

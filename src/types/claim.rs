@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::Dim;
+
 /// The relation between a value of the whole batch and the values that the replicas hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -61,20 +63,41 @@ impl Combine {
     }
 }
 
-/// Rows of one axis: the axis has `N * inner` entries, and a replica whose rows are `o..e` of the batch holds
-/// its entries `o * inner..e * inner`. `inner > 1` where further axes were folded into the batch axis behind it.
+/// Rows of one axis: the axis has `outer * N * inner` entries, which are `outer` blocks of `N * inner`, and a replica
+/// whose rows are `o..e` of the batch holds the entries `o * inner..e * inner` of each block, one block after the other.
+/// `inner > 1` where further axes were folded into the batch axis behind it, `outer > 1` where some were before it, or
+/// several values were joined along it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     /// The axis that carries the batch.
     pub axis: usize,
-    /// Entries of the axis per row of the batch.
+    /// Blocks of the axis, each with entries of every row of the batch; 1 or more.
+    pub outer: u64,
+    /// Entries of a block per row of the batch; 1 or more.
     pub inner: u64,
+}
+
+impl Shard {
+    /// The entries of one block, of all rows.
+    pub fn block(self) -> Dim {
+        Dim::n() * i64::try_from(self.inner).unwrap_or(i64::MAX)
+    }
+
+    /// The entries of the axis, of all rows.
+    pub fn size(self) -> Dim {
+        self.block() * i64::try_from(self.outer).unwrap_or(i64::MAX)
+    }
+
+    /// The number of whole blocks that `entries` of the axis are, if they are some.
+    pub fn blocks(self, entries: &Dim) -> Option<u64> {
+        entries.exact_div(&self.block()).and_then(|d| u64::try_from(d.as_const()?).ok())
+    }
 }
 
 impl Claim {
     /// One entry of `axis` per row of the batch.
     pub const fn rows(axis: usize) -> Self {
-        Self::Shard(Shard { axis, inner: 1 })
+        Self::Shard(Shard { axis, outer: 1, inner: 1 })
     }
 
     /// The split axis, if there is one.
@@ -98,8 +121,11 @@ impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invariant => f.write_str("invariant"),
-            Self::Shard(Shard { axis, inner: 1 }) => write!(f, "shard({axis})"),
-            Self::Shard(Shard { axis, inner }) => write!(f, "shard({axis};{inner})"),
+            Self::Shard(Shard { axis, outer: 1, inner: 1 }) => write!(f, "shard({axis})"),
+            Self::Shard(Shard { axis, outer: 1, inner }) => write!(f, "shard({axis};{inner})"),
+            Self::Shard(Shard { axis, outer, inner }) => {
+                write!(f, "shard({axis};{outer},{inner})")
+            }
             Self::Partial(by) => write!(f, "partial({})", by.name()),
             Self::Mixed => f.write_str("mixed"),
         }

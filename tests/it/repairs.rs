@@ -158,6 +158,11 @@ fn samples_moved_and_joined() {
 }
 
 #[test]
+fn rows_in_several_blocks() {
+    assert_table(&rows(include_str!("repairs/blocks.txt")));
+}
+
+#[test]
 fn statistics_of_the_batch() {
     assert_table(&rows(include_str!("repairs/statistics.txt")));
 }

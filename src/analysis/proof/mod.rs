@@ -12,11 +12,12 @@
 //! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch; of a
 //!   value that every replica holds whole only where the template has `own_rows`.
 //! - P5: every other operator of a replica is one of the template's, with `N` replaced by the replica's rows
-//!   where its results have rows, on that replica's parts of the same operands in the same order.
+//!   where its results have rows, on that replica's parts of the same operands in the same order. A `reshape` of no
+//!   replica is one of the template's, of a value that the template brings whole to every replica.
 //! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a replica that works
 //!   on rows or a part of it, unless the template has `all_gather` or `all_reduce` of it.
 //! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` or `all_gather` on the
-//!   axis of the batch, values that no row changes by `first`.
+//!   axis of the batch, where they are one block, values that no row changes by `first`.
 //! - P8: an output is the whole of the template's value.
 //! - P9: an `all_reduce` combines the parts of all replicas, each once and in order, as the split rules say that the
 //!   parts of the value combine, weighted by the replicas' rows. The whole of it reaches a replica only where the

@@ -201,6 +201,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             (None, op, parts) if op.joined().is_some() => {
                 self.concat(op.joined().map_or(0, |c| c.axis), parts).map(Results::One)
             }
+            (None, Op::Reshape(_), [whole]) => self.reshape(op, *whole).map(Results::One),
             (None, op, _) => {
                 let reason = format!("`{}` belongs to no replica and is no merge", op.name());
                 Err((ProofRule::P5, reason))
@@ -275,6 +276,9 @@ impl<'a, 'g> Relation<'a, 'g> {
         let (Some(shard), Some((from, to))) = (self.template.shard(value), range) else {
             return Err((ProofRule::P4, "has no rows to take".to_owned()));
         };
+        if shard.outer > 1 {
+            return Ok(None);
+        }
         let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
         let rows = Slice::rows(shard.axis, from.clone() * inner, to.clone() * inner);
         if rows != *slice {
@@ -367,6 +371,10 @@ impl<'a, 'g> Relation<'a, 'g> {
     fn concat(&mut self, joined: i64, parts: &[Meaning]) -> Result<Meaning, Broken> {
         let value = self.all_parts(parts)?;
         match self.template.shard(value) {
+            Some(shard) if shard.outer > 1 => {
+                let reason = format!("joins rows of {} blocks as if they were one", shard.outer);
+                return Err((ProofRule::P7, reason));
+            }
             Some(shard) if i64::try_from(shard.axis) == Ok(joined) => {}
             Some(shard) => {
                 let reason =
@@ -379,6 +387,24 @@ impl<'a, 'g> Relation<'a, 'g> {
             }
         }
         Ok(self.whole(value))
+    }
+
+    /// The template's reshape of a whole value: what it gives on one device.
+    fn reshape(&mut self, op: &Op, whole: Meaning) -> Result<Meaning, Broken> {
+        // There is no such replica: the operator is the template's as it is there.
+        const ONE_DEVICE: u32 = u32::MAX;
+        let of = self.seen(whole).filter(|_| whole.replica.is_none());
+        let on = of.map(|value| Operands::from_slice(&[self.template.same(value)]));
+        let found = on.and_then(|on| self.candidate(op, on, ONE_DEVICE));
+        match found.map(|node| Value { node, output: 0 }) {
+            Some(value) if self.template.claim(value) == Claim::Invariant => {
+                Ok(Meaning { value, replica: None })
+            }
+            _ => {
+                let reason = "reshapes what is not the whole of a value, or in another way than the template";
+                Err((ProofRule::P5, reason.to_owned()))
+            }
+        }
     }
 
     fn first(&mut self, parts: &[Meaning]) -> Result<Meaning, Broken> {

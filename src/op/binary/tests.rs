@@ -220,7 +220,7 @@ fn operand(
         _ if rng.random_bool(0.3) => 1,
         _ => out[i],
     });
-    let claim = if split { Claim::Shard(Shard { axis: axis - skip, inner }) } else { Claim::Invariant };
+    let claim = if split { Claim::Shard(Shard { axis: axis - skip, outer: 1, inner }) } else { Claim::Invariant };
     (dims.collect(), claim)
 }
 
@@ -241,13 +241,13 @@ fn aligned_rows_pass() {
         if *op == Binary::Prelu {
             a.clone_from(&out);
         }
-        let claim_a = if *op == Binary::Prelu { Claim::Shard(Shard { axis, inner }) } else { claim_a };
+        let claim_a = if *op == Binary::Prelu { Claim::Shard(Shard { axis, outer: 1, inner }) } else { claim_a };
         let (left, mut right) = (random(&mut rng, dtype, &a), random(&mut rng, dtype, &b));
         if dtype == DType::U16 {
             right.as_mut_slice::<u16>().iter_mut().for_each(|v| *v += 1);
         }
         let rank = a.len().max(b.len());
-        let expected = Claim::Shard(Shard { axis: axis - (out.len() - rank), inner });
+        let expected = Claim::Shard(Shard { axis: axis - (out.len() - rank), outer: 1, inner });
         let got = check_split(&op.clone().into(), &[(&left, claim_a), (&right, claim_b)], n);
         assert_eq!(got, Ok(vec![expected]), "{op:?} {a:?} {b:?}");
     }
@@ -264,7 +264,7 @@ fn rows_that_do_not_align_are_refused() {
     let refused = |code: &str| Err(code.to_owned());
     assert_eq!(check((&[4, 1], rows(0)), (&[1, 4], rows(1)), 4), refused("R0101"));
     assert_eq!(check((&[4, 1], rows(0)), (&[4], rows(0)), 4), refused("R0101"));
-    let folded = Claim::Shard(Shard { axis: 0, inner: 2 });
+    let folded = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
     assert_eq!(check((&[8], folded), (&[8], folded), 4), Ok(vec![folded]));
     let invariant = [(&[2usize, 3][..], Claim::Invariant), (&[3][..], Claim::Invariant)];
     assert_eq!(check(invariant[0], invariant[1], 4), Ok(vec![Claim::Invariant]));

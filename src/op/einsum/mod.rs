@@ -79,18 +79,18 @@ impl OpDef for Einsum {
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((first, Shard { axis, inner })) = rules::first_shard(operands) else {
+        let Some((first, shard)) = rules::first_shard(operands) else {
             return Ok(rules::invariant(1));
         };
         let ranks: Vec<usize> = operands.iter().map(|x| x.ty.rank()).collect();
         let no_rule = |_| rules::refuse(Code::NoRule, first, "has an equation without a meaning");
         let labels = self.labels(&ranks).map_err(no_rule)?;
-        let label = labels.operands.get(first).and_then(|own| own.get(axis)).copied();
+        let label = labels.operands.get(first).and_then(|own| own.get(shard.axis)).copied();
         for (i, (own, x)) in labels.operands.iter().zip(operands).enumerate() {
             let split = x.claim.shard();
             for (at, other) in own.iter().enumerate() {
                 let rows = split.is_some_and(|s| s.axis == at);
-                if rows && (Some(*other) != label || split.map(|s| s.inner) != Some(inner)) {
+                if rows && (Some(*other) != label || split.map(|s| (s.outer, s.inner)) != Some((shard.outer, shard.inner))) {
                     let reason = "multiplies samples of the batch by other samples of it";
                     return Err(rules::refuse(Code::SampleBySample, i, reason));
                 }
@@ -103,7 +103,7 @@ impl OpDef for Einsum {
         }
         let kept = labels.result.iter().position(|l| Some(*l) == label);
         // A label that no result has is summed over.
-        let claim = kept.map_or(Claim::Partial(Combine::Sum), |axis| Claim::Shard(Shard { axis, inner }));
+        let claim = kept.map_or(Claim::Partial(Combine::Sum), |axis| Claim::Shard(Shard { axis, ..shard }));
         Ok(smallvec![claim])
     }
 

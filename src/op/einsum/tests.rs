@@ -119,7 +119,7 @@ fn the_batch_passes_where_it_is_one_label() {
         assert_eq!(check("bij,bjk->bik", &[n, 3, 4], rows, &[1, 4, 2], all, 1), out(0));
         assert_eq!(check("...j,jk->...k", &[n, 3, 4], rows, &[4, 2], all, 1), out(0));
         assert_eq!(check("jk,...j->...k", &[4, 2], all, &[3, n, 4], Claim::rows(1), 1), out(1));
-        let wide = Claim::Shard(Shard { axis: 0, inner: 2 });
+        let wide = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
         let got = check("bi,b->bi", &[2 * n, 3], wide, &[2 * n], wide, 1);
         assert_eq!(got, Ok(vec![wide]));
     }
@@ -149,7 +149,7 @@ fn other_splits_are_refused() {
     assert_eq!(code("bi,ci->bc", &[3, 4], rows(0), &[3, 4], rows(0)), "R0102");
     assert_eq!(code("bi,bi->b", &[3, 4], rows(0), &[3, 4], all), "R0101");
     assert_eq!(code("b,bb->b", &[3], rows(0), &[3, 3], rows(0)), "R0101");
-    let two = Claim::Shard(Shard { axis: 0, inner: 2 });
+    let two = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
     assert_eq!(code("b,b->b", &[4], rows(0), &[4], two), "R0102");
 }
 

@@ -444,7 +444,7 @@ mod tests {
                 dims[0] = n * inner;
             }
             let x = operand(&mut rng, DType::F32, batch, &dims);
-            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let ops = [
                 settings.clone().max(false, false),
                 settings.clone().average(i % 4 < 2),

@@ -402,7 +402,7 @@ impl OpDef for Recurrent {
             };
             let refused = match (operand.claim.shard(), axis) {
                 (None, None) => continue,
-                (Some(s), Some(axis)) if s.axis == axis && s.inner == shard.inner => continue,
+                (Some(s), Some(axis)) if s == Shard { axis, ..shard } => continue,
                 (None, Some(_)) => {
                     let reason = "has the samples of all replicas in one operand and its own in another";
                     (Code::BakedBatch, first, reason)
@@ -419,10 +419,9 @@ impl OpDef for Recurrent {
             let (code, operand, reason) = refused;
             return Err(rules::refuse(code, operand, reason));
         }
-        let inner = shard.inner;
         let claim = |i: usize| {
             let axis = if i == 0 && !batch_first { 2 } else { batch };
-            Claim::Shard(Shard { axis, inner })
+            Claim::Shard(Shard { axis, ..shard })
         };
         Ok((0..self.result_count()).map(claim).collect())
     }

@@ -331,7 +331,7 @@ fn other_splits_are_refused() {
     for operand in [5, 6] {
         assert_eq!(refused(&[(operand, Claim::rows(2))]), "R0101");
     }
-    assert_eq!(refused(&[(5, Claim::Shard(Shard { axis: 1, inner: 3 }))]), "R0101");
+    assert_eq!(refused(&[(5, Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 }))]), "R0101");
 }
 
 #[test]

@@ -240,7 +240,7 @@ impl OpDef for Reduce {
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, Shard { axis, inner })) = rules::first_shard(operands) else {
+        let Some((i, shard @ Shard { axis, .. })) = rules::first_shard(operands) else {
             return Ok(rules::invariant(1));
         };
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
@@ -253,7 +253,7 @@ impl OpDef for Reduce {
             return Ok(smallvec![Claim::Partial(by)]);
         }
         let gone = if self.parts().1 { 0 } else { reduced[..axis].iter().filter(|r| **r).count() };
-        Ok(smallvec![Claim::Shard(Shard { axis: axis - gone, inner })])
+        Ok(smallvec![Claim::Shard(Shard { axis: axis - gone, ..shard })])
     }
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {

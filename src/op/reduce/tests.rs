@@ -206,7 +206,7 @@ fn the_batch_passes_beside_the_reduced_axes() {
         let op = op(Reduce::NAMES[round % 10], &listed, keepdims);
         let dtype = [DType::F32, DType::F16, DType::I32, DType::F64][round / 10 % 4];
         let x = random(&mut rng, dtype, &dims);
-        let claim = |axis| Claim::Shard(Shard { axis, inner: inner as u64 });
+        let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
         let expected = if axes.contains(&at) {
             let by = match op.name() {
                 "reduce_sum" | "reduce_l1" | "reduce_sum_square" => Some(Combine::Sum),

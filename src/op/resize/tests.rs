@@ -211,7 +211,7 @@ fn the_batch_passes_beside_the_axes() {
             op.axes = vec![0, 1];
         }
         let x = random(&mut rng, DType::F32, &dims);
-        let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+        let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
         assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
     }
     let x = random(&mut rng, DType::F32, &[2, 3]);

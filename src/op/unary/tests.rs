@@ -199,7 +199,7 @@ fn the_batch_passes_on_every_axis() {
             let mut dims = [3, 2, 4];
             dims[axis] = n * inner;
             let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, inner: inner as u64 });
+            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             assert_eq!(check_split(&op.clone().into(), &[(&x, claim)], n), Ok(vec![claim]));
         }
     }

@@ -4,6 +4,7 @@
 //! device: `own_rows` takes the rows of a value that is whole everywhere, `all_reduce` combines the parts of a partial
 //! value, `all_gather` joins rows. Some operators are first written as several, whose parts need less of the batch.
 
+mod bring;
 mod formulas;
 mod tails;
 #[cfg(test)]
@@ -20,11 +21,8 @@ use self::tails::{Tail, tails};
 use super::PassInfo;
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
-use crate::op::{
-    AllGather, AllReduce, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, OwnRows,
-    SplitOperand, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, TensorType};
+use crate::op::{BatchNormTrain, Claims, Dims, Inferred, Op, Operand, SplitOperand, rules};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "repair",
@@ -70,6 +68,8 @@ pub enum Action {
     OwnRows,
     /// The parts of all replicas are combined.
     AllReduce(Combine),
+    /// An output of rows in several blocks is merged block by block.
+    Blocks,
     /// The rows of all replicas are joined, and each replica does the operator's work for all of them.
     AllGather,
     /// The operator is written as several.
@@ -98,11 +98,23 @@ pub struct Repaired {
 }
 
 impl Repaired {
+    /// The least choice of repairs that allows it.
+    pub fn needs(&self) -> Repair {
+        match self.action {
+            Action::OwnRows | Action::Sizes | Action::Blocks => Repair::Local,
+            Action::AllReduce(_)
+            | Action::AllGather
+            | Action::Formula
+            | Action::LocalStatistics => Repair::Comm,
+        }
+    }
+
     /// What was done, without where.
     pub fn what(&self) -> String {
         let Self { value, bytes, .. } = self;
         match self.action {
             Action::OwnRows => format!("own_rows of %{value}"),
+            Action::Blocks => format!("a merge of %{value} block by block"),
             Action::AllReduce(by) => {
                 format!("all_reduce({}) of %{value}, {bytes} bytes of each replica", by.name())
             }
@@ -162,7 +174,7 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         writer.node(*id, claims.collect())?;
     }
     for output in template.outputs() {
-        let value = writer.new_value(output.value);
+        let value = writer.output(output.value)?;
         writer.out.add_output(output.name.clone(), value);
     }
     Ok((Cow::Owned(writer.out), writer.done))
@@ -215,7 +227,7 @@ struct Writer<'g> {
     claims: Vec<Claims>,
     names: HashSet<Arc<str>>,
     /// The operators that bring values to replicas, by what they bring.
-    brought: HashMap<(Value, &'static str), Value>,
+    brought: HashMap<(Value, &'static str, u64), Value>,
     /// What becomes of the results of the template's nodes, and of those of the operator that is written.
     tails: Vec<Tail>,
     tail: Tail,
@@ -372,7 +384,7 @@ impl<'g> Writer<'g> {
         // What was combined for another operator need not be combined again behind this one.
         let operands: SmallVec<[Value; 4]> = operands
             .iter()
-            .map(|v| self.brought.get(&(*v, "all_reduce")).copied().unwrap_or(*v))
+            .map(|v| self.brought.get(&(*v, "all_reduce", 1)).copied().unwrap_or(*v))
             .collect();
         let operands = &*operands;
         let claims: SmallVec<[Claim; 4]> = operands.iter().map(|v| self.claim(*v)).collect();
@@ -386,6 +398,7 @@ impl<'g> Writer<'g> {
             self.note(&refusal, op, at, Action::Sizes, operands.first().copied());
             return Ok(self.finish(&sizes, &[], results, at, rules::invariant(1)));
         }
+        let blocks = claims.iter().find_map(|c| c.shard()).filter(|s| s.outer > 1);
         for plan in plans(self.options.allowed) {
             if *plan == Plan::Formula {
                 if let Some(values) = formulas::write(self, op, operands, results, at)? {
@@ -397,7 +410,7 @@ impl<'g> Writer<'g> {
             let wanted: SmallVec<[Claim; 4]> = operands
                 .iter()
                 .zip(&claims)
-                .map(|(v, claim)| plan.claim(*claim, self.out.ty(*v)))
+                .map(|(v, claim)| plan.claim(*claim, self.out.ty(*v), blocks))
                 .collect();
             if wanted == claims {
                 continue;
@@ -472,52 +485,6 @@ impl<'g> Writer<'g> {
         (0u32..).zip(results).map(|(output, _)| Value { node, output }).collect()
     }
 
-    /// The value with the claim `to`, where it has the claim `from`.
-    fn bring(
-        &mut self,
-        value: Value,
-        from: Claim,
-        to: Claim,
-        (refusal, op, at): (&Refusal, &Op, &At),
-    ) -> Result<Value, GraphError> {
-        let axis =
-            |claim: Claim| claim.shard().and_then(|s| i64::try_from(s.axis).ok()).unwrap_or(0);
-        let (bring, suffix, action): (Op, _, _) = match from {
-            Claim::Partial(by) => {
-                (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all", Action::AllReduce(by))
-            }
-            Claim::Shard(_) => (AllGather { axis: axis(from) }.into(), ".all", Action::AllGather),
-            Claim::Invariant | Claim::Mixed => {
-                (OwnRows { axis: axis(to) }.into(), ".own", Action::OwnRows)
-            }
-        };
-        self.note(refusal, op, at, action, Some(value));
-        let name = bring.name();
-        if let Some(known) = self.brought.get(&(value, name)) {
-            return Ok(*known);
-        }
-        let label = self.out.info(value).name.clone();
-        let fresh = self.fresh(&label, suffix);
-        let place = self.out.node(value.node).place();
-        let origin = self.out.node(value.node).origin().clone();
-        let node = self.out.add(bring, &[value], &[fresh], place, origin)?;
-        self.set_claims(node, SmallVec::from_elem(to, 1));
-        let new = Value { node, output: 0 };
-        self.brought.insert((value, name), new);
-        Ok(new)
-    }
-
-    fn fresh(&mut self, name: &str, suffix: &str) -> Arc<str> {
-        let mut wanted: Arc<str> = format!("{name}{suffix}").into();
-        let mut number = 1;
-        while self.names.contains(&wanted) {
-            number += 1;
-            wanted = format!("{name}{suffix}{number}").into();
-        }
-        self.names.insert(wanted.clone());
-        wanted
-    }
-
     fn note(&mut self, refusal: &Refusal, op: &Op, at: &At, action: Action, value: Option<Value>) {
         let bytes = match (action, value) {
             (Action::AllReduce(_) | Action::AllGather, Some(v)) => self.out.ty(v).bytes(),
@@ -571,10 +538,17 @@ fn plans(allowed: Repair) -> &'static [Plan] {
 }
 
 impl Plan {
-    /// The claim that the plan gives an operand.
-    fn claim(self, claim: Claim, ty: &TensorType) -> Claim {
-        let rows =
-            || rules::batch_axis(ty, 0).ok().flatten().map_or(Claim::Invariant, Claim::Shard);
+    /// The claim that the plan gives an operand; `blocks` are those of the rows that it meets, if there are several.
+    fn claim(self, claim: Claim, ty: &TensorType, blocks: Option<Shard>) -> Claim {
+        let rows = || {
+            let own = rules::batch_axis(ty, 0).ok().flatten();
+            own.map_or(Claim::Invariant, |own| match blocks {
+                Some(met) if met.size() == own.size() => {
+                    Claim::Shard(Shard { axis: own.axis, ..met })
+                }
+                _ => Claim::Shard(own),
+            })
+        };
         match (self, claim) {
             (Self::Rows | Self::ReduceAndRows, Claim::Invariant) => rows(),
             (Self::Reduce | Self::ReduceAndRows | Self::Gather, Claim::Partial(_))

@@ -170,11 +170,25 @@ impl<'a> Rewrite<'a> {
     }
 
     fn is_collective(&self, id: NodeId) -> bool {
+        self.joins(id) || self.reshapes_joined(id)
+    }
+
+    /// True of what joins the values of all replicas.
+    fn joins(&self, id: NodeId) -> bool {
         let joins =
             matches!(self.template.node(id).op(), Some(Op::AllReduce(_) | Op::AllGather(_)));
         // Of what is whole on every replica it is an operator like others.
         joins
             && matches!(*self.template.operands(id), [v] if self.claims.get(v) != Claim::Invariant)
+    }
+
+    /// True of a reshape of gathered rows, which is done once, where they are gathered.
+    fn reshapes_joined(&self, id: NodeId) -> bool {
+        let gathers = |v: Value| {
+            matches!(self.template.node(v.node).op(), Some(Op::AllGather(_))) && self.joins(v.node)
+        };
+        matches!(self.template.node(id).op(), Some(Op::Reshape(_)))
+            && matches!(*self.template.operands(id), [v] if gathers(v))
     }
 
     /// The operators in the order in which they are written: replica after replica what needs nothing of others, then
@@ -187,7 +201,10 @@ impl<'a> Rewrite<'a> {
             if node.op().is_none() {
                 continue;
             }
-            let after = |v: &Value| stage[v.node.index()] + usize::from(self.is_collective(v.node));
+            let with = self.reshapes_joined(*id);
+            let after = |v: &Value| {
+                stage[v.node.index()] + usize::from(!with && self.is_collective(v.node))
+            };
             let own = self.template.operands(*id).iter().map(after).max().unwrap_or(0);
             stage[id.index()] = own;
             let count = own + 1 + usize::from(self.is_collective(*id));
@@ -254,6 +271,9 @@ impl<'a> Rewrite<'a> {
     /// What joins the values of all replicas, where outputs are merged.
     fn collective(&mut self, id: NodeId, replicas: &mut [Replica]) -> Result<(), PassError> {
         let Some(operand) = self.template.operands(id).first().copied() else { return Ok(()) };
+        if let Some(gathered) = self.joined[operand.node.index()] {
+            return self.reshape_joined(id, gathered);
+        }
         let name = self.template.info(operand).name.clone();
         // An input is whole already.
         if let (NodeKind::Input, Some(whole)) =
@@ -276,13 +296,36 @@ impl<'a> Rewrite<'a> {
             _ => self.combine(self.claims.get(operand)),
         };
         let node = self.template.node(id);
-        let names: SmallVec<[Arc<str>; 1]> =
-            node.results().iter().map(|r| r.name.clone()).collect();
+        let name = self.joined_name(id);
         let place = Place { device: self.merge_device, replica: None };
-        let node = self.out.add(op, &parts, &names, place, node.origin().clone())?;
+        let node = self.out.add(op, &parts, &[name], place, node.origin().clone())?;
         self.joined[id.index()] = Some(Value { node, output: 0 });
         self.merged.insert(operand, Value { node, output: 0 });
         Ok(())
+    }
+
+    /// Reshapes gathered rows where they are.
+    fn reshape_joined(&mut self, id: NodeId, gathered: Value) -> Result<(), PassError> {
+        let node = self.template.node(id);
+        let Some(op) = node.op() else { return Ok(()) };
+        let place = self.out.node(gathered.node).place();
+        let (name, origin) = (self.joined_name(id), node.origin().clone());
+        let node = self.out.add(op.clone(), &[gathered], &[name], place, origin)?;
+        self.joined[id.index()] = Some(Value { node, output: 0 });
+        Ok(())
+    }
+
+    /// The name of what joins the replicas' values, where outputs are merged: if it is an output, that of its copy on the
+    /// host is the template's.
+    fn joined_name(&self, id: NodeId) -> Arc<str> {
+        let value = Value { node: id, output: 0 };
+        let name = &self.template.info(value).name;
+        let is_output = || self.template.outputs().iter().any(|o| o.value == value);
+        if self.merge_device != Device::HOST && is_output() {
+            self.free_name(name, ".all")
+        } else {
+            name.clone()
+        }
     }
 
     /// What combines the replicas' parts of a value with this claim.

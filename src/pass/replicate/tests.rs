@@ -1,6 +1,6 @@
 use super::{Merge, Replicate, WeightPlacement, replicate};
 use crate::ir::{Builder, Graph, Weights, verify};
-use crate::op::{Concat, MatMul, Slice, Unary};
+use crate::op::{Concat, MatMul, Reverse, Slice, Unary};
 use crate::pass::PassError;
 use crate::types::{Code, DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 
@@ -93,7 +93,7 @@ fn every_operator_that_forbids_the_split_is_named() {
     let first =
         b.op("first", Slice::rows(0, Dim::ZERO, Dim::n().floor_div(&2.into())), &[h]).unwrap();
     let after = b.op("after", Unary::Relu, &[first]).unwrap();
-    let across = b.op("across", Concat { axis: 0 }, &[h, h]).unwrap();
+    let across = b.op("across", Reverse { axes: vec![0] }, &[h]).unwrap();
     b.output("after", after);
     b.output("across", across);
     let (template, _) = b.finish();

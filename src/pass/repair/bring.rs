@@ -1,0 +1,112 @@
+//! What brings a value to replicas in another form: combined, gathered, or only a replica's own rows of it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Action, At, Repair, Writer};
+use crate::ir::{GraphError, Value};
+use crate::op::{AllGather, AllReduce, Op, OwnRows, Reshape, rules};
+use crate::types::{Claim, Dim, Refusal, Shard};
+
+impl Writer<'_> {
+    /// The value with the claim `to`, where it has the claim `from`.
+    pub(super) fn bring(
+        &mut self,
+        value: Value,
+        from: Claim,
+        to: Claim,
+        (refusal, op, at): (&Refusal, &Op, &At),
+    ) -> Result<Value, GraphError> {
+        let action = match from {
+            Claim::Partial(by) => Action::AllReduce(by),
+            Claim::Shard(_) => Action::AllGather,
+            Claim::Invariant | Claim::Mixed => Action::OwnRows,
+        };
+        self.note(refusal, op, at, action, Some(value));
+        self.brought(value, from, to)
+    }
+
+    /// What brings the value to replicas, which there is once.
+    fn brought(&mut self, value: Value, from: Claim, to: Claim) -> Result<Value, GraphError> {
+        let shard = from.shard().or(to.shard());
+        let (axis, outer) = shard.map_or((0, 1), |s| (s.axis, s.outer));
+        let axis = if outer > 1 { 1 } else { i64::try_from(axis).unwrap_or(i64::MAX) };
+        let (bring, suffix): (Op, _) = match from {
+            Claim::Partial(by) => (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all"),
+            Claim::Shard(_) => (AllGather { axis }.into(), ".all"),
+            Claim::Invariant | Claim::Mixed => (OwnRows { axis }.into(), ".own"),
+        };
+        let key = (value, bring.name(), outer);
+        if let Some(known) = self.brought.get(&key) {
+            return Ok(*known);
+        }
+        let label = self.out.info(value).name.clone();
+        let new = match shard.filter(|s| s.outer > 1) {
+            None => self.derive(bring, value, &format!("{label}{suffix}"), to)?,
+            // With the blocks on an axis before it, the batch is outermost on its own.
+            Some(shard) => {
+                let shape = self.out.ty(value).shape.clone();
+                let blocks = Reshape { shape: blocks(&shape, shard) };
+                let apart = |claim: Claim| match claim.shard() {
+                    Some(s) => Claim::Shard(Shard { axis: 1, outer: 1, ..s }),
+                    None => claim,
+                };
+                let parts = format!("{label}.blocks");
+                let new = self.derive(blocks.into(), value, &parts, apart(from))?;
+                let new = self.derive(bring, new, &format!("{parts}{suffix}"), apart(to))?;
+                let back = Reshape { shape: shape.to_vec() };
+                self.derive(back.into(), new, &format!("{label}{suffix}"), to)?
+            }
+        };
+        self.brought.insert(key, new);
+        Ok(new)
+    }
+
+    /// The result of an operator on a value, placed where the value is.
+    fn derive(&mut self, op: Op, of: Value, name: &str, claim: Claim) -> Result<Value, GraphError> {
+        let name = self.fresh(name, "");
+        let place = self.out.node(of.node).place();
+        let origin = self.out.node(of.node).origin().clone();
+        let node = self.out.add(op, &[of], &[name], place, origin)?;
+        self.set_claims(node, SmallVec::from_elem(claim, 1));
+        Ok(Value { node, output: 0 })
+    }
+
+    /// The value of an output: of rows in several blocks what joins them block by block.
+    pub(super) fn output(&mut self, old: Value) -> Result<Value, GraphError> {
+        let value = self.new_value(old);
+        let claim = self.claim(value);
+        let shard = claim.shard().filter(|s| s.outer > 1 && self.options.allowed != Repair::None);
+        let Some(shard) = shard else { return Ok(value) };
+        if !self.brought.contains_key(&(value, "all_gather", shard.outer)) {
+            let node = self.template.node(old.node);
+            if let Some(op) = node.op() {
+                let label = node.label().to_owned();
+                let at = At { place: node.place(), origin: node.origin().clone(), label };
+                let refusal = rules::in_blocks(0, shard);
+                self.note(&refusal, op, &at, Action::Blocks, Some(value));
+            }
+        }
+        self.brought(value, claim, Claim::Invariant)
+    }
+
+    pub(super) fn fresh(&mut self, name: &str, suffix: &str) -> Arc<str> {
+        let mut wanted: Arc<str> = format!("{name}{suffix}").into();
+        let mut number = 1;
+        while self.names.contains(&wanted) {
+            number += 1;
+            wanted = format!("{name}{suffix}{number}").into();
+        }
+        self.names.insert(wanted.clone());
+        wanted
+    }
+}
+
+/// The shape of a value whose blocks stand apart from its rows: `[blocks, rows of one, what is behind]`.
+fn blocks(shape: &[Dim], shard: Shard) -> Vec<Dim> {
+    let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
+    let (before, behind) = shape.split_at(shard.axis.min(shape.len()));
+    let outer = product(before) * i64::try_from(shard.outer).unwrap_or(i64::MAX);
+    vec![outer, shard.block(), product(behind.get(1..).unwrap_or_default())]
+}
