@@ -1,11 +1,15 @@
 //! Changes to the JSON form of a replicated graph, of which each breaks something.
 
+mod blocks;
+
 use std::collections::BTreeSet;
 
 use rand::Rng;
 use rand::seq::{IndexedMutRandom, IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value as Json, json};
+
+use blocks::{blocks_as_one, interleave, other_block, other_blocks, swap_blocks};
 
 /// One change to the JSON form of a replicated graph; `None` where the graph has no place for it.
 pub(crate) type Apply = fn(&mut Json, &mut ChaCha8Rng) -> Option<()>;
@@ -66,6 +70,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation { name: "a merge takes one part for the whole", rule: "P7", apply: first_for_all },
     Mutation { name: "a merge combines what has no parts", rule: "P9", apply: reduction_for_merge },
+    Mutation { name: "a slice takes another block", rule: "P5", apply: other_block },
+    Mutation { name: "the blocks of one replica are exchanged", rule: "P5", apply: swap_blocks },
+    Mutation { name: "blocks are joined as if they were one", rule: "P7", apply: blocks_as_one },
+    Mutation { name: "gathered blocks are interleaved", rule: "P5", apply: interleave },
+    Mutation {
+        name: "gathered blocks are those of another value",
+        rule: "P8",
+        apply: other_blocks,
+    },
 ];
 
 fn nodes<'j>(

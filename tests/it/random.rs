@@ -1,6 +1,7 @@
 //! Random graphs, most of whose operators treat the rows of a batch one by one.
 
 mod batch;
+mod blocks;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -51,6 +52,8 @@ struct Generator {
     across: bool,
     /// The element type of inputs, parameters and most results.
     dtype: DType,
+    /// Values of rows in several blocks.
+    folded: Vec<Value>,
     /// Values without rows, where operators need those of all samples.
     wholes: Vec<Value>,
     /// Values that may be rounded otherwise on several devices.
@@ -79,6 +82,7 @@ impl Generator {
             params: 0,
             across: false,
             dtype: DType::F32,
+            folded: Vec::new(),
             wholes: Vec::new(),
             rounded: BTreeSet::new(),
         }
@@ -125,6 +129,9 @@ impl Generator {
         let mut outputs = vec![*self.rows.last().unwrap()];
         for _ in 0..self.pick(0..4) {
             outputs.push(*self.rows.choose(&mut self.rng).unwrap());
+        }
+        for _ in 0..self.pick(0..3) {
+            outputs.extend(self.folded.choose(&mut self.rng));
         }
         if self.across {
             for _ in 0..2 {
@@ -227,7 +234,7 @@ impl Generator {
             return self.across();
         }
         let (x, ty, batch) = self.operand();
-        match self.pick(0..20) {
+        match self.pick(0..22) {
             0..=3 => self.unary(x),
             4 | 5 => self.binary(x, &ty),
             6 => self.product(x, &ty, batch),
@@ -240,6 +247,7 @@ impl Generator {
             15 | 16 => self.reduce(x, &ty, batch),
             17 => self.normalise(x, &ty, batch),
             18 => self.choose(x, &ty),
+            19 | 20 => self.blocks(x, &ty, batch),
             _ => self.cast(x),
         }
     }

@@ -30,7 +30,8 @@ impl Generator {
             if rounded {
                 self.rounded.insert(*value);
             }
-            if self.ty(*value).dtype == self.dtype && self.batch(*value).is_none() {
+            let ty = self.ty(*value);
+            if ty.dtype == self.dtype && !ty.shape.iter().any(Dim::depends_on_batch) {
                 self.wholes.push(*value);
             }
         }
@@ -66,7 +67,7 @@ impl Generator {
         }
     }
 
-    fn over_batch(&mut self, x: Value, ty: &TensorType, batch: usize) -> Added {
+    pub(super) fn over_batch(&mut self, x: Value, ty: &TensorType, batch: usize) -> Added {
         let names = [
             "reduce_sum",
             "reduce_mean",
