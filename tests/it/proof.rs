@@ -63,12 +63,15 @@ fn mutate((model, weights): (&Graph, &Weights), seed: u64, times: usize, fates: 
     let replicated = repaired_replicas(model, (count, seed), Repair::Comm);
     prove(&template, &verified(&replicated)).unwrap_or_else(|e| panic!("{seed}: {e:?}"));
     let json: Json = serde_json::from_str(&to_json(&replicated)).unwrap();
-    for _ in 0..times {
+    // Many mistakes have no place in most graphs.
+    let mut left = times;
+    for _ in 0..4 * times {
         let mutation = MUTATIONS.choose(&mut rng).unwrap();
         let mut mutant = json.clone();
-        if (mutation.apply)(&mut mutant, &mut rng).is_none() || mutant == json {
+        if left == 0 || (mutation.apply)(&mut mutant, &mut rng).is_none() || mutant == json {
             continue;
         }
+        left -= 1;
         let name = mutation.name;
         let (fate, graph) = fate(&template, &mutant.to_string());
         *fates.entry((name, fate)).or_default() += 1;

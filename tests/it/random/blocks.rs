@@ -13,16 +13,18 @@ impl Generator {
     /// Several blocks of rows, operators on them, and mostly the blocks apart again.
     pub(super) fn blocks(&mut self, x: Value, ty: &TensorType, batch: usize) -> Added {
         let (mut value, count, axis) = self.joined(x, ty, batch)?;
+        let mut all = vec![value];
         for _ in 0..self.pick(0..3) {
             if let Some(next) = self.on_blocks(value, axis) {
                 value = next;
+                all.push(value);
             }
         }
         let ty = self.ty(value);
         match self.pick(0..5) {
             0 | 1 => {
-                self.folded.push(value);
-                Some(vec![value])
+                self.folded.extend(&all);
+                Some(all)
             }
             2 if self.across => self.over_batch(value, &ty, axis),
             _ => self.apart(value, &ty, (count, axis)),
