@@ -165,9 +165,24 @@ fn assert_caught(fates: &Fates) {
     assert!(missed.is_empty(), "not caught by the rule they name: {names:?}\n{fates:#?}");
 }
 
+/// Extremes that are outputs and of which no replica needs the whole.
+const EXTREMES: &str = "fanwise 1
+symbol N >= 0
+graph @extremes(%x: f32[N,4], %y: f32[N,4]) -> (a: f32[4], b: f32[4]) {
+  %a : f32[4] = reduce_max(%x) {axes=[0], keepdims=false}
+  %m : f32[4] = reduce_max(%y) {axes=[0], keepdims=false}
+  %b : f32[4] = neg(%m)
+  return %a, %b
+}
+";
+
 /// Mutants of this many random graphs, half of them with operators that need all samples, which have more of them.
 fn mutants_of_random_graphs(graphs: u64, times: usize) -> Fates {
     let mut fates = Fates::new();
+    let extremes = parse(EXTREMES).unwrap_or_else(|e| panic!("{e}"));
+    for seed in 0..graphs / 10 {
+        mutate((&extremes, &Weights::default()), seed, 3 * times, &mut fates);
+    }
     for seed in 0..graphs / 2 {
         let (graph, weights) = random::graph(seed, 12);
         mutate((&graph, &weights), seed, times, &mut fates);

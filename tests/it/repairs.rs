@@ -162,6 +162,32 @@ fn rows_in_several_blocks() {
     assert_table(&rows(include_str!("repairs/blocks.txt")));
 }
 
+/// Every batch up to two rows more than twice the replicas, of which most then have few rows or none.
+#[test]
+fn blocks_on_one_to_eight_replicas() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let local = rows(include_str!("repairs/blocks.txt"));
+    for row in local.iter().filter(|row| row.expected[1] == "ok") {
+        let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
+        for count in 1..=8u32 {
+            let rule = rules(count)[count as usize % 3].clone();
+            let rule = if count == 1 { ShardRule::RemainderLast } else { rule };
+            let graph = replicate(&row.graph, &options(count, rule, Repair::Local)).unwrap();
+            let many = executable(&graph, &Weights::default(), &Target::CPU, 2);
+            for n in 0..=2 * i64::from(count) + 1 {
+                let inputs = inputs(&row.graph, n, &mut rng);
+                let [one, many] = [&one, &many].map(|run| {
+                    let output = run.run(&inputs, &RunOptions::default());
+                    let output = output.unwrap_or_else(|e| panic!("{}, {n} rows: {e}", row.name));
+                    output.outputs.into_iter().map(|(_, t)| t).collect::<Vec<Tensor>>()
+                });
+                let what = format!("{}, {count} replicas, {n} rows", row.name);
+                assert_promised(&graph, &one, &many, &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn statistics_of_the_batch() {
     assert_table(&rows(include_str!("repairs/statistics.txt")));
