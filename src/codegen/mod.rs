@@ -4,15 +4,23 @@
 //! launch calls it: the grid and the arguments as functions of the batch size. Kernels never depend on the batch, so
 //! what they compute for a row has the same bits for every batch and every number of replicas.
 
+mod builder;
+mod conv;
+mod elementwise;
+mod expression;
 mod kernel;
 mod key;
+mod launch;
+mod matmul;
 pub mod source;
+mod strides;
 #[cfg(test)]
 pub(crate) mod testing;
 mod unit;
 
 pub use kernel::{Arg, Call, Kernel, ParamDecl};
 pub use key::{Arch, ArchError, Form, Key, key, options};
+pub use launch::call;
 pub use unit::{Entry, Unit, entry_name, units};
 
 /// Why a launch has no kernel.

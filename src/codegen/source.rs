@@ -11,7 +11,18 @@ macro_rules! files {
     };
 }
 
-files!["copy.cu", "include/common.cuh"];
+files![
+    "broadcast.cu",
+    "conv.cu",
+    "copy.cu",
+    "depthwise.cu",
+    "elementwise.cu",
+    "include/common.cuh",
+    "include/functions.cuh",
+    "include/index.cuh",
+    "include/tile.cuh",
+    "matmul.cu",
+];
 
 /// The name under which a kernel's file includes its expression.
 pub(super) const EXPRESSION: &str = "expression.cuh";

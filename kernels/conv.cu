@@ -1,0 +1,173 @@
+// Convolution over AXES spatial axes of images with the channels last, and its transpose, as a matrix product: rows are
+// the places of all samples, columns the channels of the result, terms the taps times the channels of the group. Then the
+// bias and a chain of elementwise operators.
+//
+// x: [samples, INPUT..., GROUPS * C_EACH], y: [samples, OUTPUT..., GROUPS * M_EACH]. Weights are
+// [GROUPS * M_EACH, KERNEL..., C_EACH], those of the transpose [GROUPS * C_EACH, KERNEL..., M_EACH].
+//
+// Geometry: a block of (BM / TM) * (BN / TN) threads for each tile of BM places by BN channels of a group; grid x counts
+// the tiles along the channels, then along the places, then the groups. See tile.cuh.
+// Bytes: x and the weights once for each tile that needs them, mostly from L2; y once.
+// Operations: 2 * places * M_EACH * GROUPS * taps * C_EACH.
+// Invariant: each element of y is written by one thread; x and the weights are not written meanwhile. The bits of an
+// element depend on its sample alone: taps ascending, channels ascending within each, then the bias.
+#include "common.cuh"
+#include "index.cuh"
+#include "functions.cuh"
+#include "tile.cuh"
+#include "expression.cuh"
+
+constexpr int C_ALL = GROUPS * C_EACH;
+constexpr int M_ALL = GROUPS * M_EACH;
+constexpr int KTERMS = TAPS * C_EACH;
+// A weight's neighbours lie along the terms, those of a transpose along the channels of the result.
+constexpr bool W_ALONG = !TRANSPOSED;
+
+typedef Tile<BM, BN, BK, TM, TN> Product;
+typedef Stage<BM, BK, Product::Threads, true> Places;
+typedef Stage<BN, BK, Product::Threads, W_ALONG> Channels;
+
+// The windows of the places whose quads this thread moves.
+struct Windows {
+    const float* sample[Places::Slots];
+    int start[Places::Slots][AXES];
+
+    // `x` is the first channel of the group.
+    __device__ __forceinline__ Windows(const float* x, i64 first, i64 places) {
+        constexpr int output[] = OUTPUT, stride[] = STRIDE, before[] = BEFORE;
+#pragma unroll
+        for (int slot = 0; slot < Places::Slots; ++slot) {
+            const i64 place = first + Places::row(slot);
+            const i64 n = place / OUTPUTS;
+            sample[slot] = place < places ? x + n * ((i64)INPUTS * C_ALL) : nullptr;
+            int at = (int)(place - n * OUTPUTS);
+#pragma unroll
+            for (int a = AXES - 1; a >= 0; --a) {
+                const int o = at % output[a];
+                at /= output[a];
+                start[slot][a] = TRANSPOSED ? o + before[a] : o * stride[a] - before[a];
+            }
+        }
+    }
+
+    // The element of a tap and a channel, in elements from the sample's first; -1 outside the image.
+    __device__ __forceinline__ int element(int slot, int tap) const {
+        constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
+        int at = 0, step = C_ALL;
+        bool inside = true;
+#pragma unroll
+        for (int a = AXES - 1; a >= 0; --a) {
+            const int t = tap % kernel[a];
+            tap /= kernel[a];
+            int i = start[slot][a];
+            if (TRANSPOSED) {
+                i -= t * dilation[a];
+                inside = inside && i >= 0 && i % stride[a] == 0;
+                i /= stride[a];
+            } else {
+                i += t * dilation[a];
+            }
+            inside = inside && (unsigned)i < (unsigned)input[a];
+            at += i * step;
+            step *= input[a];
+        }
+        return inside ? at : -1;
+    }
+
+    __device__ __forceinline__ float one(int slot, int term) const {
+        if (term >= KTERMS) return 0.0f;
+        const int at = element(slot, term / C_EACH);
+        return at < 0 ? 0.0f : __ldg(sample[slot] + at + term % C_EACH);
+    }
+
+    __device__ __forceinline__ float4 operator()(int slot, i64 first) const {
+        const int term = (int)first;
+        const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (sample[slot] == nullptr) return zeros;
+#if X_VECTORS
+        if (term >= KTERMS) return zeros;
+        const int at = element(slot, term / C_EACH);
+        return at < 0 ? zeros : constant4(sample[slot] + at + term % C_EACH);
+#else
+        return make_float4(one(slot, term), one(slot, term + 1), one(slot, term + 2), one(slot, term + 3));
+#endif
+    }
+};
+
+// The weights of the channels whose quads this thread moves.
+struct Weights {
+    const float* w;
+    int first;
+
+    __device__ __forceinline__ float one(int channel, int term) const {
+        if (channel >= M_EACH || term >= KTERMS) return 0.0f;
+#if TRANSPOSED
+        return __ldg(w + ((i64)(term % C_EACH) * TAPS + term / C_EACH) * M_EACH + channel);
+#else
+        return __ldg(w + (i64)channel * KTERMS + term);
+#endif
+    }
+
+    __device__ __forceinline__ float4 operator()(int slot, i64 from) const {
+        const int term = (int)from, channel = first + Channels::row(slot);
+#if W_VECTORS
+        if (channel >= M_EACH || term >= KTERMS) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#if TRANSPOSED
+        return constant4(w + ((i64)(term % C_EACH) * TAPS + term / C_EACH) * M_EACH + channel);
+#else
+        return constant4(w + (i64)channel * KTERMS + term);
+#endif
+#else
+        if (W_ALONG)
+            return make_float4(one(channel, term), one(channel, term + 1), one(channel, term + 2), one(channel, term + 3));
+        return make_float4(one(channel, term), one(channel + 1, term), one(channel + 2, term), one(channel + 3, term));
+#endif
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+    __shared__ Product::Shared shared;
+    __shared__ Column columns[BN];
+    __shared__ float bias[BN];
+    constexpr int ACROSS = (M_EACH + BN - 1) / BN;
+    const i64 places = PLACES, down = ceil_div(places, BM);
+    const i64 tile = blockIdx.x;
+    const int n0 = (int)(tile % ACROSS) * BN, group = (int)(tile / ACROSS / down);
+    const i64 m0 = tile / ACROSS % down * BM;
+    const Windows x(p.x + group * C_EACH, m0, places);
+    const Weights w = {p.w + (i64)group * (TRANSPOSED ? C_EACH : M_EACH) * TAPS * (TRANSPOSED ? M_EACH : C_EACH), n0};
+    for (int j = threadIdx.x; j < BN; j += Product::Threads) {
+        if (n0 + j >= M_EACH) continue;
+        columns[j] = column(p, group * M_EACH + n0 + j);
+#if BIAS
+        bias[j] = p.b[group * M_EACH + n0 + j];
+#endif
+    }
+    Product product;
+    product.multiply<true, W_ALONG>(shared, x, w, KTERMS);
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+        const int place = Product::column(j);
+        const int n = n0 + place;
+        if (n >= M_EACH) continue;
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const i64 m = m0 + Product::row(i);
+            if (m >= places) continue;
+            float* sums = product.sums[i] + j;
+#if BIAS
+#pragma unroll
+            for (int q = 0; q < 4; ++q) sums[q] = sums[q] + bias[place + q];
+#endif
+            const i64 at = m * M_ALL + group * M_EACH + n;
+#if Y_VECTORS
+            store4(p.y + at, expression4(p, make_float4(sums[0], sums[1], sums[2], sums[3]), at, columns + place));
+#else
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+                if (n + q < M_EACH) p.y[at + q] = expression(p, sums[q], at + q, columns[place + q]);
+#endif
+        }
+    }
+}

@@ -1,0 +1,154 @@
+// Convolution of each channel by itself over AXES spatial axes of images with the channels last, then the bias and a chain
+// of elementwise operators. Each of CHANNELS channels of x gives EACH channels of y.
+//
+// x: [samples, INPUT..., CHANNELS], w: [CHANNELS * EACH, KERNEL...], y: [samples, OUTPUT..., CHANNELS * EACH].
+//
+// Geometry: CHANNEL_THREADS threads lie along the channels of y, VECTOR of which are neighbours in a thread; the others
+// take strips of STRIP places next to each other on the last axis, in strides of the grid along x. Grid y covers the
+// channels. A thread slides over its strip: an element of x that several windows of it share is read once.
+// Bytes: 4 for each element of x and of y, as rows that windows share come from the caches; the weights once a block.
+// Operations: 2 * TAPS for each element of y.
+// Invariant: each element of y is written by one thread; x and w are not written meanwhile. Taps are added in row-major
+// order, then the bias, so an element's bits depend on its sample alone.
+#include "common.cuh"
+#include "index.cuh"
+#include "functions.cuh"
+#include "expression.cuh"
+
+constexpr int ALL = CHANNELS * EACH;
+constexpr int BLOCK_CHANNELS = CHANNEL_THREADS * VECTOR;
+constexpr int DOWN = THREADS / CHANNEL_THREADS;
+constexpr int LAST = AXES - 1;
+
+struct Line {
+    float at[VECTOR];
+};
+
+__device__ __forceinline__ Line zeros() {
+    Line line;
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) line.at[v] = 0.0f;
+    return line;
+}
+
+__device__ __forceinline__ Line line_from(const float* from) {
+    Line line;
+#if VECTOR == 4
+    const float4 q = constant4(from);
+    line.at[0] = q.x, line.at[1] = q.y, line.at[2] = q.z, line.at[3] = q.w;
+#else
+    line.at[0] = __ldg(from);
+#endif
+    return line;
+}
+
+// The windows of a strip: its first place on every axis, and whether there is one.
+struct Strip {
+    const float* sample;
+    int start[AXES];
+    int place, count;
+    i64 first;
+
+    __device__ __forceinline__ Strip(const float* x, i64 number) {
+        constexpr int output[] = OUTPUT, stride[] = STRIDE, before[] = BEFORE;
+        constexpr int strips = (output[LAST] + STRIP - 1) / STRIP;
+        constexpr int rows = OUTPUTS / output[LAST];
+        const i64 n = number / (rows * (i64)strips);
+        int rest = (int)(number - n * (rows * (i64)strips));
+        place = rest % strips * STRIP;
+        rest /= strips;
+        first = (n * rows + rest) * output[LAST] + place;
+        count = output[LAST] - place < STRIP ? output[LAST] - place : STRIP;
+        start[LAST] = place * stride[LAST] - before[LAST];
+#pragma unroll
+        for (int a = LAST - 1; a >= 0; --a) {
+            start[a] = rest % output[a] * stride[a] - before[a];
+            rest /= output[a];
+        }
+        sample = x + n * ((i64)INPUTS * CHANNELS);
+    }
+
+    // The row of the image that the taps `row` of all axes but the last meet; null if it lies outside.
+    __device__ __forceinline__ const float* row(int row) const {
+        constexpr int input[] = INPUT, kernel[] = KERNEL, dilation[] = DILATION;
+        int at = 0, step = input[LAST] * CHANNELS;
+        bool inside = true;
+#pragma unroll
+        for (int a = LAST - 1; a >= 0; --a) {
+            const int i = start[a] + row % kernel[a] * dilation[a];
+            row /= kernel[a];
+            inside = inside && (unsigned)i < (unsigned)input[a];
+            at += i * step;
+            step *= input[a];
+        }
+        return inside ? sample + at : nullptr;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+    __shared__ __align__(16) float weights[TAPS][BLOCK_CHANNELS];
+    constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
+    constexpr int taps = kernel[LAST];
+    // The elements on the last axis that the windows of a strip reach over.
+    constexpr int span = (STRIP - 1) * stride[LAST] + (taps - 1) * dilation[LAST] + 1;
+    const int c0 = blockIdx.y * BLOCK_CHANNELS, lane = threadIdx.x % CHANNEL_THREADS * VECTOR, c = c0 + lane;
+    for (int i = threadIdx.x; i < TAPS * BLOCK_CHANNELS; i += THREADS) {
+        const int channel = i / TAPS;
+        weights[i % TAPS][channel] = c0 + channel < ALL ? __ldg(p.w + (i64)(c0 + channel) * TAPS + i % TAPS) : 0.0f;
+    }
+    __syncthreads();
+    if (c >= ALL) return;
+    Column k[VECTOR];
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) k[v] = column(p, c + v);
+    const i64 step = gridDim.x * (i64)DOWN;
+    for (i64 number = blockIdx.x * (i64)DOWN + threadIdx.x / CHANNEL_THREADS; number < STRIPS; number += step) {
+        const Strip strip(p.x, number);
+        Line sums[STRIP];
+#pragma unroll
+        for (int s = 0; s < STRIP; ++s) sums[s] = zeros();
+        for (int r = 0; r < TAPS / taps; ++r) {
+            const float* row = strip.row(r);
+            if (row == nullptr) continue;
+            row += c / EACH;
+            // An element of x is read when the first window needs it, and meets all windows that it lies in.
+#pragma unroll
+            for (int e = 0; e < span; ++e) {
+                bool wanted = false;
+#pragma unroll
+                for (int s = 0; s < STRIP; ++s) {
+                    const int d = e - s * stride[LAST];
+                    wanted = wanted || (d >= 0 && d % dilation[LAST] == 0 && d / dilation[LAST] < taps);
+                }
+                const int i = strip.start[LAST] + e;
+                if (!wanted || (unsigned)i >= (unsigned)input[LAST]) continue;
+                const Line x = line_from(row + (i64)i * CHANNELS);
+#pragma unroll
+                for (int s = 0; s < STRIP; ++s) {
+                    const int d = e - s * stride[LAST];
+                    if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= taps) continue;
+                    const float* w = &weights[r * taps + d / dilation[LAST]][lane];
+#pragma unroll
+                    for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x.at[v], w[v], sums[s].at[v]);
+                }
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < STRIP; ++s) {
+            if (s >= strip.count) continue;
+            const i64 at = (strip.first + s) * ALL + c;
+#pragma unroll
+            for (int v = 0; v < VECTOR; ++v) {
+#if BIAS
+                sums[s].at[v] = sums[s].at[v] + p.b[c + v];
+#endif
+            }
+#if VECTOR == 4
+            const float* sum = sums[s].at;
+            store4(p.y + at, expression4(p, make_float4(sum[0], sum[1], sum[2], sum[3]), at, k));
+#else
+            p.y[at] = expression(p, sums[s].at[0], at, k[0]);
+#endif
+        }
+    }
+}

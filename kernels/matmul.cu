@@ -1,0 +1,85 @@
+// The matrix product y = a b for a stack of matrices, a: [HEIGHT, TERMS], b: [TERMS, WIDTH], scaled and with an addend for
+// `gemm`: y = ALPHA * a b + BETA * c; then a chain of elementwise operators.
+//
+// Geometry: a block of (BM / TM) * (BN / TN) threads for each tile of BM by BN elements; grid x counts the tiles along
+// the width, then along the height, then the matrices. See tile.cuh.
+// Bytes: each tile reads BM + BN rows of TERMS elements; in all 4 * (a * ceil(WIDTH / BN) + b * ceil(HEIGHT / BM) + y),
+// mostly from L2. Operations: 2 * HEIGHT * WIDTH * TERMS for each matrix.
+// Invariant: each element of y is written by one thread; a, b and c are not written meanwhile. The bits of an element
+// depend on its row of a and its column of b alone.
+#include "common.cuh"
+#include "index.cuh"
+#include "functions.cuh"
+#include "tile.cuh"
+#include "expression.cuh"
+
+typedef Tile<BM, BN, BK, TM, TN> Product;
+
+// Where the elements of a factor lie: `lines` lines (rows of a, columns of b) of `terms` terms, neighbours along the
+// terms or along the lines.
+template <int Rows, bool Along, bool Vectors>
+struct Factor {
+    const float* from;
+    i64 first, lines, terms;
+
+    __device__ __forceinline__ float at(i64 line, i64 term) const {
+        if (line >= lines || term >= terms) return 0.0f;
+        return __ldg(from + (Along ? line * terms + term : term * lines + line));
+    }
+
+    __device__ __forceinline__ float4 operator()(int slot, i64 term) const {
+        const i64 line = first + Stage<Rows, BK, Product::Threads, Along>::row(slot);
+        if (Vectors) {
+            if (line >= lines || term >= terms) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            return constant4(from + (Along ? line * terms + term : term * lines + line));
+        }
+        if (Along) return make_float4(at(line, term), at(line, term + 1), at(line, term + 2), at(line, term + 3));
+        return make_float4(at(line, term), at(line + 1, term), at(line + 2, term), at(line + 3, term));
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+    __shared__ Product::Shared shared;
+    __shared__ Column columns[BN];
+    const i64 height = HEIGHT, width = WIDTH, terms = TERMS;
+    const i64 across = ceil_div(width, BN), down = ceil_div(height, BM);
+    const i64 tile = blockIdx.x;
+    const i64 n0 = tile % across * BN, m0 = tile / across % down * BM, matrix = tile / across / down;
+    const i64 sizes[] = MATRICES, steps_a[] = A_STEPS, steps_b[] = B_STEPS;
+    const Factor<BM, A_ALONG, A_VECTORS> a = {p.a + strided(matrix, sizes, steps_a), m0, height, terms};
+    const Factor<BN, B_ALONG, B_VECTORS> b = {p.b + strided(matrix, sizes, steps_b), n0, width, terms};
+    for (int j = threadIdx.x; j < BN; j += Product::Threads)
+        if (n0 + j < width) columns[j] = column(p, n0 + j);
+    Product product;
+    product.multiply<A_ALONG, B_ALONG>(shared, a, b, terms);
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+        const int place = Product::column(j);
+        const i64 n = n0 + place;
+        if (n >= width) continue;
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const i64 m = m0 + Product::row(i);
+            if (m >= height) continue;
+            float* sums = product.sums[i] + j;
+#if SCALED
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                sums[q] = ALPHA * sums[q];
+#if ADDEND
+                if (n + q < width) sums[q] = sums[q] + BETA * p.c[m * C_DOWN + (n + q) * C_ACROSS];
+#endif
+            }
+#endif
+            const i64 at = (matrix * height + m) * width + n;
+#if Y_VECTORS
+            store4(p.y + at, expression4(p, make_float4(sums[0], sums[1], sums[2], sums[3]), at, columns + place));
+#else
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+                if (n + q < width) p.y[at + q] = expression(p, sums[q], at + q, columns[place + q]);
+#endif
+        }
+    }
+}

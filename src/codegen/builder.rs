@@ -1,0 +1,206 @@
+//! The parts of a call, gathered while a launch is read.
+
+use std::sync::Arc;
+
+use super::kernel::{Arg, Call, Kernel, ParamDecl};
+use crate::lower::{BufferId, DeviceProgram, Storage};
+use crate::types::{DType, Dim, Order, TensorType};
+
+/// The most blocks of a kernel whose threads walk over their elements in strides.
+const MOST_BLOCKS: i64 = 1 << 14;
+
+/// A kernel and the values of its argument.
+pub(super) struct Builder<'a> {
+    device: &'a DeviceProgram,
+    defines: Vec<(String, String)>,
+    params: Vec<ParamDecl>,
+    args: Vec<Arg>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(device: &'a DeviceProgram) -> Self {
+        Self { device, defines: Vec::new(), params: Vec::new(), args: Vec::new() }
+    }
+
+    /// The type of a buffer.
+    pub(super) fn ty(&self, id: BufferId) -> &'a TensorType {
+        &self.device.buffer(id).ty
+    }
+
+    /// The axes of a buffer as they lie in memory, outermost first.
+    pub(super) fn axes(&self, id: BufferId) -> Vec<usize> {
+        let buffer = self.device.buffer(id);
+        let rank = buffer.ty.rank();
+        match buffer.order {
+            Order::ChannelsLast if rank > 2 => {
+                std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).collect()
+            }
+            Order::ChannelsLast | Order::RowMajor => (0..rank).collect(),
+        }
+    }
+
+    /// The distance in memory between neighbours along each axis of a buffer, in elements.
+    pub(super) fn steps(&self, id: BufferId) -> Vec<Dim> {
+        let shape = &self.ty(id).shape;
+        let mut steps = vec![Dim::ONE; shape.rank()];
+        let mut step = Dim::ONE;
+        for axis in self.axes(id).into_iter().rev() {
+            steps[axis] = step.clone();
+            step = step * shape[axis].clone();
+        }
+        steps
+    }
+
+    /// True if the elements of a buffer lie as those of an image with the channels last.
+    pub(super) fn is_channels_last(&self, id: BufferId) -> bool {
+        let (buffer, wide) = (self.device.buffer(id), |d: &Dim| *d != Dim::ONE);
+        let shape = &buffer.ty.shape;
+        buffer.order == Order::ChannelsLast
+            || shape.rank() < 3
+            || !(wide(&shape[1]) && shape[2..].iter().any(wide))
+    }
+
+    /// True if a buffer begins on a boundary of 16 bytes for every batch.
+    pub(super) fn is_aligned(&self, id: BufferId) -> bool {
+        match &self.device.buffer(id).storage {
+            Storage::Part { offset, .. } => offset.modulo(&16.into()) == Dim::ZERO,
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Param(_)
+            | Storage::Arena
+            | Storage::Reuse { .. } => true,
+        }
+    }
+
+    /// A pointer to elements that are read, as their type in memory.
+    pub(super) fn read(&mut self, name: &str, id: BufferId) {
+        let ty = c_type(self.ty(id).dtype);
+        self.read_as(name, id, ty);
+    }
+
+    /// A pointer to elements that are read as another type of the same width.
+    pub(super) fn read_as(&mut self, name: &str, id: BufferId, ty: &'static str) {
+        self.params.push(ParamDecl::Read(name.to_owned(), ty));
+        self.args.push(Arg::Buffer(id));
+    }
+
+    /// A pointer to elements that are written.
+    pub(super) fn write(&mut self, name: &str, id: BufferId) {
+        let ty = c_type(self.ty(id).dtype);
+        self.write_as(name, id, ty);
+    }
+
+    /// A pointer to elements that are written as another type of the same width.
+    pub(super) fn write_as(&mut self, name: &str, id: BufferId, ty: &'static str) {
+        self.params.push(ParamDecl::Write(name.to_owned(), ty));
+        self.args.push(Arg::Buffer(id));
+    }
+
+    pub(super) fn define(&mut self, name: &str, text: impl ToString) {
+        self.defines.push((name.to_owned(), text.to_string()));
+    }
+
+    /// A macro that says whether something is done.
+    pub(super) fn flag(&mut self, name: &str, is: bool) {
+        self.define(name, u8::from(is));
+    }
+
+    /// A size: a macro where it is known, otherwise a member of the argument.
+    pub(super) fn size(&mut self, name: &str, size: &Dim) {
+        if let Some(known) = size.as_const() {
+            self.define(name, known);
+        } else {
+            self.params.push(ParamDecl::Size(name.to_owned()));
+            self.args.push(Arg::Size(size.clone()));
+        }
+    }
+
+    /// A list of sizes, as an initialiser.
+    pub(super) fn list(&mut self, name: &str, sizes: &[Dim]) {
+        let mut parts = Vec::with_capacity(sizes.len());
+        for (i, size) in sizes.iter().enumerate() {
+            let part = format!("{name}_{i}");
+            if let Some(known) = size.as_const() {
+                parts.push(known.to_string());
+            } else {
+                self.size(&part, size);
+                parts.push(part);
+            }
+        }
+        self.define(name, format!("{{{}}}", parts.join(", ")));
+    }
+
+    /// A list of known numbers.
+    pub(super) fn numbers<T: ToString>(
+        &mut self,
+        name: &str,
+        numbers: impl IntoIterator<Item = T>,
+    ) {
+        let parts: Vec<String> = numbers.into_iter().map(|n| n.to_string()).collect();
+        self.define(name, format!("{{{}}}", parts.join(", ")));
+    }
+
+    pub(super) fn finish(
+        self,
+        file: &'static str,
+        threads: u32,
+        expression: String,
+        grid: [Dim; 3],
+    ) -> Call {
+        let Self { defines, params, args, .. } = self;
+        let kernel = Kernel { file, defines, expression, params, threads, shared: 0 };
+        Call { kernel: Arc::new(kernel), grid, args }
+    }
+}
+
+/// The quotient, rounded up.
+pub(super) fn ceil_div(size: &Dim, by: i64) -> Dim {
+    (size.clone() + (by - 1)).floor_div(&by.into())
+}
+
+/// Blocks for so many elements, with strides where there are very many.
+pub(super) fn blocks(size: &Dim, per_block: i64) -> Dim {
+    ceil_div(size, per_block).minimum(&MOST_BLOCKS.into())
+}
+
+/// A grid along x.
+pub(super) fn line(blocks: Dim) -> [Dim; 3] {
+    [blocks, Dim::ONE, Dim::ONE]
+}
+
+/// The type of an element in memory.
+pub(super) fn c_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "double",
+        DType::F32 => "float",
+        DType::I64 => "i64",
+        DType::I32 => "i32",
+        DType::I16 => "i16",
+        DType::I8 => "i8",
+        DType::U64 => "u64",
+        DType::U32 => "u32",
+        DType::F16 | DType::Bf16 | DType::U16 => "u16",
+        DType::U8 | DType::Bool => "u8",
+    }
+}
+
+/// The unsigned type as wide as an element.
+pub(super) fn bits_type(dtype: DType) -> &'static str {
+    match dtype.bytes() {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        _ => "u64",
+    }
+}
+
+/// A number as a constant of type `float`.
+pub(super) fn float(x: f32) -> String {
+    if x.is_nan() {
+        "not_a_number()".to_owned()
+    } else if x.is_infinite() {
+        if x > 0.0 { "infinity()".to_owned() } else { "-infinity()".to_owned() }
+    } else {
+        format!("{x:?}f")
+    }
+}

@@ -1,0 +1,191 @@
+//! Convolutions and their transposes.
+
+use super::CodegenError;
+use super::builder::{Builder, blocks, ceil_div, line};
+use super::expression::expression;
+use super::kernel::Call;
+use super::launch::Context;
+use super::matmul::Tile;
+use crate::lower::BufferId;
+use crate::op::Op;
+use crate::op::window::{WindowAxis, Windows};
+use crate::types::Dim;
+
+/// The most elements of a sample, of the taps of an element and of a group's channels: positions within them are `int`.
+const MOST: i64 = i32::MAX as i64;
+
+/// Places next to each other along the last axis that a thread of a depthwise convolution computes.
+const STRIP: i64 = 4;
+
+/// Threads of a block of a depthwise convolution, and how many of them lie along the channels.
+const THREADS: u32 = 256;
+const CHANNEL_THREADS: i64 = 32;
+
+/// A convolution, or a transpose of one.
+struct Shape {
+    transposed: bool,
+    windows: Windows,
+    groups: i64,
+    /// Channels of a group of the operand, and of the result.
+    c_each: i64,
+    m_each: i64,
+    /// Samples.
+    samples: Dim,
+    /// Elements of a channel of the operand, of the result, and of the kernel.
+    inputs: i64,
+    outputs: i64,
+    taps: i64,
+}
+
+fn product(windows: &[WindowAxis], f: impl Fn(&WindowAxis) -> usize) -> i64 {
+    windows.iter().fold(1, |p: i64, a| p.saturating_mul(i64::try_from(f(a)).unwrap_or(i64::MAX)))
+}
+
+impl Shape {
+    fn new(
+        context: &Context<'_>,
+        b: &Builder<'_>,
+        [x, w, y]: [BufferId; 3],
+    ) -> Result<Self, CodegenError> {
+        let (x, w, y) = (b.ty(x), b.ty(w), b.ty(y));
+        let wrong = |e: crate::op::OpError| context.unsupported(e.to_string());
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
+        let (windows, groups, transposed) = match &context.launch.op {
+            Some(Op::Conv(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, false),
+            Some(Op::ConvTranspose(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, true),
+            _ => return Err(context.unsupported("it is no convolution")),
+        };
+        let channels = |ty: &crate::types::TensorType| ty.shape[1].as_const().unwrap_or(0);
+        let (first, second) = (product(&windows, |a| a.input), product(&windows, |a| a.output));
+        let (inputs, outputs) = if transposed { (second, first) } else { (first, second) };
+        let groups = groups.max(1);
+        let shape = Self {
+            transposed,
+            groups,
+            c_each: channels(x) / groups,
+            m_each: channels(y) / groups,
+            samples: x.shape[0].clone(),
+            inputs,
+            outputs,
+            taps: product(&windows, |a| a.kernel),
+            windows,
+        };
+        let sizes = [
+            shape.inputs.saturating_mul(channels(x)),
+            shape.outputs.saturating_mul(channels(y)),
+            shape.taps.saturating_mul(shape.c_each.max(shape.m_each)).saturating_add(8),
+        ];
+        // Positions in the padding and behind the last window are computed, too.
+        let reach = |a: &WindowAxis| {
+            let spread = a.output.saturating_mul(a.stride);
+            let taps = a.kernel.saturating_mul(a.dilation);
+            i64::try_from(spread.saturating_add(taps).saturating_add(a.before)).unwrap_or(i64::MAX)
+        };
+        let far = shape.windows.iter().map(reach).max().unwrap_or(0);
+        if sizes.into_iter().chain([far]).any(|size| size >= MOST) {
+            return Err(context.unsupported("a sample or a kernel has 2^31 elements or more"));
+        }
+        Ok(shape)
+    }
+
+    /// True if every channel of the operand is a group of its own.
+    fn is_depthwise(&self) -> bool {
+        !self.transposed && self.c_each == 1
+    }
+
+    /// What the kernel knows of the windows. Of a transpose, the windows lie on the result.
+    fn define(&self, b: &mut Builder<'_>) {
+        let (input, output): (fn(&WindowAxis) -> usize, fn(&WindowAxis) -> usize) =
+            if self.transposed { (|a| a.output, |a| a.input) } else { (|a| a.input, |a| a.output) };
+        b.define("AXES", self.windows.len());
+        b.numbers("INPUT", self.windows.iter().map(input));
+        b.numbers("OUTPUT", self.windows.iter().map(output));
+        b.numbers("KERNEL", self.windows.iter().map(|a| a.kernel));
+        b.numbers("STRIDE", self.windows.iter().map(|a| a.stride));
+        b.numbers("DILATION", self.windows.iter().map(|a| a.dilation));
+        b.numbers("BEFORE", self.windows.iter().map(|a| a.before));
+        b.define("INPUTS", self.inputs);
+        b.define("OUTPUTS", self.outputs);
+        b.define("TAPS", self.taps);
+    }
+}
+
+/// `conv.cu` or `depthwise.cu`.
+pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    let (own, chained) = launch.split_operands();
+    let ([x, w, bias @ ..], [y]) = (own, launch.results.as_slice()) else {
+        return Err(context.unsupported("it has not two operands and one result"));
+    };
+    context.only_f32()?;
+    let mut b = Builder::new(context.device);
+    if [*x, *w, *y].into_iter().any(|id| !b.is_channels_last(id)) {
+        return Err(context.unsupported("the channels are not last in memory"));
+    }
+    let shape = Shape::new(context, &b, [*x, *w, *y])?;
+    b.read("x", *x);
+    b.read("w", *w);
+    b.write("y", *y);
+    if let Some(bias) = bias.first() {
+        b.read("b", *bias);
+    }
+    b.flag("BIAS", !bias.is_empty());
+    shape.define(&mut b);
+    if shape.is_depthwise() {
+        return depthwise(context, b, &shape, [*x, *w, *y], chained);
+    }
+    let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
+    b.flag("TRANSPOSED", shape.transposed);
+    b.define("GROUPS", shape.groups);
+    b.define("C_EACH", shape.c_each);
+    b.define("M_EACH", shape.m_each);
+    b.size("PLACES", &places);
+    let along = if shape.transposed { shape.m_each } else { shape.c_each };
+    let (x_aligned, w_aligned, y_aligned) = (b.is_aligned(*x), b.is_aligned(*w), b.is_aligned(*y));
+    b.flag("X_VECTORS", x_aligned && shape.c_each % 4 == 0);
+    b.flag("W_VECTORS", w_aligned && along % 4 == 0);
+    let vectors = y_aligned && shape.m_each % 4 == 0;
+    b.flag("Y_VECTORS", vectors);
+    let text = expression(&mut b, &launch.chain, chained, usize::try_from(all).ok(), vectors);
+    let tile = Tile::new(shape.outputs, shape.m_each);
+    let (threads, tiles) = tile.define(&mut b, &places, &shape.m_each.into());
+    Ok(b.finish("conv.cu", threads, text, line(tiles * shape.groups)))
+}
+
+/// `depthwise.cu`.
+fn depthwise(
+    context: &Context<'_>,
+    mut b: Builder<'_>,
+    shape: &Shape,
+    [x, _, y]: [BufferId; 3],
+    chained: &[BufferId],
+) -> Result<Call, CodegenError> {
+    let channels = shape.m_each * shape.groups;
+    let vectors = shape.m_each == 1 && channels % 4 == 0 && b.is_aligned(x) && b.is_aligned(y);
+    let width = if vectors { 4 } else { 1 };
+    b.define("CHANNELS", shape.groups);
+    b.define("EACH", shape.m_each);
+    b.define("VECTOR", width);
+    b.define("STRIP", STRIP);
+    let last = shape.windows.last().map_or(1, |a| i64::try_from(a.output).unwrap_or(1));
+    let strips = (last + STRIP - 1) / STRIP;
+    let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
+    b.size("STRIPS", &all);
+    let lanes = (channels / width).clamp(1, CHANNEL_THREADS);
+    let lanes = i64::try_from(usize::try_from(lanes).unwrap_or(1).next_power_of_two()).unwrap_or(1);
+    b.define("CHANNEL_THREADS", lanes);
+    let per_block = lanes * width;
+    if per_block * shape.taps > 8192 {
+        return Err(
+            context.unsupported("the weights of a block's channels do not fit into shared memory")
+        );
+    }
+    let columns = usize::try_from(channels).ok();
+    let text = expression(&mut b, &context.launch.chain, chained, columns, vectors);
+    let across = ceil_div(&channels.into(), per_block);
+    if across.eval(1) > 65_535 {
+        return Err(context.unsupported("it has too many channels"));
+    }
+    let grid = [blocks(&all, i64::from(THREADS) / lanes * 2), across, Dim::ONE];
+    Ok(b.finish("depthwise.cu", THREADS, text, grid))
+}

@@ -1,0 +1,165 @@
+//! Matrix products.
+
+use super::CodegenError;
+use super::builder::{Builder, ceil_div, float, line};
+use super::expression::expression;
+use super::kernel::Call;
+use super::launch::Context;
+use super::strides::Walk;
+use crate::lower::BufferId;
+use crate::op::{Gemm, MatMulSizes, Op};
+use crate::types::{Dim, Shape};
+
+/// A matrix product of stacks of matrices.
+struct Product {
+    /// The matrices, with the steps from one to the next in both factors.
+    stack: Walk<2>,
+    height: Dim,
+    width: Dim,
+    terms: Dim,
+    /// Whether neighbours in memory are neighbours along the terms, in the left and in the right factor.
+    along: [bool; 2],
+}
+
+/// The sizes of the tile that a block computes, and of the part of it that a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    rows: i64,
+    columns: i64,
+    thread_rows: i64,
+    thread_columns: i64,
+}
+
+impl Tile {
+    /// The tile for so many rows of one sample, and so many columns. No result depends on it.
+    pub(super) fn new(rows: i64, columns: i64) -> Self {
+        let (columns, thread_columns) = match columns {
+            ..=32 => (32, 4),
+            33..=64 => (64, 4),
+            _ => (128, 8),
+        };
+        Self { rows: if rows > 64 { 128 } else { 64 }, columns, thread_rows: 8, thread_columns }
+    }
+
+    fn threads(self) -> u32 {
+        let threads = (self.rows / self.thread_rows) * (self.columns / self.thread_columns);
+        u32::try_from(threads).unwrap_or(0)
+    }
+
+    /// Says the sizes to the kernel; gives the threads of a block and the tiles of a matrix.
+    pub(super) fn define(self, b: &mut Builder<'_>, height: &Dim, width: &Dim) -> (u32, Dim) {
+        b.define("BM", self.rows);
+        b.define("BN", self.columns);
+        b.define("BK", 8);
+        b.define("TM", self.thread_rows);
+        b.define("TN", self.thread_columns);
+        (self.threads(), ceil_div(height, self.rows) * ceil_div(width, self.columns))
+    }
+}
+
+/// True if every multiple of the size is one of 4.
+pub(super) fn by_four(size: &Dim) -> bool {
+    size.modulo(&4.into()) == Dim::ZERO
+}
+
+/// A size as far as it does not depend on the batch.
+fn of_sample(size: &Dim) -> i64 {
+    size.eval(1)
+}
+
+/// `matmul.cu`.
+pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    let (own, chained) = launch.split_operands();
+    let ([left, right, addend @ ..], [y]) = (own, launch.results.as_slice()) else {
+        return Err(context.unsupported("it has not two operands and one result"));
+    };
+    context.only_f32()?;
+    let mut b = Builder::new(context.device);
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
+    let (product, scaled) = match &launch.op {
+        Some(Op::MatMul(_)) => (stacked(context, &b.ty(*left).shape, &b.ty(*right).shape)?, None),
+        Some(Op::Gemm(op)) => (single(op, &b.ty(*left).shape, &b.ty(*right).shape), Some(op)),
+        _ => return Err(context.unsupported("it is no matrix product")),
+    };
+    let Product { stack, height, width, terms, along } = product;
+    let aligned = b.is_aligned(*y);
+    for (name, line, along, id) in
+        [("A", &height, along[0], *left), ("B", &width, along[1], *right)]
+    {
+        let vectors = b.is_aligned(id) && by_four(if along { &terms } else { line });
+        b.flag(&format!("{name}_ALONG"), along);
+        b.flag(&format!("{name}_VECTORS"), vectors);
+    }
+    b.read("a", *left);
+    b.read("b", *right);
+    b.write("y", *y);
+    b.size("HEIGHT", &height);
+    b.size("WIDTH", &width);
+    b.size("TERMS", &terms);
+    b.list("MATRICES", &stack.sizes());
+    b.list("A_STEPS", &stack.steps(0));
+    b.list("B_STEPS", &stack.steps(1));
+    scale(&mut b, scaled, addend.first().copied());
+    let vectors = aligned && by_four(&width);
+    b.flag("Y_VECTORS", vectors);
+    let columns = width.as_const().and_then(|w| usize::try_from(w).ok());
+    let text = expression(&mut b, &launch.chain, chained, columns, vectors);
+    let tile = Tile::new(of_sample(&height), of_sample(&width));
+    let (threads, tiles) = tile.define(&mut b, &height, &width);
+    let matrices = stack.sizes().into_iter().fold(Dim::ONE, |product, size| product * size);
+    Ok(b.finish("matmul.cu", threads, text, line(tiles * matrices)))
+}
+
+/// The factors of a `gemm`, and its addend.
+fn scale(b: &mut Builder<'_>, op: Option<&Gemm>, addend: Option<BufferId>) {
+    b.flag("SCALED", op.is_some());
+    b.flag("ADDEND", op.is_some() && addend.is_some());
+    let Some(op) = op else { return };
+    b.define("ALPHA", float(op.alpha));
+    let Some(id) = addend else { return };
+    b.define("BETA", float(op.beta));
+    b.read("c", id);
+    let shape = &b.ty(id).shape;
+    let size =
+        |from_end: usize| shape.rank().checked_sub(from_end).map_or(Dim::ONE, |a| shape[a].clone());
+    let across = if size(1) == Dim::ONE { Dim::ZERO } else { Dim::ONE };
+    let down = if size(2) == Dim::ONE { Dim::ZERO } else { size(1) };
+    b.size("C_DOWN", &down);
+    b.size("C_ACROSS", &across);
+}
+
+/// The product of `matmul`: matrices that all meet one right factor are one matrix.
+fn stacked(context: &Context<'_>, left: &Shape, right: &Shape) -> Result<Product, CodegenError> {
+    let wrong = |e: crate::op::OpError| context.unsupported(e.to_string());
+    let MatMulSizes { left, right, outer, m, k, n } =
+        MatMulSizes::new(left, right).map_err(wrong)?;
+    let along = [true, false];
+    if right.iter().all(|d| *d == Dim::ONE) && left.elements() == outer.elements() {
+        let height = outer.elements() * m;
+        return Ok(Product { stack: Walk::new([]), height, width: n, terms: k, along });
+    }
+    let steps = |own: &Shape, matrix: Dim| {
+        let (behind, mut step) = (outer.rank() - own.rank(), matrix);
+        let mut steps = vec![Dim::ZERO; outer.rank()];
+        for (axis, size) in own.iter().enumerate().rev() {
+            if *size != Dim::ONE {
+                steps[axis + behind] = step.clone();
+            }
+            step = step * size.clone();
+        }
+        steps
+    };
+    let (in_left, in_right) =
+        (steps(&left, m.clone() * k.clone()), steps(&right, k.clone() * n.clone()));
+    let axes = outer.iter().cloned().zip(in_left.into_iter().zip(in_right).map(|(a, b)| [a, b]));
+    Ok(Product { stack: Walk::new(axes), height: m, width: n, terms: k, along })
+}
+
+fn single(op: &Gemm, left: &Shape, right: &Shape) -> Product {
+    let (rows, columns) = (left[0].clone(), left[1].clone());
+    let (height, terms) = if op.trans_a { (columns, rows) } else { (rows, columns) };
+    let width = right[usize::from(!op.trans_b)].clone();
+    let along = [!op.trans_a, op.trans_b];
+    Product { stack: Walk::new([]), height, width, terms, along }
+}
