@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::kernel::{Arg, Call, Kernel, ParamDecl};
 use crate::lower::{BufferId, DeviceProgram, Storage};
-use crate::types::{DType, Dim, Order, TensorType};
+use crate::types::{DType, Dim, Order, Shape, TensorType};
 
 /// The most blocks of a kernel whose threads walk over their elements in strides.
 const MOST_BLOCKS: i64 = 1 << 14;
@@ -53,11 +53,14 @@ impl<'a> Builder<'a> {
 
     /// True if the elements of a buffer lie as those of an image with the channels last.
     pub(super) fn is_channels_last(&self, id: BufferId) -> bool {
-        let (buffer, wide) = (self.device.buffer(id), |d: &Dim| *d != Dim::ONE);
-        let shape = &buffer.ty.shape;
-        buffer.order == Order::ChannelsLast
-            || shape.rank() < 3
-            || !(wide(&shape[1]) && shape[2..].iter().any(wide))
+        let buffer = self.device.buffer(id);
+        buffer.order == Order::ChannelsLast || !differs(&buffer.ty.shape)
+    }
+
+    /// True if the elements of a buffer lie with the last axis fastest.
+    pub(super) fn is_row_major(&self, id: BufferId) -> bool {
+        let buffer = self.device.buffer(id);
+        buffer.order == Order::RowMajor || !differs(&buffer.ty.shape)
     }
 
     /// True if a buffer begins on a boundary of 16 bytes for every batch.
@@ -151,6 +154,12 @@ impl<'a> Builder<'a> {
         let kernel = Kernel { file, defines, expression, params, threads, shared: 0 };
         Call { kernel: Arc::new(kernel), grid, args }
     }
+}
+
+/// True if the two orders of a value are not the same bytes.
+fn differs(shape: &Shape) -> bool {
+    let wide = |d: &Dim| *d != Dim::ONE;
+    shape.rank() >= 3 && wide(&shape[1]) && shape[2..].iter().any(wide)
 }
 
 /// The quotient, rounded up.

@@ -1,7 +1,7 @@
 //! Which file computes a launch.
 
 use super::kernel::Call;
-use super::{CodegenError, conv, elementwise, matmul};
+use super::{CodegenError, conv, elementwise, lines, matmul, moves, pool};
 use crate::lower::{DeviceProgram, Launch, Step};
 use crate::op::Op;
 use crate::types::{DType, KernelClass};
@@ -40,12 +40,12 @@ pub fn call(device: &DeviceProgram, step: &Step, launch: &Launch) -> Result<Call
         KernelClass::Broadcast => elementwise::broadcast(&context),
         KernelClass::Conv => conv::call(&context),
         KernelClass::MatMul => matmul::call(&context),
-        KernelClass::Pool
-        | KernelClass::Reduce
-        | KernelClass::Norm
-        | KernelClass::Softmax
-        | KernelClass::Move
-        | KernelClass::BatchNorm
+        KernelClass::Pool => pool::call(&context),
+        KernelClass::Reduce => lines::reduce(&context),
+        KernelClass::Softmax => lines::softmax(&context),
+        KernelClass::Norm => lines::norm(&context),
+        KernelClass::Move | KernelClass::Reorder => moves::call(&context),
+        KernelClass::BatchNorm
         | KernelClass::View
         | KernelClass::Copy
         | KernelClass::Recurrent

@@ -11,7 +11,10 @@ mod expression;
 mod kernel;
 mod key;
 mod launch;
+mod lines;
 mod matmul;
+mod moves;
+mod pool;
 pub mod source;
 mod strides;
 #[cfg(test)]

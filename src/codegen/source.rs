@@ -17,11 +17,22 @@ files![
     "copy.cu",
     "depthwise.cu",
     "elementwise.cu",
+    "exchange.cu",
+    "gather.cu",
     "include/common.cuh",
     "include/functions.cuh",
     "include/index.cuh",
+    "include/lines.cuh",
     "include/tile.cuh",
+    "join.cu",
     "matmul.cu",
+    "move.cu",
+    "norm.cu",
+    "pad.cu",
+    "pool.cu",
+    "reduce.cu",
+    "resize.cu",
+    "softmax.cu",
 ];
 
 /// The name under which a kernel's file includes its expression.

@@ -38,7 +38,7 @@ pub use pad::PadMode;
 pub use recurrent::{
     Activation, Cell, CellKind, Direction, Engine, Part, Sequence, Sizes as SequenceSizes, States,
 };
-pub use resize::{Coordinates, Nearest, Passes, ResizeMode};
+pub use resize::{AxisTaps, Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;
 pub use unary::{Apply, GeluForm};
 

@@ -70,6 +70,12 @@ fn element(dtype: DType, value: f64) -> Option<Tensor> {
 }
 
 impl Pad {
+    /// The new entries in the mode `constant` for elements of type `dtype`, a scalar; `None` if that type has no such
+    /// number.
+    pub fn entry(&self, dtype: DType) -> Option<Tensor> {
+        element(dtype, self.value)
+    }
+
     /// The entries before and after axis `i` of `rank`.
     fn around(&self, i: usize, rank: usize) -> (i64, i64) {
         let at = |i: usize| self.pads.get(i).copied().unwrap_or(0);

@@ -133,7 +133,7 @@ impl Reduce {
     }
 
     /// For each of `rank` axes, whether it is reduced.
-    fn reduced(&self, rank: usize) -> Result<SmallVec<[bool; 4]>, OpError> {
+    pub fn reduced(&self, rank: usize) -> Result<SmallVec<[bool; 4]>, OpError> {
         let mut reduced: SmallVec<[bool; 4]> = smallvec![false; rank];
         for a in self.parts().0 {
             let at = axis("axes", *a, rank)?;

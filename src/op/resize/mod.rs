@@ -6,7 +6,7 @@ mod tests;
 
 use smallvec::smallvec;
 
-pub use taps::Passes;
+pub use taps::{AxisTaps, Passes};
 
 use super::attr::names;
 use super::declare::op;
@@ -244,6 +244,14 @@ impl OpDef for Resize {
 }
 
 impl Resize {
+    /// Where the elements of the `i`-th axis that is resized come from, if it has `length` elements in the operand.
+    ///
+    /// # Panics
+    /// If there are not as many axes.
+    pub fn axis(&self, i: usize, length: usize) -> AxisTaps {
+        AxisTaps::new(self, i, length)
+    }
+
     /// The element that stands for what is outside.
     fn outside(&self, dtype: DType) -> Result<Tensor, OpError> {
         super::Cast { to: dtype }

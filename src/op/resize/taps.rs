@@ -167,6 +167,30 @@ impl Step {
     }
 }
 
+/// Where the elements of a resized axis come from, whatever the other axes are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AxisTaps {
+    /// The elements of the operand that make one of the result.
+    pub each: usize,
+    /// `each` positions for each element of the result.
+    pub places: Vec<usize>,
+    /// The weights of `places`; none where an element is taken as it is.
+    pub weights: Vec<f64>,
+    /// For each element of the result whether it has the value for what is outside.
+    pub outside: Vec<bool>,
+}
+
+impl AxisTaps {
+    pub(super) fn new(op: &Resize, i: usize, input: usize) -> Self {
+        let output = usize::try_from(op.sizes[i]).unwrap_or(0);
+        let axis = Axis::new(op, i, input, output);
+        let (each, places, weights) = axis.taps(op);
+        let crops = op.coordinates == Coordinates::TfCropAndResize;
+        let outside = if crops { axis.outside() } else { vec![false; output] };
+        Self { each, places, weights, outside }
+    }
+}
+
 /// One axis: for each element of the result the position in the operand that it is taken from, in elements.
 struct Axis {
     input: usize,
