@@ -5,9 +5,10 @@ use super::layers::{Activation, Layer, Net};
 use super::recurrent::Recurrent;
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let x = net.input("weather", &[120, 14]);
-    let x = net.recurrent("gru_1", x, Recurrent::gru(32).sequences())?;
-    let x = net.recurrent("gru_2", x, Recurrent::gru(32))?;
+    let (steps, units) = (net.steps(120), net.width(32));
+    let x = net.input("weather", &[steps, 14]);
+    let x = net.recurrent("gru_1", x, Recurrent::gru(units).sequences())?;
+    let x = net.recurrent("gru_2", x, Recurrent::gru(units))?;
     let x = net.dropout("dropout", x)?;
     let x = net.dense("temperature", x, 1, Activation::None)?;
     net.output("temperature", x);

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::ZooError;
 use super::weights::{Init, draw};
+use super::{Scale, ZooError};
 use crate::ir::{Builder, Graph, Origin, Value, Weights};
 use crate::op::{
     BatchNorm, Binary, Concat, Conv as ConvOp, ConvTranspose, Dropout, Flatten, GeluForm, Gemm,
@@ -64,7 +64,11 @@ impl Conv {
 
 /// A model under construction.
 pub(super) struct Net {
-    model: &'static str,
+    /// Its name with the options of [`Scale`].
+    model: String,
+    scale: Scale,
+    /// The options that a layer has asked for.
+    asked: Scale,
     builder: Builder,
     /// The models that the next layer is inside, each with a `.`.
     scope: String,
@@ -74,14 +78,43 @@ pub(super) struct Net {
 }
 
 impl Net {
-    pub(super) fn new(model: &'static str) -> Self {
-        let mut builder = Builder::new(model);
+    /// The model `name`, scaled; `model` is its name with the options that say how.
+    pub(super) fn new(model: &str, name: &str, scale: Scale) -> Self {
+        let mut builder = Builder::new(name);
         builder.set_source(format!("zoo:{model}"));
-        Self { model, builder, scope: String::new(), numbers: None, params: BTreeMap::new() }
+        Self {
+            model: model.to_owned(),
+            scale,
+            asked: Scale::default(),
+            builder,
+            scope: String::new(),
+            numbers: None,
+            params: BTreeMap::new(),
+        }
     }
 
-    pub(super) fn finish(self) -> (Graph, Weights) {
-        self.builder.finish()
+    /// The graph, the weights, and the options that the model has.
+    pub(super) fn finish(self) -> (Graph, Weights, Scale) {
+        let (graph, weights) = self.builder.finish();
+        (graph, weights, self.asked)
+    }
+
+    /// The features of a layer that has `count` of them in the model as it was published.
+    pub(super) fn width(&mut self, count: usize) -> usize {
+        self.asked.narrow = Some(1);
+        count.div_ceil(self.scale.narrow.unwrap_or(1))
+    }
+
+    /// The height and width of the images, `size` in the model as it was published.
+    pub(super) fn pixels(&mut self, size: i64) -> i64 {
+        self.asked.pixels = Some(size);
+        self.scale.pixels.unwrap_or(size)
+    }
+
+    /// The steps of the sequences, `count` in the model as it was published.
+    pub(super) fn steps(&mut self, count: i64) -> i64 {
+        self.asked.steps = Some(count);
+        self.scale.steps.unwrap_or(count)
     }
 
     /// From now on a layer is named by its kind and its number among those: `conv2d_1`, `conv2d_2`.
@@ -134,7 +167,7 @@ impl Net {
         if let Some(value) = self.params.get(name) {
             return Ok(*value);
         }
-        let value = self.builder.param(name, draw(self.model, name, dims, init)?);
+        let value = self.builder.param(name, draw(&self.model, name, dims, init)?);
         self.params.insert(name.to_owned(), value);
         Ok(value)
     }
@@ -169,15 +202,10 @@ impl Net {
         self.builder.input(name, TensorType::new(DType::I64, shape))
     }
 
-    /// An input `[N, height, width, channels]`, transposed.
-    pub(super) fn image(
-        &mut self,
-        name: &str,
-        height: i64,
-        width: i64,
-        channels: i64,
-    ) -> Layer<Value> {
-        let x = self.input(name, &[height, width, channels]);
+    /// An input `[N, size, size, channels]`, transposed.
+    pub(super) fn image(&mut self, name: &str, size: i64, channels: i64) -> Layer<Value> {
+        let size = self.pixels(size);
+        let x = self.input(name, &[size, size, channels]);
         self.builder.set_origin(Origin::new(name));
         self.op(&format!("{name}.channels_first"), channels_first(), &[x])
     }
@@ -196,7 +224,7 @@ impl Net {
     /// `ceil(size / stride)` results; of an odd number the larger half comes after.
     fn same_padding(size: usize, kernel: usize, stride: usize) -> (usize, usize) {
         let windows = size.div_ceil(stride);
-        let total = ((windows - 1) * stride + kernel).saturating_sub(size);
+        let total = (windows.saturating_sub(1) * stride + kernel).saturating_sub(size);
         (total / 2, total - total / 2)
     }
 

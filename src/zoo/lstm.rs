@@ -9,9 +9,10 @@ const LENGTH: i64 = 200;
 const WORDS: usize = 20_000;
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let words = net.integers("words", &[LENGTH]);
-    let x = net.embedding("embedding", words, WORDS, 128)?;
-    let lstm = Recurrent::lstm(64).bidirectional();
+    let (length, known, units) = (net.steps(LENGTH), net.width(WORDS), net.width(64));
+    let words = net.integers("words", &[length]);
+    let x = net.embedding("embedding", words, known, 2 * units)?;
+    let lstm = Recurrent::lstm(units).bidirectional();
     let x = net.recurrent("bidirectional_1", x, lstm.sequences())?;
     let x = net.recurrent("bidirectional_2", x, lstm)?;
     let x = net.dense("predictions", x, 1, Activation::Sigmoid)?;

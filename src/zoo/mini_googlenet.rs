@@ -4,8 +4,10 @@
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;
 
-/// Convolution, batch normalization, ReLU.
-fn conv(net: &mut Net, x: Value, conv: Conv) -> Layer<Value> {
+/// Convolution (with "same" padding where the stride is 1), batch normalization, ReLU.
+fn conv(net: &mut Net, x: Value, (filters, kernel, stride): (usize, usize, usize)) -> Layer<Value> {
+    let conv = Conv::new(net.width(filters), kernel).stride(stride);
+    let conv = if stride == 1 { conv.same() } else { conv };
     let x = net.conv2d("conv2d", x, conv)?;
     let x = net.batch_norm("batch_normalization", x, 1e-3)?;
     net.activation("activation", x, Activation::Relu)
@@ -13,22 +15,22 @@ fn conv(net: &mut Net, x: Value, conv: Conv) -> Layer<Value> {
 
 /// Convolutions of 1×1 and of 3×3 side by side.
 fn inception(net: &mut Net, x: Value, ones: usize, threes: usize) -> Layer<Value> {
-    let a = conv(net, x, Conv::new(ones, 1).same())?;
-    let b = conv(net, x, Conv::new(threes, 3).same())?;
+    let a = conv(net, x, (ones, 1, 1))?;
+    let b = conv(net, x, (threes, 3, 1))?;
     net.concat("concatenate", &[a, b])
 }
 
 /// Half the size: a convolution and a pooling side by side.
 fn downsample(net: &mut Net, x: Value, filters: usize) -> Layer<Value> {
-    let a = conv(net, x, Conv::new(filters, 3).stride(2))?;
+    let a = conv(net, x, (filters, 3, 2))?;
     let b = net.max_pool("max_pooling2d", x, 3, 2)?;
     net.concat("concatenate", &[a, b])
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
     net.number_layers();
-    let mut x = net.image("image", 32, 32, 3)?;
-    x = conv(net, x, Conv::new(96, 3).same())?;
+    let mut x = net.image("image", 32, 3)?;
+    x = conv(net, x, (96, 3, 1))?;
     x = inception(net, x, 32, 32)?;
     x = inception(net, x, 32, 48)?;
     x = downsample(net, x, 80)?;
@@ -38,7 +40,8 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     x = downsample(net, x, 96)?;
     x = inception(net, x, 176, 160)?;
     x = inception(net, x, 176, 160)?;
-    x = net.average_pool("average_pooling2d", x, 7, 7)?;
+    let rest = net.size(x, 2);
+    x = net.average_pool("average_pooling2d", x, rest, rest)?;
     x = net.dropout("dropout", x)?;
     x = net.flatten("flatten", x)?;
     x = net.dense("dense", x, 10, Activation::None)?;

@@ -20,7 +20,7 @@ fn block(
 ) -> Layer<Value> {
     let prefix = if id == 0 { "expanded_conv".to_owned() } else { format!("block_{id}") };
     let name = |layer: &str| format!("{prefix}_{layer}");
-    let channels = net.channels(x);
+    let (filters, channels) = (net.width(filters), net.channels(x));
     let mut y = x;
     if expansion > 1 {
         y = net.conv2d(&name("expand"), y, Conv::new(expansion * channels, 1).no_bias())?;
@@ -42,8 +42,9 @@ fn block(
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let mut x = net.image("image", 224, 224, 3)?;
-    x = net.conv2d("Conv1", x, Conv::new(32, 3).stride(2).same().no_bias())?;
+    let mut x = net.image("image", 224, 3)?;
+    let [first, last] = [32, 1280].map(|filters| net.width(filters));
+    x = net.conv2d("Conv1", x, Conv::new(first, 3).stride(2).same().no_bias())?;
     x = bn(net, "bn_Conv1", x)?;
     x = relu6(net, "Conv1_relu", x)?;
     let mut id = 0;
@@ -62,7 +63,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
             id += 1;
         }
     }
-    x = net.conv2d("Conv_1", x, Conv::new(1280, 1).no_bias())?;
+    x = net.conv2d("Conv_1", x, Conv::new(last, 1).no_bias())?;
     x = bn(net, "Conv_1_bn", x)?;
     x = relu6(net, "out_relu", x)?;
     x = net.average_all("global_average_pooling2d", x)?;

@@ -47,6 +47,43 @@ const MODELS: &[(&str, Layers)] = &[
     ("xception", xception::layers),
 ];
 
+/// How a model differs in size from the one that was published; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Scale {
+    /// What the features of every layer are divided by, rounded up.
+    narrow: Option<usize>,
+    /// The height and width of images.
+    pixels: Option<i64>,
+    /// The steps of sequences.
+    steps: Option<i64>,
+}
+
+impl Scale {
+    /// Reads `narrow=8,pixels=64,steps=5`, in any order.
+    fn read(text: &str) -> Option<Self> {
+        let mut scale = Self::default();
+        for option in text.split(',') {
+            let (key, number) = option.split_once('=')?;
+            let number: u16 = number.parse().ok().filter(|n| *n > 0)?;
+            let is_new = match key {
+                "narrow" => scale.narrow.replace(number.into()).is_none(),
+                "pixels" => scale.pixels.replace(number.into()).is_none(),
+                "steps" => scale.steps.replace(number.into()).is_none(),
+                _ => false,
+            };
+            is_new.then_some(())?;
+        }
+        Some(scale)
+    }
+
+    /// True if a model that has these options can take `self`.
+    fn suits(self, has: Self) -> bool {
+        (self.narrow.is_none() || has.narrow.is_some())
+            && (self.pixels.is_none() || has.pixels.is_some())
+            && (self.steps.is_none() || has.steps.is_some())
+    }
+}
+
 /// A model that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -56,6 +93,18 @@ pub enum ZooError {
     Unknown {
         /// The name asked for.
         name: String,
+    },
+    /// The options behind the name are none of this model's.
+    #[error(
+        "`{options}` are not options of `{name}`: they are `narrow=K` (layers of a K-th of the features), `pixels=P` \
+         (images of P by P) and `steps=S` (sequences of S), of those the model has, each once and at least 1, at most \
+         65535"
+    )]
+    Options {
+        /// The model.
+        name: &'static str,
+        /// The options asked for.
+        options: String,
     },
     /// A layer does not suit the one before it.
     #[error(transparent)]
@@ -70,21 +119,26 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _)| *name)
 }
 
-/// Builds the model `name`, one of [`names`], with its weights.
+/// Builds a model, one of [`names`], with its weights. Behind the name, after a `:`, may stand how it is scaled:
+/// `xception:narrow=8,pixels=71` has an eighth of the features and takes smaller images.
 ///
 /// ```
 /// let (graph, weights) = fanwise::zoo::build("two_head").unwrap();
 /// assert_eq!(graph.outputs().len(), 2);
 /// assert_eq!(weights.iter().map(|(_, w)| w.len()).sum::<usize>(), 40);
 /// ```
-pub fn build(name: &str) -> Result<(Graph, Weights), ZooError> {
+pub fn build(model: &str) -> Result<(Graph, Weights), ZooError> {
+    let (name, options) = model.split_once(':').map_or((model, None), |(n, o)| (n, Some(o)));
     let (name, layers) = MODELS
         .iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| ZooError::Unknown { name: name.to_owned() })?;
-    let mut net = Net::new(name);
+    let wrong = || ZooError::Options { name, options: options.unwrap_or_default().to_owned() };
+    let scale = options.map_or(Some(Scale::default()), Scale::read).ok_or_else(wrong)?;
+    let mut net = Net::new(model, name, scale);
     layers(&mut net)?;
-    Ok(net.finish())
+    let (graph, weights, has) = net.finish();
+    if scale.suits(has) { Ok((graph, weights)) } else { Err(wrong()) }
 }
 
 #[cfg(test)]
@@ -193,6 +247,33 @@ mod tests {
         assert_eq!(weights.len(), 4);
         let outputs: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_ref()).collect();
         assert_eq!(outputs, ["add", "nested", "nested_1"]);
+    }
+
+    #[test]
+    fn scaled_models_are_well_formed_or_refused() {
+        for (name, pixels) in
+            [("xception", 71), ("resnet50", 32), ("mobilenet_v2", 32), ("unet", 8)]
+        {
+            let model = format!("{name}:pixels={pixels},narrow=16");
+            let (graph, weights) = build(&model).unwrap();
+            verify(&graph).unwrap();
+            let whole = KNOWN.iter().find(|k| k.0 == name).unwrap().1;
+            assert!(weights.iter().map(|(_, w)| w.len()).sum::<usize>() < whole / 2, "{name}");
+        }
+        for name in names() {
+            for size in [1, 2, 3, 7, 20, 33] {
+                for option in ["pixels", "steps"] {
+                    if let Ok((graph, _)) = build(&format!("{name}:narrow=500,{option}={size}")) {
+                        verify(&graph).unwrap();
+                    }
+                }
+            }
+        }
+        let refused =
+            ["mlp:pixels=8", "mlp:", "mlp:narrow=0", "mlp:narrow=2,narrow=2", "gru:wide=2"];
+        for model in refused {
+            assert!(matches!(build(model), Err(ZooError::Options { .. })), "{model}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::ir::Value;
 /// The residual block, a model within the encoder.
 fn block(net: &mut Net, x: Value) -> Layer<Value> {
     net.scope("block", |net| {
-        let mut y = net.conv2d("conv", x, Conv::new(16, 3).same())?;
+        let filters = net.width(16);
+        let mut y = net.conv2d("conv", x, Conv::new(filters, 3).same())?;
         y = net.batch_norm("bn", y, 1e-3)?;
         y = net.activation("relu", y, Activation::Relu)?;
         net.add("add", [x, y])
@@ -16,7 +17,8 @@ fn block(net: &mut Net, x: Value) -> Layer<Value> {
 /// The encoder, a model within the whole.
 fn encoder(net: &mut Net, x: Value) -> Layer<Value> {
     net.scope("encoder", |net| {
-        let mut y = net.conv2d("conv", x, Conv::new(16, 3).stride(2).same())?;
+        let filters = net.width(16);
+        let mut y = net.conv2d("conv", x, Conv::new(filters, 3).stride(2).same())?;
         y = net.activation("relu", y, Activation::Relu)?;
         y = block(net, y)?;
         net.average_all("pool", y)
@@ -24,7 +26,7 @@ fn encoder(net: &mut Net, x: Value) -> Layer<Value> {
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let image = net.image("image", 16, 16, 3)?;
+    let image = net.image("image", 16, 3)?;
     let mut x = encoder(net, image)?;
     x = net.dense("dense", x, 128, Activation::Relu)?;
     x = net.dense("predictions", x, 10, Activation::Softmax)?;

@@ -19,6 +19,7 @@ fn relu(net: &mut Net, name: &str, x: Value) -> Layer<Value> {
 
 /// A bottleneck of 1×1, 3×3 and 1×1 beside `x`, which is projected where its channels differ.
 fn block(net: &mut Net, name: &str, x: Value, filters: usize, stride: usize) -> Layer<Value> {
+    let filters = net.width(filters);
     let part = |i: usize| format!("{name}_{i}");
     let mut residual = x;
     if net.channels(x) != 4 * filters {
@@ -34,9 +35,10 @@ fn block(net: &mut Net, name: &str, x: Value, filters: usize, stride: usize) -> 
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let mut x = net.image("image", 224, 224, 3)?;
+    let mut x = net.image("image", 224, 3)?;
     x = net.zero_pad("conv1_pad", x, [3, 3])?;
-    x = conv_bn(net, "conv1", x, Conv::new(64, 7).stride(2))?;
+    let first = net.width(64);
+    x = conv_bn(net, "conv1", x, Conv::new(first, 7).stride(2))?;
     x = relu(net, "conv1_relu", x)?;
     x = net.zero_pad("pool1_pad", x, [1, 1])?;
     x = net.max_pool("pool1_pool", x, 3, 2)?;

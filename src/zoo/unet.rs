@@ -15,10 +15,11 @@ fn block(net: &mut Net, mut x: Value, filters: usize) -> Layer<Value> {
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    const FILTERS: [usize; 3] = [16, 32, 64];
-    let mut x = net.image("image", 64, 64, 3)?;
+    let filters = [16, 32, 64].map(|filters| net.width(filters));
+    let bottom = net.width(128);
+    let mut x = net.image("image", 64, 3)?;
     let mut skipped = Vec::new();
-    for (level, filters) in (1..).zip(FILTERS) {
+    for (level, filters) in (1..).zip(filters) {
         let (kept, pooled) = net.scope(&format!("down_{level}"), |net| {
             let x = block(net, x, filters)?;
             Ok((x, net.max_pool("max_pooling2d", x, 2, 2)?))
@@ -27,7 +28,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
         x = pooled;
     }
     x = net.scope("bottom", |net| {
-        let x = block(net, x, 128)?;
+        let x = block(net, x, bottom)?;
         net.dropout("dropout", x)
     })?;
     for (level, filters, kept) in skipped.into_iter().rev() {

@@ -7,6 +7,7 @@ use super::recurrent::Recurrent;
 fn image(net: &mut Net, x: crate::ir::Value) -> Layer<crate::ir::Value> {
     let mut x = net.channels_first("images", x)?;
     for (i, filters) in [16, 32].into_iter().enumerate() {
+        let filters = net.width(filters);
         x = net.conv2d(&format!("conv_{}", i + 1), x, Conv::new(filters, 3).same())?;
         x = net.activation(&format!("relu_{}", i + 1), x, Activation::Relu)?;
         x = net.max_pool(&format!("pool_{}", i + 1), x, 2, 2)?;
@@ -15,9 +16,10 @@ fn image(net: &mut Net, x: crate::ir::Value) -> Layer<crate::ir::Value> {
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let video = net.input("video", &[8, 32, 32, 3]);
+    let (steps, size, units) = (net.steps(8), net.pixels(32), net.width(64));
+    let video = net.input("video", &[steps, size, size, 3]);
     let x = net.time_distributed("time_distributed", video, image)?;
-    let x = net.recurrent("lstm", x, Recurrent::lstm(64))?;
+    let x = net.recurrent("lstm", x, Recurrent::lstm(units))?;
     let x = net.dropout("dropout", x)?;
     let x = net.dense("predictions", x, 10, Activation::Softmax)?;
     net.output("predictions", x);

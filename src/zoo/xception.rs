@@ -13,13 +13,14 @@ fn relu(net: &mut Net, name: &str, x: Value) -> Layer<Value> {
 }
 
 fn sepconv(net: &mut Net, name: &str, x: Value, filters: usize) -> Layer<Value> {
+    let filters = net.width(filters);
     let x = net.separable_conv2d(name, x, Conv::new(filters, 3).same().no_bias())?;
     bn(net, name, x)
 }
 
 /// The strided 1×1 convolution beside a block; `i` counts them.
 fn shortcut(net: &mut Net, i: usize, x: Value, filters: usize) -> Layer<Value> {
-    let conv = Conv::new(filters, 1).stride(2).same().no_bias();
+    let conv = Conv::new(net.width(filters), 1).stride(2).same().no_bias();
     let x = net.conv2d(&format!("conv2d_{i}"), x, conv)?;
     net.batch_norm(&format!("batch_normalization_{i}"), x, 1e-3)
 }
@@ -47,11 +48,12 @@ fn downsample(
 }
 
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
-    let mut x = net.image("image", 224, 224, 3)?;
-    x = net.conv2d("block1_conv1", x, Conv::new(32, 3).stride(2).no_bias())?;
+    let mut x = net.image("image", 224, 3)?;
+    let [first, second] = [32, 64].map(|filters| net.width(filters));
+    x = net.conv2d("block1_conv1", x, Conv::new(first, 3).stride(2).no_bias())?;
     x = bn(net, "block1_conv1", x)?;
     x = relu(net, "block1_conv1", x)?;
-    x = net.conv2d("block1_conv2", x, Conv::new(64, 3).no_bias())?;
+    x = net.conv2d("block1_conv2", x, Conv::new(second, 3).no_bias())?;
     x = bn(net, "block1_conv2", x)?;
     x = relu(net, "block1_conv2", x)?;
     x = downsample(net, (2, 1), x, [128, 128])?;

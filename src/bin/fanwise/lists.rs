@@ -43,7 +43,9 @@ pub(crate) struct PassesArgs {
 
 /// List the models that are built in
 #[derive(Args)]
-#[command(after_help = "Example:\n  fanwise zoo\n  fanwise run zoo:resnet50 --gpus 2 --batch 8")]
+#[command(
+    after_help = "Example:\n  fanwise zoo\n  fanwise run zoo:resnet50 --gpus 2 --batch 8\n  fanwise run zoo:xception:narrow=8,pixels=71 --gpus 4 --batch 10"
+)]
 pub(crate) struct ZooArgs {
     /// How to print it
     #[arg(long, value_enum, default_value = "text")]
