@@ -1,6 +1,9 @@
 use crate::analysis::ProofError;
 use crate::backend::CompileError;
 use crate::backend::RunError;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::KernelError;
+use crate::codegen::CodegenError;
 use crate::format::FileError;
 use crate::ir::GraphError;
 use crate::ir::VerifyErrors;
@@ -38,6 +41,13 @@ pub enum Error {
     /// Memory could not be planned.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// A launch has no kernel.
+    #[error(transparent)]
+    Codegen(#[from] CodegenError),
+    /// Kernels could not be compiled.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Kernels(#[from] KernelError),
     /// A program could not be readied.
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -69,6 +79,9 @@ impl Error {
             Self::Unproved(_) => "E0310",
             Self::Lower(_) => "E0400",
             Self::Bind(_) => "E0401",
+            Self::Codegen(_) => "E0402",
+            #[cfg(feature = "cuda")]
+            Self::Kernels(_) => "E0503",
             Self::Compile(_) => "E0500",
             Self::Run(_) => "E0501",
             Self::Tensor(_) => "E0502",

@@ -19,10 +19,12 @@ use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
 use crate::types::{Device, Target, Tensor};
 
-/// The number of GPUs that programs can run on. The CPU is the only backend, so there is none; what is asked of
-/// GPUs runs on virtual devices.
+/// The number of GPUs that the driver shows. Where there is none, what is asked of GPUs runs on virtual devices.
 pub fn gpu_count() -> usize {
-    0
+    #[cfg(feature = "cuda")]
+    return cuda::count();
+    #[cfg(not(feature = "cuda"))]
+    return 0;
 }
 
 /// A place where programs run.

@@ -15,6 +15,7 @@ mod lines;
 mod matmul;
 mod moves;
 mod pool;
+mod program;
 pub mod source;
 mod strides;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod unit;
 pub use kernel::{Arg, Call, Kernel, ParamDecl};
 pub use key::{Arch, ArchError, Form, Key, key, options};
 pub use launch::call;
+pub use program::kernels;
 pub use unit::{Entry, Unit, entry_name, units};
 
 /// Why a launch has no kernel.

@@ -27,8 +27,15 @@ use crate::types::{Escaped, Quoted};
 /// # Errors
 /// If the file cannot be written; one that was there is then as it was.
 pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
-    atomic::write(path, |file| file.write_all(text.as_bytes()))
-        .map_err(|e| FileError::write(path, e))
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes a file, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written; one that was there is then as it was.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    atomic::write(path, |file| file.write_all(bytes)).map_err(|e| FileError::write(path, e))
 }
 
 /// A model: its graph, and the elements of the graph's parameters.

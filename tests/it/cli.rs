@@ -142,7 +142,7 @@ fn refusals_say_what_was_asked_what_exists_and_what_to_try() {
 
 #[test]
 fn help_has_examples() {
-    for command in ["compile", "run", "check", "summary", "devices", "passes", "zoo"] {
+    for command in ["compile", "run", "check", "summary", "devices", "cache", "passes", "zoo"] {
         let help = good(&[command, "--help"]);
         assert!(help.contains("Example"), "{command}: {help}");
     }

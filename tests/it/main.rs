@@ -4,6 +4,10 @@
 
 mod acceptance;
 mod cli;
+#[cfg(feature = "cuda")]
+mod cli_cuda;
+#[cfg(feature = "cuda")]
+mod cuda_kernels;
 mod damage;
 mod discovery;
 mod docs;

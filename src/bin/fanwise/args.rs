@@ -12,7 +12,7 @@ use fanwise::ir::{self, Graph};
 use fanwise::model::{self, LoadOptions, Model};
 use fanwise::op::Assume;
 use fanwise::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
-use fanwise::types::ShardRule;
+use fanwise::types::{Device, ShardRule};
 
 use crate::{memory, ui};
 
@@ -167,6 +167,15 @@ enum WeightsArg {
     Mirrored,
 }
 
+/// What the devices of a graph will be.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The GPUs that there are; none where devices are virtual, or of another machine.
+    pub(crate) found: usize,
+    /// True if what runs on `gpu:0` shall be a GPU's.
+    pub(crate) cuda: bool,
+}
+
 impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
@@ -180,21 +189,51 @@ impl ReplicateArgs {
         &self,
         model: &ModelArgs,
         template: &'a Graph,
+        place: Place,
     ) -> anyhow::Result<Replicated<'a>> {
-        let found = fanwise::backend::gpu_count();
+        let Place { found, cuda } = place;
         let devices = match &self.gpus {
+            None if cuda && template.split().is_none() => return self.on_one(model, template),
             None => return Ok(Replicated::of_one(template)),
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
         };
-        if devices.len() == 1 && template.split().is_none() {
+        if devices.len() == 1 && template.split().is_none() && !cuda {
             return Ok(Replicated::of_one(template));
         }
-        if found == 0 {
+        if found == 0 && !cuda {
             ui::talk(&format!(
                 "note: no GPU found; {} virtual devices run on the CPU",
                 devices.len()
             ));
         }
+        self.over(model, template, devices)
+    }
+
+    /// The graph on the first GPU, or as it is if no part of it may be moved there.
+    pub(crate) fn on_one<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let replicated = self.over(model, template, vec![Device::gpu(0)]);
+        let Err(error) = &replicated else { return replicated };
+        match error.downcast_ref::<Error>() {
+            Some(Error::Pass(PassError::Refused(refused))) => {
+                let first = refused.first().map_or(String::new(), ToString::to_string);
+                ui::talk(&format!("note: the model runs on the host: {first}"));
+                Ok(Replicated::of_one(template))
+            }
+            _ => replicated,
+        }
+    }
+
+    /// The graph on these devices.
+    fn over<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        devices: Vec<Device>,
+    ) -> anyhow::Result<Replicated<'a>> {
         let merge = match self.merge {
             MergeArg::Cpu => pass::Merge::Cpu,
             MergeArg::Gpu => pass::Merge::Gpu,

@@ -9,7 +9,7 @@ use fanwise::pass::PassError;
 use fanwise::types::{DType, Tensor};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs, ReplicateArgs};
+use crate::args::{Format, ModelArgs, Place, ReplicateArgs};
 use crate::exec;
 use crate::ui;
 
@@ -49,7 +49,11 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let error = PassError::AlreadyReplicated(split.replicas());
         return Err(Error::from(error).into());
     }
-    let replicated = args.replicate.apply(&args.model, &model.graph)?;
+    let replicated = args.replicate.apply(
+        &args.model,
+        &model.graph,
+        Place { found: fanwise::backend::gpu_count(), cuda: false },
+    )?;
     let graph = &*replicated.graph;
     let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use anyhow::bail;
 use clap::Args;
 use fanwise::Error;
+use fanwise::backend;
+use fanwise::codegen::{Arch, Form};
 use fanwise::format;
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::model::{self, GraphForm, Model};
@@ -14,7 +16,9 @@ use fanwise::pass;
 use fanwise::types::Target;
 use fanwise::{analysis, lower};
 
-use crate::args::{ModelArgs, ReplicateArgs, Replicated};
+use crate::args::{ModelArgs, Place, ReplicateArgs, Replicated};
+use crate::kernels::{self, Kernels};
+use crate::target::{CacheArgs, TargetArg};
 use crate::{exec, ui};
 
 /// Rewrite a model for many devices and print what it becomes
@@ -29,12 +33,16 @@ use crate::{exec, ui};
   dot          the rewritten graph for Graphviz
   program      the launches, copies and waits of each device
   memory       the memory plan of each device at --batch rows
+  cuda         the text of the kernels for GPUs; to a folder, or to standard output
+  ptx, cubin   what NVRTC compiles it to for --arch, on a machine without a GPU, too; a cubin that is not written to a
+               folder is shown as a table of what each kernel takes
   summary      the model as a table
 
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
   fanwise compile model.onnx --gpus 3 --shards balanced --emit graph=out.fan,program
-  fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg")]
+  fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
+  fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -43,6 +51,14 @@ pub(crate) struct CompileArgs {
     /// What to print, each KIND to standard output or to a file
     #[arg(long, value_name = "KIND[=PATH]", value_delimiter = ',', default_value = "summary")]
     emit: Vec<Emit>,
+    /// For what it is compiled; without it, for GPUs where kernels are asked for and for the CPU elsewhere
+    #[arg(long, value_enum)]
+    target: Option<TargetArg>,
+    /// The architecture of GPUs to compile kernels for, as sm_80 or sm_90a; without it, that of the first GPU here
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// The rows for which memory is planned
     #[arg(long, value_name = "ROWS", default_value_t = 32)]
     batch: u32,
@@ -69,6 +85,7 @@ enum Kind {
     Dot,
     Program,
     Memory,
+    Kernels(Kernels),
     Summary,
 }
 
@@ -91,12 +108,35 @@ impl FromStr for Emit {
             "dot" => Kind::Dot,
             "program" => Kind::Program,
             "memory" => Kind::Memory,
+            "cuda" => Kind::Kernels(Kernels::Text),
+            "ptx" => Kind::Kernels(Kernels::Compiled(Form::Ptx)),
+            "cubin" => Kind::Kernels(Kernels::Compiled(Form::Cubin)),
             "summary" => Kind::Summary,
             _ => bail!(
-                "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, summary"
+                "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, cuda, \
+                 ptx, cubin, summary"
             ),
         };
         Ok(Self { kind, path })
+    }
+}
+
+impl CompileArgs {
+    /// What it is compiled for.
+    fn target(&self) -> &'static Target {
+        let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
+        match self.target {
+            Some(TargetArg::Cuda) => &Target::CUDA,
+            Some(TargetArg::Cpu) => &Target::CPU,
+            Some(TargetArg::Auto) | None if kernels() => &Target::CUDA,
+            Some(TargetArg::Auto) | None => &Target::CPU,
+        }
+    }
+
+    /// The GPUs that the graph is replicated over: any number where it is compiled for another machine.
+    fn place(&self) -> Place {
+        let found = if self.target.is_some() { 0 } else { backend::gpu_count() };
+        Place { found, cuda: *self.target() == Target::CUDA }
     }
 }
 
@@ -106,7 +146,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let replicated = if args.emit.iter().all(before) {
         Replicated::of_one(&template)
     } else {
-        args.replicate.apply(&args.model, &template)?
+        args.replicate.apply(&args.model, &template, args.place())?
     };
     let graph = &*replicated.graph;
     for emit in &args.emit {
@@ -126,7 +166,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
                 write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?
             }
             Kind::Dot => write(emit, &ir::to_dot(graph))?,
-            Kind::Program | Kind::Memory => write_program(args, emit, graph)?,
+            Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph)?,
         }
     }
     // The process ends: the system takes its memory back sooner than it is freed piece by piece.
@@ -153,7 +193,11 @@ fn write_graph(
 
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
     let verified = ir::verify(graph).map_err(Error::from)?;
-    let program = lower::lower(&verified, &Target::CPU).map_err(Error::from)?;
+    let program = lower::lower(&verified, args.target()).map_err(Error::from)?;
+    if let Kind::Kernels(what) = emit.kind {
+        let options = kernels::For { arch: args.arch, cache: &args.cache };
+        return kernels::emit(&program, what, emit.path.as_deref(), &options);
+    }
     let text = if emit.kind == Kind::Memory {
         exec::note_empty(graph, i64::from(args.batch));
         program.bind(i64::from(args.batch)).map_err(Error::from)?.report(&program).to_string()

@@ -76,12 +76,22 @@ pub(crate) fn run(
     let options =
         RunOptions { max_memory: Some(max_memory), progress: Some(Arc::clone(&progress)) };
     let total = executable.program().steps() * u64::from(times);
+    let state = || (progress.load(Ordering::Relaxed), total);
+    watched("running", &state, || repeat(executable, inputs, times, &options))
+}
+
+/// Works behind a progress bar on a terminal; `progress` says how much is done, of how much.
+pub(crate) fn watched<R>(
+    what: &'static str,
+    progress: &(dyn Fn() -> (u64, u64) + Sync),
+    work: impl FnOnce() -> R,
+) -> R {
     let finished = AtomicBool::new(false);
     thread::scope(|scope| {
         if io::stderr().is_terminal() {
-            scope.spawn(|| show(&progress, total, &finished));
+            scope.spawn(|| show(what, progress, &finished));
         }
-        let result = repeat(executable, inputs, times, &options);
+        let result = work();
         finished.store(true, Ordering::Release);
         result
     })
@@ -108,22 +118,24 @@ fn repeat(
     Ok((output, durations))
 }
 
-/// Shows a bar on standard error once the runs have taken a second.
-fn show(progress: &AtomicU64, total: u64, finished: &AtomicBool) {
+/// Shows a bar on standard error once the work has taken a second.
+fn show(what: &'static str, progress: &dyn Fn() -> (u64, u64), finished: &AtomicBool) {
     const PATIENCE: Duration = Duration::from_secs(1);
     const TICK: Duration = Duration::from_millis(50);
     let (start, bar) = (Instant::now(), ProgressBar::hidden());
-    let template = "running {bar:40} {percent}%  {elapsed} elapsed, {eta} left";
+    let template = "{msg} {bar:40} {percent}%  {elapsed} elapsed, {eta} left";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar.set_length(total);
+    bar.set_message(what);
     while !finished.load(Ordering::Acquire) {
         thread::sleep(TICK);
         if bar.is_hidden() && start.elapsed() > PATIENCE {
             bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
         }
-        bar.set_position(progress.load(Ordering::Relaxed));
+        let (done, total) = progress();
+        bar.set_length(total);
+        bar.set_position(done);
     }
     bar.finish_and_clear();
 }

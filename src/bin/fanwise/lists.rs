@@ -1,10 +1,10 @@
-//! `fanwise summary`, `devices`, `passes` and `zoo`: what there is.
+//! `fanwise summary`, `passes` and `zoo`: what there is.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use fanwise::model::ModelError;
-use fanwise::{Error, analysis, backend, pass, zoo};
+use fanwise::{Error, analysis, pass, zoo};
 use serde_json::json;
 
 use crate::args::{Format, ModelArgs};
@@ -18,15 +18,6 @@ use crate::ui;
 pub(crate) struct SummaryArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// How to print it
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
-}
-
-/// List the devices of this machine
-#[derive(Args)]
-#[command(after_help = "Example:\n  fanwise devices --format json")]
-pub(crate) struct DevicesArgs {
     /// How to print it
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -58,24 +49,6 @@ pub(crate) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
     match args.format {
         Format::Text => ui::out(&summary.to_string())?,
         Format::Json => ui::out(&serde_json::to_string_pretty(&summary)?)?,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let gpus = backend::gpu_count();
-    match args.format {
-        Format::Text => {
-            let mut text = format!("cpu:0   host, {threads} threads\n");
-            if gpus == 0 {
-                text += "gpu     none found; `--gpus N` runs N virtual devices on the CPU\n";
-            }
-            ui::out(&text)?;
-        }
-        Format::Json => {
-            ui::out(&json!({ "cpu": { "threads": threads }, "gpus": gpus }).to_string())?;
-        }
     }
     Ok(ExitCode::SUCCESS)
 }

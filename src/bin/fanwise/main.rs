@@ -2,13 +2,17 @@
 //! where the answer is no, 2 for usage or bad input.
 
 mod args;
+mod cache;
 mod check;
 mod compile;
+mod devices;
 mod exec;
 mod explain;
+mod kernels;
 mod lists;
 mod memory;
 mod run;
+mod target;
 mod ui;
 mod verify;
 
@@ -38,7 +42,8 @@ enum Command {
     Verify(verify::VerifyArgs),
     Explain(explain::ExplainArgs),
     Summary(lists::SummaryArgs),
-    Devices(lists::DevicesArgs),
+    Devices(devices::DevicesArgs),
+    Cache(cache::CacheCommand),
     Passes(lists::PassesArgs),
     Zoo(lists::ZooArgs),
 }
@@ -52,7 +57,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::verify(args),
         Command::Explain(args) => explain::explain(args),
         Command::Summary(args) => lists::summary(args),
-        Command::Devices(args) => lists::devices(args),
+        Command::Devices(args) => devices::devices(args),
+        Command::Cache(args) => cache::cache(args),
         Command::Passes(args) => lists::passes(args),
         Command::Zoo(args) => lists::zoo(args),
     };

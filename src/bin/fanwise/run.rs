@@ -10,7 +10,7 @@ use fanwise::backend::RunOutput;
 use fanwise::format::{Budget, npz};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs, ReplicateArgs};
+use crate::args::{Format, ModelArgs, Place, ReplicateArgs};
 use crate::exec;
 use crate::ui;
 
@@ -51,7 +51,11 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let model = args.model.load()?;
-    let replicated = args.replicate.apply(&args.model, &model.graph)?;
+    let replicated = args.replicate.apply(
+        &args.model,
+        &model.graph,
+        Place { found: fanwise::backend::gpu_count(), cuda: false },
+    )?;
     let graph = &*replicated.graph;
     let inputs = match &args.inputs {
         Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,

@@ -61,18 +61,20 @@ fn bless() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all tests, then those that need the Python environment or a release build; `snapshots` is insta's
+/// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it, or a release
+/// build; `snapshots` is insta's
 /// `INSTA_UPDATE`.
 fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
     let fast = ["test", "--workspace", "--no-fail-fast"];
     let counts = Step::cargo(&fast).env("INSTA_UPDATE", snapshots).run_tests()?;
     let python = Python::prepare(&target())?;
     Step::cargo(&["build", "--release"]).run()?;
-    let slow = ["test", "--test", "it", "--no-fail-fast", "--", "--ignored"];
+    let slow = ["test", "--lib", "--test", "it", "--no-fail-fast", "--", "--ignored"];
     let slow = Step::cargo(&slow)
         .env("INSTA_UPDATE", snapshots)
         .env("FANWISE_PYTHON", &python.interpreter)
         .env("FANWISE_ONNX_DATA", &python.onnx_data)
+        .env("FANWISE_NVRTC", &python.packages)
         .env("FANWISE_BIN", target().join("release").join(EXECUTABLE));
     Ok(counts + slow.run_tests()?)
 }

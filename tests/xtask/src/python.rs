@@ -13,6 +13,8 @@ pub(crate) struct Python {
     pub(crate) interpreter: PathBuf,
     /// The models and cases that the package `onnx` brings.
     pub(crate) onnx_data: PathBuf,
+    /// The folder of its packages, which has the compiler of CUDA kernels.
+    pub(crate) packages: PathBuf,
 }
 
 /// Fails unless the interpreter has wheels of every requirement and can make environments.
@@ -20,6 +22,11 @@ const CHECK: &str =
     "import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))";
 
 const DATA: &str = "import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), 'backend', 'test', 'data'))";
+
+const PACKAGES: &str = "import sysconfig; print(sysconfig.get_path('purelib'))";
+
+/// The second build of each library of NVRTC, half of what the package takes on disk; nothing opens them.
+const UNUSED: [&str; 2] = ["libnvrtc.alt.so.13", "libnvrtc-builtins.alt.so.13.0"];
 
 impl Python {
     /// Makes the environment below `target`, unless it is there.
@@ -34,11 +41,25 @@ impl Python {
         let stamp = folder.join("installed.txt");
         if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
             Self::make(&folder, &interpreter, &requirements)?;
+            Self::remove_unused(&Self::packages(&interpreter)?)?;
             fs::write(&stamp, wanted)
                 .map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
         }
         let onnx_data = Step::new(&interpreter, &["-c", DATA]).first_line()?.into();
-        Ok(Self { interpreter, onnx_data })
+        let packages = Self::packages(&interpreter)?;
+        Ok(Self { interpreter, onnx_data, packages })
+    }
+
+    fn packages(interpreter: &Path) -> Result<PathBuf, Failure> {
+        Ok(Step::new(interpreter, &["-c", PACKAGES]).first_line()?.into())
+    }
+
+    fn remove_unused(packages: &Path) -> Result<(), Failure> {
+        let files = UNUSED.map(|name| packages.join("nvidia/cu13/lib").join(name));
+        for file in files.iter().filter(|file| file.exists()) {
+            fs::remove_file(file).map_err(|e| format!("cannot remove {}: {e}", file.display()))?;
+        }
+        Ok(())
     }
 
     fn make(folder: &Path, interpreter: &Path, requirements: &Path) -> Result<(), Failure> {

@@ -1,0 +1,96 @@
+//! `fanwise cache`: the compiled kernels that are kept.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::args::Format;
+use crate::target::CacheArgs;
+
+/// List or remove the compiled kernels that are kept between runs
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  fanwise cache list\n  fanwise cache clear --cache-dir /tmp/kernels"
+)]
+pub(crate) struct CacheCommand {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    cache: CacheArgs,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value = "text", global = true)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+enum Action {
+    /// Print the files, those used longest ago first
+    List,
+    /// Remove them all
+    Clear,
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
+    let _ = (args.action, args.cache.folder(), args.format);
+    anyhow::bail!("this fanwise is built without the feature `cuda`: it keeps no kernels")
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
+    use anyhow::Context;
+
+    let Some(cache) = crate::target::cache(&args.cache) else {
+        anyhow::bail!("there is no home to keep kernels in; name a folder with `--cache-dir`");
+    };
+    let folder = cache.folder().display().to_string();
+    let text = match args.action {
+        Action::List => {
+            let files = cache.list().with_context(|| folder.clone())?;
+            show(args.format, &folder, &files)
+        }
+        Action::Clear => {
+            let (files, bytes) = cache.clear().with_context(|| folder.clone())?;
+            match args.format {
+                Format::Text => {
+                    format!("{folder}: {files} files removed, {}\n", crate::ui::bytes(bytes))
+                }
+                Format::Json => {
+                    serde_json::json!({ "folder": folder, "removed": files, "bytes": bytes })
+                        .to_string()
+                }
+            }
+        }
+    };
+    crate::ui::out(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The list of files as asked for.
+#[cfg(feature = "cuda")]
+fn show(format: Format, folder: &str, files: &[fanwise::backend::cuda::Cached]) -> String {
+    let total = files.iter().map(|file| file.bytes).sum();
+    let age = |file: &fanwise::backend::cuda::Cached| file.used.elapsed().unwrap_or_default();
+    match format {
+        Format::Text => {
+            let row = |file: &fanwise::backend::cuda::Cached| {
+                let ago = format!("{} s ago", age(file).as_secs());
+                vec![file.name.clone(), crate::ui::bytes(file.bytes), ago]
+            };
+            let rows: Vec<_> = files.iter().map(row).collect();
+            let table = crate::ui::table(&["kernels", "size", "used"], &rows);
+            let total = crate::ui::bytes(total);
+            format!("{table}\n{} files, {total} in {folder}\n", files.len())
+        }
+        Format::Json => {
+            let list: Vec<_> = files
+                .iter()
+                .map(|file| {
+                    let seconds = age(file).as_secs_f64();
+                    serde_json::json!({ "name": file.name, "bytes": file.bytes, "unused_seconds": seconds })
+                })
+                .collect();
+            serde_json::json!({ "folder": folder, "files": list, "bytes": total }).to_string()
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The kernels of a program: their text, and what NVRTC makes of it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use fanwise::codegen::{self, Arch, Form, Unit};
+use fanwise::lower::Program;
+use fanwise::{Error, format};
+
+use crate::target::CacheArgs;
+use crate::{exec, ui};
+
+/// What is written of the kernels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kernels {
+    /// The text of each unit.
+    Text,
+    /// What it is compiled to.
+    Compiled(Form),
+}
+
+/// For what kernels are compiled, and where the result is kept.
+pub(crate) struct For<'a> {
+    /// The architecture, if one is named.
+    pub(crate) arch: Option<Arch>,
+    /// Where compiled kernels are kept.
+    pub(crate) cache: &'a CacheArgs,
+}
+
+/// Writes the kernels of a program to files of a folder, or to standard output.
+pub(crate) fn emit(
+    program: &Program,
+    what: Kernels,
+    folder: Option<&Path>,
+    options: &For<'_>,
+) -> anyhow::Result<()> {
+    let kernels = codegen::kernels(program).map_err(Error::from)?;
+    let units = codegen::units(&kernels).map_err(Error::from)?;
+    let emitted = match what {
+        Kernels::Text => Emitted::text(&units),
+        Kernels::Compiled(form) => Emitted::compiled(&units, form, options)?,
+    };
+    match folder {
+        Some(folder) => emitted.write(folder),
+        None => ui::out(&emitted.shown),
+    }
+}
+
+/// What there is to write.
+struct Emitted {
+    /// The name and content of each file.
+    files: Vec<(String, Vec<u8>)>,
+    /// What stands in the file beside them that lists the kernels.
+    index: String,
+    /// What is shown without a folder.
+    shown: String,
+}
+
+fn file(unit: usize, ending: &str) -> String {
+    format!("unit_{unit:03}.{ending}")
+}
+
+impl Emitted {
+    fn text(units: &[Unit]) -> Self {
+        let mut emitted = Self { files: Vec::new(), index: String::new(), shown: String::new() };
+        for (number, unit) in units.iter().enumerate() {
+            let name = file(number, "cu");
+            emitted.shown += &format!("// {name}\n{}", unit.text);
+            for entry in &unit.entries {
+                emitted.index += &format!("{name}  {}\n", entry.name);
+            }
+            emitted.files.push((name, unit.text.clone().into_bytes()));
+        }
+        emitted
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn compiled(_: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
+        let (_, _) = (options.arch, options.cache.folder());
+        bail!("this fanwise is built without the feature `cuda`: it writes no {form}")
+    }
+
+    #[cfg(feature = "cuda")]
+    fn compiled(units: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        let arch = arch(options.arch)?;
+        let compiler = crate::target::compiler(options.cache)?;
+        let done = AtomicU64::new(0);
+        let total = units.len() as u64;
+        let progress = || (done.load(Ordering::Relaxed), total);
+        let modules = exec::watched("compiling kernels", &progress, || {
+            compiler.compile(units, arch, form, &done).map_err(Error::from)
+        })?;
+        if let Some(error) = &modules.cache_error {
+            ui::talk(&format!("note: compiled kernels could not be kept: {error}"));
+        }
+        let mut emitted = Self { files: Vec::new(), index: String::new(), shown: String::new() };
+        let mut rows = Vec::new();
+        for (number, module) in modules.modules.iter().enumerate() {
+            let name = file(number, form.name());
+            for entry in &units[number].entries {
+                rows.push(row(&name, &entry.name, &module.compiled.resources()));
+            }
+            if form == Form::Ptx {
+                let text = String::from_utf8_lossy(&module.compiled.image);
+                emitted.shown += &format!("// {name}\n{text}\n");
+            }
+            emitted.files.push((name, module.compiled.image.clone()));
+        }
+        emitted.index = match form {
+            Form::Cubin => ui::table(&HEAD, &rows),
+            Form::Ptx => rows.iter().map(|row| format!("{}  {}\n", row[1], row[0])).collect(),
+        };
+        if form == Form::Cubin {
+            emitted.shown.clone_from(&emitted.index);
+        }
+        Ok(emitted)
+    }
+
+    fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        let made = fs::create_dir_all(folder);
+        made.with_context(|| format!("the folder {} cannot be made", folder.display()))?;
+        for (name, content) in &self.files {
+            format::write_bytes(&folder.join(name), content).map_err(Error::from)?;
+        }
+        let ending = self.files.first().and_then(|(name, _)| name.rsplit('.').next());
+        let index = format!("kernels.{}.txt", ending.unwrap_or("none"));
+        Ok(format::write_text(&folder.join(index), &self.index).map_err(Error::from)?)
+    }
+}
+
+/// The architecture to compile for: the one that is named, or that of the first GPU.
+#[cfg(feature = "cuda")]
+fn arch(named: Option<Arch>) -> anyhow::Result<Arch> {
+    let first = || Some(fanwise::backend::cuda::devices().ok()?.devices.first()?.arch);
+    match named.or_else(first) {
+        Some(arch) => Ok(arch),
+        None => bail!("there is no GPU to compile for; name an architecture: `--arch sm_80`"),
+    }
+}
+
+/// The columns of the table of compiled kernels.
+#[cfg(feature = "cuda")]
+const HEAD: [&str; 7] = ["kernel", "file", "registers", "stack", "spilled", "shared", "barriers"];
+
+/// What one kernel takes of a multiprocessor.
+#[cfg(feature = "cuda")]
+fn row(file: &str, kernel: &str, all: &[fanwise::backend::cuda::Resources]) -> Vec<String> {
+    let own = all.iter().find(|r| r.name == kernel).cloned().unwrap_or_default();
+    let spilled = own.spill_stores + own.spill_loads;
+    let numbers = [own.registers, own.stack, spilled, own.shared, own.barriers];
+    let numbers = numbers.iter().map(u32::to_string);
+    [kernel.to_owned(), file.to_owned()].into_iter().chain(numbers).collect()
+}

@@ -1,0 +1,163 @@
+//! The command line where it speaks of GPUs, on a machine that has none.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the command line with the folders of kernels and of NVRTC as given.
+fn fanwise(args: &[&str], nvrtc: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    command.args(args).env("FANWISE_NVRTC", nvrtc).env_remove("RUST_BACKTRACE");
+    command.output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Standard output of a command that succeeds, without any NVRTC.
+fn good(args: &[&str]) -> String {
+    let output = fanwise(args, Path::new("/no/such/folder"));
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Standard error of a command that is refused, without any NVRTC.
+fn refused(args: &[&str]) -> String {
+    let output = fanwise(args, Path::new("/no/such/folder"));
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+    assert!(output.stdout.is_empty(), "{args:?}: {}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+fn has_gpu() -> bool {
+    let json: serde_json::Value =
+        serde_json::from_str(&good(&["devices", "--format", "json"])).expect("JSON");
+    json["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty())
+}
+
+#[test]
+fn devices_says_what_is_missing_and_how_to_get_it() {
+    let shown = good(&["devices"]);
+    assert!(shown.starts_with("cpu:0 "), "{shown}");
+    assert!(shown.contains("missing /no/such/folder has no libnvrtc"), "{shown}");
+    let json: serde_json::Value =
+        serde_json::from_str(&good(&["devices", "--format", "json"])).expect("JSON");
+    assert!(json["nvrtc"].is_null());
+    let missing = json["missing"].to_string();
+    assert!(missing.contains("libnvrtc"), "{missing}");
+    if !has_gpu() {
+        assert!(missing.contains("libcuda") && missing.contains("install"), "{missing}");
+        assert!(shown.contains("gpu     none found"), "{shown}");
+    }
+}
+
+#[test]
+fn a_run_on_gpus_that_are_not_there_names_what_is_missing() {
+    if has_gpu() {
+        return;
+    }
+    for command in ["run", "check"] {
+        let said = refused(&[command, "zoo:mlp", "--gpus", "4", "--target", "cuda"]);
+        assert!(said.contains("libcuda") && said.contains("install the driver"), "{said}");
+        assert!(said.contains("--target cpu"), "{said}");
+        // Only GPUs have these.
+        for option in ["--logical=4", "--trace=trace.json"] {
+            let said = refused(&[command, "zoo:mlp", option]);
+            assert!(said.contains("libcuda"), "{said}");
+            let said = refused(&[command, "zoo:mlp", option, "--target", "cpu"]);
+            assert!(said.contains("are of GPUs"), "{said}");
+        }
+        good(&[command, "zoo:mlp", "--gpus", "4", "--target", "cpu"]);
+        good(&[command, "zoo:mlp", "--gpus", "4", "--target", "auto"]);
+    }
+}
+
+#[test]
+fn the_text_of_kernels_needs_no_compiler() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().join("new/kernels");
+    let to = format!("cuda={}", at.display());
+    good(&["compile", "zoo:siamese", "--gpus", "4", "--target", "cuda", "--emit", &to]);
+    let index = fs::read_to_string(at.join("kernels.cu.txt")).expect("the list");
+    let mut files = 0;
+    for line in index.lines() {
+        let (file, kernel) = line.split_once("  ").expect("a file and a kernel");
+        let unit = fs::read_to_string(at.join(file)).expect("the unit");
+        assert!(unit.contains(&format!("#define ENTRY {kernel}\n")), "{line}");
+        files += 1;
+    }
+    assert!(files > 0);
+    let shown = good(&["compile", "zoo:siamese", "--gpus", "2", "--emit", "cuda"]);
+    let first = fs::read_to_string(at.join("unit_000.cu")).expect("the first unit");
+    assert!(shown.starts_with(&format!("// unit_000.cu\n{first}")), "the same kernels");
+}
+
+#[test]
+fn what_cannot_be_compiled_says_why() {
+    let to_ptx = ["compile", "zoo:siamese", "--gpus", "2", "--emit", "ptx", "--arch"];
+    let said = refused(&[&to_ptx[..], &["sm_80"]].concat());
+    assert!(said.contains("/no/such/folder has no libnvrtc"), "{said}");
+    let said = refused(&[&to_ptx[..], &["volta"]].concat());
+    assert!(said.contains("`volta` is no architecture; write sm_80"), "{said}");
+    if !has_gpu() {
+        let said = refused(&to_ptx[..6]);
+        assert!(said.contains("name an architecture: `--arch sm_80`"), "{said}");
+    }
+}
+
+#[test]
+fn a_program_is_lowered_for_the_target() {
+    let of = |target| {
+        let args = ["compile", "zoo:siamese", "--gpus", "2", "--emit", "program", "--target"];
+        good(&[&args[..], &[target]].concat())
+    };
+    assert_eq!(of("auto"), of("cpu"));
+    assert_ne!(of("cuda"), of("cpu"));
+}
+
+#[test]
+fn the_cache_is_listed_and_cleared() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().to_str().expect("a path in UTF-8");
+    let list = || good(&["cache", "list", "--cache-dir", at]);
+    assert!(list().contains(&format!("0 files, 0 B in {at}")), "{}", list());
+    let name = format!("{}-sm_80.cubin", "0a".repeat(32));
+    fs::write(folder.path().join(&name), "damaged").expect("written");
+    fs::write(folder.path().join("notes.txt"), "mine").expect("written");
+    assert!(list().contains(&name) && list().contains("1 files, 7 B"), "{}", list());
+    let json = good(&["cache", "list", "--cache-dir", at, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["files"][0]["name"], name.as_str());
+    let said = good(&["cache", "clear", "--cache-dir", at]);
+    assert_eq!(said, format!("{at}: 1 files removed, 7 B\n"));
+    assert!(!folder.path().join(name).exists() && folder.path().join("notes.txt").exists());
+    let file = folder.path().join("notes.txt");
+    let said = refused(&["cache", "list", "--cache-dir", file.to_str().expect("a path")]);
+    assert!(said.contains("notes.txt"), "{said}");
+}
+
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn kernels_are_compiled_without_a_gpu() {
+    let nvrtc = std::env::var_os("FANWISE_NVRTC");
+    let nvrtc = nvrtc.expect("FANWISE_NVRTC names the folder of NVRTC; `cargo xtask test` sets it");
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let kinds = format!("cuda={0},cubin={0},ptx={0},cubin", at("out"));
+    let cache = at("cache");
+    for (round, arch) in ["sm_80", "sm_90a", "sm_80"].into_iter().enumerate() {
+        let model = ["compile", "zoo:siamese", "--gpus", "4", "--arch", arch];
+        let rest = ["--emit", &kinds, "--cache-dir", &cache];
+        let output = fanwise(&[&model[..], &rest[..]].concat(), Path::new(&nvrtc));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let table = text(&output.stdout);
+        assert!(table.starts_with("kernel ") && table.contains("unit_000.cubin"), "{table}");
+        let file = |name: &str| fs::read(folder.path().join("out").join(name)).expect("a file");
+        assert!(file("unit_000.cubin").starts_with(b"\x7fELF"));
+        assert!(text(&file("unit_000.ptx")).contains(&format!(".target {arch}")));
+        assert_eq!(text(&file("kernels.cubin.txt")), table);
+        let kept = fs::read_dir(&cache).expect("the cache").count();
+        assert_eq!(kept % (1 + round.min(1)), 0, "each architecture has its own");
+    }
+}
