@@ -1,0 +1,353 @@
+//! Everything the driver knows.
+
+use super::clock::Clock;
+use super::code;
+use super::config::{Class, Config};
+use super::queue::{Item, Marker, Stream, Work};
+use crate::exec::kernel::Kernel;
+use crate::exec::memory::Memory;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::Write as _;
+use std::sync::Arc;
+
+/// A result of a driver call; the error is a `CUresult`.
+pub(super) type Call<T> = Result<T, u32>;
+
+/// A context.
+pub(super) struct Context {
+    pub(super) device: u32,
+    /// How often the primary context is retained.
+    pub(super) retained: u32,
+    /// The error that every further call gives.
+    pub(super) error: Option<u32>,
+    /// Its default stream.
+    pub(super) default: u64,
+    pub(super) alive: bool,
+}
+
+/// An event.
+pub(super) struct Event {
+    pub(super) context: u64,
+    /// Where it was recorded last.
+    pub(super) marker: Option<u64>,
+    pub(super) timing: bool,
+}
+
+/// A loaded module.
+pub(super) struct Module {
+    pub(super) context: u64,
+    pub(super) kernels: BTreeMap<String, u64>,
+    /// Address and size of its variables.
+    pub(super) variables: BTreeMap<String, (u64, usize)>,
+}
+
+/// A function of a module.
+pub(super) struct Function {
+    pub(super) context: u64,
+    pub(super) kernel: Arc<Kernel>,
+    pub(super) max_dynamic: usize,
+    pub(super) alive: bool,
+}
+
+/// A captured graph: its work with the branch it belongs to, in an order that is possible.
+#[derive(Clone)]
+pub(super) struct Graph {
+    pub(super) work: Vec<(usize, Work)>,
+    pub(super) branches: usize,
+}
+
+/// A graph that can be launched.
+pub(super) struct Executable {
+    pub(super) context: u64,
+    pub(super) graph: Graph,
+    /// Streams of the branches after the first.
+    pub(super) branches: Vec<u64>,
+    /// The end of its last launch.
+    pub(super) last: Option<u64>,
+}
+
+/// A capture that has begun.
+pub(super) struct Capture {
+    pub(super) origin: u64,
+    pub(super) streams: Vec<u64>,
+    pub(super) work: Vec<(u64, Work)>,
+    /// The work that made it invalid.
+    pub(super) broken: bool,
+    /// Whether unsafe calls of any thread break it (mode `global`).
+    pub(super) global: bool,
+}
+
+/// Work that ran and that something to come may not be ordered after.
+pub(super) struct Live {
+    pub(super) first: u32,
+    pub(super) end: u32,
+    pub(super) at: usize,
+    pub(super) count: u64,
+    pub(super) name: String,
+    /// Host memory that it used.
+    pub(super) host: Option<(usize, usize, bool)>,
+}
+
+/// Counters for `FAKECUDA_STATS`.
+#[derive(Default)]
+pub(super) struct Stats {
+    pub(super) calls: u64,
+    pub(super) by_class: BTreeMap<&'static str, u64>,
+    pub(super) launches: u64,
+    pub(super) graph_launches: u64,
+    pub(super) steps: u64,
+    pub(super) to_device: u64,
+    pub(super) to_host: u64,
+    pub(super) on_device: u64,
+    pub(super) reports: u64,
+}
+
+/// The driver.
+pub(super) struct Driver {
+    pub(super) config: Config,
+    pub(super) initialised: bool,
+    pub(super) memory: Memory,
+    /// The primary context of each device.
+    pub(super) primary: Vec<Option<u64>>,
+    pub(super) lost: BTreeSet<u32>,
+    pub(super) contexts: BTreeMap<u64, Context>,
+    pub(super) streams: BTreeMap<u64, Stream>,
+    pub(super) events: BTreeMap<u64, Event>,
+    pub(super) markers: BTreeMap<u64, Marker>,
+    pub(super) modules: BTreeMap<u64, Module>,
+    pub(super) functions: BTreeMap<u64, Function>,
+    pub(super) graphs: BTreeMap<u64, Graph>,
+    pub(super) executables: BTreeMap<u64, Executable>,
+    pub(super) captures: BTreeMap<u64, Capture>,
+    pub(super) pools: BTreeMap<u64, u32>,
+    /// Pinned host memory: first address and size, and whether the driver allocated it.
+    pub(super) pinned: BTreeMap<usize, (usize, bool)>,
+    /// What is ordered before everything the host does next.
+    pub(super) host: Clock,
+    pub(super) live: VecDeque<Live>,
+    pub(super) next_run: u32,
+    pub(super) next_handle: u64,
+    pub(super) next_clock: usize,
+    pub(super) random: u64,
+    pub(super) stats: Stats,
+    pub(super) failures: u64,
+}
+
+impl Driver {
+    /// A driver before `cuInit`.
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            memory: Memory::new(config.devices),
+            primary: vec![None; config.devices],
+            random: config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            config,
+            initialised: false,
+            lost: BTreeSet::new(),
+            contexts: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            markers: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            executables: BTreeMap::new(),
+            captures: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            host: Clock::default(),
+            live: VecDeque::new(),
+            next_run: 1,
+            next_handle: 1,
+            next_clock: 0,
+            stats: Stats::default(),
+            failures: 0,
+        }
+    }
+
+    /// A number for a new object; as a handle it looks like an address.
+    pub(super) fn handle(&mut self) -> u64 {
+        self.next_handle += 1;
+        0x5_0000_0000 + self.next_handle * 64
+    }
+
+    /// A number below `n`.
+    pub(super) fn choose(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random % n.max(1) as u64).unwrap_or(0)
+    }
+
+    /// Says what is wrong, on standard error and in the report file.
+    pub(super) fn report(&mut self, text: &str) {
+        self.stats.reports += 1;
+        let line = text.replace('\n', " ");
+        say(&line);
+        if let Some(path) = &self.config.report {
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            if file.and_then(|mut f| writeln!(f, "{line}")).is_err() {
+                say(&format!("the report file {path} cannot be written"));
+            }
+        }
+    }
+
+    /// Reports and gives the code.
+    pub(super) fn refuse(&mut self, code: u32, text: &str) -> u32 {
+        self.report(text);
+        code
+    }
+
+    /// Counts a call and says whether it is made to fail.
+    pub(super) fn gate(&mut self, class: Class) -> Call<()> {
+        let name = match class {
+            Class::Alloc => "alloc",
+            Class::Launch => "launch",
+            Class::Copy => "copy",
+            Class::Sync => "sync",
+            Class::Other => "other",
+            Class::Release => "release",
+            Class::Query => return Ok(()),
+        };
+        *self.stats.by_class.entry(name).or_default() += 1;
+        if class == Class::Release {
+            return Ok(());
+        }
+        self.stats.calls += 1;
+        let Some(failure) = self.config.failure else { return Ok(()) };
+        if failure.class.is_some_and(|c| c != class) {
+            return Ok(());
+        }
+        self.failures += 1;
+        if self.failures != failure.at {
+            return Ok(());
+        }
+        say(&format!("call {} ({name}) fails with code {}, as asked", failure.at, failure.code));
+        Err(failure.code)
+    }
+
+    /// A context that can be used.
+    pub(super) fn context(&self, id: u64) -> Call<&Context> {
+        match self.contexts.get(&id) {
+            Some(context) if context.alive => match context.error {
+                Some(code) => Err(code),
+                None => Ok(context),
+            },
+            Some(_) => Err(code::CONTEXT_IS_DESTROYED),
+            None => Err(code::INVALID_CONTEXT),
+        }
+    }
+
+    /// Makes a stream.
+    pub(super) fn new_stream(&mut self, context: u64, blocking: bool, internal: bool) -> u64 {
+        let id = self.handle();
+        let at = self.next_clock;
+        self.next_clock += 1;
+        let stream = Stream {
+            at,
+            context,
+            queue: VecDeque::new(),
+            clock: Clock::default(),
+            done: 0,
+            blocking,
+            busy: false,
+            capture: None,
+            internal,
+            destroyed: false,
+        };
+        self.streams.insert(id, stream);
+        id
+    }
+
+    /// Makes a marker at the current end of a stream.
+    pub(super) fn new_marker(&mut self, stream: u64) -> u64 {
+        let id = self.handle();
+        let capture = self.streams.get(&stream).and_then(|s| s.capture);
+        let marker = Marker { stream, done: false, clock: Clock::default(), time: None, capture };
+        self.markers.insert(id, marker);
+        id
+    }
+
+    /// Puts work at the end of a stream, in the order that the default stream asks for.
+    pub(super) fn enqueue(&mut self, stream: u64, work: Work) -> Call<()> {
+        let Some(of) = self.streams.get(&stream) else {
+            return Err(self.refuse(code::INVALID_HANDLE, "a stream that does not exist is used"));
+        };
+        if of.capture.is_some() {
+            return self.capture_work(stream, work);
+        }
+        let (context, blocking) = (of.context, of.blocking);
+        let default = self.contexts.get(&context).map_or(0, |c| c.default);
+        if stream == default {
+            if self.captures.values().any(|c| c.global) && blocking {
+                self.break_captures();
+                return Err(code::STREAM_CAPTURE_IMPLICIT);
+            }
+            let others: Vec<u64> = self
+                .streams
+                .iter()
+                .filter(|(id, s)| {
+                    **id != default
+                        && s.context == context
+                        && s.blocking
+                        && s.done + s.queue.len() as u64 > 0
+                })
+                .map(|(&id, _)| id)
+                .collect();
+            for other in others {
+                self.depend(stream, other);
+            }
+        } else if blocking
+            && self.streams.get(&default).is_some_and(|s| s.done + s.queue.len() as u64 > 0)
+        {
+            self.depend(stream, default);
+        }
+        self.push(stream, work);
+        Ok(())
+    }
+
+    /// Makes what comes next in `stream` wait for what is in `on`.
+    pub(super) fn depend(&mut self, stream: u64, on: u64) {
+        let marker = self.new_marker(on);
+        self.push(on, Work::Record(marker));
+        self.push(stream, Work::Wait(marker));
+    }
+
+    /// Puts work at the end of a stream.
+    pub(super) fn push(&mut self, stream: u64, work: Work) {
+        let host = self.host.clone();
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.queue.push_back(Item { work, host });
+        }
+    }
+
+    /// Forgets work that everything to come is ordered after.
+    pub(super) fn prune(&mut self) {
+        let host = &self.host;
+        self.live.retain(|l| host.get(l.at) < l.count);
+        let oldest = self.live.iter().map(|l| l.first).min().unwrap_or(self.next_run);
+        self.memory.prune(oldest);
+        let used: BTreeSet<u64> = self
+            .events
+            .values()
+            .filter_map(|e| e.marker)
+            .chain(self.executables.values().filter_map(|e| e.last))
+            .collect();
+        let waited: BTreeSet<u64> = self
+            .streams
+            .values()
+            .flat_map(|s| &s.queue)
+            .filter_map(|i| match i.work {
+                Work::Wait(m) | Work::Record(m) => Some(m),
+                _ => None,
+            })
+            .collect();
+        let capturing = !self.captures.is_empty();
+        self.markers.retain(|id, _| capturing || used.contains(id) || waited.contains(id));
+    }
+}
+
+/// Says something on standard error.
+#[expect(clippy::print_stderr, reason = "a test double says loudly what it sees")]
+pub(super) fn say(text: &str) {
+    eprintln!("fakecuda: {text}");
+}

@@ -1,0 +1,11 @@
+//! Execution of kernels.
+
+mod access;
+pub mod block;
+pub mod fault;
+pub mod kernel;
+pub mod memory;
+pub mod num;
+pub mod rows;
+pub mod shadow;
+pub mod warp;
