@@ -1,20 +1,37 @@
 //! NVIDIA GPUs: kernels compiled at run time by NVRTC, through cudarc.
 //!
 //! The driver and the compiler are looked for at run time, so a binary with this backend starts on every machine and
-//! says what is missing. Text and keys of kernels are [`crate::codegen`]'s; here they become machine code.
+//! says what is missing. Text and keys of kernels are [`crate::codegen`]'s; here they become machine code and run: a
+//! worker thread for each logical device puts copies and kernels on its streams, a host thread copies results and
+//! computes what has no kernel.
 
+mod backend;
 pub mod cache;
 mod compiler;
 mod devices;
+mod driver;
+mod executor;
+mod gpu;
+mod host;
+mod job;
+mod memory;
+mod module;
 mod nvrtc;
+mod plan;
 pub mod probe;
 mod resources;
+mod slot;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod trace;
 
+pub use backend::{CompileProgress, Cuda, CudaOptions};
 pub use cache::{Cache, Cached};
 pub use compiler::{Compiler, Module, Modules};
 pub use devices::{DeviceInfo, Devices, count, devices};
+pub use executor::CudaExecutable;
 pub use nvrtc::{Compiled, KernelError, Nvrtc};
 pub use probe::{NvrtcSearch, ProbeError, Version};
 pub use resources::{Resources, parse as parse_resources};
+pub use trace::Trace;
