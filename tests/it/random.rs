@@ -1,5 +1,6 @@
 //! Random graphs, most of whose operators treat the rows of a batch one by one.
 
+#[path = "random/batch.rs"]
 mod batch;
 mod blocks;
 

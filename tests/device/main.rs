@@ -1,0 +1,49 @@
+//! The device tests: the CUDA backend on whatever `libcuda` there is, that of a GPU or the fake one.
+//!
+//! A binary of its own, which a machine with a GPU and without Rust can run. `FANWISE_NVRTC` names the folder of NVRTC;
+//! `FANWISE_FAKE` says that the driver is the fake one, with which failures are injected; `FANWISE_DEVICE=required`
+//! fails where there is no driver. `--bench OUT.json` measures instead, `--scenario NAME` is one process of a test.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bench;
+mod failures;
+mod graphs;
+mod models;
+mod runs;
+mod setup;
+#[path = "../it/random.rs"]
+#[allow(dead_code, reason = "shared with the other tests, which use all of it")]
+mod random;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--scenario", name] => return failures::scenario(name),
+        ["--bench", path, ..] => return bench::main(path, &args[2..]),
+        _ => {}
+    }
+    let missing = fanwise::backend::cuda::probe::driver().err();
+    let required = std::env::var("FANWISE_DEVICE").is_ok_and(|v| v == "required");
+    if let (Some(error), true) = (&missing, required) {
+        setup::complain(&format!("error: {error}"));
+        return ExitCode::FAILURE;
+    }
+    let mut trials: Vec<Trial> = Vec::new();
+    trials.extend(graphs::trials());
+    trials.extend(models::trials());
+    trials.extend(runs::trials());
+    trials.extend(failures::trials());
+    let ignored = missing.is_some();
+    let trials = trials.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
+    let mut arguments = Arguments::from_args();
+    if !ignored {
+        // Devices, and the fake one's interpreter, are shared; a test uses several threads anyway.
+        arguments.test_threads.get_or_insert(if setup::is_fake() { 2 } else { 1 });
+    }
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}

@@ -1,0 +1,117 @@
+//! Runs of one executable: other batch sizes, several at a time, with a trace, beyond the memory.
+
+use std::thread;
+
+use fanwise::backend::{Executable, RunError, RunOptions};
+use fanwise::zoo;
+use libtest_mimic::Trial;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::setup::{executable, inputs, on_gpus, options, outputs, replicas, traced};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    vec![
+        trial("batch_sizes_change", batch_sizes_change),
+        trial("runs_at_the_same_time", runs_at_the_same_time),
+        trial("graphs_and_streams_agree", graphs_and_streams_agree),
+        trial("traces_name_streams_and_work", traces_name_streams_and_work),
+        trial("too_large_a_batch_is_an_error", too_large_a_batch_is_an_error),
+        trial("a_device_that_is_not_there_is_named", a_device_that_is_not_there_is_named),
+    ]
+}
+
+/// Plans, arenas and graphs of one batch size do not disturb those of another.
+fn batch_sizes_change() {
+    let (graph, weights) = zoo::build_small("nested").unwrap();
+    let run = on_gpus(&graph, &weights, 3, 2);
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let batches: Vec<_> = [1, 5, 2].map(|n| inputs(&graph, n, &mut rng)).into();
+    let first: Vec<_> = batches.iter().map(|batch| outputs(&run, batch)).collect();
+    for _ in 0..3 {
+        for (batch, first) in batches.iter().zip(&first) {
+            assert_eq!(&outputs(&run, batch), first);
+        }
+    }
+}
+
+/// Runs in flight together do not meet.
+fn runs_at_the_same_time() {
+    let (graph, weights) = zoo::build_small("two_head").unwrap();
+    let run = on_gpus(&graph, &weights, 2, 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let batches: Vec<_> = (1..7).map(|n| inputs(&graph, n, &mut rng)).collect();
+    let alone: Vec<_> = batches.iter().map(|batch| outputs(&run, batch)).collect();
+    thread::scope(|scope| {
+        for (batch, alone) in batches.iter().zip(&alone) {
+            let run = &run;
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    assert_eq!(&outputs(run, batch), alone);
+                }
+            });
+        }
+    });
+}
+
+fn graphs_and_streams_agree() {
+    let (graph, weights) = zoo::build_small("mini_googlenet").unwrap();
+    let split = replicas(&graph, 2, 1);
+    let batch = inputs(&graph, 3, &mut ChaCha8Rng::seed_from_u64(3));
+    let replayed = executable(&split, &weights, options(2));
+    let mut streamed = options(2);
+    streamed.graphs = false;
+    let streamed = executable(&split, &weights, streamed);
+    for _ in 0..3 {
+        assert_eq!(outputs(&replayed, &batch), outputs(&streamed, &batch));
+    }
+}
+
+fn traces_name_streams_and_work() {
+    let (graph, weights) = zoo::build_small("two_head").unwrap();
+    let (options, trace) = traced(2);
+    let run = executable(&replicas(&graph, 2, 1), &weights, options);
+    let batch = inputs(&graph, 4, &mut ChaCha8Rng::seed_from_u64(4));
+    for _ in 0..2 {
+        outputs(&run, &batch);
+    }
+    let json: serde_json::Value = serde_json::from_str(&trace.to_json()).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let tracks: Vec<&str> = events.iter().filter_map(|e| e["args"]["name"].as_str()).collect();
+    for wanted in ["gpu:0 compute", "gpu:0 uploads", "gpu:1 compute", "gpu:1 uploads"] {
+        assert!(tracks.contains(&wanted), "{tracks:?}");
+    }
+    let work = events.iter().filter(|e| e["ph"] == "X");
+    assert!(work.clone().count() > 4 && work.clone().all(|e| e["dur"].as_f64() >= Some(0.0)));
+}
+
+/// The error says what was asked for; the next, smaller batch runs.
+fn too_large_a_batch_is_an_error() {
+    let (graph, weights) = zoo::build("mlp").unwrap();
+    let run = on_gpus(&graph, &weights, 1, 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let small = inputs(&graph, 2, &mut rng);
+    let before = outputs(&run, &small);
+    let limited = RunOptions { max_memory: Some(1000), ..RunOptions::default() };
+    let error = run.run(&small, &limited).unwrap_err();
+    assert!(matches!(error, RunError::Memory { .. }), "{error}");
+    assert_eq!(outputs(&run, &small), before);
+}
+
+fn a_device_that_is_not_there_is_named() {
+    let (graph, weights) = zoo::build_small("mlp").unwrap();
+    let split = replicas(&graph, 3, 1);
+    let program = fanwise::lower::lower(
+        &fanwise::ir::verify(&split).unwrap_or_else(|e| panic!("{e}")),
+        &fanwise::types::Target::CUDA,
+    );
+    let cuda = fanwise::backend::cuda::Cuda::new(options(2)).unwrap();
+    let error = cuda.executable(program.unwrap(), &weights).unwrap_err().to_string();
+    assert!(error.contains("gpu:2") && error.contains("2 GPUs"), "{error}");
+}

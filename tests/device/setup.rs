@@ -1,0 +1,185 @@
+//! Backends, programs and comparisons that the device tests share.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use fanwise::backend::cuda::{Cache, Compiler, Cuda, CudaExecutable, CudaOptions, NvrtcSearch};
+use fanwise::backend::{Cpu, Executable, RunOptions};
+use fanwise::codegen::Form;
+use fanwise::ir::{Graph, Label, Weights, verify};
+use fanwise::lower::lower;
+use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
+use fanwise::types::{DType, Device, KernelClass, ShardRule, Target, Tensor};
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+/// Named tensors.
+pub(crate) type Tensors = BTreeMap<String, Tensor>;
+
+/// A target that has no kernels: every operator is evaluated by reference.
+const REFERENCE: Target = Target {
+    name: "reference",
+    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
+    any_type: &[],
+    epilogues: &[],
+    in_place: &[],
+    alignment: 64,
+    keeps_params: false,
+    channels_last: &[],
+};
+
+/// Whether the driver is the fake one.
+pub(crate) fn is_fake() -> bool {
+    std::env::var_os("FANWISE_FAKE").is_some()
+}
+
+#[expect(clippy::print_stderr, reason = "what a test finds out beside its result")]
+pub(crate) fn complain(text: &str) {
+    eprintln!("{text}");
+}
+
+#[expect(clippy::print_stdout, reason = "the result of a process")]
+pub(crate) fn say(text: &str) {
+    println!("{text}");
+}
+
+/// The folder in which compiled kernels are kept between processes.
+pub(crate) fn cache_folder() -> PathBuf {
+    let named = std::env::var_os("FANWISE_DEVICE_CACHE").map(PathBuf::from);
+    named.unwrap_or_else(|| std::env::temp_dir().join("fanwise-device-tests"))
+}
+
+/// The compiler, with a cache that processes share.
+pub(crate) fn compiler(cache: Option<PathBuf>) -> Compiler {
+    let folder = std::env::var_os("FANWISE_NVRTC").map(PathBuf::from);
+    let search = NvrtcSearch { folder, candidates: Vec::new() };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let cache = cache.map(|folder| Cache::new(folder, 1 << 30));
+    Compiler::open(&search, cache, threads).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Options for `count` logical GPUs: each one of its own where there are enough, else shared.
+pub(crate) fn options(count: u32) -> CudaOptions {
+    let mut options = CudaOptions::new(compiler(Some(cache_folder())), 2);
+    options.logical = Some(count);
+    if is_fake() {
+        options.form = Form::Ptx;
+    }
+    options
+}
+
+/// The replicas of a graph on `count` GPUs; the other choices vary with `variant`.
+pub(crate) fn replicas(graph: &Graph, count: u32, variant: u64) -> Graph {
+    let mut how = Replicate::over((0..count).map(Device::gpu).collect());
+    how.rule = match variant % 3 {
+        0 => ShardRule::RemainderLast,
+        1 => ShardRule::Balanced,
+        _ => ShardRule::Ceil,
+    };
+    how.merge = if variant.is_multiple_of(2) { Merge::Gpu } else { Merge::Cpu };
+    how.weights =
+        if variant.is_multiple_of(5) { WeightPlacement::Cpu } else { WeightPlacement::Mirrored };
+    replicate(graph, &how).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A graph, as it is, ready to run on the GPUs of these options.
+pub(crate) fn executable(graph: &Graph, weights: &Weights, options: CudaOptions) -> CudaExecutable {
+    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let cuda = Cuda::new(options).unwrap_or_else(|e| panic!("{e}"));
+    cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The replicas of a graph on `count` GPUs, ready to run.
+pub(crate) fn on_gpus(
+    graph: &Graph,
+    weights: &Weights,
+    count: u32,
+    variant: u64,
+) -> CudaExecutable {
+    executable(&replicas(graph, count, variant), weights, options(count))
+}
+
+/// The outputs by reference evaluation, or by the CPU backend where that would take long.
+pub(crate) fn expected(graph: &Graph, weights: &Weights, inputs: &Tensors, fast: bool) -> Vec<Tensor> {
+    let target = if fast { &Target::CPU } else { &REFERENCE };
+    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap();
+    let cpu = Cpu::new(2).unwrap().executable(program, weights).unwrap();
+    outputs(&cpu, inputs)
+}
+
+/// The outputs of one run.
+pub(crate) fn outputs(executable: &dyn Executable, inputs: &Tensors) -> Vec<Tensor> {
+    let run = executable.run(inputs, &RunOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(run.devices.iter().all(|d| d.used <= d.planned), "{:?}", run.devices);
+    run.outputs.into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+/// Random inputs of `n` rows.
+pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> Tensors {
+    let input = |value| {
+        let info = graph.info(value);
+        let dims = info.ty.shape.at(n);
+        let count = dims.iter().product();
+        let tensor = if info.ty.dtype == DType::I64 {
+            let ids: Vec<i64> = (0..count).map(|_| rng.random_range(0..9)).collect();
+            Tensor::new(&dims, &ids)
+        } else {
+            let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
+            Tensor::new(&dims, &data)
+        };
+        (info.name.to_string(), tensor.unwrap())
+    };
+    graph.inputs().map(input).collect()
+}
+
+/// Fails unless floats are within `tolerance` of the largest magnitude, and all else is equal.
+pub(crate) fn assert_close(found: &[Tensor], expected: &[Tensor], tolerance: f64, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (o, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found.tensor_type(), expected.tensor_type(), "{what}: output {o}");
+        if expected.dtype() != DType::F32 {
+            assert_eq!(found, expected, "{what}: output {o}");
+            continue;
+        }
+        let (a, b) = (found.to_f64(), expected.to_f64());
+        let largest = b.iter().filter(|x| x.is_finite()).fold(1.0f64, |m, x| m.max(x.abs()));
+        for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+            let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest;
+            assert!(same, "{what}: output {o}, element {i}: {a}, not {b}; the largest is {largest}");
+        }
+    }
+}
+
+/// Fails unless each output has the same bits, but those that replicas may reassociate.
+pub(crate) fn assert_bits(graph: &Graph, found: &[Tensor], expected: &[Tensor], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (o, (label, (found, expected))) in
+        graph.labels().into_iter().zip(found.iter().zip(expected)).enumerate()
+    {
+        if label == Label::Reassociated {
+            let (found, expected) = (std::slice::from_ref(found), std::slice::from_ref(expected));
+            assert_close(found, expected, 1e-5, what);
+        } else {
+            assert!(found.bytes() == expected.bytes(), "{what}: output {o} differs");
+        }
+    }
+}
+
+/// A number that differs between outputs that differ.
+pub(crate) fn digest(outputs: &[Tensor]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in outputs.iter().flat_map(|t| t.bytes()) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+/// Options that record a trace.
+pub(crate) fn traced(count: u32) -> (CudaOptions, Arc<fanwise::backend::cuda::Trace>) {
+    let trace = Arc::new(fanwise::backend::cuda::Trace::new());
+    let mut options = options(count);
+    options.trace = Some(Arc::clone(&trace));
+    (options, trace)
+}
