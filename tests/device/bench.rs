@@ -258,8 +258,10 @@ fn model(
     for count in [1, 2, 4, 8] {
         let run = executable(&replicas(&graph, count, 1), &weights, options(count));
         let seconds = wall(&run, &batch, scope.repeat);
-        let device = median((0..scope.repeat).map(|_| busy(&execute(&run, &batch)).as_secs_f64()).collect());
-        throughput.insert(count.to_string(), json!({ "seconds": seconds, "device_seconds": device }));
+        let device =
+            median((0..scope.repeat).map(|_| busy(&execute(&run, &batch)).as_secs_f64()).collect());
+        throughput
+            .insert(count.to_string(), json!({ "seconds": seconds, "device_seconds": device }));
         let share = if device > 0.0 { floor / device } else { 0.0 };
         rows.push((
             format!("{name}: {count} replicas"),
@@ -276,7 +278,11 @@ fn model(
     for kernel in worst.iter().take(5) {
         rows.push((
             format!("{name}: {}", kernel.label),
-            format!("{:.1} µs, {:.0} % of its floor", kernel.time * 1e6, 100.0 * kernel.floor / kernel.time),
+            format!(
+                "{:.1} µs, {:.0} % of its floor",
+                kernel.time * 1e6,
+                100.0 * kernel.floor / kernel.time
+            ),
         ));
     }
     let kernels: Vec<Value> = kernels.iter().map(Kernel::json).collect();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::verify;
-use fanwise::lower::lower;
-use fanwise::types::Target;
+use fanwise::lower::{Action, BufferId, Program, Storage, lower};
+use fanwise::types::{Dim, Target};
 use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
@@ -27,18 +27,21 @@ const EACH: u64 = 60;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, test: fn()| {
-        let test = Trial::test(name, move || {
+        Trial::test(name, move || {
             test();
             Ok(())
-        });
-        test.with_ignored_flag(!is_fake())
+        })
     };
-    vec![
-        trial("failures_at_every_call", failures_at_every_call),
-        trial("failures_of_every_kind", failures_of_every_kind),
-        trial("streams_in_every_order", streams_in_every_order),
-        trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
-    ]
+    let mut trials = vec![trial("a_kernel_that_fails_is_named", a_kernel_that_fails_is_named)];
+    if is_fake() {
+        trials.extend([
+            trial("failures_at_every_call", failures_at_every_call),
+            trial("failures_of_every_kind", failures_of_every_kind),
+            trial("streams_in_every_order", streams_in_every_order),
+            trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
+        ]);
+    }
+    trials
 }
 
 /// What a process said and how it ended.
@@ -87,12 +90,17 @@ fn spawn(scenario: &str, variables: &[(&str, &str)]) -> Ended {
 
 /// One process of a test: two runs of a model on replicas, with what the driver is told to do.
 pub(crate) fn scenario(name: &str) -> ExitCode {
-    let (model, count) = name.split_once('/').unwrap();
+    let is_damaged = name.starts_with("damaged/");
+    let (model, count) = name.trim_start_matches("damaged/").split_once('/').unwrap();
     let count = count.parse().unwrap();
     let (graph, weights) = zoo::build_small(model).unwrap();
     let split = replicas(&graph, count, u64::from(count));
     let inputs = inputs(&graph, 5, &mut ChaCha8Rng::seed_from_u64(9));
-    let program = lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let lowered = lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA);
+    let mut program = lowered.unwrap();
+    if is_damaged {
+        damage(&mut program);
+    }
     let mut options = options(count);
     options.watchdog = Duration::from_secs(20);
     let ready = Cuda::new(options).and_then(|cuda| cuda.executable(program, &weights));
@@ -115,6 +123,32 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Lets the first launch of the first GPU write far outside of all memory.
+fn damage(program: &mut Program) {
+    let device = &mut program.devices[1];
+    let result = device.steps.iter().find_map(|step| match &step.action {
+        Action::Launch(launch) => Some(device.root(launch.results[0])),
+        Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
+    });
+    let result = result.unwrap();
+    let arena = |(_, b): &(u32, &fanwise::lower::Buffer)| b.storage == Storage::Arena;
+    let other = (0..).zip(&device.buffers).filter(arena).find(|(i, _)| *i != result.0);
+    let of = BufferId(other.unwrap().0);
+    device.buffers[result.index()].storage = Storage::Part { of, offset: Dim::from(1i64 << 44) };
+}
+
+/// It makes the device unusable, which the next runs say.
+fn a_kernel_that_fails_is_named() {
+    let ended = spawn("damaged/two_head/2", &[]);
+    assert!(ended.success, "{ended:?}");
+    let lines: Vec<&str> = ended.output.lines().collect();
+    let [first, second, third] = lines[..] else { panic!("{ended:?}") };
+    for word in ["error: `", "gpu:0", "CUDA_ERROR_ILLEGAL_ADDRESS"] {
+        assert!(first.contains(word), "{first}");
+    }
+    assert!(second.contains("can no longer be used") && second == third, "{ended:?}");
+}
+
 /// The outputs without failures, and the calls of the driver that it takes.
 fn undisturbed(scenario: &str) -> (String, u64) {
     let ended = spawn(scenario, &[]);
@@ -132,7 +166,8 @@ fn assert_sound(ended: &Ended, right: &str, what: &str) {
     for line in ended.output.lines() {
         assert!(line == right || line.starts_with("error: "), "{what}: {ended:?}");
         // What failed is named, with the device and the code.
-        let is_named = !line.contains("CUDA_ERROR") || line.contains("gpu:") || line.contains("cpu:");
+        let is_named =
+            !line.contains("CUDA_ERROR") || line.contains("gpu:") || line.contains("cpu:");
         assert!(is_named || line.contains("libcuda"), "{what}: {line}");
     }
 }
@@ -179,5 +214,8 @@ fn streams_in_every_order() {
 fn memory_that_is_too_small_is_said() {
     let ended = spawn("nested/1", &[("FAKECUDA_MEMORY", "16384")]);
     assert_sound(&ended, "", "16 KiB of memory");
-    assert!(ended.output.contains("has no memory for") && ended.output.contains("are free"), "{ended:?}");
+    assert!(
+        ended.output.contains("has no memory for") && ended.output.contains("are free"),
+        "{ended:?}"
+    );
 }

@@ -10,11 +10,11 @@ mod bench;
 mod failures;
 mod graphs;
 mod models;
-mod runs;
-mod setup;
 #[path = "../it/random.rs"]
 #[allow(dead_code, reason = "shared with the other tests, which use all of it")]
 mod random;
+mod runs;
+mod setup;
 
 use std::process::ExitCode;
 

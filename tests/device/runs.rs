@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::setup::{executable, inputs, on_gpus, options, outputs, replicas, traced};
+use crate::setup::{executable, inputs, is_fake, on_gpus, options, outputs, replicas, traced};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, test: fn()| {
@@ -17,14 +17,18 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         })
     };
-    vec![
+    let mut trials = vec![
         trial("batch_sizes_change", batch_sizes_change),
         trial("runs_at_the_same_time", runs_at_the_same_time),
         trial("graphs_and_streams_agree", graphs_and_streams_agree),
         trial("traces_name_streams_and_work", traces_name_streams_and_work),
         trial("too_large_a_batch_is_an_error", too_large_a_batch_is_an_error),
         trial("a_device_that_is_not_there_is_named", a_device_that_is_not_there_is_named),
-    ]
+    ];
+    if !is_fake() {
+        trials.push(trial("memory_runs_out", memory_runs_out));
+    }
+    trials
 }
 
 /// Plans, arenas and graphs of one batch size do not disturb those of another.
@@ -101,6 +105,24 @@ fn too_large_a_batch_is_an_error() {
     let limited = RunOptions { max_memory: Some(1000), ..RunOptions::default() };
     let error = run.run(&small, &limited).unwrap_err();
     assert!(matches!(error, RunError::Memory { .. }), "{error}");
+    assert_eq!(outputs(&run, &small), before);
+}
+
+/// A batch that no device holds is an error that says so, and the next one runs.
+fn memory_runs_out() {
+    const MOST: i64 = 1 << 17;
+    let (graph, weights) = zoo::build("unet").unwrap();
+    let run = on_gpus(&graph, &weights, 1, 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    let small = inputs(&graph, 2, &mut rng);
+    let before = outputs(&run, &small);
+    let memory = fanwise::backend::cuda::devices().unwrap().devices[0].memory;
+    let fits = |n: &i64| run.bind(*n).unwrap().devices[1].planned as u64 <= memory;
+    let Some(n) = (0..).map(|i| 1 << i).take_while(|n| *n <= MOST).find(|n| !fits(n)) else {
+        return;
+    };
+    let error = run.run(&inputs(&graph, n, &mut rng), &RunOptions::default()).unwrap_err();
+    assert!(matches!(error, RunError::OutOfMemory { .. }), "{error}");
     assert_eq!(outputs(&run, &small), before);
 }
 

@@ -102,7 +102,12 @@ pub(crate) fn on_gpus(
 }
 
 /// The outputs by reference evaluation, or by the CPU backend where that would take long.
-pub(crate) fn expected(graph: &Graph, weights: &Weights, inputs: &Tensors, fast: bool) -> Vec<Tensor> {
+pub(crate) fn expected(
+    graph: &Graph,
+    weights: &Weights,
+    inputs: &Tensors,
+    fast: bool,
+) -> Vec<Tensor> {
     let target = if fast { &Target::CPU } else { &REFERENCE };
     let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap();
     let cpu = Cpu::new(2).unwrap().executable(program, weights).unwrap();
@@ -147,7 +152,10 @@ pub(crate) fn assert_close(found: &[Tensor], expected: &[Tensor], tolerance: f64
         let largest = b.iter().filter(|x| x.is_finite()).fold(1.0f64, |m, x| m.max(x.abs()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
             let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest;
-            assert!(same, "{what}: output {o}, element {i}: {a}, not {b}; the largest is {largest}");
+            assert!(
+                same,
+                "{what}: output {o}, element {i}: {a}, not {b}; the largest is {largest}"
+            );
         }
     }
 }

@@ -1,0 +1,130 @@
+#!/bin/sh
+# Proves and measures the CUDA backend on a machine that has an NVIDIA GPU and no Rust.
+#
+#   tests/gpu/check.sh pack OUT.tar.gz [--nvrtc DIR]     here: builds, and packs what `run` needs
+#   sh check.sh run [OPTIONS]                            there, in the unpacked folder
+#
+# Options of `run`:
+#   --json FILE      where the numbers go (results.json)
+#   --models A,B     the models that are measured (mini_googlenet,resnet50,xception)
+#   --batch ROWS     rows of a batch that is measured (64)
+#   --repeat R       runs of which the median counts (20)
+#   --bytes BYTES    bytes of the copy that is measured (1073741824)
+#   --limit SECONDS  how long the tests and the measurements may take, each (900)
+#   --tests FILTER   only the tests whose names contain this
+#   --no-tests       only the measurements
+#   --no-bench       only the tests
+#
+# NVRTC is taken from the pack, from FANWISE_NVRTC, or from Python's packages.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+pack() {
+    [ $# -ge 1 ] || fail "pack takes a file to write"
+    out=$1
+    shift
+    nvrtc=
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --nvrtc) nvrtc=${2:?--nvrtc takes a folder}; shift 2 ;;
+            *) fail "pack does not know $1" ;;
+        esac
+    done
+    root=$(cd "$here/../.." && pwd)
+    cd "$root"
+    cargo build --release --bin fanwise
+    device=$(cargo test --release --test device --no-run --message-format json \
+        | sed -n 's/.*"name":"device".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    [ -x "$device" ] || fail "the device test binary was not built"
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    folder=$work/fanwise-gpu
+    mkdir "$folder"
+    cp "${CARGO_TARGET_DIR:-target}/release/fanwise" "$folder/fanwise"
+    cp "$device" "$folder/device"
+    strip "$folder/fanwise" "$folder/device"
+    cp "$here/check.sh" "$here/ceilings.py" "$folder"
+    git rev-parse HEAD > "$folder/commit" 2>/dev/null || echo unknown > "$folder/commit"
+    if [ -n "$nvrtc" ]; then
+        mkdir "$folder/nvrtc"
+        for library in "$nvrtc"/libnvrtc.so.* "$nvrtc"/libnvrtc-builtins.so.*; do
+            case $library in
+                *.alt.*) ;;
+                *) cp "$library" "$folder/nvrtc" ;;
+            esac
+        done
+    fi
+    tar -C "$work" -czf "$out" fanwise-gpu
+    ls -l "$out"
+}
+
+# The folder of NVRTC, if it is not on the library path.
+find_nvrtc() {
+    if [ -n "${FANWISE_NVRTC:-}" ]; then
+        echo "$FANWISE_NVRTC"
+    elif [ -d "$here/nvrtc" ]; then
+        echo "$here/nvrtc"
+    elif command -v python3 > /dev/null; then
+        python3 - <<'PYTHON'
+import glob, site, sysconfig
+folders = [sysconfig.get_paths()["purelib"], *site.getsitepackages()]
+for folder in folders:
+    for pattern in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
+        found = glob.glob(f"{folder}/{pattern}/libnvrtc.so*")
+        if found:
+            print(f"{folder}/{pattern}")
+            raise SystemExit
+PYTHON
+    fi
+}
+
+run() {
+    json=results.json limit=900 filter= tests=yes bench=yes
+    models=mini_googlenet,resnet50,xception batch=64 repeat=20 bytes=1073741824
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --json) json=${2:?}; shift 2 ;;
+            --models) models=${2:?}; shift 2 ;;
+            --batch) batch=${2:?}; shift 2 ;;
+            --repeat) repeat=${2:?}; shift 2 ;;
+            --bytes) bytes=${2:?}; shift 2 ;;
+            --limit) limit=${2:?}; shift 2 ;;
+            --tests) filter=${2:?}; shift 2 ;;
+            --no-tests) tests=; shift ;;
+            --no-bench) bench=; shift ;;
+            *) fail "run does not know $1" ;;
+        esac
+    done
+    nvrtc=$(find_nvrtc)
+    if [ -n "$nvrtc" ]; then
+        export FANWISE_NVRTC="$nvrtc"
+    fi
+    export FANWISE_DEVICE=required
+    "$here/fanwise" devices || fail "there is no device to test"
+    if [ -n "$tests" ]; then
+        timeout "$limit" "$here/device" ${filter:+"$filter"} \
+            || fail "a test failed, or all of them took longer than $limit s"
+    fi
+    if [ -n "$bench" ]; then
+        flops=
+        if command -v python3 > /dev/null; then
+            flops=$(timeout 120 python3 "$here/ceilings.py" || true)
+        fi
+        timeout "$limit" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
+            --repeat "$repeat" --bytes "$bytes" ${flops:+--flops "$flops"} \
+            || fail "the measurements failed, or took longer than $limit s"
+        echo "commit $(cat "$here/commit"), $(date -u +%F), written to $json"
+    fi
+}
+
+case ${1:-} in
+    pack) shift; pack "$@" ;;
+    run) shift; run "$@" ;;
+    *) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 1 ;;
+esac
