@@ -2,6 +2,7 @@
 
 #[path = "random/batch.rs"]
 mod batch;
+#[path = "random/blocks.rs"]
 mod blocks;
 
 use std::collections::BTreeSet;
