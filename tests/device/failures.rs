@@ -12,12 +12,11 @@ use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::verify;
 use fanwise::lower::{Action, BufferId, Program, Storage, lower};
 use fanwise::types::{Dim, Target};
-use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::setup::{digest, inputs, is_fake, options, replicas, say};
+use crate::setup::{digest, inputs, is_fake, options, replicas, say, small};
 
 /// How long one process may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -93,7 +92,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     let is_damaged = name.starts_with("damaged/");
     let (model, count) = name.trim_start_matches("damaged/").split_once('/').unwrap();
     let count = count.parse().unwrap();
-    let (graph, weights) = zoo::build_small(model).unwrap();
+    let (graph, weights) = small(model);
     let split = replicas(&graph, count, u64::from(count));
     let inputs = inputs(&graph, 5, &mut ChaCha8Rng::seed_from_u64(9));
     let lowered = lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA);

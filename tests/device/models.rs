@@ -6,19 +6,19 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::setup::{
-    assert_bits, assert_close, expected, inputs, is_fake, on_gpus, outputs, replicas,
+    assert_bits, assert_close, expected, inputs, is_fake, on_gpus, outputs, replicas, small,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     for name in zoo::names() {
         trials.push(Trial::test(format!("small_{name}"), move || {
-            small(name);
+            check_small(name);
             Ok(())
         }));
         if !is_fake() {
             trials.push(Trial::test(format!("whole_{name}"), move || {
-                whole(name);
+                check_whole(name);
                 Ok(())
             }));
         }
@@ -27,9 +27,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// One to eight devices give the same bits, and what the CPU gives.
-fn small(name: &str) {
+fn check_small(name: &str) {
     const ROWS: i64 = 9;
-    let (graph, weights) = zoo::build_small(name).unwrap();
+    let (graph, weights) = small(name);
     let inputs = inputs(&graph, ROWS, &mut ChaCha8Rng::seed_from_u64(7));
     let wanted = expected(&graph, &weights, &inputs, true);
     let alone = outputs(&on_gpus(&graph, &weights, 1, 1), &inputs);
@@ -45,7 +45,7 @@ fn small(name: &str) {
 }
 
 /// The whole model on one device and on four.
-fn whole(name: &str) {
+fn check_whole(name: &str) {
     const ROWS: i64 = 6;
     let (graph, weights) = zoo::build(name).unwrap();
     let inputs = inputs(&graph, ROWS, &mut ChaCha8Rng::seed_from_u64(8));

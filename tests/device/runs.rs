@@ -8,7 +8,9 @@ use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::setup::{executable, inputs, is_fake, on_gpus, options, outputs, replicas, traced};
+use crate::setup::{
+    executable, inputs, is_fake, on_gpus, options, outputs, replicas, small, traced,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, test: fn()| {
@@ -33,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Plans, arenas and graphs of one batch size do not disturb those of another.
 fn batch_sizes_change() {
-    let (graph, weights) = zoo::build_small("nested").unwrap();
+    let (graph, weights) = small("nested");
     let run = on_gpus(&graph, &weights, 3, 2);
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let batches: Vec<_> = [1, 5, 2].map(|n| inputs(&graph, n, &mut rng)).into();
@@ -47,7 +49,7 @@ fn batch_sizes_change() {
 
 /// Runs in flight together do not meet.
 fn runs_at_the_same_time() {
-    let (graph, weights) = zoo::build_small("two_head").unwrap();
+    let (graph, weights) = small("two_head");
     let run = on_gpus(&graph, &weights, 2, 1);
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let batches: Vec<_> = (1..7).map(|n| inputs(&graph, n, &mut rng)).collect();
@@ -65,7 +67,7 @@ fn runs_at_the_same_time() {
 }
 
 fn graphs_and_streams_agree() {
-    let (graph, weights) = zoo::build_small("mini_googlenet").unwrap();
+    let (graph, weights) = small("mini_googlenet");
     let split = replicas(&graph, 2, 1);
     let batch = inputs(&graph, 3, &mut ChaCha8Rng::seed_from_u64(3));
     let replayed = executable(&split, &weights, options(2));
@@ -78,7 +80,7 @@ fn graphs_and_streams_agree() {
 }
 
 fn traces_name_streams_and_work() {
-    let (graph, weights) = zoo::build_small("two_head").unwrap();
+    let (graph, weights) = small("two_head");
     let (options, trace) = traced(2);
     let run = executable(&replicas(&graph, 2, 1), &weights, options);
     let batch = inputs(&graph, 4, &mut ChaCha8Rng::seed_from_u64(4));
@@ -100,12 +102,12 @@ fn too_large_a_batch_is_an_error() {
     let (graph, weights) = zoo::build("mlp").unwrap();
     let run = on_gpus(&graph, &weights, 1, 1);
     let mut rng = ChaCha8Rng::seed_from_u64(5);
-    let small = inputs(&graph, 2, &mut rng);
-    let before = outputs(&run, &small);
+    let batch = inputs(&graph, 2, &mut rng);
+    let before = outputs(&run, &batch);
     let limited = RunOptions { max_memory: Some(1000), ..RunOptions::default() };
-    let error = run.run(&small, &limited).unwrap_err();
+    let error = run.run(&batch, &limited).unwrap_err();
     assert!(matches!(error, RunError::Memory { .. }), "{error}");
-    assert_eq!(outputs(&run, &small), before);
+    assert_eq!(outputs(&run, &batch), before);
 }
 
 /// A batch that no device holds is an error that says so, and the next one runs.
@@ -114,8 +116,8 @@ fn memory_runs_out() {
     let (graph, weights) = zoo::build("unet").unwrap();
     let run = on_gpus(&graph, &weights, 1, 1);
     let mut rng = ChaCha8Rng::seed_from_u64(6);
-    let small = inputs(&graph, 2, &mut rng);
-    let before = outputs(&run, &small);
+    let batch = inputs(&graph, 2, &mut rng);
+    let before = outputs(&run, &batch);
     let memory = fanwise::backend::cuda::devices().unwrap().devices[0].memory;
     let fits = |n: &i64| run.bind(*n).unwrap().devices[1].planned as u64 <= memory;
     let Some(n) = (0..).map(|i| 1 << i).take_while(|n| *n <= MOST).find(|n| !fits(n)) else {
@@ -123,11 +125,11 @@ fn memory_runs_out() {
     };
     let error = run.run(&inputs(&graph, n, &mut rng), &RunOptions::default()).unwrap_err();
     assert!(matches!(error, RunError::OutOfMemory { .. }), "{error}");
-    assert_eq!(outputs(&run, &small), before);
+    assert_eq!(outputs(&run, &batch), before);
 }
 
 fn a_device_that_is_not_there_is_named() {
-    let (graph, weights) = zoo::build_small("mlp").unwrap();
+    let (graph, weights) = small("mlp");
     let split = replicas(&graph, 3, 1);
     let program = fanwise::lower::lower(
         &fanwise::ir::verify(&split).unwrap_or_else(|e| panic!("{e}")),

@@ -12,6 +12,7 @@ use fanwise::ir::{Graph, Label, Weights, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
 use fanwise::types::{DType, Device, KernelClass, ShardRule, Target, Tensor};
+use fanwise::zoo;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -182,6 +183,20 @@ pub(crate) fn digest(outputs: &[Tensor]) -> String {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     }
     format!("{hash:016x}")
+}
+
+/// A model of the zoo with few features and small images, where it has options for that.
+pub(crate) fn small(name: &str) -> (Graph, Weights) {
+    let options = match name {
+        "gru" | "lstm" => "narrow=8,steps=5",
+        "mini_googlenet" | "mlp" | "nested" => "narrow=8",
+        "mobilenet_v2" | "resnet50" => "narrow=16,pixels=64",
+        "unet" => "narrow=8,pixels=16",
+        "video" => "narrow=8,pixels=16",
+        "xception" => "narrow=16,pixels=71",
+        _ => return zoo::build(name).unwrap_or_else(|e| panic!("{e}")),
+    };
+    zoo::build(&format!("{name}:{options}")).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Options that record a trace.

@@ -398,7 +398,7 @@ mod tests {
         let wide: Vec<u8> = (0..12).collect();
         assert_eq!(channels_last(&wide, &[1, 2, 3], 2), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
         assert_eq!(channels_last(&data, &[12], 1), data);
-        assert_eq!(channels_last(&[], &[0, 3, 2], 4), []);
-        assert_eq!(channels_last(&[], &[2, 0, 2], 4), []);
+        assert!(channels_last(&[], &[0, 3, 2], 4).is_empty());
+        assert!(channels_last(&[], &[2, 0, 2], 4).is_empty());
     }
 }
