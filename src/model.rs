@@ -177,11 +177,11 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
-        let model = onnx::import(path, &import_options(options)).map_err(|error| match error {
-            ImportError::Batches(candidates) => batch::choose(path, options, candidates),
-            error => error,
-        })?;
-        return simplified(model, options);
+        let imported = onnx::import(path, &import_options(options));
+        if let Err(ImportError::Batches(candidates)) = imported {
+            return Err(batch::choose(path, options, candidates).into());
+        }
+        return simplified(imported?, options);
     }
     let text = read(path, options)?;
     let name = || path.display().to_string();

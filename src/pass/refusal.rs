@@ -119,12 +119,11 @@ impl<'g> Told<'g> {
 /// The diagnostics of refused operators: the first of them, and how many more there are.
 pub(super) fn list(refused: &[SplitRefused]) -> String {
     const LISTED: usize = 20;
-    let shown: Vec<String> = refused.iter().take(LISTED).map(ToString::to_string).collect();
-    let mut text = shown.join("\n\n");
+    let mut shown: Vec<String> = refused.iter().take(LISTED).map(ToString::to_string).collect();
     if refused.len() > LISTED {
-        text += &format!("\n\n{} more operators forbid the split", refused.len() - LISTED);
+        shown.push(format!("{} more operators forbid the split", refused.len() - LISTED));
     }
-    text
+    shown.join("\n\n")
 }
 
 impl SplitRefused {

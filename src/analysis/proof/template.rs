@@ -88,6 +88,9 @@ impl<'g> Template<'g> {
         if let (Op::CopyOp(_), [of]) = (op, operands.as_slice()) {
             return (of.node, Some(of.output));
         }
+        if let Some(of) = self.undone(id, op, &operands) {
+            return (of.node, Some(of.output));
+        }
         if let Some(first) = operands.first() {
             match std::mem::replace(&mut self.users[first.node.index()], Users::Several) {
                 Users::None => {
@@ -120,6 +123,16 @@ impl<'g> Template<'g> {
         }
         seen.push(id);
         (id, None)
+    }
+
+    /// The value that a node brings back to what it was: own rows of gathered rows, and gathered own rows.
+    fn undone(&self, id: NodeId, op: &Op, operands: &Operands) -> Option<Value> {
+        let (bring, [of]) = (Bring::of(op)?, operands.as_slice()) else { return None };
+        let before = self.graph.node(of.node).op().and_then(Bring::of)?;
+        let inner = self.operands(of.node);
+        let [value] = *inner else { return None };
+        let same = self.claim(value) == self.claim(Value { node: id, output: 0 });
+        (before != bring && same).then_some(value)
     }
 
     /// The operands of a node, each as the first value that is the same.

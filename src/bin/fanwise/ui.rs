@@ -32,7 +32,13 @@ pub(crate) fn report(error: &Error) -> ExitCode {
     if error.chain().any(broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    let text = format!("{error:#}");
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Some errors repeat their cause.
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
     let code = error.chain().find_map(|e| match e.downcast_ref::<fanwise::Error>() {
         Some(error) => Some(error.code()),
         // What cannot be printed.

@@ -2,7 +2,7 @@
 
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::{Binary, Op, Unary};
-use crate::types::{Dim, Table, TensorType};
+use crate::types::{Dim, TensorType};
 
 /// What becomes of a node's results on the way to the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,8 +29,8 @@ pub(super) fn tails(graph: &Graph, order: &[NodeId]) -> Vec<Tail> {
 }
 
 /// Which nodes are computed from numbers in the graph and the batch size, and from nothing else.
-fn numbers(graph: &Graph, order: &[NodeId]) -> Table<NodeId, ()> {
-    let mut numbers: Table<NodeId, ()> = Table::default();
+fn numbers(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
+    let mut numbers = vec![false; graph.id_bound()];
     for id in order {
         let Some(op) = graph.node(*id).op() else { continue };
         let plain = matches!(
@@ -43,29 +43,34 @@ fn numbers(graph: &Graph, order: &[NodeId]) -> Table<NodeId, ()> {
                 | Op::Unary(_)
                 | Op::ConstantOfShape(_)
         );
-        if plain && graph.operands(*id).iter().all(|v| numbers.contains_key(&v.node)) {
-            numbers.insert(*id, ());
-        }
+        numbers[id.index()] = plain && graph.operands(*id).iter().all(|v| numbers[v.node.index()]);
     }
     numbers
 }
 
 /// What `user` does with the results of `of`.
-#[expect(clippy::wildcard_enum_match_arm, reason = "all other operators compute something new")]
-fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &Table<NodeId, ()>) -> Tail {
+fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &[bool]) -> Tail {
     let ty = graph.ty(Value { node: user, output: 0 });
     let Some(op) = graph.node(user).op().filter(|_| !has_rows(ty)) else { return Tail::Used };
     let operands = graph.operands(user);
     match (op, &*operands) {
-        (Op::Identity(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Flatten(_), _)
-        | (Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Unary(Unary::Neg), _) => Tail::Views,
+        (
+            Op::Identity(_)
+            | Op::Reshape(_)
+            | Op::Transpose(_)
+            | Op::Flatten(_)
+            | Op::Squeeze(_)
+            | Op::Unsqueeze(_)
+            | Op::Unary(Unary::Neg),
+            _,
+        ) => Tail::Views,
         (Op::Binary(Binary::Mul | Binary::Div), [x, by])
-            if x.node == of && numbers.contains_key(&by.node) && ty.dtype.is_float() =>
+            if x.node == of && numbers[by.node.index()] && ty.dtype.is_float() =>
         {
             Tail::Scaled
         }
         (Op::Binary(Binary::Mul), [by, x])
-            if x.node == of && numbers.contains_key(&by.node) && ty.dtype.is_float() =>
+            if x.node == of && numbers[by.node.index()] && ty.dtype.is_float() =>
         {
             Tail::Scaled
         }
