@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use fanwise::Error;
 use fanwise::analysis;
+use fanwise::backend;
 use fanwise::ir::{self, Graph};
 use fanwise::model::{self, LoadOptions, Model};
 use fanwise::op::Assume;
@@ -193,28 +194,29 @@ impl ReplicateArgs {
     ) -> anyhow::Result<Replicated<'a>> {
         let Place { found, cuda } = place;
         let devices = match &self.gpus {
-            None if cuda && template.split().is_none() => return self.on_one(model, template),
-            None => return Ok(Replicated::of_one(template)),
+            None => return self.single(model, template, place),
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
         };
         if devices.len() == 1 && template.split().is_none() && !cuda {
             return Ok(Replicated::of_one(template));
         }
         if found == 0 && !cuda {
-            ui::talk(&format!(
-                "note: no GPU found; {} virtual devices run on the CPU",
-                devices.len()
-            ));
+            let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
+            ui::talk(&format!("note: {why}{} virtual devices run on the CPU", devices.len()));
         }
         self.over(model, template, devices)
     }
 
-    /// The graph on the first GPU, or as it is if no part of it may be moved there.
-    pub(crate) fn on_one<'a>(
+    /// The graph on one device: the first GPU, or the host where there is none or the model may not be moved.
+    pub(crate) fn single<'a>(
         &self,
         model: &ModelArgs,
         template: &'a Graph,
+        place: Place,
     ) -> anyhow::Result<Replicated<'a>> {
+        if !place.cuda || template.split().is_some() {
+            return Ok(Replicated::of_one(template));
+        }
         let replicated = self.over(model, template, vec![Device::gpu(0)]);
         let Err(error) = &replicated else { return replicated };
         match error.downcast_ref::<Error>() {

@@ -9,8 +9,9 @@ use fanwise::pass::PassError;
 use fanwise::types::{DType, Tensor};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs, Place, ReplicateArgs};
+use crate::args::{Format, ModelArgs, ReplicateArgs};
 use crate::exec;
+use crate::target::TargetArgs;
 use crate::ui;
 
 /// Run a model on one device and on many, and compare every output: in every bit, or within rounding where floats
@@ -21,6 +22,7 @@ use crate::ui;
 
 Examples:
   fanwise check zoo:siamese --gpus 3 --batch 10
+  fanwise check zoo:resnet50 --gpus 4 --target cuda --logical 4
   fanwise check model.onnx --gpus 8 --batch 5 --shards balanced"
 )]
 pub(crate) struct CheckArgs {
@@ -28,6 +30,8 @@ pub(crate) struct CheckArgs {
     model: ModelArgs,
     #[command(flatten)]
     replicate: ReplicateArgs,
+    #[command(flatten)]
+    target: TargetArgs,
     /// Rows of random inputs
     #[arg(long, value_name = "ROWS", default_value_t = 10)]
     batch: u32,
@@ -44,23 +48,22 @@ pub(crate) struct CheckArgs {
 
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
+    let runner = args.target.runner(args.threads)?;
     let model = args.model.load()?;
     if let Some(split) = model.graph.split() {
         let error = PassError::AlreadyReplicated(split.replicas());
         return Err(Error::from(error).into());
     }
-    let replicated = args.replicate.apply(
-        &args.model,
-        &model.graph,
-        Place { found: fanwise::backend::gpu_count(), cuda: false },
-    )?;
+    let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
     let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {
-        let executable = exec::prepare(graph, &model.weights, args.threads)?;
+        let executable = runner.prepare(graph, &model.weights)?;
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
     };
-    let (one, many) = (run(&model.graph)?, run(graph)?);
+    let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
+    let (one, many) = (run(&single.graph)?, run(graph)?);
+    runner.finish()?;
     exec::note_empty(graph, one.n);
     let labels = graph.labels();
     let mut equal = one.outputs.len() == many.outputs.len();

@@ -8,26 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fanwise::Error;
-use fanwise::backend::{Backend, Cpu, Executable, RunError, RunOptions, RunOutput};
-use fanwise::ir::{self, Graph, Weights};
+use fanwise::analysis;
+use fanwise::backend::{Executable, RunError, RunOptions, RunOutput};
+use fanwise::ir::Graph;
 use fanwise::types::Tensor;
-use fanwise::{analysis, lower};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::ui;
-
-/// The graph, lowered and ready to run on `threads` workers of the CPU.
-pub(crate) fn prepare(
-    graph: &Graph,
-    weights: &Weights,
-    threads: Option<usize>,
-) -> anyhow::Result<Box<dyn Executable>> {
-    let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let cpu = Cpu::new(threads).map_err(Error::from)?;
-    let verified = ir::verify(graph).map_err(Error::from)?;
-    let program = lower::lower(&verified, cpu.target()).map_err(Error::from)?;
-    Ok(cpu.compile(program, weights).map_err(Error::from)?)
-}
 
 /// Random inputs for `rows` rows, if they fit in the memory that may be used.
 pub(crate) fn random_inputs(

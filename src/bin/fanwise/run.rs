@@ -10,8 +10,9 @@ use fanwise::backend::RunOutput;
 use fanwise::format::{Budget, npz};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs, Place, ReplicateArgs};
+use crate::args::{Format, ModelArgs, ReplicateArgs};
 use crate::exec;
+use crate::target::TargetArgs;
 use crate::ui;
 
 /// Run a model and print a table of devices, rows, memory and time
@@ -19,12 +20,15 @@ use crate::ui;
 #[command(after_help = "Examples:
   fanwise run zoo:mini_googlenet --gpus 4 --batch 64
   fanwise run model.onnx --gpus 2 --inputs in.npz --outputs out.npz
+  fanwise run zoo:xception --gpus 4 --target cuda --logical 4 --trace trace.json
   fanwise run out.fan --batch 8 --seed 3 --repeat 20 --format json")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     replicate: ReplicateArgs,
+    #[command(flatten)]
+    target: TargetArgs,
     /// A .npz file with an array for each input of the model
     #[arg(long, value_name = "IN.npz", conflicts_with_all = ["batch", "seed"])]
     inputs: Option<PathBuf>,
@@ -50,19 +54,17 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
+    let runner = args.target.runner(args.threads)?;
     let model = args.model.load()?;
-    let replicated = args.replicate.apply(
-        &args.model,
-        &model.graph,
-        Place { found: fanwise::backend::gpu_count(), cuda: false },
-    )?;
+    let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
     let inputs = match &args.inputs {
         Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
         None => exec::random_inputs(graph, args.batch, args.seed, limit)?,
     };
-    let executable = exec::prepare(graph, &model.weights, args.threads)?;
+    let executable = runner.prepare(graph, &model.weights)?;
     let (run, times) = exec::run(&*executable, &inputs, args.repeat, limit)?;
+    runner.finish()?;
     exec::note_empty(graph, run.n);
     if let Some(path) = &args.outputs {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();

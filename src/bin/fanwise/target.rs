@@ -1,8 +1,28 @@
 //! Where kernels and what compiles them are found.
 
 use std::path::PathBuf;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+#[cfg(feature = "cuda")]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
+use anyhow::bail;
 use clap::{Args, ValueEnum};
+use fanwise::Error;
+#[cfg(feature = "cuda")]
+use fanwise::backend::cuda::{CompileProgress, KernelError, Trace};
+use fanwise::backend::{self, Backend, Cpu, Executable};
+use fanwise::codegen::Form;
+#[cfg(feature = "cuda")]
+use fanwise::format;
+use fanwise::ir::{self, Graph, Weights};
+use fanwise::lower;
+
+use crate::args::Place;
+#[cfg(feature = "cuda")]
+use crate::exec;
+use crate::ui;
 
 /// Where a program runs, or what it is made for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -13,6 +33,135 @@ pub(crate) enum TargetArg {
     Cpu,
     /// GPUs of NVIDIA
     Cuda,
+}
+
+/// Where a program runs.
+#[derive(Args)]
+pub(crate) struct TargetArgs {
+    /// What runs it
+    #[arg(long, value_enum, default_value = "auto")]
+    target: TargetArg,
+    /// Run on so many logical GPUs, dealt out to the GPUs that there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    logical: Option<u32>,
+    /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver compiles
+    #[arg(long, value_name = "FORM", default_value = "cubin", value_parser = form)]
+    code: Form,
+    /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto, Chrome)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+impl TargetArgs {
+    /// What runs programs, with so many threads of the host.
+    pub(crate) fn runner(&self, threads: Option<usize>) -> anyhow::Result<Runner> {
+        let threads =
+            threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        let asked = self.logical.is_some() || self.trace.is_some();
+        match self.target {
+            TargetArg::Cpu if asked => bail!("`--logical` and `--trace` are of GPUs"),
+            TargetArg::Cpu => Runner::cpu(threads),
+            TargetArg::Cuda => self.cuda(threads),
+            TargetArg::Auto if asked => self.cuda(threads),
+            TargetArg::Auto if backend::gpu_count() == 0 => Runner::cpu(threads),
+            TargetArg::Auto => self.cuda(threads).or_else(|error| {
+                ui::talk(&format!("note: there are GPUs that cannot be used: {error:#}"));
+                Runner::cpu(threads)
+            }),
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn cuda(&self, _: usize) -> anyhow::Result<Runner> {
+        let _ = (self.cache.folder(), self.code);
+        bail!("this fanwise is built without the feature `cuda`")
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self, threads: usize) -> anyhow::Result<Runner> {
+        use fanwise::backend::cuda::{Cuda, CudaOptions, devices};
+
+        let found = devices().map_err(KernelError::from).map_err(Error::from)?;
+        if found.devices.is_empty() {
+            bail!("libcuda shows no GPU; run on the CPU with `--target cpu`");
+        }
+        let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
+        options.logical = self.logical;
+        options.form = self.code;
+        let trace = self.trace.clone().map(|path| (path, Arc::new(Trace::new())));
+        options.trace = trace.as_ref().map(|(_, trace)| Arc::clone(trace));
+        let progress = Arc::clone(&options.progress);
+        let backend = Cuda::new(options).map_err(Error::from)?;
+        let place = Place { found: backend.count(), cuda: true };
+        Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), trace })
+    }
+}
+
+/// Reads a form of code.
+fn form(text: &str) -> anyhow::Result<Form> {
+    let forms = [Form::Cubin, Form::Ptx];
+    match forms.into_iter().find(|form| form.name() == text) {
+        Some(form) => Ok(form),
+        None => bail!("the forms are cubin and ptx"),
+    }
+}
+
+/// What runs programs.
+pub(crate) struct Runner {
+    backend: Box<dyn Backend>,
+    place: Place,
+    #[cfg(feature = "cuda")]
+    compiling: Option<Arc<CompileProgress>>,
+    #[cfg(feature = "cuda")]
+    trace: Option<(PathBuf, Arc<Trace>)>,
+}
+
+impl Runner {
+    fn cpu(threads: usize) -> anyhow::Result<Self> {
+        let backend = Box::new(Cpu::new(threads).map_err(Error::from)?);
+        Ok(Self {
+            backend,
+            place: Place { found: 0, cuda: false },
+            #[cfg(feature = "cuda")]
+            compiling: None,
+            #[cfg(feature = "cuda")]
+            trace: None,
+        })
+    }
+
+    /// What the devices of its programs are.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The graph, lowered and ready to run.
+    pub(crate) fn prepare(
+        &self,
+        graph: &Graph,
+        weights: &Weights,
+    ) -> anyhow::Result<Box<dyn Executable>> {
+        let verified = ir::verify(graph).map_err(Error::from)?;
+        let program = lower::lower(&verified, self.backend.target()).map_err(Error::from)?;
+        let compile = || self.backend.compile(program, weights).map_err(Error::from);
+        #[cfg(feature = "cuda")]
+        if let Some(progress) = &self.compiling {
+            let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+            let state = || (load(&progress.done), load(&progress.total));
+            return Ok(exec::watched("compiling kernels", &state, compile)?);
+        }
+        Ok(compile()?)
+    }
+
+    /// Writes what is wanted of all runs together.
+    pub(crate) fn finish(&self) -> anyhow::Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some((path, trace)) = &self.trace {
+            format::write_text(path, &trace.to_json()).map_err(Error::from)?;
+        }
+        Ok(())
+    }
 }
 
 /// Where compiled kernels are kept.
