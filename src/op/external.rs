@@ -402,6 +402,8 @@ mod tests {
         assert_eq!(split(&op(&["f32[N,3]"], 0), Claim::rows(1)), "R0101");
         let folded = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
         assert_eq!(split(&op(&["f32[N,3]"], 0), folded), "R0101");
+        let blocks = Claim::Shard(Shard { axis: 0, outer: 2, inner: 1 });
+        assert_eq!(split(&op(&["f32[N,3]"], 0), blocks), "R0108");
         for results in ["f32[3,N]", "f32[2*N]", "f32[4]", "f32[]", "f32[N,N]"] {
             assert_eq!(split(&op(&[results], 0), Claim::rows(0)), "R0110", "{results}");
             assert_eq!(split(&op(&["f32[N]", results], 0), Claim::rows(0)), "R0110", "{results}");

@@ -224,7 +224,8 @@ impl Cases {
         let axes = ty.shape.iter().enumerate().filter_map(|(axis, d)| {
             let inner = d.exact_div(&Dim::n())?.as_const()?;
             let inner = u64::try_from(inner).ok().filter(|i| *i > 0)?;
-            Some(Shard { axis, outer: 1, inner })
+            let outer = if inner % 2 == 0 && self.rng.random() { 2 } else { 1 };
+            Some(Shard { axis, outer, inner: inner / outer })
         });
         let axes: Vec<Shard> = axes.collect();
         axes.choose(&mut self.rng).map_or(Claim::Invariant, |shard| Claim::Shard(*shard))

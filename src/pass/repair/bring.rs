@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Action, At, Repair, Writer};
 use crate::ir::{GraphError, Value};
-use crate::op::{AllGather, AllReduce, Op, OwnRows, Reshape, rules};
+use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, rules};
 use crate::types::{Claim, Dim, Refusal, Shard};
 
 impl Writer<'_> {
@@ -20,6 +20,7 @@ impl Writer<'_> {
     ) -> Result<Value, GraphError> {
         let action = match from {
             Claim::Partial(by) => Action::AllReduce(by),
+            Claim::Shard(_) if to.shard().is_some() => Action::Filled,
             Claim::Shard(_) => Action::AllGather,
             Claim::Invariant | Claim::Mixed => Action::OwnRows,
         };
@@ -27,8 +28,41 @@ impl Writer<'_> {
         self.brought(value, from, to)
     }
 
+    /// The claim that a value of equal elements may have as well, which meets rows in the blocks `met`.
+    pub(super) fn filled(&self, value: Value, claim: Claim, met: Option<Shard>) -> Option<Claim> {
+        let (own, met) = (claim.shard()?, met?);
+        let fills = matches!(self.out.node(value.node).op(), Some(Op::ConstantOfShape(_)));
+        let fits = fills && own.outer == 1 && own.size() == met.size();
+        fits.then_some(Claim::Shard(Shard { axis: own.axis, ..met }))
+    }
+
+    /// A value of equal elements anew, with its rows in blocks.
+    fn refill(&mut self, value: Value, to: Shard) -> Result<Value, GraphError> {
+        let Some(Op::ConstantOfShape(fill)) = self.out.node(value.node).op().cloned() else {
+            return Ok(value);
+        };
+        let key = (value, "constant_of_shape", to.outer);
+        if let Some(known) = self.brought.get(&key) {
+            return Ok(*known);
+        }
+        let label = self.out.info(value).name.clone();
+        let shape = self.out.ty(value).shape.clone();
+        let apart = ConstantOfShape { shape: blocks(&shape, to), ..fill };
+        let rows = Claim::Shard(Shard { axis: 1, outer: 1, ..to });
+        let name = format!("{label}.blocks");
+        let new = self.derive(apart.into(), &[], (value, &name), rows)?;
+        let back = Reshape { shape: shape.to_vec() };
+        let name = format!("{label}.again");
+        let new = self.derive(back.into(), &[new], (value, &name), Claim::Shard(to))?;
+        self.brought.insert(key, new);
+        Ok(new)
+    }
+
     /// What brings the value to replicas, which there is once.
     fn brought(&mut self, value: Value, from: Claim, to: Claim) -> Result<Value, GraphError> {
+        if let (Claim::Shard(_), Claim::Shard(to)) = (from, to) {
+            return self.refill(value, to);
+        }
         let shard = from.shard().or(to.shard());
         let (axis, outer) = shard.map_or((0, 1), |s| (s.axis, s.outer));
         let axis = if outer > 1 { 1 } else { i64::try_from(axis).unwrap_or(i64::MAX) };
@@ -43,7 +77,7 @@ impl Writer<'_> {
         }
         let label = self.out.info(value).name.clone();
         let new = match shard.filter(|s| s.outer > 1) {
-            None => self.derive(bring, value, &format!("{label}{suffix}"), to)?,
+            None => self.derive(bring, &[value], (value, &format!("{label}{suffix}")), to)?,
             // With the blocks on an axis before it, the batch is outermost on its own.
             Some(shard) => {
                 let shape = self.out.ty(value).shape.clone();
@@ -53,22 +87,30 @@ impl Writer<'_> {
                     None => claim,
                 };
                 let parts = format!("{label}.blocks");
-                let new = self.derive(blocks.into(), value, &parts, apart(from))?;
-                let new = self.derive(bring, new, &format!("{parts}{suffix}"), apart(to))?;
+                let new = self.derive(blocks.into(), &[value], (value, &parts), apart(from))?;
+                let name = format!("{parts}{suffix}");
+                let new = self.derive(bring, &[new], (value, &name), apart(to))?;
                 let back = Reshape { shape: shape.to_vec() };
-                self.derive(back.into(), new, &format!("{label}{suffix}"), to)?
+                let name = format!("{label}{suffix}");
+                self.derive(back.into(), &[new], (value, &name), to)?
             }
         };
         self.brought.insert(key, new);
         Ok(new)
     }
 
-    /// The result of an operator on a value, placed where the value is.
-    fn derive(&mut self, op: Op, of: Value, name: &str, claim: Claim) -> Result<Value, GraphError> {
+    /// The result of an operator, placed where the value `of` is.
+    fn derive(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        (of, name): (Value, &str),
+        claim: Claim,
+    ) -> Result<Value, GraphError> {
         let name = self.fresh(name, "");
         let place = self.out.node(of.node).place();
         let origin = self.out.node(of.node).origin().clone();
-        let node = self.out.add(op, &[of], &[name], place, origin)?;
+        let node = self.out.add(op, operands, &[name], place, origin)?;
         self.set_claims(node, SmallVec::from_elem(claim, 1));
         Ok(Value { node, output: 0 })
     }

@@ -70,6 +70,8 @@ pub enum Action {
     AllReduce(Combine),
     /// An output of rows in several blocks is merged block by block.
     Blocks,
+    /// A value of equal elements is made with its rows in the blocks that it meets.
+    Filled,
     /// The rows of all replicas are joined, and each replica does the operator's work for all of them.
     AllGather,
     /// The operator is written as several.
@@ -101,7 +103,7 @@ impl Repaired {
     /// The least choice of repairs that allows it.
     pub fn needs(&self) -> Repair {
         match self.action {
-            Action::OwnRows | Action::Sizes | Action::Blocks => Repair::Local,
+            Action::OwnRows | Action::Sizes | Action::Blocks | Action::Filled => Repair::Local,
             Action::AllReduce(_)
             | Action::AllGather
             | Action::Formula
@@ -114,6 +116,7 @@ impl Repaired {
         let Self { value, bytes, .. } = self;
         match self.action {
             Action::OwnRows => format!("own_rows of %{value}"),
+            Action::Filled => format!("%{value} anew, with its rows in blocks"),
             Action::Blocks => format!("a merge of %{value} block by block"),
             Action::AllReduce(by) => {
                 format!("all_reduce({}) of %{value}, {bytes} bytes of each replica", by.name())
@@ -398,7 +401,7 @@ impl<'g> Writer<'g> {
             self.note(&refusal, op, at, Action::Sizes, operands.first().copied());
             return Ok(self.finish(&sizes, &[], results, at, rules::invariant(1)));
         }
-        let blocks = claims.iter().find_map(|c| c.shard()).filter(|s| s.outer > 1);
+        let blocks = claims.iter().filter_map(|c| c.shard()).find(|s| s.outer > 1);
         for plan in plans(self.options.allowed) {
             if *plan == Plan::Formula {
                 if let Some(values) = formulas::write(self, op, operands, results, at)? {
@@ -410,7 +413,10 @@ impl<'g> Writer<'g> {
             let wanted: SmallVec<[Claim; 4]> = operands
                 .iter()
                 .zip(&claims)
-                .map(|(v, claim)| plan.claim(*claim, self.out.ty(*v), blocks))
+                .map(|(v, claim)| {
+                    let filled = self.filled(*v, *claim, blocks).filter(|_| plan.takes_rows());
+                    filled.unwrap_or_else(|| plan.claim(*claim, self.out.ty(*v), blocks))
+                })
                 .collect();
             if wanted == claims {
                 continue;
@@ -538,6 +544,11 @@ fn plans(allowed: Repair) -> &'static [Plan] {
 }
 
 impl Plan {
+    /// True of a plan that gives operands other rows.
+    fn takes_rows(self) -> bool {
+        matches!(self, Self::Rows | Self::ReduceAndRows)
+    }
+
     /// The claim that the plan gives an operand; `blocks` are those of the rows that it meets, if there are several.
     fn claim(self, claim: Claim, ty: &TensorType, blocks: Option<Shard>) -> Claim {
         let rows = || {
@@ -550,7 +561,7 @@ impl Plan {
             })
         };
         match (self, claim) {
-            (Self::Rows | Self::ReduceAndRows, Claim::Invariant) => rows(),
+            (_, Claim::Invariant) if self.takes_rows() => rows(),
             (Self::Reduce | Self::ReduceAndRows | Self::Gather, Claim::Partial(_))
             | (Self::Gather, Claim::Shard(_)) => Claim::Invariant,
             _ => claim,
