@@ -13,6 +13,8 @@ pub mod infer;
 pub mod ints;
 mod numeric;
 mod outer;
+#[cfg(test)]
+mod properties;
 pub mod real;
 mod rows;
 pub mod rules;

@@ -83,7 +83,7 @@ pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
 }
 
 /// The symbolic type of an operand: the batch axis is `outer * N * inner`, the others are as they are.
-fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
+pub(super) fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
     let mut ty = tensor.tensor_type();
     if let Some(shard) = claim.shard() {
         ty.shape[shard.axis] = shard.size();
@@ -164,7 +164,8 @@ pub(crate) fn assert_claims(
     for (tensor, ty) in whole.iter().zip(results) {
         assert_eq!(Shape::from(tensor.dims()), ty.shape.at_rows(&dim(n)), "{op:?}");
     }
-    for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n]] {
+    let five = vec![0, n / 5, n / 2, n / 2, n - n / 6, n];
+    for cuts in [vec![0, n], vec![0, n / 3, 2 * (n / 3), n], vec![0, n / 2, n / 2, n], five] {
         let rows: Vec<usize> = cuts.windows(2).map(|c| c[1] - c[0]).collect();
         let mut all: Vec<Vec<Tensor>> = vec![Vec::new(); whole.len()];
         for (r, cut) in cuts.windows(2).enumerate().filter(|(_, c)| c[0] < c[1]) {

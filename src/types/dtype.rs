@@ -86,6 +86,25 @@ impl DType {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16)
     }
 
+    /// How far results may be apart where floats are summed in another order, as a share of the largest of them.
+    pub const fn rounding(self) -> f64 {
+        match self {
+            Self::F64 => 1e-14,
+            Self::F16 => 2e-3,
+            Self::Bf16 => 1.6e-2,
+            Self::F32
+            | Self::I64
+            | Self::I32
+            | Self::I16
+            | Self::I8
+            | Self::U64
+            | Self::U32
+            | Self::U16
+            | Self::U8
+            | Self::Bool => 1e-6,
+        }
+    }
+
     /// True of the signed and unsigned integers; `bool` is none.
     pub const fn is_integer(self) -> bool {
         !self.is_float() && !matches!(self, Self::Bool)

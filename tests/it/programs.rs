@@ -122,7 +122,7 @@ pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<St
     graph.inputs().map(input).collect()
 }
 
-/// Checks that outputs of replicas are those of one device: in every bit, or within 1e-6 of the largest value where the
+/// Checks that outputs of replicas are those of one device: in every bit, or within rounding of the largest value where the
 /// output's label says that sums are reassociated.
 pub(crate) fn assert_promised(replicated: &Graph, one: &[Tensor], many: &[Tensor], what: &str) {
     let labels = replicated.labels();
@@ -130,12 +130,13 @@ pub(crate) fn assert_promised(replicated: &Graph, one: &[Tensor], many: &[Tensor
     for (label, (one, many)) in labels.into_iter().zip(one.iter().zip(many)) {
         if label == Label::Reassociated {
             assert_eq!(one.tensor_type(), many.tensor_type(), "{what}");
+            let rounding = one.dtype().rounding();
             let (a, b) = (one.to_f64(), many.to_f64());
             let largest = a.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
             for (a, b) in a.iter().zip(&b) {
                 let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
                 assert!(
-                    same || (a - b).abs() <= 1e-6 * largest,
+                    same || (a - b).abs() <= rounding * largest,
                     "{what}: {a} and {b} of {largest}"
                 );
             }

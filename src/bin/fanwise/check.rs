@@ -6,7 +6,7 @@ use clap::Args;
 use fanwise::Error;
 use fanwise::ir::Label;
 use fanwise::pass::PassError;
-use fanwise::types::{DType, Tensor};
+use fanwise::types::Tensor;
 use serde_json::json;
 
 use crate::args::{Format, ModelArgs, ReplicateArgs};
@@ -71,7 +71,8 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     for (i, ((name, a), (other, b))) in one.outputs.iter().zip(&many.outputs).enumerate() {
         let label = labels.get(i).copied().unwrap_or(Label::RowExact);
         let difference = largest_difference(a, b);
-        let within = label == Label::Reassociated && difference <= tolerance(a) * largest(a);
+        let within =
+            label == Label::Reassociated && difference <= a.dtype().rounding() * largest(a);
         let same = name == other && (a == b || within);
         equal &= same;
         let verdict = match (same, a == b) {
@@ -132,25 +133,6 @@ struct Row<'a> {
     same: bool,
     difference: f64,
     verdict: String,
-}
-
-/// How far a sum in another order may be off, of the largest value.
-fn tolerance(tensor: &Tensor) -> f64 {
-    match tensor.dtype() {
-        DType::F64 => 1e-14,
-        DType::F16 => 2e-3,
-        DType::Bf16 => 1.6e-2,
-        DType::F32
-        | DType::I64
-        | DType::I32
-        | DType::I16
-        | DType::I8
-        | DType::U64
-        | DType::U32
-        | DType::U16
-        | DType::U8
-        | DType::Bool => 1e-6,
-    }
 }
 
 /// The largest finite magnitude.

@@ -1,0 +1,306 @@
+//! Operators that layers are made of.
+
+use rand::Rng;
+
+use super::Generator;
+use super::draw::{Case, Draw, N, case, named};
+use crate::op::{
+    Attr, BatchNorm, BatchNormTrain, BlockOrder, Blocks, Col2Im, Conv, ConvTranspose,
+    DynamicQuantize, Einsum, Gemm, GridPadding, GridSample, GroupNorm, LayerNorm, Lrn, MatMul,
+    MaxUnpool, Pool, Resize, ResizeMode,
+};
+use crate::op::{Coordinates, Nearest};
+use crate::types::{DType, Dim};
+
+pub(super) const GENERATORS: &[(&str, Generator)] = &[
+    ("matmul", matmul),
+    ("gemm", gemm),
+    ("einsum", einsum),
+    ("conv", conv),
+    ("conv_transpose", conv_transpose),
+    ("pool", pool),
+    ("channels", channels),
+    ("layer_norm", layer_norm),
+    ("blocks", blocks),
+    ("resize", resize),
+    ("grid_sample", grid_sample),
+    ("col2im", col2im),
+    ("recurrent", recurrent),
+    ("whole", whole),
+];
+
+/// Products of small integers, which are exact in any order.
+fn matmul(draw: &mut Draw) -> Option<Case> {
+    let pairs: [(&[usize], &[usize]); 11] = [
+        (&[N, 3], &[3, 2]),
+        (&[3, 2], &[2, N]),
+        (&[3, N], &[N, 2]),
+        (&[N, 3], &[3, N]),
+        (&[N, 2, 3], &[N, 3, 2]),
+        (&[N, 2, 3], &[3, 2]),
+        (&[2, N, 3], &[2, 3, 4]),
+        (&[N, 1, 2, 3], &[2, 3, 2]),
+        (&[N], &[N]),
+        (&[N, 3], &[3]),
+        (&[N], &[N, 2]),
+    ];
+    let (a, b) = draw.of(&pairs);
+    let dtype = draw.of(&[DType::F32, DType::F64, DType::I32]);
+    let operands = [draw.ints(dtype, a, -3, 4), draw.ints(dtype, b, -3, 4)];
+    case(MatMul {}, operands)
+}
+
+fn gemm(draw: &mut Draw) -> Option<Case> {
+    let (trans_a, trans_b) = (draw.chance(2), draw.chance(2));
+    let [m, k, n] = draw.of(&[[N, 3, 2], [N, 3, 2], [3, N, 2], [3, 2, N]]);
+    let a = if trans_a { [k, m] } else { [m, k] };
+    let b = if trans_b { [n, k] } else { [k, n] };
+    let mut operands = vec![draw.ints(DType::F32, &a, -3, 4), draw.ints(DType::F32, &b, -3, 4)];
+    if draw.chance(2) {
+        let c: Vec<usize> = draw.of(&[vec![], vec![n], vec![m, 1], vec![m, n], vec![1, n]]);
+        operands.push(draw.ints(DType::F32, &c, -3, 4));
+    }
+    let (alpha, beta) = (draw.of(&[1.0, 0.5]), draw.of(&[1.0, 2.0]));
+    case(Gemm { alpha, beta, trans_a, trans_b }, operands)
+}
+
+fn einsum(draw: &mut Draw) -> Option<Case> {
+    let forms: [(&str, &[&[usize]]); 10] = [
+        ("bij,bjk->bik", &[&[N, 2, 3], &[N, 3, 2]]),
+        ("bi,ij->bj", &[&[N, 3], &[3, 2]]),
+        ("bi,bj->ij", &[&[N, 3], &[N, 2]]),
+        ("ab,cb->ac", &[&[N, 3], &[N, 3]]),
+        ("bi->b", &[&[N, 3]]),
+        ("bi->ib", &[&[N, 3]]),
+        ("bi->i", &[&[N, 3]]),
+        ("bii->bi", &[&[N, 2, 2]]),
+        ("...i,ij->...j", &[&[2, N, 3], &[3, 2]]),
+        ("ib,b->i", &[&[3, N], &[N]]),
+    ];
+    let (equation, shapes) = draw.of(&forms);
+    let operands: Vec<_> = shapes.iter().map(|s| draw.ints(DType::F32, s, -3, 4)).collect();
+    case(Einsum { equation: equation.to_owned() }, operands)
+}
+
+/// The shape of images; seldom the batch is where a window or the channels are.
+fn images(draw: &mut Draw, channels: usize, axes: usize) -> Vec<usize> {
+    let mut shape = vec![N, channels];
+    shape.extend((0..axes).map(|_| draw.rng.random_range(5..8)));
+    if draw.chance(8) {
+        let at = draw.rng.random_range(1..shape.len());
+        shape[0] = 2;
+        shape[at] = N;
+    }
+    shape
+}
+
+fn numbers(draw: &mut Draw, count: usize, low: i64, high: i64) -> Vec<i64> {
+    if draw.chance(3) { Vec::new() } else { (0..count).map(|_| draw.int(low, high)).collect() }
+}
+
+fn conv(draw: &mut Draw) -> Option<Case> {
+    let (groups, axes) = (draw.rng.random_range(1..3), draw.rng.random_range(1..3));
+    let (channels, made) = (groups * draw.of(&[1, 2]), groups * draw.of(&[1, 2]));
+    let mut kernel = vec![made, channels / groups];
+    kernel.extend((0..axes).map(|_| draw.rng.random_range(1..4)));
+    let shape = images(draw, channels, axes);
+    let mut operands = vec![draw.held(DType::F32, &shape), draw.held(DType::F32, &kernel)];
+    if draw.chance(2) {
+        operands.push(draw.held(DType::F32, &[made]));
+    }
+    let op = Conv {
+        strides: numbers(draw, axes, 1, 3),
+        dilations: numbers(draw, axes, 1, 3),
+        pads: numbers(draw, 2 * axes, 0, 2),
+        groups: i64::try_from(groups).unwrap(),
+    };
+    case(op, operands)
+}
+
+fn conv_transpose(draw: &mut Draw) -> Option<Case> {
+    let (groups, axes) = (draw.rng.random_range(1..3), draw.rng.random_range(1..3));
+    let channels = groups * draw.of(&[1, 2]);
+    let mut kernel = vec![channels, draw.of(&[1, 2])];
+    kernel.extend((0..axes).map(|_| draw.rng.random_range(2..4)));
+    let shape = images(draw, channels, axes);
+    let operands = [draw.held(DType::F32, &shape), draw.held(DType::F32, &kernel)];
+    let op = ConvTranspose {
+        strides: numbers(draw, axes, 2, 4),
+        dilations: Vec::new(),
+        pads: numbers(draw, 2 * axes, 0, 2),
+        output_padding: Vec::new(),
+        groups: i64::try_from(groups).unwrap(),
+    };
+    case(op, operands)
+}
+
+fn pool(draw: &mut Draw) -> Option<Case> {
+    let axes = draw.rng.random_range(1..3);
+    let shape = images(draw, 2, axes);
+    let kernel: Vec<i64> = (0..axes).map(|_| draw.int(2, 4)).collect();
+    let (strides, pads) = (numbers(draw, axes, 1, 3), numbers(draw, 2 * axes, 0, 2));
+    let (dilations, ceil_mode) = (Vec::new(), draw.chance(2));
+    let op = match draw.rng.random_range(0..3) {
+        0 => {
+            let (indices, column_major) = (draw.chance(3), false);
+            Pool::Max { kernel, strides, dilations, pads, ceil_mode, indices, column_major }
+        }
+        1 => {
+            let count_include_pad = draw.chance(2);
+            Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad }
+        }
+        _ => Pool::Lp { kernel, strides, dilations, pads, ceil_mode, p: draw.int(1, 4) },
+    };
+    case(op, [draw.held(DType::F32, &shape)])
+}
+
+/// Normalisations by channels.
+fn channels(draw: &mut Draw) -> Option<Case> {
+    let axes = draw.rng.random_range(1..3);
+    let shape = images(draw, 4, axes);
+    let c = shape[1];
+    let x = draw.held(DType::F32, &shape);
+    let mut rows =
+        |count: usize| (0..count).map(|_| draw.held(DType::F32, &[c])).collect::<Vec<_>>();
+    let four = rows(4);
+    let two = four[..2].to_vec();
+    let with = |others: Vec<_>| [x.clone()].into_iter().chain(others).collect::<Vec<_>>();
+    let epsilon = 0.1;
+    match draw.rng.random_range(0..4) {
+        0 => case(BatchNorm { epsilon }, with(four)),
+        1 => case(GroupNorm::Instance { epsilon }, with(two)),
+        2 => case(GroupNorm::Group { epsilon, groups: draw.of(&[1, 2, 4]) }, with(two)),
+        _ => case(Lrn { alpha: 0.5, beta: 0.75, bias: 1.0, size: draw.of(&[1, 3]) }, [x]),
+    }
+}
+
+fn layer_norm(draw: &mut Draw) -> Option<Case> {
+    let shape = draw.shape(4);
+    let axis = draw.axis(shape.len());
+    let rank = i64::try_from(shape.len()).unwrap();
+    let row = shape[usize::try_from(axis.rem_euclid(rank)).unwrap()..].to_vec();
+    let x = draw.held(DType::F32, &shape);
+    let rows = [draw.held(DType::F32, &row), draw.held(DType::F32, &row)];
+    let (epsilon, count) = (0.1, draw.rng.random_range(0..3));
+    if draw.chance(2) {
+        let op = LayerNorm::Layer { axis, epsilon, statistics: draw.chance(2) };
+        return case(op, [x].into_iter().chain(rows.into_iter().take(count)));
+    }
+    let op = LayerNorm::Rms { axis, epsilon };
+    case(op, [x].into_iter().chain(rows.into_iter().take(count.min(1))))
+}
+
+fn blocks(draw: &mut Draw) -> Option<Case> {
+    let mode = draw.of(&[BlockOrder::Dcr, BlockOrder::Crd]);
+    let batch = draw.of(&[0, 0, 0, 1, 2]);
+    let (op, mut shape) = if draw.chance(2) {
+        (Blocks::DepthToSpace { block: 2, mode }, vec![2, 8, 2, 3])
+    } else {
+        (Blocks::SpaceToDepth { block: 2, mode }, vec![2, 3, 4, 2])
+    };
+    shape[batch] = N;
+    case(op, [draw.held(DType::F32, &shape)])
+}
+
+fn resize(draw: &mut Draw) -> Option<Case> {
+    let shape = images(draw, 2, 2);
+    let mode = draw.of(&[ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic]);
+    let op = Resize {
+        axes: vec![2, 3],
+        sizes: vec![2 * i64::try_from(shape[2]).ok()?, 2 * i64::try_from(shape[3]).ok()?],
+        scales: vec![2.0, 2.0],
+        mode,
+        nearest: Nearest::RoundPreferFloor,
+        coordinates: draw.of(&[Coordinates::HalfPixel, Coordinates::Asymmetric]),
+        cubic: -0.75,
+        exclude_outside: false,
+        antialias: false,
+        roi: Vec::new(),
+        extrapolation: 0.0,
+    };
+    case(op, [draw.held(DType::F32, &shape)])
+}
+
+fn grid_sample(draw: &mut Draw) -> Option<Case> {
+    let mode = draw.of(&[ResizeMode::Linear, ResizeMode::Nearest, ResizeMode::Cubic]);
+    let padding = draw.of(&[GridPadding::Zeros, GridPadding::Border, GridPadding::Reflection]);
+    let (x, grid) = if draw.chance(5) {
+        (vec![2, N, 4, 3], vec![2, 3, 2, 2])
+    } else {
+        (vec![N, 2, 4, 3], vec![N, 3, 2, 2])
+    };
+    let operands = [draw.held(DType::F32, &x), draw.held(DType::F32, &grid)];
+    case(GridSample { mode, padding, align_corners: draw.chance(2) }, operands)
+}
+
+fn col2im(draw: &mut Draw) -> Option<Case> {
+    let stride = draw.int(1, 3);
+    let windows = usize::try_from(((5 - 1 - 2) / stride + 1) * ((4 - 2) / stride + 1)).unwrap();
+    let op = Col2Im {
+        image: vec![4, 4],
+        kernel: vec![2, 2],
+        strides: vec![stride, stride],
+        dilations: Vec::new(),
+        pads: Vec::new(),
+    };
+    case(op, [draw.held(DType::F32, &[N, 8, windows])])
+}
+
+fn recurrent(draw: &mut Draw) -> Option<Case> {
+    let (name, gates) = draw.of(&[("lstm", 4), ("gru", 3), ("rnn", 1)]);
+    let (direction, ways) = draw.of(&[("forward", 1), ("reverse", 1), ("bidirectional", 2)]);
+    let [batch_first, bias, lengths, initial, more] = [(); 5].map(|()| draw.chance(2));
+    let (hidden, size, steps) = (2, 3, 4);
+    let sequence = if batch_first { [N, steps, size] } else { [steps, N, size] };
+    let state = if batch_first { [N, ways, hidden] } else { [ways, N, hidden] };
+    let mut operands = vec![
+        draw.held(DType::F32, &sequence),
+        draw.held(DType::F32, &[ways, gates * hidden, size]),
+        draw.held(DType::F32, &[ways, gates * hidden, hidden]),
+    ];
+    if bias {
+        operands.push(draw.held(DType::F32, &[ways, 2 * gates * hidden]));
+    }
+    if lengths {
+        operands.push(draw.ints(DType::I32, &[N], 0, 5));
+    }
+    let states = if name == "lstm" { 2 } else { 1 };
+    for _ in 0..(if initial { states } else { 0 }) {
+        operands.push(draw.held(DType::F32, &state));
+    }
+    let mut attrs = vec![
+        ("direction", Attr::Name(direction.to_owned())),
+        ("batch_first", Attr::Bool(batch_first)),
+        ("bias", Attr::Bool(bias)),
+        ("lengths", Attr::Bool(lengths)),
+        ("initial", Attr::Bool(initial)),
+    ];
+    match name {
+        "lstm" if more => {
+            attrs.push(("peepholes", Attr::Bool(true)));
+            operands.push(draw.held(DType::F32, &[ways, 3 * hidden]));
+        }
+        "gru" => attrs.push(("reset_after", Attr::Bool(more))),
+        _ => {}
+    }
+    case(named(name, attrs)?, operands)
+}
+
+/// Operators that take all samples together.
+fn whole(draw: &mut Draw) -> Option<Case> {
+    match draw.rng.random_range(0..4) {
+        0 => {
+            let shape = images(draw, 2, 1);
+            let mut operands = vec![draw.held(DType::F32, &shape)];
+            operands.extend((0..4).map(|_| draw.held(DType::F32, &[shape[1]])));
+            case(BatchNormTrain { epsilon: 0.1, local: false, momentum: 0.9 }, operands)
+        }
+        1 => case(DynamicQuantize::Quantize, [draw.held(DType::F32, &[N, 3])]),
+        2 => case(DynamicQuantize::Range, [draw.held(DType::F32, &[]), draw.held(DType::F32, &[])]),
+        _ => {
+            let x = draw.held(DType::F32, &[N, 1, 2]);
+            let sizes: Vec<Dim> = draw.dims(&[N, 1, 4]);
+            case(MaxUnpool { sizes }, [x, draw.ints(DType::I64, &[N, 1, 2], 0, 1)])
+        }
+    }
+}
