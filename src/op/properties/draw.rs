@@ -29,6 +29,8 @@ impl fmt::Display for Case {
 /// A source of cases.
 pub(super) struct Draw {
     pub(super) rng: ChaCha8Rng,
+    /// The number of the case.
+    seed: usize,
     /// Rows of the batch.
     pub(super) n: usize,
     /// Entries of the batch axis for each row, side by side.
@@ -47,7 +49,12 @@ impl Draw {
         let n = if rng.random() { rng.random_range(0..12) } else { 7 };
         let inner = *[1, 1, 1, 2, 3].choose(&mut rng).unwrap();
         let outer = *[1, 1, 1, 2].choose(&mut rng).unwrap();
-        Self { rng, n, inner, outer }
+        Self { rng, seed: usize::try_from(seed).unwrap(), n, inner, outer }
+    }
+
+    /// One of these names, each in turn.
+    pub(super) fn next_of(&self, names: &[&'static str]) -> &'static str {
+        names[self.seed % names.len()]
     }
 
     /// One of these.

@@ -136,7 +136,7 @@ fn every_rule_is_right_wherever_it_accepts() {
     let total = |of: fn(&Seen) -> usize| seen.values().map(of).sum::<usize>();
     let (accepted, refused, partial) =
         (total(|s| s.split), total(|s| s.refused), total(|s| s.partial));
-    assert!(accepted > 4000 && refused > 4000 && partial > 1000, "{accepted} {refused} {partial}");
+    assert!(accepted > 3000 && refused > 3000 && partial > 800, "{accepted} {refused} {partial}");
 }
 
 #[test]

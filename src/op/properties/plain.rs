@@ -28,7 +28,7 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
 
 /// Cases of an elementwise operator for each variant of a family: they take few rows each.
 fn unary(draw: &mut Draw) -> Option<Case> {
-    let name = draw.of(Unary::NAMES);
+    let name = draw.next_of(Unary::NAMES);
     let (alpha, shape, dtype) = (draw.rng.random_range(0.1..2.0), draw.shape(4), draw.float());
     let attrs = match name {
         "clip" => vec![("max", Attr::Float(alpha))],
@@ -40,7 +40,7 @@ fn unary(draw: &mut Draw) -> Option<Case> {
 }
 
 fn binary(draw: &mut Draw) -> Option<Case> {
-    let name = draw.of(Binary::NAMES);
+    let name = draw.next_of(Binary::NAMES);
     let shape = draw.shape(4);
     let dtype = if draw.chance(4) { DType::I32 } else { draw.float() };
     let mut pair = [draw.held(dtype, &shape), draw.partner(dtype, &shape)];
@@ -57,13 +57,13 @@ fn binary(draw: &mut Draw) -> Option<Case> {
 }
 
 fn compare(draw: &mut Draw) -> Option<Case> {
-    let (name, shape) = (draw.of(Compare::NAMES), draw.shape(4));
+    let (name, shape) = (draw.next_of(Compare::NAMES), draw.shape(4));
     let dtype = draw.of(&[DType::F32, DType::I64, DType::U8]);
     case(named(name, Vec::new())?, [draw.held(dtype, &shape), draw.partner(dtype, &shape)])
 }
 
 fn logic(draw: &mut Draw) -> Option<Case> {
-    let (name, shape) = (draw.of(Logic::NAMES), draw.shape(4));
+    let (name, shape) = (draw.next_of(Logic::NAMES), draw.shape(4));
     let bits = name.starts_with("bit");
     let dtype = if bits { draw.of(&[DType::U8, DType::U32]) } else { DType::Bool };
     let attrs =
@@ -74,7 +74,7 @@ fn logic(draw: &mut Draw) -> Option<Case> {
 }
 
 fn classify(draw: &mut Draw) -> Option<Case> {
-    let (name, shape, dtype) = (draw.of(Classify::NAMES), draw.shape(4), draw.float());
+    let (name, shape, dtype) = (draw.next_of(Classify::NAMES), draw.shape(4), draw.float());
     case(named(name, Vec::new())?, [draw.held(dtype, &shape)])
 }
 
@@ -123,7 +123,7 @@ fn quantize(draw: &mut Draw) -> Option<Case> {
 
 /// Reductions of small integers as floats, whose sums are exact.
 fn reduce(draw: &mut Draw) -> Option<Case> {
-    let (name, shape) = (draw.of(Reduce::NAMES), draw.shape(4));
+    let (name, shape) = (draw.next_of(Reduce::NAMES), draw.shape(4));
     let mut axes: Vec<i64> = (0i64..).take(shape.len()).collect();
     axes.retain(|_| draw.chance(2));
     let rank = i64::try_from(shape.len()).unwrap();
@@ -139,7 +139,7 @@ fn reduce(draw: &mut Draw) -> Option<Case> {
 fn along(draw: &mut Draw) -> Option<Case> {
     let names =
         ["softmax", "log_softmax", "hardmax", "lp_norm", "sort", "arg_max", "arg_min", "reverse"];
-    let (name, shape) = (draw.of(&names), draw.shape(4));
+    let (name, shape) = (draw.next_of(&names), draw.shape(4));
     let axis = draw.axis(shape.len());
     let x = draw.ints(DType::F32, &shape, -3, 4);
     let attrs = match name {
