@@ -112,6 +112,7 @@ fn pass_code(error: &PassError) -> &'static str {
         PassError::Split(_) => "E0301",
         PassError::Refused(refused) => refused.first().map_or("E0302", |r| r.code.name()),
         PassError::AlreadyReplicated(_) => "E0303",
+        PassError::LocalStatistics(_) | PassError::NoGroups(_) => "E0304",
         PassError::Graph(_) => "E0200",
     }
 }

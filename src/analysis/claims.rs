@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value};
-use crate::op::{Claims, Op, SplitOperand, rules};
+use crate::op::{self, Claims, Op, SplitOperand, rules};
 use crate::types::{Claim, Code, Dim, Refusal, TensorType};
 
 /// The claim of every value of a graph.
@@ -60,9 +60,9 @@ impl ClaimMap {
 
 /// True of results with these claims, from such operands, if replicas compute them for their own rows alone.
 pub fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Claim>) -> bool {
+    let part = |c: &Claim| matches!(c, Claim::Partial(_) | Claim::Own);
     results.iter().any(|c| c.shard().is_some())
-        || (results.iter().any(|c| c.partial().is_some())
-            && operands.all(|c| c.partial().is_none()))
+        || (results.iter().any(part) && !operands.any(|c| part(&c)))
 }
 
 /// An operator (or an input) that forbids the split.
@@ -111,6 +111,14 @@ pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     }
     sweep.outputs();
     let Sweep { claims, mut refused, .. } = sweep;
+    for output in graph.outputs() {
+        let Value { node, output } = output.value;
+        if claims[node.index()].get(output as usize) == Some(&Claim::Own) {
+            let reason = "gives each replica another value, which is none of the whole batch";
+            let refusal = rules::refuse(Code::NotPerSample, 0, reason);
+            refused.push(Refused { node, refusal, path: Vec::new() });
+        }
+    }
     if !graph.inputs().any(|v| input(graph.ty(v)).shard().is_some()) {
         let of = |node, refusal| Refused { node, refusal, path: Vec::new() };
         let inputs = graph.inputs();
@@ -173,25 +181,34 @@ impl Sweep<'_> {
     /// The split rule's answer; no refusal of its own where an operand is mixed.
     fn operator(&self, id: NodeId, op: &Op) -> Result<Claims, Option<Refusal>> {
         let values = self.graph.operands(id);
-        let operands =
-            values.iter().map(|v| SplitOperand { claim: self.claim(*v), ty: self.graph.ty(*v) });
-        let operands: SmallVec<[SplitOperand<'_>; 4]> = operands.collect();
+        let claims: SmallVec<[Claim; 4]> = values.iter().map(|v| self.claim(*v)).collect();
         let types: SmallVec<[TensorType; 2]> =
             self.graph.node(id).results().iter().map(|r| r.ty.clone()).collect();
-        judge(op, &operands, &types)
+        judge(self.graph, op, (&values, &claims), &types)
     }
 }
 
-/// What the split rule of an operator says of its results; no refusal where an operand is mixed. A rule whose claims
-/// do not fit the types is not believed.
+/// What the split rule of an operator says of its results, where its operands are these values of the graph with these
+/// claims; no refusal where an operand is mixed. A rule whose claims do not fit the types is not believed.
 pub fn judge(
+    graph: &Graph,
     op: &Op,
-    operands: &[SplitOperand<'_>],
+    (values, claims): (&[Value], &[Claim]),
     results: &[TensorType],
 ) -> Result<Claims, Option<Refusal>> {
-    if operands.iter().any(|x| x.claim == Claim::Mixed) {
+    if claims.contains(&Claim::Mixed) {
         return Err(None);
     }
+    let operands = values.iter().zip(claims);
+    let operands: SmallVec<[SplitOperand<'_>; 4]> =
+        operands.map(|(v, claim)| SplitOperand { claim: *claim, ty: graph.ty(*v) }).collect();
+    if let Some(i) = claims.iter().position(|c| *c == Claim::Own)
+        && !is_for(graph, op, values)
+    {
+        let reason = "takes what each replica holds of other rows";
+        return Err(Some(rules::refuse(Code::NotPerSample, i, reason)));
+    }
+    let operands = &*operands;
     let claims = match op.split(operands, results) {
         // The same operator on the same operands, the same sizes in its attributes: the same results.
         Err(_) if operands.iter().all(|x| x.claim == Claim::Invariant) => {
@@ -220,6 +237,34 @@ pub fn judge(
     let reason =
         "gives a value whose size depends on the batch in a way that no replica can follow";
     Err(Some(rules::refuse(Code::BakedBatch, operand, reason)))
+}
+
+/// True if what replicas hold of their own among these operands was computed for this operator, from the same rows.
+#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator takes such values")]
+fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
+    let source = |v: &Value| (graph.node(v.node).op(), graph.operands(v.node));
+    match (op, operands) {
+        (Op::Scan(scan), [x, start]) => {
+            let (Some(Op::ExclusiveScan(before)), totals) = source(start) else { return false };
+            let [total] = *totals else { return false };
+            let (Some(Op::Reduce(reduce)), of) = source(&total) else { return false };
+            let by = (before.by, before.reverse) == (scan.by(), scan.is_reverse());
+            by && *of == [*x] && reduce.is_total(scan.by(), scan.axis(), graph.ty(*x).rank())
+        }
+        (Op::MergeTopK(merge), [values, places]) => {
+            let (Some(Op::TopK(top)), of) = source(values) else { return false };
+            let [x] = *of else { return false };
+            let both = *places == Value { output: 1, ..*values } && values.output == 0;
+            let shape = &graph.ty(x).shape;
+            let on = |axis| op::infer::axis("axis", axis, shape.len()).ok();
+            let Some(size) = on(top.axis).and_then(|axis| shape.get(axis)) else { return false };
+            both && on(top.axis) == on(merge.axis)
+                && top.largest == merge.largest
+                && merge.k.minimum(size) == top.k
+                && *merge.entries == [size.clone()]
+        }
+        _ => false,
+    }
 }
 
 /// The claim of an input: split on the axis whose size is `N`, or a multiple of it; whole on every replica where it has
@@ -252,6 +297,6 @@ fn suits(claim: Claim, ty: &TensorType, local: bool) -> bool {
     ty.shape.iter().enumerate().all(|(axis, d)| match claim.shard() {
         Some(s) if s.axis == axis => *d == s.size(),
         Some(_) => !d.depends_on_batch(),
-        None => !local || !d.depends_on_batch(),
+        None => !local || claim == Claim::Own || !d.depends_on_batch(),
     })
 }

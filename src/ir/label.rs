@@ -50,6 +50,10 @@ impl Graph {
                     let float = node.results().iter().any(|r| r.ty.dtype.is_float());
                     float && !reduce.by.is_exact()
                 }
+                Some(Op::ExclusiveScan(scan)) => {
+                    let float = node.results().iter().any(|r| r.ty.dtype.is_float());
+                    float && !scan.by.is_exact()
+                }
                 _ => false,
             };
             let own = matches!(node.op(), Some(Op::BatchNormTrain(norm)) if norm.local);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::memory::{Bound, BoundDevice, Location, Space};
 use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
-use crate::op::Op;
 use crate::types::Device;
 
 /// A place where a memory plan is not sound.
@@ -102,9 +101,9 @@ impl Play<'_> {
         match action {
             Action::Launch(launch) => {
                 let mut reads = launch.operands.clone();
-                if let Some(Op::AllReduce(op)) = &launch.op {
-                    let rows: Vec<i64> = op.rows.iter().map(|d| d.eval(self.bound.n)).collect();
-                    let mut present = op.present(&rows).into_iter();
+                let present = launch.op.as_ref().and_then(|op| op.present(self.bound.n));
+                if let Some(present) = present {
+                    let mut present = present.into_iter();
                     reads.retain(|_| present.next().unwrap_or(true));
                 }
                 (reads, launch.results.clone())

@@ -153,12 +153,15 @@ impl<'a> Layout<'a> {
             if self.role(*id) == Role::First || (merges && node.op().is_some_and(combines)) {
                 let replicas = self.graph.split().map_or(0, crate::types::Split::replicas);
                 let operands = self.graph.operands(*id);
+                // Some merges take several values of each replica.
+                let each = operands.len() / replicas.max(1);
+                let mut parts = (0u32..).zip(operands.chunks(each.max(1)));
                 let in_order =
-                    (0u32..).zip(&operands).all(|(r, v)| self.guard(v.node) == Guard::Rows(r));
-                if !in_order || operands.len() != replicas {
+                    parts.all(|(r, p)| p.iter().all(|v| self.guard(v.node) == Guard::Rows(r)));
+                if !in_order || operands.len() != replicas * each {
                     return Err(LowerError::First(self.graph.node(*id).label().to_owned()));
                 }
-                stack.extend(operands.first().map(|v| v.node));
+                stack.extend(operands.iter().take(each).map(|v| v.node));
             }
         }
         while let Some(id) = stack.pop() {
@@ -293,7 +296,7 @@ impl<'a> Layout<'a> {
 
 /// True of what combines parts of replicas, and leaves out those of replicas without rows.
 fn combines(op: &Op) -> bool {
-    matches!(op, Op::AllReduce(_))
+    matches!(op, Op::AllReduce(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_))
 }
 
 /// The operands whose elements the node needs at run time: of a view the first alone, of a group all that it reads, of a

@@ -75,6 +75,20 @@ pub enum BindError {
     /// A batch size below 0.
     #[error("a batch cannot have {0} rows")]
     Negative(i64),
+    /// An operator takes more entries of an axis than it has.
+    #[error("`{label}` ({op}) takes {takes} entries, and a batch of {n} rows has {entries}")]
+    TooFew {
+        /// The batch size.
+        n: i64,
+        /// The operator's label.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// The entries that it takes.
+        takes: i64,
+        /// Those of the axis.
+        entries: i64,
+    },
     /// A buffer, or all of them together, takes more bytes than can be counted.
     #[error("at a batch of {n} rows `{name}` ({ty}) is too large")]
     TooLarge {
@@ -125,6 +139,23 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
     spans.iter().enumerate().filter_map(region).collect()
 }
 
+/// Fails if an operator takes more entries of an axis than the batch gives it.
+fn check_entries(device: &DeviceProgram, n: i64) -> Result<(), BindError> {
+    for step in &device.steps {
+        let Action::Launch(launch) = &step.action else { continue };
+        let Some(op) = &launch.op else { continue };
+        let types = launch.operands.iter().map(|b| &device.buffers[b.index()].ty);
+        let types: SmallVec<[&TensorType; 4]> = types.collect();
+        let Some((entries, takes)) = op.takes(&types) else { continue };
+        let (entries, takes) = (entries.eval(n), takes.eval(n));
+        if takes > entries {
+            let label = step.label.to_string();
+            return Err(BindError::TooFew { n, label, op: op.name(), takes, entries });
+        }
+    }
+    Ok(())
+}
+
 impl Program {
     /// The program at a batch of `n` rows.
     pub fn bind(&self, n: i64) -> Result<Bound, BindError> {
@@ -147,6 +178,7 @@ impl Program {
         rows: &[i64],
     ) -> Result<BoundDevice, BindError> {
         let active: Vec<bool> = device.steps.iter().map(|s| s.guard.holds(rows)).collect();
+        check_entries(device, n)?;
         let mut locations = Vec::with_capacity(device.buffers.len());
         for buffer in &device.buffers {
             let too_large = || BindError::TooLarge {

@@ -205,6 +205,9 @@ macro_rules! ops {
             /// The claims of the results: the split rule, or the rule for partial operands where there are some.
             pub fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
                 $crate::op::outer::check(self, operands)?;
+                if let Some(refusal) = $crate::op::rules::own(self, operands) {
+                    return Err(refusal);
+                }
                 match $crate::op::rules::first_partial(operands) {
                     None => match self { $(Self::$op(op) => op.split(operands, results)),* },
                     Some(_) => match self { $(Self::$op(op) => op.partial(operands, results)),* },

@@ -82,6 +82,7 @@ ops! {
     first::First,
     all_reduce::AllReduce,
     all_gather::AllGather,
+    exclusive_scan::ExclusiveScan,
     own_rows::OwnRows,
     dims::Dims,
     constant::Constant,
@@ -94,7 +95,9 @@ ops! {
     gather::Gather,
     gather_at::GatherAt,
     scatter::Scatter,
+    segment_sum::SegmentSum,
     top_k::TopK,
+    merge_top_k::MergeTopK,
     sort::Sort,
     reverse::Reverse,
     one_hot::OneHot,
@@ -125,6 +128,36 @@ impl Op {
             Self::AllGather(gather) => Some(gather.joined()),
             _ => None,
         }
+    }
+
+    /// Of what combines parts of replicas, which operands it reads where the replicas have these rows; `None` of other
+    /// operators.
+    pub fn present(&self, n: i64) -> Option<Vec<bool>> {
+        let at = |rows: &[Dim]| rows.iter().map(|d| d.eval(n)).collect::<Vec<i64>>();
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator combines")]
+        match self {
+            Self::AllReduce(reduce) => Some(reduce.present(&at(&reduce.rows))),
+            Self::ExclusiveScan(scan) => Some(at(&scan.rows).iter().map(|n| *n > 0).collect()),
+            Self::MergeTopK(merge) => {
+                Some(at(&merge.entries).iter().flat_map(|n| [*n > 0; 2]).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// Of an operator that takes a number of entries of an axis which not every batch has: the entries of the axis, and
+    /// those taken. `operands` are the types of its operands.
+    pub fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator asks for entries")]
+        let (size, k) = match (self, operands) {
+            (Self::TopK(top), [x]) => {
+                let axis = infer::axis("axis", top.axis, x.rank()).ok()?;
+                (x.shape.get(axis)?.clone(), top.k.clone())
+            }
+            (Self::MergeTopK(merge), _) => (merge.size(), merge.k.clone()),
+            _ => return None,
+        };
+        (size.depends_on_batch() && size.minimum(&k) != k).then_some((size, k))
     }
 }
 

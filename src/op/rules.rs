@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Claims, SplitOperand};
+use super::{Claims, Op, SplitOperand};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
@@ -13,6 +13,14 @@ pub fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal 
 /// The partial operand with the lowest position, if one is partial.
 pub fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> {
     operands.iter().enumerate().find_map(|(i, x)| x.claim.partial().map(|by| (i, by)))
+}
+
+/// The refusal of an operand that each replica holds of its own, by an operator that cannot use it.
+pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
+    let i = operands.iter().position(|x| x.claim == Claim::Own)?;
+    let uses = matches!((op, i), (Op::Scan(_), 1) | (Op::MergeTopK(_), _));
+    let reason = "takes what each replica holds of its own rows";
+    (!uses).then(|| refuse(Code::NotPerSample, i, reason))
 }
 
 /// The refusal of a partial operand by an operator that needs it whole.

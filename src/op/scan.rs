@@ -4,16 +4,19 @@ use smallvec::smallvec;
 
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{axis, dtype, one, result, tensors};
+use super::real::Real;
+use super::infer::{axis, count, dtype, result};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
+};
 
 family! {
     /// For each element what it and those before it along `axis` make together.
     ///
     /// With `exclusive` it does not take part itself; with `reverse` those behind it do instead of those before.
-    /// Floats are taken one after the other in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; integers
-    /// wrap.
+    /// A second operand, of size 1 on the axis, is what they begin with; without it they begin with nothing. Floats are
+    /// taken one after the other in `f64`, and each result is rounded; integers wrap.
     pub enum Scan {
         /// The sum; of nothing 0.
         Sum = "cumsum" {
@@ -37,6 +40,24 @@ family! {
 }
 
 impl Scan {
+    /// How elements combine.
+    pub fn by(&self) -> Combine {
+        match self {
+            Self::Sum { .. } => Combine::Sum,
+            Self::Prod { .. } => Combine::Prod,
+        }
+    }
+
+    /// Whether it begins at the end of the axis.
+    pub fn is_reverse(&self) -> bool {
+        self.settings().2
+    }
+
+    /// The axis, negative from the end.
+    pub fn axis(&self) -> i64 {
+        self.settings().0
+    }
+
     fn settings(&self) -> (i64, bool, bool) {
         match *self {
             Self::Sum { axis, exclusive, reverse } | Self::Prod { axis, exclusive, reverse } => {
@@ -45,20 +66,20 @@ impl Scan {
         }
     }
 
-    /// Scans the middle one of three axes; the last two have the sizes `size` and `inner`, which are not 0.
+    /// Scans the middle one of three axes; the last two have the sizes `size` and `inner`, which are not 0. `first` is
+    /// what each column of each block begins with.
     fn run<T: Copy, A: Copy>(
         &self,
         (x, y): (&[T], &mut [T]),
         (size, inner): (usize, usize),
-        first: A,
+        first: &[A],
         join: impl Fn(A, T) -> A,
         element: impl Fn(A) -> T,
     ) {
         let (_, exclusive, reverse) = self.settings();
-        let mut running = vec![first; inner];
         let blocks = x.chunks_exact(size * inner).zip(y.chunks_exact_mut(size * inner));
-        for (x, y) in blocks {
-            running.fill(first);
+        for ((x, y), first) in blocks.zip(first.chunks_exact(inner)) {
+            let mut running = first.to_vec();
             for i in 0..size {
                 let row = if reverse { size - 1 - i } else { i } * inner;
                 let row = row..row + inner;
@@ -74,49 +95,79 @@ impl Scan {
 
 impl OpDef for Scan {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        count(operands, 1, 2, "1 or 2")?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
-        axis("axis", self.settings().0, x.ty.rank())?;
+        let Some((x, start)) = operands.split_first() else { return Ok(Results::new()) };
+        let axis = axis("axis", self.axis(), x.ty.rank())?;
+        let mut first = x.ty.clone();
+        first.shape[axis] = Dim::ONE;
+        if let Some(start) = start.first().filter(|start| *start.ty != first) {
+            let expected = format!("it is {first}");
+            return Err(OpError::Shape { operand: 1, found: start.ty.clone(), expected });
+        }
         result(x.ty.clone())
     }
 
+    /// What each replica begins with is the result of an `exclusive_scan` of all elements before its own: that it is is
+    /// seen by who sees the graph.
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            let own = operands.iter().position(|x| x.claim == Claim::Own);
+            let reason = "begins with what each replica holds of its own";
+            return match own {
+                Some(i) => Err(rules::refuse(Code::NotPerSample, i, reason)),
+                None => Ok(rules::invariant(1)),
+            };
+        };
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", self.settings().0, rank) {
-            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
+        let along = axis("axis", self.axis(), rank).is_ok_and(|own| own == shard.axis);
+        match operands {
+            [_] if !along => Ok(smallvec![Claim::Shard(shard)]),
+            [_, start] if along && shard.outer == 1 && i == 0 && start.claim == Claim::Own => {
+                Ok(smallvec![Claim::Shard(shard)])
+            }
+            [x, start] if !along && x.claim == start.claim => Ok(smallvec![Claim::Shard(shard)]),
+            [_, _] if !along => {
+                Err(rules::refuse(Code::Misaligned, i, "begins with the rows of others"))
+            }
             _ => Err(rules::refuse(Code::AcrossSamples, i, "runs along the samples of the batch")),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        use super::real::Real;
-        let [x] = tensors(operands)?;
-        let axis = axis("axis", self.settings().0, x.rank())?;
+        let Some((x, start)) = operands.split_first() else {
+            return Err(OpError::Operands { expected: "1 or 2", found: 0 });
+        };
+        let axis = axis("axis", self.axis(), x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         if x.is_empty() {
             return Ok(vec![y]);
         }
         let sizes = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let sum = matches!(self, Self::Sum { .. });
+        let (columns, start) = (x.len() / sizes.0, start.first());
+        let sum = self.by() == Combine::Sum;
         for_dtype!(
             x.dtype(),
             float F => {
                 let both = (x.as_slice::<F>(), y.as_mut_slice::<F>());
-                let of = <F as Float>::Real::of;
-                if sum {
-                    self.run(both, sizes, of(0.0), |a, x| a + x.real(), <F as Float>::round);
-                } else {
-                    self.run(both, sizes, of(1.0), |a, x| a * x.real(), <F as Float>::round);
-                }
+                let neutral = vec![if sum { 0.0 } else { 1.0 }; columns];
+                let first = start.map_or(neutral, |t| t.to_f64());
+                let join = |a: f64, x: F| {
+                    let x = x.real().to_f64();
+                    if sum { a + x } else { a * x }
+                };
+                self.run(both, sizes, &first, join, F::of_f64);
             },
             int I => {
                 let both = (x.as_slice::<I>(), y.as_mut_slice::<I>());
-                if sum {
-                    self.run(both, sizes, 0i128, |a, x| I::wrap(a.wrapping_add(x.wide())).wide(), I::wrap);
-                } else {
-                    self.run(both, sizes, 1i128, |a, x| I::wrap(a.wrapping_mul(x.wide())).wide(), I::wrap);
-                }
+                let neutral = vec![if sum { 0i128 } else { 1 }; columns];
+                let wide = |t: &&Tensor| t.as_slice::<I>().iter().map(|x| x.wide()).collect();
+                let first = start.map_or(neutral, wide);
+                let join = |a: i128, x: I| {
+                    let x = x.wide();
+                    I::wrap(if sum { a.wrapping_add(x) } else { a.wrapping_mul(x) }).wide()
+                };
+                self.run(both, sizes, &first, join, I::wrap);
             },
             bool => {
                 let expected = "a number".to_owned();
@@ -140,9 +191,9 @@ mod tests {
     use rand::Rng;
 
     use super::super::testing::{assert_close, check_split, eval, random, rng, tensor, tolerance};
-    use super::super::{OpDef, Operand};
+    use super::super::{Op, OpDef, Operand, SplitOperand};
     use super::Scan;
-    use crate::types::{Claim, DType, Shard, TensorType};
+    use crate::types::{Claim, Combine, DType, Dim, Shape, Shard, TensorType};
 
     fn both(axis: i64, exclusive: bool, reverse: bool) -> [Scan; 2] {
         [Scan::Sum { axis, exclusive, reverse }, Scan::Prod { axis, exclusive, reverse }]
@@ -184,6 +235,60 @@ mod tests {
         assert_eq!(eval(&product.into(), &[&x])[0].to_i64(), Some(vec![200, 32, 96]));
         let x = tensor(DType::F32, &[0, 2], &[]);
         assert!(both(0, true, true).iter().all(|op| eval(&op.clone().into(), &[&x])[0].is_empty()));
+    }
+
+    #[test]
+    fn a_second_operand_is_what_they_begin_with() {
+        let mut rng = rng(3);
+        for round in 0..40usize {
+            let dtype = [DType::F64, DType::F32, DType::I64, DType::I8][round % 4];
+            let (rows, cut) = (rng.random_range(0..7usize), rng.random_range(0..7usize));
+            let cut = cut.min(rows);
+            let x = random(&mut rng, dtype, &[rows, 3]);
+            let values = x.to_f64();
+            let (before, behind) = values.split_at(cut * 3);
+            for op in both(0, round % 8 < 4, false) {
+                let whole = eval(&op.clone().into(), &[&x]);
+                let neutral = if op.by() == Combine::Sum { 0.0 } else { 1.0 };
+                let mut start = vec![neutral; 3];
+                for (i, x) in before.iter().enumerate() {
+                    let a = &mut start[i % 3];
+                    *a = if op.by() == Combine::Sum { *a + x } else { *a * x };
+                }
+                let start = tensor(dtype, &[1, 3], &start);
+                let behind = tensor(dtype, &[rows - cut, 3], behind);
+                let got = eval(&op.into(), &[&behind, &start]);
+                assert_close(&got[0], &whole[0].to_f64()[cut * 3..], tolerance(dtype) * 8.0);
+            }
+        }
+        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
+        let infer = |start: &[usize]| {
+            let (x, start) = (ty(&[2, 3]), ty(start));
+            let operands = [&x, &start].map(|ty| Operand { ty, ints: None });
+            both(0, false, false)[0].infer(&operands).is_ok()
+        };
+        assert!(infer(&[1, 3]) && !infer(&[2, 3]) && !infer(&[3]));
+    }
+
+    #[test]
+    fn rows_begin_with_what_each_replica_holds() {
+        let whole: Shape = [Dim::n(), 3.into()].into_iter().collect();
+        let (x, start) = (TensorType::new(DType::F32, whole), TensorType::new(DType::F32, [1, 3]));
+        let split = |x_claim, start_claim, axis| {
+            let operands = [
+                SplitOperand { claim: x_claim, ty: &x },
+                SplitOperand { claim: start_claim, ty: &start },
+            ];
+            let op: Op = both(axis, false, false)[0].clone().into();
+            op.split(&operands, std::slice::from_ref(&x)).map(|c| c[0]).map_err(|r| r.code.name())
+        };
+        let rows = Claim::rows(0);
+        assert_eq!(split(rows, Claim::Own, 0), Ok(rows));
+        assert_eq!(split(rows, Claim::Invariant, 0), Err("R0105"));
+        assert_eq!(split(Claim::Invariant, Claim::Own, 0), Err("R0111"));
+        assert_eq!(split(Claim::Own, Claim::Invariant, 0), Err("R0111"));
+        assert_eq!(split(rows, Claim::Own, 1), Err("R0101"));
+        assert_eq!(split(rows, rows, 1), Ok(rows));
     }
 
     #[test]

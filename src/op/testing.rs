@@ -171,7 +171,9 @@ pub(crate) fn assert_claims(
         for (r, cut) in cuts.windows(2).enumerate().filter(|(_, c)| c[0] < c[1]) {
             let held = |(t, c): &(&Tensor, Claim)| match c {
                 Claim::Partial(by) => share(t, *by, &rows, r),
-                Claim::Invariant | Claim::Shard(_) | Claim::Mixed => part(t, *c, cut[0], cut[1]),
+                Claim::Invariant | Claim::Shard(_) | Claim::Own | Claim::Mixed => {
+                    part(t, *c, cut[0], cut[1])
+                }
             };
             let parts: Vec<Tensor> = operands.iter().map(held).collect();
             let got = at(cut[1] - cut[0])
@@ -231,7 +233,7 @@ fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<Tens
         .iter()
         .map(|(t, c)| match c {
             Claim::Invariant => t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()),
-            Claim::Shard(_) | Claim::Partial(_) | Claim::Mixed => None,
+            Claim::Shard(_) | Claim::Partial(_) | Claim::Own | Claim::Mixed => None,
         })
         .collect();
     let inputs: Vec<Operand<'_>> =

@@ -20,6 +20,9 @@ op! {
         pub k: Dim,
         /// The largest; otherwise the smallest, the smallest first.
         pub largest: bool = true,
+        /// Whether each replica is to rank its own rows alone: candidates, of which `merge_top_k` takes the best. On
+        /// one device it changes nothing.
+        pub local: bool = false,
     }
 }
 
@@ -28,6 +31,32 @@ fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
     #[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
     let nan = |x: &T| x != x;
     a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
+}
+
+/// Leaves the first `k` of elements and their positions, in order.
+pub(super) fn select<T: PartialOrd>(list: &mut Vec<(T, i64)>, k: usize, largest: bool) {
+    let before = |a: &(T, i64), b: &(T, i64)| {
+        let values = order(&a.0, &b.0);
+        let values = if largest { values.reverse() } else { values };
+        values.then(a.1.cmp(&b.1))
+    };
+    if k < list.len() {
+        if let Some(last) = k.checked_sub(1) {
+            list.select_nth_unstable_by(last, before);
+        }
+        list.truncate(k);
+    }
+    list.sort_unstable_by(before);
+}
+
+/// True if an axis of `size` entries has at least `k`, for every batch or, of a number that does not depend on the
+/// batch, for every large one: that the batch is large enough is then seen when it is known.
+pub(super) fn has_entries(size: &Dim, k: &Dim) -> bool {
+    const MANY: i64 = 1 << 40;
+    let grows = !k.depends_on_batch() && size.depends_on_batch();
+    k.minimum(size) == *k
+        || (size.clone() - k.clone()).is_nonnegative()
+        || (grows && size.eval(MANY) >= k.eval(MANY))
 }
 
 impl TopK {
@@ -39,29 +68,26 @@ impl TopK {
         values: &mut [T],
         places: &mut [i64],
     ) {
-        let mut list: Vec<(T, usize)> = Vec::with_capacity(size);
-        let before = |a: &(T, usize), b: &(T, usize)| {
-            let values = order(&a.0, &b.0);
-            let values = if self.largest { values.reverse() } else { values };
-            values.then(a.1.cmp(&b.1))
-        };
+        let mut list: Vec<(T, i64)> = Vec::with_capacity(size);
         let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
         for (x, (values, places)) in x.chunks_exact(size * inner).zip(blocks) {
             for column in 0..inner {
                 list.clear();
                 let entries = x.iter().skip(column).step_by(inner);
-                list.extend(entries.copied().enumerate().map(|(at, x)| (x, at)));
-                if k < size {
-                    list.select_nth_unstable_by(k - 1, before);
-                    list.truncate(k);
-                }
-                list.sort_unstable_by(before);
+                list.extend(entries.copied().zip(0i64..));
+                select(&mut list, k, self.largest);
                 for (row, (value, at)) in list.iter().enumerate() {
                     values[row * inner + column] = *value;
-                    places[row * inner + column] = i64::try_from(*at).unwrap_or(i64::MAX);
+                    places[row * inner + column] = *at;
                 }
             }
         }
+    }
+
+    /// True if each replica ranks its own rows, and takes all where there are less than what is asked for.
+    fn candidates(&self, size: &Dim) -> bool {
+        let most = Dim::from(self.k.eval(1 << 40));
+        self.local && most.minimum(size) == self.k
     }
 }
 
@@ -72,7 +98,7 @@ impl OpDef for TopK {
         let axis = axis("axis", self.axis, x.ty.rank())?;
         sizes("k", std::slice::from_ref(&self.k))?;
         let size = &x.ty.shape[axis];
-        if *size != self.k && !(size.clone() - self.k.clone()).is_nonnegative() {
+        if !has_entries(size, &self.k) {
             let reason = format!("{} is more than the {size} entries of axis {axis}", self.k);
             return Err(OpError::Attribute { attr: "k", reason });
         }
@@ -90,8 +116,12 @@ impl OpDef for TopK {
         let Some((i, shard)) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        let shape = operands.get(i).map(|x| &x.ty.shape);
+        let rank = shape.map_or(0, |shape| shape.len());
         if axis("axis", self.axis, rank).is_ok_and(|own| own == shard.axis) {
+            if shard.outer == 1 && shape.is_some_and(|shape| self.candidates(&shape[shard.axis])) {
+                return Ok(SmallVec::from_elem(Claim::Own, 2));
+            }
             return Err(rules::refuse(Code::GlobalIndex, i, "ranks all samples of the batch"));
         }
         if self.k.depends_on_batch() {
@@ -106,6 +136,10 @@ impl OpDef for TopK {
         let axis = axis("axis", self.axis, x.rank())?;
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product::<usize>());
+        if k > size {
+            let reason = format!("{k} is more than the {size} entries of axis {axis}");
+            return Err(OpError::Attribute { attr: "k", reason });
+        }
         let mut dims = x.dims().to_vec();
         dims[axis] = k;
         let mut values = Tensor::zeros(x.dtype(), &dims)?;
@@ -141,7 +175,7 @@ mod tests {
     use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
 
     fn top(axis: i64, k: i64, largest: bool) -> Op {
-        TopK { axis, k: k.into(), largest }.into()
+        TopK { axis, k: k.into(), largest, local: false }.into()
     }
 
     #[test]
@@ -184,9 +218,13 @@ mod tests {
     #[test]
     fn more_entries_than_there_are_is_refused() {
         let ty = TensorType::new(DType::F32, [Dim::n(), 3.into()].into_iter().collect::<Shape>());
-        let infer = |axis, k: Dim| TopK { axis, k, largest: true }.infer(&[Operand { ty: &ty, ints: None }]);
+        let infer = |axis, k: Dim| TopK { axis, k, largest: true, local: false }.infer(&[Operand { ty: &ty, ints: None }]);
         assert!(infer(1, 3.into()).is_ok() && infer(0, Dim::n()).is_ok());
-        for (axis, k) in [(1, 4.into()), (1, Dim::from(-1)), (0, 1.into()), (1, Dim::n()), (2, 1.into())] {
+        assert!(infer(0, 5.into()).is_ok(), "a batch of 5 rows has them");
+        assert!(infer(0, Dim::from(5).minimum(&Dim::n())).is_ok());
+        for (axis, k) in
+            [(1, 4.into()), (1, Dim::from(-1)), (0, Dim::n() + 1), (1, Dim::n()), (2, 1.into())]
+        {
             assert!(matches!(infer(axis, k), Err(OpError::Attribute { .. })));
         }
     }

@@ -21,6 +21,18 @@ pub enum PassError {
          or leave `--gpus` out to run it as it is"
     )]
     AlreadyReplicated(usize),
+    /// Replicas take the statistics of their own rows, so that there is nothing to compare them with.
+    #[error(
+        "`{0}` takes the statistics of each replica's own rows, as was asked for: that gives other results than one \
+         device, so there is nothing to compare; `--batch-norm sync` and `--batch-norm ghost:G` can be checked"
+    )]
+    LocalStatistics(String),
+    /// Rows that are not on the first axis are in no groups.
+    #[error(
+        "`{0}` has no rows on axis 0, which ghost batch normalisation divides into groups; `--batch-norm sync` takes \
+         the statistics of the whole batch"
+    )]
+    NoGroups(String),
     /// The graph is damaged: a bug in what made it.
     #[error(transparent)]
     Graph(#[from] GraphError),

@@ -14,7 +14,8 @@ pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
 pub use refusal::SplitRefused;
 pub use repair::{
-    Action, BatchStatistics, Outcome, Repair, RepairOptions, Repaired, repair, repair_with,
+    Action, BatchStatistics, Outcome, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
+    repair, repair_with,
 };
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate, replicate_repaired};
 pub use report::{claims_text, report};

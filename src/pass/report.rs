@@ -78,7 +78,7 @@ fn input(template: &Graph, map: &ClaimMap, value: Value) -> String {
     let info = template.info(value);
     match map.get(value) {
         Claim::Shard(s) => format!("{}: split on axis {}", info.name, s.axis),
-        Claim::Invariant | Claim::Partial(_) | Claim::Mixed => {
+        Claim::Invariant | Claim::Partial(_) | Claim::Own | Claim::Mixed => {
             format!("{}: whole on every replica", info.name)
         }
     }
@@ -93,7 +93,7 @@ fn counts(template: &Graph, map: &ClaimMap) -> String {
                 counts[match map.get(value) {
                     Claim::Shard(_) => 0,
                     Claim::Invariant => 1,
-                    Claim::Partial(_) => 2,
+                    Claim::Partial(_) | Claim::Own => 2,
                     Claim::Mixed => 3,
                 }] += 1;
             }
@@ -137,6 +137,6 @@ fn merged(claim: Claim) -> String {
             format!("parts, combined once by {} in the order of the replicas", by.name())
         }
         Claim::Invariant => "the same on every replica, taken once".to_owned(),
-        Claim::Mixed => "not known".to_owned(),
+        Claim::Own | Claim::Mixed => "not known".to_owned(),
     }
 }

@@ -15,6 +15,9 @@ pub enum Claim {
     Shard(Shard),
     /// Every replica that has rows holds a value of the same type as the whole; together they give the whole.
     Partial(Combine),
+    /// Every replica holds a value that follows from its rows, or from those before them, and that one operator alone
+    /// can use: the one that it was computed for.
+    Own,
     /// Nothing is known: a replica would need the rows of others.
     Mixed,
 }
@@ -104,7 +107,7 @@ impl Claim {
     pub const fn shard(self) -> Option<Shard> {
         match self {
             Self::Shard(s) => Some(s),
-            Self::Invariant | Self::Partial(_) | Self::Mixed => None,
+            Self::Invariant | Self::Partial(_) | Self::Own | Self::Mixed => None,
         }
     }
 
@@ -112,7 +115,7 @@ impl Claim {
     pub const fn partial(self) -> Option<Combine> {
         match self {
             Self::Partial(by) => Some(by),
-            Self::Invariant | Self::Shard(_) | Self::Mixed => None,
+            Self::Invariant | Self::Shard(_) | Self::Own | Self::Mixed => None,
         }
     }
 }
@@ -127,6 +130,7 @@ impl fmt::Display for Claim {
                 write!(f, "shard({axis};{outer},{inner})")
             }
             Self::Partial(by) => write!(f, "partial({})", by.name()),
+            Self::Own => f.write_str("own"),
             Self::Mixed => f.write_str("mixed"),
         }
     }

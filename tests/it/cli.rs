@@ -193,6 +193,62 @@ fn rewritten_graphs_are_proved() {
     assert!(said.starts_with("error[P1]: the inputs are not those of the template\n"), "{said}");
 }
 
+/// Batch normalisation while training.
+const BATCH_NORM: &str = "fanwise 1
+symbol N >= 0
+graph @training(%x: f32[N,4], %scale: f32[4], %bias: f32[4], %mean: f32[4], %var: f32[4]) -> (y: f32[N,4]) {
+  %y : f32[N,4], %new_mean : f32[4], %new_var : f32[4] = batch_norm_train(%x, %scale, %bias, %mean, %var)
+  return %y
+}
+";
+
+#[test]
+fn statistics_are_those_that_are_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name| path(folder.path(), name);
+    let model = at("norm.fan");
+    fs::write(&model, BATCH_NORM).expect("the model");
+    let on = |gpus: &'static str, statistics: &'static str| {
+        ["check", &model, "--batch", "9", "--gpus", gpus, "--batch-norm", statistics]
+            .map(str::to_owned)
+    };
+    let check = |args: [String; 8]| fanwise(&args.each_ref().map(String::as_str));
+    for statistics in ["sync", "ghost:1", "ghost:4", "ghost:20"] {
+        for gpus in ["1", "2", "3"] {
+            let output = check(on(gpus, statistics));
+            assert_eq!(code(&output), 0, "{statistics} on {gpus}: {}", stderr(&output));
+        }
+    }
+    let note = stderr(&check(on("2", "ghost:4")));
+    assert!(
+        note.contains("note: statistics of 4 groups of rows, which gives other results"),
+        "{note}"
+    );
+    let local = check(on("2", "local"));
+    assert_eq!(code(&local), 2);
+    assert!(stderr(&local).contains("there is nothing to compare"), "{}", stderr(&local));
+    assert_eq!(code(&check(on("1", "local"))), 0);
+    let wrong = check(on("2", "ghost:0"));
+    assert_eq!(code(&wrong), 2);
+    assert!(stderr(&wrong).contains("ghost:G with G groups of rows"), "{}", stderr(&wrong));
+    // One device computes the same with the same groups, and something else with others.
+    let run = |gpus: &str, statistics: &str, out: &str| {
+        let args = ["run", &model, "--batch", "8", "--gpus", gpus, "--shards", "balanced"];
+        good(&[&args[..], &["--batch-norm", statistics, "--outputs", out]].concat());
+        fs::read(out).expect("the outputs")
+    };
+    let one = run("1", "ghost:4", &at("one.npz"));
+    assert!(one == run("2", "ghost:4", &at("two.npz")), "whole groups: the same bits");
+    assert!(one == run("4", "ghost:4", &at("four.npz")), "whole groups: the same bits");
+    assert!(one != run("1", "ghost:2", &at("other.npz")));
+    let graph = at("out.fan");
+    let emit = format!("graph={graph}");
+    good(&["compile", &model, "--gpus", "3", "--batch-norm", "ghost:4", "--emit", &emit]);
+    good(&["verify", &graph, "--template", &model, "--batch-norm", "ghost:4"]);
+    let other = fanwise(&["verify", &graph, "--template", &model, "--batch-norm", "ghost:2"]);
+    assert_eq!(code(&other), 1, "{}", stderr(&other));
+}
+
 #[test]
 fn codes_are_listed_and_explained() {
     snap::assert("cli", "explain", &good(&["explain"]));

@@ -68,6 +68,22 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         rule: "V",
         apply: whole_for_rows,
     },
+    Mutation { name: "a scan takes its parts in another order", rule: "P7", apply: swap_scanned },
+    Mutation { name: "a scan runs in the other direction", rule: "P10", apply: turn_scan },
+    Mutation { name: "a scan combines by another rule", rule: "P10", apply: other_scan },
+    Mutation { name: "a scan takes the rows of other replicas", rule: "P10", apply: scan_rows },
+    Mutation {
+        name: "a replica begins with what belongs to another",
+        rule: "P6",
+        apply: other_start,
+    },
+    Mutation { name: "candidates are merged in another order", rule: "P7", apply: swap_candidates },
+    Mutation { name: "candidates are ranked the other way", rule: "P11", apply: turn_candidates },
+    Mutation {
+        name: "candidates count as those of other rows",
+        rule: "V",
+        apply: candidates_of_others,
+    },
     Mutation { name: "a merge takes one part for the whole", rule: "P7", apply: first_for_all },
     Mutation { name: "a merge combines what has no parts", rule: "P9", apply: reduction_for_merge },
     Mutation { name: "a slice takes another block", rule: "P5", apply: other_block },
@@ -337,6 +353,72 @@ fn whole_for_part(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
 
 fn swap_gathered(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     exchange(&mut nodes(json, rng, is_gather)?["operands"], rng)
+}
+
+fn is_scan(node: &Json) -> bool {
+    node["op"] == "exclusive_scan"
+}
+
+fn swap_scanned(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_scan)?["operands"], rng)
+}
+
+fn turn_scan(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let attrs = &mut nodes(json, rng, is_scan)?["attrs"];
+    let turned = attrs.get("reverse").is_some();
+    match attrs.as_object_mut()? {
+        attrs if turned => attrs.remove("reverse").map(|_| ()),
+        attrs => {
+            attrs.insert("reverse".to_owned(), json!({ "bool": true }));
+            Some(())
+        }
+    }
+}
+
+fn other_scan(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let by = ["sum", "prod", "max", "min"].choose(rng)?;
+    nodes(json, rng, is_scan)?["attrs"]["by"]["name"] = (*by).into();
+    Some(())
+}
+
+fn scan_rows(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, is_scan)?["attrs"]["rows"]["ints"], rng)
+}
+
+/// What takes one result of a scan takes another.
+fn other_start(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let scan = nodes(json, rng, is_scan)?["results"].clone();
+    let result = |rng: &mut ChaCha8Rng| Some(scan.as_array()?.choose(rng)?["name"].clone());
+    let (old, new) = (result(rng)?, result(rng)?);
+    replace(nodes(json, rng, |n| takes(n, &old))?, &old, &new);
+    Some(())
+}
+
+fn ranks(node: &Json) -> bool {
+    node["op"] == "merge_top_k"
+}
+
+fn swap_candidates(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let types = values(json);
+    let operands = nodes(json, rng, ranks)?["operands"].as_array_mut()?;
+    let ty = |o: &Json| types.iter().find(|(name, _)| *name == o["value"]).map(|(_, ty)| ty);
+    let a = rng.random_range(0..operands.len());
+    let alike = |b: &usize| *b != a && ty(&operands[*b]) == ty(&operands[a]);
+    let alike: Vec<usize> = (0..operands.len()).filter(alike).collect();
+    operands.swap(a, *alike.choose(rng)?);
+    Some(())
+}
+
+fn turn_candidates(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    let attrs = nodes(json, rng, ranks)?["attrs"].as_object_mut()?;
+    if attrs.remove("largest").is_none() {
+        attrs.insert("largest".to_owned(), json!({ "bool": false }));
+    }
+    Some(())
+}
+
+fn candidates_of_others(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
+    exchange(&mut nodes(json, rng, ranks)?["attrs"]["entries"]["ints"], rng)
 }
 
 fn gather_axis(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {

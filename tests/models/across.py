@@ -35,6 +35,8 @@ def models():
     yield "arg", rows, arg, ["y", "z"], []
     scan = [node("CumSum", ["x", "a"], ["y"]), node("CumSum", ["x", "a"], ["z"], exclusive=1, reverse=1)]
     yield "cumsum", rows, scan, ["y", "z"], [constant("a", 0, np.int64)]
+    top = [node("TopK", ["x", "k"], ["y", "i"], axis=0), node("TopK", ["x", "k"], ["z", "j"], axis=0, largest=0)]
+    yield "top_k", rows, top, ["y", "i", "z", "j"], [constant("k", [1], np.int64)]
     reduce = [node("Exp", ["x"], ["e"])]
     reduce += [node("Reduce" + kind, ["e", "axis"], [kind]) for kind in REDUCTIONS]
     yield "reduce", rows, reduce, REDUCTIONS, [axis]

@@ -22,6 +22,11 @@
 //! - P9: an `all_reduce` combines the parts of all replicas, each once and in order, as the split rules say that the
 //!   parts of the value combine, weighted by the replicas' rows. The whole of it reaches a replica only where the
 //!   template has an `all_reduce`: nothing is combined twice, and nothing that needs the whole works on a part.
+//! - P10: an `exclusive_scan` takes the parts of all replicas, each once and in order, of what the template scans by
+//!   the same rule and in the same direction. Its result number `i`, what the rows before those of replica `i` give,
+//!   reaches replica `i` alone.
+//! - P11: a `merge_top_k` takes the candidates of all replicas, each once and in order, with the entries that the
+//!   replicas have, and as many of them as the template takes of all rows.
 //!
 //! Induction over the nodes gives the claim: if the split rules are right, the outputs are equal. Devices and
 //! transfers between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
@@ -58,6 +63,10 @@ pub enum ProofRule {
     P8,
     /// Combinations of partial values.
     P9,
+    /// Scans over the replicas.
+    P10,
+    /// Candidates of all replicas.
+    P11,
 }
 
 impl fmt::Display for ProofRule {

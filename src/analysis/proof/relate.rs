@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::template::{Bring, Operands, Template, form};
 use super::{Proof, ProofError, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Value};
-use crate::op::{AllReduce, Op, Slice};
+use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Slice};
 use crate::types::{Claim, Dim, Split};
 
 /// What a value is.
@@ -24,6 +24,10 @@ enum Results {
     One(Meaning),
     /// A replica's parts of all results of a node of the template.
     Parts(NodeId, u32),
+    /// The whole of all results of a node of the template.
+    Whole(NodeId),
+    /// Of one result of a node of the template the part of each replica, in order.
+    Each(NodeId),
 }
 
 /// A search among operators with the same operands.
@@ -148,6 +152,12 @@ impl<'a, 'g> Relation<'a, 'g> {
             Results::Parts(node, replica) => {
                 Meaning { value: Value { node, output: value.output }, replica: Some(replica) }
             }
+            Results::Whole(node) => {
+                Meaning { value: Value { node, output: value.output }, replica: None }
+            }
+            Results::Each(node) => {
+                Meaning { value: Value { node, output: 0 }, replica: Some(value.output) }
+            }
         })
     }
 
@@ -198,6 +208,8 @@ impl<'a, 'g> Relation<'a, 'g> {
             (None, Op::AllReduce(reduce), parts) => {
                 self.all_reduce(reduce, parts).map(Results::One)
             }
+            (None, Op::MergeTopK(merge), parts) => self.merge_top_k(merge, parts),
+            (None, Op::ExclusiveScan(scan), parts) => self.exclusive_scan(scan, parts),
             (None, op, parts) if op.joined().is_some() => {
                 self.concat(op.joined().map_or(0, |c| c.axis), parts).map(Results::One)
             }
@@ -236,7 +248,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             Claim::Invariant => Some(of.value),
             // All rows, or the whole of what has parts: only what the template brings to every replica.
             Claim::Shard(_) | Claim::Partial(_) => self.template.brought(of.value, Bring::Whole),
-            Claim::Mixed => None,
+            Claim::Own | Claim::Mixed => None,
         }
     }
 
@@ -420,7 +432,11 @@ impl<'a, 'g> Relation<'a, 'g> {
         let broken = |reason: String| Err((ProofRule::P9, reason));
         match self.template.claim(value) {
             Claim::Partial(by) if by == reduce.by => {}
-            claim @ (Claim::Invariant | Claim::Shard(_) | Claim::Partial(_) | Claim::Mixed) => {
+            claim @ (Claim::Invariant
+            | Claim::Shard(_)
+            | Claim::Partial(_)
+            | Claim::Own
+            | Claim::Mixed) => {
                 let by = reduce.by.name();
                 return broken(format!("combines by {by} the parts of a value that is {claim}"));
             }
@@ -429,6 +445,52 @@ impl<'a, 'g> Relation<'a, 'g> {
             return broken("weighs the parts by other rows than those of the replicas".to_owned());
         }
         Ok(self.whole(value))
+    }
+
+    /// What the rows before those of each replica give, where the template takes it.
+    fn exclusive_scan(
+        &mut self,
+        scan: &ExclusiveScan,
+        parts: &[Meaning],
+    ) -> Result<Results, Broken> {
+        let value = self.all_parts(parts)?;
+        let known = self.template.on(&Operands::from_slice(&[value])).iter().find(|id| {
+            let op = self.template.graph.node(**id).op();
+            matches!(op, Some(Op::ExclusiveScan(known)) if (known.by, known.reverse) == (scan.by, scan.reverse))
+        });
+        let broken = |reason: &str| Err((ProofRule::P10, reason.to_owned()));
+        let Some(known) = known.copied() else {
+            return broken("scans what the template does not scan so");
+        };
+        if self.template.claim(Value { node: known, output: 0 }) != Claim::Own {
+            return broken("scans what every replica holds whole");
+        }
+        if scan.rows != self.template.rows() {
+            return broken("takes other rows than those of the replicas");
+        }
+        self.proof.merges += 1;
+        Ok(Results::Each(known))
+    }
+
+    /// The best of all replicas' candidates, where the template takes them.
+    fn merge_top_k(&mut self, merge: &MergeTopK, parts: &[Meaning]) -> Result<Results, Broken> {
+        let every = |of: usize| parts.iter().skip(of).step_by(2).copied().collect::<Vec<_>>();
+        let (values, places) = (self.all_parts(&every(0))?, self.all_parts(&every(1))?);
+        let graph = self.template.graph;
+        let known = self.template.on(&Operands::from_slice(&[values, places])).iter().find(|id| {
+            let Some(Op::MergeTopK(known)) = graph.node(**id).op() else { return false };
+            let [entries] = &*known.entries else { return false };
+            let own = self.template.rows().iter().map(|rows| entries.at_rows(rows));
+            let parts = MergeTopK { entries: own.collect(), ..known.clone() };
+            parts == *merge
+        });
+        let known = known.copied().filter(|_| self.template.claim(values) == Claim::Own);
+        let Some(known) = known else {
+            let reason = "merges what the template does not merge so";
+            return Err((ProofRule::P11, reason.to_owned()));
+        };
+        self.proof.merges += 1;
+        Ok(Results::Whole(known))
     }
 
     /// The whole of a value whose parts were merged.

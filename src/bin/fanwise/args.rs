@@ -9,11 +9,11 @@ use clap::{Args, ValueEnum};
 use fanwise::Error;
 use fanwise::analysis;
 use fanwise::backend;
-use fanwise::ir::{self, Graph};
+use fanwise::ir::{self, Graph, NodeId};
 use fanwise::model::{self, LoadOptions, Model};
-use fanwise::op::Assume;
+use fanwise::op::{Assume, Op};
 use fanwise::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
-use fanwise::types::{Device, ShardRule};
+use fanwise::types::{Device, Dim, ShardRule};
 
 use crate::{memory, ui};
 
@@ -117,27 +117,11 @@ pub(crate) struct ReplicateArgs {
     /// What may be done to a model that cannot be split as it is
     #[arg(long, value_enum, default_value = "local")]
     repair: RepairArg,
-    /// Whose statistics batch normalisation in training uses
-    #[arg(long, value_enum)]
-    batch_norm: Option<BatchNormArg>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum BatchNormArg {
-    /// Each replica those of its own rows: other results than one device gives
-    Local,
-    /// Those of the whole batch, combined over all replicas
-    Sync,
-}
-
-impl BatchNormArg {
-    /// The choice of the library.
-    pub(crate) fn statistics(self) -> BatchStatistics {
-        match self {
-            Self::Local => BatchStatistics::Local,
-            Self::Sync => BatchStatistics::Sync,
-        }
-    }
+    /// Whose statistics batch normalisation in training uses: `sync` those of the whole batch, combined over all
+    /// replicas; `ghost:G` those of G groups of rows, which are another function of the batch, the same one for any
+    /// number of devices; `local` each replica those of its own rows: other results for each number of devices
+    #[arg(long, value_name = "local|sync|ghost:G")]
+    batch_norm: Option<BatchStatistics>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -180,9 +164,29 @@ pub(crate) struct Place {
 impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
-        let batch_norm = self.batch_norm.map(BatchNormArg::statistics);
-        let options = RepairOptions { allowed: self.repair.level(), batch_norm };
+        let options = RepairOptions { allowed: self.repair.level(), batch_norm: self.batch_norm };
         Ok(pass::repair_with(template, options).map_err(Error::from)?)
+    }
+
+    /// What one device computes: the model itself, or with the statistics of groups of rows, if these are asked for.
+    fn grouped<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
+        let batch_norm = self.batch_norm.filter(|b| matches!(b, BatchStatistics::Ghost(_)));
+        if batch_norm.is_none() {
+            return Ok(Cow::Borrowed(template));
+        }
+        let options = RepairOptions { allowed: pass::Repair::None, batch_norm };
+        let (graph, _) = pass::repair_with(template, options).map_err(Error::from)?;
+        let rows = |id: NodeId| {
+            graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
+        };
+        let left = graph
+            .ids()
+            .find(|id| matches!(graph.node(*id).op(), Some(Op::BatchNormTrain(_))) && rows(*id));
+        if let Some(left) = left {
+            let label = graph.node(left).label();
+            return Err(Error::from(PassError::NoGroups(label.to_owned())).into());
+        }
+        Ok(graph)
     }
 
     /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
@@ -198,7 +202,7 @@ impl ReplicateArgs {
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
         };
         if devices.len() == 1 && template.split().is_none() && !cuda {
-            return Ok(Replicated::of_one(template));
+            return Ok(Replicated::whole(self.grouped(template)?));
         }
         if found == 0 && !cuda {
             let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
@@ -215,7 +219,7 @@ impl ReplicateArgs {
         place: Place,
     ) -> anyhow::Result<Replicated<'a>> {
         if !place.cuda || template.split().is_some() {
-            return Ok(Replicated::of_one(template));
+            return Ok(Replicated::whole(self.grouped(template)?));
         }
         let replicated = self.over(model, template, vec![Device::gpu(0)]);
         let Err(error) = &replicated else { return replicated };
@@ -223,7 +227,7 @@ impl ReplicateArgs {
             Some(Error::Pass(PassError::Refused(refused))) => {
                 let first = refused.first().map_or(String::new(), ToString::to_string);
                 ui::talk(&format!("note: the model runs on the host: {first}"));
-                Ok(Replicated::of_one(template))
+                Ok(Replicated::whole(self.grouped(template)?))
             }
             _ => replicated,
         }
@@ -283,8 +287,11 @@ pub(crate) struct Replicated<'a> {
 impl<'a> Replicated<'a> {
     /// A graph that runs as it is.
     pub(crate) fn of_one(graph: &'a Graph) -> Self {
-        let (template, graph) = (Cow::Borrowed(graph), Cow::Borrowed(graph));
-        Self { template, repairs: Vec::new(), graph }
+        Self::whole(Cow::Borrowed(graph))
+    }
+
+    fn whole(graph: Cow<'a, Graph>) -> Self {
+        Self { template: graph.clone(), repairs: Vec::new(), graph }
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use fanwise::Error;
 use fanwise::ir::Label;
-use fanwise::pass::PassError;
+use fanwise::pass::{Action, PassError};
 use fanwise::types::Tensor;
 use serde_json::json;
 
@@ -18,7 +18,9 @@ use crate::ui;
 /// are summed in another order
 #[derive(Args)]
 #[command(
-    after_help = "The exit code is 0 if all outputs are equal, 1 if one differs, 2 if the model is refused.
+    after_help = "The exit code is 0 if all outputs are equal, 1 if one differs, 2 if the model is refused. With
+`--batch-norm ghost:G` one device takes the statistics of the same groups; those of `local` are other
+ones for each number of devices, so there is nothing to compare: exit code 2.
 
 Examples:
   fanwise check zoo:siamese --gpus 3 --batch 10
@@ -56,6 +58,9 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
+    if let Some(local) = replicated.repairs.iter().find(|r| r.action == Action::LocalStatistics) {
+        return Err(Error::from(PassError::LocalStatistics(local.label.clone())).into());
+    }
     let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {
         let executable = runner.prepare(graph, &model.weights)?;

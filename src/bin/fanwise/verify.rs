@@ -7,11 +7,11 @@ use clap::Args;
 use fanwise::analysis::{self, ProofError};
 use fanwise::ir::{self, Graph};
 use fanwise::model::ModelError;
-use fanwise::pass::{self, Repair, RepairOptions};
+use fanwise::pass::{self, BatchStatistics, Repair, RepairOptions};
 use fanwise::{Error, analysis::Proof};
 use serde_json::json;
 
-use crate::args::{BatchNormArg, Format, ModelArgs};
+use crate::args::{Format, ModelArgs};
 use crate::ui;
 
 /// Prove that a rewritten graph computes what the model does, without running either
@@ -31,8 +31,8 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "MODEL")]
     template: Option<String>,
     /// Whose statistics batch normalisation in training was made to use
-    #[arg(long, value_enum)]
-    batch_norm: Option<BatchNormArg>,
+    #[arg(long, value_name = "local|sync|ghost:G")]
+    batch_norm: Option<BatchStatistics>,
     /// How the result is printed
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -46,10 +46,9 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let template = args.graph.load_other(&template)?.graph;
     let verified = ir::verify(&graph).map_err(Error::from)?;
-    let batch_norm = args.batch_norm.map(BatchNormArg::statistics);
     // The repairs that were allowed are not known: the graph is right if it is so for one of them.
     let prove = |allowed| -> anyhow::Result<_> {
-        let options = RepairOptions { allowed, batch_norm };
+        let options = RepairOptions { allowed, batch_norm: args.batch_norm };
         let (repaired, _) = pass::repair_with(&template, options).map_err(Error::from)?;
         Ok(analysis::prove(&repaired, &verified))
     };

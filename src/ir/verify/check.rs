@@ -9,7 +9,8 @@ use crate::types::{Device, Dim, Keys, Symbol, TensorType};
 /// The operators that may run elsewhere than the replica they belong to.
 const MOVES: [&str; 2] = ["copy", "slice"];
 /// The operators of no replica that take what belongs to replicas.
-const MERGES: [&str; 4] = ["all_gather", "all_reduce", "concat", "first"];
+const MERGES: [&str; 6] =
+    ["all_gather", "all_reduce", "concat", "exclusive_scan", "first", "merge_top_k"];
 
 /// A check in progress.
 pub(super) struct Check<'g> {
@@ -320,7 +321,7 @@ impl<'g> Check<'g> {
                 let own = place.replica.map_or("none".to_owned(), |i| format!("replica {i}"));
                 let message =
                     format!("operand {slot} belongs to replica {from}, `{name}` to {own}");
-                let hint = "only a merge of no replica (`concat`, `first`, `all_reduce`, `all_gather`) takes values of replicas";
+                let hint = "only a merge of no replica (`concat`, `first`, `all_reduce`, …) takes values of replicas";
                 self.errors.add(Rule::V7, at, message, hint);
             }
         }

@@ -22,7 +22,7 @@ use draw::{Case, Draw};
 const CASES: u64 = 150;
 
 /// Operators whose results never have rows, and why, in the order of the list; each has tests of its own.
-const NEVER: [(&str, &str); 16] = [
+const NEVER: [(&str, &str); 18] = [
     ("batch_norm_train", "the statistics are those of all samples"),
     ("max_unpool", "indices number the elements of all samples"),
     ("dynamic_quantize", "the range is that of all samples"),
@@ -30,9 +30,11 @@ const NEVER: [(&str, &str); 16] = [
     ("first", "its operands are those of the replicas"),
     ("all_reduce", "its operands are those of the replicas"),
     ("all_gather", "its operands are those of the replicas"),
+    ("exclusive_scan", "its operands are those of the replicas"),
     ("own_rows", "its operand is whole"),
     ("dims", "sizes of the whole batch are whole"),
     ("constant", "it is whole"),
+    ("merge_top_k", "its operands are those of the replicas"),
     ("shape", "sizes of the whole batch are whole"),
     ("size", "sizes of the whole batch are whole"),
     ("range", "its positions are those of the whole batch"),

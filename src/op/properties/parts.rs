@@ -7,8 +7,8 @@ use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
 use crate::op::{
     Attr, Concat, Expand, Flatten, Gather, GatherAt, OneHot, Pad, PadMode, Reduction, Reshape,
-    ReverseSequence, Scatter, ShapeOp, SizeOp, Slice, SplitOp, Squeeze, Tile, TopK, Transpose,
-    Trilu, Unsqueeze,
+    ReverseSequence, Scatter, SegmentSum, ShapeOp, SizeOp, Slice, SplitOp, Squeeze, Tile, TopK,
+    Transpose, Trilu, Unsqueeze,
 };
 use crate::types::{DType, Dim};
 
@@ -26,6 +26,7 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("gather_elements", gather_elements),
     ("gather_nd", gather_nd),
     ("scatter", scatter),
+    ("segment_sum", segment_sum),
     ("top_k", top_k),
     ("one_hot", one_hot),
     ("trilu", trilu),
@@ -258,6 +259,14 @@ fn scatter(draw: &mut Draw) -> Option<Case> {
     case(Scatter::Elements { axis, reduction }, operands)
 }
 
+fn segment_sum(draw: &mut Draw) -> Option<Case> {
+    let shape = draw.shape(3);
+    let segments = draw.size();
+    let x = draw.ints(DType::F32, &shape, -3, 4);
+    let ids = draw.ints(DType::I64, &shape[..1], 0, signed(segments));
+    case(SegmentSum { segments: signed(segments) }, [x, ids])
+}
+
 fn top_k(draw: &mut Draw) -> Option<Case> {
     let shape = draw.shape(3);
     let axis = draw.axis(shape.len());
@@ -265,7 +274,7 @@ fn top_k(draw: &mut Draw) -> Option<Case> {
     let k =
         if size == N { draw.dims(&[N]).remove(0) } else { draw.int(1, signed(size) + 1).into() };
     let x = draw.ints(DType::F32, &shape, -3, 4);
-    case(TopK { axis, k, largest: draw.chance(2) }, [x])
+    case(TopK { axis, k, largest: draw.chance(2), local: false }, [x])
 }
 
 fn one_hot(draw: &mut Draw) -> Option<Case> {

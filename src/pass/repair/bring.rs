@@ -22,7 +22,7 @@ impl Writer<'_> {
             Claim::Partial(by) => Action::AllReduce(by),
             Claim::Shard(_) if to.shard().is_some() => Action::Filled,
             Claim::Shard(_) => Action::AllGather,
-            Claim::Invariant | Claim::Mixed => Action::OwnRows,
+            Claim::Invariant | Claim::Own | Claim::Mixed => Action::OwnRows,
         };
         self.note(refusal, op, at, action, Some(value));
         self.brought(value, from, to)
@@ -69,7 +69,7 @@ impl Writer<'_> {
         let (bring, suffix): (Op, _) = match from {
             Claim::Partial(by) => (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all"),
             Claim::Shard(_) => (AllGather { axis }.into(), ".all"),
-            Claim::Invariant | Claim::Mixed => (OwnRows { axis }.into(), ".own"),
+            Claim::Invariant | Claim::Own | Claim::Mixed => (OwnRows { axis }.into(), ".own"),
         };
         let key = (value, bring.name(), outer);
         if let Some(known) = self.brought.get(&key) {

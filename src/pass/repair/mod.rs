@@ -4,6 +4,7 @@
 //! device: `own_rows` takes the rows of a value that is whole everywhere, `all_reduce` combines the parts of a partial
 //! value, `all_gather` joins rows. Some operators are first written as several, whose parts need less of the batch.
 
+mod action;
 mod bring;
 mod formulas;
 mod tails;
@@ -12,132 +13,25 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+
+pub use action::{
+    Action, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
+};
 
 use self::tails::{Tail, tails};
 use super::PassInfo;
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
-use crate::op::{BatchNormTrain, Claims, Dims, Inferred, Op, Operand, SplitOperand, rules};
+use crate::op::{BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "repair",
     about: "rewrites what may not be split so that it may: rows of whole values, sums over replicas, gathered rows",
 };
-
-/// Which repairs are allowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Repair {
-    /// None: what may not be split is refused.
-    None,
-    /// Those that need nothing of other replicas.
-    #[default]
-    Local,
-    /// Also those that exchange values between replicas.
-    Comm,
-}
-
-/// Whose statistics batch normalisation in training uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchStatistics {
-    /// Those of the whole batch, combined over all replicas: what one device computes.
-    Sync,
-    /// Each replica those of its own rows: not what one device computes.
-    Local,
-}
-
-/// What may be done to a graph that cannot be split as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RepairOptions {
-    /// Which repairs are allowed.
-    pub allowed: Repair,
-    /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where repairs that exchange
-    /// values are allowed.
-    pub batch_norm: Option<BatchStatistics>,
-}
-
-/// What a repair does at an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Action {
-    /// Each replica takes its own rows of a value that it holds whole.
-    OwnRows,
-    /// The parts of all replicas are combined.
-    AllReduce(Combine),
-    /// An output of rows in several blocks is merged block by block.
-    Blocks,
-    /// A value of equal elements is made with its rows in the blocks that it meets.
-    Filled,
-    /// The rows of all replicas are joined, and each replica does the operator's work for all of them.
-    AllGather,
-    /// The operator is written as several.
-    Formula,
-    /// Each replica uses the statistics of its own rows, which changes what is computed.
-    LocalStatistics,
-    /// Sizes read from a value are written as formulas of the whole batch.
-    Sizes,
-}
-
-/// One repair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repaired {
-    /// Why it was needed.
-    pub code: Code,
-    /// The label of the operator that needed it.
-    pub label: String,
-    /// That operator's name.
-    pub op: &'static str,
-    /// What was done.
-    pub action: Action,
-    /// The value that is exchanged, or of which rows are taken.
-    pub value: String,
-    /// The bytes that each replica sends, or receives of gathered rows; 0 where nothing is exchanged.
-    pub bytes: Dim,
-}
-
-impl Repaired {
-    /// The least choice of repairs that allows it.
-    pub fn needs(&self) -> Repair {
-        match self.action {
-            Action::OwnRows | Action::Sizes | Action::Blocks | Action::Filled => Repair::Local,
-            Action::AllReduce(_)
-            | Action::AllGather
-            | Action::Formula
-            | Action::LocalStatistics => Repair::Comm,
-        }
-    }
-
-    /// What was done, without where.
-    pub fn what(&self) -> String {
-        let Self { value, bytes, .. } = self;
-        match self.action {
-            Action::OwnRows => format!("own_rows of %{value}"),
-            Action::Filled => format!("%{value} anew, with its rows in blocks"),
-            Action::Blocks => format!("a merge of %{value} block by block"),
-            Action::AllReduce(by) => {
-                format!("all_reduce({}) of %{value}, {bytes} bytes of each replica", by.name())
-            }
-            Action::AllGather => format!("all_gather of %{value}, {bytes} bytes to each replica"),
-            Action::Formula => "several operators in its place".to_owned(),
-            Action::LocalStatistics => {
-                "statistics of each replica's own rows, which gives other results than one device"
-                    .to_owned()
-            }
-            Action::Sizes => "dims in its place, the sizes of the whole batch".to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Repaired {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, label, op, .. } = self;
-        write!(f, "{} for `{label}` ({op}): {code}", self.what())
-    }
-}
 
 /// A repaired graph and what was done to it.
 pub type Outcome<'g> = (Cow<'g, Graph>, Vec<Repaired>);
@@ -148,7 +42,8 @@ pub fn repair(template: &Graph, allowed: Repair) -> Result<Outcome<'_>, GraphErr
     repair_with(template, RepairOptions { allowed, batch_norm: None })
 }
 
-/// As [`repair`], with a choice of the statistics of batch normalisation. Local ones change what is computed.
+/// As [`repair`], with a choice of the statistics of batch normalisation. Local ones and those of groups change what is
+/// computed.
 pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
     let survey = survey(template)?;
     let fatal = |r: &Refused| {
@@ -189,7 +84,7 @@ fn rounds(op: &Op, claim: Claim, ty: &TensorType) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
     let rounds = match op {
-        Op::Reduce(_) => half || ty.dtype == DType::F32,
+        Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
         Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half,
         _ => false,
     };
@@ -337,6 +232,9 @@ impl<'g> Writer<'g> {
         results: &[ResultInfo],
         at: &At,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
+        if let BatchStatistics::Ghost(groups) = statistics {
+            return formulas::ghost(self, (norm, groups.get()), operands, results, at);
+        }
         if statistics == BatchStatistics::Local {
             let local = BatchNormTrain { local: true, ..norm.clone() }.into();
             let reason = "uses statistics of the whole batch";
@@ -368,12 +266,8 @@ impl<'g> Writer<'g> {
         claims: &[Claim],
         results: &[ResultInfo],
     ) -> Result<Claims, Option<Refusal>> {
-        let operands = operands.iter().zip(claims);
-        let operands: SmallVec<[SplitOperand<'_>; 4]> = operands
-            .map(|(v, claim)| SplitOperand { claim: *claim, ty: self.out.ty(*v) })
-            .collect();
         let types: SmallVec<[TensorType; 2]> = results.iter().map(|r| r.ty.clone()).collect();
-        judge(op, &operands, &types)
+        judge(&self.out, op, (operands, claims), &types)
     }
 
     /// Writes an operator, repaired where it has to be; its results have these names and types.
@@ -493,7 +387,17 @@ impl<'g> Writer<'g> {
 
     fn note(&mut self, refusal: &Refusal, op: &Op, at: &At, action: Action, value: Option<Value>) {
         let bytes = match (action, value) {
-            (Action::AllReduce(_) | Action::AllGather, Some(v)) => self.out.ty(v).bytes(),
+            (
+                Action::AllReduce(_)
+                | Action::ExclusiveScan(_)
+                | Action::MergeTopK
+                | Action::AllGather,
+                Some(v),
+            ) => {
+                let results = self.out.node(v.node).results().iter();
+                let all = results.fold(Dim::ZERO, |sum, r| sum + r.ty.bytes());
+                if action == Action::MergeTopK { all } else { self.out.ty(v).bytes() }
+            }
             _ => Dim::ZERO,
         };
         let done = Repaired {

@@ -34,6 +34,51 @@ fn repairs_are_made_as_far_as_they_are_allowed() {
 }
 
 #[test]
+fn what_rows_before_give_is_computed_for_one_operator_alone() {
+    let text = "fanwise 1
+symbol N >= 0
+graph @g(%x: i64[N,4], %z: i64[N,4]) -> (y: i64[N,4]) {
+  %t : i64[1,4] = reduce_sum(%x) {axes=[0], keepdims=true}
+  %p : i64[1,4] = exclusive_scan(%t) {by=sum, rows=[N]}
+  %y : i64[N,4] = cumsum(%x, %p) {axis=0}
+  return %y
+}
+";
+    let refused = |text: &str| {
+        let map = survey(&parse(text).unwrap()).unwrap();
+        map.refused().iter().map(|r| r.refusal.code.name()).collect::<Vec<_>>()
+    };
+    assert!(refused(text).is_empty());
+    // The sums of other rows, in the other direction, of the other kind; what each replica holds as an output.
+    for (from, to) in [
+        ("reduce_sum(%x)", "reduce_sum(%z)"),
+        ("by=sum, rows", "by=sum, reverse=true, rows"),
+        ("cumsum(%x, %p)", "cumprod(%x, %p)"),
+        ("cumsum(%x, %p)", "cumsum(%z, %p)"),
+        ("cumsum(%x, %p) {axis=0}", "add(%x, %p)"),
+    ] {
+        assert_eq!(refused(&text.replace(from, to)), ["R0111"], "{from}: {to}");
+    }
+    let output = text.replace("-> (y: i64[N,4])", "-> (y: i64[N,4], p: i64[1,4])");
+    assert_eq!(refused(&output.replace("return %y", "return %y, %p")), ["R0111"]);
+    let graph = parse(text).unwrap();
+    let (repaired, done) = repair(&graph, Repair::Comm).unwrap();
+    assert!(done.is_empty() && *repaired == graph);
+    let plain = "fanwise 1
+symbol N >= 0
+graph @g(%x: i64[N,4]) -> (y: i64[N,4]) {
+  %y : i64[N,4] = cumsum(%x) {axis=0}
+  return %y
+}
+";
+    let plain = parse(plain).unwrap();
+    let (_, done) = repair(&plain, Repair::Comm).unwrap();
+    let scan = &done[0];
+    assert_eq!(scan.action, Action::ExclusiveScan(Combine::Sum));
+    assert_eq!(scan.bytes, 32.into(), "the totals alone");
+}
+
+#[test]
 fn what_needs_no_repair_stays_itself() {
     let text = TEXT.replace("sub(%x, %m)", "relu(%x)").replace("relu(%m)", "neg(%m)");
     let text = text.replace("reduce_mean", "reduce_max");

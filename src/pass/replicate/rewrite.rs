@@ -1,16 +1,19 @@
+mod join;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use self::join::Joined;
 use super::{Merge, Replicate, WeightPlacement};
 use crate::analysis::ClaimMap;
 use crate::ir::{
     Graph, Node, NodeId, NodeKind, Origin, ParamId, Place, Placement, ResultInfo, Value,
 };
-use crate::op::{AllReduce, Concat, CopyOp, First, Op, Slice};
+use crate::op::{Concat, CopyOp, Op, Slice};
 use crate::pass::PassError;
-use crate::types::{Claim, Device, Dim, Split, TensorType};
+use crate::types::{Device, Dim, Split, TensorType};
 
 /// The template, what is known of it, and the graph that replaces it as far as it is written.
 pub(super) struct Rewrite<'a> {
@@ -28,7 +31,7 @@ pub(super) struct Rewrite<'a> {
     /// For each output the first output that is the same value.
     first: Vec<usize>,
     /// What joins the values of all replicas, by the template's node.
-    joined: Vec<Option<Value>>,
+    joined: Vec<Option<Joined>>,
     /// The same, by the value of the template whose parts are joined.
     merged: HashMap<Value, Value>,
 }
@@ -169,28 +172,6 @@ impl<'a> Rewrite<'a> {
         devices.filter_map(replica).collect()
     }
 
-    fn is_collective(&self, id: NodeId) -> bool {
-        self.joins(id) || self.reshapes_joined(id)
-    }
-
-    /// True of what joins the values of all replicas.
-    fn joins(&self, id: NodeId) -> bool {
-        let joins =
-            matches!(self.template.node(id).op(), Some(Op::AllReduce(_) | Op::AllGather(_)));
-        // Of what is whole on every replica it is an operator like others.
-        joins
-            && matches!(*self.template.operands(id), [v] if self.claims.get(v) != Claim::Invariant)
-    }
-
-    /// True of a reshape of gathered rows, which is done once, where they are gathered.
-    fn reshapes_joined(&self, id: NodeId) -> bool {
-        let gathers = |v: Value| {
-            matches!(self.template.node(v.node).op(), Some(Op::AllGather(_))) && self.joins(v.node)
-        };
-        matches!(self.template.node(id).op(), Some(Op::Reshape(_)))
-            && matches!(*self.template.operands(id), [v] if gathers(v))
-    }
-
     /// The operators in the order in which they are written: replica after replica what needs nothing of others, then
     /// what joins their values, and so on. The last stage joins nothing.
     fn stages(&self) -> Vec<Vec<NodeId>> {
@@ -242,16 +223,19 @@ impl<'a> Rewrite<'a> {
     /// The replica's form of a value of the template, on its device.
     fn own(&mut self, replica: &mut Replica, value: Value) -> Value {
         if replica.values[value.node.index()].is_empty() {
-            let brought =
-                match (self.template.node(value.node).kind(), self.joined[value.node.index()]) {
-                    (NodeKind::Param(param), _) => Some(self.bring_param(replica, *param)),
-                    (_, Some(joined)) => {
-                        let name = self.template.info(value).name.clone();
-                        Some(self.copy_to(replica, replica.device, joined, &name, ".d"))
-                    }
-                    (NodeKind::Input | NodeKind::Op(_), None) => None,
-                };
-            replica.values[value.node.index()] = brought.into_iter().collect();
+            let node = self.template.node(value.node);
+            let brought = match (node.kind(), self.joined[value.node.index()]) {
+                (NodeKind::Param(param), _) => smallvec![self.bring_param(replica, *param)],
+                (_, Some(joined)) => (0u32..)
+                    .zip(node.results())
+                    .map(|(output, result)| {
+                        let joined = joined.result(output, replica.index);
+                        self.copy_to(replica, replica.device, joined, &result.name, ".d")
+                    })
+                    .collect(),
+                (NodeKind::Input | NodeKind::Op(_), None) => SmallVec::new(),
+            };
+            replica.values[value.node.index()] = brought;
         }
         replica.get(value)
     }
@@ -266,75 +250,6 @@ impl<'a> Rewrite<'a> {
         let name = self.free_name(&info.name, &replica.suffix);
         let op = Slice::rows(shard.axis, from, to).into();
         self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.place())
-    }
-
-    /// What joins the values of all replicas, where outputs are merged.
-    fn collective(&mut self, id: NodeId, replicas: &mut [Replica]) -> Result<(), PassError> {
-        let Some(operand) = self.template.operands(id).first().copied() else { return Ok(()) };
-        if let Some(gathered) = self.joined[operand.node.index()] {
-            return self.reshape_joined(id, gathered);
-        }
-        let name = self.template.info(operand).name.clone();
-        // An input is whole already.
-        if let (NodeKind::Input, Some(whole)) =
-            (self.template.node(operand.node).kind(), self.inputs[operand.node.index()])
-        {
-            self.joined[id.index()] = Some(whole);
-            return Ok(());
-        }
-        if let Some(whole) = self.merged.get(&operand) {
-            self.joined[id.index()] = Some(*whole);
-            return Ok(());
-        }
-        let mut parts = Vec::with_capacity(replicas.len());
-        for replica in replicas {
-            let part = self.own(replica, operand);
-            parts.push(self.copy_to(replica, self.merge_device, part, &name, ".h"));
-        }
-        let op = match self.template.node(id).op() {
-            Some(Op::AllGather(gather)) => gather.clone().into(),
-            _ => self.combine(self.claims.get(operand)),
-        };
-        let node = self.template.node(id);
-        let name = self.joined_name(id);
-        let place = Place { device: self.merge_device, replica: None };
-        let node = self.out.add(op, &parts, &[name], place, node.origin().clone())?;
-        self.joined[id.index()] = Some(Value { node, output: 0 });
-        self.merged.insert(operand, Value { node, output: 0 });
-        Ok(())
-    }
-
-    /// Reshapes gathered rows where they are.
-    fn reshape_joined(&mut self, id: NodeId, gathered: Value) -> Result<(), PassError> {
-        let node = self.template.node(id);
-        let Some(op) = node.op() else { return Ok(()) };
-        let place = self.out.node(gathered.node).place();
-        let (name, origin) = (self.joined_name(id), node.origin().clone());
-        let node = self.out.add(op.clone(), &[gathered], &[name], place, origin)?;
-        self.joined[id.index()] = Some(Value { node, output: 0 });
-        Ok(())
-    }
-
-    /// The name of what joins the replicas' values, where outputs are merged: if it is an output, that of its copy on the
-    /// host is the template's.
-    fn joined_name(&self, id: NodeId) -> Arc<str> {
-        let value = Value { node: id, output: 0 };
-        let name = &self.template.info(value).name;
-        let is_output = || self.template.outputs().iter().any(|o| o.value == value);
-        if self.merge_device != Device::HOST && is_output() {
-            self.free_name(name, ".all")
-        } else {
-            name.clone()
-        }
-    }
-
-    /// What combines the replicas' parts of a value with this claim.
-    fn combine(&self, claim: Claim) -> Op {
-        let rows = (0..self.split.replicas()).filter_map(|r| self.split.rows(r)).collect();
-        match claim.partial() {
-            Some(by) => AllReduce { by, rows }.into(),
-            None => First {}.into(),
-        }
     }
 
     fn clone_operator(
@@ -484,7 +399,10 @@ impl<'a> Rewrite<'a> {
 
     /// The whole of a value, where something joined the replicas' parts of it already.
     fn whole(&self, value: Value) -> Option<Value> {
-        self.joined[value.node.index()].or_else(|| self.merged.get(&value).copied())
+        match self.joined[value.node.index()] {
+            Some(joined @ Joined::Whole(_)) => Some(joined.result(value.output, 0)),
+            Some(Joined::Each(_)) | None => self.merged.get(&value).copied(),
+        }
     }
 
     /// The replicas' parts of `value` joined, or the one that they all hold.

@@ -9,8 +9,8 @@ use rand::seq::IndexedRandom;
 use super::{Generator, int, ints, read};
 
 /// Operators whose result jumps where their operand changes in its last bits.
-const JUMPS: [&str; 8] =
-    ["floor", "cast", "less", "arg_max", "arg_min", "sort", "top_k", "reduce_prod"];
+const JUMPS: [&str; 9] =
+    ["floor", "cast", "less", "arg_max", "arg_min", "sort", "top_k", "reduce_prod", "cumprod"];
 
 type Added = Option<Vec<Value>>;
 
@@ -24,7 +24,7 @@ impl Generator {
     /// several devices.
     pub(super) fn note(&mut self, name: &str, operands: &[Value], results: &[Value]) {
         let sums = name.starts_with("reduce")
-            || ["softmax", "log_softmax", "matmul", "gemm", "cumsum"].contains(&name);
+            || ["softmax", "log_softmax", "matmul", "gemm", "cumsum", "cumprod"].contains(&name);
         let rounded = sums || operands.iter().any(|v| self.rounded.contains(v));
         for value in results {
             if rounded {
@@ -40,7 +40,7 @@ impl Generator {
     /// An operator across the batch, or one on its result.
     pub(super) fn across(&mut self) -> Added {
         let (x, ty, batch) = self.operand();
-        match self.pick(0..16) {
+        match self.pick(0..18) {
             0..=2 => self.over_batch(x, &ty, batch),
             3 => self.centred(x, &ty, batch),
             4 => {
@@ -52,13 +52,21 @@ impl Generator {
                 let reverse = Attr::Bool(self.chance());
                 let attrs =
                     vec![("axis", int(batch)), ("exclusive", exclusive), ("reverse", reverse)];
-                self.add("cumsum", attrs, &[x])
+                let name = *["cumsum", "cumsum", "cumprod"].choose(&mut self.rng)?;
+                self.add(name, attrs, &[x])
             }
             6 => self.position(x, batch),
             7 => self.products(x, &ty, batch),
             8 => self.masked_mean(x, &ty, batch),
             9 | 10 => self.positions(x, &ty, batch),
             11 => self.add("reverse", vec![("axes", ints([batch]))], &[x]),
+            13 | 14 => {
+                let (k, largest) = (self.pick(0..4), Attr::Bool(self.chance()));
+                let attrs = vec![("axis", int(batch)), ("k", int(k)), ("largest", largest)];
+                let top = self.add("top_k", attrs, &[x])?;
+                let places = self.floats_of(top[1])?[0];
+                self.add("add", vec![], &[top[0], places])
+            }
             12 => {
                 let sorted = self.add("sort", vec![("axis", int(batch))], &[x])?;
                 Some(sorted)

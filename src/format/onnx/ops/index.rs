@@ -77,7 +77,7 @@ fn top_k(n: &mut Node<'_, '_>) -> Done {
     if n.opset >= 11 {
         n.flag("sorted", true)?;
     }
-    n.results(2, TopK { axis, k, largest }, &[x])
+    n.results(2, TopK { axis, k, largest, local: false }, &[x])
 }
 
 /// Numbers with a fraction are cut.

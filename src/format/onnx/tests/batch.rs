@@ -1,7 +1,7 @@
 //! Which sizes of the inputs are the batch, and which numbers in the graph follow it.
 
 use super::{
-    freed, graph, ints, load, load_with, model, node, outputs, refusal, value, with, zeros,
+    freed, graph, int, ints, load, load_with, model, node, outputs, refusal, value, with, zeros,
 };
 use crate::format::onnx::proto::{ModelProto, NodeProto};
 use crate::format::onnx::{BatchCandidate, ImportError, ImportOptions};
@@ -224,8 +224,8 @@ fn numbers_that_may_stand_for_the_batch_are_refused_by_their_place() {
 fn sizes_that_are_read_from_the_input_follow_it() {
     let nodes = vec![
         node("Shape", &["x"], &["sizes"]),
-        with(node("Gather", &["sizes", "zero"], &["rows"]), super::int("axis", 0)),
-        with(node("Concat", &["rows", "rest"], &["target"]), super::int("axis", 0)),
+        with(node("Gather", &["sizes", "zero"], &["rows"]), int("axis", 0)),
+        with(node("Concat", &["rows", "rest"], &["target"]), int("axis", 0)),
         node("Reshape", &["x", "target"], &["y"]),
     ];
     let found = baked(nodes, &[("zero", &[0]), ("rest", &[-1])]);
@@ -237,7 +237,7 @@ fn types_that_no_longer_agree_are_refused() {
     // A state of the file's own batch size is joined to the rows.
     let nodes = vec![
         node("ConstantOfShape", &["c"], &["state"]),
-        with(node("Concat", &["x", "state"], &["y"]), super::int("axis", 1)),
+        with(node("Concat", &["x", "state"], &["y"]), int("axis", 1)),
     ];
     let error = baked(nodes, &[("c", &[1, 3, 8])]).unwrap_err();
     assert!(error.starts_with("node `the_y` (Concat): "), "{error}");
@@ -253,4 +253,15 @@ fn every_input_of_the_same_leading_size_is_freed() {
     let options = ImportOptions { batch_axis: [("a".to_owned(), 1)].into(), ..freed() };
     let model = load_with(&add(&["3", "4"], &["3", "1"]), &options).unwrap();
     assert_eq!(outputs(&model), "f32[3,N]");
+}
+
+#[test]
+fn entries_that_small_batches_have_not_are_taken() {
+    let top = |axis| {
+        let nodes = vec![with(node("TopK", &["x", "k"], &["y", "i"]), int("axis", axis))];
+        model(graph(vec![value("x", &["batch", "4"])], vec![ints("k", &[5])], nodes, &["y", "i"]))
+    };
+    assert_eq!(outputs(&load(&top(0)).unwrap()), "f32[5,4] i64[5,4]");
+    let error = refusal(load(&top(1)));
+    assert!(error.contains("5 is more than the 4 entries of axis 1"), "{error}");
 }

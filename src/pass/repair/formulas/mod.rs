@@ -1,15 +1,20 @@
 //! Operators over the batch as several whose parts combine.
 
+mod statistics;
+
 use smallvec::{SmallVec, smallvec};
 
+pub(super) use statistics::ghost;
+
 use super::tails::Tail;
-use super::{At, Failure, Writer};
+use super::{Action, At, Failure, Writer};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    Arg, BatchNormTrain, Binary, Cast, Classify, Compare, Constant, Dims, DynamicQuantize, Logic,
-    Op, Quantize, Range, Reduce, Reshape, Softmax, SplitOperand, Unary, Where, rules,
+    Arg, Binary, Cast, Classify, Compare, Constant, DynamicQuantize, ExclusiveScan, Logic,
+    MergeTopK, Op, Quantize, Range, Reduce, Reshape, Scan, Softmax, SplitOperand, TopK, Unary,
+    Where, rules,
 };
-use crate::types::{Claim, DType, Dim, Tensor};
+use crate::types::{Claim, Code, Combine, DType, Dim, Tensor};
 
 /// Results, or `None` where the operator has no formula here.
 type Written = Result<Option<SmallVec<[Value; 2]>>, Failure>;
@@ -35,6 +40,11 @@ pub(super) fn write(
             let sum = formula.step(sum, &[x], ".sum")?;
             formula.last(Unary::Log, &[sum])?
         }
+        Op::Scan(scan) => match formula.scan(scan, operands)? {
+            Some(value) => value,
+            None => return Ok(None),
+        },
+        Op::TopK(top) => return formula.top_k(top, x, results),
         Op::BatchNormTrain(norm) => return formula.batch_norm(norm, operands, results),
         Op::DynamicQuantize(DynamicQuantize::Quantize) => {
             return formula.dynamic_quantize(x, results);
@@ -59,7 +69,10 @@ pub(super) fn combined(
     // What is written on the way is combined here.
     let tail = std::mem::replace(&mut writer.tail, Tail::Used);
     let mut formula = Formula { writer, at, result };
-    let wide = operands.iter().map(|x| formula.step(Cast { to: DType::F64 }, &[*x], ".wide"));
+    let wide = operands.iter().map(|x| {
+        let float = formula.writer.out.ty(*x).dtype.is_float();
+        if float { formula.step(Cast { to: DType::F64 }, &[*x], ".wide") } else { Ok(*x) }
+    });
     let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
     let part = formula.step(op.clone(), &wide, ".part")?;
     let claim = writer.claim(part);
@@ -136,6 +149,67 @@ impl Formula<'_, '_> {
         self.last(Binary::Sub, &[shifted, sum])
     }
 
+    /// Every replica scans its own rows, and begins with what those before them give. Floats are taken in `f64`.
+    fn scan(&mut self, scan: &Scan, operands: &[Value]) -> Result<Option<Value>, Failure> {
+        let [x] = *operands else { return Ok(None) };
+        let (rank, dtype) = (self.writer.out.ty(x).rank(), self.result.ty.dtype);
+        let on = crate::op::infer::axis("axis", scan.axis(), rank).ok();
+        let shard = self.writer.claim(x).shard().filter(|s| s.outer == 1);
+        if on.is_none() || shard.map(|s| s.axis) != on {
+            return Ok(None);
+        }
+        let wide = dtype.is_float() && dtype != DType::F64;
+        let x = if wide { self.step(Cast { to: DType::F64 }, &[x], ".wide")? } else { x };
+        let (by, axes) = (scan.by(), vec![scan.axis()]);
+        let total = match by {
+            Combine::Prod => Reduce::Prod { axes, keepdims: true },
+            _ => Reduce::Sum { axes, keepdims: true },
+        };
+        let total = self.step(total, &[x], ".total")?;
+        let claim = SplitOperand { claim: self.writer.claim(total), ty: &self.result.ty };
+        let refusal = rules::refuse(Code::AcrossSamples, 0, rules::needs_whole(&[claim]).reason);
+        let action = Action::ExclusiveScan(by);
+        self.writer.note(&refusal, &scan.clone().into(), self.at, action, Some(total));
+        let before = ExclusiveScan { by, reverse: scan.is_reverse(), rows: vec![Dim::n()] };
+        let before = self.step(before, &[total], ".before")?;
+        if !wide {
+            return self.last(scan.clone(), &[x, before]).map(Some);
+        }
+        let scanned = self.step(scan.clone(), &[x, before], ".scanned")?;
+        self.last(Cast { to: dtype }, &[scanned]).map(Some)
+    }
+
+    /// The best of the candidates of all replicas; each has at most as many as are wanted.
+    fn top_k(&mut self, top: &TopK, x: Value, results: &[ResultInfo]) -> Written {
+        let shape = self.writer.out.ty(x).shape.clone();
+        let on = crate::op::infer::axis("axis", top.axis, shape.len()).ok();
+        let shard = self.writer.claim(x).shard().filter(|s| s.outer == 1);
+        let Some(on) = on.filter(|on| shard.map(|s| s.axis) == Some(*on)) else {
+            return Ok(None);
+        };
+        if top.k.depends_on_batch() {
+            return Ok(None);
+        }
+        let size = &shape[on];
+        let own: Op = TopK { k: top.k.minimum(size), local: true, ..top.clone() }.into();
+        let infos: SmallVec<[ResultInfo; 2]> = results
+            .iter()
+            .map(|r| {
+                let mut ty = r.ty.clone();
+                ty.shape[on] = top.k.minimum(size);
+                let name = self.writer.fresh(&r.name, ".candidates");
+                ResultInfo { name, ty, ints: None }
+            })
+            .collect();
+        let own = self.writer.write(&own, &[x], &infos, self.at)?;
+        let refusal = rules::refuse(Code::GlobalIndex, 0, "ranks all samples of the batch");
+        let asked = top.clone().into();
+        self.writer.note(&refusal, &asked, self.at, Action::MergeTopK, own.first().copied());
+        let TopK { axis, largest, .. } = *top;
+        let merge = MergeTopK { axis, largest, k: top.k.clone(), entries: vec![size.clone()] };
+        self.writer.write(&merge.into(), &own, results, self.at).map(Some)
+    }
+
     /// The scale and the zero point by the extremes of all replicas, and what they quantise.
     fn dynamic_quantize(&mut self, x: Value, results: &[ResultInfo]) -> Written {
         let [quantised, scale, zero] = results else { return Ok(None) };
@@ -151,74 +225,6 @@ impl Formula<'_, '_> {
         let op = Quantize::Quantize { axis: 1, block: 0, to: DType::U8 };
         let quantised = self.one(&op.into(), &[x, scale, zero], quantised.clone())?;
         Ok(Some(smallvec![quantised, scale, zero]))
-    }
-
-    /// Batch normalisation by the statistics of all replicas, in `f64`: two means over the batch and what follows from
-    /// them. The running mean and variance stay where the batch is empty.
-    fn batch_norm(
-        &mut self,
-        norm: &BatchNormTrain,
-        operands: &[Value],
-        results: &[ResultInfo],
-    ) -> Written {
-        let ([x, scale, bias, means, vars], [y, new_mean, new_var]) = (operands, results) else {
-            return Ok(None);
-        };
-        let rank = self.writer.out.ty(*x).rank();
-        let axes: Vec<i64> =
-            (0..rank).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
-        let mean = || Reduce::Mean { axes: axes.clone(), keepdims: true };
-        let wide = || Cast { to: DType::F64 };
-        let x = self.step(wide(), &[*x], ".wide")?;
-        let mean_of_x = self.step(mean(), &[x], ".mean")?;
-        let shifted = self.step(Binary::Sub, &[x, mean_of_x], ".shifted")?;
-        let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
-        let variance = self.step(mean(), &[squares], ".variance")?;
-        let Some(epsilon) = self.constant(norm.epsilon.into(), ".epsilon")? else {
-            return Ok(None);
-        };
-        let deviation = self.step(Binary::Add, &[variance, epsilon], ".above")?;
-        let deviation = self.step(Unary::Sqrt, &[deviation], ".deviation")?;
-        let mut value = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
-        let channels = self.writer.out.ty(*scale).shape.to_vec();
-        let column: Vec<Dim> =
-            channels.iter().cloned().chain((2..rank).map(|_| Dim::ONE)).collect();
-        for (op, factor, name) in [(Binary::Mul, *scale, ".scale"), (Binary::Add, *bias, ".bias")] {
-            let factor = self.step(wide(), &[factor], name)?;
-            let factor = self.step(Reshape { shape: column.clone() }, &[factor], ".column")?;
-            value = self.step(op, &[value, factor], ".affine")?;
-        }
-        let y = self.one(&Cast { to: y.ty.dtype }.into(), &[value], y.clone())?;
-        let mut written: SmallVec<[Value; 2]> = smallvec![y];
-        let any = self.step(
-            Dims { scalar: true, values: vec![Dim::n().minimum(&Dim::ONE)] },
-            &[],
-            ".any",
-        )?;
-        let any = self.step(Cast { to: DType::Bool }, &[any], ".rows")?;
-        for (current, running, new) in [(mean_of_x, *means, new_mean), (variance, *vars, new_var)] {
-            let current =
-                self.step(Reshape { shape: channels.clone() }, &[current], ".channels")?;
-            let stays = f64::from(norm.momentum);
-            let (Some(stay), Some(change)) =
-                (self.constant(stays, ".stays")?, self.constant(1.0 - stays, ".changes")?)
-            else {
-                return Ok(None);
-            };
-            let old = self.step(wide(), &[running], ".running")?;
-            let kept = self.step(Binary::Mul, &[old, stay], ".kept")?;
-            let added = self.step(Binary::Mul, &[current, change], ".added")?;
-            let sum = self.step(Binary::Add, &[kept, added], ".moved")?;
-            let chosen = self.step(Where {}, &[any, sum, old], ".new")?;
-            written.push(self.one(&Cast { to: new.ty.dtype }.into(), &[chosen], new.clone())?);
-        }
-        Ok(Some(written))
-    }
-
-    /// A scalar `f64`.
-    fn constant(&mut self, value: f64, suffix: &str) -> Result<Option<Value>, Failure> {
-        let Ok(value) = Tensor::new(&[], &[value]) else { return Ok(None) };
-        self.step(Constant { value }, &[], suffix).map(Some)
     }
 
     /// The first or the last position at which the extreme of all replicas stands.

@@ -1,0 +1,166 @@
+//! What the rows before those of each replica give.
+
+use smallvec::SmallVec;
+
+use super::declare::op;
+use super::element::{Float, for_dtype};
+use super::infer::{known, results};
+use super::{AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType,
+};
+
+op! {
+    /// For each of its operands, the parts of a partial value in the order of the replicas, what those before it give
+    /// together: a result for each. Of nothing that is the neutral element, so it is of the first, and of one operand.
+    ///
+    /// Parts of replicas without rows are left out. Floats are combined in `f64`, one part after the other, and rounded once.
+    pub struct ExclusiveScan = "exclusive_scan" {
+        /// How they combine: `sum`, `prod`, `max` or `min`.
+        pub by: Combine,
+        /// Those behind it instead of those before.
+        pub reverse: bool = false,
+        /// The rows of the replica that each part comes from.
+        pub rows: Vec<Dim>,
+    }
+}
+
+/// A tensor like `x` of what changes nothing.
+fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
+    let mut y = Tensor::zeros(x.dtype(), x.dims())?;
+    for_dtype!(
+        y.dtype(),
+        float F => {
+            let value = match by {
+                Combine::Prod => 1.0,
+                Combine::Max => f64::NEG_INFINITY,
+                Combine::Min => f64::INFINITY,
+                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => 0.0,
+            };
+            y.as_mut_slice::<F>().fill(F::of_f64(value));
+        },
+        int I => {
+            let value = match by {
+                Combine::Prod => 1,
+                Combine::Max => I::MIN,
+                Combine::Min => I::MAX,
+                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => 0,
+            };
+            y.as_mut_slice::<I>().fill(value);
+        },
+        bool => y.bytes_mut().fill(u8::from(by == Combine::Min)),
+    );
+    Ok(y)
+}
+
+impl OpDef for ExclusiveScan {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        if matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean) {
+            let reason = format!("`{}` has no scan; take sum, prod, max or min", self.by.name());
+            return Err(OpError::Attribute { attr: "by", reason });
+        }
+        AllReduce { by: self.by, rows: self.rows.clone() }.infer(operands)?;
+        results(operands.iter().map(|x| x.ty.clone()))
+    }
+
+    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        Err(rules::refuse(Code::NotPerSample, 0, "scans parts, and its operand has none"))
+    }
+
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        _: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        match operands {
+            [x] if x.claim == Claim::Partial(self.by) => {
+                Ok(std::iter::once(Claim::Own).collect())
+            }
+            _ => Err(rules::needs_whole(operands)),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let rows = self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let count = operands.len();
+        let before = |i: usize| {
+            let others = if self.reverse { i + 1..count } else { 0..i };
+            let present = others.filter(|j| rows.get(*j).is_some_and(|n| *n > 0));
+            let parts: SmallVec<[&Tensor; 8]> = present.map(|j| operands[j]).collect();
+            if parts.is_empty() {
+                return Ok(vec![neutral(self.by, operands[i])?]);
+            }
+            AllReduce { by: self.by, rows: vec![Dim::ONE; parts.len()] }.eval(&parts)
+        };
+        let scanned = (0..count).map(before).collect::<Result<Vec<_>, OpError>>()?;
+        Ok(scanned.into_iter().flatten().collect())
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, tensor};
+    use super::super::{Op, OpDef, Operand, SplitOperand};
+    use super::ExclusiveScan;
+    use crate::types::{Claim, Combine, DType, TensorType};
+
+    fn scan(by: Combine, reverse: bool, rows: &[i64], parts: &[f64], dtype: DType) -> Vec<f64> {
+        let rows = rows.iter().map(|n| (*n).into()).collect();
+        let parts: Vec<_> = parts.iter().map(|p| tensor(dtype, &[1], &[*p])).collect();
+        let op: Op = ExclusiveScan { by, reverse, rows }.into();
+        let results = testing::eval(&op, &parts.iter().collect::<Vec<_>>());
+        results.iter().map(|t| t.to_f64()[0]).collect()
+    }
+
+    #[test]
+    fn each_part_gets_what_those_before_it_give() {
+        use Combine::{Max, Min, Prod, Sum};
+        let of = |by, reverse, rows: &[i64]| {
+            scan(by, reverse, rows, &[3.0, -2.0, 5.0, 7.0], DType::F32)
+        };
+        let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
+        assert_eq!(of(Sum, false, &[1, 1, 1, 1]), [0.0, 3.0, 1.0, 6.0]);
+        assert_eq!(of(Sum, true, &[1, 1, 1, 1]), [10.0, 12.0, 7.0, 0.0]);
+        assert_eq!(of(Sum, false, &[2, 0, 1, 4]), [0.0, 3.0, 3.0, 8.0], "no rows, no part");
+        assert_eq!(of(Prod, false, &[1, 1, 1, 1]), [1.0, 3.0, -6.0, -30.0]);
+        assert_eq!(of(Prod, true, &[0, 1, 0, 1]), [-14.0, 7.0, 7.0, 1.0]);
+        assert_eq!(of(Max, false, &[1, 1, 1, 1]), [low, 3.0, 3.0, 5.0]);
+        assert_eq!(of(Min, false, &[1, 1, 1, 1]), [high, 3.0, -2.0, -2.0]);
+        assert_eq!(of(Min, false, &[0, 0, 0, 0]), [high; 4]);
+        let bytes = |by| scan(by, false, &[1, 1, 1], &[100.0, 100.0, 100.0], DType::I8);
+        assert_eq!(bytes(Sum), [0.0, 100.0, -56.0], "sums wrap");
+        assert_eq!(bytes(Max), [-128.0, 100.0, 100.0]);
+        assert_eq!(bytes(Min), [127.0, 100.0, 100.0]);
+        assert_eq!(scan(Max, false, &[1, 1], &[1.0, 0.0], DType::Bool), [0.0, 1.0]);
+        assert_eq!(scan(Min, false, &[1, 1], &[0.0, 0.0], DType::Bool), [1.0, 0.0]);
+        assert_eq!(scan(Sum, false, &[4], &[9.0], DType::F64), [0.0], "one part is the first");
+    }
+
+    #[test]
+    fn only_partial_values_are_scanned() {
+        let ty = TensorType::new(DType::F32, [1, 3]);
+        let op = |by| ExclusiveScan { by, reverse: false, rows: vec![1.into()] };
+        let claims = |claim| {
+            let operands = [SplitOperand { claim, ty: &ty }];
+            Op::from(op(Combine::Sum)).split(&operands, std::slice::from_ref(&ty))
+        };
+        assert_eq!(claims(Claim::Partial(Combine::Sum)).unwrap()[0], Claim::Own);
+        for claim in [Claim::Invariant, Claim::Partial(Combine::Max), Claim::Own, Claim::rows(1)] {
+            assert!(claims(claim).is_err());
+        }
+        let operand = Operand { ty: &ty, ints: None };
+        for by in Combine::ALL {
+            let scans = matches!(by, Combine::Sum | Combine::Prod | Combine::Max | Combine::Min);
+            assert_eq!(op(by).infer(&[operand]).is_ok(), scans);
+            assert!(op(by).infer(&[operand, operand]).is_err());
+        }
+    }
+}

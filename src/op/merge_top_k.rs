@@ -1,0 +1,256 @@
+//! The largest or smallest of the candidates of all replicas.
+
+use smallvec::SmallVec;
+
+use super::declare::op;
+use super::element::for_dtype;
+use super::infer::{axis, dtype, known, known_sizes, results, sizes};
+use super::top_k::{has_entries, select};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Code, DType, Dim, Element, KernelClass, Refusal, Tensor, TensorType,
+};
+
+op! {
+    /// The `k` largest of the entries that several parts of an axis have, and their positions on the whole axis.
+    ///
+    /// Operands are the results of `top_k` of each part, entries and positions, one part after the other: of a part
+    /// with fewer than `k` entries all of them. Positions count from the part's first entry on. The order is that of
+    /// `top_k`, and so is the result: of equal entries the one at the lower position comes first. Of one part it is
+    /// the identity.
+    pub struct MergeTopK = "merge_top_k" {
+        /// The axis, negative from the end.
+        pub axis: i64 = -1,
+        /// The entries of the axis that each part is of.
+        pub entries: Vec<Dim>,
+        /// The number of entries wanted, at most that of all parts.
+        pub k: Dim,
+        /// The largest; otherwise the smallest, the smallest first.
+        pub largest: bool = true,
+    }
+}
+
+/// One part: its entries, their positions, how many there are, and where it begins.
+struct Part<'a, T> {
+    values: &'a [T],
+    places: &'a [i64],
+    count: usize,
+    from: i64,
+}
+
+impl MergeTopK {
+    /// The entries of the whole axis.
+    pub fn size(&self) -> Dim {
+        self.entries.iter().fold(Dim::ZERO, |sum, d| sum + d.clone())
+    }
+
+    /// Merges parts of blocks with `inner` columns, `k` entries of each column.
+    fn merge<T: Element + PartialOrd>(
+        &self,
+        parts: &[Part<'_, T>],
+        [inner, k]: [usize; 2],
+        values: &mut [T],
+        places: &mut [i64],
+    ) {
+        let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
+        let mut list: Vec<(T, i64)> = Vec::new();
+        for (block, (values, places)) in blocks.enumerate() {
+            for column in 0..inner {
+                list.clear();
+                for part in parts {
+                    let at = (0..part.count).map(|row| (block * part.count + row) * inner + column);
+                    list.extend(at.map(|i| (part.values[i], part.places[i] + part.from)));
+                }
+                select(&mut list, k, self.largest);
+                for (row, (value, at)) in list.iter().enumerate() {
+                    values[row * inner + column] = *value;
+                    places[row * inner + column] = *at;
+                }
+            }
+        }
+    }
+
+    fn parts<'a, T: Element>(
+        &self,
+        operands: &[&'a Tensor],
+        (axis, entries): (usize, &[i64]),
+    ) -> Vec<Part<'a, T>> {
+        let mut from = 0;
+        let mut parts = Vec::with_capacity(entries.len());
+        for (pair, entries) in operands.chunks_exact(2).zip(entries) {
+            if let ([values, places], true) = (pair, *entries > 0) {
+                let count = values.dims()[axis];
+                let (values, places) = (values.as_slice(), places.as_slice());
+                parts.push(Part { values, places, count, from });
+            }
+            from += entries;
+        }
+        parts
+    }
+}
+
+impl OpDef for MergeTopK {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let wrong = |attr, reason| Err(OpError::Attribute { attr, reason });
+        let Some(first) = operands.first().filter(|_| operands.len() == 2 * self.entries.len())
+        else {
+            let parts = self.entries.len();
+            return wrong("entries", format!("{parts} numbers for {} operands", operands.len()));
+        };
+        dtype(operands, 0, |t| t != DType::Bool, "a number")?;
+        let axis = axis("axis", self.axis, first.ty.rank())?;
+        sizes("k", std::slice::from_ref(&self.k))?;
+        sizes("entries", &self.entries)?;
+        if self.k.depends_on_batch() {
+            return wrong("k", "depends on the batch".to_owned());
+        }
+        if !has_entries(&self.size(), &self.k) {
+            return wrong("k", format!("{} is more than {} entries", self.k, self.size()));
+        }
+        for (i, x) in operands.iter().enumerate() {
+            let mut shape = first.ty.shape.clone();
+            shape[axis] = self.k.minimum(&self.entries[i / 2]);
+            let dtype = if i % 2 == 0 { first.ty.dtype } else { DType::I64 };
+            let wanted = TensorType { dtype, shape };
+            if *x.ty != wanted {
+                let expected = format!("it is {wanted}");
+                return Err(OpError::Shape { operand: i, found: x.ty.clone(), expected });
+            }
+        }
+        let mut shape = first.ty.shape.clone();
+        shape[axis] = self.k.clone();
+        let places = TensorType { dtype: DType::I64, shape: shape.clone() };
+        results([TensorType { dtype: first.ty.dtype, shape }, places])
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let all = |claim| operands.iter().all(|x| x.claim == claim);
+        if all(Claim::Invariant) {
+            return rules::whole_results(results);
+        }
+        if operands.len() == 2 && all(Claim::Own) {
+            return Ok(SmallVec::from_elem(Claim::Invariant, 2));
+        }
+        let split = |x: &SplitOperand<'_>| x.claim != Claim::Invariant;
+        let i = operands.iter().position(split).unwrap_or(0);
+        Err(rules::refuse(Code::GlobalIndex, i, "merges candidates that replicas do not have"))
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let Some(first) = operands.first() else { return Ok(Vec::new()) };
+        let axis = axis("axis", self.axis, first.rank())?;
+        let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
+        let entries =
+            self.entries.iter().map(|d| known("the entries", d)).collect::<Result<Vec<i64>, _>>()?;
+        let all = entries.iter().fold(0i64, |sum, n| sum.saturating_add((*n).max(0)));
+        if i64::try_from(k).is_ok_and(|k| k > all) {
+            let reason = format!("{k} is more than {all} entries");
+            return Err(OpError::Attribute { attr: "k", reason });
+        }
+        let inner = first.dims()[axis + 1..].iter().product::<usize>();
+        let mut dims = first.dims().to_vec();
+        dims[axis] = k;
+        let mut values = Tensor::zeros(first.dtype(), &dims)?;
+        let mut places = Tensor::zeros(DType::I64, &dims)?;
+        if !values.is_empty() {
+            let at = places.as_mut_slice();
+            for_dtype!(
+                first.dtype(),
+                float F => {
+                    let parts = self.parts::<F>(operands, (axis, &entries));
+                    self.merge(&parts, [inner, k], values.as_mut_slice(), at);
+                },
+                int I => {
+                    let parts = self.parts::<I>(operands, (axis, &entries));
+                    self.merge(&parts, [inner, k], values.as_mut_slice(), at);
+                },
+                bool => {
+                    let expected = "a number".to_owned();
+                    return Err(OpError::DType { operand: 0, expected, found: DType::Bool });
+                }
+            );
+        }
+        Ok(vec![values, places])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{self, random, rng};
+    use super::super::{Op, OpDef, Operand, SplitOperand, TopK};
+    use super::MergeTopK;
+    use crate::types::{Claim, DType, Dim, Shape, Tensor, TensorType};
+
+    /// The rows `from..to` of a tensor of two axes.
+    fn rows(x: &Tensor, from: usize, to: usize) -> Tensor {
+        let width = x.dims()[1] * x.dtype().bytes();
+        let bytes = &x.bytes()[from * width..to * width];
+        Tensor::from_bytes(x.dtype(), &[to - from, x.dims()[1]], bytes).unwrap()
+    }
+
+    #[test]
+    fn candidates_of_parts_give_what_the_whole_gives() {
+        let mut rng = rng(1);
+        for case in 0..300usize {
+            // Integers of a small range have ties; floats have a NaN now and then.
+            let dtype = [DType::F32, DType::I8, DType::I64, DType::F64][case % 4];
+            let n = rng.random_range(1..12usize);
+            let mut x = random(&mut rng, dtype, &[n, 3]);
+            if dtype == DType::F32 {
+                x.as_mut_slice::<f32>()[rng.random_range(0..n * 3)] = f32::NAN;
+                x.as_mut_slice::<f32>()[rng.random_range(0..n * 3)] = -0.0;
+            }
+            let (k, largest) = (rng.random_range(0..=n), rng.random_bool(0.5));
+            let mut cuts: Vec<usize> = (0..3).map(|_| rng.random_range(0..=n)).collect();
+            cuts.sort_unstable();
+            let cuts = [vec![0], cuts, vec![n]].concat();
+            let count = |k: usize| Dim::from(i64::try_from(k).unwrap());
+            let top = |x: &Tensor, k: usize| {
+                testing::eval(&TopK { axis: 0, k: count(k), largest, local: false }.into(), &[x])
+            };
+            let parts: Vec<Tensor> = cuts
+                .windows(2)
+                .flat_map(|c| top(&rows(&x, c[0], c[1]), k.min(c[1] - c[0])))
+                .collect();
+            let entries = cuts.windows(2).map(|c| count(c[1] - c[0])).collect();
+            let merge: Op = MergeTopK { axis: 0, entries, k: count(k), largest }.into();
+            let merged = testing::eval(&merge, &parts.iter().collect::<Vec<_>>());
+            let whole = top(&x, k);
+            assert!(merged[0].bytes() == whole[0].bytes() && merged[1] == whole[1], "{cuts:?} {k}");
+        }
+    }
+
+    #[test]
+    fn only_candidates_are_merged() {
+        let few = Dim::from(3).minimum(&Dim::n());
+        let shape: Shape = [few, 2.into()].into_iter().collect();
+        let types = [DType::F32, DType::I64].map(|t| TensorType { dtype: t, shape: shape.clone() });
+        let op = |entries: Vec<Dim>, k: i64| MergeTopK { axis: 0, entries, k: k.into(), largest: true };
+        let infer = |op: MergeTopK| op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None }));
+        assert!(infer(op(vec![Dim::n()], 3)).is_ok());
+        for wrong in [op(vec![Dim::n()], 2), op(vec![Dim::n(), Dim::n()], 3), op(vec![2.into()], 3)] {
+            assert!(infer(wrong).is_err());
+        }
+        let split = |claims: [Claim; 2]| {
+            let operands = [0, 1].map(|i| SplitOperand { claim: claims[i], ty: &types[i] });
+            Op::from(op(vec![Dim::n()], 3)).split(&operands, &types)
+        };
+        assert_eq!(split([Claim::Own; 2]).unwrap().to_vec(), [Claim::Invariant; 2]);
+        assert!(split([Claim::Own, Claim::Invariant]).is_err());
+        assert!(split([Claim::rows(1); 2]).is_err());
+    }
+}

@@ -1,0 +1,197 @@
+//! Sums of rows by the segment that they belong to.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::element::{Float, Int, for_dtype};
+use super::infer::{dtype, result, two};
+use super::real::Real;
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
+};
+
+op! {
+    /// For each of `segments` segments the sum of the rows of the first operand that belong to it, by the number that
+    /// the second operand, `i64`, has for each row.
+    ///
+    /// Rows lie on axis 0 and are taken in order; floats are summed in `f64` and rounded once, integers wrap. The sum
+    /// of no rows is 0.
+    pub struct SegmentSum = "segment_sum" {
+        /// The number of segments.
+        pub segments: i64,
+    }
+}
+
+impl OpDef for SegmentSum {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (x, ids) = two(operands)?;
+        dtype(operands, 0, |t| t != DType::Bool, "a number")?;
+        dtype(operands, 1, |t| t == DType::I64, "i64")?;
+        if !(0..=i64::from(u32::MAX)).contains(&self.segments) {
+            let reason = format!("{} is no number of segments", self.segments);
+            return Err(OpError::Attribute { attr: "segments", reason });
+        }
+        let Some(rows) = x.ty.shape.first() else {
+            let expected = "it has an axis of rows".to_owned();
+            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        };
+        if ids.ty.shape.as_ref() != std::slice::from_ref(rows) {
+            let expected = format!("it has one number for each of {rows} rows");
+            return Err(OpError::Shape { operand: 1, found: ids.ty.clone(), expected });
+        }
+        let mut ty = x.ty.clone();
+        ty.shape[0] = Dim::from(self.segments);
+        result(ty)
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let [x, ids] = operands else { return rules::whole_results(results) };
+        match (x.claim.shard(), ids.claim.shard()) {
+            (None, None) => rules::whole_results(results),
+            (Some(x), Some(ids)) if x.axis == 0 && x == ids => {
+                Ok(smallvec![Claim::Partial(Combine::Sum)])
+            }
+            (Some(x), None) if x.axis != 0 => Ok(smallvec![Claim::Shard(x)]),
+            (x, _) => {
+                let i = usize::from(x.is_none());
+                Err(rules::refuse(Code::Misaligned, i, "sums rows by the segments of others"))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, ids] = super::infer::tensors(operands)?;
+        let segments = usize::try_from(self.segments).unwrap_or(0);
+        let width: usize = x.dims().iter().skip(1).product();
+        let mut dims = x.dims().to_vec();
+        if let Some(rows) = dims.first_mut() {
+            *rows = segments;
+        }
+        let mut y = Tensor::zeros(x.dtype(), &dims)?;
+        let place = |id: &i64| {
+            let place = usize::try_from(*id).ok().filter(|id| *id < segments);
+            let reason = || format!("{id} is none of {segments} segments");
+            place.ok_or_else(|| OpError::Value { operand: 1, reason: reason() })
+        };
+        let places = ids.as_slice::<i64>().iter().map(place).collect::<Result<Vec<usize>, _>>()?;
+        if y.is_empty() || width == 0 {
+            return Ok(vec![y]);
+        }
+        for_dtype!(
+            x.dtype(),
+            float F => {
+                let mut sums = vec![0.0f64; segments * width];
+                for (place, row) in places.iter().zip(x.as_slice::<F>().chunks_exact(width)) {
+                    let sums = &mut sums[place * width..(place + 1) * width];
+                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.real().to_f64());
+                }
+                let y = y.as_mut_slice::<F>().iter_mut().zip(sums);
+                y.for_each(|(y, sum)| *y = F::of_f64(sum));
+            },
+            int I => {
+                let y = y.as_mut_slice::<I>();
+                for (place, row) in places.iter().zip(x.as_slice::<I>().chunks_exact(width)) {
+                    let sums = &mut y[place * width..(place + 1) * width];
+                    for (sum, x) in sums.iter_mut().zip(row) {
+                        *sum = I::wrap(sum.wide() + x.wide());
+                    }
+                }
+            },
+            bool => {
+                let expected = "a number".to_owned();
+                return Err(OpError::DType { operand: 0, expected, found: x.dtype() });
+            }
+        );
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::super::testing::{
+        assert_close, check_split, eval, random, refusal, rng, tensor, tolerance,
+    };
+    use super::super::{Op, OpDef, Operand};
+    use super::SegmentSum;
+    use crate::types::{Claim, Combine, DType, Shard, Tensor, TensorType};
+
+    fn op(segments: i64) -> Op {
+        SegmentSum { segments }.into()
+    }
+
+    #[test]
+    fn rows_are_added_to_their_segment() {
+        let mut rng = rng(1);
+        for case in 0..60 {
+            let dtype = [DType::F32, DType::I64, DType::F16, DType::F64][case % 4];
+            let (rows, segments) = (rng.random_range(0..9usize), rng.random_range(1..5usize));
+            let x = random(&mut rng, dtype, &[rows, 2, 3]);
+            let ids: Vec<usize> = (0..rows).map(|_| rng.random_range(0..segments)).collect();
+            let values = x.to_f64();
+            let mut expected = vec![0.0; segments * 6];
+            for (i, x) in values.iter().enumerate() {
+                expected[ids[i / 6] * 6 + i % 6] += x;
+            }
+            let ids: Vec<i64> = ids.iter().map(|i| i64::try_from(*i).unwrap()).collect();
+            let ids = Tensor::new(&[rows], &ids).unwrap();
+            let y = eval(&op(i64::try_from(segments).unwrap()), &[&x, &ids]);
+            assert_eq!(y[0].dims(), [segments, 2, 3]);
+            assert_close(&y[0], &expected, tolerance(dtype));
+        }
+        let bytes = tensor(DType::I8, &[2], &[100.0, 100.0]);
+        let ids = Tensor::new(&[2], &[0i64, 0]).unwrap();
+        assert_eq!(eval(&op(1), &[&bytes, &ids])[0].to_i64(), Some(vec![-56]));
+        for id in [-1i64, 1] {
+            let ids = Tensor::new(&[2], &[0, id]).unwrap();
+            assert!(op(1).eval(&[&bytes, &ids]).is_err());
+        }
+    }
+
+    #[test]
+    fn rows_and_their_segments_are_split_alike() {
+        let mut rng = rng(2);
+        for n in 1..8 {
+            let x = random(&mut rng, DType::F32, &[2 * n, 3]);
+            let ids: Vec<i64> = (0..2 * n).map(|_| rng.random_range(0..3)).collect();
+            let ids = Tensor::new(&[2 * n], &ids).unwrap();
+            let rows = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
+            let claims = check_split(&op(3), &[(&x, rows), (&ids, rows)], n);
+            assert_eq!(claims, Ok(vec![Claim::Partial(Combine::Sum)]));
+            let columns = random(&mut rng, DType::F32, &[2 * n, n]);
+            let operands = [(&columns, Claim::rows(1)), (&ids, Claim::Invariant)];
+            assert_eq!(check_split(&op(3), &operands, n), Ok(vec![Claim::rows(1)]));
+            assert_eq!(refusal(&op(3), &[(&x, rows), (&ids, Claim::Invariant)]), "R0101");
+            assert_eq!(refusal(&op(3), &[(&x, Claim::Invariant), (&ids, rows)]), "R0101");
+        }
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let fails = |x: &[usize], ids: &[usize], dtype: DType, segments: i64| {
+            let types = [TensorType::new(dtype, x), TensorType::new(DType::I64, ids)];
+            let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
+            SegmentSum { segments }.infer(&operands).is_err()
+        };
+        assert!(!fails(&[4, 2], &[4], DType::F32, 3));
+        assert!(fails(&[4, 2], &[3], DType::F32, 3));
+        assert!(fails(&[], &[], DType::F32, 3));
+        assert!(fails(&[4, 2], &[4], DType::Bool, 3));
+        assert!(fails(&[4, 2], &[4], DType::F32, -1));
+        assert!(fails(&[4, 2], &[4], DType::F32, i64::MAX));
+    }
+}
