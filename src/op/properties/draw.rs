@@ -152,6 +152,7 @@ pub(super) fn named(name: &str, attrs: Vec<(&str, Attr)>) -> Option<Op> {
 }
 
 /// A case of an operator.
+#[expect(clippy::unnecessary_wraps, reason = "generators end with it, and may give none")]
 pub(super) fn case(op: impl Into<Op>, operands: impl IntoIterator<Item = Held>) -> Option<Case> {
     Some(Case { op: op.into(), operands: operands.into_iter().collect() })
 }

@@ -52,13 +52,16 @@ fn matmul(draw: &mut Draw) -> Option<Case> {
 
 fn gemm(draw: &mut Draw) -> Option<Case> {
     let (trans_a, trans_b) = (draw.chance(2), draw.chance(2));
-    let [m, k, n] = draw.of(&[[N, 3, 2], [N, 3, 2], [3, N, 2], [3, 2, N]]);
-    let a = if trans_a { [k, m] } else { [m, k] };
-    let b = if trans_b { [n, k] } else { [k, n] };
-    let mut operands = vec![draw.ints(DType::F32, &a, -3, 4), draw.ints(DType::F32, &b, -3, 4)];
+    let [rows, inner, columns] = draw.of(&[[N, 3, 2], [N, 3, 2], [3, N, 2], [3, 2, N]]);
+    let left = if trans_a { [inner, rows] } else { [rows, inner] };
+    let right = if trans_b { [columns, inner] } else { [inner, columns] };
+    let mut operands =
+        vec![draw.ints(DType::F32, &left, -3, 4), draw.ints(DType::F32, &right, -3, 4)];
     if draw.chance(2) {
-        let c: Vec<usize> = draw.of(&[vec![], vec![n], vec![m, 1], vec![m, n], vec![1, n]]);
-        operands.push(draw.ints(DType::F32, &c, -3, 4));
+        let matrix = vec![rows, columns];
+        let added: Vec<usize> =
+            draw.of(&[vec![], vec![columns], vec![rows, 1], matrix, vec![1, columns]]);
+        operands.push(draw.ints(DType::F32, &added, -3, 4));
     }
     let (alpha, beta) = (draw.of(&[1.0, 0.5]), draw.of(&[1.0, 2.0]));
     case(Gemm { alpha, beta, trans_a, trans_b }, operands)

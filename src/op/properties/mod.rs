@@ -66,7 +66,7 @@ fn fits(op: &Op, operands: &[(&Tensor, Claim)], n: usize) -> bool {
     let types: Vec<_> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
     let known = |(t, c): &(&Tensor, Claim)| match c {
         Claim::Invariant => t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()),
-        _ => None,
+        Claim::Shard(_) | Claim::Partial(_) | Claim::Mixed => None,
     };
     let ints: Vec<Option<Vec<Dim>>> = operands.iter().map(known).collect();
     let inputs: Vec<Operand<'_>> =
@@ -90,7 +90,7 @@ fn with_parts(draw: &mut Draw, case: &Case) -> Option<Case> {
     if x.dtype() == DType::Bool || !x.dtype().is_signed() || !(exact || x.dtype().is_float()) {
         return None;
     }
-    let small = x.to_f64().into_iter().map(|v| v.round());
+    let small = x.to_f64().into_iter().map(f64::round);
     let values: Vec<f64> = small.map(|v| if by == Combine::L2 { v.abs() } else { v }).collect();
     *x = tensor(x.dtype(), x.dims(), &values);
     *claim = Claim::Partial(by);
