@@ -105,7 +105,7 @@ run() {
     if [ -n "$nvrtc" ]; then
         export FANWISE_NVRTC="$nvrtc"
     fi
-    export FANWISE_DEVICE=required
+    export FANWISE_DEVICE=gpu
     "$here/fanwise" devices || fail "there is no device to test"
     if [ -n "$tests" ]; then
         timeout "$limit" "$here/device" ${filter:+"$filter"} \

@@ -89,9 +89,7 @@ impl Gpu {
             job.events.stop();
         }
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
-        let is_clean = !sticky
-            && (result.is_ok()
-                || job.settle(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?)));
+        let is_clean = result.is_ok() || (job.settle([&self.compute, &self.uploads]) && !sticky);
         let result = match result {
             Ok(time) => Ok(Some(time)),
             Err(failure) => job.error(self.d, failure).map_or(Ok(None), Err),

@@ -41,9 +41,7 @@ impl Host {
             job.events.stop();
         }
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
-        let idle =
-            || self.downloads.iter().flatten().try_fold(true, |all, s| Ok(all && s.is_idle()?));
-        let is_clean = !sticky && (result.is_ok() || job.settle(idle));
+        let is_clean = result.is_ok() || (job.settle(self.downloads.iter().flatten()) && !sticky);
         let result = match result {
             Ok(time) => Ok(Some(time)),
             Err(failure) => job.error(HOST, failure).map_or(Ok(None), Err),

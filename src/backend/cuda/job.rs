@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::driver::Context;
 use super::memory::HostBlock;
 use super::plan::{HostBlocks, Plan};
-use super::stream::Event;
+use super::stream::{Event, Stream};
 use super::trace::Trace;
 use crate::backend::cpu::{Cpu, DeviceMemory, Events, StepError, Stopped};
 use crate::backend::{DriverError, RunError};
@@ -82,16 +82,20 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until a stream is idle, whatever has failed; false if it never will be, or its work failed.
-    pub(super) fn settle(&self, mut idle: impl FnMut() -> Result<bool, DriverError>) -> bool {
-        let mut pause = Pause::default();
-        loop {
-            match idle() {
-                Ok(true) => return true,
-                Ok(false) if !self.board.is_overdue() => pause.wait(),
-                Ok(false) | Err(_) => return false,
+    /// Waits until streams are idle, whatever has failed; false if one never will be, or its work failed.
+    pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> bool {
+        let settle = |stream: &Stream| {
+            let mut pause = Pause::default();
+            loop {
+                match stream.is_idle() {
+                    Ok(true) => return true,
+                    Ok(false) if !self.board.is_overdue() => pause.wait(),
+                    Ok(false) | Err(_) => return false,
+                }
             }
-        }
+        };
+        // Each of them, also behind one that failed.
+        streams.into_iter().fold(true, |all, stream| settle(stream) && all)
     }
 
     /// The error of a device that ended early; none where it did so because of another.

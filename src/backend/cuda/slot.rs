@@ -172,8 +172,10 @@ impl Slot {
             match outcome.result {
                 Ok(Some(time)) => times.push(time),
                 Ok(None) => is_stopped = true,
-                // What a device says itself is nearer to the cause than that it was waited for.
-                Err(error) => first = first.or(Some(error)),
+                Err(error) => {
+                    let nearer = first.as_ref().is_none_or(|known| rank(&error) < rank(known));
+                    first = if nearer { Some(error) } else { first };
+                }
             }
         }
         let silent = || RunError::Internal {
@@ -187,6 +189,16 @@ impl Slot {
             None => Ok(times),
         };
         Ended { result, is_clean, is_abandoned }
+    }
+}
+
+/// Among the errors of several devices, how near one is to the cause: work that fails on a GPU makes every call fail
+/// for the other logical devices on it, whatever they were at.
+fn rank(error: &RunError) -> u32 {
+    match error {
+        RunError::Driver { op: "wait" | "record" | "copy", .. } => 2,
+        RunError::Driver { error, .. } if error.is_sticky() => 1,
+        _ => 0,
     }
 }
 

@@ -76,7 +76,31 @@ fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
         .env("FANWISE_ONNX_DATA", &python.onnx_data)
         .env("FANWISE_NVRTC", &python.packages)
         .env("FANWISE_BIN", target().join("release").join(EXECUTABLE));
-    Ok(counts + slow.run_tests()?)
+    Ok(counts + slow.run_tests()? + run_device_tests(&python)?)
+}
+
+/// Runs the device tests on the fake driver. What that reports, leaks among it, is a failure.
+fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
+    Step::cargo(&["build", "--release", "-p", "fakecuda"]).run()?;
+    let folder = target().join("fake");
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    let library = target().join("release").join("libfakecuda.so");
+    std::fs::copy(library, folder.join("libcuda.so")).map_err(failed)?;
+    let report = folder.join("report.txt");
+    std::fs::write(&report, "").map_err(failed)?;
+    let counts = Step::cargo(&["test", "--test", "device"])
+        .env("LD_LIBRARY_PATH", &folder)
+        .env("FANWISE_DEVICE", "fake")
+        .env("FANWISE_FAKE", &folder)
+        .env("FANWISE_NVRTC", &python.packages)
+        .env("FANWISE_DEVICE_CACHE", folder.join("cache"))
+        .env("FAKECUDA_REPORT", &report)
+        .run_tests()?;
+    match std::fs::read_to_string(&report).map_err(failed)?.trim() {
+        "" => Ok(counts),
+        found => Err(format!("the fake driver reports\n{found}")),
+    }
 }
 
 /// The file that cargo builds of the command line.
