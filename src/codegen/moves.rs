@@ -51,6 +51,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         }),
         (Some(Op::Blocks(op)), [x], [y]) => blocks_of(context, op, *x, *y),
         (Some(Op::Concat(op)), parts, [y]) => join(context, op.axis, parts, *y, false),
+        (Some(Op::AllGather(op)), parts, [y]) => join(context, op.axis, parts, *y, false),
         (Some(Op::SplitOp(op)), [x], parts) => join(context, op.axis, parts, *x, true),
         (Some(Op::Gather(op)), [x, places], [y]) => gather(context, op.axis, [*x, *places, *y]),
         (Some(Op::Pad(_)), [x], [y]) => pad(context, *x, *y),

@@ -8,7 +8,7 @@ use crate::random;
 use crate::setup::{assert_bits, assert_close, expected, inputs, on_gpus, outputs, replicas};
 
 /// Graphs that are tried, on the fake device and on a real one.
-const GRAPHS: [u64; 2] = [24, 200];
+const GRAPHS: [u64; 2] = [60, 200];
 
 /// Graphs of one test.
 const TOGETHER: u64 = 4;

@@ -81,9 +81,7 @@ impl Driver {
         if let Err(fault) = self.perform(stream, &work, count) {
             let text = format!("{}: {}", work.name(), fault.text);
             self.report(&text);
-            if let Some(context) = self.contexts.get_mut(&context) {
-                context.error = Some(fault.code);
-            }
+            self.fail(context, fault.code);
         }
         None
     }

@@ -3,7 +3,7 @@
 use super::code;
 use super::config::{Class, Config, Order};
 use super::queue::{HostCall, Work};
-use super::state::{Call, Driver, say};
+use super::state::{Call, Context, Driver, say};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -265,14 +265,25 @@ impl Driver {
         if lost || matches!(code, code::ILLEGAL_ADDRESS | code::LAUNCH_FAILED) {
             let current = super::current::get();
             let device = self.contexts.get(&current).map(|c| c.device);
-            for (id, context) in &mut self.contexts {
-                if *id == current || (lost && Some(context.device) == device) {
-                    context.error = Some(code);
-                }
+            let hit = |(id, context): (&u64, &Context)| {
+                (*id == current || (lost && Some(context.device) == device)).then_some(*id)
+            };
+            let hit: Vec<u64> = self.contexts.iter().filter_map(hit).collect();
+            for context in hit {
+                self.fail(context, code);
             }
             if let Some(device) = device.filter(|_| lost) {
                 self.lost.insert(device);
             }
         }
+    }
+    /// From now on every call in a context gives this error, which tells the host that all work there is over.
+    pub(super) fn fail(&mut self, context: u64, code: u32) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.error = Some(code);
+        }
+        let over: Vec<usize> =
+            self.streams.values().filter(|s| s.context == context).map(|s| s.at).collect();
+        self.live.retain(|l| !over.contains(&l.at));
     }
 }

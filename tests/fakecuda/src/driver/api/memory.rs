@@ -108,7 +108,9 @@ impl Driver {
 
     /// Whether work that is not done uses host memory.
     pub(super) fn in_use(&self, at: usize, len: usize) -> bool {
-        let mut items = self.streams.values().flat_map(|s| &s.queue);
+        let is_broken = |context| self.contexts.get(&context).is_some_and(|c| c.error.is_some());
+        let streams = self.streams.values().filter(|s| !is_broken(s.context));
+        let mut items = streams.flat_map(|s| &s.queue);
         items.any(|i| overlaps(&i.work, at, len, false))
     }
 
