@@ -29,13 +29,13 @@ fn addresses(rows: &Rows, address: Address) -> [u64; LANES] {
 
 /// The value of one lane of a register.
 #[inline]
-fn lane_of(rows: &Rows, reg: Reg, lane: usize) -> u64 {
+pub(super) fn lane_of(rows: &Rows, reg: Reg, lane: usize) -> u64 {
     if reg.wide { rows.wide(reg.row)[lane] } else { u64::from(rows.narrow(reg.row)[lane]) }
 }
 
 /// Sets one lane of a register.
 #[inline]
-fn set_lane(rows: &mut Rows, reg: Reg, lane: usize, value: u64) {
+pub(super) fn set_lane(rows: &mut Rows, reg: Reg, lane: usize, value: u64) {
     if reg.wide {
         rows.wide_mut(reg.row)[lane] = value;
     } else {
@@ -47,7 +47,7 @@ fn set_lane(rows: &mut Rows, reg: Reg, lane: usize, value: u64) {
 
 /// The number in up to 8 little-endian bytes.
 #[inline]
-fn number(bytes: &[u8]) -> u64 {
+pub(super) fn number(bytes: &[u8]) -> u64 {
     match *bytes {
         [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
         [a, b] => u64::from(u16::from_le_bytes([a, b])),
@@ -57,6 +57,17 @@ fn number(bytes: &[u8]) -> u64 {
             all[..bytes.len()].copy_from_slice(bytes);
             u64::from_le_bytes(all)
         }
+    }
+}
+
+/// Writes the low bytes of a number.
+#[inline]
+pub(super) fn set_number(bytes: &mut [u8], value: u64) {
+    let all = value.to_le_bytes();
+    match bytes.len() {
+        4 => bytes.copy_from_slice(&all[..4]),
+        2 => bytes.copy_from_slice(&all[..2]),
+        len => bytes.copy_from_slice(&all[..len]),
     }
 }
 
@@ -171,6 +182,7 @@ impl Grid<'_> {
         let addresses = addresses(&warp.rows, transfer.address);
         let (width, count) = (transfer.width, transfer.regs.len());
         let act = if transfer.strong { Act::StrongRead } else { Act::Read };
+        let mask = mask & !self.quick_load(warp, transfer, mask, &addresses);
         for lane in lanes(mask) {
             let at = lane as usize;
             let mut values = [0; 8];
@@ -181,8 +193,8 @@ impl Grid<'_> {
                 Space::Local => self.local_access(warp, lane, address, width * count, Act::Read)?,
                 _ => self.access(warp, lane, (space, address), width * count, act)?,
             };
-            for (value, part) in values.iter_mut().zip(bytes.chunks_exact(width)) {
-                *value = number(part);
+            for (k, value) in values.iter_mut().enumerate().take(count) {
+                *value = number(&bytes[k * width..(k + 1) * width]);
             }
             for (&value, &reg) in values.iter().zip(&transfer.regs) {
                 set_lane(&mut warp.rows, reg, at, extend(value, transfer));
@@ -211,6 +223,7 @@ impl Grid<'_> {
         let addresses = addresses(&warp.rows, transfer.address);
         let (width, count) = (transfer.width, transfer.regs.len());
         let act = if transfer.strong { Act::StrongWrite } else { Act::Write };
+        let mask = mask & !self.quick_store(warp, transfer, mask, &addresses);
         for lane in lanes(mask) {
             let at = lane as usize;
             aligned(addresses[at], width * count, lane)?;
@@ -225,8 +238,8 @@ impl Grid<'_> {
                 }
                 _ => self.access(warp, lane, place, width * count, act)?,
             };
-            for (part, value) in bytes.chunks_exact_mut(width).zip(values) {
-                part.copy_from_slice(&value.to_le_bytes()[..width]);
+            for (k, &value) in values.iter().enumerate().take(count) {
+                set_number(&mut bytes[k * width..(k + 1) * width], value);
             }
         }
         Ok(())
@@ -357,7 +370,7 @@ fn aligned(address: u64, len: usize, lane: u32) -> Result<(), Fault> {
 
 /// A loaded element in a register that may be wider.
 #[inline]
-fn extend(value: u64, transfer: &Transfer) -> u64 {
+pub(super) fn extend(value: u64, transfer: &Transfer) -> u64 {
     if !transfer.signed {
         return value;
     }

@@ -231,6 +231,30 @@ impl Memory {
         Ok(&mut self.slots[slot].data[from..to])
     }
 
+    /// The bytes and cells of an access that lies in the allocation the hint names, if that is
+    /// plain to see.
+    #[inline]
+    pub fn glance(
+        &mut self,
+        device: u32,
+        (address, len): (u64, usize),
+        hint: usize,
+        base: u32,
+    ) -> Option<(&mut [u8], &mut [super::shadow::Cell])> {
+        let alloc = self.slots.get_mut(hint)?;
+        let offset = usize::try_from(address.checked_sub(alloc.start)?).ok()?;
+        if alloc.device != device || alloc.born != 0 || !alloc.lost.is_empty() {
+            return None;
+        }
+        if alloc.touched.last() != Some(&base) {
+            return None;
+        }
+        let bytes = alloc.data.get_mut(offset..offset + len)?;
+        let page = alloc.pages.get_mut(offset / PAGE)?.as_mut()?;
+        let from = offset % PAGE;
+        Some((bytes, page.whole(from, from + len)?))
+    }
+
     /// A conflict in words.
     #[cold]
     fn clash(&self, clash: &Clash, access: &Access<'_>) -> Fault {

@@ -99,6 +99,41 @@ pub enum Clash {
     Unordered(String, bool),
 }
 
+/// What is needed to see at a glance that an access is in order. The glance never says so wrongly;
+/// where it does not, the full check decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    /// The run.
+    pub run: u32,
+    /// Writes of runs below this are ordered before.
+    pub writes: u32,
+    /// Reads of runs below this are ordered before.
+    pub reads: u32,
+    /// Accesses of this run before this time are ordered before.
+    pub floor: u32,
+    /// The block's time.
+    pub time: u32,
+    /// The first thread of the warp.
+    pub first: u32,
+}
+
+impl Glance {
+    /// The packed access of a lane.
+    #[inline]
+    pub fn lane(&self, lane: u32) -> u64 {
+        pack(self.run, self.time, u64::from(self.first + lane))
+    }
+
+    /// Whether an earlier access of this run is ordered before the access `mine`.
+    #[inline]
+    fn before(&self, earlier: u64, mine: u64) -> bool {
+        const CODE: u64 = (1 << CODE_BITS) - 1;
+        let (_, time, code) = unpack(earlier);
+        // Threads only: the other codes are for the full check.
+        (time < self.floor && code <= MANY) || code == mine & CODE
+    }
+}
+
 /// The last accesses to one granule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cell {
@@ -132,6 +167,13 @@ fn ordered(time: u32, code: u64, who: &Who<'_>) -> bool {
     code != PENDING && who.known.iter().all(|&known| time < known)
 }
 
+/// The code of an earlier reader and a thread that reads at the same time.
+#[inline]
+fn joint(earlier: u64, thread: u64) -> u64 {
+    let warp = if earlier < THREADS { earlier >> 5 } else { earlier - MANY_IN_WARP };
+    if warp == thread >> 5 { MANY_IN_WARP + warp } else { MANY }
+}
+
 /// A thread code in words.
 fn name(code: u64) -> String {
     match code {
@@ -152,6 +194,54 @@ impl Cell {
     /// Whether the granule was never written.
     pub fn unwritten(self) -> bool {
         self.write == 0
+    }
+
+    /// Records a read if it is in order at a glance.
+    #[inline]
+    pub fn glance_read(&mut self, glance: &Glance, mine: u64) -> bool {
+        let wrote = unpack(self.write).0;
+        let fine = if wrote == glance.run {
+            glance.before(self.write, mine)
+        } else {
+            self.write != 0 && wrote < glance.writes
+        };
+        if !fine {
+            return false;
+        }
+        if self.read == mine {
+            return true;
+        }
+        let (run, _, code) = unpack(self.read);
+        if run == glance.run {
+            if !glance.before(self.read, mine) {
+                if code > MANY {
+                    return false;
+                }
+                self.read = pack(run, glance.time, joint(code, u64::from(glance.first)));
+                return true;
+            }
+        } else if run >= glance.reads {
+            return false;
+        }
+        self.read = mine;
+        true
+    }
+
+    /// Records a write if it is in order at a glance.
+    #[inline]
+    pub fn glance_write(&mut self, glance: &Glance, mine: u64) -> bool {
+        let (wrote, read) = (unpack(self.write).0, unpack(self.read).0);
+        let fine = if wrote == glance.run {
+            glance.before(self.write, mine)
+        } else {
+            self.write == 0 || wrote < glance.writes.max(glance.reads)
+        };
+        let free =
+            if read == glance.run { glance.before(self.read, mine) } else { read < glance.reads };
+        if fine && free {
+            self.write = mine;
+        }
+        fine && free
     }
 
     /// Marks the granule as never written.
@@ -238,9 +328,7 @@ impl Cell {
                 return Ok(None);
             }
             if !ordered(time, earlier, who) {
-                let same = earlier < MANY
-                    && (earlier & 1023) >> (if earlier < THREADS { 5 } else { 0 }) == code >> 5;
-                code = if same { MANY_IN_WARP + (code >> 5) } else { MANY };
+                code = joint(earlier, code);
             }
         } else if !shared && run != 0 {
             if run >= tag.base {
@@ -304,6 +392,16 @@ impl Page {
         }
         let last = (to + (1 << self.shift) - 1) >> self.shift;
         &mut self.cells[from >> self.shift..last]
+    }
+
+    /// The cells of bytes `from..to`, if these are whole granules.
+    #[inline]
+    pub fn whole(&mut self, from: usize, to: usize) -> Option<&mut [Cell]> {
+        let low = (1 << self.shift) - 1;
+        if (from | to) & low != 0 {
+            return None;
+        }
+        self.cells.get_mut(from >> self.shift..to >> self.shift)
     }
 
     /// Halves the granules.

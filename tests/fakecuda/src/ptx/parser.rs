@@ -357,11 +357,30 @@ impl Parser<'_> {
         unique
     }
 
+    /// Declares the labels of the scope that begins here, which may be named before they come.
+    fn declare_labels(&mut self) {
+        let mut depth = 0;
+        let mut names = Vec::new();
+        for pair in self.tokens[self.at..].windows(2) {
+            match (&pair[0].token, &pair[1].token) {
+                (Token::Mark('{'), _) => depth += 1,
+                (Token::Mark('}'), _) if depth == 0 => break,
+                (Token::Mark('}'), _) => depth -= 1,
+                (Token::Word(name), Token::Mark(':')) if depth == 0 => names.push(name.clone()),
+                _ => {}
+            }
+        }
+        for name in names {
+            self.declare(name, false);
+        }
+    }
+
     /// One statement of a body.
     fn statement(&mut self, func: &mut Func) -> Parsed<()> {
         if self.eat('{') {
             self.scoped += 1;
             self.scopes.push(HashMap::new());
+            self.declare_labels();
             return Ok(());
         }
         if self.eat('}') {
@@ -405,7 +424,7 @@ impl Parser<'_> {
         } else if self.is_word(".callprototype") || self.is_word(".calltargets") {
             return Err("calls through a pointer are not supported".to_owned());
         } else {
-            let unique = self.declare(name, false);
+            let unique = self.resolve(name);
             func.body.push(Stmt::Label(unique));
         }
         Ok(())
@@ -491,7 +510,7 @@ impl Parser<'_> {
         let op = self.word()?;
         let mut args = Vec::new();
         while !self.eat(';') {
-            args.push(self.arg()?);
+            args.push(self.arg().map_err(|e| format!("{op}: {e}"))?);
             self.eat(',');
         }
         Ok(Instr { guard, op, args, line })

@@ -4,6 +4,12 @@
 //! the fake library. NVRTC is in the folder that `FANWISE_NVRTC` names.
 
 #![allow(unsafe_code, reason = "launches are unsafe calls of cudarc")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::float_cmp,
+    reason = "the scenarios use small numbers and compare bits"
+)]
 
 mod child;
 mod kernels;
