@@ -191,7 +191,7 @@ fn extracted(value: u64, at: u32, len: u32, bits: u32, signed: bool) -> u64 {
     let sign = signed && value >> last & 1 != 0;
     let cut = value.checked_shr(at).unwrap_or(0);
     let ones = if len >= 64 { u64::MAX } else { (1 << len) - 1 };
-    let kept = if at >= bits { 0 } else { bits - at };
+    let kept = bits.saturating_sub(at);
     let have = if kept >= 64 { u64::MAX } else { (1 << kept) - 1 };
     if sign { (cut & ones & have) | !(ones & have) } else { cut & ones }
 }
@@ -222,7 +222,7 @@ fn find(b: &mut Builder<'_>, op: &Op<'_>, ty: Ty) -> Decoded {
         if v == 0 {
             return u32::MAX;
         }
-        let at = 63 - v.leading_zeros();
+        let at = v.ilog2();
         if amount { bits - 1 - at } else { at }
     };
     let n = Ty::U(32);

@@ -19,6 +19,7 @@ enum Value {
 
 /// A conversion's modifiers.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a modifier of its own")]
 struct Mode {
     from: Ty,
     to: Ty,
@@ -134,7 +135,7 @@ fn fast(b: &mut Builder<'_>, mode: Mode, d: u32, x: u32, wide: bool) -> bool {
                 |v: f32| {
                     if v.is_nan() { 0x7fff } else { half::f16::from_f32(v).to_bits() }
                 },
-            )
+            );
         }
         (Ty::F32, Ty::Bf16, _) if mode.round == Round::Near => {
             map(
@@ -144,7 +145,7 @@ fn fast(b: &mut Builder<'_>, mode: Mode, d: u32, x: u32, wide: bool) -> bool {
                 |v: f32| {
                     if v.is_nan() { 0x7fff } else { half::bf16::from_f32(v).to_bits() }
                 },
-            )
+            );
         }
         (Ty::F32, Ty::F64, _) => map(b, d, x, |v: f32| f64::from(v)),
         (Ty::F32, Ty::S(32), false) if mode.round == Round::Zero => map(b, d, x, |v: f32| v as i32),

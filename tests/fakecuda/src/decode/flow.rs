@@ -41,7 +41,9 @@ impl Blocks {
                     leads[at + 1] = true;
                 }
                 Step::Switch { targets, .. } => {
-                    targets.iter().for_each(|&t| leads[t as usize] = true);
+                    for &target in targets {
+                        leads[target as usize] = true;
+                    }
                     leads[at + 1] = true;
                 }
                 Step::Exit | Step::Trap => leads[at + 1] = true,
@@ -102,7 +104,9 @@ impl Blocks {
         let next: Vec<Vec<usize>> = (0..len).map(|b| self.successors(b, code, pruned)).collect();
         let mut before = vec![Vec::new(); len + 1];
         for (block, successors) in next.iter().enumerate() {
-            successors.iter().for_each(|&s| before[s].push(block));
+            for &successor in successors {
+                before[successor].push(block);
+            }
         }
         let order = reverse_order(&before, len);
         let mut rank = vec![usize::MAX; len + 1];

@@ -8,6 +8,7 @@ use crate::ptx::Ty;
 
 /// One of the two formats, and whether the register holds a pair.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a modifier of its own")]
 struct Form {
     brain: bool,
     ftz: bool,

@@ -40,7 +40,7 @@ macro_rules! int {
             #[inline]
             fn mul(self, other: Self) -> Self { self.wrapping_mul(other) }
             #[inline]
-            #[expect(clippy::cast_possible_truncation, reason = "the high half fits")]
+            #[allow(clippy::cast_possible_truncation, reason = "the high half fits")]
             fn mul_high(self, other: Self) -> Self {
                 ((<$wide>::from(self) * <$wide>::from(other)) >> Self::BITS) as $t
             }

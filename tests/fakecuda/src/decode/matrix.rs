@@ -102,52 +102,49 @@ type Registers<'a> = (&'a [u32], &'a [u32], &'a [u32], &'a [u32]);
 
 /// `D = A B + C`, the sum of products in double precision and rounded once.
 fn multiply(rows: &mut Rows, shape: Shape, (ra, rb, rc, rd): Registers<'_>) {
-    let per = shape.per;
-    let mut a = vec![0.0; M * shape.k];
-    let mut b = vec![0.0; shape.k * N];
-    for lane in 0..LANES {
-        let (g, t) = (lane / 4, lane % 4);
-        for (r, &row) in ra.iter().enumerate() {
-            let bits = rows.narrow(row)[lane];
-            for e in 0..per {
-                let column = t * per + e + r / 2 * 4 * per;
-                a[(g + 8 * (r % 2)) * shape.k + column] = element(bits, e, shape.a);
-            }
-        }
-        for (r, &row) in rb.iter().enumerate() {
-            let bits = rows.narrow(row)[lane];
-            for e in 0..per {
-                b[(t * per + e + r * 4 * per) * N + g] = element(bits, e, shape.b);
-            }
-        }
-    }
+    let a = gathered(rows, shape, ra, true);
+    let b = gathered(rows, shape, rb, false);
     let mut out = vec![[0u32; LANES]; rd.len()];
-    for lane in 0..LANES {
-        let (g, t) = (lane / 4, lane % 4);
-        for i in 0..4 {
-            let (row, column) = (g + 8 * (i / 2), 2 * t + i % 2);
-            let products = (0..shape.k).map(|k| a[row * shape.k + k] * b[k * N + column]);
-            let sum: f64 = products.sum();
-            let reg = if shape.c == Ty::F16 { i / 2 } else { i };
-            let old = rows.narrow(rc[reg])[lane];
-            match shape.c {
-                Ty::F32 => {
-                    let total = sum + f64::from(f32::from_bits(old));
-                    out[reg][lane] = canonical(to_f32(total, Round::Near)).to_bits();
-                }
-                Ty::F16 => {
-                    let total = to_f16(sum + element(old, i % 2, Ty::F16), Round::Near);
-                    out[reg][lane] |= u32::from(total) << (16 * (i % 2));
-                }
-                _ => {
-                    #[expect(clippy::cast_possible_truncation, reason = "a sum of 32 products")]
-                    let sum = sum as i32;
-                    out[reg][lane] = old.wrapping_add(sum.cast_unsigned());
-                }
+    for at in 0..LANES * 4 {
+        let (lane, i) = (at / 4, at % 4);
+        let (row, column) = (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
+        let (left, right) = (&a[row * shape.k..][..shape.k], &b[column * shape.k..][..shape.k]);
+        let sum: f64 = left.iter().zip(right).map(|(x, y)| x * y).sum();
+        let reg = if shape.c == Ty::F16 { i / 2 } else { i };
+        let old = rows.narrow(rc[reg])[lane];
+        match shape.c {
+            Ty::F32 => {
+                let total = sum + f64::from(f32::from_bits(old));
+                out[reg][lane] = canonical(to_f32(total, Round::Near)).to_bits();
+            }
+            Ty::F16 => {
+                let total = to_f16(sum + element(old, i % 2, Ty::F16), Round::Near);
+                out[reg][lane] |= u32::from(total) << (16 * (i % 2));
+            }
+            _ => {
+                #[expect(clippy::cast_possible_truncation, reason = "a sum of 32 products")]
+                let sum = sum as i32;
+                out[reg][lane] = old.wrapping_add(sum.cast_unsigned());
             }
         }
     }
     for (&row, out) in rd.iter().zip(&out) {
         rows.put::<u32>(row, out, u32::MAX);
     }
+}
+
+/// The rows of A (`left`), or the columns of B, one after the other.
+fn gathered(rows: &Rows, shape: Shape, registers: &[u32], left: bool) -> Vec<f64> {
+    let mut out = vec![0.0; (if left { M } else { N }) * shape.k];
+    for (r, &register) in registers.iter().enumerate() {
+        let (vector, part) = if left { (8 * (r % 2), r / 2) } else { (0, r) };
+        let ty = if left { shape.a } else { shape.b };
+        for (lane, &bits) in rows.narrow(register).iter().enumerate() {
+            let first = (part * 4 + lane % 4) * shape.per;
+            for e in 0..shape.per {
+                out[(lane / 4 + vector) * shape.k + first + e] = element(bits, e, ty);
+            }
+        }
+    }
+    out
 }

@@ -13,6 +13,7 @@ mod int;
 mod matrix;
 mod memory;
 mod moves;
+mod operands;
 mod vote;
 
 use crate::exec::kernel::Kernel;

@@ -117,8 +117,8 @@ impl Driver {
                 self.stats.steps += block::run(kernel, launch, &mut self.memory, tag)?;
                 Ok(())
             }
-            Work::ToDevice { to, from, len } => self.to_device(&tag, *to, from, *len),
-            Work::ToHost { to, from, len } => self.to_host(&tag, *to, *from, *len),
+            Work::ToDevice { to, from, len } => self.upload_now(&tag, *to, from, *len),
+            Work::ToHost { to, from, len } => self.download_now(&tag, *to, *from, *len),
             Work::Copy { to, from, len } => self.copy(&tag, *to, *from, *len),
             Work::Fill { to, pattern, count } => {
                 let mut hint = usize::MAX;
@@ -144,7 +144,7 @@ impl Driver {
         self.memory.find(address).map_or(device, |a| a.device)
     }
 
-    fn to_device(&mut self, tag: &Tag, to: u64, from: &Source, len: usize) -> Result<(), Fault> {
+    fn upload_now(&mut self, tag: &Tag, to: u64, from: &Source, len: usize) -> Result<(), Fault> {
         let mut hint = usize::MAX;
         let owner = self.owner(to, 0);
         self.stats.to_device += len as u64;
@@ -164,7 +164,7 @@ impl Driver {
         Ok(())
     }
 
-    fn to_host(&mut self, tag: &Tag, to: usize, from: u64, len: usize) -> Result<(), Fault> {
+    fn download_now(&mut self, tag: &Tag, to: usize, from: u64, len: usize) -> Result<(), Fault> {
         let mut hint = usize::MAX;
         let owner = self.owner(from, 0);
         self.stats.to_host += len as u64;

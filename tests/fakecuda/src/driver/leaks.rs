@@ -50,20 +50,20 @@ impl Driver {
     pub(super) fn write_stats(&self) {
         let Some(path) = &self.config.stats else { return };
         let stats = &self.stats;
-        let mut text = format!("calls {}\n", stats.calls);
-        for (class, count) in &stats.by_class {
-            text += &format!("calls.{class} {count}\n");
-        }
-        text += &format!("launches {}\n", stats.launches);
-        text += &format!("graph_launches {}\n", stats.graph_launches);
-        text += &format!("warp_instructions {}\n", stats.steps);
-        text += &format!("bytes.to_device {}\n", stats.to_device);
-        text += &format!("bytes.to_host {}\n", stats.to_host);
-        text += &format!("bytes.on_device {}\n", stats.on_device);
-        for (device, peak) in self.memory.peak.iter().enumerate() {
-            text += &format!("peak.{device} {peak}\n");
-        }
-        text += &format!("reports {}\n", stats.reports);
+        let mut lines = vec![format!("calls {}", stats.calls)];
+        lines.extend(stats.by_class.iter().map(|(class, count)| format!("calls.{class} {count}")));
+        lines.extend([
+            format!("launches {}", stats.launches),
+            format!("graph_launches {}", stats.graph_launches),
+            format!("warp_instructions {}", stats.steps),
+            format!("bytes.to_device {}", stats.to_device),
+            format!("bytes.to_host {}", stats.to_host),
+            format!("bytes.on_device {}", stats.on_device),
+            format!("reports {}", stats.reports),
+        ]);
+        let peaks = self.memory.peak.iter().enumerate();
+        lines.extend(peaks.map(|(device, peak)| format!("peak.{device} {peak}")));
+        let text = lines.join("\n") + "\n";
         if std::fs::write(path, text).is_err() {
             say(&format!("the file {path} cannot be written"));
         }

@@ -73,6 +73,7 @@ pub(super) struct Item {
 }
 
 /// A stream.
+#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub(super) struct Stream {
     /// Its place in clocks.
     pub(super) at: usize,

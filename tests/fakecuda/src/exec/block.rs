@@ -161,7 +161,7 @@ impl Grid<'_> {
             let here = (threads - warp.index * LANES).min(LANES);
             warp.start(if here == LANES { ALL } else { (1 << here) - 1 });
         }
-        self.turns(warps).map_err(|(warp, fault)| self.located(fault, &warps[warp], at))
+        self.turns(warps).map_err(|(warp, fault)| self.located(&fault, &warps[warp], at))
     }
 
     /// Lets the warps run in turn until all are done.
@@ -187,7 +187,7 @@ impl Grid<'_> {
     }
 
     /// Adds to a fault where it happened.
-    fn located(&self, fault: Fault, warp: &Warp, at: [u32; 3]) -> Fault {
+    fn located(&self, fault: &Fault, warp: &Warp, at: [u32; 3]) -> Fault {
         let inst = &self.kernel.code[(warp.pc as usize).min(self.kernel.code.len() - 1)];
         let lane = fault.lane.unwrap_or_else(|| warp.active.trailing_zeros() % 32) as usize;
         let linear = u32::try_from(warp.index * LANES + lane).unwrap_or(0);
@@ -200,7 +200,7 @@ impl Grid<'_> {
         };
         let name = &self.kernel.name;
         let text = format!("{name}: block {at:?} thread {thread:?} at {place}: {}", fault.text);
-        Fault { text, ..fault }
+        Fault { text, ..*fault }
     }
 
     /// Runs a warp until it waits or ends.
@@ -251,7 +251,7 @@ impl Grid<'_> {
             Step::AsyncWait(left) => self.async_wait(warp, *left)?,
             Step::MatrixLoad(load) => self.matrix_load(warp, load, mask)?,
             Step::WarpSync(lanes) => self.warp_sync(warp, *lanes, mask)?,
-            Step::Barrier(barrier) => return self.arrive(warp, barrier, mask),
+            Step::Barrier(barrier) => return Self::arrive(warp, barrier, mask),
             Step::Clock(reg) => {
                 let now = self.executed;
                 fill(&mut warp.rows, *reg, |_| now);
@@ -325,7 +325,7 @@ impl Grid<'_> {
     }
 
     /// A warp arrives at a barrier.
-    fn arrive(&mut self, warp: &mut Warp, barrier: &Barrier, mask: u32) -> Result<(), Fault> {
+    fn arrive(warp: &mut Warp, barrier: &Barrier, mask: u32) -> Result<(), Fault> {
         if mask != warp.alive {
             let text = format!(
                 "a divergent barrier: lanes {mask:#010x} reach it, {:#010x} have not exited",

@@ -317,7 +317,7 @@ impl Memory {
         #[expect(clippy::cast_possible_truncation, reason = "an offset")]
         let base = (to - alloc.start) as usize;
         for at in offsets.iter().map(|o| base + o) {
-            alloc.page_cells(at, at + 1).iter_mut().for_each(|c| c.forget());
+            alloc.page_cells(at, at + 1).iter_mut().for_each(super::shadow::Cell::forget);
         }
     }
 

@@ -42,7 +42,6 @@ pub fn to_f32(x: f64, mode: Round) -> f32 {
     let near = x as f32;
     let wide = f64::from(near);
     match mode {
-        Round::Near | Round::Away => near,
         Round::Zero if wide.abs() > x.abs() => {
             if near > 0.0 {
                 near.next_down()
@@ -52,7 +51,7 @@ pub fn to_f32(x: f64, mode: Round) -> f32 {
         }
         Round::Down if wide > x => near.next_down(),
         Round::Up if wide < x => near.next_up(),
-        Round::Zero | Round::Down | Round::Up => near,
+        _ => near,
     }
 }
 

@@ -131,7 +131,9 @@ impl Grid<'_> {
             run = if again { run + 1 } else { 0 };
             if run > 1 {
                 // The record says already that several lanes of this warp read the element.
-                values.iter_mut().for_each(|v| v[at] = v[at - 1]);
+                for value in &mut values {
+                    value[at] = value[at - 1];
+                }
                 done |= 1 << lane;
                 continue;
             }
@@ -146,20 +148,7 @@ impl Grid<'_> {
                 value[at] = number(&bytes[k * width..(k + 1) * width]);
             }
         }
-        for (value, &reg) in values.iter().zip(&transfer.regs) {
-            if transfer.signed || done != u32::MAX {
-                for lane in lanes(done) {
-                    let at = lane as usize;
-                    set_lane(&mut warp.rows, reg, at, extend(value[at], transfer));
-                }
-            } else if reg.wide {
-                *warp.rows.wide_mut(reg.row) = *value;
-            } else {
-                #[expect(clippy::cast_possible_truncation, reason = "a register of 32 bits")]
-                let narrow = value.map(|v| v as u32);
-                *warp.rows.narrow_mut(reg.row) = narrow;
-            }
-        }
+        give(warp, transfer, &values, done);
         done
     }
 
@@ -230,5 +219,28 @@ impl Grid<'_> {
             }
         }
         done
+    }
+}
+
+/// Writes loaded elements to the registers of the lanes in `done`.
+fn give<const N: usize>(
+    warp: &mut Warp,
+    transfer: &Transfer,
+    values: &[[u64; LANES]; N],
+    done: u32,
+) {
+    for (value, &reg) in values.iter().zip(&transfer.regs) {
+        if transfer.signed || done != u32::MAX {
+            for lane in lanes(done) {
+                let at = lane as usize;
+                set_lane(&mut warp.rows, reg, at, extend(value[at], transfer));
+            }
+        } else if reg.wide {
+            *warp.rows.wide_mut(reg.row) = *value;
+        } else {
+            #[expect(clippy::cast_possible_truncation, reason = "a register of 32 bits")]
+            let narrow = value.map(|v| v as u32);
+            *warp.rows.narrow_mut(reg.row) = narrow;
+        }
     }
 }

@@ -13,7 +13,7 @@ type Row = [u64; 16];
 /// The registers, predicates and carry flags of one warp.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    rows: Vec<Row>,
+    cells: Vec<Row>,
     /// One bit of each lane for each predicate register.
     pub preds: Vec<u32>,
     /// The carry flag of each lane.
@@ -23,34 +23,40 @@ pub struct Rows {
 impl Rows {
     /// Registers that all hold 0.
     pub fn new(rows: usize, preds: usize) -> Self {
-        Self { rows: vec![[0; 16]; rows], preds: vec![0; preds], carry: 0 }
+        Self { cells: vec![[0; 16]; rows], preds: vec![0; preds], carry: 0 }
     }
 
     /// A register of up to 32 bits.
     #[inline]
     pub fn narrow(&self, row: u32) -> &[u32; LANES] {
-        bytemuck::cast_ref(&self.rows[row as usize])
+        bytemuck::cast_ref(&self.cells[row as usize])
     }
 
     /// A register of up to 32 bits, to be changed.
     #[inline]
     pub fn narrow_mut(&mut self, row: u32) -> &mut [u32; LANES] {
-        bytemuck::cast_mut(&mut self.rows[row as usize])
+        bytemuck::cast_mut(&mut self.cells[row as usize])
     }
 
     /// A register of 64 bits.
+    ///
+    /// # Panics
+    /// When it has no second row, which the decoder does not make.
     #[inline]
     pub fn wide(&self, row: u32) -> &[u64; LANES] {
         let pair: &[Row; 2] =
-            self.rows[row as usize..].first_chunk().expect("a wide register has two rows");
+            self.cells[row as usize..].first_chunk().expect("a wide register has two rows");
         bytemuck::cast_ref(pair)
     }
 
     /// A register of 64 bits, to be changed.
+    ///
+    /// # Panics
+    /// As [`Rows::wide`].
     #[inline]
     pub fn wide_mut(&mut self, row: u32) -> &mut [u64; LANES] {
         let pair: &mut [Row; 2] =
-            self.rows[row as usize..].first_chunk_mut().expect("a wide register has two rows");
+            self.cells[row as usize..].first_chunk_mut().expect("a wide register has two rows");
         bytemuck::cast_mut(pair)
     }
 

@@ -157,12 +157,13 @@ fn unpack(access: u64) -> (u32, u32, u64) {
 
 /// Whether an access of this block is ordered before one by `who`.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a warp's index is below 32")]
 fn ordered(time: u32, code: u64, who: &Who<'_>) -> bool {
     if code < THREADS {
         return code == u64::from(who.thread) || time < who.known[(code >> 5) as usize];
     }
     if code < MANY {
-        return time < who.known[(code - MANY_IN_WARP) as usize];
+        return time < who.known[(code - MANY_IN_WARP) as usize & 31];
     }
     code != PENDING && who.known.iter().all(|&known| time < known)
 }

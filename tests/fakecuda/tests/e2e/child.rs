@@ -77,6 +77,7 @@ fn scenario() {
 }
 
 /// A scenario that must fail on the device.
+#[expect(clippy::unnecessary_wraps, reason = "every scenario has this type")]
 fn expect_failure(result: Done) -> Done {
     assert!(result.is_err(), "the fault was not noticed");
     Ok(())
@@ -410,8 +411,5 @@ fn fallible() -> Done {
         assert_eq!(stream.clone_dtoh(&y)?, numbers(64));
         Ok(())
     };
-    if let Err(error) = run() {
-        println!("the run ended with {error:?}");
-    }
-    Ok(())
+    run().or(Ok(()))
 }

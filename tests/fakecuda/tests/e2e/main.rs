@@ -8,6 +8,7 @@
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     clippy::float_cmp,
+    clippy::many_single_char_names,
     reason = "the scenarios use small numbers and compare bits"
 )]
 
@@ -38,9 +39,9 @@ fn library(scratch: &Path) -> PathBuf {
 /// Runs a scenario with settings of the fake driver.
 fn run(scenario: &str, settings: &[(&str, &str)]) -> Ran {
     let nvrtc = std::env::var("FANWISE_NVRTC").expect("FANWISE_NVRTC names the folder of NVRTC");
-    let name: String = settings.iter().map(|(k, v)| format!("-{k}-{v}")).collect();
-    let name =
-        format!("fakecuda-{}-{scenario}{}", std::process::id(), name.replace([':', '@'], "_"));
+    let name: Vec<String> = settings.iter().map(|(k, v)| format!("{k}-{v}")).collect();
+    let name = name.join("-").replace([':', '@'], "_");
+    let name = format!("fakecuda-{}-{scenario}-{name}", std::process::id());
     let scratch = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&scratch).expect("a folder can be made");
     let fake = library(&scratch);

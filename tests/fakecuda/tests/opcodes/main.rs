@@ -63,7 +63,7 @@ fn lanes(code: &str, result: &str, operands: &[(&str, Lanes)]) -> Lanes {
     let width = bits(result);
     let mut text = String::from(".visible .entry k(.param .u64 p, .param .u64 q)\n{\n");
     text += ".reg .u64 %p0, %q0, %t; .reg .u32 %i; .reg .pred %x, %y;\n";
-    write!(text, ".reg .b{width} %d;\n").expect("text");
+    writeln!(text, ".reg .b{width} %d;").expect("text");
     text += "ld.param.u64 %p0, [p]; ld.param.u64 %q0, [q]; mov.u32 %i, %tid.x;\n";
     text += "mul.wide.u32 %t, %i, 8; add.u64 %p0, %p0, %t; add.u64 %q0, %q0, %t;\n";
     for (at, (ty, _)) in operands.iter().enumerate() {

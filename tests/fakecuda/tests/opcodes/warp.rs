@@ -14,7 +14,7 @@ fn shuffles() {
     same("up", run("shfl.sync.up.b32 %d, %a, 4, 0, -1;"), |i| low(if i >= 4 { i - 4 } else { i }));
     same("idx", run("shfl.sync.idx.b32 %d|%x, %a, 7, 31, -1;"), |_| low(7));
     // Segments of eight lanes.
-    same("idx 8", run("shfl.sync.idx.b32 %d, %a, 2, 0x181f, -1;"), |i| low((i & 24) + 2));
+    same("idx 8", run("shfl.sync.idx.b32 %d, %a, 2, 0x181f, -1;"), |i| low(i / 8 * 8 + 2));
 }
 
 #[test]

@@ -41,10 +41,14 @@ impl Driver {
         self.context_leaks(id);
         let streams: Vec<u64> =
             self.streams.iter().filter(|(_, s)| s.context == id).map(|(&i, _)| i).collect();
-        streams.iter().for_each(|s| drop(self.streams.remove(s)));
+        for stream in &streams {
+            drop(self.streams.remove(stream));
+        }
         let allocations: Vec<u64> =
             self.memory.live().filter(|a| a.device == device).map(|a| a.start).collect();
-        allocations.iter().for_each(|&a| self.end_allocation(a, "the end of its context"));
+        for &start in &allocations {
+            self.end_allocation(start, "the end of its context");
+        }
         self.events.retain(|_, e| e.context != id);
         self.modules.retain(|_, m| m.context != id);
         self.executables.retain(|_, e| e.context != id);

@@ -30,15 +30,13 @@ impl Driver {
 fn attribute(number: u32, device: u32) -> Option<i32> {
     let optin = i32::try_from(SHARED_OPT_IN).ok()?;
     Some(match number {
-        1 | 2 | 3 => MAX_THREADS,
+        1..=3 => MAX_THREADS,
         4 => 64,
-        5 => i32::MAX,
+        5 | 11 => i32::MAX,
         6 | 7 => 65535,
         8 => i32::try_from(SHARED).ok()?,
-        9 => 65536,
-        10 => 32,
-        11 => i32::MAX,
-        12 | 82 => 65536,
+        10 | 106 => 32,
+        9 | 12 | 82 => 65536,
         13 => 1_410_000,
         14 => 512,
         16 => 4,
@@ -53,7 +51,6 @@ fn attribute(number: u32, device: u32) -> Option<i32> {
         76 => 0,
         81 => optin + 1024,
         97 => optin,
-        106 => 32,
         111 => 1024,
         15
         | 17..=20
@@ -158,13 +155,11 @@ exports! {
     /// A property of a device.
     fn cuDeviceGetAttribute(Other, value: Out<i32>, number: u32, device: i32) |d| {
         let device = d.device(device)?;
-        match attribute(number, device) {
-            Some(found) => value.give(found)?,
-            None => {
-                let text = format!("device attribute {number} is unknown");
-                return Err(d.refuse(code::INVALID_VALUE, &text));
-            }
-        }
+        let Some(found) = attribute(number, device) else {
+            let text = format!("device attribute {number} is unknown");
+            return Err(d.refuse(code::INVALID_VALUE, &text));
+        };
+        value.give(found)?;
         Ok(Goal::Nothing)
     }
 

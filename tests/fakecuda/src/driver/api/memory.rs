@@ -57,7 +57,7 @@ impl Driver {
     }
 
     /// A copy to the device. Pageable memory is read now, pinned memory when the copy runs.
-    fn to_device_in(&mut self, stream: u64, to: u64, from: usize, len: usize) -> Call<Goal> {
+    fn upload(&mut self, stream: u64, to: u64, from: usize, len: usize) -> Call<Goal> {
         let stream = self.stream(stream)?;
         if len == 0 {
             return Ok(Goal::Nothing);
@@ -84,7 +84,7 @@ impl Driver {
     }
 
     /// A copy to the host, which for pageable memory is done when the call returns.
-    fn to_host_in(&mut self, stream: u64, to: usize, from: u64, len: usize) -> Call<Goal> {
+    fn download(&mut self, stream: u64, to: usize, from: u64, len: usize) -> Call<Goal> {
         let stream = self.stream(stream)?;
         if len == 0 {
             return Ok(Goal::Nothing);
@@ -246,25 +246,25 @@ exports! {
     /// Copies to the device.
     fn cuMemcpyHtoD_v2(Copy, to: u64, from: Out<c_void>, len: usize) |d| {
         d.unsafe_call("cuMemcpyHtoD")?;
-        d.to_device_in(DEFAULT, to, from.0.expose_provenance(), len)?;
+        d.upload(DEFAULT, to, from.0.expose_provenance(), len)?;
         Ok(Goal::Stream(d.stream(DEFAULT)?))
     }
 
     /// Copies to the device in the order of a stream.
     fn cuMemcpyHtoDAsync_v2(Copy, to: u64, from: Out<c_void>, len: usize, stream: u64) |d| {
-        d.to_device_in(stream, to, from.0.expose_provenance(), len)
+        d.upload(stream, to, from.0.expose_provenance(), len)
     }
 
     /// Copies to the host.
     fn cuMemcpyDtoH_v2(Copy, to: Out<c_void>, from: u64, len: usize) |d| {
         d.unsafe_call("cuMemcpyDtoH")?;
-        d.to_host_in(DEFAULT, to.0.expose_provenance(), from, len)?;
+        d.download(DEFAULT, to.0.expose_provenance(), from, len)?;
         Ok(Goal::Stream(d.stream(DEFAULT)?))
     }
 
     /// Copies to the host in the order of a stream.
     fn cuMemcpyDtoHAsync_v2(Copy, to: Out<c_void>, from: u64, len: usize, stream: u64) |d| {
-        d.to_host_in(stream, to.0.expose_provenance(), from, len)
+        d.download(stream, to.0.expose_provenance(), from, len)
     }
 
     /// Copies between device addresses.

@@ -49,7 +49,9 @@ impl Driver {
         let found = match kernels(&module, &globals) {
             Ok(found) => found,
             Err(e) => {
-                variables.values().for_each(|v| self.end_allocation(v.0, "a failed load"));
+                for variable in variables.values() {
+                    self.end_allocation(variable.0, "a failed load");
+                }
                 return Err(
                     self.refuse(code::INVALID_PTX, &format!("a module cannot be loaded: {e}"))
                 );
