@@ -64,9 +64,9 @@ struct Seen {
 /// Whether the operator takes the operands, for every batch, and their values: many do not take an empty batch.
 fn fits(op: &Op, operands: &[(&Tensor, Claim)], n: usize) -> bool {
     let types: Vec<_> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
-    let known = |(t, c): &(&Tensor, Claim)| match c {
-        Claim::Invariant => t.to_i64().map(|v| v.into_iter().map(Dim::from).collect()),
-        Claim::Shard(_) | Claim::Partial(_) | Claim::Mixed => None,
+    let known = |(t, c): &(&Tensor, Claim)| {
+        let ints = t.to_i64().filter(|_| *c == Claim::Invariant)?;
+        Some(ints.into_iter().map(Dim::from).collect())
     };
     let ints: Vec<Option<Vec<Dim>>> = operands.iter().map(known).collect();
     let inputs: Vec<Operand<'_>> =
