@@ -79,8 +79,10 @@ fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
     Ok(counts + slow.run_tests()? + run_device_tests(&python)?)
 }
 
-/// Runs the device tests on the fake driver. What that reports, leaks among it, is a failure.
+/// Runs the fake driver's own tests, then the device tests on it. What that reports, leaks among it, is a failure.
 fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
+    let own = ["test", "-p", "fakecuda", "--test", "e2e", "--", "--ignored"];
+    let own = Step::cargo(&own).env("FANWISE_NVRTC", &python.packages).run_tests()?;
     Step::cargo(&["build", "--release", "-p", "fakecuda"]).run()?;
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
@@ -98,7 +100,7 @@ fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
         .env("FAKECUDA_REPORT", &report)
         .run_tests()?;
     match std::fs::read_to_string(&report).map_err(failed)?.trim() {
-        "" => Ok(counts),
+        "" => Ok(own + counts),
         found => Err(format!("the fake driver reports\n{found}")),
     }
 }

@@ -68,6 +68,10 @@ fn scenario() {
         "unwritten" => expect_failure(unwritten()),
         "leak" => leak(),
         "pinned_freed" => pinned_freed(),
+        "two_readers" => expect_failure(two_readers()),
+        "host_function" => host_function(),
+        "unjoined" => expect_failure(unjoined()),
+        "pinned_changed" => expect_failure(pinned_changed()),
         "no_device" => no_device(),
         "out_of_memory" => out_of_memory(),
         "fallible" => fallible(),
@@ -376,6 +380,85 @@ fn pinned_freed() -> Done {
     std::mem::forget(host);
     // SAFETY: the buffer is freed once.
     unsafe { cudarc::driver::result::free_host(address.cast())? };
+    stream.synchronize()
+}
+
+/// Two streams read, a third writes after one of them only.
+fn two_readers() -> Done {
+    let (context, first) = device()?;
+    let copy = kernel(&context, kernels::SMALL, "copy", &[])?;
+    let add = kernel(&context, kernels::SMALL, "add_one", &[])?;
+    let (second, third) = (context.new_stream()?, context.new_stream()?);
+    let mut x = first.clone_htod(&numbers(64))?;
+    let (mut y, mut z) = (first.alloc_zeros::<f32>(64)?, first.alloc_zeros::<f32>(64)?);
+    first.synchronize()?;
+    let n = 64;
+    for (stream, out) in [(&first, &mut y), (&second, &mut z)] {
+        // SAFETY: the parameters are those of the kernel.
+        unsafe { stream.launch_builder(&copy).arg(out).arg(&x).arg(&n).launch(config(1, 64, 0))? };
+    }
+    third.wait(&second.record_event(None)?)?;
+    // SAFETY: the parameters are those of the kernel; what is not ordered is noticed.
+    unsafe { third.launch_builder(&add).arg(&mut x).arg(&n).launch(config(1, 64, 0))? };
+    context.synchronize()
+}
+
+/// Sends a number to the host.
+unsafe extern "C" fn send(data: *mut std::ffi::c_void) {
+    // SAFETY: `data` is the end of a channel, by the call that gave this function.
+    let tell = unsafe { &*data.cast::<std::sync::mpsc::Sender<u32>>() };
+    tell.send(7).expect("the host waits");
+}
+
+/// The host waits for its own function and calls nothing in the meantime.
+fn host_function() -> Done {
+    let (context, stream) = device()?;
+    let f = kernel(&context, kernels::SMALL, "add_one", &[])?;
+    let mut x = stream.alloc_zeros::<f32>(32)?;
+    let n = 32;
+    // SAFETY: the parameters are those of the kernel.
+    unsafe { stream.launch_builder(&f).arg(&mut x).arg(&n).launch(config(1, 32, 0))? };
+    let (tell, told) = std::sync::mpsc::channel::<u32>();
+    let data = std::ptr::from_ref(&tell).cast_mut().cast();
+    // SAFETY: the function gets the channel's end, which lives until it has run.
+    unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(send), data).result()? };
+    assert_eq!(told.recv(), Ok(7));
+    stream.synchronize()
+}
+
+/// A capture whose second stream does not come back.
+fn unjoined() -> Done {
+    let (context, stream) = device()?;
+    let f = kernel(&context, kernels::SMALL, "add_one", &[])?;
+    let side = context.new_stream()?;
+    let mut x = stream.alloc_zeros::<f32>(32)?;
+    stream.synchronize()?;
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    side.wait(&stream.record_event(None)?)?;
+    let n = 32;
+    // SAFETY: the parameters are those of the kernel.
+    unsafe { side.launch_builder(&f).arg(&mut x).arg(&n).launch(config(1, 32, 0))? };
+    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let error = stream.end_capture(flags).map(|_| ()).expect_err("the capture is not joined");
+    assert_eq!(error.0, sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    Err(error)
+}
+
+/// The host writes to a pinned buffer that a copy still reads.
+fn pinned_changed() -> Done {
+    let (context, stream) = device()?;
+    // SAFETY: the buffer is filled before it is read.
+    let mut host = unsafe { context.alloc_pinned::<f32>(64)? };
+    host.as_mut_slice()?.fill(1.0);
+    let address = host.as_mut_ptr()?;
+    let mut x = stream.alloc_zeros::<f32>(64)?;
+    {
+        let (to, _guard) = cudarc::driver::DevicePtrMut::device_ptr_mut(&mut x, &stream);
+        // SAFETY: both sides have 256 bytes.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(to, address.cast(), 256, stream.cu_stream()).result()? };
+    }
+    // SAFETY: the buffer has 64 numbers; that the copy still reads it is noticed.
+    unsafe { address.write(2.0) };
     stream.synchronize()
 }
 

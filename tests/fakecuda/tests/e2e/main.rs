@@ -1,7 +1,7 @@
 //! The fake driver under the unmodified cudarc, with kernels that NVRTC compiles.
 //!
 //! Each test runs this program again with one scenario and the environment that makes cudarc find
-//! the fake library. NVRTC is in the folder that `FANWISE_NVRTC` names.
+//! the fake library. NVRTC is in the folder that `FANWISE_NVRTC` names, or in `nvidia/cu13/lib` there.
 
 #![allow(unsafe_code, reason = "launches are unsafe calls of cudarc")]
 #![allow(
@@ -39,6 +39,8 @@ fn library(scratch: &Path) -> PathBuf {
 /// Runs a scenario with settings of the fake driver.
 fn run(scenario: &str, settings: &[(&str, &str)]) -> Ran {
     let nvrtc = std::env::var("FANWISE_NVRTC").expect("FANWISE_NVRTC names the folder of NVRTC");
+    let inner = Path::new(&nvrtc).join("nvidia/cu13/lib");
+    let nvrtc = if inner.exists() { inner } else { nvrtc.into() };
     let name: Vec<String> = settings.iter().map(|(k, v)| format!("{k}-{v}")).collect();
     let name = name.join("-").replace([':', '@'], "_");
     let name = format!("fakecuda-{}-{scenario}-{name}", std::process::id());
@@ -46,7 +48,7 @@ fn run(scenario: &str, settings: &[(&str, &str)]) -> Ran {
     std::fs::create_dir_all(&scratch).expect("a folder can be made");
     let fake = library(&scratch);
     let (report, stats) = (scratch.join("report"), scratch.join("stats"));
-    let paths = format!("{}:{nvrtc}", fake.display());
+    let paths = format!("{}:{}", fake.display(), nvrtc.display());
     let mut command = Command::new(std::env::current_exe().expect("the test has a path"));
     command.args(["child::scenario", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env("LD_LIBRARY_PATH", paths).env("FAKECUDA_SCENARIO", scenario);
@@ -109,7 +111,8 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    clean reduction matmul softmax tensor_cores graph peer_copy pool pipeline functions;
+    clean reduction matmul softmax tensor_cores graph peer_copy pool pipeline functions
+        host_function;
     caught
         race "a race"
         shared_race "a race"
@@ -122,7 +125,17 @@ scenarios! {
         blocks_conflict "a conflict between blocks"
         leak "leak:"
         pinned_freed "pinned memory is freed"
-        missing_async_wait "not waited for";
+        missing_async_wait "not waited for"
+        two_readers "not ordered after"
+        unjoined "not joined";
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn a_buffer_that_changes_too_early_is_noticed() {
+    let ran = run("pinned_changed", &[("ORDER", "late")]);
+    assert!(ran.ok, "{}", ran.output);
+    assert!(ran.reports.contains("the host changed the source"), "{}", ran.reports);
 }
 
 #[test]
