@@ -10,7 +10,7 @@ use fanwise::backend::cuda::cache::DEFAULT_LIMIT;
 use fanwise::backend::cuda::{Cache, Compiler, NvrtcSearch, Resources};
 use fanwise::codegen::{Arch, Form, Kernel, Unit, entry_name, kernels, units};
 use fanwise::ir::{Graph, verify};
-use fanwise::lower::lower;
+use fanwise::lower::{Program, lower};
 use fanwise::pass::{Replicate, WeightPlacement, replicate};
 use fanwise::types::{Device, Target};
 use fanwise::zoo;
@@ -20,13 +20,23 @@ use crate::snap;
 /// The files whose kernels must keep everything in registers.
 const HEAVY: [&str; 3] = ["conv.cu", "depthwise.cu", "matmul.cu"];
 
-/// The kernels of a model on so many GPUs.
-fn of(template: &Graph, gpus: u32) -> Vec<Arc<Kernel>> {
+/// The program of a model on so many GPUs.
+fn program(template: &Graph, gpus: u32) -> Program {
     let mut how = Replicate::over((0..gpus).map(Device::gpu).collect());
     how.weights = WeightPlacement::Mirrored;
     let graph = replicate(template, &how).unwrap_or_else(|e| panic!("{e}"));
-    let program = lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap();
-    kernels(&program).unwrap_or_else(|e| panic!("{e}"))
+    lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap()
+}
+
+/// The kernels of a model on so many GPUs.
+fn of(template: &Graph, gpus: u32) -> Vec<Arc<Kernel>> {
+    kernels(&program(template, gpus)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A model with an eighth of its features, where it can be had.
+fn narrow(name: &str) -> Graph {
+    let scaled = zoo::build(&format!("{name}:narrow=8")).or_else(|_| zoo::build(name));
+    scaled.unwrap_or_else(|e| panic!("{e}")).0
 }
 
 /// What a unit has of its own: the text without that of the kernel files.
@@ -48,9 +58,10 @@ fn own_text(unit: &Unit) -> String {
 
 #[test]
 #[ignore = "builds every model with its weights; `cargo xtask test` runs it"]
-fn the_text_of_every_model() {
+fn the_program_and_text_of_every_model() {
     for name in zoo::names() {
-        let (template, _) = zoo::build(name).unwrap();
+        let template = narrow(name);
+        snap::assert("cuda", &format!("{name}_program"), &program(&template, 2).to_string());
         let one = of(&template, 1);
         // Kernels depend on no number of replicas and no batch.
         for gpus in [2, 3, 8] {

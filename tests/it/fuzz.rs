@@ -48,3 +48,8 @@ fn damaged_safetensors_are_weights_or_errors() {
 fn damaged_formulas_are_sizes_or_errors() {
     run("dim", 2000, fuzzed::dim);
 }
+
+#[test]
+fn damaged_files_of_kernels_are_kernels_or_nothing() {
+    run("kernels", 2000, fuzzed::kernels);
+}

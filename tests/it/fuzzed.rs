@@ -5,6 +5,9 @@
 use std::io::Cursor;
 use std::path::Path;
 
+use fanwise::backend::cuda::cache::decode;
+use fanwise::backend::cuda::parse_resources;
+use fanwise::codegen::{Arch, Unit, key};
 use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::format::{Budget, npz, safetensors};
 use fanwise::ir::{self, Graph, Weights};
@@ -135,4 +138,19 @@ fn accepted(graph: &Graph, weights: &Weights) {
 /// The graph that a pass made of `before` is valid.
 fn valid(graph: &Graph, before: &str) {
     ir::verify(graph).unwrap_or_else(|e| panic!("{e}\n{graph}\nmade of\n{before}"));
+}
+
+/// What is read back of compiled kernels: a file of the cache, the compiler's log, the name of an architecture.
+pub(crate) fn kernels(data: &[u8]) {
+    let unit = Unit { text: String::new(), entries: Vec::new() };
+    let key = key(&unit, &[], (0, 0));
+    if let Some(compiled) = decode(data, &key) {
+        assert!(compiled.image.len() + compiled.log.len() < data.len());
+    }
+    let text = String::from_utf8_lossy(data);
+    let kernels = parse_resources(&text);
+    assert!(kernels.iter().map(|kernel| kernel.name.len()).sum::<usize>() <= text.len());
+    if let Ok(arch) = text.parse::<Arch>() {
+        assert_eq!(arch.to_string(), text);
+    }
 }

@@ -220,8 +220,9 @@ impl Cuda {
         for (arch, kernels) in wanted {
             let units = codegen::units(kernels)?;
             progress.total.fetch_add(units.len() as u64, Ordering::Relaxed);
-            let form = self.options.form;
-            let modules = self.options.compiler.compile(&units, *arch, form, &progress.done)?;
+            let compiler = &self.options.compiler;
+            let (target, form) = compiler.nvrtc().for_device(*arch, self.options.form);
+            let modules = compiler.compile(&units, target, form, &progress.done)?;
             for (device, (context, _)) in gpus.values().filter(|(_, (_, a))| a == arch) {
                 for (unit, module) in units.iter().zip(&modules.modules) {
                     let names = || unit.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>();

@@ -124,6 +124,15 @@ impl Nvrtc {
         Err(KernelError::Arch { arch, version: self.version, known: self.archs.clone() })
     }
 
+    /// For what the kernels of a device of this architecture are compiled: that itself, or where it is newer than all
+    /// that this version knows, PTX of the newest of them, which the device's driver compiles.
+    pub fn for_device(&self, arch: Arch, form: Form) -> (Arch, Form) {
+        match self.archs.last() {
+            Some(newest) if newest.number() < arch.number() => (*newest, Form::Ptx),
+            _ => (arch, form),
+        }
+    }
+
     /// Compiles a unit.
     pub fn compile(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Compiled, KernelError> {
         self.check(arch)?;

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
+#[cfg(feature = "cuda")]
+use fanwise::codegen::Form;
 use serde_json::{Value, json};
 
 use crate::args::Format;
@@ -72,11 +74,12 @@ impl Gpus {
                     driver.major
                 ));
             }
-            for gpu in found.devices.iter().filter(|gpu| nvrtc.check(gpu.arch).is_err()) {
-                missing.push(format!(
-                    "NVRTC {version} does not compile for gpu:{} ({})",
-                    gpu.ordinal, gpu.arch
-                ));
+            for gpu in &found.devices {
+                let (arch, _) = nvrtc.for_device(gpu.arch, Form::Cubin);
+                if nvrtc.check(arch).is_err() {
+                    let gpu = format!("gpu:{} ({})", gpu.ordinal, gpu.arch);
+                    missing.push(format!("NVRTC {version} does not compile for {gpu}"));
+                }
             }
         }
         missing
