@@ -33,9 +33,9 @@ use crate::{exec, ui};
   dot          the rewritten graph for Graphviz
   program      the launches, copies and waits of each device
   memory       the memory plan of each device at --batch rows
-  cuda         the text of the kernels for GPUs; to a folder, or to standard output
-  ptx, cubin   what NVRTC compiles it to for --arch, on a machine without a GPU, too; a cubin that is not written to a
-               folder is shown as a table of what each kernel takes
+  cuda         the text of the kernels for GPUs; PATH is a folder
+  ptx          what NVRTC compiles them to for --arch, without a GPU
+  cubin        likewise machine code; without a folder a table of what each kernel takes
   summary      the model as a table
 
 Examples:

@@ -168,7 +168,7 @@ impl Runner {
 #[derive(Args)]
 pub(crate) struct CacheArgs {
     /// Keep compiled kernels in this folder; by default in `fanwise` of the user's cache folder
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", global = true)]
     cache_dir: Option<PathBuf>,
 }
 
