@@ -54,7 +54,7 @@ impl Arch {
 
 impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sm_{}{}", self.number, self.suffix())
+        f.pad(&format!("sm_{}{}", self.number, self.suffix()))
     }
 }
 
