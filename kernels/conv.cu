@@ -128,7 +128,9 @@ struct Weights {
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     __shared__ Product::Shared shared;
     __shared__ Column columns[BN];
+#if BIAS
     __shared__ float bias[BN];
+#endif
     constexpr int ACROSS = (M_EACH + BN - 1) / BN;
     const i64 places = PLACES, down = ceil_div(places, BM);
     const i64 tile = blockIdx.x;
@@ -137,10 +139,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     const Windows x(p.x + group * C_EACH, m0, places);
     const Weights w = {p.w + (i64)group * (TRANSPOSED ? C_EACH : M_EACH) * TAPS * (TRANSPOSED ? M_EACH : C_EACH), n0};
     for (int j = threadIdx.x; j < BN; j += Product::Threads) {
-        if (n0 + j >= M_EACH) continue;
-        columns[j] = column(p, group * M_EACH + n0 + j);
+        const bool has = n0 + j < M_EACH;
+        if (has) columns[j] = column(p, group * M_EACH + n0 + j);
 #if BIAS
-        bias[j] = p.b[group * M_EACH + n0 + j];
+        bias[j] = has ? p.b[group * M_EACH + n0 + j] : 0.0f;
 #endif
     }
     Product product;

@@ -38,7 +38,9 @@ impl Tile {
             33..=64 => (64, 4),
             _ => (128, 8),
         };
-        Self { rows: if rows > 64 { 128 } else { 64 }, columns, thread_rows: 8, thread_columns }
+        let rows = if rows > 64 { 128 } else { 64 };
+        let thread_rows = if rows == 64 && columns < 128 { 4 } else { 8 };
+        Self { rows, columns, thread_rows, thread_columns }
     }
 
     fn threads(self) -> u32 {

@@ -20,6 +20,8 @@ pub mod source;
 mod strides;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod unit;
 
 pub use kernel::{Arg, Call, Kernel, ParamDecl};

@@ -9,6 +9,7 @@
 mod bench;
 mod failures;
 mod graphs;
+mod kernels;
 mod models;
 #[path = "../it/random.rs"]
 #[allow(dead_code, reason = "shared with the other tests, which use all of it")]
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let mut trials: Vec<Trial> = Vec::new();
+    trials.extend(kernels::trials());
     trials.extend(graphs::trials());
     trials.extend(models::trials());
     trials.extend(runs::trials());

@@ -1,0 +1,140 @@
+//! Reductions, normalisations, pools and resized images.
+
+use fanwise::ir::Value;
+use fanwise::op::{
+    Coordinates, GroupNorm, LayerNorm, LpNorm, Nearest, Pool, Reduce, Resize, ResizeMode, Softmax,
+    Unary,
+};
+
+use super::products::{Windows, windows};
+use super::{Net, signed};
+
+pub(super) fn reduce(net: &mut Net, i: usize) -> Vec<Value> {
+    let axes = net.pick(1, 3);
+    let mut dims = net.sizes(axes, 8);
+    if i.is_multiple_of(5) {
+        dims.push(1500);
+    }
+    let x = net.input(&dims);
+    let positive = net.op(Unary::Abs, &[x]);
+    let mut listed: Vec<i64> = (1..=dims.len()).filter(|_| net.chance()).map(signed).collect();
+    if listed.is_empty() {
+        listed.push(signed(dims.len()));
+    }
+    let (axes, keepdims) = (Vec::new(), net.chance());
+    let kinds = [
+        Reduce::Sum { axes: axes.clone(), keepdims },
+        Reduce::Mean { axes: axes.clone(), keepdims },
+        Reduce::Max { axes: axes.clone(), keepdims },
+        Reduce::Min { axes: axes.clone(), keepdims },
+        Reduce::L1 { axes: axes.clone(), keepdims },
+        Reduce::L2 { axes: axes.clone(), keepdims },
+        Reduce::LogSumExp { axes: axes.clone(), keepdims },
+        Reduce::SumSquare { axes: axes.clone(), keepdims },
+    ];
+    let own = [i % 8, (i + 3) % 8].map(|k| kinds[k].with_axes(listed.clone(), keepdims));
+    let mut results: Vec<Value> = own.into_iter().map(|op| net.op(op, &[x])).collect();
+    let log = Reduce::LogSum { axes: listed, keepdims };
+    results.push(net.op(log, &[positive]));
+    results
+}
+
+pub(super) fn softmax(net: &mut Net, i: usize) -> Vec<Value> {
+    let axes = net.pick(1, 3);
+    let mut dims = net.sizes(axes, 40);
+    if i.is_multiple_of(6) {
+        dims = vec![1100];
+    }
+    let x = net.input(&dims);
+    let axis = signed(net.pick(1, dims.len()));
+    let ops = [Softmax::Softmax { axis }, Softmax::LogSoftmax { axis }, Softmax::Hardmax { axis }];
+    ops.into_iter().map(|op| net.op(op, &[x])).collect()
+}
+
+pub(super) fn norm(net: &mut Net, i: usize) -> Vec<Value> {
+    let axes = net.pick(1, 2);
+    let mut dims = net.sizes(axes, 8);
+    dims.push(if i.is_multiple_of(7) { 1200 } else { net.pick(2, 40) });
+    let x = net.input(&dims);
+    let first = net.pick(1, dims.len());
+    let row = dims[first - 1..].to_vec();
+    let (scale, shift) = (net.param(&row), net.param(&row));
+    let axis = signed(first);
+    let layer = LayerNorm::Layer { axis, epsilon: 0.01, statistics: false };
+    let operands = [x, scale, shift];
+    let layer = net.op(layer, &operands[..1 + i % 3]);
+    let rms = net.op(LayerNorm::Rms { axis, epsilon: 0.01 }, &operands[..1 + i % 2]);
+    let (scale, bias) = (net.param(&dims[..1]), net.param(&dims[..1]));
+    let groups = if dims[0].is_multiple_of(2) { 2 } else { 1 };
+    let group = net.op(GroupNorm::Group { epsilon: 0.1, groups }, &[x, scale, bias]);
+    let instance = net.op(GroupNorm::Instance { epsilon: 0.1 }, &[x, scale, bias]);
+    let p = 1 + signed(i % 2);
+    let lp = net.op(LpNorm { axis, p }, &[x]);
+    vec![layer, rms, group, instance, lp]
+}
+
+pub(super) fn pool(net: &mut Net, i: usize) -> Vec<Value> {
+    let Windows { strides, dilations, pads, image, kernel } = windows(net, [2, 1, 3][i % 3]);
+    let kernel: Vec<i64> = kernel.into_iter().map(signed).collect();
+    let channels = [3, 8, 1, 12][i % 4];
+    let x = net.input(&[&[channels], image.as_slice()].concat());
+    let ceil_mode = net.chance();
+    let average = |count_include_pad: bool| Pool::Average {
+        kernel: kernel.clone(),
+        strides: strides.clone(),
+        dilations: dilations.clone(),
+        pads: pads.clone(),
+        ceil_mode,
+        count_include_pad,
+    };
+    let lp = Pool::Lp {
+        kernel: kernel.clone(),
+        strides: strides.clone(),
+        dilations: dilations.clone(),
+        pads: pads.clone(),
+        ceil_mode,
+        p: 1 + signed(i % 3),
+    };
+    let (mean, padded) = (average(false), average(true));
+    let max = Pool::Max {
+        kernel,
+        strides,
+        dilations,
+        pads,
+        ceil_mode,
+        indices: false,
+        column_major: false,
+    };
+    [max, mean, padded, lp].into_iter().map(|op| net.op(op, &[x])).collect()
+}
+
+pub(super) fn resize(net: &mut Net, i: usize) -> Vec<Value> {
+    let modes = [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic];
+    let coordinates = [
+        Coordinates::HalfPixel,
+        Coordinates::AlignCorners,
+        Coordinates::Asymmetric,
+        Coordinates::TfCropAndResize,
+    ];
+    let image = [net.pick(2, 6), net.pick(2, 6)];
+    let sizes: Vec<i64> = (0..2).map(|_| signed(net.pick(1, 9))).collect();
+    let scales = sizes.iter().zip(image).map(|(s, d)| *s as f32 / d as f32).collect();
+    let (mode, coordinates) = (modes[i % 3], coordinates[i % 4]);
+    let crops = coordinates == Coordinates::TfCropAndResize;
+    let op = Resize {
+        axes: vec![2, 3],
+        sizes,
+        scales,
+        mode,
+        nearest: Nearest::RoundPreferFloor,
+        coordinates,
+        cubic: -0.75,
+        exclude_outside: i % 6 == 2,
+        antialias: mode != ResizeMode::Nearest && i.is_multiple_of(5),
+        roi: if crops { vec![-0.2, 0.1, 0.9, 1.3] } else { Vec::new() },
+        extrapolation: 7.5,
+    };
+    let channels = net.pick(1, 5);
+    let x = net.input(&[channels, image[0], image[1]]);
+    vec![net.op(op, &[x])]
+}

@@ -1,0 +1,177 @@
+//! Chains, products and convolutions.
+
+use fanwise::ir::Value;
+use fanwise::op::{Binary, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Unary};
+use rand::Rng;
+
+use super::{Net, signed};
+
+fn unaries() -> Vec<Unary> {
+    use Unary as U;
+    vec![
+        U::Abs,
+        U::Neg,
+        U::Sign,
+        U::Relu,
+        U::Clip { min: Some(-0.5), max: Some(0.75) },
+        U::Exp,
+        U::Floor,
+        U::Ceil,
+        U::Round,
+        U::Erf,
+        U::Sin,
+        U::Cos,
+        U::Atan,
+        U::Sinh,
+        U::Cosh,
+        U::Tanh,
+        U::Asinh,
+        U::Sigmoid,
+        U::HardSigmoid { alpha: 0.2, beta: 0.5 },
+        U::Swish { alpha: 1.5 },
+        U::HardSwish,
+        U::Mish,
+        U::Gelu { approximate: GeluForm::Exact },
+        U::Gelu { approximate: GeluForm::Tanh },
+        U::Softplus,
+        U::Softsign,
+        U::LeakyRelu { alpha: 0.01 },
+        U::ThresholdedRelu { alpha: 0.5 },
+        U::Shrink { bias: 0.25, lambd: 0.5 },
+        U::Elu { alpha: 1.5 },
+        U::Selu { alpha: 1.67, gamma: 1.05 },
+        U::Celu { alpha: 0.5 },
+    ]
+}
+
+/// Several functions of one input, and a chain.
+pub(super) fn elementwise(net: &mut Net, i: usize) -> Vec<Value> {
+    let axes = net.pick(0, 3);
+    let dims = net.sizes(axes, 12);
+    let x = net.input(&dims);
+    let all = unaries();
+    let own = (0..4).map(|k| all[(4 * i + k) % all.len()].clone());
+    let mut results: Vec<Value> = own.map(|op| net.op(op, &[x])).collect();
+    // Functions that are defined on positive numbers.
+    let positive = net.op(Unary::Abs, &[x]);
+    let one = net.param_from(1.0, &[1]);
+    let above = net.op(Binary::Add, &[positive, one]);
+    let ops = [Unary::Log, Unary::Sqrt, Unary::Reciprocal, Unary::Acosh];
+    results.push(net.op(ops[i % 4].clone(), &[above]));
+    let below = net.op(Binary::Div, &[x, above]);
+    let ops = [Unary::Asin, Unary::Acos, Unary::Atanh, Unary::Tan];
+    results.push(net.op(ops[i % 4].clone(), &[below]));
+    let chained = net.chain(x);
+    results.push(net.op(Unary::Neg, &[chained]));
+    results
+}
+
+pub(super) fn broadcast(net: &mut Net, i: usize) -> Vec<Value> {
+    use Binary as B;
+    let axes = net.pick(1, 3);
+    let dims = net.sizes(axes, 6);
+    let mut thinned = || -> Vec<usize> {
+        dims.iter().map(|d| if net.rng.random_bool(0.4) { 1 } else { *d }).collect()
+    };
+    let (left, right) = (thinned(), thinned());
+    let (x, y) = (net.input(&left), net.input(&right));
+    let ops = [B::Add, B::Sub, B::Mul, B::Max, B::Min];
+    let first = net.op(ops[i % 5].clone(), &[x, y]);
+    let other = net.param_from(0.5, &right);
+    let second = net.op([B::Div, B::Mod { fmod: true }][i % 2].clone(), &[x, other]);
+    let base = net.param_from(0.5, &left);
+    let third = net.op(B::Pow, &[base, y]);
+    vec![first, second, third]
+}
+
+pub(super) fn matmul(net: &mut Net, i: usize) -> Vec<Value> {
+    let [m, k, w] = [net.size(70), net.size(70), net.size(140)];
+    let (left, right) = match i % 6 {
+        0 => (net.input(&[k]), net.param(&[k, w])),
+        1 => (net.input(&[m, k]), net.param(&[k, w])),
+        2 => (net.input(&[2, m, k]), net.input(&[2, k, w])),
+        3 => (net.input(&[2, m, k]), net.param(&[2, k, w])),
+        4 => (net.input(&[1, m, k]), net.param(&[1, 3, k, w])),
+        _ => (net.input(&[m, k]), net.param(&[k])),
+    };
+    let y = net.op(MatMul {}, &[left, right]);
+    vec![net.chain(y)]
+}
+
+pub(super) fn gemm(net: &mut Net, i: usize) -> Vec<Value> {
+    let (k, w) = (net.size(140), net.size(140));
+    let op = Gemm { alpha: 0.5, beta: 2.0, trans_a: false, trans_b: i.is_multiple_of(2) };
+    let right = if op.trans_b { [w, k] } else { [k, w] };
+    let mut operands = vec![net.input(&[k]), net.param(&right)];
+    match i % 5 {
+        0 => operands.push(net.param(&[1])),
+        1 => operands.push(net.param(&[w])),
+        2 => operands.push(net.param(&[1, w])),
+        3 => operands.push(net.input(&[w])),
+        _ => {}
+    }
+    let y = net.op(op, &operands);
+    vec![net.chain(y)]
+}
+
+/// Settings of windows, sizes of an image and of a kernel.
+pub(super) struct Windows {
+    pub(super) strides: Vec<i64>,
+    pub(super) dilations: Vec<i64>,
+    pub(super) pads: Vec<i64>,
+    pub(super) image: Vec<usize>,
+    pub(super) kernel: Vec<usize>,
+}
+
+pub(super) fn windows(net: &mut Net, axes: usize) -> Windows {
+    let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+        (0..n).map(|_| net.rng.random_range(from..=to)).collect()
+    };
+    let (strides, dilations, pads) = (list(1, 3, axes), list(1, 2, axes), list(0, 2, axes * 2));
+    let kernel = net.sizes(axes, 3);
+    let image = kernel.iter().map(|k| 2 * k - 1 + net.pick(0, 5)).collect();
+    Windows { strides, dilations, pads, image, kernel }
+}
+
+/// Channels of a group in the operand and in the result, and groups.
+const CHANNELS: [(usize, usize, usize); 8] =
+    [(3, 8, 1), (4, 8, 1), (8, 36, 1), (5, 7, 2), (4, 4, 3), (12, 130, 1), (2, 3, 1), (16, 20, 2)];
+
+fn convolution(net: &mut Net, i: usize, (c, m, groups): (usize, usize, usize)) -> Vec<Value> {
+    let Windows { strides, dilations, pads, image, kernel } = windows(net, [2, 1, 2, 3][i % 4]);
+    let x = net.input(&[&[c * groups], image.as_slice()].concat());
+    let w = net.param(&[&[m * groups, c], kernel.as_slice()].concat());
+    let mut operands = vec![x, w];
+    if i.is_multiple_of(2) {
+        operands.push(net.param(&[m * groups]));
+    }
+    let y = net.op(Conv { strides, dilations, pads, groups: signed(groups) }, &operands);
+    vec![net.chain(y)]
+}
+
+pub(super) fn conv(net: &mut Net, i: usize) -> Vec<Value> {
+    convolution(net, i, CHANNELS[i % 8])
+}
+
+pub(super) fn depthwise(net: &mut Net, i: usize) -> Vec<Value> {
+    let (groups, each) = [(8, 1), (5, 1), (3, 2), (132, 1), (1, 1), (40, 1)][i % 6];
+    convolution(net, i, (1, each, groups))
+}
+
+pub(super) fn conv_transpose(net: &mut Net, i: usize) -> Vec<Value> {
+    let (c, m, groups) = CHANNELS[i % 8];
+    let Windows { strides, dilations, image, kernel, .. } = windows(net, [2, 1, 2, 3][i % 4]);
+    let x = net.input(&[&[c * groups], image.as_slice()].concat());
+    let w = net.param(&[&[c * groups, m], kernel.as_slice()].concat());
+    let bias = net.param(&[m * groups]);
+    let output_padding = strides.iter().map(|s| s - 1).collect();
+    let op = ConvTranspose {
+        strides,
+        dilations,
+        pads: Vec::new(),
+        output_padding,
+        groups: signed(groups),
+    };
+    let y = net.op(op, &[x, w, bias]);
+    vec![net.chain(y)]
+}
