@@ -27,7 +27,8 @@ typedef Tile<BM, BN, BK, TM, TN> Product;
 typedef Stage<BM, BK, Product::Threads, true> Places;
 typedef Stage<BN, BK, Product::Threads, W_ALONG> Channels;
 
-// The windows of the places whose quads this thread moves.
+// The windows of the places whose quads this thread moves. Of a kernel of one tap, a sample begins at the element that the
+// tap meets, and there is none where that lies outside the image.
 struct Windows {
     const float* sample[Places::Slots];
     int start[Places::Slots][AXES];
@@ -46,6 +47,10 @@ struct Windows {
                 const int o = at % output[a];
                 at /= output[a];
                 start[slot][a] = TRANSPOSED ? o + before[a] : o * stride[a] - before[a];
+            }
+            if (TAPS == 1) {
+                const int first_element = element(slot, 0);
+                sample[slot] = sample[slot] == nullptr || first_element < 0 ? nullptr : sample[slot] + first_element;
             }
         }
     }
@@ -76,18 +81,17 @@ struct Windows {
 
     __device__ __forceinline__ float one(int slot, int term) const {
         if (term >= KTERMS) return 0.0f;
-        const int at = element(slot, term / C_EACH);
-        return at < 0 ? 0.0f : __ldg(sample[slot] + at + term % C_EACH);
+        const int tap = TAPS == 1 ? 0 : term / C_EACH, at = TAPS == 1 ? 0 : element(slot, tap);
+        return at < 0 ? 0.0f : __ldg(sample[slot] + at + (term - tap * C_EACH));
     }
 
-    __device__ __forceinline__ float4 operator()(int slot, i64 first) const {
-        const int term = (int)first;
+    __device__ __forceinline__ float4 operator()(int slot, int term) const {
         const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (sample[slot] == nullptr) return zeros;
 #if X_VECTORS
         if (term >= KTERMS) return zeros;
-        const int at = element(slot, term / C_EACH);
-        return at < 0 ? zeros : constant4(sample[slot] + at + term % C_EACH);
+        const int tap = TAPS == 1 ? 0 : term / C_EACH, at = TAPS == 1 ? 0 : element(slot, tap);
+        return at < 0 ? zeros : constant4(sample[slot] + at + (term - tap * C_EACH));
 #else
         return make_float4(one(slot, term), one(slot, term + 1), one(slot, term + 2), one(slot, term + 3));
 #endif
@@ -108,8 +112,8 @@ struct Weights {
 #endif
     }
 
-    __device__ __forceinline__ float4 operator()(int slot, i64 from) const {
-        const int term = (int)from, channel = first + Channels::row(slot);
+    __device__ __forceinline__ float4 operator()(int slot, int term) const {
+        const int channel = first + Channels::row(slot);
 #if W_VECTORS
         if (channel >= M_EACH || term >= KTERMS) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #if TRANSPOSED
@@ -125,7 +129,7 @@ struct Weights {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 3) ENTRY(const Params p) {
     __shared__ Product::Shared shared;
     __shared__ Column columns[BN];
 #if BIAS
@@ -135,8 +139,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     const i64 places = PLACES, down = ceil_div(places, BM);
     const i64 tile = blockIdx.x;
     const int n0 = (int)(tile % ACROSS) * BN, group = (int)(tile / ACROSS / down);
-    const i64 m0 = tile / ACROSS % down * BM;
-    const Windows x(p.x + group * C_EACH, m0, places);
+    // The tile's number along the places; there are fewer than 2^31, as of all blocks.
+    const int tile_row = (int)(tile / ACROSS % down);
+    const Windows x(p.x + group * C_EACH, tile_row * (i64)BM, places);
     const Weights w = {p.w + (i64)group * (TRANSPOSED ? C_EACH : M_EACH) * TAPS * (TRANSPOSED ? M_EACH : C_EACH), n0};
     for (int j = threadIdx.x; j < BN; j += Product::Threads) {
         const bool has = n0 + j < M_EACH;
@@ -155,8 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         if (n >= M_EACH) continue;
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const i64 m = m0 + Product::row(i);
-            if (m >= places) continue;
+            const i64 m = tile_row * (i64)BM + Product::row(i);
+            if (m >= PLACES) continue;
             float* sums = product.sums[i] + j;
 #if BIAS
 #pragma unroll

@@ -29,8 +29,8 @@ struct Stage {
     }
 
     // Reads the quads of the step that begins at `first`; `source(slot, term)` gives one.
-    template <class Source>
-    __device__ __forceinline__ void read(const Source& source, i64 first) {
+    template <class Source, class Index>
+    __device__ __forceinline__ void read(const Source& source, Index first) {
 #pragma unroll
         for (int slot = 0; slot < Slots; ++slot)
             if (has(slot)) quads[slot] = source(slot, first + term(slot));
@@ -72,9 +72,9 @@ struct Tile {
         return j / 4 * (Bn / (Tn / 4)) + threadIdx.x % (Bn / Tn) * 4 + j % 4;
     }
 
-    // Computes the sums. `a` and `b` give quads of the factors, zeros behind their ends.
-    template <bool AlongA, bool AlongB, class SourceA, class SourceB>
-    __device__ __forceinline__ void multiply(Shared& shared, const SourceA& a, const SourceB& b, i64 terms) {
+    // Computes the sums of so many terms, counted in the type Index. `a` and `b` give quads of the factors, zeros behind their ends.
+    template <bool AlongA, bool AlongB, class SourceA, class SourceB, class Index>
+    __device__ __forceinline__ void multiply(Shared& shared, const SourceA& a, const SourceB& b, Index terms) {
         Stage<Bm, Bk, Threads, AlongA> stage_a;
         Stage<Bn, Bk, Threads, AlongB> stage_b;
 #pragma unroll
@@ -82,13 +82,13 @@ struct Tile {
 #pragma unroll
             for (int j = 0; j < Tn; ++j) sums[i][j] = 0.0f;
         if (terms <= 0) return;
-        stage_a.read(a, 0);
-        stage_b.read(b, 0);
+        stage_a.read(a, (Index)0);
+        stage_b.read(b, (Index)0);
         stage_a.write(shared.a[0]);
         stage_b.write(shared.b[0]);
         __syncthreads();
         int now = 0;
-        for (i64 first = 0; first < terms; first += Bk) {
+        for (Index first = 0; first < terms; first += Bk) {
             const bool more = first + Bk < terms;
             if (more) {
                 stage_a.read(a, first + Bk);
@@ -107,7 +107,7 @@ struct Tile {
     __device__ __forceinline__ void step(const float (*a)[Bm + TilePad], const float (*b)[Bn + TilePad]) {
 #pragma unroll
         for (int k = 0; k < Bk; ++k) {
-            float x[Tm], w[Tn];
+            float x[Tm];
 #pragma unroll
             for (int i = 0; i < Tm; i += 4) {
                 const float4 q = load4(&a[k][row(i)]);
@@ -115,13 +115,15 @@ struct Tile {
             }
 #pragma unroll
             for (int j = 0; j < Tn; j += 4) {
-                const float4 q = load4(&b[k][column(j)]);
-                w[j] = q.x, w[j + 1] = q.y, w[j + 2] = q.z, w[j + 3] = q.w;
+                const float4 w = load4(&b[k][column(j)]);
+#pragma unroll
+                for (int i = 0; i < Tm; ++i) {
+                    sums[i][j] = fmaf(x[i], w.x, sums[i][j]);
+                    sums[i][j + 1] = fmaf(x[i], w.y, sums[i][j + 1]);
+                    sums[i][j + 2] = fmaf(x[i], w.z, sums[i][j + 2]);
+                    sums[i][j + 3] = fmaf(x[i], w.w, sums[i][j + 3]);
+                }
             }
-#pragma unroll
-            for (int i = 0; i < Tm; ++i)
-#pragma unroll
-                for (int j = 0; j < Tn; ++j) sums[i][j] = fmaf(x[i], w[j], sums[i][j]);
         }
     }
 };
