@@ -55,7 +55,7 @@ impl CudaOptions {
             logical: None,
             compiler,
             form: Form::Cubin,
-            watchdog: Duration::from_secs(60),
+            watchdog: Duration::from_mins(1),
             trace: None,
             threads,
             graphs: true,
@@ -73,10 +73,16 @@ pub struct CompileProgress {
     pub total: AtomicU64,
 }
 
+/// A GPU and the architecture for which its kernels are compiled.
+type Gpu = (Arc<Context>, Arch);
+
+/// Kernels as functions of the GPUs with these numbers.
+type Functions = BTreeMap<(u32, Arc<Kernel>), Arc<Function>>;
+
 /// The CUDA backend: GPUs, or several logical ones on each.
 pub struct Cuda {
     /// The GPU of each logical one.
-    devices: Vec<(Arc<Context>, Arch)>,
+    devices: Vec<Gpu>,
     cpu: Cpu,
     options: CudaOptions,
 }
@@ -97,7 +103,7 @@ impl Cuda {
         let count = Context::count()?;
         let ordinals =
             if options.devices.is_empty() { (0..count).collect() } else { options.devices.clone() };
-        let mut physical: Vec<(Arc<Context>, Arch)> = Vec::with_capacity(ordinals.len());
+        let mut physical: Vec<Gpu> = Vec::with_capacity(ordinals.len());
         for ordinal in ordinals {
             let device = Device::gpu(ordinal);
             if ordinal >= count {
@@ -130,7 +136,7 @@ impl Cuda {
         program: Program,
         weights: &Weights,
     ) -> Result<CudaExecutable, CompileError> {
-        let mut placed: Vec<Option<&(Arc<Context>, Arch)>> = vec![None];
+        let mut placed: Vec<Option<&Gpu>> = vec![None];
         for device in program.devices.iter().skip(1).map(|d| d.device) {
             let count = self.devices.len();
             let found = self.devices.get(device.index as usize).filter(|_| device != Device::HOST);
@@ -171,7 +177,7 @@ impl Cuda {
     fn load(
         &self,
         program: &Program,
-        placed: &[Option<&(Arc<Context>, Arch)>],
+        placed: &[Option<&Gpu>],
     ) -> Result<Vec<Vec<Option<Loaded>>>, CompileError> {
         let mut calls: Vec<Vec<Option<Call>>> = Vec::with_capacity(placed.len());
         let mut wanted: BTreeMap<Arch, Vec<Arc<Kernel>>> = BTreeMap::new();
@@ -190,7 +196,7 @@ impl Cuda {
             calls.push(own);
         }
         let functions = self.compile(&wanted, program, placed)?;
-        let load = |(calls, place): (Vec<Option<Call>>, &Option<&(Arc<Context>, Arch)>)| {
+        let load = |(calls, place): (Vec<Option<Call>>, Option<&Gpu>)| {
             let ordinal = place.map(|(context, _)| context.ordinal());
             let load = |call: Option<Call>| {
                 let call = call?;
@@ -199,7 +205,7 @@ impl Cuda {
             };
             calls.into_iter().map(load).collect()
         };
-        Ok(calls.into_iter().zip(placed).map(load).collect())
+        Ok(calls.into_iter().zip(placed.iter().copied()).map(load).collect())
     }
 
     /// The kernels of each architecture as functions of the GPUs that use them.
@@ -207,9 +213,9 @@ impl Cuda {
         &self,
         wanted: &BTreeMap<Arch, Vec<Arc<Kernel>>>,
         program: &Program,
-        placed: &[Option<&(Arc<Context>, Arch)>],
-    ) -> Result<BTreeMap<(u32, Arc<Kernel>), Arc<Function>>, CompileError> {
-        let mut gpus: BTreeMap<u32, (Device, &(Arc<Context>, Arch))> = BTreeMap::new();
+        placed: &[Option<&Gpu>],
+    ) -> Result<Functions, CompileError> {
+        let mut gpus: BTreeMap<u32, (Device, &Gpu)> = BTreeMap::new();
         for (device, place) in program.devices.iter().zip(placed) {
             if let Some(place) = place {
                 gpus.entry(place.0.ordinal()).or_insert((device.device, place));
@@ -278,14 +284,13 @@ fn upload(
             let Storage::Param(i) = buffer.storage else { continue };
             let Some(tensor) = tensors.get(&i) else { continue };
             let key = (context.ordinal(), i, buffer.order);
-            let global = match all.get(&key) {
-                Some(global) => global.clone(),
-                None => {
-                    let place = (context, device.device, &*buffer.name);
-                    let global = Arc::new(upload_one(place, tensor, buffer.order, (pool, limit))?);
-                    all.insert(key, global.clone());
-                    global
-                }
+            let global = if let Some(global) = all.get(&key) {
+                global.clone()
+            } else {
+                let place = (context, device.device, &*buffer.name);
+                let global = Arc::new(upload_one(place, tensor, buffer.order, (pool, limit))?);
+                all.insert(key, global.clone());
+                global
             };
             held.insert((i, buffer.order), global);
         }

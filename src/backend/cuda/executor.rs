@@ -193,9 +193,9 @@ impl CudaExecutable {
                 slots.made += 1;
             }
             drop(slots);
-            let made = slot.map_or_else(|| self.new_slot(), Ok).and_then(|mut slot| {
+            let made = slot.map_or_else(|| self.new_slot(), Ok).map(|mut slot| {
                 let reserved = slot.reserve(&plan.bound, &self.parts.contexts);
-                Ok((reserved, slot))
+                (reserved, slot)
             });
             let (reserved, slot) = match made {
                 Ok(made) => made,

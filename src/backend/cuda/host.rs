@@ -141,11 +141,10 @@ impl Host {
 /// Adds a step that is done to the trace.
 fn trace(job: &Job, step: usize, task: &HostTask, begin: (Instant, Option<f64>)) {
     let (Some(trace), Some(start)) = (&job.trace, begin.1) else { return };
-    let track = match task {
-        HostTask::Download { device, .. } => {
-            format!("{} downloads", job.program.devices[*device].device)
-        }
-        _ => job.program.devices[HOST].device.to_string(),
+    let track = if let HostTask::Download { device, .. } = task {
+        format!("{} downloads", job.program.devices[*device].device)
+    } else {
+        job.program.devices[HOST].device.to_string()
     };
     let name = job.program.devices[HOST].steps[step].label.clone();
     let length = begin.0.elapsed().as_secs_f64() * 1e6;

@@ -95,7 +95,7 @@ impl Job {
             }
         };
         // Each of them, also behind one that failed.
-        streams.into_iter().fold(true, |all, stream| settle(stream) && all)
+        streams.into_iter().filter(|stream| !settle(stream)).count() == 0
     }
 
     /// The error of a device that ended early; none where it did so because of another.

@@ -97,11 +97,9 @@ impl Pinned {
 
     /// The bytes in a range.
     pub(super) fn read(&self, range: Range<usize>) -> Option<&[u8]> {
-        if range.start > range.end || range.end > self.bytes {
-            return None;
-        }
+        let start = self.pointer(range.clone())?;
         // SAFETY: the range lies inside the memory, whose bytes are initialised and stay as long as `self`.
-        Some(unsafe { slice::from_raw_parts(self.start.add(range.start).as_ptr(), range.len()) })
+        Some(unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) })
     }
 
     /// Where a range begins; `None` where it does not lie inside.

@@ -159,9 +159,9 @@ impl Source<'_> {
             let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
             active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
         });
-        let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|(_, task)| match task {
-            Task::Upload { from: HostPlace { space: Space::Input(i), .. }, .. } => Some(*i),
-            _ => None,
+        let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|(_, task)| {
+            let Task::Upload { from, .. } = task else { return None };
+            if let Space::Input(i) = from.space { Some(i) } else { None }
         });
         let mut staged: Vec<u32> = inputs.collect();
         staged.sort_unstable();

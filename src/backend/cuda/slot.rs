@@ -105,22 +105,19 @@ impl Slot {
         for (d, (device, context)) in program.devices.iter().zip(contexts).enumerate() {
             let failed = |error| SlotError::Driver(d, error);
             let name = format!("fanwise-{}", device.device);
-            let worker = match context {
-                Some(context) => {
-                    for step in &device.steps {
-                        if let Action::Record(event) = step.action
-                            && let Some(mark) = marks.get_mut(event as usize)
-                        {
-                            *mark = Some(Event::new(context, false).map_err(failed)?);
-                        }
+            let worker = if let Some(context) = context {
+                for step in &device.steps {
+                    if let Action::Record(event) = step.action
+                        && let Some(mark) = marks.get_mut(event as usize)
+                    {
+                        *mark = Some(Event::new(context, false).map_err(failed)?);
                     }
-                    let mut gpu = Gpu::new(d, context).map_err(failed)?;
-                    Worker::start(name, d, move |job| gpu.run(job))
                 }
-                None => {
-                    let mut host = Host::new(contexts).map_err(failed)?;
-                    Worker::start(name, d, move |job| host.run(job))
-                }
+                let mut gpu = Gpu::new(d, context).map_err(failed)?;
+                Worker::start(name, d, move |job| gpu.run(job))
+            } else {
+                let mut host = Host::new(contexts).map_err(failed)?;
+                Worker::start(name, d, move |job| host.run(job))
             };
             workers.push(worker.map_err(|error| SlotError::Thread(d, error))?);
         }
@@ -195,11 +192,8 @@ impl Slot {
 /// Among the errors of several devices, how near one is to the cause: work that fails on a GPU makes every call fail
 /// for the other logical devices on it, whatever they were at.
 fn rank(error: &RunError) -> u32 {
-    match error {
-        RunError::Driver { op: "wait" | "record" | "copy", .. } => 2,
-        RunError::Driver { error, .. } if error.is_sticky() => 1,
-        _ => 0,
-    }
+    let RunError::Driver { op, error, .. } = error else { return 0 };
+    if matches!(*op, "wait" | "record" | "copy") { 2 } else { u32::from(error.is_sticky()) }
 }
 
 /// Collects the workers' replies; the error of a device that makes no progress, if one does not.
@@ -248,9 +242,9 @@ fn given_up(job: &Job, limit: Duration) -> RunError {
 /// True if every event that a device's streams wait for is reached.
 fn waits_for_none(job: &Job, d: usize) -> bool {
     let done = job.program.devices[d].steps.iter().take(job.board.steps(d).0);
-    done.filter_map(|step| match step.action {
-        Action::Wait(event) => job.marks.get(event as usize)?.as_ref(),
-        _ => None,
+    done.filter_map(|step| {
+        let Action::Wait(event) = step.action else { return None };
+        job.marks.get(event as usize)?.as_ref()
     })
     .all(|mark| mark.is_reached() != Ok(false))
 }
