@@ -240,7 +240,6 @@ pub fn judge(
 }
 
 /// True if what replicas hold of their own among these operands was computed for this operator, from the same rows.
-#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator takes such values")]
 fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
     let source = |v: &Value| (graph.node(v.node).op(), graph.operands(v.node));
     match (op, operands) {

@@ -71,7 +71,6 @@ impl MergeTopK {
     }
 
     fn parts<'a, T: Element>(
-        &self,
         operands: &[&'a Tensor],
         (axis, entries): (usize, &[i64]),
     ) -> Vec<Part<'a, T>> {
@@ -161,11 +160,11 @@ impl OpDef for MergeTopK {
             for_dtype!(
                 first.dtype(),
                 float F => {
-                    let parts = self.parts::<F>(operands, (axis, &entries));
+                    let parts = Self::parts::<F>(operands, (axis, &entries));
                     self.merge(&parts, [inner, k], values.as_mut_slice(), at);
                 },
                 int I => {
-                    let parts = self.parts::<I>(operands, (axis, &entries));
+                    let parts = Self::parts::<I>(operands, (axis, &entries));
                     self.merge(&parts, [inner, k], values.as_mut_slice(), at);
                 },
                 bool => {

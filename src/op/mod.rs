@@ -148,7 +148,6 @@ impl Op {
     /// Of an operator that takes a number of entries of an axis which not every batch has: the entries of the axis, and
     /// those taken. `operands` are the types of its operands.
     pub fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
-        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator asks for entries")]
         let (size, k) = match (self, operands) {
             (Self::TopK(top), [x]) => {
                 let axis = infer::axis("axis", top.axis, x.rank()).ok()?;

@@ -160,7 +160,7 @@ impl OpDef for Scan {
             },
             int I => {
                 let both = (x.as_slice::<I>(), y.as_mut_slice::<I>());
-                let neutral = vec![if sum { 0i128 } else { 1 }; columns];
+                let neutral = vec![i128::from(!sum); columns];
                 let wide = |t: &&Tensor| t.as_slice::<I>().iter().map(|x| x.wide()).collect();
                 let first = start.map_or(neutral, wide);
                 let join = |a: i128, x: I| {

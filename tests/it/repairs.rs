@@ -450,9 +450,9 @@ fn statistics_of_groups_are_those_of_any_number_of_devices() {
                     assert!(!whole || one == many, "{what}, {n} rows: in every bit");
                     let sizes = (usize::try_from(n).unwrap(), usize::try_from(groups).unwrap());
                     for (one, expected) in one.iter().zip(by_groups(&row.graph, &inputs, sizes)) {
-                        let expected: Vec<f32> = expected.iter().map(|x| *x as f32).collect();
                         let expected = Tensor::new(one.dims(), &expected).unwrap();
-                        assert_near(std::slice::from_ref(one), &[expected], &what);
+                        let one = Tensor::new(one.dims(), &one.to_f64()).unwrap();
+                        assert_near(&[one], &[expected], &what);
                     }
                 }
             }

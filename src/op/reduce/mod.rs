@@ -103,10 +103,10 @@ family! {
 impl Reduce {
     /// True if it gives one number, the sum or the product, for all elements along `axis` alone, which stays.
     pub fn is_total(&self, by: Combine, along: i64, rank: usize) -> bool {
-        let (axes, keepdims) = match (self, by) {
-            (Self::Sum { axes, keepdims }, Combine::Sum)
-            | (Self::Prod { axes, keepdims }, Combine::Prod) => (axes, keepdims),
-            _ => return false,
+        let ((Self::Sum { axes, keepdims }, Combine::Sum)
+        | (Self::Prod { axes, keepdims }, Combine::Prod)) = (self, by)
+        else {
+            return false;
         };
         let known = |on| axis("axis", on, rank).ok();
         matches!(**axes, [on] if *keepdims && known(on).is_some() && known(on) == known(along))

@@ -161,9 +161,10 @@ impl Formula<'_, '_> {
         let wide = dtype.is_float() && dtype != DType::F64;
         let x = if wide { self.step(Cast { to: DType::F64 }, &[x], ".wide")? } else { x };
         let (by, axes) = (scan.by(), vec![scan.axis()]);
-        let total = match by {
-            Combine::Prod => Reduce::Prod { axes, keepdims: true },
-            _ => Reduce::Sum { axes, keepdims: true },
+        let total = if by == Combine::Prod {
+            Reduce::Prod { axes, keepdims: true }
+        } else {
+            Reduce::Sum { axes, keepdims: true }
         };
         let total = self.step(total, &[x], ".total")?;
         let claim = SplitOperand { claim: self.writer.claim(total), ty: &self.result.ty };

@@ -111,7 +111,6 @@ impl Rewrite<'_> {
     }
 
     /// The operator that joins the replicas' parts of `operand`, of one that does so in the template.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "what is left combines by the claim")]
     fn joining(&self, op: Option<&Op>, operand: Value) -> Op {
         match op {
             Some(Op::AllGather(gather)) => gather.clone().into(),
