@@ -99,6 +99,7 @@ impl<'a> Builder<'a> {
         self.args.push(Arg::Buffer(id));
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers give what they have just made")]
     pub(super) fn define(&mut self, name: &str, text: impl ToString) {
         self.defines.push((name.to_owned(), text.to_string()));
     }

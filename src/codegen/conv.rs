@@ -21,6 +21,9 @@ const STRIP: i64 = 4;
 const THREADS: u32 = 256;
 const CHANNEL_THREADS: i64 = 32;
 
+/// One of the sizes of a spatial axis.
+type Size = fn(&WindowAxis) -> usize;
+
 /// A convolution, or a transpose of one.
 struct Shape {
     transposed: bool,
@@ -49,7 +52,6 @@ impl Shape {
     ) -> Result<Self, CodegenError> {
         let (x, w, y) = (b.ty(x), b.ty(w), b.ty(y));
         let wrong = |e: crate::op::OpError| context.unsupported(e.to_string());
-        #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
         let (windows, groups, transposed) = match &context.launch.op {
             Some(Op::Conv(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, false),
             Some(Op::ConvTranspose(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, true),
@@ -95,7 +97,7 @@ impl Shape {
 
     /// What the kernel knows of the windows. Of a transpose, the windows lie on the result.
     fn define(&self, b: &mut Builder<'_>) {
-        let (input, output): (fn(&WindowAxis) -> usize, fn(&WindowAxis) -> usize) =
+        let (input, output): (Size, Size) =
             if self.transposed { (|a| a.output, |a| a.input) } else { (|a| a.input, |a| a.output) };
         b.define("AXES", self.windows.len());
         b.numbers("INPUT", self.windows.iter().map(input));

@@ -78,7 +78,6 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     };
     context.only_f32()?;
     let mut b = Builder::new(context.device);
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
     let (product, scaled) = match &launch.op {
         Some(Op::MatMul(_)) => (stacked(context, &b.ty(*left).shape, &b.ty(*right).shape)?, None),
         Some(Op::Gemm(op)) => (single(op, &b.ty(*left).shape, &b.ty(*right).shape), Some(op)),

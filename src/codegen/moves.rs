@@ -25,7 +25,6 @@ const MOST_PARTS: usize = 256;
 pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let (operands, results) = (launch.operands.as_slice(), launch.results.as_slice());
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
     match (&launch.op, operands, results) {
         (None, [x], [y]) => reading(context, *x, *y, &Dim::ZERO, |b, steps| {
             b.axes(*y).into_iter().map(|a| (b.ty(*y).shape[a].clone(), steps[a].clone())).collect()
@@ -60,6 +59,10 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
 }
 
 /// `move.cu` or `exchange.cu`: the result has the elements along some axes of the operand, from `first` on.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "one of several ways to move, the others of which can fail"
+)]
 fn reading(
     context: &Context<'_>,
     x: BufferId,
@@ -144,6 +147,7 @@ fn slice(
     })
 }
 
+#[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
 fn blocks_of(
     context: &Context<'_>,
     op: &Blocks,
@@ -231,12 +235,16 @@ fn join(
     let ty = if wide { "uint4" } else { bits_type(b.ty(whole).dtype) };
     let names: Vec<String> = (0..parts.len()).map(|i| format!("part{i}")).collect();
     for (name, id) in names.iter().zip(parts) {
-        if cut { b.write_as(name, *id, ty) } else { b.read_as(name, *id, ty) }
+        if cut {
+            b.write_as(name, *id, ty);
+        } else {
+            b.read_as(name, *id, ty);
+        }
     }
     if cut {
-        b.read_as("x", whole, ty)
+        b.read_as("x", whole, ty);
     } else {
-        b.write_as("y", whole, ty)
+        b.write_as("y", whole, ty);
     }
     b.define("T", ty);
     b.flag("CUT", cut);
@@ -280,10 +288,8 @@ fn gather(
 /// `pad.cu`.
 fn pad(context: &Context<'_>, x: BufferId, y: BufferId) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller has chosen the operator")]
-    let op = match &context.launch.op {
-        Some(Op::Pad(op)) => op,
-        _ => return Err(context.unsupported("it is no padding")),
+    let Some(Op::Pad(op)) = &context.launch.op else {
+        return Err(context.unsupported("it is no padding"));
     };
     let (from, to, steps) = (&b.ty(x).shape, &b.ty(y).shape, b.steps(x));
     let before = |a: usize| Dim::from(op.pads.get(a).copied().unwrap_or(0));

@@ -20,7 +20,6 @@ const MOST_PLACES: usize = 1 << 16;
 /// The kernel for a pool or a resized image.
 pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     context.only_f32()?;
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
     match &context.launch.op {
         Some(Op::Pool(op)) => pool(context, op),
         Some(Op::Resize(op)) => resize(context, op),

@@ -21,6 +21,7 @@ fn param(b: &mut Builder, name: &str, dims: &[usize]) -> Value {
 }
 
 /// A block of a convolutional network.
+#[expect(clippy::many_single_char_names, reason = "values named as in formulas")]
 fn block(channels: usize) -> Graph {
     let mut b = Builder::new("block");
     let c = i64::try_from(channels).unwrap();
