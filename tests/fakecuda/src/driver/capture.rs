@@ -132,6 +132,16 @@ impl Driver {
         Ok(handle)
     }
 
+    /// Ends the capture that began in a stream, without a graph.
+    pub(super) fn abandon_capture(&mut self, stream: u64) {
+        let begun = self.captures.iter().find(|(_, c)| c.origin == stream).map(|(&id, _)| id);
+        let Some(id) = begun else { return };
+        self.captures.remove(&id);
+        for of in self.streams.values_mut().filter(|s| s.capture == Some(id)) {
+            of.capture = None;
+        }
+    }
+
     /// Makes a graph launchable.
     pub(super) fn instantiate(&mut self, graph: u64) -> Call<u64> {
         let context = self.current()?;

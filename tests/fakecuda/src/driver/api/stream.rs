@@ -1,9 +1,9 @@
 //! Streams.
 
 use super::super::code;
-use super::super::config::Order;
+use super::super::config::{Class, Order};
 use super::super::queue::{HostCall, Work};
-use super::super::schedule::{Goal, background};
+use super::super::schedule::{Goal, background, call, result};
 use super::super::state::{Call, Driver};
 use super::{Out, exports};
 use std::ffi::c_void;
@@ -24,6 +24,25 @@ impl Driver {
         let context = self.streams.get(&stream).ok_or(code::INVALID_HANDLE)?.context;
         self.context(context).map(|_| ())
     }
+}
+
+/// Ends a capture, also when the call fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamEndCapture(stream: u64, graph: Out<u64>) -> u32 {
+    graph.offer(0);
+    let ended = call(Class::Other, |d| {
+        let stream = d.stream(stream)?;
+        graph.give(d.end_capture(stream)?)?;
+        Ok(Goal::Nothing)
+    });
+    if ended.is_err() {
+        let abandoned = call(Class::Query, |d| {
+            d.abandon_capture(stream);
+            Ok(Goal::Nothing)
+        });
+        return result(ended.and(abandoned));
+    }
+    result(ended)
 }
 
 exports! {
@@ -115,14 +134,6 @@ exports! {
     fn cuStreamBeginCapture_v2(Other, stream: u64, mode: u32) |d| {
         let stream = d.stream(stream)?;
         d.begin_capture(stream, mode)?;
-        Ok(Goal::Nothing)
-    }
-
-    /// Ends a capture.
-    fn cuStreamEndCapture(Other, stream: u64, graph: Out<u64>) |d| {
-        let stream = d.stream(stream)?;
-        graph.offer(0);
-        graph.give(d.end_capture(stream)?)?;
         Ok(Goal::Nothing)
     }
 
