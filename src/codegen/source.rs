@@ -137,15 +137,15 @@ fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<
             }
         }
         let Some((file, lines)) = open.last_mut() else { return Ok(()) };
-        match lines.find_map(|text| match line(text) {
+        let next = lines.find_map(|text| match line(text) {
             Line::Include(name) => Some(name.to_owned()),
             Line::Text(_) | Line::Nothing => None,
-        }) {
-            Some(name) => wanted = Some(name),
-            None => {
-                shared.push(file);
-                open.pop();
-            }
+        });
+        if next.is_some() {
+            wanted = next;
+        } else {
+            shared.push(file);
+            open.pop();
         }
     }
 }
@@ -187,7 +187,8 @@ mod tests {
         for (folder, prefix) in [(root.clone(), ""), (root.join("include"), "include/")] {
             for entry in fs::read_dir(folder).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();
-                if name.ends_with(".cu") || name.ends_with(".cuh") {
+                let ending = Path::new(&name).extension().and_then(|e| e.to_str());
+                if matches!(ending, Some("cu" | "cuh")) {
                     found.push(format!("{prefix}{name}"));
                 }
             }

@@ -152,7 +152,7 @@ impl Unit {
         for number in at.saturating_sub(AROUND)..=at.saturating_add(AROUND) {
             if let Some(line) = lines.get(&(file, number)) {
                 let mark = if number == at { '>' } else { ' ' };
-                text += &format!("{mark}{number:>5} | {line}\n");
+                text.extend([format!("{mark}{number:>5} | {line}\n")]);
             }
         }
         text
@@ -193,22 +193,20 @@ fn body(
     check(kernel, &macros)?;
     let expression_origin = format!("{entry}/{}", source::EXPRESSION);
     let file = source::kernel(kernel.file, &kernel.expression, &expression_origin, headers)?;
-    let mut text = source::origin(1, entry);
-    text += &format!("namespace k_{} {{\n", hash(kernel));
-    text += &format!("struct Params {{\n{}}};\n", params(kernel));
-    for (name, value) in &macros {
-        text += &format!("#define {name} {value}\n");
-    }
-    text += &file;
-    text += &source::origin(1, &format!("{entry}/end"));
-    text += "}\n";
+    let defines = macros.iter().map(|(name, value)| format!("#define {name} {value}\n"));
     let mut done = BTreeSet::new();
-    for name in macros.iter().map(|(name, _)| name.as_str()).chain(source::macros(&file)) {
-        if done.insert(name) {
-            text += &format!("#undef {name}\n");
-        }
-    }
-    Ok(text)
+    let names = macros.iter().map(|(name, _)| name.as_str()).chain(source::macros(&file));
+    let names = names.filter(|name| done.insert(*name));
+    let undefines = names.map(|name| format!("#undef {name}\n"));
+    Ok(format!(
+        "{}namespace k_{} {{\nstruct Params {{\n{}}};\n{}{file}{}}}\n{}",
+        source::origin(1, entry),
+        hash(kernel),
+        params(kernel),
+        defines.collect::<String>(),
+        source::origin(1, &format!("{entry}/end")),
+        undefines.collect::<String>(),
+    ))
 }
 
 #[cfg(test)]
@@ -244,8 +242,8 @@ mod tests {
     #[test]
     fn what_a_kernel_is_specialised_to_names_it() {
         let base = copy("float");
-        let mut others =
-            vec![copy("double"), base.clone(), base.clone(), base.clone(), base.clone()];
+        let [first, second] = [base.clone(), base.clone()];
+        let mut others = [copy("double"), first, second, base.clone(), base.clone()];
         others[1].threads = 128;
         others[2].shared = 16;
         others[3].expression = "// nothing".to_owned();
@@ -269,7 +267,7 @@ mod tests {
             kernel.defines = vec![("WIDTH".to_owned(), width.to_string())];
             Arc::new(kernel)
         };
-        let mut kernels: Vec<_> = (0..2 * LIGHT_PER_UNIT + 1).map(of).collect();
+        let mut kernels: Vec<_> = (0..=2 * LIGHT_PER_UNIT).map(of).collect();
         let first = units(&kernels).unwrap();
         assert_eq!(first.iter().map(|u| u.entries.len()).collect::<Vec<_>>(), [14, 14, 13]);
         kernels.reverse();

@@ -22,7 +22,7 @@ const HEADER: usize = MAGIC.len() + 32 + 32 + 8 + 8;
 pub const DEFAULT_LIMIT: u64 = 1 << 30;
 
 /// How old a file that was never completed must be before it is removed: its writer may still be at work.
-const ABANDONED: Duration = Duration::from_secs(3600);
+const ABANDONED: Duration = Duration::from_hours(1);
 
 /// How such files begin.
 const TEMPORARY: &str = ".writing-";
@@ -300,13 +300,14 @@ mod tests {
         for number in 0..3 {
             cache.put(&key_of(number), arch(), Form::Cubin, &unit(1000)).unwrap();
             let path = cache.path(&key_of(number), arch(), Form::Cubin);
-            let at = SystemTime::now() - Duration::from_secs(1000 - number.unsigned_abs() as u64);
+            let at =
+                SystemTime::now() - Duration::from_secs(1000 - u64::from(number.unsigned_abs()));
             fs::File::open(path).unwrap().set_modified(at).unwrap();
         }
         assert!(cache.get(&key_of(0), arch(), Form::Cubin).is_some(), "used now");
         let left = cache.folder().join(format!("{TEMPORARY}1"));
         fs::write(&left, "half").unwrap();
-        let old = SystemTime::now() - Duration::from_secs(7200);
+        let old = SystemTime::now() - Duration::from_hours(2);
         fs::File::open(&left).unwrap().set_modified(old).unwrap();
         cache.put(&key_of(3), arch(), Form::Cubin, &unit(1000)).unwrap();
         let there: Vec<bool> =

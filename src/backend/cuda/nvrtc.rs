@@ -137,7 +137,7 @@ impl Nvrtc {
     pub fn compile(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Compiled, KernelError> {
         self.check(arch)?;
         let text = CString::new(unit.text.as_str());
-        let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL".to_owned()))?;
+        let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL"))?;
         let program = Program::new(&text)?;
         let options = options(arch, form);
         // SAFETY: the program exists until the end of this function.
@@ -151,22 +151,20 @@ impl Nvrtc {
                 let log = log.map_err(|error| failed("nvrtcGetProgramLog", error))?;
                 Ok(Compiled { image, log })
             }
-            (Err(_), Ok(log)) if !log.trim().is_empty() => Err(wrong(unit, arch, log)),
+            (Err(_), Ok(log)) if !log.trim().is_empty() => Err(wrong(unit, arch, &log)),
             (Err(error), _) => Err(failed("nvrtcCompileProgram", error)),
         }
     }
 }
 
 /// What the compiler said of a unit that it does not compile.
-fn wrong(unit: &Unit, arch: Arch, log: String) -> KernelError {
+fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
     let mut kernels = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
     let rest = kernels.len().saturating_sub(3);
     kernels.truncate(3);
-    let mut kernels = kernels.join(", ");
-    if rest > 0 {
-        kernels += &format!(" and {rest} more");
-    }
-    let excerpt = unit.excerpt(&log);
+    let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    let kernels = kernels.join(", ") + &rest;
+    let excerpt = unit.excerpt(log);
     KernelError::Compile { kernels, arch, log: log.trim_end().to_owned(), excerpt }
 }
 

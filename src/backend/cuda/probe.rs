@@ -179,7 +179,7 @@ fn load_from(folder: &Path) -> Result<&'static Library, String> {
             }
             // What the system says is the error's source.
             Err(error) => {
-                reason = error.source().map_or(error.to_string(), |source| source.to_string());
+                reason = error.source().map_or(error.to_string(), ToString::to_string);
             }
         }
     }
