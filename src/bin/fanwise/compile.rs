@@ -54,7 +54,7 @@ pub(crate) struct CompileArgs {
     /// For what it is compiled; without it, for GPUs where kernels are asked for and for the CPU elsewhere
     #[arg(long, value_enum)]
     target: Option<TargetArg>,
-    /// The architecture of GPUs to compile kernels for, as sm_80 or sm_90a; without it, that of the first GPU here
+    /// The architecture of GPUs to compile kernels for, as `sm_80` or `sm_90a`; without it, that of the first GPU here
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
     #[command(flatten)]
@@ -127,9 +127,8 @@ impl CompileArgs {
         let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
         match self.target {
             Some(TargetArg::Cuda) => &Target::CUDA,
-            Some(TargetArg::Cpu) => &Target::CPU,
             Some(TargetArg::Auto) | None if kernels() => &Target::CUDA,
-            Some(TargetArg::Auto) | None => &Target::CPU,
+            Some(TargetArg::Auto | TargetArg::Cpu) | None => &Target::CPU,
         }
     }
 
@@ -163,7 +162,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
             }
             Kind::Graph | Kind::Json => write_graph(args, emit, graph, &weights)?,
             Kind::Summary => {
-                write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?
+                write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?;
             }
             Kind::Dot => write(emit, &ir::to_dot(graph))?,
             Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph)?,

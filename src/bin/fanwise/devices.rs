@@ -98,15 +98,15 @@ impl Gpus {
                             format!("peers {}", names.collect::<Vec<_>>().join(" "))
                         }
                     };
-                    text += &format!(
+                    text.extend([format!(
                         "{device:7} {}, {}, {} multiprocessors, {}, {peers}\n",
                         gpu.name,
                         ui::bytes(gpu.memory),
                         gpu.multiprocessors,
                         gpu.arch
-                    );
+                    )]);
                 }
-                text += &format!("driver  libcuda, CUDA {}\n", found.driver);
+                text.extend([format!("driver  libcuda, CUDA {}\n", found.driver)]);
             }
             Err(_) => {
                 text += "gpu     none found; `--gpus N` runs N virtual devices on the CPU\n";
@@ -114,10 +114,10 @@ impl Gpus {
         }
         if let Ok(nvrtc) = &self.nvrtc {
             let archs: Vec<_> = nvrtc.archs().iter().map(ToString::to_string).collect();
-            text += &format!("nvrtc   {}, for {}\n", nvrtc.version(), archs.join(" "));
+            text.extend([format!("nvrtc   {}, for {}\n", nvrtc.version(), archs.join(" "))]);
         }
         for missing in self.missing() {
-            text += &format!("missing {missing}\n");
+            text.extend([format!("missing {missing}\n")]);
         }
         text
     }

@@ -66,9 +66,9 @@ impl Emitted {
         let mut emitted = Self { files: Vec::new(), index: String::new(), shown: String::new() };
         for (number, unit) in units.iter().enumerate() {
             let name = file(number, "cu");
-            emitted.shown += &format!("// {name}\n{}", unit.text);
+            emitted.shown.extend([format!("// {name}\n{}", unit.text)]);
             for entry in &unit.entries {
-                emitted.index += &format!("{name}  {}\n", entry.name);
+                emitted.index.extend([format!("{name}  {}\n", entry.name)]);
             }
             emitted.files.push((name, unit.text.clone().into_bytes()));
         }
@@ -105,13 +105,15 @@ impl Emitted {
             }
             if form == Form::Ptx {
                 let text = String::from_utf8_lossy(&module.compiled.image);
-                emitted.shown += &format!("// {name}\n{text}\n");
+                emitted.shown.extend([format!("// {name}\n{text}\n")]);
             }
             emitted.files.push((name, module.compiled.image.clone()));
         }
         emitted.index = match form {
             Form::Cubin => ui::table(&HEAD, &rows),
-            Form::Ptx => rows.iter().map(|row| format!("{}  {}\n", row[1], row[0])).collect(),
+            Form::Ptx => {
+                rows.iter().fold(String::new(), |text, row| text + &row[1] + "  " + &row[0] + "\n")
+            }
         };
         if form == Form::Cubin {
             emitted.shown.clone_from(&emitted.index);
