@@ -223,8 +223,7 @@ impl<'a, 'g> Relation<'a, 'g> {
 
     /// A slice that takes own rows may as well be a slice of the template that takes the same: both are noted.
     fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, of: Meaning) {
-        if let (Op::Slice(_), Some(replica), false) =
-            (op, node.place().replica, self.is_whole_rows(of))
+        if let (Op::Slice(_), Some(replica)) = (op, node.place().replica)
             && let Ok(Results::Parts(found, replica)) = self.clone_of(op, &[of], replica, node)
         {
             self.proof.clones -= 1;
@@ -294,7 +293,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
         let rows = Slice::rows(shard.axis, from.clone() * inner, to.clone() * inner);
         if rows != *slice {
-            if !self.is_whole_rows(of) {
+            // A slice of the template, of rows that it brings whole to every replica.
+            if !self.is_whole_rows(of) || self.seen(of).is_some() {
                 return Ok(None);
             }
             let axis = shard.axis;
