@@ -250,6 +250,21 @@ fn statistics_are_those_that_are_asked_for() {
 }
 
 #[test]
+fn groups_of_rows_behind_an_operator_that_mixes_samples() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = path(folder.path(), "mixed.fan");
+    let mixed = BATCH_NORM
+        .replace("  %y :", "  %p : f32[N,4] = softmax(%x) {axis=0}\n  %y :")
+        .replace("batch_norm_train(%x,", "batch_norm_train(%p,");
+    fs::write(&model, mixed).expect("the model");
+    for gpus in ["1", "2", "3"] {
+        let args = ["check", &model, "--batch", "9", "--gpus", gpus, "--repair", "comm"];
+        let output = fanwise(&[&args[..], &["--batch-norm", "ghost:2"]].concat());
+        assert_eq!(code(&output), 0, "on {gpus}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn codes_are_listed_and_explained() {
     snap::assert("cli", "explain", &good(&["explain"]));
     let text = good(&["explain", "R0104"]);

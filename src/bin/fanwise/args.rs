@@ -161,6 +161,16 @@ pub(crate) struct Place {
     pub(crate) cuda: bool,
 }
 
+/// The name of a batch normalisation that takes its statistics of the whole batch.
+fn ungrouped(graph: &Graph) -> Option<String> {
+    let rows = |id: NodeId| {
+        graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
+    };
+    let trains = |id: &NodeId| matches!(graph.node(*id).op(), Some(Op::BatchNormTrain(_)));
+    let left = graph.ids().find(|id| trains(id) && rows(*id))?;
+    Some(graph.node(left).label().to_owned())
+}
+
 impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
@@ -174,19 +184,21 @@ impl ReplicateArgs {
         if batch_norm.is_none() {
             return Ok(Cow::Borrowed(template));
         }
-        let options = RepairOptions { allowed: pass::Repair::None, batch_norm };
-        let (graph, _) = pass::repair_with(template, options).map_err(Error::from)?;
-        let rows = |id: NodeId| {
-            graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
+        let grouped = |allowed| {
+            let options = RepairOptions { allowed, batch_norm };
+            let (graph, _) = pass::repair_with(template, options).map_err(Error::from)?;
+            let left = ungrouped(&graph);
+            anyhow::Ok((graph, left))
         };
-        let left = graph
-            .ids()
-            .find(|id| matches!(graph.node(*id).op(), Some(Op::BatchNormTrain(_))) && rows(*id));
-        if let Some(left) = left {
-            let label = graph.node(left).label();
-            return Err(Error::from(PassError::NoGroups(label.to_owned())).into());
+        // The rows behind an operator that mixes samples are known once it is repaired, and only then.
+        let (mut graph, mut left) = grouped(pass::Repair::None)?;
+        if left.is_some() {
+            (graph, left) = grouped(pass::Repair::Comm)?;
         }
-        Ok(graph)
+        match left {
+            Some(label) => Err(Error::from(PassError::NoGroups(label)).into()),
+            None => Ok(graph),
+        }
     }
 
     /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
