@@ -265,6 +265,24 @@ fn groups_of_rows_behind_an_operator_that_mixes_samples() {
 }
 
 #[test]
+fn a_choice_of_statistics_goes_before_that_of_the_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = path(folder.path(), "local.fan");
+    let local = BATCH_NORM.replace("%mean, %var)\n", "%mean, %var) {local=true}\n");
+    fs::write(&model, local).expect("the model");
+    let check = |more: &[&str]| {
+        fanwise(&[&["check", &model, "--batch", "9", "--gpus", "2"][..], more].concat())
+    };
+    for statistics in ["sync", "ghost:2"] {
+        let output = check(&["--batch-norm", statistics]);
+        assert_eq!(code(&output), 0, "{statistics}: {}", stderr(&output));
+    }
+    let output = check(&[]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("there is nothing to compare"), "{}", stderr(&output));
+}
+
+#[test]
 fn codes_are_listed_and_explained() {
     snap::assert("cli", "explain", &good(&["explain"]));
     let text = good(&["explain", "R0104"]);

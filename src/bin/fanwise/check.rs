@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fanwise::Error;
-use fanwise::ir::Label;
+use fanwise::ir::{Graph, Label, NodeId};
+use fanwise::op::Op;
 use fanwise::pass::{Action, PassError};
 use fanwise::types::Tensor;
 use serde_json::json;
@@ -48,6 +49,16 @@ pub(crate) struct CheckArgs {
     format: Format,
 }
 
+/// The name of an operator of the model that takes the statistics of each replica's own rows, where outputs follow from
+/// them.
+fn local_statistics(model: &Graph, replicas: &Graph) -> Option<String> {
+    let follow = replicas.split().is_some() && replicas.labels().contains(&Label::LocalStatistics);
+    let local =
+        |id: &NodeId| matches!(model.node(*id).op(), Some(Op::BatchNormTrain(norm)) if norm.local);
+    let found = model.ids().find(local).filter(|_| follow)?;
+    Some(model.node(found).label().to_owned())
+}
+
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let runner = args.target.runner(args.threads)?;
@@ -60,6 +71,9 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let graph = &*replicated.graph;
     if let Some(local) = replicated.repairs.iter().find(|r| r.action == Action::LocalStatistics) {
         return Err(Error::from(PassError::LocalStatistics(local.label.clone())).into());
+    }
+    if let Some(local) = local_statistics(&model.graph, graph) {
+        return Err(Error::from(PassError::LocalStatistics(local)).into());
     }
     let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
     let run = |graph| -> anyhow::Result<_> {

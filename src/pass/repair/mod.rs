@@ -51,7 +51,7 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
             || matches!(template.node(r.node).kind(), NodeKind::Input)
     };
     let none = options == RepairOptions { allowed: Repair::None, batch_norm: None };
-    let idle = survey.refused().is_empty() || none;
+    let idle = (survey.refused().is_empty() && !changes_statistics(template, options)) || none;
     let rounds = survey.order().iter().any(|id| {
         let op = template.node(*id).op();
         op.is_some_and(|op| {
@@ -76,6 +76,12 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         writer.out.add_output(output.name.clone(), value);
     }
     Ok((Cow::Owned(writer.out), writer.done))
+}
+
+/// True if batch normalisation that takes local statistics by itself is to take others.
+fn changes_statistics(template: &Graph, options: RepairOptions) -> bool {
+    let local = |id| matches!(template.node(id).op(), Some(Op::BatchNormTrain(norm)) if norm.local);
+    options.batch_norm.is_some_and(|b| b != BatchStatistics::Local) && template.ids().any(local)
 }
 
 /// True of an operator with a partial result whose parts would be rounded before they are combined. Products of `f32`
@@ -243,7 +249,8 @@ impl<'g> Writer<'g> {
             return self.write(&local, operands, results, at);
         }
         let allowed = std::mem::replace(&mut self.options.allowed, Repair::Comm);
-        let written = self.write(&norm.clone().into(), operands, results, at);
+        let whole = BatchNormTrain { local: false, ..norm.clone() }.into();
+        let written = self.write(&whole, operands, results, at);
         self.options.allowed = allowed;
         written
     }
