@@ -144,7 +144,7 @@ real!(f32 {
     sin = libm::sinf, cos = libm::cosf, tan = libm::tanf,
     asin = libm::asinf, acos = libm::acosf, atan = libm::atanf,
     sinh = libm::sinhf, cosh = libm::coshf, tanh = tanh_f32,
-    asinh = libm::asinhf, acosh = libm::acoshf, atanh = libm::atanhf,
+    asinh = libm::asinhf, acosh = |x: f32| if x < 1.0 { f32::NAN } else { libm::acoshf(x) }, atanh = libm::atanhf,
     erf = erf_f32, erfc = erfc_f32,
 });
 
@@ -153,7 +153,7 @@ real!(f64 {
     sin = libm::sin, cos = libm::cos, tan = libm::tan,
     asin = libm::asin, acos = libm::acos, atan = libm::atan,
     sinh = libm::sinh, cosh = libm::cosh, tanh = libm::tanh,
-    asinh = libm::asinh, acosh = libm::acosh, atanh = libm::atanh,
+    asinh = libm::asinh, acosh = |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) }, atanh = libm::atanh,
     erf = libm::erf, erfc = libm::erfc,
 });
 
