@@ -190,6 +190,34 @@ fn blocks_of(
     })
 }
 
+/// A joined value as rows, each with the row of every part behind the other.
+struct Rows {
+    count: Dim,
+    /// Elements of a row.
+    row: Dim,
+    /// Elements of each part's row, and where it begins.
+    sizes: Vec<Dim>,
+    starts: Vec<Dim>,
+}
+
+impl Rows {
+    fn new(b: &Builder<'_>, axis: usize, parts: &[BufferId], whole: BufferId) -> Self {
+        let (order, shape) = (b.axes(whole), &b.ty(whole).shape);
+        let at = order.iter().position(|a| *a == axis).unwrap_or(0);
+        let product = |axes: &[usize]| axes.iter().fold(Dim::ONE, |p, a| p * shape[*a].clone());
+        let (rows, inner) = (product(&order[..at]), product(&order[at + 1..]));
+        let size = |id: &BufferId| b.ty(*id).shape[axis].clone() * inner.clone();
+        let sizes: Vec<Dim> = parts.iter().map(size).collect();
+        let next = |start: &mut Dim, size: &Dim| {
+            let own = start.clone();
+            *start = own.clone() + size.clone();
+            Some(own)
+        };
+        let starts = sizes.iter().scan(Dim::ZERO, next).collect();
+        Self { count: rows, row: shape[axis].clone() * inner.clone(), sizes, starts }
+    }
+}
+
 /// `join.cu`: the parts of `whole` along an axis, negative from the end.
 fn join(
     context: &Context<'_>,
@@ -199,8 +227,7 @@ fn join(
     cut: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
-    let shape = &b.ty(whole).shape;
-    let rank = i64::try_from(shape.rank()).unwrap_or(i64::MAX);
+    let rank = i64::try_from(b.ty(whole).rank()).unwrap_or(i64::MAX);
     let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
     let lies = |id: &BufferId| {
         (b.is_row_major(whole) && b.is_row_major(*id))
@@ -212,19 +239,7 @@ fn join(
     if parts.is_empty() || parts.len() > MOST_PARTS {
         return Err(context.unsupported(format!("{} values", parts.len())));
     }
-    let order = b.axes(whole);
-    let at = order.iter().position(|a| *a == axis).unwrap_or(0);
-    let product = |axes: &[usize]| axes.iter().fold(Dim::ONE, |p, a| p * shape[*a].clone());
-    let (rows, inner) = (product(&order[..at]), product(&order[at + 1..]));
-    let mut row = shape[axis].clone() * inner.clone();
-    let mut sizes: Vec<Dim> =
-        parts.iter().map(|id| b.ty(*id).shape[axis].clone() * inner.clone()).collect();
-    let mut starts = Vec::with_capacity(sizes.len());
-    let mut start = Dim::ZERO;
-    for size in &sizes {
-        starts.push(start.clone());
-        start = start + size.clone();
-    }
+    let Rows { count: rows, mut row, mut sizes, mut starts } = Rows::new(&b, axis, parts, whole);
     let aligned = parts.iter().chain([&whole]).all(|id| b.is_aligned(*id));
     let wide =
         aligned && b.ty(whole).dtype.bytes() == 4 && by_four(&row) && sizes.iter().all(by_four);

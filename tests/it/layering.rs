@@ -34,6 +34,9 @@ const UNSAFE: &[&str] = &[
     "src/format/mmap.rs",
 ];
 
+/// The crate that stands in for a C library: what it exports takes pointers.
+const FOREIGN: &str = "tests/fakecuda/";
+
 /// The lines of a file, unless it is generated.
 const FILE_LINES: usize = 600;
 
@@ -126,7 +129,8 @@ fn unsafe_stays_in_its_wrappers() {
     for file in files(&["src", "tests"]) {
         let found = source::words(&file.code).find(|(_, word)| *word == "unsafe");
         if let Some((line, _)) = found {
-            assert!(UNSAFE.contains(&file.path.as_str()), "{}:{line}: unsafe", file.path);
+            let allowed = file.path.starts_with(FOREIGN) || UNSAFE.contains(&file.path.as_str());
+            assert!(allowed, "{}:{line}: unsafe", file.path);
         }
     }
 }

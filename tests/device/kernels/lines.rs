@@ -62,8 +62,8 @@ pub(super) fn norm(net: &mut Net, i: usize) -> Vec<Value> {
     let axis = signed(first);
     let layer = LayerNorm::Layer { axis, epsilon: 0.01, statistics: false };
     let operands = [x, scale, shift];
-    let layer = net.op(layer, &operands[..1 + i % 3]);
-    let rms = net.op(LayerNorm::Rms { axis, epsilon: 0.01 }, &operands[..1 + i % 2]);
+    let layer = net.op(layer, &operands[..=(i % 3)]);
+    let rms = net.op(LayerNorm::Rms { axis, epsilon: 0.01 }, &operands[..=(i % 2)]);
     let (scale, bias) = (net.param(&dims[..1]), net.param(&dims[..1]));
     let groups = if dims[0].is_multiple_of(2) { 2 } else { 1 };
     let group = net.op(GroupNorm::Group { epsilon: 0.1, groups }, &[x, scale, bias]);

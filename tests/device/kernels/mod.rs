@@ -55,7 +55,7 @@ fn check(name: &str, make: Make, i: usize) {
     let (graph, weights) = net.finish(&results);
     let mut rng = ChaCha8Rng::seed_from_u64(i as u64);
     let mut inputs = inputs(&graph, n, &mut rng);
-    if i % 3 == 0 && name != "matrix_products" {
+    if i.is_multiple_of(3) && name != "matrix_products" {
         corners(&mut inputs);
     }
     let what = format!("{name} {i} of {n} rows:\n{graph}");

@@ -1,5 +1,10 @@
 //! Chains, products and convolutions.
 
+#![allow(
+    clippy::many_single_char_names,
+    reason = "sizes of products have the letters of their formulas"
+)]
+
 use fanwise::ir::Value;
 use fanwise::op::{Binary, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Unary};
 use rand::Rng;
