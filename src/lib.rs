@@ -3,7 +3,8 @@
 //! It is a compiler of tensor graphs. A model becomes a [`Graph`](ir::Graph); the pass
 //! [`replicate`](pass::replicate) clones it onto each device, slices every input that carries the batch, and merges
 //! every output; [`lower`](lower::lower) turns the rewritten graph into a program of launches, copies and waits; a
-//! [`Backend`](backend::Backend) runs the program, on N virtual devices of the CPU.
+//! [`Backend`](backend::Backend) runs the program, on N virtual devices of the CPU or on GPUs, whose kernels
+//! [`codegen`] writes.
 //!
 //! # What a graph means
 //!
