@@ -73,7 +73,8 @@ struct Windows {
                 i += t * dilation[a];
             }
             inside = inside && (unsigned)i < (unsigned)input[a];
-            at += i * step;
+            // Outside of the image the product may not fit.
+            at += inside ? i * step : 0;
             step *= input[a];
         }
         return inside ? at : -1;

@@ -78,7 +78,8 @@ struct Strip {
             const int i = start[a] + row % kernel[a] * dilation[a];
             row /= kernel[a];
             inside = inside && (unsigned)i < (unsigned)input[a];
-            at += i * step;
+            // Outside of the image the product may not fit.
+            at += inside ? i * step : 0;
             step *= input[a];
         }
         return inside ? sample + at : nullptr;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RunError;
-use crate::lower::{Bound, Port, Program};
+use crate::lower::{Port, Program};
 use crate::types::{Dim, Tensor};
 
 /// The inputs in the program's order, and the batch size that they have.
@@ -34,20 +34,20 @@ pub(super) fn check<'a>(
     Ok((n, tensors))
 }
 
-/// Fails if a run takes more memory than allowed; `params` are the bytes of the parameters on each device.
+/// Fails if a run with a batch of `n` rows takes more memory than allowed; `held` are the bytes of arenas and parameters
+/// there.
 pub(super) fn check_memory(
     program: &Program,
-    bound: &Bound,
-    params: impl Iterator<Item = u64>,
+    n: i64,
+    held: impl IntoIterator<Item = u64>,
     limit: Option<u64>,
 ) -> Result<(), RunError> {
     let Some(limit) = limit else { return Ok(()) };
-    let arenas = bound.devices.iter().map(|device| device.planned as u64);
     let ports = program.inputs.iter().chain(&program.outputs);
-    let ports = ports.map(|port| u64::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0));
-    let needed = arenas.chain(params).chain(ports).fold(0, u64::saturating_add);
+    let ports = ports.map(|port| u64::try_from(port.ty.bytes().eval(n)).unwrap_or(0));
+    let needed = held.into_iter().chain(ports).fold(0, u64::saturating_add);
     if needed > limit {
-        return Err(RunError::Memory { n: bound.n, needed, limit });
+        return Err(RunError::Memory { n, needed, limit });
     }
     Ok(())
 }

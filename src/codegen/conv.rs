@@ -11,6 +11,12 @@ use crate::op::Op;
 use crate::op::window::{WindowAxis, Windows};
 use crate::types::Dim;
 
+/// The most weights that a block of a depthwise convolution holds in shared memory.
+const HELD: i64 = 8192;
+
+/// The most elements along the last axis that a thread of a depthwise convolution looks at.
+const MOST_SPAN: usize = 128;
+
 /// The most elements of a sample, of the taps of an element and of a group's channels: positions within them are `int`.
 const MOST: i64 = i32::MAX as i64;
 
@@ -95,6 +101,18 @@ impl Shape {
         !self.transposed && self.c_each == 1
     }
 
+    /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and what a strip of places
+    /// looks at is short enough to be unrolled.
+    fn suits_depthwise(&self) -> bool {
+        let strip = usize::try_from(STRIP).unwrap_or(1);
+        let span = |a: &WindowAxis| {
+            let places = (strip - 1).saturating_mul(a.stride);
+            places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
+        };
+        let short = self.windows.last().is_none_or(|a| span(a) < MOST_SPAN);
+        self.is_depthwise() && short && self.taps.saturating_mul(4) <= HELD
+    }
+
     /// What the kernel knows of the windows. Of a transpose, the windows lie on the result.
     fn define(&self, b: &mut Builder<'_>) {
         let (input, output): (Size, Size) =
@@ -133,7 +151,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     }
     b.flag("BIAS", !bias.is_empty());
     shape.define(&mut b);
-    if shape.is_depthwise() {
+    if shape.suits_depthwise() {
         return depthwise(context, b, &shape, [*x, *w, *y], chained);
     }
     let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
@@ -174,14 +192,13 @@ fn depthwise(
     let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
     b.size("STRIPS", &all);
     let lanes = (channels / width).clamp(1, CHANNEL_THREADS);
-    let lanes = i64::try_from(usize::try_from(lanes).unwrap_or(1).next_power_of_two()).unwrap_or(1);
+    let mut lanes =
+        i64::try_from(usize::try_from(lanes).unwrap_or(1).next_power_of_two()).unwrap_or(1);
+    while lanes > 1 && lanes * width * shape.taps > HELD {
+        lanes /= 2;
+    }
     b.define("CHANNEL_THREADS", lanes);
     let per_block = lanes * width;
-    if per_block * shape.taps > 8192 {
-        return Err(
-            context.unsupported("the weights of a block's channels do not fit into shared memory")
-        );
-    }
     let columns = usize::try_from(channels).ok();
     let text = expression(&mut b, &context.launch.chain, chained, columns, vectors);
     let across = ceil_div(&channels.into(), per_block);

@@ -51,6 +51,9 @@ pub(super) fn fuse(
     groups
 }
 
+/// The most operands of a chain: a kernel holds what some of them have for its tile.
+const MOST_OPERANDS: usize = 24;
+
 struct Fuser<'a> {
     graph: &'a Graph,
     roles: &'a mut [Role],
@@ -137,6 +140,9 @@ impl Fuser<'_> {
         let next = group.chain.operands();
         let others: Vec<Value> =
             operands.iter().enumerate().filter(|(i, _)| *i != slot).map(|(_, v)| *v).collect();
+        if next + others.len() > MOST_OPERANDS {
+            return false;
+        }
         let access = |v: &Value| access(self.graph.ty(*v), ty);
         let step = match (op, others.as_slice()) {
             (Op::Unary(op), []) => Some(ChainStep::Unary(op.clone())),

@@ -37,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             trial("failures_at_every_call", failures_at_every_call),
             trial("failures_of_every_kind", failures_of_every_kind),
             trial("streams_in_every_order", streams_in_every_order),
+            trial("a_kernel_that_never_ends_is_named", a_kernel_that_never_ends_is_named),
             trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
         ]);
     }
@@ -101,7 +102,8 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
         damage(&mut program);
     }
     let mut options = options(count);
-    options.watchdog = Duration::from_secs(20);
+    let hangs = std::env::var("FAKECUDA_FAIL").is_ok_and(|fail| fail.ends_with("hang"));
+    options.watchdog = Duration::from_secs(if hangs { 2 } else { 20 });
     let ready = Cuda::new(options).and_then(|cuda| cuda.executable(program, &weights));
     let run = match ready {
         Ok(run) => run,
@@ -146,6 +148,19 @@ fn a_kernel_that_fails_is_named() {
         assert!(first.contains(word), "{first}");
     }
     assert!(second.contains("can no longer be used") && second == third, "{ended:?}");
+}
+
+/// The watchdog ends the run, and nothing then waits for the device: not the executable's end, not the process'.
+fn a_kernel_that_never_ends_is_named() {
+    for at in [1, 4, 9] {
+        let fail = format!("launch@{at}:hang");
+        let ended = spawn("two_head/2", &[("FAKECUDA_FAIL", &fail)]);
+        assert!(ended.success, "{fail}: {ended:?}");
+        let mut lines = ended.output.lines().skip_while(|line| line.starts_with("outputs "));
+        let first = lines.next().unwrap_or_default();
+        assert!(first.contains("gpu:") && first.contains("no progress"), "{fail}: {ended:?}");
+        assert!(lines.all(|line| line.contains("can no longer be used")), "{fail}: {ended:?}");
+    }
 }
 
 /// The outputs without failures, and the calls of the driver that it takes.

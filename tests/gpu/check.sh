@@ -36,6 +36,8 @@ pack() {
             *) fail "pack does not know $1" ;;
         esac
     done
+    case $out in /*) ;; *) out=$PWD/$out ;; esac
+    case $nvrtc in ''|/*) ;; *) nvrtc=$PWD/$nvrtc ;; esac
     root=$(cd "$here/../.." && pwd)
     cd "$root"
     cargo build --release --bin fanwise
@@ -73,7 +75,7 @@ find_nvrtc() {
     elif command -v python3 > /dev/null; then
         python3 - <<'PYTHON'
 import glob, site, sysconfig
-folders = [sysconfig.get_paths()["purelib"], *site.getsitepackages()]
+folders = [sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()]
 for folder in folders:
     for pattern in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
         found = glob.glob(f"{folder}/{pattern}/libnvrtc.so*")
@@ -101,15 +103,29 @@ run() {
             *) fail "run does not know $1" ;;
         esac
     done
-    nvrtc=$(find_nvrtc)
+    nvrtc=$(find_nvrtc || true)
     if [ -n "$nvrtc" ]; then
         export FANWISE_NVRTC="$nvrtc"
+        # A toolkit's library on the path would be found by its bare name first.
+        names=$(mktemp -d)
+        trap 'rm -rf "$names"' EXIT
+        for library in "$nvrtc"/libnvrtc.so*; do
+            case $library in
+                *.alt.*) ;;
+                *) ln -sf "$library" "$names/libnvrtc.so" ;;
+            esac
+        done
+        export LD_LIBRARY_PATH="$names:$nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     fi
+    unset FANWISE_FAKE
     export FANWISE_DEVICE=gpu
-    "$here/fanwise" devices || fail "there is no device to test"
+    "$here/fanwise" devices
+    # A run on a GPU, or why there can be none.
+    "$here/fanwise" run zoo:mlp --gpus 1 --target cuda --batch 3 > /dev/null \
+        || fail "there is no GPU to test, or it cannot be used"
+    failed=
     if [ -n "$tests" ]; then
-        timeout "$limit" "$here/device" ${filter:+"$filter"} \
-            || fail "a test failed, or all of them took longer than $limit s"
+        timeout "$limit" "$here/device" ${filter:+"$filter"} || failed=yes
     fi
     if [ -n "$bench" ]; then
         flops=
@@ -121,6 +137,7 @@ run() {
             || fail "the measurements failed, or took longer than $limit s"
         echo "commit $(cat "$here/commit"), $(date -u +%F), written to $json"
     fi
+    [ -z "$failed" ] || fail "a test failed, or all of them took longer than $limit s"
 }
 
 case ${1:-} in

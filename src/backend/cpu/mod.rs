@@ -178,8 +178,9 @@ impl CpuExecutable {
 
     /// Fails if the run takes more memory than allowed.
     fn check_memory(&self, bound: &Bound, limit: Option<u64>) -> Result<(), RunError> {
+        let arenas = bound.devices.iter().map(|device| device.planned as u64);
         let params = (0..self.params.len()).map(|d| self.param_bytes(d));
-        inputs::check_memory(&self.program, bound, params, limit)
+        inputs::check_memory(&self.program, bound.n, arenas.chain(params), limit)
     }
 
     /// The memory of every device: the arenas of the last run where they suffice, new outputs.

@@ -333,7 +333,13 @@ fn upload_one(
         block.fill(part);
         let to = global.address() + (i * STAGING) as u64;
         stream.upload(block.pinned(), 0, to, part.len()).map_err(wrong)?;
-        finish(&stream, limit).map_err(wrong)?;
+        if let Err(error) = finish(&stream, limit) {
+            if error.code == NOT_READY {
+                // The device may still be at it.
+                std::mem::forget((global, stream, block));
+            }
+            return Err(wrong(error));
+        }
     }
     Ok(global)
 }

@@ -122,7 +122,9 @@ impl CudaExecutable {
     fn plan(&self, n: i64, limit: Option<u64>) -> Result<Arc<Plan>, RunError> {
         let parts = &self.parts;
         let check = |bound: &Bound| {
-            inputs::check_memory(&parts.program, bound, parts.param_bytes.iter().copied(), limit)
+            // The limit is of the host's memory; what a GPU lacks is seen when its arena is made.
+            let host = bound.devices.first().map_or(0, |device| device.planned as u64);
+            inputs::check_memory(&parts.program, bound.n, [host, parts.param_bytes[0]], limit)
         };
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
@@ -188,6 +190,7 @@ impl CudaExecutable {
             while slots.free.is_empty() && slots.made >= slots.most {
                 slots = self.freed.wait(slots).unwrap_or_else(PoisonError::into_inner);
             }
+            self.check_alive()?;
             let slot = slots.free.pop();
             if slot.is_none() {
                 slots.made += 1;
@@ -268,7 +271,8 @@ impl CudaExecutable {
             slots.free.push(slot);
         }
         drop(slots);
-        self.freed.notify_one();
+        // After a failure all that wait have to be told.
+        self.freed.notify_all();
     }
 
     fn job(

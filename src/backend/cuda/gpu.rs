@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::driver::Context;
-use super::job::{Failure, Job, Outcome, State};
+use super::job::{Failure, Job, Left, Outcome, State};
 use super::plan::{Argument, GpuPlan, Phase, Task};
 use super::stream::{Event, Graph, Stream};
 use super::trace::Span;
@@ -89,13 +89,17 @@ impl Gpu {
             job.events.stop();
         }
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
-        let is_clean = result.is_ok() || (job.settle([&self.compute, &self.uploads]) && !sticky);
+        let left = match (&result, sticky) {
+            (Ok(_), _) => Left::Clean,
+            (Err(_), true) => job.settle([&self.compute, &self.uploads]).max(Left::Broken),
+            (Err(_), false) => job.settle([&self.compute, &self.uploads]),
+        };
         let result = match result {
             Ok(time) => Ok(Some(time)),
             Err(failure) => job.error(self.d, failure).map_or(Ok(None), Err),
         };
         job.board.mark(self.d, (0, 0), State::Idle);
-        Outcome { result, is_clean }
+        Outcome { result, left }
     }
 
     fn work(&mut self, job: &Job) -> Result<Duration, Failure> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::driver::Context;
-use super::job::{Failure, Job, Outcome, State};
+use super::job::{Failure, Job, Left, Outcome, State};
 use super::plan::HostTask;
 use super::stream::Stream;
 use super::trace::Span;
@@ -41,13 +41,17 @@ impl Host {
             job.events.stop();
         }
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
-        let is_clean = result.is_ok() || (job.settle(self.downloads.iter().flatten()) && !sticky);
+        let left = match (&result, sticky) {
+            (Ok(_), _) => Left::Clean,
+            (Err(_), true) => job.settle(self.downloads.iter().flatten()).max(Left::Broken),
+            (Err(_), false) => job.settle(self.downloads.iter().flatten()),
+        };
         let result = match result {
             Ok(time) => Ok(Some(time)),
             Err(failure) => job.error(HOST, failure).map_or(Ok(None), Err),
         };
         job.board.mark(HOST, (0, 0), State::Idle);
-        Outcome { result, is_clean }
+        Outcome { result, left }
     }
 
     fn work(&mut self, job: &Job) -> Result<Duration, Failure> {

@@ -82,20 +82,21 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until streams are idle, whatever has failed; false if one never will be, or its work failed.
-    pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> bool {
+    /// Waits until streams are idle, whatever has failed, or the watchdog has given up.
+    pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> Left {
         let settle = |stream: &Stream| {
             let mut pause = Pause::default();
             loop {
                 match stream.is_idle() {
-                    Ok(true) => return true,
+                    Ok(true) => return Left::Clean,
                     Ok(false) if !self.board.is_overdue() => pause.wait(),
-                    Ok(false) | Err(_) => return false,
+                    Ok(false) => return Left::Busy,
+                    Err(_) => return Left::Broken,
                 }
             }
         };
         // Each of them, also behind one that failed.
-        streams.into_iter().filter(|stream| !settle(stream)).count() == 0
+        streams.into_iter().map(settle).max().unwrap_or(Left::Clean)
     }
 
     /// The error of a device that ended early; none where it did so because of another.
@@ -145,8 +146,19 @@ impl From<StepError> for Failure {
 pub(super) struct Outcome {
     /// The time that its steps took; none if it ended because of another.
     pub(super) result: Result<Option<Duration>, RunError>,
-    /// True if the device can be used again.
-    pub(super) is_clean: bool,
+    /// How the device is left.
+    pub(super) left: Left,
+}
+
+/// How a run leaves a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Left {
+    /// It can be used again.
+    Clean,
+    /// Its work failed in a way that lasts.
+    Broken,
+    /// It is still at work: what that uses must never be freed.
+    Busy,
 }
 
 /// What a worker is doing.

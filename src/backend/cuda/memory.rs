@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
@@ -193,6 +194,8 @@ impl PinnedPool {
         let suits =
             |b: &Arc<Pinned>| b.len() >= bytes && b.len() / 2 <= bytes && Arc::strong_count(b) == 1;
         if let Some(block) = blocks.iter().filter(|b| suits(b)).min_by_key(|b| b.len()) {
+            // What the last reader on another thread did comes before what is written now.
+            fence(Ordering::Acquire);
             return Ok(HostBlock(block.clone()));
         }
         while blocks.len() >= KEPT_BLOCKS

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::driver::Context;
 use super::gpu::Gpu;
 use super::host::Host;
-use super::job::{Job, Outcome, State};
+use super::job::{Job, Left, Outcome, State};
 use super::memory::Global;
 use super::stream::Event;
 use crate::backend::{DriverError, RunError};
@@ -65,7 +65,7 @@ fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
     let (device, (label, _)) = (job.program.devices[d].device, job.position(d));
     job.board.mark(d, (0, 0), State::Idle);
     let error = RunError::Internal { device, label, reason: format!("panic: {text}") };
-    Outcome { result: Err(error), is_clean: false }
+    Outcome { result: Err(error), left: Left::Busy }
 }
 
 /// What a run in flight needs for itself.
@@ -90,7 +90,7 @@ pub(super) struct Ended {
     pub(super) result: Result<Vec<Duration>, RunError>,
     /// True if the devices can be used again.
     pub(super) is_clean: bool,
-    /// True if a worker does not come back: what it uses must never be freed.
+    /// True if a worker does not come back, or leaves its device at work: what they use must never be freed.
     pub(super) is_abandoned: bool,
 }
 
@@ -159,11 +159,11 @@ impl Slot {
         drop(reply);
         let mut outcomes: Vec<Option<Outcome>> = self.workers.iter().map(|_| None).collect();
         let stuck = watch(job, &replies, &mut outcomes, limit);
-        let is_abandoned = outcomes.iter().any(Option::is_none);
-        let is_clean = stuck.is_none()
-            && outcomes.iter().all(|o| o.as_ref().is_some_and(|outcome| outcome.is_clean));
+        let left = outcomes.iter().map(|o| o.as_ref().map_or(Left::Busy, |o| o.left)).max();
+        let left = left.unwrap_or(Left::Clean);
+        let (is_clean, is_abandoned) = (stuck.is_none() && left == Left::Clean, left == Left::Busy);
         let mut times = Vec::with_capacity(outcomes.len());
-        let mut first = stuck;
+        let mut first = None;
         let mut is_stopped = false;
         for outcome in outcomes.into_iter().flatten() {
             match outcome.result {
@@ -180,7 +180,8 @@ impl Slot {
             label: String::new(),
             reason: "a device ended without an error".to_owned(),
         };
-        let result = match first {
+        // A device that failed is why another one waits for ever.
+        let result = match first.or(stuck) {
             Some(error) => Err(error),
             None if is_stopped || is_abandoned => Err(silent()),
             None => Ok(times),

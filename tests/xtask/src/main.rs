@@ -94,6 +94,8 @@ fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
     let counts = Step::cargo(&["test", "--test", "device"])
         .env("LD_LIBRARY_PATH", &folder)
         .env("FANWISE_DEVICE", "fake")
+        // Fewer than some tests ask for, so that logical devices share one, too.
+        .env("FAKECUDA_DEVICES", "4")
         .env("FANWISE_FAKE", &folder)
         .env("FANWISE_NVRTC", &python.packages)
         .env("FANWISE_DEVICE_CACHE", folder.join("cache"))

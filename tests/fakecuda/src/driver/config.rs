@@ -41,8 +41,8 @@ pub(super) struct Failure {
     pub(super) class: Option<Class>,
     /// The call of that class, from 1.
     pub(super) at: u64,
-    /// The result.
-    pub(super) code: u32,
+    /// The result; without one the call succeeds, and the kernel that it launches never ends.
+    pub(super) code: Option<u32>,
 }
 
 /// The settings of a process.
@@ -110,6 +110,13 @@ fn failure(text: &str) -> Result<Failure, String> {
         other => return Err(format!("FAKECUDA_FAIL: the class {other} is unknown")),
     };
     let (at, name) = rest.split_once(':').unwrap_or((rest, "out_of_memory"));
+    let at = at.parse().map_err(bad("FAKECUDA_FAIL"))?;
+    if name == "hang" {
+        return match class {
+            Some(Class::Launch) => Ok(Failure { class, at, code: None }),
+            _ => Err("FAKECUDA_FAIL: only a launch can hang".to_owned()),
+        };
+    }
     let code = match name {
         "out_of_memory" => code::OUT_OF_MEMORY,
         "illegal_address" => code::ILLEGAL_ADDRESS,
@@ -120,5 +127,5 @@ fn failure(text: &str) -> Result<Failure, String> {
     if code::name(code).is_none() {
         return Err(format!("FAKECUDA_FAIL: the code {code} is unknown"));
     }
-    Ok(Failure { class, at: at.parse().map_err(bad("FAKECUDA_FAIL"))?, code })
+    Ok(Failure { class, at, code: Some(code) })
 }

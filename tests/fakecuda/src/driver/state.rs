@@ -131,6 +131,8 @@ pub(super) struct Driver {
     pub(super) random: u64,
     pub(super) stats: Stats,
     pub(super) failures: u64,
+    /// Whether the next kernel never ends.
+    pub(super) is_hanging: bool,
 }
 
 impl Driver {
@@ -161,6 +163,7 @@ impl Driver {
             next_clock: 0,
             stats: Stats::default(),
             failures: 0,
+            is_hanging: false,
         }
     }
 
@@ -221,8 +224,13 @@ impl Driver {
         if self.failures != failure.at {
             return Ok(());
         }
-        say(&format!("call {} ({name}) fails with code {}, as asked", failure.at, failure.code));
-        Err(failure.code)
+        let Some(code) = failure.code else {
+            say(&format!("the kernel of call {} ({name}) never ends, as asked", failure.at));
+            self.is_hanging = true;
+            return Ok(());
+        };
+        say(&format!("call {} ({name}) fails with code {code}, as asked", failure.at));
+        Err(code)
     }
 
     /// A context that can be used.

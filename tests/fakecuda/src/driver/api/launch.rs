@@ -118,6 +118,10 @@ impl Driver {
         let device = self.context(context)?.device;
         let launch =
             Launch { grid: asked.grid, block: asked.block, dynamic_shared: shared, params, device };
+        if std::mem::take(&mut self.is_hanging) {
+            let never = self.new_marker(stream);
+            self.enqueue(stream, Work::Wait(never))?;
+        }
         self.enqueue(stream, Work::Launch { kernel, launch: Arc::new(launch) })?;
         Ok(Goal::Nothing)
     }
