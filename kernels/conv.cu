@@ -130,7 +130,7 @@ struct Weights {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 3) ENTRY(const Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(const Params p) {
     __shared__ Product::Shared shared;
     __shared__ Column columns[BN];
 #if BIAS

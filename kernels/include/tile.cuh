@@ -11,6 +11,16 @@
 // Elements behind each row of a buffer, so that stores of neighbouring threads meet different banks.
 constexpr int TilePad = 4;
 
+// The blocks of so many threads that a multiprocessor shall hold at a time. The compiler takes more registers for later
+// architectures, where asking for more than one block makes it spill.
+__host__ __device__ constexpr int resident(int threads) {
+#if __CUDA_ARCH__ >= 1000
+    return 1;
+#else
+    return threads > 128 ? 2 : 3;
+#endif
+}
+
 // The part of a step that a thread moves for one factor with Rows rows (or columns): quads of neighbouring elements,
 // along the terms if AlongTerms, otherwise along the rows.
 template <int Rows, int Bk, int Threads, bool AlongTerms>

@@ -152,7 +152,7 @@ fn a_kernel_that_fails_is_named() {
 
 /// The watchdog ends the run, and nothing then waits for the device: not the executable's end, not the process'.
 fn a_kernel_that_never_ends_is_named() {
-    for at in [1, 4, 9] {
+    for at in [1, 2, 4] {
         let fail = format!("launch@{at}:hang");
         let ended = spawn("two_head/2", &[("FAKECUDA_FAIL", &fail)]);
         assert!(ended.success, "{fail}: {ended:?}");

@@ -108,17 +108,21 @@ fn every_kernel_of_every_model_compiles() {
     let mut text = "registers/stack/spilled bytes/shared bytes of each architecture\n\n".to_owned();
     write!(text, "{:30} {:>7}", "kernel", "threads").unwrap();
     writeln!(text, "{}  models", archs.map(|arch| format!("  {arch:>16}")).concat()).unwrap();
+    let mut spills = Vec::new();
     for (kernel, models) in &used {
         let name = entry_name(kernel);
         write!(text, "{name:30} {:7}", kernel.threads).unwrap();
         for (arch, found) in archs.iter().zip(&found) {
             let r = found.get(&name).unwrap_or_else(|| panic!("{name} of {arch} is not told of"));
             let spilled = r.spill_stores + r.spill_loads;
-            assert!(spilled == 0 || !HEAVY.contains(&kernel.file), "{name} spills for {arch}");
+            if spilled > 0 && HEAVY.contains(&kernel.file) {
+                spills.push(format!("{name} spills {spilled} bytes for {arch}"));
+            }
             let shown = format!("{}/{}/{spilled}/{}", r.registers, r.stack, r.shared);
             write!(text, "  {shown:>16}").unwrap();
         }
         writeln!(text, "  {}", models.iter().copied().collect::<Vec<_>>().join(" ")).unwrap();
     }
+    assert!(spills.is_empty(), "{spills:#?}");
     snap::assert("cuda", "resources", &text);
 }

@@ -129,7 +129,7 @@ fn operators_that_need_all_rows() {
         let folder = tempfile::tempdir().expect("a folder");
         python("across.py", &[folder.path(), Path::new(rows)]);
         let models = models(folder.path());
-        assert_eq!(models.len(), 10, "{models:?}");
+        assert_eq!(models.len(), 11, "{models:?}");
         for model in models {
             let arrays = model.with_extension("");
             let expected = read(&arrays.join("out.npz"));
