@@ -190,7 +190,7 @@ fn encode(unit: &Compiled, key: &Key) -> Vec<u8> {
     [&MAGIC[..], key.bytes(), hash.as_bytes(), &rest].concat()
 }
 
-/// The unit of a file's bytes, if they are exactly what [`encode`] writes for this key.
+/// The unit of a file's bytes, if they are exactly what `encode` writes for this key.
 pub fn decode(bytes: &[u8], key: &Key) -> Option<Compiled> {
     if bytes.len() < HEADER {
         return None;
