@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Graph, GraphError, NodeId, Origin, Param, ParamId, Place, Value};
 use crate::op::Op;
-use crate::types::{Device, Quoted, Table, TensorType};
+use crate::types::{Device, Keys, Quoted, Table, TensorType};
 
 /// A graph as far as it is put together, and its names.
 pub(super) struct Assembly {
@@ -17,6 +17,7 @@ pub(super) struct Assembly {
     params: Table<Arc<str>, ParamId>,
     /// The parameters as devices hold them.
     held: Table<(ParamId, Device), Value>,
+    updated: Keys<ParamId>,
 }
 
 /// A result as the file declares it.
@@ -48,6 +49,7 @@ impl Assembly {
             values: Table::default(),
             params: Table::default(),
             held: Table::default(),
+            updated: Keys::default(),
         }
     }
 
@@ -92,9 +94,7 @@ impl Assembly {
         home: Option<Device>,
         user: Device,
     ) -> Result<Value, String> {
-        let Some(id) = self.params.get(name).copied() else {
-            return Err(format!("there is no parameter {}", Quoted(name)));
-        };
+        let id = self.param_id(name)?;
         let home = home.unwrap_or_else(|| self.graph.param(id).placement.seen_from(user));
         let graph = &mut self.graph;
         Ok(*self.held.entry((id, home)).or_insert_with(|| graph.add_param_node(id, home)))
@@ -156,6 +156,37 @@ impl Assembly {
             return Err(format!("the output {} is {found}, not {ty}", Quoted(&name)));
         }
         self.graph.add_output(name, value);
+        Ok(())
+    }
+
+    /// The parameter with this name.
+    pub(super) fn param_id(&self, name: &str) -> Result<ParamId, String> {
+        let id = self.params.get(name).copied();
+        id.ok_or_else(|| format!("there is no parameter {}", Quoted(name)))
+    }
+
+    /// The `i`-th device that holds a parameter; the host, where there is no such device.
+    pub(super) fn home(&self, param: ParamId, i: usize) -> Device {
+        self.graph.homes(param).get(i).copied().unwrap_or(Device::HOST)
+    }
+
+    /// Adds an update; its values must have the parameter's type.
+    pub(super) fn update(
+        &mut self,
+        param: ParamId,
+        values: SmallVec<[Value; 1]>,
+    ) -> Result<(), String> {
+        let Param { name, ty, .. } = self.graph.param(param);
+        if !self.updated.insert(param) {
+            return Err(format!("the parameter {} is updated twice", Quoted(name)));
+        }
+        for found in values.iter().map(|v| self.graph.ty(*v)) {
+            if found != ty {
+                let name = Quoted(name);
+                return Err(format!("the parameter {name} is {ty}, its update {found}"));
+            }
+        }
+        self.graph.add_update(param, values);
         Ok(())
     }
 }

@@ -39,6 +39,14 @@ pub fn to_dot(graph: &Graph) -> String {
             edge(&mut out, graph, output.value, &numbers, format_args!("o{i}"));
         }
     }
+    for (i, update) in graph.updates().iter().enumerate() {
+        let label = format!("update\n{}", graph.param(update.param).name);
+        let style = "style=filled, fillcolor=\"#eeeeee\"";
+        line(&mut out, format_args!("  u{i} [label={}, {style}];", Quoted(&label)));
+        for value in update.values.iter().filter(|value| graph.get(**value).is_some()) {
+            edge(&mut out, graph, *value, &numbers, format_args!("u{i}"));
+        }
+    }
     out.push_str("}\n");
     out
 }
@@ -103,13 +111,14 @@ impl std::fmt::Display for Quoted<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::Placement;
-    use super::super::testing::{plain, replicated};
+    use super::super::testing::{plain, replicated, variables};
     use super::to_dot;
     use crate::snap;
 
     #[test]
     fn graphs_are_drawn_as_they_were() {
         snap::assert("dot", "plain", &to_dot(&plain()));
+        snap::assert("dot", "variables", &to_dot(&variables(Some(Placement::Mirrored))));
         snap::assert("dot", "replicated", &to_dot(&replicated(Placement::Mirrored)));
     }
 }

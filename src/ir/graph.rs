@@ -9,10 +9,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Source,
-    Value,
+    Update, Value,
 };
 use crate::op::{Op, OpError, Operand};
-use crate::types::{Device, Split, Table, TensorType};
+use crate::types::{Device, Keys, Split, Table, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,15 @@ struct Edge {
     output: u32,
 }
 
-/// A graph of operators with named inputs, outputs and parameters.
+/// Where a value is kept: as an output, or as a value of an update.
+#[derive(Clone, Copy, Debug)]
+enum Keeper {
+    Output(u32),
+    Update { at: u32, value: u32 },
+}
+
+/// A graph of operators with named inputs, outputs and parameters. A parameter with an [`Update`] is a variable: after
+/// a run it holds the update's value.
 ///
 /// It is changed only through its methods; the same sequence of changes gives the same graph. Iteration is in
 /// the order of ids or in topological order, never in that of a hash.
@@ -31,10 +39,13 @@ pub struct Graph {
     flow: StableDiGraph<Box<Node>, Edge>,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
-    /// The positions among the outputs of every value that is one.
-    output_places: Table<Value, SmallVec<[u32; 1]>>,
+    updates: Vec<Update>,
+    /// Where every value is kept that is an output or updates a parameter.
+    keepers: Table<Value, SmallVec<[Keeper; 1]>>,
     params: Vec<Param>,
     split: Option<Split>,
+    /// The devices of the split, each once.
+    mirrors: Vec<Device>,
 }
 
 /// A change that a graph does not allow.
@@ -82,9 +93,11 @@ impl Graph {
             flow: StableDiGraph::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            output_places: Table::default(),
+            updates: Vec::new(),
+            keepers: Table::default(),
             params: Vec::new(),
             split: None,
+            mirrors: Vec::new(),
         }
     }
 
@@ -105,6 +118,9 @@ impl Graph {
 
     /// Sets the split that its replicas follow.
     pub fn set_split(&mut self, split: Option<Split>) {
+        let mut seen = Keys::default();
+        let devices = split.as_ref().map_or(&[][..], Split::devices);
+        self.mirrors = devices.iter().copied().filter(|device| seen.insert(*device)).collect();
         self.split = split;
     }
 
@@ -118,6 +134,22 @@ impl Graph {
         &self.outputs
     }
 
+    /// What the parameters hold after a run, where that is something new; in order.
+    pub fn updates(&self) -> &[Update] {
+        &self.updates
+    }
+
+    /// The update of a parameter, if it has one.
+    pub fn update_of(&self, param: ParamId) -> Option<&Update> {
+        self.updates.iter().find(|update| update.param == param)
+    }
+
+    /// The values that a run hands out or keeps: the outputs, then those of the updates, in order.
+    pub fn kept(&self) -> impl Iterator<Item = Value> + '_ {
+        let updates = self.updates.iter().flat_map(|update| update.values.iter().copied());
+        self.outputs.iter().map(|output| output.value).chain(updates)
+    }
+
     /// The parameters, in order; a [`ParamId`] is a position.
     pub fn params(&self) -> &[Param] {
         &self.params
@@ -129,6 +161,17 @@ impl Graph {
     /// If the id is of another graph.
     pub fn param(&self, id: ParamId) -> &Param {
         &self.params[id.0 as usize]
+    }
+
+    /// The devices that hold a parameter: its home, or each device of the split, once, in the split's order.
+    ///
+    /// # Panics
+    /// If the id is of another graph.
+    pub fn homes(&self, id: ParamId) -> &[Device] {
+        match &self.param(id).placement {
+            Placement::Shared(home) => std::slice::from_ref(home),
+            Placement::Mirrored => &self.mirrors,
+        }
     }
 
     /// Makes room for as many more nodes and edges.
@@ -203,15 +246,15 @@ impl Graph {
         users
     }
 
-    /// True if a node takes the value as an operand, or it is an output.
+    /// True if a node takes the value as an operand, or it is kept after a run.
     pub fn is_used(&self, value: Value) -> bool {
         let mut edges = self.flow.edges_directed(index(value.node), Outgoing);
-        edges.any(|e| e.weight().output == value.output) || self.is_output(value)
+        edges.any(|e| e.weight().output == value.output) || self.is_kept(value)
     }
 
-    /// True if the value is an output.
-    pub fn is_output(&self, value: Value) -> bool {
-        self.output_places.contains_key(&value)
+    /// True if the value is an output, or a parameter holds it after a run.
+    pub fn is_kept(&self, value: Value) -> bool {
+        self.keepers.contains_key(&value)
     }
 
     /// The nodes in topological order, those that are ready at the same time in the order of their ids.
@@ -257,9 +300,21 @@ impl Graph {
 
     /// Adds an output. Outputs keep the order in which they are added.
     pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
-        let place = u32::try_from(self.outputs.len()).unwrap_or(u32::MAX);
-        self.output_places.entry(value).or_default().push(place);
+        self.keepers.entry(value).or_default().push(Keeper::Output(position(self.outputs.len())));
         self.outputs.push(Output { name: name.into(), value });
+    }
+
+    /// Makes a parameter hold other elements after a run: one value for each device that holds the parameter
+    /// ([`Graph::homes`]). Updates keep the order in which they are added; [`verify`](super::verify) compares their
+    /// values with the parameter.
+    pub fn add_update(&mut self, param: ParamId, values: impl IntoIterator<Item = Value>) {
+        let values: SmallVec<[Value; 1]> = values.into_iter().collect();
+        let at = position(self.updates.len());
+        for (i, value) in values.iter().enumerate() {
+            let keeper = Keeper::Update { at, value: position(i) };
+            self.keepers.entry(*value).or_default().push(keeper);
+        }
+        self.updates.push(Update { param, values });
     }
 
     /// Declares a parameter; [`Graph::add_param_node`] makes it a value.
@@ -347,7 +402,7 @@ impl Graph {
         self.flow[index(node)].origin = origin;
     }
 
-    /// Makes every user of `old`, and every output that is `old`, take `new` instead.
+    /// Makes every user of `old`, and every output and update that is `old`, take `new` instead.
     pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
         if self.ty(old) != self.ty(new) {
             let boxed = |value| Box::new(self.ty(value).clone());
@@ -365,21 +420,26 @@ impl Graph {
             self.flow.add_edge(index(new.node), user, Edge { slot, output: new.output });
         }
         if old != new
-            && let Some(places) = self.output_places.remove(&old)
+            && let Some(keepers) = self.keepers.remove(&old)
         {
-            for place in &places {
-                self.outputs[*place as usize].value = new;
+            for keeper in &keepers {
+                match *keeper {
+                    Keeper::Output(at) => self.outputs[at as usize].value = new,
+                    Keeper::Update { at, value } => {
+                        self.updates[at as usize].values[value as usize] = new;
+                    }
+                }
             }
-            self.output_places.entry(new).or_default().extend(places);
+            self.keepers.entry(new).or_default().extend(keepers);
         }
         Ok(())
     }
 
-    /// Removes the operators and parameter nodes that no output depends on, and the parameters left without a
-    /// node; inputs stay. Returns how many nodes were removed.
+    /// Removes the operators and parameter nodes that no output and no update depends on, and the parameters left
+    /// without a node and without an update; inputs stay. Returns how many nodes were removed.
     pub fn remove_unused(&mut self) -> usize {
         let mut live = vec![false; self.id_bound()];
-        let mut stack: Vec<NodeId> = self.outputs.iter().map(|o| o.value.node).collect();
+        let mut stack: Vec<NodeId> = self.kept().map(|value| value.node).collect();
         stack.extend(&self.inputs);
         while let Some(n) = stack.pop() {
             if !std::mem::replace(&mut live[n.index()], true) {
@@ -416,6 +476,9 @@ impl Graph {
                 used[id.0 as usize] = true;
             }
         }
+        for update in &self.updates {
+            used[update.param.0 as usize] = true;
+        }
         let mut renamed = vec![0u32; used.len()];
         let mut next = 0;
         for (slot, used) in renamed.iter_mut().zip(&used) {
@@ -429,7 +492,14 @@ impl Graph {
                 id.0 = renamed[id.0 as usize];
             }
         }
+        for update in &mut self.updates {
+            update.param.0 = renamed[update.param.0 as usize];
+        }
     }
+}
+
+fn position(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 fn index(id: NodeId) -> NodeIndex {
@@ -449,7 +519,8 @@ impl PartialEq for Graph {
             && self.params == other.params
             && self.split == other.split
             && self.inputs.len() == other.inputs.len()
-            && self.outputs.len() == other.outputs.len();
+            && self.outputs.len() == other.outputs.len()
+            && self.updates.len() == other.updates.len();
         // Inputs and parameters are named wherever they are used, so only the order of operators counts.
         let is_op = |g: &Self, n: &NodeId| g.node(*n).op().is_some();
         let left: Vec<NodeId> = left.into_iter().filter(|n| is_op(self, n)).collect();
@@ -467,6 +538,11 @@ impl PartialEq for Graph {
                 .iter()
                 .zip(&other.outputs)
                 .all(|(a, b)| a.name == b.name && same(a.value, b.value))
+            && self.updates.iter().zip(&other.updates).all(|(a, b)| {
+                a.param == b.param
+                    && a.values.len() == b.values.len()
+                    && a.values.iter().zip(&b.values).all(|(x, y)| same(*x, *y))
+            })
             && left.iter().zip(&right).all(|(a, b)| {
                 let (oa, ob) = (self.operands(*a), other.operands(*b));
                 let (na, nb) = (self.node(*a), other.node(*b));

@@ -22,7 +22,7 @@ pub use excerpt::operand_excerpt;
 pub use graph::{Graph, GraphError};
 pub use json::{JsonError, from_json, to_json};
 pub use label::Label;
-pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Value};
+pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Update, Value};
 pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
 pub use parse::{ParseError, line_of, parse};
 pub use print::Printer;

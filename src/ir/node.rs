@@ -144,3 +144,12 @@ pub struct Output {
     /// The value.
     pub value: Value,
 }
+
+/// What a parameter holds after a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// The parameter.
+    pub param: ParamId,
+    /// One value for each device that holds the parameter, in the order of [`Graph::homes`](super::Graph::homes).
+    pub values: SmallVec<[Value; 1]>,
+}

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::text::{
     SPLIT, push, push_attr, push_dim, push_escaped, push_list, push_name, push_type,
 };
-use super::{Graph, Node, NodeId, NodeKind, Param, Place, Placement, Value};
+use super::{Graph, Node, NodeId, NodeKind, Param, Place, Placement, Update, Value};
 use crate::op::Attr;
 use crate::types::{Device, Dim, Split, Table};
 
@@ -197,6 +197,11 @@ impl<'g> Writer<'g> {
         if open.is_some() {
             self.out.push_str("  }\n");
         }
+        for update in graph.updates() {
+            self.out.push_str("  ");
+            self.update(update);
+            self.out.push('\n');
+        }
         self.out.push_str("  return");
         for (i, output) in graph.outputs().iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { " " });
@@ -209,6 +214,22 @@ impl<'g> Writer<'g> {
             }
         }
         self.out.push_str("\n}\n");
+    }
+
+    /// Writes an update: the parameter, and its new value on each device that holds it.
+    pub(super) fn update(&mut self, update: &Update) {
+        let from = self.out.len();
+        self.out.push_str("update @");
+        push_name(&mut self.out, &self.graph.param(update.param).name);
+        self.part(from, |parts| &mut parts.results);
+        self.out.push_str(" =");
+        let homes = self.graph.homes(update.param);
+        for (i, value) in update.values.iter().enumerate() {
+            self.out.push_str(if i > 0 { ", " } else { " " });
+            let from = self.out.len();
+            self.value(*value, homes.get(i).copied().unwrap_or(Device::HOST));
+            self.part(from, |parts| &mut parts.operands);
+        }
     }
 
     fn open(&mut self, place: Place) {
@@ -353,7 +374,7 @@ impl<T: fmt::Display> fmt::Display for Commas<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::super::Placement;
-    use super::super::testing::{plain, replicated};
+    use super::super::testing::{plain, replicated, variables};
     use super::Printer;
     use crate::snap;
     use crate::types::Device;
@@ -363,6 +384,8 @@ mod tests {
         snap::assert("print", "plain", &plain().to_string());
         let shared = replicated(Placement::Shared(Device::HOST));
         snap::assert("print", "replicated_shared", &shared.to_string());
+        let updated = variables(Some(Placement::Mirrored));
+        snap::assert("print", "variables", &updated.to_string());
         let mirrored = replicated(Placement::Mirrored);
         let text = Printer { locations: false }.print(&mirrored);
         snap::assert("print", "replicated_mirrored", &text);

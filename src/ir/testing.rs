@@ -81,3 +81,31 @@ pub(super) fn replicated(placement: Placement) -> Graph {
     graph.add_output("y", y);
     graph
 }
+
+/// Two variables, one of which takes the other's value and the other a computed one, before and after a replication
+/// by hand onto two devices: on each device where it is mirrored, else where it is shared.
+pub(super) fn variables(placement: Option<Placement>) -> Graph {
+    let mut graph = Graph::new("train");
+    let tensor = Tensor::new(&[4], &[1.0f32, 2.0, 3.0, 4.0]).unwrap();
+    let ids = ["w", "last w"].map(|name| {
+        let source = Source { file: "m.onnx".into(), key: name.into() };
+        let placement = placement.unwrap_or(Placement::Shared(Device::HOST));
+        let (ty, hash) = (tensor.tensor_type(), ContentHash::of(&tensor));
+        graph.add_param(Param { name: name.into(), ty, source, hash, placement })
+    });
+    let devices = vec![Device::gpu(0), Device::gpu(1)];
+    if placement.is_some() {
+        let split = Split::new(devices, ShardRule::RemainderLast).unwrap();
+        graph.set_split(Some(split));
+    }
+    let mut new = Vec::new();
+    let mut old = Vec::new();
+    for device in graph.homes(ids[0]).to_vec() {
+        let w = graph.add_param_node(ids[0], device);
+        old.push(w);
+        new.push(add(&mut graph, Unary::Neg, &[w], &format!("w.new.{device}"), (device, None)));
+    }
+    graph.add_update(ids[0], new);
+    graph.add_update(ids[1], old);
+    graph
+}

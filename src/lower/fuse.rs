@@ -31,11 +31,11 @@ pub(super) fn fuse(
     roles: &mut [Role],
     target: &Target,
 ) -> BTreeMap<NodeId, Group> {
-    let mut is_output = vec![false; graph.id_bound()];
-    for output in graph.outputs() {
-        is_output[output.value.node.index()] = true;
+    let mut is_kept = vec![false; graph.id_bound()];
+    for value in graph.kept() {
+        is_kept[value.node.index()] = true;
     }
-    let mut fuser = Fuser { graph, roles, target, is_output, taken: vec![false; graph.id_bound()] };
+    let mut fuser = Fuser { graph, roles, target, is_kept, taken: vec![false; graph.id_bound()] };
     let mut groups = BTreeMap::new();
     // Of two kernels whose results meet, the later one takes the operator that joins them.
     for id in order.iter().rev() {
@@ -58,7 +58,7 @@ struct Fuser<'a> {
     graph: &'a Graph,
     roles: &'a mut [Role],
     target: &'a Target,
-    is_output: Vec<bool>,
+    is_kept: Vec<bool>,
     /// The nodes that belong to a group.
     taken: Vec<bool>,
 }
@@ -110,7 +110,7 @@ impl Fuser<'_> {
         self.taken[last.index()] = true;
         while let [(user, slot, _)] = self.graph.users(last).as_slice() {
             let same_place = self.graph.node(*user).place() == self.graph.node(last).place();
-            if self.is_output[last.index()]
+            if self.is_kept[last.index()]
                 || !same_place
                 || self.launch(*user).is_none()
                 || !self.append(&mut group, *user, *slot)

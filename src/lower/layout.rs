@@ -255,7 +255,7 @@ impl<'a> Layout<'a> {
     fn is_single_use(&self, value: Value) -> bool {
         let users = self.graph.users(value.node);
         users.iter().filter(|(_, _, output)| *output == value.output).count() == 1
-            && self.graph.outputs().iter().all(|o| o.value != value)
+            && !self.graph.is_kept(value)
     }
 
     /// The value that holds all bytes of `value` and no others, if it can still be given any place.

@@ -54,6 +54,9 @@ pub enum LowerError {
     /// A `first` does not take one value of each replica.
     #[error("`{0}` (first) must take one value of each replica, in their order")]
     First(String),
+    /// The graph updates parameters.
+    #[error("the graph updates `{0}`; a program for this target has no variables")]
+    Update(String),
     /// More values than can be numbered.
     #[error("the graph has too many values")]
     TooLarge,
@@ -61,6 +64,9 @@ pub enum LowerError {
 
 /// The program of a graph on a target.
 pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerError> {
+    if let Some(update) = graph.updates().first() {
+        return Err(LowerError::Update(graph.param(update.param).name.to_string()));
+    }
     let layout = layout::Layout::new(graph, target)?;
     let mut program = emit::emit(&layout, target)?;
     for d in 0..program.devices.len() {

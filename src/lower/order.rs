@@ -140,8 +140,8 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
             }
         }
     }
-    for output in graph.outputs() {
-        fixed.set(output.value, true);
+    for value in graph.kept() {
+        fixed.set(value, true);
     }
     fixed
 }

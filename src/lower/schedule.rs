@@ -3,7 +3,7 @@
 use super::layout::{Groups, Role, operands};
 use crate::ir::{Graph, NodeId};
 
-/// The nodes on which an output depends, in a topological order.
+/// The nodes on which an output or an update depends, in a topological order.
 ///
 /// It follows `order`, but what costs memory and waits for nothing (a parameter copied from another device, a
 /// constant) comes right before its first use.
@@ -19,8 +19,8 @@ pub(super) fn schedule(
     let mut out = Vec::with_capacity(order.len());
     let mut stack: Vec<(NodeId, usize)> = Vec::new();
     let first = order.iter().filter(|id| !late[id.index()]);
-    let outputs = graph.outputs().iter().map(|o| &o.value.node);
-    for id in first.chain(outputs).filter(|id| needed[id.index()]) {
+    let kept: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
+    for id in first.chain(&kept).filter(|id| needed[id.index()]) {
         if done[id.index()] {
             continue;
         }
@@ -44,10 +44,10 @@ pub(super) fn schedule(
     out
 }
 
-/// Which nodes an output or an input needs.
+/// Which nodes an output, an update or an input needs.
 fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut needed = vec![false; graph.id_bound()];
-    let mut stack: Vec<NodeId> = graph.outputs().iter().map(|o| o.value.node).collect();
+    let mut stack: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
     stack.extend(graph.inputs().map(|v| v.node));
     while let Some(id) = stack.pop() {
         if !std::mem::replace(&mut needed[id.index()], true) {

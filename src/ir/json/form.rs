@@ -70,6 +70,9 @@ pub(super) struct GraphForm<'a> {
     pub(super) inputs: &'a RawValue,
     #[serde(borrow)]
     pub(super) nodes: &'a RawValue,
+    /// Absent where no parameter has one.
+    #[serde(borrow, default)]
+    pub(super) updates: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) outputs: &'a RawValue,
 }
@@ -140,6 +143,15 @@ pub(super) struct OutputForm<'a> {
     pub(super) name: Cow<'a, str>,
     #[serde(borrow)]
     pub(super) value: OperandForm<'a>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpdateForm<'a> {
+    #[serde(borrow)]
+    pub(super) param: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "at_most::<MAX_LIST, _, _>")]
+    pub(super) values: Vec<OperandForm<'a>>,
 }
 
 /// A value: `{"value": NAME}`, or `{"param": NAME, "device": DEVICE}`.

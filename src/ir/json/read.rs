@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::super::assemble::{Assembly, Declared};
 use super::super::{Graph, Origin, Param, Place, Placement, Source, Value};
 use super::form::{
-    GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, ValueForm,
-    tensor_type,
+    GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, UpdateForm,
+    ValueForm, tensor_type,
 };
 use super::{FORMAT, VERSION};
 use crate::op::Op;
@@ -67,6 +67,11 @@ pub fn from_json(text: &str) -> Result<Graph, JsonError> {
     list(text, form.nodes, |i, form| {
         node(&mut made, form).map_err(|e| wrong("nodes", Some(i), e))
     })?;
+    if let Some(updates) = form.updates {
+        list(text, updates, |i, form| {
+            update(&mut made, &form).map_err(|e| wrong("updates", Some(i), e))
+        })?;
+    }
     list(text, form.outputs, |i, form: OutputForm<'_>| {
         operand(&mut made, &form.value, Device::HOST)
             .map(|value| made.graph.add_output(&*form.name, value))
@@ -178,6 +183,16 @@ fn node(made: &mut Assembly, form: NodeForm<'_>) -> Result<(), String> {
         Some(help) => format!("{}; {help}", wrong.message),
         None => wrong.message,
     })
+}
+
+fn update(made: &mut Assembly, form: &UpdateForm<'_>) -> Result<(), String> {
+    let param = made.param_id(&form.param)?;
+    let values = form.values.iter().enumerate().map(|(i, value)| {
+        let home = made.home(param, i);
+        operand(made, value, home)
+    });
+    let values = values.collect::<Result<_, _>>()?;
+    made.update(param, values)
 }
 
 fn operand(made: &mut Assembly, form: &OperandForm<'_>, user: Device) -> Result<Value, String> {

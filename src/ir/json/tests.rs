@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::super::testing::{plain, replicated};
+use super::super::testing::{plain, replicated, variables};
 use super::super::{Builder, Graph, Placement};
 use super::{from_json, to_json};
 use crate::op::{Constant, Unary};
@@ -23,6 +23,11 @@ fn written_graphs_read_back() {
     reads_back(&plain());
     reads_back(&replicated(Placement::Shared(Device::gpu(1))));
     reads_back(&replicated(Placement::Mirrored));
+    let updated = variables(Some(Placement::Mirrored));
+    snap::assert("json", "variables", &to_json(&updated));
+    reads_back(&updated);
+    reads_back(&variables(None));
+    reads_back(&variables(Some(Placement::Shared(Device::gpu(0)))));
     for dtype in DType::ALL {
         let mut b = Builder::new("g");
         let bytes: Vec<u8> = (0..6 * dtype.bytes()).map(|i| u8::from(i % 3 == 0)).collect();
@@ -70,6 +75,18 @@ fn wrong_texts_are_refused() {
     for (piece, wrong) in WRONG {
         assert!(good.contains(piece), "{piece}");
         let error = from_json(&good.replacen(piece, wrong, 1)).map(|g| g.to_string()).unwrap_err();
+        writeln!(out, "{error}").unwrap();
+    }
+    let good = to_json(&variables(None));
+    for (piece, wrong) in [
+        ("{\"param\":\"w\",\"values\"", "{\"param\":\"v\",\"values\""),
+        ("{\"param\":\"last w\",\"values\"", "{\"param\":\"w\",\"values\""),
+        ("\"values\":[{\"value\":", "\"values\":[{\"value\":\"x\",\"param\":"),
+        ("\"values\"", "\"value\""),
+    ] {
+        assert!(good.contains(piece), "{piece}");
+        let wrong = good.replacen(piece, wrong, 1);
+        let error = from_json(&wrong).map(|g| g.to_string()).unwrap_err();
         writeln!(out, "{error}").unwrap();
     }
     assert!(from_json(&"[".repeat(100_000)).is_err());

@@ -2,10 +2,10 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::super::{Graph, NodeKind, Param, Placement, Value};
+use super::super::{Graph, NodeKind, Param, Placement, Update, Value};
 use super::attr::Attrs;
 use super::form::{
-    NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, Text, ValueForm, sizes,
+    NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, Text, UpdateForm, ValueForm, sizes,
 };
 use super::{FORMAT, VERSION};
 
@@ -32,6 +32,13 @@ pub fn to_json(graph: &Graph) -> String {
         graph.inputs().map(|v| graph.info(v)).map(|info| ValueForm::new(&info.name, &info.ty)),
     );
     list(&mut out, "nodes", order.iter().filter_map(|id| node(graph, *id)));
+    if !graph.updates().is_empty() {
+        let update = |update: &Update| UpdateForm {
+            param: Cow::Owned(graph.param(update.param).name.to_string()),
+            values: update.values.iter().map(|value| operand(graph, *value)).collect(),
+        };
+        list(&mut out, "updates", graph.updates().iter().map(update));
+    }
     let output = |o: &'_ super::super::Output| OutputForm {
         name: Cow::Owned(o.name.to_string()),
         value: operand(graph, o.value),

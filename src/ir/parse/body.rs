@@ -29,12 +29,13 @@ impl Parser<'_> {
             match self.values.scan.peek() {
                 Some(b'%') => self.op(Place::HOST)?,
                 _ if self.values.scan.eat_word("on") => self.block()?,
+                _ if self.values.scan.eat_word("update") => self.update()?,
                 _ if self.values.scan.eat_word("return") => break,
                 _ => {
                     return Err(self
                         .values
                         .scan
-                        .expected("an operation, a block `on …`, or `return`"));
+                        .expected("an operation, a block `on …`, `update`, or `return`"));
                 }
             }
         }
@@ -73,6 +74,24 @@ impl Parser<'_> {
             self.op(place)?;
         }
         Ok(())
+    }
+
+    /// What a parameter holds after a run, on each device that holds it.
+    fn update(&mut self) -> Scan<()> {
+        let (name, at) = self.name("@", "a parameter such as `@w`")?;
+        let param = self.made.param_id(&name);
+        let param = param.map_err(|message| Fault::new(at.clone(), message))?;
+        self.values.scan.expect("=")?;
+        let mut values: SmallVec<[Value; 1]> = SmallVec::new();
+        loop {
+            self.values.fits(values.len())?;
+            let home = self.made.home(param, values.len());
+            values.push(self.operand(home)?);
+            if !self.values.scan.eat(",") {
+                break;
+            }
+        }
+        self.made.update(param, values).map_err(|message| Fault::new(at, message))
     }
 
     fn op(&mut self, place: Place) -> Scan<()> {

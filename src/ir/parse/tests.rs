@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::super::testing::{plain, replicated, rows};
+use super::super::testing::{plain, replicated, rows, variables};
 use super::super::{Builder, Graph, Placement, Printer};
 use super::parse;
 use crate::op::{Constant, Unary};
@@ -18,12 +18,15 @@ fn reads_back(graph: &Graph) {
     assert_eq!(&read, graph, "{text}");
 }
 
-fn graphs() -> [Graph; 4] {
+fn graphs() -> [Graph; 7] {
     [
         plain(),
         replicated(Placement::Shared(Device::HOST)),
         replicated(Placement::Shared(Device::gpu(1))),
         replicated(Placement::Mirrored),
+        variables(None),
+        variables(Some(Placement::Shared(Device::gpu(1)))),
+        variables(Some(Placement::Mirrored)),
     ]
 }
 
@@ -35,6 +38,18 @@ fn printed_graphs_read_back() {
     let read = parse(&text).unwrap();
     assert_ne!(read, graph);
     assert_eq!(read.to_string(), text);
+}
+
+#[test]
+fn updates_are_part_of_a_graph() {
+    let text = variables(Some(Placement::Mirrored)).to_string();
+    let line = "  update @\"last w\" = @w, @w\n";
+    assert!(text.contains(line) && text.contains("  update @w = %\"w.new.gpu:0\", %"), "{text}");
+    let [whole, none] = [&text, &text.replace(line, "")].map(|text| parse(text).unwrap());
+    assert_ne!(whole, none);
+    assert_eq!(none.updates().len(), 1);
+    let other = parse(&text.replace(line, "  update @\"last w\" = @w, @\"last w\"\n")).unwrap();
+    assert_ne!(whole, other);
 }
 
 #[test]
@@ -122,6 +137,11 @@ const WRONG: &[&str] = &[
     "  %y : u8[2] = constant() {value=u8[N] [1, 2]}",
     "  %y : f32[8,N] = transpose(%x) {perm=[1, 0.5]}",
     "  %y : f32[N,8] = relu(%x)\n  return}\nloc { %x = \"a\" }",
+    "  update @w = %x",
+    "  update %x = %x",
+    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g(%x: f32[N]) -> () {\n  update @w = %x\n  return\n}",
+    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g() -> () {\n  update @w = @w\n  update @w = @w\n  return\n}",
+    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g() -> () {\n  update @w =\n  return\n}",
 ];
 
 #[test]

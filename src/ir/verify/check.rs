@@ -1,6 +1,6 @@
 use smallvec::SmallVec;
 
-use super::super::{Graph, Node, NodeId, NodeKind, ParamId, Placement, Value};
+use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
 use super::MAX_CONSTANT;
 use super::error::{Collector, Line, Part, Rule, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
@@ -128,6 +128,53 @@ impl<'g> Check<'g> {
                 let message = format!("the output `{}` belongs to replica {r}", output.name);
                 self.errors.add(Rule::V11, at, message, "merge the replicas' values first");
             }
+        }
+    }
+
+    /// V14.
+    pub(super) fn updates(&mut self) {
+        let mut updated = Keys::default();
+        for (i, update) in self.graph.updates().iter().enumerate() {
+            let at = (Line::Update(i), Part::Result(0));
+            let param = self.graph.param(update.param);
+            if !updated.insert(update.param) {
+                let message = format!("`{}` is updated twice", param.name);
+                self.errors.add(Rule::V14, at, message, "keep one of the updates");
+            }
+            let homes = self.graph.homes(update.param);
+            if homes.len() != update.values.len() {
+                let (devices, values) = (homes.len(), update.values.len());
+                let message =
+                    format!("`{}` is on {devices} devices, its update has {values}", param.name);
+                let hint = "an update has one value for each device that holds the parameter";
+                self.errors.add(Rule::V14, at, message, hint);
+            }
+            for (slot, (value, home)) in update.values.iter().zip(homes).enumerate() {
+                self.new_value((i, slot), param, *value, *home);
+            }
+        }
+    }
+
+    /// V14 for one value of an update, which `home` is to hold.
+    fn new_value(&mut self, (i, slot): (usize, usize), param: &Param, value: Value, home: Device) {
+        let at = (Line::Update(i), Part::Operand(slot));
+        let name = &param.name;
+        let Some(info) = self.graph.get(value) else {
+            let message = format!("the update of `{name}` is no value of the graph");
+            return self.errors.add(Rule::V14, at, message, "remove it, or give it another value");
+        };
+        if info.ty != param.ty {
+            let message = format!("`{name}` is {}, its update {}", param.ty, info.ty);
+            self.errors.add(Rule::V14, at, message, "a parameter keeps its type");
+        }
+        let place = self.graph.node(value.node).place();
+        if place.device != home {
+            let message = format!("`{name}` is held by {home}, its update is on {}", place.device);
+            self.errors.add(Rule::V14, at, message, format!("copy it to {home}"));
+        }
+        if let Some(r) = place.replica {
+            let message = format!("the update of `{name}` belongs to replica {r}");
+            self.errors.add(Rule::V14, at, message, "merge the replicas' values first");
         }
     }
 

@@ -34,6 +34,8 @@ pub enum Rule {
     V12,
     /// Sizes of constants.
     V13,
+    /// Updates of parameters.
+    V14,
 }
 
 impl fmt::Display for Rule {
@@ -114,6 +116,8 @@ impl std::error::Error for VerifyErrors {}
 pub(super) enum Line {
     Op(NodeId),
     Param(ParamId),
+    /// An update, by its position.
+    Update(usize),
     Signature,
 }
 
@@ -123,9 +127,9 @@ pub(super) enum Part {
     Whole,
     Operator,
     Attributes,
-    /// A result of an operator, an output of a graph.
+    /// A result of an operator, an output of a graph, the parameter of an update.
     Result(usize),
-    /// An operand of an operator, an input of a graph.
+    /// An operand of an operator, an input of a graph, a value of an update.
     Operand(usize),
 }
 
@@ -170,6 +174,10 @@ impl<'g> Collector<'g> {
         let (node, place) = match line {
             Line::Op(id) => (Some(id), self.place(id)),
             Line::Param(id) => (None, format!("parameter `{}`", self.graph.param(id).name)),
+            Line::Update(i) => {
+                let param = self.graph.param(self.graph.updates()[i].param);
+                (None, format!("update of parameter `{}`", param.name))
+            }
             Line::Signature => (None, format!("graph `{}`", self.graph.name())),
         };
         self.errors.push(VerifyError { rule, message, hint: hint.into(), node, place, excerpt });
@@ -182,6 +190,7 @@ impl<'g> Collector<'g> {
         match line {
             Line::Op(id) => writer.op(id),
             Line::Param(id) => writer.param(self.graph.param(id), false),
+            Line::Update(i) => writer.update(&self.graph.updates()[i]),
             Line::Signature => writer.signature(),
         }
         writer

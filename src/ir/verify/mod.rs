@@ -16,6 +16,8 @@
 //! - V11: every output has a name of its own, and a value of the graph that belongs to no replica.
 //! - V12: no symbol but `N` occurs in types and attributes.
 //! - V13: a tensor among the attributes has at most [`MAX_CONSTANT`] elements; larger ones are parameters.
+//! - V14: a parameter has at most one update, with a value for each device that holds it, in the split's order: of
+//!   the parameter's type, on that device, of no replica.
 
 mod check;
 mod error;
@@ -66,6 +68,7 @@ pub fn verify(graph: &Graph) -> Result<Verified<'_>, VerifyErrors> {
     check.params();
     check.inputs();
     check.outputs();
+    check.updates();
     check.nodes();
     match (order, check.finish()) {
         (Ok(order), None) => Ok(Verified { graph, order }),

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::super::testing::{add, plain, replicated, rows};
+use super::super::testing::{add, plain, replicated, rows, variables};
 use super::super::{
     Builder, ContentHash, Graph, Origin, Param, ParamId, Place, Placement, ResultInfo, Source,
     Value,
@@ -42,6 +42,9 @@ fn good_graphs_pass() {
         replicated(Placement::Shared(Device::HOST)),
         replicated(Placement::Shared(Device::gpu(1))),
         replicated(Placement::Mirrored),
+        variables(None),
+        variables(Some(Placement::Shared(Device::gpu(1)))),
+        variables(Some(Placement::Mirrored)),
     ] {
         let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(verified.order().len(), verified.len());
@@ -198,4 +201,52 @@ fn v13_constants() {
     let value = Tensor::zeros(DType::U8, &[MAX_CONSTANT]).unwrap();
     add(&mut g, Constant { value }, &[], "small", HOST);
     broken("v13_constants", &g, &[Rule::V13]);
+}
+
+#[test]
+fn v14_updates() {
+    let mut g = replicated(Placement::Mirrored);
+    let ty = TensorType::new(DType::F32, Shape::from([4]));
+    let id = g.add_param(param("v", ty, Placement::Shared(Device::HOST)));
+    let here = g.add_param_node(id, Device::HOST);
+    let named = |name: &str| {
+        let node = g.ids().find(|n| *g.node(*n).results()[0].name == *name).unwrap();
+        Value { node, output: 0 }
+    };
+    let (y, own) = (named("y"), named("v.r0"));
+    g.add_update(id, [here]);
+    g.add_update(id, [y]);
+    g.add_update(ParamId(0), [own, here, here]);
+    g.add_update(ParamId(0), [Value { node: own.node, output: 1 }]);
+    broken("v14_updates", &g, &[Rule::V14; 8]);
+}
+
+#[test]
+fn updates_survive_changes() {
+    let mut g = variables(None);
+    let new = g.updates()[0].values[0];
+    let w = g.operands(new.node)[0];
+    assert!(g.is_used(new) && g.is_used(w));
+    assert_eq!(g.kept().collect::<Vec<_>>(), [new, w]);
+    // A parameter that nothing reads stays while it is updated; those before it go.
+    let ty = TensorType::new(DType::F32, Shape::from([4]));
+    let mut other = Graph::new("g");
+    let host = Placement::Shared(Device::HOST);
+    other.add_param(param("unused", ty.clone(), host));
+    let id = other.add_param(param("v", ty.clone(), host));
+    let x = other.add_input("x", ty);
+    let y = add(&mut other, Unary::Neg, &[x], "y", HOST);
+    let z = add(&mut other, Unary::Neg, &[y], "z", HOST);
+    other.add_update(id, [z]);
+    assert_eq!(other.remove_unused(), 0);
+    assert_eq!(other.params().len(), 1);
+    assert_eq!(other.update_of(ParamId(0)).unwrap().values[0], z);
+    other.replace(z, x).unwrap();
+    assert_eq!(other.remove_unused(), 2);
+    assert_eq!(other.updates()[0].values[0], x);
+    assert!(other.is_kept(x) && verify(&other).is_ok());
+    assert_eq!(g.remove_unused(), 0);
+    g.replace(new, w).unwrap();
+    assert_eq!(g.remove_unused(), 1);
+    assert_eq!(g.to_string().matches("update @").count(), 2);
 }

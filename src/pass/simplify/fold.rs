@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 
 use super::SimplifyOptions;
 use crate::ir::{
-    ContentHash, Graph, Node, NodeId, NodeKind, Param, Placement, Source, Value, Weights,
+    ContentHash, Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Source, Value, Weights,
 };
 use crate::op::{Constant, Op};
 use crate::pass::PassError;
-use crate::types::{KernelClass, Table, Tensor};
+use crate::types::{KernelClass, Keys, Table, Tensor};
 
 /// Integer results up to this number of elements become `constant`, so that their elements stay known.
 const SMALL: usize = 64;
@@ -22,7 +22,7 @@ const READ: u64 = 1 << 24;
 /// The products of elements that other operators may compute.
 const PRODUCTS: u64 = 1 << 28;
 
-/// Computes every operator that depends on parameters and constants only. The result is a parameter of the same
+/// Computes every operator that depends on constants and on parameters without an update only. The result is a parameter of the same
 /// name, whose source is that of the model with the key `folded:NAME`; it is written out with the graph, or
 /// computed again from the model. What would be much larger than the operands, or takes long, is left to the run.
 pub(super) fn run(
@@ -34,6 +34,7 @@ pub(super) fn run(
     let held = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.len() as u64));
     let mut fold = Fold {
         known: Table::default(),
+        variables: graph.updates().iter().map(|update| update.param).collect(),
         left: options.max_bytes,
         reads: held.saturating_mul(8).saturating_add(READ),
         products: PRODUCTS,
@@ -57,10 +58,10 @@ pub(super) fn run(
     Ok(())
 }
 
-/// True if the value is an output or the operand of an operator that stays.
+/// True if the value is kept after a run, or the operand of an operator that stays.
 fn needed(graph: &Graph, value: Value, known: &Table<Value, Tensor>) -> bool {
     let stays = |user: NodeId| !known.contains_key(&Value { node: user, output: 0 });
-    graph.is_output(value)
+    graph.is_kept(value)
         || graph
             .users(value.node)
             .iter()
@@ -70,6 +71,8 @@ fn needed(graph: &Graph, value: Value, known: &Table<Value, Tensor>) -> bool {
 struct Fold {
     /// The elements of folded values.
     known: Table<Value, Tensor>,
+    /// The parameters whose elements are others in a later run.
+    variables: Keys<ParamId>,
     /// The bytes that further results may take.
     left: u64,
     /// The elements that operators which look at each once may still read and write.
@@ -135,6 +138,7 @@ impl Fold {
 
     fn elements(&self, graph: &Graph, weights: &Weights, value: Value) -> Option<Tensor> {
         match graph.node(value.node).kind() {
+            NodeKind::Param(id) if self.variables.contains(id) => None,
             NodeKind::Param(id) => weights.get(&graph.param(*id).name).cloned(),
             NodeKind::Op(_) => self.known.get(&value).cloned(),
             NodeKind::Input => None,

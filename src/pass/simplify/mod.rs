@@ -1,6 +1,7 @@
 //! Simplification of a template: what is known before the run is computed before it, what does nothing goes.
 //!
-//! The passes leave the names of inputs and outputs, and every output's value for every input, as they are.
+//! The passes leave the names of inputs and outputs as they are, and every output's and every update's value for every
+//! input and every value of the variables.
 
 mod fold;
 mod identity;
@@ -49,7 +50,7 @@ pub(super) const PASSES: &[Simplification] = &[
     Simplification {
         info: PassInfo {
             name: "fold_constants",
-            about: "computes what depends on parameters and constants only",
+            about: "computes what depends on constants and on parameters without an update only",
         },
         run: fold::run,
     },
@@ -63,7 +64,7 @@ pub(super) const PASSES: &[Simplification] = &[
     Simplification {
         info: PassInfo {
             name: "remove_unused",
-            about: "removes operators and parameters that no output depends on",
+            about: "removes operators and parameters that no output and no update depends on",
         },
         run: |graph, weights, _| {
             remove_unused(graph, weights);

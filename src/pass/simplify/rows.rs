@@ -62,8 +62,7 @@ fn find(graph: &Graph, id: NodeId) -> Option<Product> {
         shape.rank() < 2 || (shape.rank() == 2 && shape[0] == Dim::ONE)
     };
     let result = Value { node: id, output: 0 };
-    let is_output = graph.outputs().iter().any(|o| o.value == result);
-    if !behind || terms.depends_on_batch() || is_output || !addend.is_none_or(vector) {
+    if !behind || terms.depends_on_batch() || graph.is_kept(result) || !addend.is_none_or(vector) {
         return None;
     }
     let users = graph.users(id).iter().map(|(user, ..)| cut(graph, *user, &axes)).collect();
