@@ -1,18 +1,20 @@
-//! Files in and out: ONNX models, `.npz` archives, `.safetensors` weights.
+//! Files in and out: ONNX models, `.npy` and `.npz` arrays, `.safetensors` weights.
 //!
 //! A reader trusts nothing in a file: sizes are checked, and charged to a [`Budget`], before memory is taken.
 //! A writer leaves the whole file or none.
 
+pub mod npy;
 pub mod npz;
 pub mod onnx;
 pub mod safetensors;
 
+mod array;
 mod atomic;
 mod budget;
 mod error;
 mod mmap;
-mod npy;
 
+pub use array::Array;
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
 

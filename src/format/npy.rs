@@ -1,9 +1,13 @@
 //! The `.npy` form of one tensor: a header in Python's syntax, then the elements.
 
 use std::io::{self, Read, Write};
+use std::path::Path;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::mmap::Map;
+use super::{Array, Budget, FileError};
 use crate::types::{DType, MAX_RANK, Quoted, Tensor};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
@@ -24,6 +28,52 @@ pub(super) struct Header {
     pub(super) bytes: usize,
     /// The bytes of the header itself.
     pub(super) length: usize,
+}
+
+impl Header {
+    /// True if the elements lie in the file as they do in memory.
+    pub(super) fn in_place(&self) -> bool {
+        let order = self.dtype.bytes() == 1 || self.big_endian == cfg!(target_endian = "big");
+        order && !self.turned()
+    }
+
+    /// True if the elements are in another order than ours because the first axis varies fastest.
+    fn turned(&self) -> bool {
+        self.fortran && self.dims.iter().filter(|d| **d > 1).count() > 1
+    }
+}
+
+/// The tensor of a `.npy` file as it lies in the file, which is mapped. Elements in another order of bytes or axes than
+/// ours are read instead and charged to `budget`.
+///
+/// # Errors
+/// If the file is not of this form, or its elements take more than `budget` allows.
+pub fn map(path: &Path, budget: &mut Budget) -> Result<Array, FileError> {
+    let map = Map::open(path, |_| Ok::<(), FileError>(()))?;
+    let array = map_from(map.bytes(), path, budget)?;
+    map.check(path)?;
+    Ok(array)
+}
+
+/// As [`map`], of the bytes of a file; `path` names it in errors.
+///
+/// # Errors
+/// As [`map`].
+pub fn map_from(file: &Bytes, path: &Path, budget: &mut Budget) -> Result<Array, FileError> {
+    let wrong = |reason: String| FileError::content(path, reason);
+    let mut rest = file.as_ref();
+    let header = read_header(&mut rest).map_err(wrong)?;
+    if rest.len() != header.bytes {
+        let (bytes, found) = (header.bytes, rest.len());
+        let reason =
+            format!("{}{:?} takes {bytes} bytes, but {found} are there", header.dtype, header.dims);
+        return Err(wrong(reason));
+    }
+    if header.in_place() {
+        return Ok(Array::new(header.dtype, &header.dims, file.slice(header.length..)));
+    }
+    budget.charge(&path.display().to_string(), header.bytes as u64)?;
+    read_elements(&header, &mut rest).map(Array::from).map_err(wrong)
 }
 
 /// Reads the header.
@@ -138,7 +188,7 @@ pub(super) fn read_elements(header: &Header, file: &mut impl Read) -> Result<Ten
     let bytes = tensor.bytes_mut();
     file.read_exact(bytes).map_err(|e| format!("the elements cannot be read: {e}"))?;
     from_order(bytes, header.dtype, header.big_endian);
-    if header.fortran && header.dims.iter().filter(|d| **d > 1).count() > 1 {
+    if header.turned() {
         tensor = rows_first(&tensor)?;
     }
     Ok(tensor)
@@ -285,7 +335,7 @@ impl<'a> Parser<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DType, Tensor, parse_header, read_elements, read_header, write};
+    use super::{Budget, DType, Tensor, parse_header, read_elements, read_header, write};
 
     #[test]
     fn every_type_and_rank_reads_back() {
@@ -312,6 +362,29 @@ mod tests {
         let x = read_elements(&header, &mut stored.as_slice()).unwrap();
         assert_eq!(x.as_slice::<i16>(), [1, 2, 3, 4, 5, 6]);
         assert_eq!(x.dims(), [2, 3]);
+    }
+
+    #[test]
+    fn files_are_mapped_or_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        let x = Tensor::new(&[3, 2], &[1i16, 2, 3, 4, 5, 6]).unwrap();
+        let mut file = Vec::new();
+        write(&x, &mut file).unwrap();
+        std::fs::write(&path, &file).unwrap();
+        let array = super::map(&path, &mut Budget::new(0)).unwrap();
+        assert_eq!((array.dims(), array.bytes()), (x.dims(), x.bytes()));
+        let text = String::from_utf8_lossy(&file[10..128]).replace("<i2", ">i2");
+        file.splice(10..128, text.bytes());
+        let map = |file: &[u8], budget| {
+            super::map_from(&file.to_vec().into(), &path, &mut Budget::new(budget))
+        };
+        assert!(map(&file, 11).unwrap_err().to_string().contains("beyond the limit"));
+        let swapped: Vec<u8> = x.bytes().chunks(2).flat_map(|b| [b[1], b[0]]).collect();
+        assert_eq!(map(&file, 12).unwrap().bytes(), swapped);
+        for cut in 0..file.len() {
+            assert!(map(&file[..cut], 100).is_err());
+        }
     }
 
     #[test]

@@ -2,14 +2,17 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use bytes::Bytes;
+use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
-use super::{Budget, FileError, atomic, error, npy};
+use super::mmap::Map;
+use super::{Array, Budget, FileError, atomic, error, npy};
 use crate::types::{Said, Tensor};
 
 /// An entry from this size on needs the zip format's large form.
@@ -62,6 +65,70 @@ pub fn read_from(
     path: &Path,
     budget: &mut Budget,
 ) -> Result<BTreeMap<String, Tensor>, FileError> {
+    each(file, path, |name, header, entry| elements(path, name, header, entry, budget))
+}
+
+/// The tensors of an archive as they lie in the file, which is mapped. Entries that are deflated, or whose elements are
+/// in another order of bytes or axes than ours, are read instead and charged to `budget`. The checksums of entries that
+/// are not read are not compared.
+///
+/// # Errors
+/// As [`read`].
+pub fn map(path: &Path, budget: &mut Budget) -> Result<BTreeMap<String, Array>, FileError> {
+    let map = Map::open(path, |_| Ok::<(), FileError>(()))?;
+    let arrays = map_from(map.bytes(), path, budget)?;
+    map.check(path)?;
+    Ok(arrays)
+}
+
+/// As [`map`], of the bytes of an archive; `path` names it in errors.
+///
+/// # Errors
+/// As [`read`].
+pub fn map_from(
+    file: &Bytes,
+    path: &Path,
+    budget: &mut Budget,
+) -> Result<BTreeMap<String, Array>, FileError> {
+    each(Cursor::new(file.as_ref()), path, |name, header, entry| {
+        let stored = entry.compression() == CompressionMethod::Stored && !entry.encrypted();
+        let start = entry.data_start().filter(|_| stored && header.in_place());
+        let Some(start) = start.and_then(|start| usize::try_from(start).ok()) else {
+            return elements(path, name, header, entry, budget).map(Array::from);
+        };
+        let from = start.checked_add(header.length);
+        let part = from.and_then(|from| Some(from..from.checked_add(header.bytes)?));
+        let part = part.filter(|part| part.end <= file.len());
+        let part = part.ok_or_else(|| FileError::tensor(path, name, "its elements are cut off"))?;
+        Ok(Array::new(header.dtype, &header.dims, file.slice(part)))
+    })
+}
+
+/// The elements behind the header of an entry.
+fn elements(
+    path: &Path,
+    name: &str,
+    header: &npy::Header,
+    entry: &mut impl Read,
+    budget: &mut Budget,
+) -> Result<Tensor, FileError> {
+    let wrong = |reason: String| FileError::tensor(path, name, reason);
+    budget.charge(name, header.bytes as u64)?;
+    let tensor = npy::read_elements(header, entry).map_err(wrong)?;
+    // Reading to the end also checks the entry's checksum.
+    let more = entry.read(&mut [0]).map_err(|e| wrong(e.to_string()))?;
+    if more != 0 {
+        return Err(wrong("the entry is longer than it says".to_owned()));
+    }
+    Ok(tensor)
+}
+
+/// What `read` makes of every entry of an archive, by name: it is given the name, the header, and the entry behind it.
+fn each<F: Read + Seek, T>(
+    file: F,
+    path: &Path,
+    mut read: impl FnMut(&str, &npy::Header, &mut ZipFile<'_, Limited<'_, F>>) -> Result<T, FileError>,
+) -> Result<BTreeMap<String, T>, FileError> {
     let not_zip = |e: ZipError| {
         let said = e.to_string();
         let reason = match &*said {
@@ -73,7 +140,7 @@ pub fn read_from(
     let left = Cell::new(MAX_LIST);
     let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;
     left.set(u64::MAX);
-    let mut tensors = BTreeMap::new();
+    let mut found = BTreeMap::new();
     for i in 0..archive.len() {
         let name = archive.name_for_index(i).unwrap_or_default();
         let name = name.strip_suffix(".npy").unwrap_or(name).to_owned();
@@ -92,14 +159,8 @@ pub fn read_from(
             );
             return Err(wrong(reason));
         }
-        budget.charge(&name, header.bytes as u64)?;
-        let tensor = npy::read_elements(&header, &mut entry).map_err(wrong)?;
-        // Reading to the end also checks the entry's checksum.
-        let more = entry.read(&mut [0]).map_err(|e| wrong(e.to_string()))?;
-        if more != 0 {
-            return Err(wrong("the entry is longer than it says".to_owned()));
-        }
-        if tensors.insert(name.clone(), tensor).is_some() {
+        let value = read(&name, &header, &mut entry)?;
+        if found.insert(name.clone(), value).is_some() {
             return Err(wrong("the name occurs twice".to_owned()));
         }
     }
@@ -107,7 +168,7 @@ pub fn read_from(
     // Once more, and what is read ahead of its end.
     left.set(2 * MAX_LIST);
     match repeated(&mut archive.into_inner(), from) {
-        Ok(None) => Ok(tensors),
+        Ok(None) => Ok(found),
         Ok(Some(name)) => {
             let name = name.strip_suffix(".npy").unwrap_or(&name);
             Err(FileError::tensor(path, name, "the name occurs twice"))
@@ -211,6 +272,41 @@ mod tests {
         assert_eq!(super::read(&path, &mut Budget::new(40)).unwrap(), tensors());
         let error = super::read(&path, &mut Budget::new(39)).unwrap_err();
         assert!(matches!(error, FileError::Memory(e) if e.tensor == "layer/a:0" && e.asked == 16));
+    }
+
+    #[test]
+    fn mapped_entries_are_what_reading_gives() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npz");
+        let mut all = tensors();
+        all.insert("long".to_owned(), Tensor::new(&[30_000], &vec![7.5f64; 30_000]).unwrap());
+        super::write(&path, &all).unwrap();
+        // Nothing is charged for what is mapped.
+        let mapped = super::map(&path, &mut Budget::new(0)).unwrap();
+        assert_eq!(mapped.len(), all.len());
+        for (name, tensor) in &all {
+            assert_eq!(
+                (mapped[name].dtype(), mapped[name].dims()),
+                (tensor.dtype(), tensor.dims())
+            );
+            assert_eq!(mapped[name].bytes(), tensor.bytes());
+        }
+        let content = |x: &Tensor| {
+            let mut content = Vec::new();
+            npy::write(x, &mut content).unwrap();
+            content
+        };
+        let x = Tensor::new(&[1000], &[7u8; 1000]).unwrap();
+        let deflated: bytes::Bytes = archive(CompressionMethod::Deflated, &content(&x)).into();
+        let read = |budget| super::map_from(&deflated, Path::new("x"), &mut Budget::new(budget));
+        assert_eq!(read(1000).unwrap()["x"].bytes(), x.bytes());
+        assert!(matches!(read(999).unwrap_err(), FileError::Memory(_)));
+        let whole: bytes::Bytes = archive(CompressionMethod::Stored, &content(&x)).into();
+        for cut in 0..whole.len() {
+            assert!(
+                super::map_from(&whole.slice(..cut), Path::new("x"), &mut Budget::new(0)).is_err()
+            );
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use fanwise::backend::cuda::cache::decode;
 use fanwise::backend::cuda::parse_resources;
 use fanwise::codegen::{Arch, Unit, key};
 use fanwise::format::onnx::{ImportOptions, import_bytes};
-use fanwise::format::{Budget, npz, safetensors};
+use fanwise::format::{Budget, npy, npz, safetensors};
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::lower::lower;
 use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};
@@ -60,11 +60,19 @@ pub(crate) fn onnx(data: &[u8]) {
 /// An `.npz` archive.
 pub(crate) fn npz(data: &[u8]) {
     let mut budget = Budget::new(MEMORY);
-    match npz::read_from(Cursor::new(data), Path::new("in.npz"), &mut budget) {
+    let path = Path::new("in.npz");
+    let mapped = npz::map_from(&data.to_vec().into(), path, &mut Budget::new(MEMORY));
+    match npz::read_from(Cursor::new(data), path, &mut budget) {
         Ok(tensors) => {
             let bytes: usize = tensors.values().map(|t| t.bytes().len()).sum();
             assert_eq!(budget.used(), bytes as u64);
+            let mapped = mapped.expect("what is read can be mapped");
+            assert!(mapped.values().zip(tensors.values()).all(|(a, t)| a.dims() == t.dims()));
         }
+        Err(error) => shown(&error),
+    }
+    match npy::map_from(&data.to_vec().into(), path, &mut Budget::new(MEMORY)) {
+        Ok(array) => assert!(array.bytes().len() < data.len()),
         Err(error) => shown(&error),
     }
 }
@@ -78,6 +86,8 @@ pub(crate) fn safetensors(data: &[u8]) {
         Ok(weights) => {
             let bytes: usize = weights.iter().map(|(_, t)| t.bytes().len()).sum();
             assert_eq!(budget.used(), bytes as u64);
+            let mapped = safetensors::map_from(&data.to_vec().into(), path);
+            assert_eq!(mapped.expect("what is read can be mapped").len(), weights.len());
         }
         Err(error) => shown(&error),
     }

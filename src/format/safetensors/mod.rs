@@ -2,16 +2,18 @@
 
 mod header;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use bytes::Bytes;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use self::header::Stop;
-use super::{Budget, FileError, Quoted, atomic, error, npy};
+use super::mmap::Map;
+use super::{Array, Budget, FileError, Quoted, atomic, error, npy};
 use crate::ir::Weights;
 use crate::types::{DType, Said, Tensor};
 
@@ -76,9 +78,7 @@ pub fn read_from(
             return Ok(());
         }
         let wrong = |reason: String| FileError::tensor(path, name, reason);
-        let dtype = from_name(&entry.dtype).ok_or_else(|| {
-            wrong(format!("elements of type {} are not supported", Quoted(&entry.dtype)))
-        })?;
+        let dtype = element_type(&entry.dtype).map_err(wrong)?;
         let (from, to) = entry.bytes;
         budget.charge(name, to - from)?;
         let mut tensor = Tensor::zeros(dtype, &entry.dims).map_err(|e| wrong(e.to_string()))?;
@@ -92,6 +92,55 @@ pub fn read_from(
     });
     read.map_err(|stop| stop.error(wrong))?;
     Ok(weights)
+}
+
+/// The tensors of a file as they lie in it; the file is mapped.
+///
+/// # Errors
+/// If the file is not of this form, or a tensor has an element type that is not supported.
+pub fn map(path: &Path) -> Result<BTreeMap<String, Array>, FileError> {
+    let map = Map::open(path, |_| Ok::<(), FileError>(()))?;
+    let arrays = map_from(map.bytes(), path)?;
+    map.check(path)?;
+    Ok(arrays)
+}
+
+/// As [`map`], of the bytes of a file; `path` names it in errors.
+///
+/// # Errors
+/// As [`map`].
+pub fn map_from(file: &Bytes, path: &Path) -> Result<BTreeMap<String, Array>, FileError> {
+    let size = file.len() as u64;
+    // The header is copied, so that what is checked here cannot change in the mapping.
+    let text = read_header(&mut file.as_ref(), size, path)?;
+    let start = 8 + text.len() as u64;
+    check_places(&text, size - start, path)?;
+    let mut arrays = BTreeMap::new();
+    let read = header::each(&text, |name, entry| {
+        let wrong = |reason: String| FileError::tensor(path, name, reason);
+        let dtype = element_type(&entry.dtype).map_err(wrong)?;
+        let place = |at: u64| usize::try_from(start + at).unwrap_or(usize::MAX);
+        let mut array =
+            Array::new(dtype, &entry.dims, file.slice(place(entry.bytes.0)..place(entry.bytes.1)));
+        if cfg!(target_endian = "big") {
+            let mut tensor = Tensor::from_bytes(dtype, &entry.dims, array.bytes())
+                .map_err(|e| wrong(e.to_string()))?;
+            npy::from_order(tensor.bytes_mut(), dtype, false);
+            array = tensor.into();
+        }
+        match arrays.insert(name.to_owned(), array) {
+            None => Ok(()),
+            Some(_) => Err(wrong("the name occurs twice".to_owned())),
+        }
+    });
+    read.map_err(|stop| stop.error(|reason| not_ours(path, &reason)))?;
+    Ok(arrays)
+}
+
+/// The element type that the format calls so.
+fn element_type(name: &str) -> Result<DType, String> {
+    let unknown = || format!("elements of type {} are not supported", Quoted(name));
+    from_name(name).ok_or_else(unknown)
 }
 
 fn not_ours(path: &Path, reason: &str) -> FileError {
@@ -238,9 +287,17 @@ mod tests {
         let path = folder.path().join("w.safetensors");
         super::write(&path, &weights()).unwrap();
         let whole = std::fs::read(&path).unwrap();
+        let mapped = super::map(&path).unwrap();
+        assert_eq!(mapped.len(), weights().len());
+        for (name, tensor) in weights().iter() {
+            let array = &mapped[&**name];
+            assert_eq!((array.dtype(), array.dims()), (tensor.dtype(), tensor.dims()));
+            assert_eq!(array.bytes(), tensor.bytes());
+        }
         for cut in (0..whole.len()).step_by(13) {
             std::fs::write(&path, &whole[..cut]).unwrap();
             assert!(super::read(&path, &mut Budget::new(1 << 20), |_| true).is_err());
+            assert!(super::map(&path).is_err());
         }
     }
 }
