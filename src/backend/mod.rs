@@ -45,6 +45,11 @@ pub trait Executable: Send + Sync {
     /// The program.
     fn program(&self) -> &Program;
 
+    /// What went wrong without harm when the program was readied, as sentences: kernels that could not be kept on disk.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
     /// The memory plan for a batch of `n` rows; plans of recent sizes are kept.
     fn bind(&self, n: i64) -> Result<Arc<Bound>, BindError>;
 

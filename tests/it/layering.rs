@@ -24,13 +24,12 @@ const LAYERS: &[&[&str]] = &[
 /// The wrapper files in which `unsafe` is allowed.
 const UNSAFE: &[&str] = &[
     "src/backend/cpu/gemm.rs",
-    "src/backend/cuda/devices.rs",
     "src/backend/cuda/driver.rs",
+    "src/backend/cuda/library.rs",
     "src/backend/cuda/memory.rs",
     "src/backend/cuda/module.rs",
-    "src/backend/cuda/nvrtc.rs",
-    "src/backend/cuda/probe.rs",
     "src/backend/cuda/stream.rs",
+    "src/backend/cuda/sys.rs",
     "src/format/mmap.rs",
 ];
 

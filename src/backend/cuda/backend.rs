@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::compiler::Compiler;
-use super::driver::{Context, NOT_READY};
+use super::contexts::Contexts;
+use super::driver::{self, Context, NOT_READY};
 use super::executor::{CudaExecutable, Parts};
 use super::memory::{Global, Pinned, PinnedPool};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
+use super::probe::ProbeError;
 use super::stream::Stream;
 use super::trace::Trace;
 use crate::backend::cpu::Cpu;
@@ -24,18 +26,22 @@ use crate::types::{Device, Order, Target, Tensor};
 /// Bytes of parameters that are copied to a device at a time.
 const STAGING: usize = 16 << 20;
 
+/// How long a device may make no progress unless the options say otherwise.
+pub const WATCHDOG: Duration = Duration::from_mins(1);
+
 /// How the CUDA backend works.
 #[derive(Clone)]
 pub struct CudaOptions {
-    /// The GPUs, by their numbers; all where it is empty.
+    /// The GPUs, by their numbers; all where it is empty. `gpu:0` of a program is the first of them.
     pub devices: Vec<u32>,
-    /// The logical GPUs that stand on them, dealt round; as many as there are GPUs where it is `None`.
+    /// The logical GPUs that stand on them, dealt round; as many as there are GPUs where it is `None`. Only GPUs that a
+    /// program uses are opened.
     pub logical: Option<u32>,
     /// What compiles kernels.
     pub compiler: Compiler,
     /// What they are compiled to.
     pub form: Form,
-    /// How long a device may make no progress.
+    /// How long a device may make no progress; [`Duration::MAX`] is for ever.
     pub watchdog: Duration,
     /// What runs are recorded in. Work is then launched piece by piece, not as graphs.
     pub trace: Option<Arc<Trace>>,
@@ -48,14 +54,14 @@ pub struct CudaOptions {
 }
 
 impl CudaOptions {
-    /// All GPUs, cubins, graphs, a minute without progress.
+    /// All GPUs, cubins, graphs, [`WATCHDOG`] without progress.
     pub fn new(compiler: Compiler, threads: usize) -> Self {
         Self {
             devices: Vec::new(),
             logical: None,
             compiler,
             form: Form::Cubin,
-            watchdog: Duration::from_mins(1),
+            watchdog: WATCHDOG,
             trace: None,
             threads,
             graphs: true,
@@ -73,16 +79,17 @@ pub struct CompileProgress {
     pub total: AtomicU64,
 }
 
-/// A GPU and the architecture for which its kernels are compiled.
+/// A GPU that a program uses, and the architecture for which its kernels are compiled.
 type Gpu = (Arc<Context>, Arch);
 
 /// Kernels as functions of the GPUs with these numbers.
 type Functions = BTreeMap<(u32, Arc<Kernel>), Arc<Function>>;
 
-/// The CUDA backend: GPUs, or several logical ones on each.
+/// The CUDA backend: GPUs, or several logical ones on each. Several programs may be ready at the same time.
 pub struct Cuda {
     /// The GPU of each logical one.
-    devices: Vec<Gpu>,
+    devices: Vec<(driver::Gpu, Arch)>,
+    contexts: Contexts,
     cpu: Cpu,
     options: CudaOptions,
 }
@@ -100,29 +107,25 @@ fn failed(device: Device, what: &str, error: DriverError) -> CompileError {
 impl Cuda {
     /// The backend on the GPUs of these options.
     pub fn new(options: CudaOptions) -> Result<Self, CompileError> {
-        let count = Context::count()?;
-        let ordinals =
-            if options.devices.is_empty() { (0..count).collect() } else { options.devices.clone() };
-        let mut physical: Vec<Gpu> = Vec::with_capacity(ordinals.len());
+        driver::start()?;
+        let broken = |error: DriverError| ProbeError::DriverFailed(error.to_string());
+        let found = driver::gpus().map_err(broken)?;
+        let all = || (0..).zip(&found).map(|(ordinal, _)| ordinal).collect();
+        let ordinals: Vec<u32> =
+            if options.devices.is_empty() { all() } else { options.devices.clone() };
+        let mut physical = Vec::with_capacity(ordinals.len());
         for ordinal in ordinals {
             let device = Device::gpu(ordinal);
-            if ordinal >= count {
-                return Err(CompileError::NoDevice { device, count: count as usize });
-            }
-            let context = Context::new(ordinal).map_err(|e| failed(device, "the context", e))?;
-            let arch = context.arch().map_err(|e| failed(device, "its architecture", e))?;
-            physical.push((context, arch));
-        }
-        for (context, _) in &physical {
-            for (other, _) in physical.iter().filter(|(o, _)| o.ordinal() != context.ordinal()) {
-                let device = Device::gpu(context.ordinal());
-                context.reach(other).map_err(|e| failed(device, "access to a peer", e))?;
-            }
+            let missing = CompileError::NoDevice { device, count: found.len() };
+            let gpu = found.get(ordinal as usize).ok_or(missing)?;
+            let arch = gpu.arch().map_err(|e| failed(device, "its architecture", e))?;
+            physical.push((*gpu, arch));
         }
         let logical = options.logical.map_or(physical.len(), |n| n as usize);
-        let devices = physical.iter().cycle().take(if physical.is_empty() { 0 } else { logical });
-        let (devices, cpu) = (devices.cloned().collect(), Cpu::new(options.threads)?);
-        Ok(Self { devices, cpu, options })
+        let devices = physical.iter().copied().cycle();
+        let devices = devices.take(if physical.is_empty() { 0 } else { logical }).collect();
+        let cpu = Cpu::new(options.threads)?;
+        Ok(Self { devices, contexts: Contexts::default(), cpu, options })
     }
 
     /// The number of logical GPUs.
@@ -136,19 +139,21 @@ impl Cuda {
         program: Program,
         weights: &Weights,
     ) -> Result<CudaExecutable, CompileError> {
-        let mut placed: Vec<Option<&Gpu>> = vec![None];
+        let mut placed: Vec<Option<Gpu>> = vec![None];
         for device in program.devices.iter().skip(1).map(|d| d.device) {
             let count = self.devices.len();
             let found = self.devices.get(device.index as usize).filter(|_| device != Device::HOST);
-            placed.push(Some(found.ok_or(CompileError::NoDevice { device, count })?));
+            let (gpu, arch) = *found.ok_or(CompileError::NoDevice { device, count })?;
+            let context = self.contexts.open(gpu);
+            placed.push(Some((context.map_err(|e| failed(device, "the context", e))?, arch)));
         }
-        let loaded = self.load(&program, &placed)?;
+        self.contexts
+            .connect(placed.iter().flatten().map(|(context, _)| context))
+            .map_err(|(ordinal, error)| failed(Device::gpu(ordinal), "access to a peer", error))?;
+        let (loaded, warnings) = self.load(&program, &placed)?;
         let contexts: Vec<_> =
-            placed.iter().map(|p| p.map(|(context, _)| context.clone())).collect();
-        // Where no GPU takes part its memory is still the host's.
-        let first = contexts.iter().flatten().next().or(self.devices.first().map(|(c, _)| c));
-        let none = || CompileError::NoDevice { device: Device::gpu(0), count: 0 };
-        let pool = PinnedPool::new(first.ok_or_else(none)?.clone());
+            placed.iter().map(|p| p.as_ref().map(|(context, _)| context.clone())).collect();
+        let pool = PinnedPool::new(self.any(&contexts)?);
         let (params, param_bytes) =
             upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
         let host = params::of(&program, &program.devices[0], weights)?;
@@ -170,15 +175,28 @@ impl Cuda {
             watchdog: self.options.watchdog,
             trace: self.options.trace.clone(),
             graphs: self.options.graphs,
+            warnings,
         }))
     }
 
-    /// The kernel of each step of each device, compiled once for each architecture and loaded once on each GPU.
+    /// The context in which memory of the host is taken: of the first GPU that a program uses, or where none takes part
+    /// of the first there is.
+    fn any(&self, contexts: &[Option<Arc<Context>>]) -> Result<Arc<Context>, CompileError> {
+        if let Some(first) = contexts.iter().flatten().next() {
+            return Ok(first.clone());
+        }
+        let device = Device::gpu(0);
+        let first = self.devices.first().ok_or(CompileError::NoDevice { device, count: 0 })?;
+        self.contexts.open(first.0).map_err(|e| failed(device, "the context", e))
+    }
+
+    /// The kernel of each step of each device, compiled once for each architecture and loaded once on each GPU; and what
+    /// went wrong without harm.
     fn load(
         &self,
         program: &Program,
-        placed: &[Option<&Gpu>],
-    ) -> Result<Vec<Vec<Option<Loaded>>>, CompileError> {
+        placed: &[Option<Gpu>],
+    ) -> Result<(Vec<Vec<Option<Loaded>>>, Vec<String>), CompileError> {
         let mut calls: Vec<Vec<Option<Call>>> = Vec::with_capacity(placed.len());
         let mut wanted: BTreeMap<Arch, Vec<Arc<Kernel>>> = BTreeMap::new();
         for (device, place) in program.devices.iter().zip(placed) {
@@ -195,9 +213,9 @@ impl Cuda {
             }
             calls.push(own);
         }
-        let functions = self.compile(&wanted, program, placed)?;
-        let load = |(calls, place): (Vec<Option<Call>>, Option<&Gpu>)| {
-            let ordinal = place.map(|(context, _)| context.ordinal());
+        let (functions, warnings) = self.compile(&wanted, program, placed)?;
+        let load = |(calls, place): (Vec<Option<Call>>, &Option<Gpu>)| {
+            let ordinal = place.as_ref().map(|(context, _)| context.ordinal());
             let load = |call: Option<Call>| {
                 let call = call?;
                 let function = functions.get(&(ordinal?, call.kernel.clone()))?.clone();
@@ -205,16 +223,16 @@ impl Cuda {
             };
             calls.into_iter().map(load).collect()
         };
-        Ok(calls.into_iter().zip(placed.iter().copied()).map(load).collect())
+        Ok((calls.into_iter().zip(placed).map(load).collect(), warnings))
     }
 
-    /// The kernels of each architecture as functions of the GPUs that use them.
+    /// The kernels of each architecture as functions of the GPUs that use them; and what went wrong without harm.
     fn compile(
         &self,
         wanted: &BTreeMap<Arch, Vec<Arc<Kernel>>>,
         program: &Program,
-        placed: &[Option<&Gpu>],
-    ) -> Result<Functions, CompileError> {
+        placed: &[Option<Gpu>],
+    ) -> Result<(Functions, Vec<String>), CompileError> {
         let mut gpus: BTreeMap<u32, (Device, &Gpu)> = BTreeMap::new();
         for (device, place) in program.devices.iter().zip(placed) {
             if let Some(place) = place {
@@ -222,13 +240,15 @@ impl Cuda {
             }
         }
         let progress = &self.options.progress;
-        let mut functions = BTreeMap::new();
+        let (mut functions, mut warnings) = (BTreeMap::new(), Vec::new());
         for (arch, kernels) in wanted {
             let units = codegen::units(kernels)?;
             progress.total.fetch_add(units.len() as u64, Ordering::Relaxed);
             let compiler = &self.options.compiler;
-            let (target, form) = compiler.nvrtc().for_device(*arch, self.options.form);
+            let (target, form) = compiler.nvrtc().for_device(*arch, self.options.form)?;
             let modules = compiler.compile(&units, target, form, &progress.done)?;
+            let kept = |error| format!("compiled kernels could not be kept: {error}");
+            warnings.extend(modules.cache_error.map(kept).filter(|text| !warnings.contains(text)));
             for (device, (context, _)) in gpus.values().filter(|(_, (_, a))| a == arch) {
                 for (unit, module) in units.iter().zip(&modules.modules) {
                     let names = || unit.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>();
@@ -245,7 +265,7 @@ impl Cuda {
                 }
             }
         }
-        Ok(functions)
+        Ok((functions, warnings))
     }
 }
 

@@ -1,18 +1,16 @@
 //! The CUDA driver: its errors, the contexts of devices, and what they say of themselves.
 //!
-//! Every function here and in the sibling wrappers calls a symbol of the driver that [`missing_symbol`] has found;
-//! [`Context::new`] makes sure of it.
+//! [`start`] opens the driver; a function that is called before fails with `CUDA_ERROR_NOT_INITIALIZED`.
 
 #![allow(unsafe_code, reason = "the driver is called through C functions")]
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use cudarc::driver::sys;
-
-use super::probe::{self, ProbeError};
-use crate::backend::{CompileError, DriverError};
+use super::probe::{ProbeError, Version};
+use super::sys;
+use crate::backend::DriverError;
 use crate::codegen::Arch;
 
 impl DriverError {
@@ -39,6 +37,8 @@ impl DriverError {
             Code::CUDA_ERROR_INVALID_ADDRESS_SPACE,
             Code::CUDA_ERROR_INVALID_PC,
             Code::CUDA_ERROR_LAUNCH_FAILED,
+            Code::CUDA_ERROR_CONTAINED,
+            Code::CUDA_ERROR_TENSOR_MEMORY_LEAK,
             Code::CUDA_ERROR_DEVICE_NOT_LICENSED,
             Code::CUDA_ERROR_SYSTEM_NOT_READY,
             Code::CUDA_ERROR_UNKNOWN,
@@ -47,106 +47,140 @@ impl DriverError {
         .any(|code| *code as u32 == self.code)
     }
 
-    fn new(call: &'static str, code: sys::CUresult) -> Self {
+    fn new(call: &'static str, code: sys::Code) -> Self {
         let (mut name, mut text) = (ptr::null(), ptr::null());
         // SAFETY: it stores a pointer to a static, terminated string, or leaves what is there.
         unsafe { sys::cuGetErrorName(code, &raw mut name) };
         // SAFETY: as above.
         unsafe { sys::cuGetErrorString(code, &raw mut text) };
-        Self { call, code: code as u32, name: owned(name), text: owned(text) }
+        let name = owned(name).unwrap_or_else(|| "unknown".to_owned());
+        let text = owned(text).unwrap_or_else(|| "the driver says no more".to_owned());
+        Self { call, code, name, text }
     }
 }
 
 /// The text at a pointer that the driver gave: null, or a static, terminated string.
-fn owned(text: *const std::ffi::c_char) -> String {
+fn owned(text: *const std::ffi::c_char) -> Option<String> {
     if text.is_null() {
-        return String::new();
+        return None;
     }
     // SAFETY: it is not null, so it points to such a string.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 /// The code of work that is not done.
 pub(super) const NOT_READY: u32 = sys::CUresult::CUDA_ERROR_NOT_READY as u32;
 
 /// What a call returned, as a result.
-pub(super) fn check(call: &'static str, code: sys::CUresult) -> Result<(), DriverError> {
-    if code == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(DriverError::new(call, code)) }
+pub(super) fn check(call: &'static str, code: sys::Code) -> Result<(), DriverError> {
+    if code == sys::SUCCESS { Ok(()) } else { Err(DriverError::new(call, code)) }
 }
 
-/// The symbols of the driver that this backend calls; both forms of the elapsed time will do.
-const SYMBOLS: &[&str] = &[
-    "cuCtxEnablePeerAccess",
-    "cuCtxSetCurrent",
-    "cuDeviceCanAccessPeer",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetCount",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxRetain",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuFuncSetAttribute",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuGraphDestroy",
-    "cuGraphExecDestroy",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuInit",
-    "cuLaunchKernel",
-    "cuMemAlloc_v2",
-    "cuMemFreeHost",
-    "cuMemFree_v2",
-    "cuMemGetInfo_v2",
-    "cuMemHostAlloc",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyPeerAsync",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuStreamBeginCapture_v2",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuStreamEndCapture",
-    "cuStreamQuery",
-    "cuStreamWaitEvent",
-];
-
-/// The first symbol that the driver lacks, if it lacks one. The driver must be there.
-fn missing_symbol() -> Option<&'static str> {
-    static MISSING: OnceLock<Option<&'static str>> = OnceLock::new();
-    *MISSING.get_or_init(|| {
-        // SAFETY: the library was found before by the same search; it is only loaded.
-        let library = unsafe { sys::culib() };
-        SYMBOLS.iter().copied().find(|name| {
-            // SAFETY: the symbol is looked up, not called; its type does not matter.
-            unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err()
-        })
-    })
-}
-
-/// Starts the driver.
-fn start() -> Result<(), CompileError> {
-    probe::driver()?;
-    if let Some(symbol) = missing_symbol() {
-        return Err(ProbeError::DriverFailed(format!("it has no `{symbol}`")).into());
-    }
+/// Starts the driver; the version of CUDA that it is of.
+pub(super) fn start() -> Result<Version, ProbeError> {
+    let version = sys::open()?;
     // SAFETY: the function takes a number.
-    let result = check("cuInit", unsafe { sys::cuInit(0) });
-    result.map_err(|error| ProbeError::DriverFailed(error.to_string()).into())
+    match unsafe { sys::cuInit(0) } {
+        NO_DEVICE => Ok(version),
+        code => match check("cuInit", code) {
+            Ok(()) => Ok(version),
+            Err(error) => Err(ProbeError::DriverFailed(error.to_string())),
+        },
+    }
+}
+
+/// The code of a driver that runs where there is no device.
+const NO_DEVICE: u32 = sys::CUresult::CUDA_ERROR_NO_DEVICE as u32;
+
+/// The devices of the driver, which is started.
+pub(super) fn gpus() -> Result<Vec<Gpu>, DriverError> {
+    let mut count = 0;
+    // SAFETY: it stores a number where `count` is.
+    let counted = unsafe { sys::cuDeviceGetCount(&raw mut count) };
+    // Without a device the driver stays as it was before it was started.
+    if counted == NO_DEVICE || counted == sys::NOT_OPEN {
+        return Ok(Vec::new());
+    }
+    check("cuDeviceGetCount", counted)?;
+    (0..u32::try_from(count).unwrap_or(0)).map(Gpu::new).collect()
+}
+
+/// A device, whose context need not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gpu {
+    raw: sys::CUdevice,
+    ordinal: u32,
+}
+
+impl Gpu {
+    /// The device with this number. The driver must have been started.
+    fn new(ordinal: u32) -> Result<Self, DriverError> {
+        let mut raw = 0;
+        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: it stores a device where `raw` is.
+        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut raw, number) })?;
+        Ok(Self { raw, ordinal })
+    }
+
+    /// The device's number.
+    pub(super) fn ordinal(self) -> u32 {
+        self.ordinal
+    }
+
+    /// What the driver says of the device under this name; 0 for a number that is negative.
+    pub(super) fn attribute(self, attribute: sys::CUdevice_attribute) -> Result<u32, DriverError> {
+        let mut value = 0;
+        // SAFETY: it stores a number; the device is valid.
+        let result = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, self.raw) };
+        check("cuDeviceGetAttribute", result).map(|()| u32::try_from(value).unwrap_or(0))
+    }
+
+    /// The architecture for which kernels are compiled.
+    pub(super) fn arch(self) -> Result<Arch, DriverError> {
+        use sys::CUdevice_attribute as Attribute;
+        let get = |attribute| {
+            self.attribute(attribute).map(|value| u16::try_from(value).unwrap_or(u16::MAX))
+        };
+        Ok(Arch::of_device(
+            get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ))
+    }
+
+    /// Its name.
+    pub(super) fn name(self) -> Result<String, DriverError> {
+        let mut text = [0u8; 256];
+        // One byte stays the zero at the end of the text.
+        let length = c_int::try_from(text.len() - 1).unwrap_or(0);
+        // SAFETY: it writes at most so many bytes to the array.
+        let result = unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), length, self.raw) };
+        check("cuDeviceGetName", result)?;
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    /// The bytes of its memory.
+    pub(super) fn memory(self) -> Result<u64, DriverError> {
+        let mut bytes = 0;
+        // SAFETY: it stores a number; the device is valid.
+        let result = unsafe { sys::cuDeviceTotalMem_v2(&raw mut bytes, self.raw) };
+        check("cuDeviceTotalMem", result).map(|()| bytes as u64)
+    }
+
+    /// True if the hardware lets it read and write the memory of another.
+    pub(super) fn can_reach(self, other: Self) -> Result<bool, DriverError> {
+        let mut can = 0;
+        // SAFETY: it stores a number; both devices are valid.
+        let result = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.raw, other.raw) };
+        check("cuDeviceCanAccessPeer", result).map(|()| can != 0)
+    }
 }
 
 /// The primary context of a device, retained.
 #[derive(Debug)]
 pub(super) struct Context {
-    device: sys::CUdevice,
+    gpu: Gpu,
     raw: sys::CUcontext,
-    ordinal: u32,
 }
 
 // SAFETY: the driver's contexts may be used from any thread; the handle is only passed to it.
@@ -155,32 +189,18 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of the device with this number. The driver must have been started.
-    pub(super) fn new(ordinal: u32) -> Result<Arc<Self>, DriverError> {
-        let mut device = 0;
-        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-        // SAFETY: it stores a device where `device` is.
-        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut device, number) })?;
+    /// The context of a device.
+    pub(super) fn new(gpu: Gpu) -> Result<Arc<Self>, DriverError> {
         let mut raw = ptr::null_mut();
         // SAFETY: it stores a context where `raw` is; the device is valid.
-        let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
+        let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, gpu.raw) };
         check("cuDevicePrimaryCtxRetain", retained)?;
-        Ok(Arc::new(Self { device, raw, ordinal }))
-    }
-
-    /// The number of devices; the driver is started.
-    pub(super) fn count() -> Result<u32, CompileError> {
-        start()?;
-        let mut count = 0;
-        // SAFETY: it stores a number where `count` is.
-        let result = check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&raw mut count) });
-        result.map_err(|error| ProbeError::DriverFailed(error.to_string()))?;
-        Ok(u32::try_from(count).unwrap_or(0))
+        Ok(Arc::new(Self { gpu, raw }))
     }
 
     /// The device's number.
     pub(super) fn ordinal(&self) -> u32 {
-        self.ordinal
+        self.gpu.ordinal
     }
 
     pub(super) fn raw(&self) -> sys::CUcontext {
@@ -203,44 +223,36 @@ impl Context {
         Ok(free as u64)
     }
 
-    /// The architecture for which kernels are compiled.
-    pub(super) fn arch(&self) -> Result<Arch, DriverError> {
-        use sys::CUdevice_attribute as Attribute;
-        let get = |attribute| {
-            let mut value = 0;
-            // SAFETY: it stores a number; the device is valid.
-            let result =
-                unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, self.device) };
-            check("cuDeviceGetAttribute", result).map(|()| u16::try_from(value).unwrap_or(0))
-        };
-        Ok(Arch::of_device(
-            get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        ))
-    }
-
-    /// Lets this device read and write the memory of another where the hardware can; true if it can.
+    /// Lets this device read and write the memory of another; true if it can. Where it cannot, be it that the hardware
+    /// or the driver does not let it or that it reaches as many as it may, the driver takes copies through the host.
     pub(super) fn reach(&self, other: &Self) -> Result<bool, DriverError> {
-        let mut can = 0;
-        // SAFETY: it stores a number; both devices are valid.
-        let result = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
-        check("cuDeviceCanAccessPeer", result)?;
-        if can == 0 {
+        if !self.gpu.can_reach(other.gpu)? {
             return Ok(false);
         }
         self.enter()?;
         // SAFETY: the other context is retained as long as `other` is; the flags must be 0.
         let result = unsafe { sys::cuCtxEnablePeerAccess(other.raw, 0) };
-        if result == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
+        if UNREACHABLE.iter().any(|code| *code as u32 == result) {
+            return Ok(false);
+        }
+        if result == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32 {
             return Ok(true);
         }
         check("cuCtxEnablePeerAccess", result).map(|()| true)
     }
 }
 
+/// The codes with which the driver refuses that a device reaches another, and neither is the worse for it.
+const UNREACHABLE: [sys::CUresult; 4] = [
+    sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS,
+    sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+    sys::CUresult::CUDA_ERROR_NOT_SUPPORTED,
+    sys::CUresult::CUDA_ERROR_NOT_PERMITTED,
+];
+
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: the context was retained by `new`, and what was made in it holds a reference to `self`, so is gone.
-        let _: sys::CUresult = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        let _: sys::Code = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.gpu.raw) };
     }
 }

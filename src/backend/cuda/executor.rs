@@ -28,6 +28,9 @@ const KEPT_PLANS: usize = 16;
 /// The runs that may be in flight at the same time: while one computes, the inputs of the next are copied.
 const IN_FLIGHT: usize = 2;
 
+/// The runs after which another one in flight is tried again where memory did not suffice for it.
+const RUNS_UNTIL_TRIED: u32 = 64;
+
 /// Bytes that a thread copies at a time when inputs are staged.
 const STAGED_AT_ONCE: usize = 1 << 20;
 
@@ -49,6 +52,8 @@ pub(super) struct Parts {
     pub(super) watchdog: Duration,
     pub(super) trace: Option<Arc<Trace>>,
     pub(super) graphs: bool,
+    /// What went wrong without harm when the program was readied.
+    pub(super) warnings: Vec<String>,
 }
 
 /// A program that is ready to run on GPUs.
@@ -70,8 +75,41 @@ struct Slots {
     free: Vec<Slot>,
     /// The slots that there are, free or not.
     made: usize,
-    /// The most that there may be.
+    /// Where memory did not suffice for another run in flight, what is known of it.
+    tight: Option<Tight>,
+}
+
+/// A run for which no memory was left beside others.
+#[derive(Clone, Copy, Debug)]
+struct Tight {
+    /// The bytes that its plan takes on all devices.
+    bytes: u64,
+    /// The runs that may be in flight, where one of them takes as much.
     most: usize,
+    /// The runs that have to end before it is tried again, since the memory may have been another's.
+    runs: u32,
+}
+
+impl Slots {
+    /// True if another run, whose plan takes so many bytes on all devices, has to wait.
+    fn are_taken(&self, bytes: u64) -> bool {
+        let tight = self.tight.filter(|tight| bytes >= tight.bytes);
+        self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT, |tight| tight.most)
+    }
+
+    /// Takes note that no memory was left for a run of so many bytes beside those that there are.
+    fn tighten(&mut self, bytes: u64) {
+        let bytes = self.tight.map_or(bytes, |tight| tight.bytes.min(bytes));
+        let most = self.made.clamp(1, IN_FLIGHT);
+        self.tight = Some(Tight { bytes, most, runs: RUNS_UNTIL_TRIED });
+    }
+
+    /// Takes note that a run has ended.
+    fn ended(&mut self) {
+        self.tight = self.tight.and_then(|tight| {
+            Some(Tight { runs: tight.runs.checked_sub(1).filter(|runs| *runs > 0)?, ..tight })
+        });
+    }
 }
 
 impl fmt::Debug for CudaExecutable {
@@ -85,7 +123,7 @@ impl fmt::Debug for CudaExecutable {
 
 impl CudaExecutable {
     pub(super) fn new(parts: Parts) -> Self {
-        let slots = Slots { free: Vec::new(), made: 0, most: IN_FLIGHT };
+        let slots = Slots { free: Vec::new(), made: 0, tight: None };
         Self {
             parts: Arc::new(parts),
             plans: Mutex::default(),
@@ -185,9 +223,10 @@ impl CudaExecutable {
     /// A slot whose arenas are large enough, and their addresses. Where memory does not suffice for another run in
     /// flight, waits until one ends.
     fn slot(&self, plan: &Plan) -> Result<(Slot, Vec<u64>), RunError> {
+        let bytes = plan.bound.devices.iter().skip(1).map(|device| device.planned as u64).sum();
         loop {
             let mut slots = lock(&self.slots);
-            while slots.free.is_empty() && slots.made >= slots.most {
+            while slots.are_taken(bytes) {
                 slots = self.freed.wait(slots).unwrap_or_else(PoisonError::into_inner);
             }
             self.check_alive()?;
@@ -203,7 +242,7 @@ impl CudaExecutable {
             let (reserved, slot) = match made {
                 Ok(made) => made,
                 Err(error) => {
-                    self.give_up_slot();
+                    self.give_up_slot(None);
                     return Err(error);
                 }
             };
@@ -211,7 +250,7 @@ impl CudaExecutable {
                 Ok(arenas) => return Ok((slot, arenas)),
                 Err((d, asked, error)) => {
                     drop(slot);
-                    let others = self.give_up_slot();
+                    let others = self.give_up_slot(error.is_out_of_memory().then_some(bytes));
                     if !error.is_out_of_memory() {
                         return Err(self.failed(d, "the arena", error));
                     }
@@ -223,15 +262,18 @@ impl CudaExecutable {
         }
     }
 
-    /// Says that a slot is no more; true if there are others, which are then as many as there may be.
-    fn give_up_slot(&self) -> bool {
+    /// Says that a slot is no more, and the bytes of the plan for which there was no memory, if that is why; true if there
+    /// are others.
+    fn give_up_slot(&self, short: Option<u64>) -> bool {
         let mut slots = lock(&self.slots);
         slots.made -= 1;
         // Free ones hold memory that is wanted.
         slots.made -= slots.free.len();
         let free = mem::take(&mut slots.free);
         let had = !free.is_empty() || slots.made > 0;
-        slots.most = slots.made.max(1);
+        if let Some(bytes) = short {
+            slots.tighten(bytes);
+        }
         drop(slots);
         drop(free);
         self.freed.notify_all();
@@ -262,6 +304,7 @@ impl CudaExecutable {
             lock(&self.dead).get_or_insert(error.clone());
         }
         let mut slots = lock(&self.slots);
+        slots.ended();
         if ended.is_abandoned {
             slots.made -= 1;
             mem::forget(slot);
@@ -346,6 +389,10 @@ impl Executable for CudaExecutable {
         &self.parts.program
     }
 
+    fn warnings(&self) -> &[String] {
+        &self.parts.warnings
+    }
+
     fn bind(&self, n: i64) -> Result<Arc<Bound>, BindError> {
         let known = lock(&self.plans).iter().find(|p| p.bound.n == n).map(|p| p.bound.clone());
         known.map_or_else(|| Ok(Arc::new(self.parts.program.bind(n)?)), Ok)
@@ -378,5 +425,26 @@ impl Executable for CudaExecutable {
         let blocks = mem::take(&mut lock(&job.memory).outputs);
         let outputs = self.outputs(n, blocks)?;
         Ok(RunOutput { n, outputs, devices: self.stats(&plan, &times) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IN_FLIGHT, RUNS_UNTIL_TRIED, Slots};
+
+    #[test]
+    fn memory_that_was_short_is_tried_again() {
+        let mut slots = Slots { free: Vec::new(), made: 1, tight: None };
+        assert!(!slots.are_taken(1 << 40), "one may run beside it");
+        slots.tighten(1000);
+        assert!(slots.are_taken(1000) && slots.are_taken(1001) && !slots.are_taken(999));
+        for _ in 1..RUNS_UNTIL_TRIED {
+            slots.ended();
+            assert!(slots.are_taken(1000));
+        }
+        slots.ended();
+        assert!(!slots.are_taken(1000));
+        slots.made = IN_FLIGHT;
+        assert!(slots.are_taken(0));
     }
 }

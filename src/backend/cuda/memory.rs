@@ -8,9 +8,8 @@ use std::slice;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys;
-
 use super::driver::{Context, check};
+use super::sys;
 use crate::backend::DriverError;
 use crate::backend::cpu::{Block, lock};
 
@@ -52,7 +51,7 @@ impl Drop for Global {
         if self.bytes > 0 && self.context.enter().is_ok() {
             // SAFETY: the memory was taken by `new` in this context and is freed once. Work that uses it is done: the
             // driver waits for it.
-            let _: sys::CUresult = unsafe { sys::cuMemFree_v2(self.address) };
+            let _: sys::Code = unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
 }
@@ -117,7 +116,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         if self.bytes > 0 && self.context.enter().is_ok() {
             // SAFETY: the memory was taken by `new` and is freed once; a stream that copies holds a reference.
-            let _: sys::CUresult = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
+            let _: sys::Code = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
         }
     }
 }
@@ -171,14 +170,17 @@ impl Block for HostBlock {
     }
 }
 
-/// The most blocks kept for later.
+/// The most blocks that are kept for later.
 const KEPT_BLOCKS: usize = 32;
+
+/// The most bytes of blocks that are kept for later: pinned memory is of no use to anybody else.
+const KEPT_BYTES: usize = 2 << 30;
 
 /// Pinned blocks to take and give back: taking one from the driver costs milliseconds.
 #[derive(Debug)]
 pub(super) struct PinnedPool {
     context: Arc<Context>,
-    /// All blocks, the free ones among them: those that nobody else has.
+    /// All blocks, the free ones among them: those that nobody else has. The last taken is the last.
     blocks: Mutex<Vec<Arc<Pinned>>>,
 }
 
@@ -189,22 +191,84 @@ impl PinnedPool {
     }
 
     /// A block of at least so many bytes. It is free again when it and its copies are dropped.
+    ///
+    /// Where a new one has to be made, free ones are given up, those taken longest ago first, until all together are
+    /// few and small enough, and all of them where the host has no memory left.
     pub(super) fn take(&self, bytes: usize) -> Result<HostBlock, DriverError> {
         let mut blocks = lock(&self.blocks);
-        let suits =
-            |b: &Arc<Pinned>| b.len() >= bytes && b.len() / 2 <= bytes && Arc::strong_count(b) == 1;
-        if let Some(block) = blocks.iter().filter(|b| suits(b)).min_by_key(|b| b.len()) {
+        let of = |b: &Arc<Pinned>| (b.len(), Arc::strong_count(b) == 1);
+        let sizes: Vec<_> = blocks.iter().map(of).collect();
+        if let Some(at) = suiting(&sizes, bytes) {
             // What the last reader on another thread did comes before what is written now.
             fence(Ordering::Acquire);
-            return Ok(HostBlock(block.clone()));
+            let block = blocks.remove(at);
+            blocks.push(block.clone());
+            return Ok(HostBlock(block));
         }
-        while blocks.len() >= KEPT_BLOCKS
-            && let Some(free) = blocks.iter().position(|b| Arc::strong_count(b) == 1)
-        {
-            drop(blocks.remove(free));
+        let bytes = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
+        for at in superfluous(&sizes, bytes, KEPT_BLOCKS, KEPT_BYTES).into_iter().rev() {
+            drop(blocks.remove(at));
         }
-        let block = Arc::new(Pinned::new(&self.context, bytes.next_multiple_of(256))?);
+        let made = match Pinned::new(&self.context, bytes) {
+            Err(error) if error.is_out_of_memory() => {
+                blocks.retain(|block| Arc::strong_count(block) > 1);
+                Pinned::new(&self.context, bytes)?
+            }
+            made => made?,
+        };
+        let block = Arc::new(made);
         blocks.push(block.clone());
         Ok(HostBlock(block))
+    }
+}
+
+/// The free block that suits best for so many bytes, among blocks of these sizes: one that does not waste as much again.
+fn suiting(blocks: &[(usize, bool)], bytes: usize) -> Option<usize> {
+    let suits = |(size, free): (usize, bool)| free && size >= bytes && size / 2 <= bytes;
+    let found = blocks.iter().enumerate().filter(|(_, block)| suits(**block));
+    found.min_by_key(|(_, (size, _))| *size).map(|(at, _)| at)
+}
+
+/// The free blocks to give up, ascending, before one of so many bytes is made.
+fn superfluous(
+    blocks: &[(usize, bool)],
+    bytes: usize,
+    most_blocks: usize,
+    most_bytes: usize,
+) -> Vec<usize> {
+    let mut total = blocks.iter().fold(bytes, |total, (size, _)| total.saturating_add(*size));
+    let mut given = Vec::new();
+    for (at, (size, _)) in blocks.iter().enumerate().filter(|(_, (_, free))| *free) {
+        if blocks.len() - given.len() < most_blocks && total <= most_bytes {
+            break;
+        }
+        total = total.saturating_sub(*size);
+        given.push(at);
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{suiting, superfluous};
+
+    #[test]
+    fn the_smallest_block_that_suits_is_taken() {
+        let blocks = [(100, true), (64, true), (64, false), (40, true)];
+        assert_eq!(suiting(&blocks, 60), Some(1));
+        assert_eq!(suiting(&blocks, 70), Some(0));
+        assert_eq!(suiting(&blocks, 10), None, "that would waste too much");
+        assert_eq!(suiting(&blocks, 101), None);
+    }
+
+    #[test]
+    fn blocks_are_few_and_small_enough() {
+        let blocks = [(100, true), (50, false), (30, true), (20, true)];
+        assert!(superfluous(&blocks, 10, 5, 210).is_empty());
+        assert_eq!(superfluous(&blocks, 11, 5, 210), [0]);
+        assert_eq!(superfluous(&blocks, 10, 4, 210), [0]);
+        assert_eq!(superfluous(&blocks, 10, 3, 210), [0, 2]);
+        assert_eq!(superfluous(&blocks, 500, 5, 210), [0, 2, 3], "what is in use stays");
+        assert!(superfluous(&[], 500, 5, 210).is_empty());
     }
 }

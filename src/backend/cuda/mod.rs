@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: kernels compiled at run time by NVRTC, through cudarc.
+//! NVIDIA GPUs: kernels compiled at run time by NVRTC.
 //!
 //! The driver and the compiler are looked for at run time, so a binary with this backend starts on every machine and
 //! says what is missing. Text and keys of kernels are [`crate::codegen`]'s; here they become machine code and run: a
@@ -8,12 +8,14 @@
 mod backend;
 pub mod cache;
 mod compiler;
+mod contexts;
 mod devices;
 mod driver;
 mod executor;
 mod gpu;
 mod host;
 mod job;
+mod library;
 mod memory;
 mod module;
 mod nvrtc;
@@ -22,11 +24,12 @@ pub mod probe;
 mod resources;
 mod slot;
 mod stream;
+mod sys;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use backend::{CompileProgress, Cuda, CudaOptions};
+pub use backend::{CompileProgress, Cuda, CudaOptions, WATCHDOG};
 pub use cache::{Cache, Cached};
 pub use compiler::{Compiler, Module, Modules};
 pub use devices::{DeviceInfo, Devices, count, devices};

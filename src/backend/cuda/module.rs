@@ -6,9 +6,8 @@ use std::ffi::{CString, c_int};
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys;
-
 use super::driver::{Context, check};
+use super::sys;
 use crate::backend::DriverError;
 
 /// Above so many bytes of dynamic shared memory a kernel has to ask for them.
@@ -68,7 +67,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             // SAFETY: the module was loaded by `new` and is unloaded once; its functions keep it.
-            let _: sys::CUresult = unsafe { sys::cuModuleUnload(self.raw) };
+            let _: sys::Code = unsafe { sys::cuModuleUnload(self.raw) };
         }
     }
 }

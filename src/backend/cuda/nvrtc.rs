@@ -1,12 +1,10 @@
 //! NVRTC: a unit of CUDA C++ in, machine code or PTX and the compiler's log out.
 
-#![allow(unsafe_code, reason = "calls of a C library; each block says why it may")]
+use std::ffi::CString;
+use std::fmt;
 
-use std::ffi::{CStr, CString, c_char, c_int};
-
-use cudarc::nvrtc::{result, sys};
-
-use super::probe::{NvrtcSearch, ProbeError, Version, nvrtc};
+use super::library::{self, Failed, Loaded};
+use super::probe::{NvrtcSearch, ProbeError, Version};
 use super::resources::{self, Resources};
 use crate::codegen::{Arch, Form, Unit, options};
 
@@ -21,6 +19,19 @@ pub enum KernelError {
     #[error("NVRTC {version} does not compile for {arch}; it knows {}", list(known))]
     Arch {
         /// The architecture asked for.
+        arch: Arch,
+        /// The version of NVRTC.
+        version: Version,
+        /// The architectures that it lists.
+        known: Vec<Arch>,
+    },
+    /// NVRTC compiles nothing that a device of this architecture runs.
+    #[error(
+        "NVRTC {version} compiles nothing that a GPU of {arch} runs; it knows {}: install NVRTC of another version",
+        list(known)
+    )]
+    Device {
+        /// The architecture of the device.
         arch: Arch,
         /// The version of NVRTC.
         version: Version,
@@ -73,42 +84,38 @@ impl Compiled {
 }
 
 /// The compiler, found and ready.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Nvrtc {
-    version: Version,
+    library: Loaded,
     archs: Vec<Arch>,
 }
 
-/// Fails with the function's name unless a call succeeded.
-fn call(function: &'static str, result: sys::nvrtcResult) -> Result<(), KernelError> {
-    result.result().map_err(|error| failed(function, error))
+impl fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (version, archs) = (self.version(), &self.archs);
+        f.debug_struct("Nvrtc").field("version", &version).field("archs", archs).finish()
+    }
 }
 
-fn failed(function: &'static str, error: result::NvrtcError) -> KernelError {
-    KernelError::Call { function, code: format!("{:?}", error.0) }
+impl From<Failed> for KernelError {
+    fn from(failed: Failed) -> Self {
+        Self::Call { function: failed.function, code: failed.code }
+    }
 }
 
 impl Nvrtc {
     /// Finds NVRTC and asks what it can.
     pub fn open(search: &NvrtcSearch) -> Result<Self, KernelError> {
-        let version = nvrtc(search)?;
-        let mut count: c_int = 0;
-        // SAFETY: the library is loaded, and the pointer is to an integer.
-        let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) };
-        call("nvrtcGetNumSupportedArchs", counted)?;
-        let mut numbers: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: the array has as many elements as the library said that it writes.
-        let listed = unsafe { sys::nvrtcGetSupportedArchs(numbers.as_mut_ptr()) };
-        call("nvrtcGetSupportedArchs", listed)?;
-        let numbers = numbers.into_iter().filter_map(|n| u16::try_from(n).ok());
+        let library = library::find(search)?;
+        let numbers = library.archs()?.into_iter().filter_map(|n| u16::try_from(n).ok());
         let mut archs: Vec<_> = numbers.map(Arch::of_number).collect();
         archs.sort_unstable();
-        Ok(Self { version, archs })
+        Ok(Self { library, archs })
     }
 
     /// Its version.
     pub fn version(&self) -> Version {
-        self.version
+        self.library.version()
     }
 
     /// The architectures it compiles for, ascending.
@@ -121,16 +128,16 @@ impl Nvrtc {
         if self.archs.iter().any(|known| known.number() == arch.number()) {
             return Ok(());
         }
-        Err(KernelError::Arch { arch, version: self.version, known: self.archs.clone() })
+        Err(KernelError::Arch { arch, version: self.version(), known: self.archs.clone() })
     }
 
-    /// For what the kernels of a device of this architecture are compiled: that itself, or where it is newer than all
-    /// that this version knows, PTX of the newest of them, which the device's driver compiles.
-    pub fn for_device(&self, arch: Arch, form: Form) -> (Arch, Form) {
-        match self.archs.last() {
-            Some(newest) if newest.number() < arch.number() => (*newest, Form::Ptx),
-            _ => (arch, form),
-        }
+    /// For what the kernels of a device of this architecture are compiled, and to which form: that architecture itself;
+    /// where this version does not know it, machine code of the nearest that the device runs, or PTX of the newest of
+    /// earlier architectures, which the device's driver compiles.
+    pub fn for_device(&self, arch: Arch, form: Form) -> Result<(Arch, Form), KernelError> {
+        let known = self.archs.clone();
+        let nearest = nearest(&known, self.version(), arch, form);
+        nearest.ok_or_else(|| KernelError::Device { arch, version: self.version(), known })
     }
 
     /// Compiles a unit.
@@ -138,23 +145,49 @@ impl Nvrtc {
         self.check(arch)?;
         let text = CString::new(unit.text.as_str());
         let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL"))?;
-        let program = Program::new(&text)?;
-        let options = options(arch, form);
-        // SAFETY: the program exists until the end of this function.
-        let compiled = unsafe { result::compile_program(program.handle, &options) };
-        // SAFETY: as before.
-        let log = unsafe { result::get_program_log(program.handle) };
-        let log = log.map(|log| String::from_utf8_lossy(&bytes(log)).into_owned());
-        match (compiled, log) {
+        let program = self.library.program(&text, c"unit.cu")?;
+        let options = options(arch, form).into_iter().map(CString::new);
+        let options = options.collect::<Result<Vec<_>, _>>();
+        let options = options.map_err(|_| wrong(unit, arch, "an option has a NUL"))?;
+        let options: Vec<_> = options.iter().map(CString::as_c_str).collect();
+        let compiled = program.compile(&options);
+        match (compiled, program.log()) {
             (Ok(()), log) => {
-                let image = program.image(form)?;
-                let log = log.map_err(|error| failed("nvrtcGetProgramLog", error))?;
-                Ok(Compiled { image, log })
+                let image = match form {
+                    Form::Ptx => program.ptx()?,
+                    Form::Cubin => program.cubin()?,
+                };
+                Ok(Compiled { image, log: log? })
             }
             (Err(_), Ok(log)) if !log.trim().is_empty() => Err(wrong(unit, arch, &log)),
-            (Err(error), _) => Err(failed("nvrtcCompileProgram", error)),
+            (Err(failed), _) => Err(failed.into()),
         }
     }
+}
+
+/// The first NVRTC that compiles for `sm_90a`; before it, the architecture's own features cannot be had.
+const OWN_FEATURES: Version = Version { major: 12, minor: 0 };
+
+/// The architectures of Tegra: their machine code runs on no other device, and that of others not on them.
+const TEGRA: [u16; 6] = [53, 62, 72, 87, 101, 110];
+
+/// What a device of architecture `arch` runs, among what a compiler of this version knows: see [`Nvrtc::for_device`].
+fn nearest(known: &[Arch], version: Version, arch: Arch, form: Form) -> Option<(Arch, Form)> {
+    let number = arch.number();
+    if known.iter().any(|known| known.number() == number) {
+        let own = version >= OWN_FEATURES;
+        return Some((if own { arch } else { Arch::of_number(number) }, form));
+    }
+    let earlier = || known.iter().copied().filter(|known| known.number() < number);
+    // Machine code runs on later minor versions of its major one.
+    let runs = |known: &Arch| {
+        known.number() / 10 == number / 10
+            && !TEGRA.contains(&number)
+            && !TEGRA.contains(&known.number())
+    };
+    let cubin = || earlier().filter(runs).max().map(|near| (near, Form::Cubin));
+    let ptx = || earlier().max().map(|near| (near, Form::Ptx));
+    if form == Form::Cubin { cubin().or_else(ptx) } else { ptx() }
 }
 
 /// What the compiler said of a unit that it does not compile.
@@ -168,56 +201,37 @@ fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
     KernelError::Compile { kernels, arch, log: log.trim_end().to_owned(), excerpt }
 }
 
-/// Bytes of text that C has counted with the NUL at its end.
-fn bytes(text: Vec<c_char>) -> Vec<u8> {
-    let mut bytes: Vec<u8> = text.into_iter().map(c_char::cast_unsigned).collect();
-    while bytes.last() == Some(&0) {
-        bytes.pop();
-    }
-    bytes
-}
+#[cfg(test)]
+mod tests {
+    use super::{Form, Version, nearest};
+    use crate::codegen::Arch;
 
-/// A program of NVRTC, destroyed when it goes out of scope.
-struct Program<'a> {
-    handle: sys::nvrtcProgram,
-    /// The library may refer to it while the program exists.
-    _text: &'a CStr,
-}
-
-impl<'a> Program<'a> {
-    fn new(text: &'a CStr) -> Result<Self, KernelError> {
-        let handle = result::create_program(text, Some(c"unit.cu"));
-        let handle = handle.map_err(|error| failed("nvrtcCreateProgram", error))?;
-        Ok(Self { handle, _text: text })
-    }
-
-    /// What it was compiled to.
-    fn image(&self, form: Form) -> Result<Vec<u8>, KernelError> {
-        match form {
-            Form::Ptx => {
-                // SAFETY: the program exists and is compiled.
-                let ptx = unsafe { result::get_ptx(self.handle) };
-                ptx.map(bytes).map_err(|error| failed("nvrtcGetPTX", error))
-            }
-            Form::Cubin => {
-                let mut size = 0;
-                // SAFETY: the program exists and is compiled, and the pointer is to an integer.
-                let asked = unsafe { sys::nvrtcGetCUBINSize(self.handle, &raw mut size) };
-                call("nvrtcGetCUBINSize", asked)?;
-                let mut image = vec![0u8; size];
-                // SAFETY: the buffer has as many bytes as the library said that it writes.
-                let got = unsafe { sys::nvrtcGetCUBIN(self.handle, image.as_mut_ptr().cast()) };
-                call("nvrtcGetCUBIN", got)?;
-                Ok(image)
-            }
-        }
-    }
-}
-
-impl Drop for Program<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the program exists, and nothing uses it after this.
-        let destroyed = unsafe { result::destroy_program(self.handle) };
-        debug_assert!(destroyed.is_ok(), "it fails only for a handle that is no program");
+    #[test]
+    fn a_device_is_given_what_it_runs() {
+        let archs =
+            |numbers: &[u16]| numbers.iter().map(|n| Arch::of_number(*n)).collect::<Vec<_>>();
+        let (new, old) = (archs(&[75, 80, 86, 87, 89, 90, 100]), archs(&[52, 80, 86, 87, 90]));
+        let of = |known: &[Arch], version, (major, minor), form| {
+            let version = Version { major: version, minor: 0 };
+            let found = nearest(known, version, Arch::of_device(major, minor), form);
+            found.map(|(arch, form)| format!("{arch} {form}"))
+        };
+        let cubin =
+            |known, version, device| of(known, version, device, Form::Cubin).unwrap_or_default();
+        assert_eq!(cubin(&new, 13, (9, 0)), "sm_90a cubin");
+        assert_eq!(cubin(&new, 13, (8, 6)), "sm_86 cubin");
+        // Later minor versions of a major one that is known, and later major ones.
+        assert_eq!(cubin(&new, 13, (10, 3)), "sm_100 cubin");
+        assert_eq!(cubin(&new, 13, (12, 0)), "sm_100 ptx");
+        assert_eq!(cubin(&old, 11, (8, 9)), "sm_86 cubin");
+        assert_eq!(cubin(&old, 11, (9, 0)), "sm_90 cubin");
+        assert_eq!(cubin(&old, 11, (7, 5)), "sm_52 ptx");
+        // The machine code of Tegra and of other devices do not mix.
+        let (with, without) = (archs(&[80, 87]), archs(&[80, 86]));
+        assert_eq!(cubin(&with, 11, (8, 9)), "sm_80 cubin");
+        assert_eq!(cubin(&without, 12, (8, 7)), "sm_86 ptx");
+        assert_eq!(of(&new, 13, (10, 3), Form::Ptx), Some("sm_100 ptx".to_owned()));
+        assert_eq!(of(&new, 13, (7, 0), Form::Cubin), None);
+        assert_eq!(of(&[], 13, (9, 0), Form::Cubin), None);
     }
 }

@@ -3,13 +3,12 @@
 #![allow(unsafe_code, reason = "the driver is called through C functions")]
 
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys;
-
-use super::driver::{Context, check};
+use super::driver::{Context, NOT_READY, check};
 use super::memory::Pinned;
 use super::module::Function;
+use super::sys;
 use crate::backend::DriverError;
 use crate::backend::cpu::lock;
 
@@ -45,7 +44,7 @@ impl Stream {
         self.context.enter()?;
         // SAFETY: the stream is valid.
         let result = unsafe { sys::cuStreamQuery(self.raw) };
-        if result == sys::CUresult::CUDA_ERROR_NOT_READY {
+        if result == NOT_READY {
             return Ok(false);
         }
         check("cuStreamQuery", result)?;
@@ -197,7 +196,7 @@ impl Drop for Stream {
         }
         if self.context.enter().is_ok() {
             // SAFETY: the stream was made by `new` and is destroyed once; work on it is done first.
-            let _: sys::CUresult = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+            let _: sys::Code = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
     }
 }
@@ -224,23 +223,6 @@ unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
-/// The driver's function for the time between two events.
-type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-
-/// The newer form, which drivers before 12.8 lack, or the older.
-fn elapsed() -> Option<Elapsed> {
-    static ELAPSED: OnceLock<Option<Elapsed>> = OnceLock::new();
-    *ELAPSED.get_or_init(|| {
-        // SAFETY: the library is loaded; an event exists.
-        let library = unsafe { sys::culib() };
-        ["cuEventElapsedTime_v2", "cuEventElapsedTime"].iter().find_map(|name| {
-            // SAFETY: both symbols have this type.
-            let symbol = unsafe { library.get::<Elapsed>(name.as_bytes()) };
-            symbol.ok().map(|symbol| *symbol)
-        })
-    })
-}
-
 impl Event {
     /// An event, reached already. Those that are `timed` know when they were reached.
     pub(super) fn new(context: &Arc<Context>, timed: bool) -> Result<Self, DriverError> {
@@ -261,7 +243,7 @@ impl Event {
         self.context.enter()?;
         // SAFETY: the event is valid.
         let result = unsafe { sys::cuEventQuery(self.raw) };
-        if result == sys::CUresult::CUDA_ERROR_NOT_READY {
+        if result == NOT_READY {
             return Ok(false);
         }
         check("cuEventQuery", result).map(|()| true)
@@ -270,10 +252,9 @@ impl Event {
     /// The milliseconds from another event to this one; both are timed and reached.
     pub(super) fn since(&self, earlier: &Self) -> Result<f32, DriverError> {
         self.context.enter()?;
-        let Some(elapsed) = elapsed() else { return Ok(0.0) };
         let mut milliseconds = 0.0;
         // SAFETY: it stores a number; the events are valid.
-        let result = unsafe { elapsed(&raw mut milliseconds, earlier.raw, self.raw) };
+        let result = unsafe { sys::elapsed(&raw mut milliseconds, earlier.raw, self.raw) };
         check("cuEventElapsedTime", result).map(|()| milliseconds)
     }
 }
@@ -282,7 +263,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             // SAFETY: the event was made by `new` and is destroyed once.
-            let _: sys::CUresult = unsafe { sys::cuEventDestroy_v2(self.raw) };
+            let _: sys::Code = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
     }
 }
@@ -294,7 +275,7 @@ impl Drop for Template {
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: the graph came from a capture and is destroyed once.
-            let _: sys::CUresult = unsafe { sys::cuGraphDestroy(self.0) };
+            let _: sys::Code = unsafe { sys::cuGraphDestroy(self.0) };
         }
     }
 }
@@ -313,7 +294,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             // SAFETY: the graph was instantiated by `capture` and is destroyed once.
-            let _: sys::CUresult = unsafe { sys::cuGraphExecDestroy(self.raw) };
+            let _: sys::Code = unsafe { sys::cuGraphExecDestroy(self.raw) };
         }
     }
 }

@@ -65,7 +65,7 @@ fn what_does_not_compile_shows_the_lines() {
     assert!(said.contains("does not compile for sm_20; it knows sm_75, sm_80"), "{said}");
     let newest = *compiler.nvrtc().archs().last().unwrap();
     let newer = Arch::of_device(newest.number() / 10 + 1, 0);
-    let of_device = |arch| compiler.nvrtc().for_device(arch, Form::Cubin);
+    let of_device = |arch| compiler.nvrtc().for_device(arch, Form::Cubin).unwrap();
     assert_eq!(of_device(newer), (newest, Form::Ptx));
     assert_eq!(of_device(arch("sm_80")), (arch("sm_80"), Form::Cubin));
     let nul = Unit { text: "\0".to_owned(), entries: Vec::new() };

@@ -81,8 +81,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
     };
     let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
-    let (one, many) = (run(&single.graph)?, run(graph)?);
-    runner.finish()?;
+    let (one, many) = runner.traced(|| Ok((run(&single.graph)?, run(graph)?)))?;
     exec::note_empty(graph, one.n);
     let labels = graph.labels();
     let mut equal = one.outputs.len() == many.outputs.len();

@@ -75,10 +75,8 @@ impl Gpus {
                 ));
             }
             for gpu in &found.devices {
-                let (arch, _) = nvrtc.for_device(gpu.arch, Form::Cubin);
-                if nvrtc.check(arch).is_err() {
-                    let gpu = format!("gpu:{} ({})", gpu.ordinal, gpu.arch);
-                    missing.push(format!("NVRTC {version} does not compile for {gpu}"));
+                if let Err(error) = nvrtc.for_device(gpu.arch, Form::Cubin) {
+                    missing.push(format!("gpu:{}: {error}", gpu.ordinal));
                 }
             }
         }

@@ -85,8 +85,9 @@ impl Emitted {
     fn compiled(units: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
         use std::sync::atomic::{AtomicU64, Ordering};
 
-        let arch = arch(options.arch)?;
+        let wanted = Wanted::new(options.arch)?;
         let compiler = crate::target::compiler(options.cache)?;
+        let arch = wanted.of(form, compiler.nvrtc())?;
         let done = AtomicU64::new(0);
         let total = units.len() as u64;
         let progress = || (done.load(Ordering::Relaxed), total);
@@ -133,13 +134,37 @@ impl Emitted {
     }
 }
 
-/// The architecture to compile for: the one that is named, or that of the first GPU.
+/// The architecture to compile for: the one that is named, or what the first GPU runs.
 #[cfg(feature = "cuda")]
-fn arch(named: Option<Arch>) -> anyhow::Result<Arch> {
-    let first = || Some(fanwise::backend::cuda::devices().ok()?.devices.first()?.arch);
-    match named.or_else(first) {
-        Some(arch) => Ok(arch),
-        None => bail!("there is no GPU to compile for; name an architecture: `--arch sm_80`"),
+struct Wanted {
+    arch: Arch,
+    is_named: bool,
+}
+
+#[cfg(feature = "cuda")]
+impl Wanted {
+    fn new(named: Option<Arch>) -> anyhow::Result<Self> {
+        let first = || Some(fanwise::backend::cuda::devices().ok()?.devices.first()?.arch);
+        match named.or_else(first) {
+            Some(arch) => Ok(Self { arch, is_named: named.is_some() }),
+            None => bail!("there is no GPU to compile for; name an architecture: `--arch sm_80`"),
+        }
+    }
+
+    /// For what this compiler compiles the form.
+    fn of(&self, form: Form, nvrtc: &fanwise::backend::cuda::Nvrtc) -> anyhow::Result<Arch> {
+        if self.is_named {
+            return Ok(self.arch);
+        }
+        let (arch, runs) = nvrtc.for_device(self.arch, form).map_err(Error::from)?;
+        if runs != form {
+            let (version, own) = (nvrtc.version(), self.arch);
+            bail!(
+                "NVRTC {version} compiles no {form} for the GPU here ({own}); write `--emit {runs}`, or name an \
+                 architecture with `--arch`"
+            );
+        }
+        Ok(arch)
     }
 }
 

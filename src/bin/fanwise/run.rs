@@ -63,8 +63,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         None => exec::random_inputs(graph, args.batch, args.seed, limit)?,
     };
     let executable = runner.prepare(graph, &model.weights)?;
-    let (run, times) = exec::run(&*executable, &inputs, args.repeat, limit)?;
-    runner.finish()?;
+    let (run, times) = runner.traced(|| exec::run(&*executable, &inputs, args.repeat, limit))?;
     exec::note_empty(graph, run.n);
     if let Some(path) = &args.outputs {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();

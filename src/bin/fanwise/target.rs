@@ -6,6 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -47,9 +48,13 @@ pub(crate) struct TargetArgs {
     /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver compiles
     #[arg(long, value_name = "FORM", default_value = "cubin", value_parser = form)]
     code: Form,
-    /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto, Chrome)
+    /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto, Chrome); also where a run
+    /// fails
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Give a GPU up that makes no progress for so many seconds; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = watchdog)]
+    watchdog: Duration,
     #[command(flatten)]
     cache: CacheArgs,
 }
@@ -75,7 +80,7 @@ impl TargetArgs {
 
     #[cfg(not(feature = "cuda"))]
     fn cuda(&self, _: usize) -> anyhow::Result<Runner> {
-        let _ = (self.cache.folder(), self.code);
+        let _ = (self.cache.folder(), self.code, self.watchdog);
         bail!("this fanwise is built without the feature `cuda`")
     }
 
@@ -90,6 +95,7 @@ impl TargetArgs {
         let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
         options.logical = self.logical;
         options.form = self.code;
+        options.watchdog = self.watchdog;
         let trace = self.trace.clone().map(|path| (path, Arc::new(Trace::new())));
         options.trace = trace.as_ref().map(|(_, trace)| Arc::clone(trace));
         let progress = Arc::clone(&options.progress);
@@ -105,6 +111,17 @@ fn form(text: &str) -> anyhow::Result<Form> {
     match forms.into_iter().find(|form| form.name() == text) {
         Some(form) => Ok(form),
         None => bail!("the forms are cubin and ptx"),
+    }
+}
+
+/// Reads how long a device may make no progress; 0 is for ever.
+fn watchdog(text: &str) -> anyhow::Result<Duration> {
+    let seconds = text.parse().ok().filter(|s: &f64| *s >= 0.0);
+    let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    match limit {
+        Some(Duration::ZERO) => Ok(Duration::MAX),
+        Some(limit) => Ok(limit),
+        None => bail!("write a number of seconds, or 0 to wait for ever"),
     }
 }
 
@@ -149,18 +166,25 @@ impl Runner {
         if let Some(progress) = &self.compiling {
             let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let state = || (load(&progress.done), load(&progress.total));
-            return Ok(exec::watched("compiling kernels", &state, compile)?);
+            let ready = exec::watched("compiling kernels", &state, compile)?;
+            for warning in ready.warnings() {
+                ui::talk(&format!("note: {warning}"));
+            }
+            return Ok(ready);
         }
         Ok(compile()?)
     }
 
-    /// Writes what is wanted of all runs together.
-    pub(crate) fn finish(&self) -> anyhow::Result<()> {
+    /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of all of them together.
+    pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+        let result = runs();
         #[cfg(feature = "cuda")]
         if let Some((path, trace)) = &self.trace {
-            format::write_text(path, &trace.to_json()).map_err(Error::from)?;
+            let written = format::write_text(path, &trace.to_json()).map_err(Error::from);
+            // Of two errors that of the run counts.
+            return result.and_then(|result| Ok(written.map(|()| result)?));
         }
-        Ok(())
+        result
     }
 }
 

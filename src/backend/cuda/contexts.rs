@@ -1,0 +1,50 @@
+//! The contexts of the GPUs that programs use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use super::driver::{Context, Gpu};
+use crate::backend::DriverError;
+use crate::backend::cpu::lock;
+
+/// The contexts that are open, each from the first program on that uses its GPU.
+#[derive(Debug, Default)]
+pub(super) struct Contexts(Mutex<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    contexts: BTreeMap<u32, Arc<Context>>,
+    /// The pairs of GPUs of which the first was asked to reach the second.
+    asked: BTreeSet<(u32, u32)>,
+}
+
+impl Contexts {
+    /// The context of a GPU.
+    pub(super) fn open(&self, gpu: Gpu) -> Result<Arc<Context>, DriverError> {
+        let mut open = lock(&self.0);
+        if let Some(context) = open.contexts.get(&gpu.ordinal()) {
+            return Ok(context.clone());
+        }
+        let context = Context::new(gpu)?;
+        open.contexts.insert(gpu.ordinal(), context.clone());
+        Ok(context)
+    }
+
+    /// Lets each of some GPUs reach the others where it can. On a failure says which GPU it is of.
+    pub(super) fn connect<'a>(
+        &self,
+        contexts: impl Iterator<Item = &'a Arc<Context>> + Clone,
+    ) -> Result<(), (u32, DriverError)> {
+        let mut open = lock(&self.0);
+        for context in contexts.clone() {
+            for other in contexts.clone().filter(|other| other.ordinal() != context.ordinal()) {
+                let pair = (context.ordinal(), other.ordinal());
+                if !open.asked.contains(&pair) {
+                    context.reach(other).map_err(|error| (pair.0, error))?;
+                    open.asked.insert(pair);
+                }
+            }
+        }
+        Ok(())
+    }
+}
