@@ -6,7 +6,7 @@ use super::config::{Class, Config};
 use super::queue::{Item, Marker, Stream, Work};
 use crate::exec::kernel::Kernel;
 use crate::exec::memory::Memory;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -102,6 +102,16 @@ pub(super) struct Stats {
     pub(super) reports: u64,
 }
 
+/// Markers beyond which those that nothing can ask for any more are looked for.
+const MANY_MARKERS: usize = 256;
+
+/// PTX text that was loaded before.
+pub(super) struct Image {
+    pub(super) module: Arc<crate::ptx::Module>,
+    /// Its kernels, if they do not depend on where variables lie.
+    pub(super) kernels: Option<Vec<Arc<Kernel>>>,
+}
+
 /// The driver.
 pub(super) struct Driver {
     pub(super) config: Config,
@@ -115,6 +125,8 @@ pub(super) struct Driver {
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) markers: BTreeMap<u64, Marker>,
     pub(super) modules: BTreeMap<u64, Module>,
+    /// What was read of each text.
+    pub(super) images: HashMap<Vec<u8>, Image>,
     pub(super) functions: BTreeMap<u64, Function>,
     pub(super) graphs: BTreeMap<u64, Graph>,
     pub(super) executables: BTreeMap<u64, Executable>,
@@ -150,6 +162,7 @@ impl Driver {
             events: BTreeMap::new(),
             markers: BTreeMap::new(),
             modules: BTreeMap::new(),
+            images: HashMap::new(),
             functions: BTreeMap::new(),
             graphs: BTreeMap::new(),
             executables: BTreeMap::new(),
@@ -334,6 +347,9 @@ impl Driver {
         self.live.retain(|l| host.get(l.at) < l.count);
         let oldest = self.live.iter().map(|l| l.first).min().unwrap_or(self.next_run);
         self.memory.prune(oldest);
+        if self.markers.len() < MANY_MARKERS {
+            return;
+        }
         let used: BTreeSet<u64> = self
             .events
             .values()

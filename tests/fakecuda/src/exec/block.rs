@@ -50,6 +50,8 @@ pub struct Grid<'a> {
     pub shared_pages: Vec<Page>,
     /// For each warp, the first time of each other warp that it does not know of.
     pub known: [[u32; 32]; 32],
+    /// The least of these for each warp.
+    pub floors: [u32; 32],
     /// Advances at every synchronisation.
     pub time: u32,
     /// The allocation that each instruction used last.
@@ -77,6 +79,7 @@ pub fn run(kernel: &Kernel, launch: &Launch, memory: &mut Memory, tag: Tag) -> R
         shared: vec![0xff; shared],
         shared_pages: vec![Page::default(); shared.div_ceil(super::shadow::PAGE)],
         known: [[0; 32]; 32],
+        floors: [0; 32],
         time: 1,
         hints: vec![usize::MAX; kernel.code.len()],
         steps: 0,
@@ -98,6 +101,11 @@ pub fn run(kernel: &Kernel, launch: &Launch, memory: &mut Memory, tag: Tag) -> R
         }
     }
     Ok(grid.executed)
+}
+
+/// The first time that is not known of.
+fn least(known: &[u32; 32]) -> u32 {
+    known.iter().copied().min().unwrap_or(0)
 }
 
 /// Sets all lanes of a register.
@@ -149,6 +157,7 @@ impl Grid<'_> {
         // Nothing is to be known of warps that the block does not have.
         let knows = std::array::from_fn(|w| if w < warps.len() { 0 } else { u32::MAX });
         self.known = [knows; 32];
+        self.floors = [least(&knows); 32];
         self.time = 1;
         self.steps = STEP_LIMIT;
         let threads = self.launch.threads() as usize;
@@ -312,6 +321,7 @@ impl Grid<'_> {
         }
         self.tick()?;
         self.known[warp.index][warp.index] = self.time;
+        self.floors[warp.index] = least(&self.known[warp.index]);
         Ok(())
     }
 
@@ -414,6 +424,7 @@ impl Grid<'_> {
         }
         for &i in here {
             self.known[i] = joined;
+            self.floors[i] = least(&joined);
             let warp = &mut warps[i];
             if let Some(reg) = barrier.count_to {
                 fill(&mut warp.rows, reg, |_| u64::from(count));

@@ -2,8 +2,8 @@
 //! record of who touched them.
 
 use super::fault::{Fault, code};
-use super::shadow::{Act, Clash, PAGE, Page, Tag, Who};
-use std::collections::BTreeMap;
+use super::shadow::{Act, Clash, Glance, PAGE, Page, Tag, Who};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Address of the first byte of device 0; each device has a range of 2^40 bytes.
 const BASE: u64 = 0x7000_0000_0000;
@@ -42,6 +42,8 @@ pub struct Alloc {
     lost: BTreeMap<u32, Vec<(usize, usize)>>,
     /// Runs of the latest accesses, one for each execution.
     pub touched: Vec<u32>,
+    /// Accesses of runs below this are ordered before the latest execution that made one.
+    older: u32,
 }
 
 /// The memory of all devices.
@@ -49,6 +51,8 @@ pub struct Alloc {
 pub struct Memory {
     slots: Vec<Alloc>,
     starts: BTreeMap<u64, usize>,
+    /// Slots of allocations that are not freed, in order.
+    live: BTreeSet<usize>,
     next: Vec<u64>,
     /// Bytes in use on each device.
     pub used: Vec<usize>,
@@ -75,6 +79,26 @@ pub struct Access<'a> {
     pub tag: &'a Tag,
 }
 
+impl Access<'_> {
+    /// What is needed to see at a glance that it is in order, and its lane, if it is plain; accesses
+    /// of runs below `older` are ordered before.
+    fn glance(&self, older: u32) -> Option<(Glance, u32)> {
+        if !matches!(self.act, Act::Read | Act::Write) {
+            return None;
+        }
+        let thread = self.who.thread;
+        let glance = Glance {
+            run: self.tag.run,
+            writes: older,
+            reads: older,
+            floor: self.who.known.iter().copied().min()?,
+            time: self.who.time,
+            first: thread & !31,
+        };
+        Some((glance, thread & 31))
+    }
+}
+
 impl Memory {
     /// Memory of `devices` devices.
     pub fn new(devices: usize) -> Self {
@@ -91,6 +115,7 @@ impl Memory {
         self.used[at] += len;
         self.peak[at] = self.peak[at].max(self.used[at]);
         self.starts.insert(start, self.slots.len());
+        self.live.insert(self.slots.len());
         self.slots.push(Alloc {
             start,
             len,
@@ -103,6 +128,7 @@ impl Memory {
             pages: vec![None; len.div_ceil(PAGE)],
             lost: BTreeMap::new(),
             touched: Vec::new(),
+            older: 0,
         });
         start
     }
@@ -116,6 +142,7 @@ impl Memory {
     /// Frees the allocation that begins at `start`; its address stays known for diagnoses.
     pub fn free(&mut self, start: u64, by: &str) {
         let Some(slot) = self.starts.get(&start).copied() else { return };
+        self.live.remove(&slot);
         let alloc = &mut self.slots[slot];
         if alloc.freed.is_none() {
             alloc.freed = Some(by.to_owned());
@@ -133,7 +160,7 @@ impl Memory {
 
     /// Allocations that are not freed.
     pub fn live(&self) -> impl Iterator<Item = &Alloc> {
-        self.slots.iter().filter(|a| a.freed.is_none())
+        self.live.iter().map(|&slot| &self.slots[slot])
     }
 
     /// The slot of the allocation that holds `address`, or that lies nearest below it.
@@ -232,7 +259,7 @@ impl Memory {
     }
 
     /// The bytes and cells of an access that lies in the allocation the hint names, if that is
-    /// plain to see.
+    /// plain to see, and the run below which all accesses are ordered before this one.
     #[inline]
     pub fn glance(
         &mut self,
@@ -240,7 +267,7 @@ impl Memory {
         (address, len): (u64, usize),
         hint: usize,
         base: u32,
-    ) -> Option<(&mut [u8], &mut [super::shadow::Cell])> {
+    ) -> Option<(&mut [u8], &mut [super::shadow::Cell], u32)> {
         let alloc = self.slots.get_mut(hint)?;
         let offset = usize::try_from(address.checked_sub(alloc.start)?).ok()?;
         if alloc.device != device || alloc.born != 0 || !alloc.lost.is_empty() {
@@ -252,7 +279,7 @@ impl Memory {
         let bytes = alloc.data.get_mut(offset..offset + len)?;
         let page = alloc.pages.get_mut(offset / PAGE)?.as_mut()?;
         let from = offset % PAGE;
-        Some((bytes, page.whole(from, from + len)?))
+        Some((bytes, page.whole(from, from + len)?, alloc.older))
     }
 
     /// A conflict in words.
@@ -286,7 +313,7 @@ impl Memory {
 
     /// Forgets runs below `run`, which everything to come is ordered after.
     pub fn prune(&mut self, run: u32) {
-        self.slots.iter_mut().filter(|a| a.freed.is_none()).for_each(|a| a.prune(run));
+        self.live.iter().for_each(|&slot| self.slots[slot].prune(run));
     }
 
     /// Writes without checks: initial values of a module's variables.
@@ -383,12 +410,26 @@ impl Alloc {
     #[inline]
     fn record(&mut self, from: usize, to: usize, access: &Access<'_>) -> Result<(), Clash> {
         if self.touched.last() != Some(&access.tag.base) {
+            self.older = access.tag.older(&self.touched);
             self.touched.push(access.tag.base);
         }
         let mut at = from;
+        // Copies are long, and mostly in order.
+        let glance = (to - from > 64).then(|| access.glance(self.older)).flatten();
         while at < to {
             let step = (PAGE - at % PAGE).min(to - at);
             let mut lost = None;
+            if let Some((glance, lane)) = &glance {
+                let cells = self.page_cells(at, at + step);
+                let fine = match access.act {
+                    Act::Read => glance.read_row(cells, *lane, u32::BITS - 1),
+                    _ => glance.write_row(cells, *lane, u32::BITS - 1),
+                };
+                if fine {
+                    at += step;
+                    continue;
+                }
+            }
             for cell in self.page_cells(at, at + step) {
                 if let Some(run) = cell.access(access.act, &access.who, access.tag, false)? {
                     lost = Some(run);
@@ -431,7 +472,9 @@ impl Alloc {
 
     /// Drops what was remembered of runs below `run`, which everything to come is ordered after.
     fn prune(&mut self, run: u32) {
-        self.lost = self.lost.split_off(&run);
+        if !self.lost.is_empty() {
+            self.lost = self.lost.split_off(&run);
+        }
         self.touched.retain(|&t| t >= run);
         if self.born < run {
             self.born = 0;

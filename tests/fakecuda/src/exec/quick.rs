@@ -4,78 +4,121 @@
 use super::access::{extend, lane_of, number, set_lane, set_number};
 use super::block::Grid;
 use super::kernel::Transfer;
-use super::rows::LANES;
+use super::rows::{LANES, Rows};
 use super::shadow::{Cell, Glance, PAGE};
-use super::warp::{Warp, lanes};
+use super::warp::Warp;
 use crate::ptx::Space;
 
-/// How the addresses of a warp lie.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pattern {
-    /// One element after the other, of all lanes.
-    Row,
-    /// The same element for all lanes.
-    One,
-    /// Anything else.
-    Any,
+/// Lanes next to each other whose addresses are equal, or one element apart each.
+#[derive(Clone, Copy)]
+struct Segment {
+    first: usize,
+    count: usize,
+    /// Whether the addresses are equal.
+    same: bool,
 }
 
-impl Pattern {
-    #[inline]
-    fn of(addresses: &[u64; LANES], len: u64, mask: u32) -> Self {
-        let stride = addresses[1].wrapping_sub(addresses[0]);
-        if mask != u32::MAX || (stride != 0 && stride != len) {
-            return Self::Any;
-        }
-        let mut same = true;
-        for (i, &address) in (0u64..).zip(addresses) {
-            same &= address.wrapping_sub(addresses[0]) == i * stride;
-        }
-        match (same, stride) {
-            (false, _) => Self::Any,
-            (true, 0) => Self::One,
-            (true, _) => Self::Row,
-        }
+impl Segment {
+    /// Its lanes.
+    fn lanes(self) -> std::ops::Range<usize> {
+        self.first..self.first + self.count
     }
+
+    /// Its lanes as a mask.
+    fn mask(self) -> u32 {
+        (u32::MAX >> (LANES - self.count)) << self.first
+    }
+}
+
+/// Bit `i` of the first: lane `i + 1` is `len` behind lane `i`; of the second: at the same address.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is compiled for the processor of its caller")]
+fn steps(addresses: &[u64; LANES], len: u64) -> (u32, u32) {
+    let (mut next, mut same) = (0, 0);
+    for i in 0..LANES - 1 {
+        let step = addresses[i + 1].wrapping_sub(addresses[i]);
+        next |= u32::from(step == len) << i;
+        same |= u32::from(step == 0) << i;
+    }
+    (next, same)
+}
+
+/// [`steps`] with the processor's wider registers.
+#[target_feature(enable = "avx2")]
+fn steps_wide(addresses: &[u64; LANES], len: u64) -> (u32, u32) {
+    steps(addresses, len)
+}
+
+/// The segments of the lanes in `mask`, whose elements have `len` bytes.
+fn segments(addresses: &[u64; LANES], len: u64, mask: u32) -> impl Iterator<Item = Segment> {
+    let (next, same) = if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the feature, by the test before.
+        unsafe { steps_wide(addresses, len) }
+    } else {
+        steps(addresses, len)
+    };
+    let pairs = mask & mask >> 1;
+    let (next, same) = (next & pairs, same & pairs);
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let first = rest.trailing_zeros();
+        let (row, equal) = ((next >> first).trailing_ones(), (same >> first).trailing_ones());
+        let segment = Segment {
+            first: first as usize,
+            count: row.max(equal) as usize + 1,
+            same: equal > row,
+        };
+        rest &= !segment.mask();
+        Some(segment)
+    })
 }
 
 impl Grid<'_> {
-    /// What a glance needs for a warp's access to a state space, if it can be enough.
+    /// What a glance needs for a warp's access to a state space, if it can be enough. Which runs are
+    /// ordered before depends on the memory.
     fn glance(&self, warp: &Warp, transfer: &Transfer) -> Option<Glance> {
-        let floor = self.known[warp.index].iter().copied().min().unwrap_or(0);
-        let older = self.tag.base.min(self.tag.oldest);
-        let (writes, reads) = match transfer.space {
-            Space::Shared => (0, u32::MAX),
-            Space::Global | Space::Const => (older, older),
-            Space::Generic | Space::Local | Space::Param => return None,
-        };
-        if transfer.strong {
+        if transfer.strong
+            || !matches!(transfer.space, Space::Shared | Space::Global | Space::Const)
+        {
             return None;
         }
+        let (run, time, floor) = (self.tag.run, self.time, self.floors[warp.index]);
         let first = u32::try_from(warp.index * LANES).ok()?;
-        Some(Glance { run: self.tag.run, writes, reads, floor, time: self.time, first })
+        Some(Glance { run, writes: 0, reads: u32::MAX, floor, time, first })
     }
 
-    /// Bytes and cells of an access that is plain to see.
+    /// Bytes and cells of a segment, if they are plain to see, and the binary logarithm of the cells
+    /// of an element; what is known of the memory goes to `glance`.
     #[inline]
-    fn span(
+    fn segment(
         &mut self,
-        space: Space,
+        transfer: &Transfer,
         address: u64,
-        (len, align): (usize, usize),
-        hint: usize,
-    ) -> Option<(&mut [u8], &mut [Cell])> {
+        segment: Segment,
+        (glance, hint): (&mut Glance, usize),
+    ) -> Option<(&mut [u8], &mut [Cell], u32)> {
+        let align = transfer.width * transfer.regs.len();
+        let elements = if segment.same { 1 } else { segment.count };
+        let len = align * elements;
         if address & (align as u64 - 1) != 0 {
             return None;
         }
-        if space == Space::Shared {
+        let (bytes, cells) = if transfer.space == Space::Shared {
             let from = usize::try_from(address).ok()?;
             let bytes = self.shared.get_mut(from..from.checked_add(len)?)?;
-            let page = self.shared_pages.get_mut(from / PAGE)?;
             let at = from % PAGE;
-            return Some((bytes, page.whole(at, at + len)?));
-        }
-        self.memory.glance(self.launch.device, (address, len), hint, self.tag.base)
+            (bytes, self.shared_pages.get_mut(from / PAGE)?.whole(at, at + len)?)
+        } else {
+            let (device, base) = (self.launch.device, self.tag.base);
+            let (bytes, cells, older) = self.memory.glance(device, (address, len), hint, base)?;
+            (glance.writes, glance.reads) = (older, older);
+            (bytes, cells)
+        };
+        let shift = (cells.len() / elements).checked_ilog2()?;
+        Some((bytes, cells, shift))
     }
 
     /// Loads what it can; the lanes that it did.
@@ -86,111 +129,27 @@ impl Grid<'_> {
         mask: u32,
         addresses: &[u64; LANES],
     ) -> u32 {
-        match transfer.regs.len() {
-            1 => self.quick_load_of::<1>(warp, transfer, mask, addresses),
-            2 => self.quick_load_of::<2>(warp, transfer, mask, addresses),
-            4 => self.quick_load_of::<4>(warp, transfer, mask, addresses),
-            _ => 0,
-        }
-    }
-
-    /// Loads vectors of `N` elements.
-    fn quick_load_of<const N: usize>(
-        &mut self,
-        warp: &mut Warp,
-        transfer: &Transfer,
-        mask: u32,
-        addresses: &[u64; LANES],
-    ) -> u32 {
-        let Some(glance) = self.glance(warp, transfer) else { return 0 };
-        let (width, hint) = (transfer.width, self.hints[warp.pc as usize]);
-        let len = width * N;
+        let Some(mut glance) = self.glance(warp, transfer) else { return 0 };
+        let hint = self.hints[warp.pc as usize];
+        let len = transfer.width * transfer.regs.len();
         let mut done = 0;
-        let mut values = [[0; LANES]; N];
-        let pattern = Pattern::of(addresses, len as u64, mask);
-        if pattern == Pattern::Row {
-            done = self.load_row(transfer, &glance, (addresses[0], hint), &mut values);
-        } else if pattern == Pattern::One {
-            let found = self.span(transfer.space, addresses[0], (len, len), hint);
-            if let Some((bytes, cells)) = found {
+        for segment in segments(addresses, len as u64, mask) {
+            let (first, last) = (number32(segment.first), number32(segment.lanes().end - 1));
+            let at = addresses[segment.first];
+            let found = self.segment(transfer, at, segment, (&mut glance, hint));
+            let Some((bytes, cells, shift)) = found else { continue };
+            let fine = if segment.same {
                 // The first lane and the last leave the same record as all of them.
-                let ends = [glance.lane(0), glance.lane(31)];
-                let fine = |c: &mut Cell| ends.iter().all(|&m| c.glance_read(&glance, m));
-                if cells.iter_mut().all(fine) {
-                    done = u32::MAX;
-                    for (k, value) in values.iter_mut().enumerate() {
-                        *value = [number(&bytes[k * width..(k + 1) * width]); LANES];
-                    }
-                }
+                glance.read_row(cells, first, 31) && glance.read_row(cells, last, 31)
+            } else {
+                glance.read_row(cells, first, shift)
+            };
+            if fine {
+                give(&mut warp.rows, transfer, segment, bytes);
+                done |= segment.mask();
             }
         }
-        let mut run = 0;
-        for lane in lanes(mask & !done) {
-            let at = lane as usize;
-            let again = at > 0 && done >> (at - 1) & 1 != 0 && addresses[at] == addresses[at - 1];
-            run = if again { run + 1 } else { 0 };
-            if run > 1 {
-                // The record says already that several lanes of this warp read the element.
-                for value in &mut values {
-                    value[at] = value[at - 1];
-                }
-                done |= 1 << lane;
-                continue;
-            }
-            let found = self.span(transfer.space, addresses[at], (len, len), hint);
-            let Some((bytes, cells)) = found else { continue };
-            let mine = glance.lane(lane);
-            if !cells.iter_mut().all(|c| c.glance_read(&glance, mine)) {
-                continue;
-            }
-            done |= 1 << lane;
-            for (k, value) in values.iter_mut().enumerate() {
-                value[at] = number(&bytes[k * width..(k + 1) * width]);
-            }
-        }
-        give(warp, transfer, &values, done);
         done
-    }
-
-    /// Loads of all lanes from one row of elements.
-    #[inline]
-    fn load_row<const N: usize>(
-        &mut self,
-        transfer: &Transfer,
-        glance: &Glance,
-        (address, hint): (u64, usize),
-        values: &mut [[u64; LANES]; N],
-    ) -> u32 {
-        let width = transfer.width;
-        let len = width * N;
-        let found = self.span(transfer.space, address, (len * LANES, len), hint);
-        let Some((bytes, cells)) = found else { return 0 };
-        if cells.len() < LANES {
-            return 0;
-        }
-        let shift = (cells.len() / LANES).trailing_zeros();
-        let mut first = glance.lane(0);
-        for (at, cell) in cells.iter_mut().enumerate() {
-            if at != 0 && at & ((1 << shift) - 1) == 0 {
-                first += 1;
-            }
-            if !cell.glance_read(glance, first) {
-                return 0;
-            }
-        }
-        if width == 4 && N == 1 {
-            for (value, part) in values[0].iter_mut().zip(bytes.chunks_exact(4)) {
-                *value = number(part);
-            }
-            return u32::MAX;
-        }
-        for lane in 0..LANES {
-            for (k, value) in values.iter_mut().enumerate() {
-                let at = lane * len + k * width;
-                value[lane] = number(&bytes[at..at + width]);
-            }
-        }
-        u32::MAX
     }
 
     /// Stores what it can; the lanes that it did.
@@ -201,46 +160,94 @@ impl Grid<'_> {
         mask: u32,
         addresses: &[u64; LANES],
     ) -> u32 {
-        let Some(glance) = self.glance(warp, transfer) else { return 0 };
-        let (width, hint) = (transfer.width, self.hints[warp.pc as usize]);
-        let len = width * transfer.regs.len();
+        let Some(mut glance) = self.glance(warp, transfer) else { return 0 };
+        let hint = self.hints[warp.pc as usize];
+        let len = transfer.width * transfer.regs.len();
         let mut done = 0;
-        for lane in lanes(mask) {
-            let at = lane as usize;
-            let found = self.span(transfer.space, addresses[at], (len, len), hint);
-            let Some((bytes, cells)) = found else { continue };
-            let mine = glance.lane(lane);
-            if !cells.iter_mut().all(|c| c.glance_write(&glance, mine)) {
-                continue;
-            }
-            done |= 1 << lane;
-            for (k, &reg) in transfer.regs.iter().enumerate() {
-                set_number(&mut bytes[k * width..(k + 1) * width], lane_of(&warp.rows, reg, at));
+        for segment in segments(addresses, len as u64, mask).filter(|s| !s.same) {
+            let at = addresses[segment.first];
+            let found = self.segment(transfer, at, segment, (&mut glance, hint));
+            let Some((bytes, cells, shift)) = found else { continue };
+            if glance.write_row(cells, number32(segment.first), shift) {
+                take(&warp.rows, transfer, segment, bytes);
+                done |= segment.mask();
             }
         }
         done
     }
 }
 
-/// Writes loaded elements to the registers of the lanes in `done`.
-fn give<const N: usize>(
-    warp: &mut Warp,
-    transfer: &Transfer,
-    values: &[[u64; LANES]; N],
-    done: u32,
-) {
-    for (value, &reg) in values.iter().zip(&transfer.regs) {
-        if transfer.signed || done != u32::MAX {
-            for lane in lanes(done) {
-                let at = lane as usize;
-                set_lane(&mut warp.rows, reg, at, extend(value[at], transfer));
-            }
-        } else if reg.wide {
-            *warp.rows.wide_mut(reg.row) = *value;
-        } else {
-            #[expect(clippy::cast_possible_truncation, reason = "a register of 32 bits")]
-            let narrow = value.map(|v| v as u32);
-            *warp.rows.narrow_mut(reg.row) = narrow;
+/// A lane as the record has it.
+fn number32(lane: usize) -> u32 {
+    u32::try_from(lane).unwrap_or(0)
+}
+
+/// Writes the elements of a segment to the registers of its lanes.
+fn give(rows: &mut Rows, transfer: &Transfer, segment: Segment, bytes: &[u8]) {
+    let (width, count) = (transfer.width, transfer.regs.len());
+    if width == 4 && matches!(count, 1 | 2 | 4) && transfer.regs.iter().all(|reg| !reg.wide) {
+        return match count {
+            1 => give_words::<1>(rows, transfer, segment, bytes),
+            2 => give_words::<2>(rows, transfer, segment, bytes),
+            _ => give_words::<4>(rows, transfer, segment, bytes),
+        };
+    }
+    for (k, &reg) in transfer.regs.iter().enumerate() {
+        for lane in segment.lanes() {
+            let element = if segment.same { 0 } else { lane - segment.first };
+            let at = (element * count + k) * width;
+            let value = number(&bytes[at..at + width]);
+            set_lane(rows, reg, lane, extend(value, transfer));
         }
+    }
+}
+
+/// [`give`] of `N` elements of 32 bits in registers of their width.
+fn give_words<const N: usize>(
+    rows: &mut Rows,
+    transfer: &Transfer,
+    segment: Segment,
+    bytes: &[u8],
+) {
+    let vectors = bytes.as_chunks::<4>().0.as_chunks::<N>().0;
+    for (k, reg) in transfer.regs.iter().enumerate().take(N) {
+        let row = &mut rows.narrow_mut(reg.row)[segment.lanes()];
+        if segment.same {
+            row.fill(vectors.first().map_or(0, |v| u32::from_le_bytes(v[k])));
+        } else {
+            row.iter_mut().zip(vectors).for_each(|(to, v)| *to = u32::from_le_bytes(v[k]));
+        }
+    }
+}
+
+/// Writes the registers of a segment's lanes to memory.
+fn take(rows: &Rows, transfer: &Transfer, segment: Segment, bytes: &mut [u8]) {
+    let (width, count) = (transfer.width, transfer.regs.len());
+    if width == 4 && matches!(count, 1 | 2 | 4) && transfer.regs.iter().all(|reg| !reg.wide) {
+        return match count {
+            1 => take_words::<1>(rows, transfer, segment, bytes),
+            2 => take_words::<2>(rows, transfer, segment, bytes),
+            _ => take_words::<4>(rows, transfer, segment, bytes),
+        };
+    }
+    for (k, &reg) in transfer.regs.iter().enumerate() {
+        for lane in segment.lanes() {
+            let at = ((lane - segment.first) * count + k) * width;
+            set_number(&mut bytes[at..at + width], lane_of(rows, reg, lane));
+        }
+    }
+}
+
+/// [`take`] of `N` elements of 32 bits in registers of their width.
+fn take_words<const N: usize>(
+    rows: &Rows,
+    transfer: &Transfer,
+    segment: Segment,
+    bytes: &mut [u8],
+) {
+    let vectors = bytes.as_chunks_mut::<4>().0.as_chunks_mut::<N>().0;
+    for (k, reg) in transfer.regs.iter().enumerate().take(N) {
+        let row = &rows.narrow(reg.row)[segment.lanes()];
+        vectors.iter_mut().zip(row).for_each(|(v, value)| v[k] = value.to_le_bytes());
     }
 }

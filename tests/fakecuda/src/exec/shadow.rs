@@ -23,6 +23,8 @@ const PENDING: u64 = THREADS + 35;
 
 /// Bits of the thread in a packed access.
 const CODE_BITS: u32 = 11;
+/// These bits.
+const CODE: u64 = (1 << CODE_BITS) - 1;
 /// The number of times a block can synchronise.
 pub const MAX_TIME: u32 = (1 << 21) - 1;
 
@@ -44,6 +46,13 @@ impl Tag {
     pub fn new(run: u32, unordered: Vec<(u32, u32, String)>) -> Self {
         let oldest = unordered.iter().map(|u| u.0).min().unwrap_or(u32::MAX);
         Self { run, base: run, unordered, oldest }
+    }
+
+    /// The run below which all accesses to memory are ordered before this execution, of those that
+    /// executions with these first runs made.
+    pub fn older(&self, touched: &[u32]) -> u32 {
+        let unordered = self.unordered.iter().map(|u| u.0).filter(|first| touched.contains(first));
+        unordered.min().map_or(self.base, |first| first.min(self.base))
     }
 
     /// The unordered execution that `run` belongs to.
@@ -124,14 +133,112 @@ impl Glance {
         pack(self.run, self.time, u64::from(self.first + lane))
     }
 
+    /// Whether an earlier access is one of this run.
+    #[inline]
+    fn own(&self, earlier: u64) -> bool {
+        earlier.wrapping_sub(u64::from(self.run) << 32) >> 32 == 0
+    }
+
     /// Whether an earlier access of this run is ordered before the access `mine`.
     #[inline]
+    #[expect(clippy::needless_bitwise_bool, reason = "no branches")]
     fn before(&self, earlier: u64, mine: u64) -> bool {
-        const CODE: u64 = (1 << CODE_BITS) - 1;
-        let (_, time, code) = unpack(earlier);
+        let since = earlier.wrapping_sub(u64::from(self.run) << 32);
+        let (code, floor) = (earlier & CODE, u64::from(self.floor) << CODE_BITS);
         // Threads only: the other codes are for the full check.
-        (time < self.floor && code <= MANY) || code == mine & CODE
+        ((since < floor) & (code <= MANY)) | (code == mine & CODE)
     }
+
+    /// Records reads of elements that follow each other, each of `1 << shift` cells, by the lanes
+    /// from `lane` on, if all are in order at a glance; else records nothing.
+    #[inline]
+    pub fn read_row(&self, cells: &mut [Cell], lane: u32, shift: u32) -> bool {
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has the feature, by the test before.
+            unsafe { read_row_wide(self, cells, lane, shift) }
+        } else {
+            read_row(self, cells, lane, shift)
+        }
+    }
+
+    /// The same for writes.
+    #[inline]
+    pub fn write_row(&self, cells: &mut [Cell], lane: u32, shift: u32) -> bool {
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has the feature, by the test before.
+            unsafe { write_row_wide(self, cells, lane, shift) }
+        } else {
+            write_row(self, cells, lane, shift)
+        }
+    }
+}
+
+/// [`Glance::read_row`] with the processor's wider registers.
+#[target_feature(enable = "avx2")]
+fn read_row_wide(glance: &Glance, cells: &mut [Cell], lane: u32, shift: u32) -> bool {
+    read_row(glance, cells, lane, shift)
+}
+
+/// [`Glance::write_row`] with the processor's wider registers.
+#[target_feature(enable = "avx2")]
+fn write_row_wide(glance: &Glance, cells: &mut [Cell], lane: u32, shift: u32) -> bool {
+    write_row(glance, cells, lane, shift)
+}
+
+/// Without branches, so that several cells are checked at a time.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is compiled for the processor of its caller")]
+#[expect(clippy::needless_bitwise_bool, reason = "no branches")]
+fn read_row(glance: &Glance, cells: &mut [Cell], lane: u32, shift: u32) -> bool {
+    let (first, warp) = (glance.lane(lane), u64::from(glance.first >> 5));
+    let (writes, reads) = (u64::from(glance.writes) << 32, u64::from(glance.reads) << 32);
+    let mut fine = true;
+    for (mine, cell) in cells.iter().enumerate().map(|(i, c)| (first + (i as u64 >> shift), c)) {
+        let wrote = glance.own(cell.write) & glance.before(cell.write, mine);
+        let older = (cell.write != 0) & (cell.write < writes);
+        let own = glance.own(cell.read);
+        let free = (own & (cell.read & CODE <= MANY)) | (!own & (cell.read < reads));
+        fine &= (wrote | older) & free;
+    }
+    if !fine {
+        return false;
+    }
+    let within = pack(glance.run, glance.time, MANY_IN_WARP + warp);
+    let many = pack(glance.run, glance.time, MANY);
+    for (i, cell) in cells.iter_mut().enumerate() {
+        let mine = first + (i as u64 >> shift);
+        let code = cell.read & CODE;
+        let of = if code < THREADS { code >> 5 } else { code - MANY_IN_WARP };
+        let joint = if of == warp { within } else { many };
+        let apart = glance.own(cell.read) & !glance.before(cell.read, mine);
+        cell.read = if apart { joint } else { mine };
+    }
+    true
+}
+
+/// As [`read_row`].
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is compiled for the processor of its caller")]
+#[expect(clippy::needless_bitwise_bool, reason = "no branches")]
+fn write_row(glance: &Glance, cells: &mut [Cell], lane: u32, shift: u32) -> bool {
+    let first = glance.lane(lane);
+    let reads = u64::from(glance.reads) << 32;
+    let writes = u64::from(glance.writes.max(glance.reads)) << 32;
+    let mut fine = true;
+    for (mine, cell) in cells.iter().enumerate().map(|(i, c)| (first + (i as u64 >> shift), c)) {
+        let (wrote, read) = (glance.own(cell.write), glance.own(cell.read));
+        let written = glance.before(cell.write, mine);
+        let over = (wrote & written) | (!wrote & (cell.write < writes));
+        let behind = glance.before(cell.read, mine);
+        let free = (read & behind) | (!read & (cell.read < reads));
+        fine &= over & free;
+    }
+    if fine {
+        for (i, cell) in cells.iter_mut().enumerate() {
+            cell.write = first + (i as u64 >> shift);
+        }
+    }
+    fine
 }
 
 /// The last accesses to one granule.
@@ -151,7 +258,7 @@ fn pack(run: u32, time: u32, code: u64) -> u64 {
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the parts are cut out")]
 fn unpack(access: u64) -> (u32, u32, u64) {
-    let code = access & ((1 << CODE_BITS) - 1);
+    let code = access & CODE;
     ((access >> 32) as u32, (access as u32) >> CODE_BITS, code)
 }
 
@@ -195,54 +302,6 @@ impl Cell {
     /// Whether the granule was never written.
     pub fn unwritten(self) -> bool {
         self.write == 0
-    }
-
-    /// Records a read if it is in order at a glance.
-    #[inline]
-    pub fn glance_read(&mut self, glance: &Glance, mine: u64) -> bool {
-        let wrote = unpack(self.write).0;
-        let fine = if wrote == glance.run {
-            glance.before(self.write, mine)
-        } else {
-            self.write != 0 && wrote < glance.writes
-        };
-        if !fine {
-            return false;
-        }
-        if self.read == mine {
-            return true;
-        }
-        let (run, _, code) = unpack(self.read);
-        if run == glance.run {
-            if !glance.before(self.read, mine) {
-                if code > MANY {
-                    return false;
-                }
-                self.read = pack(run, glance.time, joint(code, u64::from(glance.first)));
-                return true;
-            }
-        } else if run >= glance.reads {
-            return false;
-        }
-        self.read = mine;
-        true
-    }
-
-    /// Records a write if it is in order at a glance.
-    #[inline]
-    pub fn glance_write(&mut self, glance: &Glance, mine: u64) -> bool {
-        let (wrote, read) = (unpack(self.write).0, unpack(self.read).0);
-        let fine = if wrote == glance.run {
-            glance.before(self.write, mine)
-        } else {
-            self.write == 0 || wrote < glance.writes.max(glance.reads)
-        };
-        let free =
-            if read == glance.run { glance.before(self.read, mine) } else { read < glance.reads };
-        if fine && free {
-            self.write = mine;
-        }
-        fine && free
     }
 
     /// Marks the granule as never written.

@@ -2,10 +2,11 @@
 
 use super::super::code;
 use super::super::schedule::Goal;
-use super::super::state::{Call, Driver, Function, Module};
+use super::super::state::{Call, Driver, Function, Image, Module};
 use super::device::{MAX_THREADS, SHARED, SHARED_OPT_IN};
 use super::{Out, Text, exports};
 use crate::decode::{Globals, kernels};
+use crate::exec::kernel::Kernel;
 use crate::ptx::{self, Space};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -15,6 +16,9 @@ use std::sync::Arc;
 const NEWEST_PTX: (u32, u32) = (9, 0);
 /// The compute capability of a fake device, times ten.
 const CAPABILITY: u32 = 80;
+
+/// Address and size of a module's variables.
+type Variables = BTreeMap<String, (u64, usize)>;
 
 impl Driver {
     /// Loads PTX text; machine code is for other devices than a fake one.
@@ -26,6 +30,31 @@ impl Driver {
                 self.refuse(code::NO_BINARY_FOR_GPU, "a module of machine code: only PTX can run")
             );
         }
+        if !self.images.contains_key(image) {
+            let module = self.read(image)?;
+            self.images.insert(image.to_vec(), Image { module: Arc::new(module), kernels: None });
+        }
+        let known = &self.images[image];
+        let (module, ready) = (Arc::clone(&known.module), known.kernels.clone());
+        let variables = self.variables(&module, device);
+        let found = match ready {
+            Some(found) => found,
+            None => self.decode(image, &module, &variables)?,
+        };
+        let mut handles = BTreeMap::new();
+        for kernel in found {
+            let id = self.handle();
+            handles.insert(kernel.name.clone(), id);
+            let function = Function { context, kernel, max_dynamic: SHARED, alive: true };
+            self.functions.insert(id, function);
+        }
+        let id = self.handle();
+        self.modules.insert(id, Module { context, kernels: handles, variables });
+        Ok(id)
+    }
+
+    /// Reads PTX text that the driver's version and the device take.
+    fn read(&mut self, image: &[u8]) -> Call<ptx::Module> {
         let bad = |e: String| (code::INVALID_PTX, e);
         let text = std::str::from_utf8(image).map_err(|_| code::INVALID_IMAGE)?;
         let parsed = ptx::parse(text).map_err(bad).and_then(|m| {
@@ -41,13 +70,20 @@ impl Driver {
             }
             Ok(m)
         });
-        let module = parsed
-            .map_err(|(code, e)| self.refuse(code, &format!("a module cannot be loaded: {e}")))?;
-        let variables = self.variables(&module, device);
+        parsed.map_err(|(code, e)| self.refuse(code, &format!("a module cannot be loaded: {e}")))
+    }
+
+    /// The kernels of a module whose variables lie there.
+    fn decode(
+        &mut self,
+        image: &[u8],
+        module: &ptx::Module,
+        variables: &Variables,
+    ) -> Call<Vec<Arc<Kernel>>> {
         let globals: Globals =
             variables.iter().map(|(n, (at, _))| (n.clone(), (Space::Global, *at))).collect();
-        let found = match kernels(&module, &globals) {
-            Ok(found) => found,
+        let found: Vec<_> = match kernels(module, &globals) {
+            Ok(found) => found.into_iter().map(Arc::new).collect(),
             Err(e) => {
                 for variable in variables.values() {
                     self.end_allocation(variable.0, "a failed load");
@@ -57,21 +93,14 @@ impl Driver {
                 );
             }
         };
-        let mut handles = BTreeMap::new();
-        for kernel in found {
-            let id = self.handle();
-            handles.insert(kernel.name.clone(), id);
-            let function =
-                Function { context, kernel: Arc::new(kernel), max_dynamic: SHARED, alive: true };
-            self.functions.insert(id, function);
+        if let (true, Some(known)) = (variables.is_empty(), self.images.get_mut(image)) {
+            known.kernels = Some(found.clone());
         }
-        let id = self.handle();
-        self.modules.insert(id, Module { context, kernels: handles, variables });
-        Ok(id)
+        Ok(found)
     }
 
     /// Allocates and initialises a module's variables.
-    fn variables(&mut self, module: &ptx::Module, device: u32) -> BTreeMap<String, (u64, usize)> {
+    fn variables(&mut self, module: &ptx::Module, device: u32) -> Variables {
         let mut out = BTreeMap::new();
         let placed = module.vars.iter().filter(|v| matches!(v.space, Space::Global | Space::Const));
         for var in placed.clone().filter(|v| v.size > 0) {
