@@ -119,6 +119,14 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// What `report.cuh` needs to say that an element names no entry.
+    pub(super) fn report(&mut self) {
+        self.params.push(ParamDecl::Write("word".to_owned(), "u64"));
+        self.args.push(Arg::Report);
+        self.params.push(ParamDecl::Size("STEP".to_owned()));
+        self.args.push(Arg::Step);
+    }
+
     /// A list of sizes, as an initialiser.
     pub(super) fn list(&mut self, name: &str, sizes: &[Dim]) {
         let mut parts = Vec::with_capacity(sizes.len());

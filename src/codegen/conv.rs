@@ -9,7 +9,7 @@ use super::matmul::Tile;
 use crate::lower::BufferId;
 use crate::op::Op;
 use crate::op::window::{WindowAxis, Windows};
-use crate::types::Dim;
+use crate::types::{Dim, Target};
 
 /// The most weights that a block of a depthwise convolution holds in shared memory.
 const HELD: i64 = 8192;
@@ -18,7 +18,10 @@ const HELD: i64 = 8192;
 const MOST_SPAN: usize = 128;
 
 /// The most elements of a sample, of the taps of an element and of a group's channels: positions within them are `int`.
-const MOST: i64 = i32::MAX as i64;
+const MOST: usize = Target::CUDA.limits.positions;
+
+/// The most blocks along y.
+const MOST_ACROSS: i64 = 65_535;
 
 /// Places next to each other along the last axis that a thread of a depthwise convolution computes.
 const STRIP: i64 = 4;
@@ -89,8 +92,9 @@ impl Shape {
             let taps = a.kernel.saturating_mul(a.dilation);
             i64::try_from(spread.saturating_add(taps).saturating_add(a.before)).unwrap_or(i64::MAX)
         };
+        let most = i64::try_from(MOST).unwrap_or(i64::MAX);
         let far = shape.windows.iter().map(reach).max().unwrap_or(0);
-        if sizes.into_iter().chain([far]).any(|size| size >= MOST) {
+        if sizes.into_iter().chain([far]).any(|size| size >= most) {
             return Err(context.unsupported("a sample or a kernel has 2^31 elements or more"));
         }
         Ok(shape)
@@ -110,7 +114,9 @@ impl Shape {
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
         };
         let short = self.windows.last().is_none_or(|a| span(a) < MOST_SPAN);
-        self.is_depthwise() && short && self.taps.saturating_mul(4) <= HELD
+        // A block takes four channels at least, if there are as many.
+        let narrow = self.m_each.saturating_mul(self.groups) <= 4 * MOST_ACROSS;
+        self.is_depthwise() && short && narrow && self.taps.saturating_mul(4) <= HELD
     }
 
     /// What the kernel knows of the windows. Of a transpose, the windows lie on the result.
@@ -202,7 +208,7 @@ fn depthwise(
     let columns = usize::try_from(channels).ok();
     let text = expression(&mut b, &context.launch.chain, chained, columns, vectors);
     let across = ceil_div(&channels.into(), per_block);
-    if across.eval(1) > 65_535 {
+    if across.eval(1) > MOST_ACROSS {
         return Err(context.unsupported("it has too many channels"));
     }
     let grid = [blocks(&all, i64::from(THREADS) / lanes * 2), across, Dim::ONE];

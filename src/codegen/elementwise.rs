@@ -16,6 +16,10 @@ const THREADS: u32 = 256;
 /// The most threads of a block that lie along a row.
 const ALONG_ROW: usize = 64;
 
+/// The longest row that is covered by 65,535 blocks, as many as a grid has along y; a longer one is read as a vector that
+/// repeats.
+const MOST_COLUMNS: i64 = 65_535 * ALONG_ROW as i64;
+
 /// Rows that a thread walks down, for what it computes once for its columns.
 const ROWS: i64 = 8;
 
@@ -69,7 +73,7 @@ fn columns(chain: &Chain) -> Option<usize> {
 }
 
 fn rows(count: &Dim, columns: usize) -> Option<Dim> {
-    let columns = i64::try_from(columns).ok().filter(|c| *c > 0 && i32::try_from(*c).is_ok())?;
+    let columns = i64::try_from(columns).ok().filter(|c| (1..=MOST_COLUMNS).contains(c))?;
     count.exact_div(&columns.into())
 }
 

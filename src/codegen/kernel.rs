@@ -55,4 +55,8 @@ pub enum Arg {
     Buffer(BufferId),
     /// A size.
     Size(Dim),
+    /// The address of the device's word for elements that name no entry; see `report.cuh`.
+    Report,
+    /// A number that is larger for earlier steps of the device's program, and not 0.
+    Step,
 }

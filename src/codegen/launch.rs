@@ -1,7 +1,8 @@
 //! Which file computes a launch.
 
+use super::builder::Builder;
 use super::kernel::Call;
-use super::{CodegenError, conv, elementwise, lines, matmul, moves, pool};
+use super::{CodegenError, conv, elementwise, lines, matmul, moves, pool, ranks};
 use crate::lower::{DeviceProgram, Launch, Step};
 use crate::op::Op;
 use crate::types::{DType, KernelClass};
@@ -13,11 +14,27 @@ pub(super) struct Context<'a> {
     label: &'a str,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// The error for what no kernel does.
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> CodegenError {
         let op = self.launch.op.as_ref().map_or(self.launch.class.name(), Op::name);
         CodegenError::Unsupported { label: self.label.to_owned(), op, reason: reason.into() }
+    }
+
+    /// The parts of a call on values that all are row-major.
+    pub(super) fn row_major(&self) -> Result<Builder<'a>, CodegenError> {
+        let b = Builder::new(self.device);
+        let mut all = self.launch.operands.iter().chain(&self.launch.results);
+        if all.any(|id| !b.is_row_major(*id)) {
+            return Err(self.unsupported("its values are not row-major"));
+        }
+        Ok(b)
+    }
+
+    /// The axis that a number names among so many, negative from the end.
+    pub(super) fn axis(&self, axis: i64, rank: usize) -> Result<usize, CodegenError> {
+        let found = lines::position(axis, rank).filter(|a| *a < rank);
+        found.ok_or_else(|| self.unsupported("it has no such axis"))
     }
 
     /// Fails unless all operands and results are `f32`.
@@ -45,6 +62,7 @@ pub fn call(device: &DeviceProgram, step: &Step, launch: &Launch) -> Result<Call
         KernelClass::Softmax => lines::softmax(&context),
         KernelClass::Norm => lines::norm(&context),
         KernelClass::Move | KernelClass::Reorder => moves::call(&context),
+        KernelClass::Index | KernelClass::Line => ranks::call(&context),
         KernelClass::BatchNorm
         | KernelClass::View
         | KernelClass::Copy

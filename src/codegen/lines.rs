@@ -51,7 +51,7 @@ impl Form {
     }
 }
 
-fn product<'a>(sizes: impl IntoIterator<Item = &'a Dim>) -> Dim {
+pub(super) fn product<'a>(sizes: impl IntoIterator<Item = &'a Dim>) -> Dim {
     sizes.into_iter().fold(Dim::ONE, |p, d| p * d.clone())
 }
 
@@ -109,21 +109,21 @@ fn kind(op: &Reduce) -> u8 {
 }
 
 /// Lines along one axis or several neighbouring ones.
-struct Lines {
+pub(super) struct Lines {
     size: Dim,
     inner: Dim,
     count: Dim,
 }
 
 impl Lines {
-    fn new(shape: &Shape, axes: std::ops::Range<usize>) -> Self {
+    pub(super) fn new(shape: &Shape, axes: std::ops::Range<usize>) -> Self {
         let (size, inner) = (product(&shape[axes.clone()]), product(&shape[axes.end..]));
         let count = product(&shape[..axes.start]) * inner.clone();
         Self { size, inner, count }
     }
 
     /// Says the sizes to the kernel, and finishes its call.
-    fn finish(self, mut b: Builder<'_>, file: &'static str) -> Call {
+    pub(super) fn finish(self, mut b: Builder<'_>, file: &'static str) -> Call {
         b.size("SIZE", &self.size);
         b.size("INNER", &self.inner);
         let form = Form::new(&self.size, self.inner == Dim::ONE, false);
@@ -132,19 +132,9 @@ impl Lines {
 }
 
 /// The axis that a number names, negative from the end.
-fn position(axis: i64, rank: usize) -> Option<usize> {
+pub(super) fn position(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()
-}
-
-fn rows_only<'a>(context: &'a Context<'_>) -> Result<Builder<'a>, CodegenError> {
-    context.only_f32()?;
-    let b = Builder::new(context.device);
-    let all = context.launch.operands.iter().chain(&context.launch.results);
-    if all.into_iter().any(|id| !b.is_row_major(*id)) {
-        return Err(context.unsupported("its values are not row-major"));
-    }
-    Ok(b)
 }
 
 /// `softmax.cu`.
@@ -155,7 +145,8 @@ pub(super) fn softmax(context: &Context<'_>) -> Result<Call, CodegenError> {
     else {
         return Err(context.unsupported("it is no softmax of one operand"));
     };
-    let mut b = rows_only(context)?;
+    context.only_f32()?;
+    let mut b = context.row_major()?;
     let shape = &b.ty(*x).shape;
     let Some(axis) = op.axis(shape.rank()) else {
         return Err(context.unsupported("it has no such axis"));
@@ -193,7 +184,8 @@ pub(super) fn norm(context: &Context<'_>) -> Result<Call, CodegenError> {
     else {
         return Err(context.unsupported("it has no operand"));
     };
-    let mut b = rows_only(context)?;
+    context.only_f32()?;
+    let mut b = context.row_major()?;
     let shape = &b.ty(*x).shape;
     let Some(norm) = norm_of(launch.op.as_ref(), shape) else {
         return Err(context.unsupported("it is no normalisation of lines"));

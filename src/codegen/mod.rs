@@ -8,6 +8,7 @@ mod builder;
 mod conv;
 mod elementwise;
 mod expression;
+mod index;
 mod kernel;
 mod key;
 mod launch;
@@ -16,6 +17,7 @@ mod matmul;
 mod moves;
 mod pool;
 mod program;
+mod ranks;
 pub mod source;
 mod strides;
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Elements in other places, of any type.
 
-use super::CodegenError;
 use super::builder::{Builder, bits_type, blocks, ceil_div, line};
 use super::kernel::Call;
 use super::launch::Context;
 use super::matmul::by_four;
 use super::strides::Walk;
+use super::{CodegenError, index};
 use crate::lower::BufferId;
-use crate::op::{BlockOrder, Blocks, Op, PadMode, Slice};
-use crate::types::Dim;
+use crate::op::{BlockOrder, Blocks, Op, PadMode, Reverse, Slice};
+use crate::types::{Dim, Target};
 
 const THREADS: u32 = 256;
 
@@ -19,7 +19,7 @@ const LEAST_SIDE: i64 = 16;
 const SIDE: i64 = 32;
 
 /// Values that one kernel joins.
-const MOST_PARTS: usize = 256;
+const MOST_PARTS: usize = Target::CUDA.limits.parts;
 
 /// Whichever file moves the elements as the operator says.
 pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -48,11 +48,12 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
                 |a: usize| [(count(a), Dim::ZERO), (b.ty(*x).shape[a].clone(), steps[a].clone())];
             b.axes(*y).into_iter().flat_map(pair).collect()
         }),
+        (Some(Op::Reverse(op)), [x], [y]) => reverse(context, op, *x, *y),
         (Some(Op::Blocks(op)), [x], [y]) => blocks_of(context, op, *x, *y),
         (Some(Op::Concat(op)), parts, [y]) => join(context, op.axis, parts, *y, false),
         (Some(Op::AllGather(op)), parts, [y]) => join(context, op.axis, parts, *y, false),
         (Some(Op::SplitOp(op)), [x], parts) => join(context, op.axis, parts, *x, true),
-        (Some(Op::Gather(op)), [x, places], [y]) => gather(context, op.axis, [*x, *places, *y]),
+        (Some(Op::Gather(op)), [x, places], [y]) => index::gather(context, op, [*x, *places, *y]),
         (Some(Op::Pad(_)), [x], [y]) => pad(context, *x, *y),
         _ => Err(context.unsupported("it moves elements in another way")),
     }
@@ -144,6 +145,26 @@ fn slice(
             None => steps[a].clone(),
         };
         b.axes(y).into_iter().map(|a| (b.ty(y).shape[a].clone(), step(a))).collect()
+    })
+}
+
+/// The axes that are reversed begin at their last entry.
+fn reverse(
+    context: &Context<'_>,
+    op: &Reverse,
+    x: BufferId,
+    y: BufferId,
+) -> Result<Call, CodegenError> {
+    let own = Builder::new(context.device);
+    let (shape, steps) = (&own.ty(x).shape, own.steps(x));
+    let axes = op.axes.iter().map(|axis| context.axis(*axis, shape.rank()));
+    let axes = axes.collect::<Result<Vec<usize>, _>>()?;
+    let first = axes
+        .iter()
+        .fold(Dim::ZERO, |first, a| first + (shape[*a].clone() - Dim::ONE) * steps[*a].clone());
+    reading(context, x, y, &first, |b, steps| {
+        let step = |a: usize| if axes.contains(&a) { -steps[a].clone() } else { steps[a].clone() };
+        b.axes(y).into_iter().map(|a| (shape[a].clone(), step(a))).collect()
     })
 }
 
@@ -273,31 +294,6 @@ fn join(
     let count = i64::try_from(parts.len()).unwrap_or(i64::MAX);
     let grid = [blocks(&most, i64::from(THREADS)), count.into(), Dim::ONE];
     Ok(b.finish("join.cu", THREADS, String::new(), grid))
-}
-
-/// `gather.cu`.
-fn gather(
-    context: &Context<'_>,
-    axis: i64,
-    [x, places, y]: [BufferId; 3],
-) -> Result<Call, CodegenError> {
-    let mut b = Builder::new(context.device);
-    if ![x, places, y].into_iter().all(|id| b.is_row_major(id)) {
-        return Err(context.unsupported("its values are not row-major"));
-    }
-    let shape = &b.ty(x).shape;
-    let rank = i64::try_from(shape.rank()).unwrap_or(i64::MAX);
-    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
-    let ty = bits_type(b.ty(y).dtype);
-    b.read_as("x", x, ty);
-    b.read("places", places);
-    b.write_as("y", y, ty);
-    let count = b.ty(y).shape.elements();
-    b.size("COUNT", &count);
-    b.size("LENGTH", &shape[axis]);
-    b.size("PLACES", &b.ty(places).shape.elements());
-    b.size("INNER", &shape[axis + 1..].iter().fold(Dim::ONE, |p, d| p * d.clone()));
-    Ok(b.finish("gather.cu", THREADS, String::new(), line(blocks(&count, i64::from(THREADS)))))
 }
 
 /// `pad.cu`.

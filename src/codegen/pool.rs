@@ -7,15 +7,15 @@ use super::launch::Context;
 use super::matmul::by_four;
 use crate::op::window::WindowAxis;
 use crate::op::{Op, Pool, Resize, ResizeMode};
-use crate::types::Dim;
+use crate::types::{Dim, Target};
 
 const THREADS: u32 = 256;
 
 /// Sizes of windows are `int`, sums of a few of them too.
-const MOST: usize = (i32::MAX / 8) as usize;
+const MOST: usize = Target::CUDA.limits.windows;
 
 /// Places of resized axes that are part of a kernel's text.
-const MOST_PLACES: usize = 1 << 16;
+const MOST_PLACES: usize = Target::CUDA.limits.places;
 
 /// The kernel for a pool or a resized image.
 pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {

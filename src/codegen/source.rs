@@ -12,6 +12,7 @@ macro_rules! files {
 }
 
 files![
+    "arg.cu",
     "broadcast.cu",
     "conv.cu",
     "copy.cu",
@@ -19,20 +20,30 @@ files![
     "elementwise.cu",
     "exchange.cu",
     "gather.cu",
+    "gather_at.cu",
     "include/common.cuh",
     "include/functions.cuh",
     "include/index.cuh",
     "include/lines.cuh",
+    "include/pairs.cuh",
+    "include/report.cuh",
     "include/tile.cuh",
     "join.cu",
+    "lrn.cu",
     "matmul.cu",
     "move.cu",
     "norm.cu",
+    "one_hot.cu",
     "pad.cu",
     "pool.cu",
+    "rank.cu",
     "reduce.cu",
     "resize.cu",
+    "scan.cu",
+    "scatter.cu",
+    "segment_sum.cu",
     "softmax.cu",
+    "trilu.cu",
 ];
 
 /// The name under which a kernel's file includes its expression.

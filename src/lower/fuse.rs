@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::Role;
-use super::order;
+use super::{limits, order};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
 use crate::types::{DType, Dim, KernelClass, Target, TensorType};
@@ -75,7 +75,8 @@ impl Fuser<'_> {
         let operands = self.graph.operands(id).to_vec();
         let all_f32 = operands.iter().all(|v| self.is_f32(*v));
         let group = Group { head: Some(id), operands, chain: Chain::default() };
-        (ends_in_chain && all_f32 && self.is_f32(Value { node: id, output: 0 })).then_some(group)
+        let suits = ends_in_chain && all_f32 && self.is_f32(Value { node: id, output: 0 });
+        (suits && limits::is_within(self.graph, id, op, target)).then_some(group)
     }
 
     /// A group that begins with an operand of this elementwise node.

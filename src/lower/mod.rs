@@ -6,6 +6,7 @@ mod check;
 mod emit;
 mod fuse;
 mod layout;
+mod limits;
 mod memory;
 mod order;
 mod place;

@@ -1,6 +1,7 @@
 //! Which kernel computes a node, and on which device it runs.
 
 use super::layout::{Groups, Role, operands};
+use super::limits;
 use crate::ir::{Graph, NodeId};
 use crate::op::Op;
 use crate::types::{DType, Device, KernelClass, Target, TensorType};
@@ -45,6 +46,9 @@ fn is_offloaded(graph: &Graph, id: NodeId, target: &Target) -> bool {
 
 /// The class of kernel that the target has for the operator of a node.
 pub(super) fn class(graph: &Graph, id: NodeId, op: &Op, target: &Target) -> KernelClass {
+    if !limits::is_within(graph, id, op, target) {
+        return KernelClass::Reference;
+    }
     let operands = graph.operands(id).into_iter().map(|v| graph.ty(v));
     kernel(op, operands.chain(graph.node(id).results().iter().map(|r| &r.ty)), target)
 }
@@ -64,6 +68,24 @@ fn kernel<'a>(
     let suits = !chained
         && class != KernelClass::View
         && target.has(class)
-        && (target.any_type.contains(&class) || types.all(|t| t.dtype == DType::F32));
+        && types.all(|t| takes(class, t.dtype, target));
     if suits { class } else { KernelClass::Reference }
+}
+
+/// True if the target's kernels of a class take elements of a type.
+fn takes(class: KernelClass, dtype: DType, target: &Target) -> bool {
+    match dtype {
+        _ if target.any_type.contains(&class) => true,
+        DType::F16 | DType::Bf16 | DType::Bool => false,
+        DType::F32 => true,
+        DType::F64
+        | DType::I64
+        | DType::I32
+        | DType::I16
+        | DType::I8
+        | DType::U64
+        | DType::U32
+        | DType::U16
+        | DType::U8 => target.numbers.contains(&class),
+    }
 }

@@ -69,7 +69,7 @@ impl OpDef for Lrn {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Line
     }
 
     fn gradient(&self) -> Gradient {

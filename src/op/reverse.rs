@@ -59,7 +59,7 @@ impl OpDef for Reverse {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Move
     }
 
     fn gradient(&self) -> Gradient {

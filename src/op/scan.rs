@@ -178,7 +178,7 @@ impl OpDef for Scan {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Line
     }
 
     fn gradient(&self) -> Gradient {

@@ -204,7 +204,10 @@ impl OpDef for Scatter {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        match self.reduction() {
+            Reduction::None => KernelClass::Index,
+            Reduction::Add | Reduction::Mul | Reduction::Max | Reduction::Min => KernelClass::Line,
+        }
     }
 
     fn gradient(&self) -> Gradient {

@@ -111,7 +111,7 @@ impl OpDef for SegmentSum {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Line
     }
 
     fn gradient(&self) -> Gradient {

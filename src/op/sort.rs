@@ -97,7 +97,7 @@ impl OpDef for Sort {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Line
     }
 
     fn gradient(&self) -> Gradient {

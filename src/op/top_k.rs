@@ -157,7 +157,7 @@ impl OpDef for TopK {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Line
     }
 
     fn gradient(&self) -> Gradient {

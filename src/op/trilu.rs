@@ -64,7 +64,7 @@ impl OpDef for Trilu {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Index
     }
 
     fn gradient(&self) -> Gradient {

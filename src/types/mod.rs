@@ -22,6 +22,6 @@ pub(crate) use quoted::{Escaped, Quoted, Said, is_unseen};
 pub use shape::{MAX_RANK, Shape};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub(crate) use table::{Keys, Table};
-pub use target::{KernelClass, Order, Target};
+pub use target::{KernelClass, Limits, Order, Target};
 pub use tensor::{Element, Tensor, TensorError};
 pub use tensor_type::{ParseTypeError, TensorType};

@@ -28,6 +28,10 @@ pub enum KernelClass {
     BatchNorm,
     /// Data movement by position: transpose, slice, pad, concat, expand, gather.
     Move,
+    /// Elements picked or placed by numbers that other elements give, or by their own place.
+    Index,
+    /// Lines of numbers ranked, searched, scanned or summed.
+    Line,
     /// Bytes unchanged under another shape.
     View,
     /// From one device's memory to another's.
@@ -54,6 +58,8 @@ impl KernelClass {
             Self::Softmax => "softmax",
             Self::BatchNorm => "batch_norm",
             Self::Move => "move",
+            Self::Index => "index",
+            Self::Line => "line",
             Self::View => "view",
             Self::Copy => "copy",
             Self::Reorder => "reorder",
@@ -69,6 +75,35 @@ impl fmt::Display for KernelClass {
     }
 }
 
+/// The sizes up to which a target's kernels go; an operator beyond one of them is evaluated by reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Values that are joined, or into which one is cut.
+    pub parts: usize,
+    /// Places of resized axes, counted once for each element that meets there.
+    pub places: usize,
+    /// Elements of a sample and of the kernel of a convolution, and positions along its axes with their padding; less.
+    pub positions: usize,
+    /// Elements of a channel of a pool, and positions along its axes.
+    pub windows: usize,
+    /// Entries of a line that is put in order.
+    pub ranked: i64,
+    /// Segments whose rows are summed.
+    pub segments: i64,
+}
+
+impl Limits {
+    /// Every size is within.
+    pub const NONE: Self = Self {
+        parts: usize::MAX,
+        places: usize::MAX,
+        positions: usize::MAX,
+        windows: usize::MAX,
+        ranked: i64::MAX,
+        segments: i64::MAX,
+    };
+}
+
 /// A target's capability table: what lowering may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -77,8 +112,12 @@ pub struct Target {
     /// The kernel classes it has. An operator of another class runs by reference evaluation: on its device where the
     /// list has [`KernelClass::Reference`], otherwise on the host, which then works by [`Target::CPU`].
     pub kernels: &'static [KernelClass],
-    /// The kernel classes that take elements of every type; the others take `f32`.
+    /// The kernel classes that take elements of every type; others but those of `numbers` take `f32`.
     pub any_type: &'static [KernelClass],
+    /// The kernel classes that take integers, `f32` and `f64`.
+    pub numbers: &'static [KernelClass],
+    /// How large what its kernels take may be.
+    pub limits: Limits,
     /// The kernel classes that can end in a chain of elementwise operators.
     pub epilogues: &'static [KernelClass],
     /// The kernel classes whose result may take the place of the first operand, where that has as many bytes.
@@ -126,6 +165,8 @@ impl Target {
             KernelClass::Reference,
         ],
         any_type: &[],
+        numbers: &[],
+        limits: Limits::NONE,
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
         in_place: &[KernelClass::Elementwise],
         alignment: 64,
@@ -147,11 +188,22 @@ impl Target {
             KernelClass::Norm,
             KernelClass::BatchNorm,
             KernelClass::Move,
+            KernelClass::Index,
+            KernelClass::Line,
             KernelClass::View,
             KernelClass::Copy,
             KernelClass::Reorder,
         ],
-        any_type: &[KernelClass::Move],
+        any_type: &[KernelClass::Move, KernelClass::Index],
+        numbers: &[KernelClass::Line],
+        limits: Limits {
+            parts: 160,
+            places: 1 << 16,
+            positions: i32::MAX as usize,
+            windows: (i32::MAX / 8) as usize,
+            ranked: 1 << 13,
+            segments: 1 << 10,
+        },
         epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
         in_place: &[KernelClass::Elementwise],
         alignment: 256,

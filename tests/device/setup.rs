@@ -11,7 +11,7 @@ use fanwise::codegen::Form;
 use fanwise::ir::{Graph, Label, Weights, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
-use fanwise::types::{DType, Device, KernelClass, ShardRule, Target, Tensor};
+use fanwise::types::{DType, Device, KernelClass, Limits, ShardRule, Target, Tensor};
 use fanwise::zoo;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -24,6 +24,8 @@ const REFERENCE: Target = Target {
     name: "reference",
     kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
     any_type: &[],
+    numbers: &[],
+    limits: Limits::NONE,
     epilogues: &[],
     in_place: &[],
     alignment: 64,

@@ -8,10 +8,12 @@ use std::time::Duration;
 use super::driver::Context;
 use super::job::{Failure, Job, Left, Outcome, State};
 use super::plan::{Argument, GpuPlan, Phase, Task};
+use super::report::Report;
 use super::stream::{Event, Graph, Stream};
 use super::trace::Span;
 use crate::backend::DriverError;
 use crate::backend::cpu::StepError;
+use crate::op::OpError;
 
 /// Graphs of this many batch sizes are kept.
 const KEPT_SIZES: usize = 16;
@@ -35,6 +37,8 @@ pub(super) struct Gpu {
     /// Before and after each unit of work.
     timers: Vec<(Event, Event)>,
     sizes: VecDeque<Size>,
+    /// What kernels say of elements that name no entry.
+    report: Report,
     /// True if there is work on `compute` that `uploads` does not wait for.
     is_computing: bool,
     /// True if there are copies on `uploads` that `compute` does not wait for.
@@ -77,6 +81,7 @@ impl Gpu {
             base: Event::new(context, true)?,
             timers: Vec::new(),
             sizes: VecDeque::new(),
+            report: Report::new(context)?,
             is_computing: false,
             is_uploading: false,
         })
@@ -116,10 +121,16 @@ impl Gpu {
             self.timers.push(timer);
         }
         let start = self.start(job)?;
+        if plan.reports {
+            self.report.clear(&self.compute)?;
+        }
         for (u, unit) in units.iter().enumerate() {
             self.put(job, plan, (u, unit), mode)?;
         }
         let time = self.finish(job, plan, &units, start)?;
+        if plan.reports {
+            self.check_report(job)?;
+        }
         if let Some(size) = self.sizes.front_mut() {
             size.is_proven = true;
         }
@@ -279,6 +290,7 @@ impl Gpu {
                 let value = |argument: &Argument| match argument {
                     Argument::Place(place) => place.address(arena),
                     Argument::Size(size) => size.cast_unsigned(),
+                    Argument::Report => self.report.address(),
                 };
                 let mut arguments: Vec<u64> = arguments.iter().map(value).collect();
                 self.compute.launch(function, *grid, &mut arguments)?;
@@ -330,10 +342,23 @@ impl Gpu {
                 });
             }
         }
+        if plan.reports {
+            self.report.fetch(&self.compute)?;
+        }
         job.poll(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?))?;
         if let Some(trace) = &job.trace {
             trace.add(spans);
         }
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
+    }
+
+    /// Fails if a kernel met an element that names no entry, as the operator's evaluation does.
+    fn check_report(&self, job: &Job) -> Result<(), Failure> {
+        let Some((step, position)) = self.report.first() else { return Ok(()) };
+        job.board.mark(self.d, (step, step), State::Device);
+        let (_, op) = job.position(self.d);
+        let reason = format!("the index at position {position} is outside its axis");
+        let error = OpError::Value { operand: 1, reason };
+        Err(StepError::Op(op, Box::new(error)).into())
     }
 }

@@ -21,6 +21,7 @@ mod module;
 mod nvrtc;
 mod plan;
 pub mod probe;
+mod report;
 mod resources;
 mod slot;
 mod stream;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::memory::{Global, Pinned};
 use super::module::Function;
+use super::report;
 use crate::backend::RunError;
 use crate::backend::cpu::{Kernels, highest};
 use crate::codegen::{Arg, Call};
@@ -74,6 +75,8 @@ pub(super) enum Argument {
     Place(Place),
     /// A number.
     Size(i64),
+    /// The address of the word that the GPU's worker owns.
+    Report,
 }
 
 /// What a step does on the host.
@@ -117,6 +120,8 @@ pub(super) struct GpuPlan {
     pub(super) tasks: Vec<(usize, Task)>,
     /// The tasks in groups, in order.
     pub(super) phases: Vec<Phase>,
+    /// Whether a kernel may say that an element names no entry.
+    pub(super) reports: bool,
 }
 
 /// A program at one batch size.
@@ -198,13 +203,23 @@ impl Source<'_> {
                     let loaded = self.loaded[d].get(i).and_then(Option::as_ref);
                     let loaded = loaded
                         .ok_or_else(|| fault(device.device, step, "the launch has no kernel"))?;
-                    self.launch(bound, d, step, loaded)?
+                    self.launch(bound, d, (i, step), loaded)?
                 }
             };
             tasks.extend(task.map(|task| (i, task)));
         }
         let phases = phases(&tasks);
-        Ok(GpuPlan { tasks, phases })
+        let reports = tasks.iter().any(|(_, task)| match task {
+            Task::Launch { arguments, .. } => {
+                arguments.iter().any(|argument| matches!(argument, Argument::Report))
+            }
+            Task::Wait(_)
+            | Task::Record(_)
+            | Task::Upload { .. }
+            | Task::Receive { .. }
+            | Task::Copy { .. } => false,
+        });
+        Ok(GpuPlan { tasks, phases, reports })
     }
 
     /// The copy into a buffer of a GPU; none where it has no bytes.
@@ -243,7 +258,7 @@ impl Source<'_> {
         &self,
         bound: &Bound,
         d: usize,
-        step: &Step,
+        (at, step): (usize, &Step),
         loaded: &Loaded,
     ) -> Result<Option<Task>, RunError> {
         let fault = |reason| fault(self.program.devices[d].device, step, reason);
@@ -262,6 +277,8 @@ impl Source<'_> {
         let argument = |arg: &Arg| match arg {
             Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::Place),
             Arg::Size(size) => Some(Argument::Size(size.eval(bound.n))),
+            Arg::Report => Some(Argument::Report),
+            Arg::Step => Some(Argument::Size(report::number(at))),
         };
         let arguments = loaded.call.args.iter().map(argument).collect::<Option<_>>();
         let arguments = arguments.ok_or_else(|| fault("an operand is not on the device"))?;

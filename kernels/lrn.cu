@@ -1,0 +1,27 @@
+// Local response normalisation: y = x / (BIAS + WEIGHT * sum)^BETA with the sum of the squares at the same place in the
+// BEFORE channels before, its own and the AFTER channels behind, those that exist. x has CHANNELS channels of PLANE places.
+//
+// Geometry: grid x covers the COUNT elements of y in strides.
+// Bytes: the width of an element twice for each, as neighbouring channels share elements in the caches.
+// Operations: 2 for each channel of the sum, and a power.
+// Every element of y is written once and never read; x is not written meanwhile. Sums are taken over ascending channels.
+#include "common.cuh"
+
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+__device__ __forceinline__ float power(float x, float y) { return powf(x, y); }
+__device__ __forceinline__ double power(double x, double y) { return pow(x, y); }
+
+extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+    const i64 plane = PLANE, channels = CHANNELS;
+    for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
+        const i64 channel = i / plane % channels;
+        const i64 first = greatest<i64>(channel - BEFORE, 0), last = least<i64>(channel + AFTER, channels - 1);
+        const T* x = p.x + (i - channel * plane);
+        T sum = 0;
+        for (i64 c = first; c <= last; ++c) sum = sum + x[c * plane] * x[c * plane];
+        const T base = BIAS + WEIGHT * sum;
+        // The usual exponent by two roots, each correctly rounded.
+        p.y[i] = p.x[i] / (ROOTS ? root(base) * root(root(base)) : power(base, BETA));
+    }
+}

@@ -1,0 +1,24 @@
+// Sums of rows by segment: y[s][c] is the sum of x[r][c] over the ROWS rows r whose number is s, in ascending order, for
+// SEGMENTS segments and WIDTH columns. Floats are summed in f64 (A) and rounded once to T, integers wrap. A number that
+// names no segment is reported, and its row left out.
+//
+// Geometry: grid x covers the COUNT elements of y in strides.
+// Bytes: the width of an element once for each of x and of y; every thread reads all numbers, mostly from the caches.
+// Operations: 1 for each element of x.
+// Every element of y is written once and never read; x and the numbers are not written meanwhile.
+#include "common.cuh"
+#include "report.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+    const i64 width = WIDTH, segments = SEGMENTS;
+    for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
+        const i64 segment = i / width, column = i - segment * width;
+        A sum = 0;
+        for (i64 row = 0; row < ROWS; ++row) {
+            const i64 number = p.numbers[row];
+            if (number < 0 || number >= segments) report(p.word, STEP, row);
+            if (number == segment) sum = sum + (A)p.x[row * width + column];
+        }
+        p.y[i] = (T)sum;
+    }
+}
