@@ -8,7 +8,7 @@ use fanwise::lower::{LowerError, Program, check, lower};
 use fanwise::op::{Gather, OpError, Unary};
 use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};
 use fanwise::types::{
-    DType, Device, Dim, KernelClass, Shape, ShardRule, Target, Tensor, TensorType,
+    DType, Device, Dim, KernelClass, Limits, Shape, ShardRule, Target, Tensor, TensorType,
 };
 use fanwise::zoo;
 use rand::{Rng, SeedableRng};
@@ -21,6 +21,8 @@ const REFERENCE: Target = Target {
     name: "reference",
     kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
     any_type: &[],
+    numbers: &[],
+    limits: Limits::NONE,
     epilogues: &[],
     in_place: &[],
     alignment: 64,
@@ -33,6 +35,8 @@ const OFFLOADING: Target = Target {
     name: "offloading",
     kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Elementwise, KernelClass::MatMul],
     any_type: &[],
+    numbers: &[],
+    limits: Limits::NONE,
     epilogues: &[KernelClass::Elementwise, KernelClass::MatMul],
     in_place: &[KernelClass::Elementwise],
     alignment: 64,
