@@ -346,7 +346,7 @@ impl CudaExecutable {
             events: Events::new(parts.program.events),
             board: Board::new(parts.program.devices.len()),
             progress: options.progress.clone(),
-            trace: parts.trace.clone(),
+            trace: parts.trace.as_ref().map(|trace| trace.run(&parts.program.name)),
             graphs: parts.graphs,
             cpu: parts.cpu.clone(),
         })
@@ -420,6 +420,9 @@ impl Executable for CudaExecutable {
             }
         };
         let ended = slot.run(&job, self.parts.watchdog);
+        if let (Some(trace), Err(error)) = (&job.trace, &ended.result) {
+            trace.fail(error);
+        }
         self.end(slot, &ended);
         let times = ended.result?;
         let blocks = mem::take(&mut lock(&job.memory).outputs);

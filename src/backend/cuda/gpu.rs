@@ -10,7 +10,7 @@ use super::job::{Failure, Job, Left, Outcome, State};
 use super::plan::{Argument, GpuPlan, Phase, Task};
 use super::report::Report;
 use super::stream::{Event, Graph, Stream};
-use super::trace::Span;
+use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cpu::StepError;
 use crate::op::OpError;
@@ -39,6 +39,9 @@ pub(super) struct Gpu {
     sizes: VecDeque<Size>,
     /// What kernels say of elements that name no entry.
     report: Report,
+    /// The units of this run whose work is on the streams, and those of them that are in the trace.
+    put: usize,
+    traced: usize,
     /// True if there is work on `compute` that `uploads` does not wait for.
     is_computing: bool,
     /// True if there are copies on `uploads` that `compute` does not wait for.
@@ -82,6 +85,8 @@ impl Gpu {
             timers: Vec::new(),
             sizes: VecDeque::new(),
             report: Report::new(context)?,
+            put: 0,
+            traced: 0,
             is_computing: false,
             is_uploading: false,
         })
@@ -109,6 +114,7 @@ impl Gpu {
 
     fn work(&mut self, job: &Job) -> Result<Duration, Failure> {
         (self.is_computing, self.is_uploading) = (false, false);
+        (self.put, self.traced) = (0, 0);
         let plan = &job.plan.gpus[self.d];
         let mode = self.mode(job);
         let units: Vec<Range<usize>> = if job.trace.is_some() {
@@ -124,10 +130,14 @@ impl Gpu {
         if plan.reports {
             self.report.clear(&self.compute)?;
         }
-        for (u, unit) in units.iter().enumerate() {
-            self.put(job, plan, (u, unit), mode)?;
+        let result = self.units(job, plan, &units, (mode, start));
+        if let (Some(trace), Err(_)) = (&job.trace, &result) {
+            // What is known of it; of a device that is broken nothing is.
+            while self.traced < self.put && self.timers[self.traced].1.is_reached() == Ok(true) {
+                drop(self.record(job, plan, &units[self.traced], (trace, start)));
+            }
         }
-        let time = self.finish(job, plan, &units, start)?;
+        let time = result?;
         if plan.reports {
             self.check_report(job)?;
         }
@@ -136,6 +146,55 @@ impl Gpu {
         }
         job.count(job.program.devices[self.d].steps.len().saturating_sub(plan.tasks.len()));
         Ok(time)
+    }
+
+    /// Does the units of a run; the time that they took.
+    fn units(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        units: &[Range<usize>],
+        (mode, start): (Mode, f64),
+    ) -> Result<Duration, Failure> {
+        for (u, unit) in units.iter().enumerate() {
+            self.put(job, plan, (u, unit), mode)?;
+            self.put = u + 1;
+            if let (Some(trace), Mode::Proving) = (&job.trace, mode) {
+                self.record(job, plan, unit, (trace, start))?;
+            }
+        }
+        self.finish(job, plan, units, start)
+    }
+
+    /// Adds the next unit to the trace; it is done.
+    fn record(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        unit: &Range<usize>,
+        (trace, start): (&Recorder, f64),
+    ) -> Result<(), DriverError> {
+        let (before, after) = &self.timers[self.traced];
+        self.traced += 1;
+        let (step, task) = &plan.tasks[unit.start];
+        let device = &job.program.devices[self.d];
+        let work = || device.steps[*step].label.clone();
+        let (track, name, kind) = match task {
+            Task::Record(_) => return Ok(()),
+            Task::Wait(_) => ("compute", WAIT.into(), Kind::Wait),
+            Task::Upload { .. } => ("uploads", work(), Kind::Work),
+            Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
+                ("compute", work(), Kind::Work)
+            }
+        };
+        trace.add([Span {
+            track: format!("{} {track}", device.device),
+            name,
+            start: start + 1e3 * f64::from(before.since(&self.base)?),
+            length: 1e3 * f64::from(after.since(before)?),
+            kind,
+        }]);
+        Ok(())
     }
 
     /// How this run's work is put on the streams; what is kept for its batch size comes first.
@@ -189,9 +248,15 @@ impl Gpu {
         match &plan.tasks[unit.start].1 {
             Task::Wait(event) => {
                 job.board.mark(self.d, Self::steps(plan, unit), State::Other);
+                if job.trace.is_some() {
+                    self.compute.record(&self.timers[u].0)?;
+                }
                 job.events.wait(*event)?;
                 if let Some(Some(mark)) = job.marks.get(*event as usize) {
                     self.compute.wait(mark)?;
+                }
+                if job.trace.is_some() {
+                    self.compute.record(&self.timers[u].1)?;
                 }
             }
             Task::Record(event) => {
@@ -314,41 +379,30 @@ impl Gpu {
 
     /// Waits until all work is done, in its order; the time that it took.
     fn finish(
-        &self,
+        &mut self,
         job: &Job,
         plan: &GpuPlan,
         units: &[Range<usize>],
         start: f64,
     ) -> Result<Duration, Failure> {
-        let (mut time, mut spans) = (0.0, Vec::new());
-        for (unit, (before, after)) in units.iter().zip(&self.timers) {
-            let (step, task) = &plan.tasks[unit.start];
-            let track = match task {
-                Task::Wait(_) | Task::Record(_) => continue,
-                Task::Upload { .. } => "uploads",
-                Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => "compute",
-            };
-            job.board.mark(self.d, Self::steps(plan, unit), State::Device);
-            job.poll(|| after.is_reached())?;
-            let milliseconds = f64::from(after.since(before)?);
-            time += milliseconds;
-            if job.trace.is_some() {
-                let device = &job.program.devices[self.d];
-                spans.push(Span {
-                    track: format!("{} {track}", device.device),
-                    name: device.steps[*step].label.clone(),
-                    start: start + 1e3 * f64::from(before.since(&self.base)?),
-                    length: 1e3 * milliseconds,
-                });
+        let mut time = 0.0;
+        for (u, unit) in units.iter().enumerate() {
+            let is_work = !matches!(plan.tasks[unit.start].1, Task::Wait(_) | Task::Record(_));
+            if is_work {
+                let (before, after) = &self.timers[u];
+                job.board.mark(self.d, Self::steps(plan, unit), State::Device);
+                job.poll(|| after.is_reached())?;
+                time += f64::from(after.since(before)?);
+            }
+            if let (Some(trace), true) = (&job.trace, u >= self.traced) {
+                job.poll(|| self.timers[u].1.is_reached())?;
+                self.record(job, plan, unit, (trace, start))?;
             }
         }
         if plan.reports {
             self.report.fetch(&self.compute)?;
         }
         job.poll(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?))?;
-        if let Some(trace) = &job.trace {
-            trace.add(spans);
-        }
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
     }
 

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::driver::Context;
 use super::job::{Failure, Job, Left, Outcome, State};
+use super::memory::Pinned;
 use super::plan::HostTask;
-use super::stream::Stream;
-use super::trace::Span;
+use super::stream::{Event, Stream};
+use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cpu::{HostSteps, StepError};
 use crate::lower::Action;
@@ -20,17 +21,100 @@ const HOST: usize = 0;
 #[derive(Debug)]
 pub(super) struct Host {
     /// One for each device; none for the host.
-    downloads: Vec<Option<Stream>>,
+    downloads: Vec<Option<Download>>,
     /// The devices with copies that are not waited for.
     pending: Vec<usize>,
+}
+
+/// The copies from a GPU.
+#[derive(Debug)]
+struct Download {
+    context: Arc<Context>,
+    stream: Stream,
+    /// Recorded at the beginning of a run that is traced, and the time of it in the trace.
+    base: Event,
+    start: f64,
+    /// Before and after each copy.
+    timers: Vec<(Event, Event)>,
+    /// The steps of this run's copies, in their order.
+    steps: Vec<usize>,
+}
+
+impl Download {
+    fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
+        Ok(Self {
+            context: context.clone(),
+            stream: Stream::new(context)?,
+            base: Event::new(context, true)?,
+            start: 0.0,
+            timers: Vec::new(),
+            steps: Vec::new(),
+        })
+    }
+
+    /// Readies it for a run.
+    fn begin(&mut self, job: &Job) -> Result<(), Failure> {
+        self.steps.clear();
+        if let Some(trace) = &job.trace {
+            self.stream.record(&self.base)?;
+            job.poll(|| self.base.is_reached())?;
+            self.start = trace.now();
+        }
+        Ok(())
+    }
+
+    /// Puts the copy of a step on the stream.
+    fn copy(
+        &mut self,
+        step: usize,
+        from: u64,
+        (to, offset, bytes): (&Arc<Pinned>, usize, usize),
+    ) -> Result<(), DriverError> {
+        let at = self.steps.len();
+        if self.timers.len() == at {
+            let timed = || Event::new(&self.context, true);
+            self.timers.push((timed()?, timed()?));
+        }
+        self.stream.record(&self.timers[at].0)?;
+        self.stream.download(from, to, offset, bytes)?;
+        self.stream.record(&self.timers[at].1)?;
+        self.steps.push(step);
+        Ok(())
+    }
+
+    /// The milliseconds that the copies of this run took, as far as they are done; and adds them to the trace.
+    fn end(&self, job: &Job, device: usize) -> Result<f64, DriverError> {
+        let mut time = 0.0;
+        for (step, (before, after)) in self.steps.iter().zip(&self.timers) {
+            if !after.is_reached()? {
+                break;
+            }
+            let length = f64::from(after.since(before)?);
+            time += length;
+            if let Some(trace) = &job.trace {
+                trace.add([Span {
+                    track: format!("{} downloads", job.program.devices[device].device),
+                    name: job.program.devices[HOST].steps[*step].label.clone(),
+                    start: self.start + 1e3 * f64::from(before.since(&self.base)?),
+                    length: 1e3 * length,
+                    kind: Kind::Work,
+                }]);
+            }
+        }
+        Ok(time)
+    }
 }
 
 impl Host {
     /// The host beside devices with these contexts.
     pub(super) fn new(contexts: &[Option<Arc<Context>>]) -> Result<Self, DriverError> {
-        let stream = |c: &Option<Arc<Context>>| c.as_ref().map(Stream::new).transpose();
-        let downloads = contexts.iter().map(stream).collect::<Result<_, _>>()?;
+        let download = |c: &Option<Arc<Context>>| c.as_ref().map(Download::new).transpose();
+        let downloads = contexts.iter().map(download).collect::<Result<_, _>>()?;
         Ok(Self { downloads, pending: Vec::new() })
+    }
+
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.downloads.iter().flatten().map(|download| &download.stream)
     }
 
     /// Does what the host has to do in a run.
@@ -43,8 +127,8 @@ impl Host {
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
         let left = match (&result, sticky) {
             (Ok(_), _) => Left::Clean,
-            (Err(_), true) => job.settle(self.downloads.iter().flatten()).max(Left::Broken),
-            (Err(_), false) => job.settle(self.downloads.iter().flatten()),
+            (Err(_), true) => job.settle(self.streams()).max(Left::Broken),
+            (Err(_), false) => job.settle(self.streams()),
         };
         let result = match result {
             Ok(time) => Ok(Some(time)),
@@ -63,23 +147,58 @@ impl Host {
             params: &job.params,
             pool: job.cpu.pool(),
         };
+        for download in self.downloads.iter_mut().flatten() {
+            download.begin(job)?;
+        }
+        let result = self.tasks(job, &steps);
+        let mut copied = 0.0;
+        for (device, download) in self.downloads.iter().enumerate() {
+            // After a failure what is known of them; of a device that is broken nothing is.
+            match download.as_ref().map(|download| download.end(job, device)) {
+                Some(Err(error)) if result.is_ok() => return Err(error.into()),
+                Some(Ok(time)) => copied += time,
+                Some(Err(_)) | None => {}
+            }
+        }
+        job.count(steps.program.steps.len().saturating_sub(job.plan.host.len()));
+        Ok(result? + Duration::from_secs_f64(copied.max(0.0) / 1e3))
+    }
+
+    /// Does the tasks of a run; the time that the host itself took.
+    fn tasks(&mut self, job: &Job, steps: &HostSteps<'_>) -> Result<Duration, Failure> {
         let mut time = Duration::ZERO;
         for (step, task) in &job.plan.host {
             job.board.mark(HOST, (*step, *step), State::Device);
             job.events.check()?;
-            let begin = (Instant::now(), job.trace.as_ref().map(|t| t.now()));
-            self.task(job, &steps, *step, task)?;
-            if matches!(task, HostTask::Launch | HostTask::Copy { .. } | HostTask::Download { .. })
-            {
+            self.wait(job, *step, task)?;
+            let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
+            self.task(job, steps, *step, task)?;
+            if matches!(task, HostTask::Launch | HostTask::Copy { .. }) {
                 time += begin.0.elapsed();
-                trace(job, *step, task, begin);
+                let name = || steps.program.steps[*step].label.clone();
+                trace(job, name, Kind::Work, begin);
             }
             job.count(1);
         }
-        let begin = Instant::now();
+        let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
         self.join(job)?;
-        job.count(steps.program.steps.len().saturating_sub(job.plan.host.len()));
-        Ok(time + begin.elapsed())
+        trace(job, || WAIT.into(), Kind::Wait, begin);
+        Ok(time)
+    }
+
+    /// Waits for what has to be there before a task.
+    fn wait(&mut self, job: &Job, step: usize, task: &HostTask) -> Result<(), Failure> {
+        let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
+        match task {
+            HostTask::Wait(event) => {
+                job.board.mark(HOST, (step, step), State::Other);
+                job.events.wait(*event)?;
+            }
+            HostTask::Record(_) | HostTask::Copy { .. } | HostTask::Launch => self.join(job)?,
+            HostTask::Download { .. } => return Ok(()),
+        }
+        trace(job, || WAIT.into(), Kind::Wait, begin);
+        Ok(())
     }
 
     fn task(
@@ -92,36 +211,27 @@ impl Host {
         let internal = |reason: &str| StepError::Internal(reason.to_owned());
         match task {
             HostTask::Wait(event) => {
-                job.board.mark(HOST, (step, step), State::Other);
-                job.events.wait(*event)?;
                 if let Some(Some(mark)) = job.marks.get(*event as usize) {
                     // Which GPU recorded it is not said; a copy from any may be meant.
-                    for stream in self.downloads.iter().flatten() {
+                    for stream in self.streams() {
                         stream.wait(mark)?;
                     }
                 }
             }
-            HostTask::Record(event) => {
-                self.join(job)?;
-                job.events.record(*event);
-            }
+            HostTask::Record(event) => job.events.record(*event),
             HostTask::Download { device, from, to, bytes } => {
-                let stream = self.downloads.get(*device).and_then(Option::as_ref);
-                let stream = stream.ok_or_else(|| internal("the source is no GPU"))?;
+                let download = self.downloads.get_mut(*device).and_then(Option::as_mut);
+                let download = download.ok_or_else(|| internal("the source is no GPU"))?;
                 let block = job.blocks.block(*to);
                 let block = block.ok_or_else(|| internal("the destination is not pinned"))?;
-                stream.download(from.address(job.arenas[*device]), block, to.offset, *bytes)?;
+                let from = from.address(job.arenas[*device]);
+                download.copy(step, from, (block, to.offset, *bytes))?;
                 self.pending.push(*device);
-                if job.trace.is_some() {
-                    self.join(job)?;
-                }
             }
             HostTask::Copy { from, to } => {
-                self.join(job)?;
                 steps.copy(steps.location(*from), steps.location(*to), &job.memory)?;
             }
             HostTask::Launch => {
-                self.join(job)?;
                 job.board.mark(HOST, (step, step), State::Host);
                 if let Action::Launch(launch) = &steps.program.steps[step].action {
                     steps.launch(&job.plan.kernels, step, launch, &job.memory)?;
@@ -134,23 +244,18 @@ impl Host {
     /// Waits for the copies from GPUs.
     fn join(&mut self, job: &Job) -> Result<(), Failure> {
         for device in self.pending.drain(..) {
-            if let Some(Some(stream)) = self.downloads.get(device) {
-                job.poll(|| stream.is_idle())?;
+            if let Some(Some(download)) = self.downloads.get(device) {
+                job.poll(|| download.stream.is_idle())?;
             }
         }
         Ok(())
     }
 }
 
-/// Adds a step that is done to the trace.
-fn trace(job: &Job, step: usize, task: &HostTask, begin: (Instant, Option<f64>)) {
+/// Adds what the host has done since a time to the trace.
+fn trace(job: &Job, name: impl FnOnce() -> Arc<str>, kind: Kind, begin: (Instant, Option<f64>)) {
     let (Some(trace), Some(start)) = (&job.trace, begin.1) else { return };
-    let track = if let HostTask::Download { device, .. } = task {
-        format!("{} downloads", job.program.devices[*device].device)
-    } else {
-        job.program.devices[HOST].device.to_string()
-    };
-    let name = job.program.devices[HOST].steps[step].label.clone();
+    let track = job.program.devices[HOST].device.to_string();
     let length = begin.0.elapsed().as_secs_f64() * 1e6;
-    trace.add([Span { track, name, start, length }]);
+    trace.add([Span { track, name: name(), start, length, kind }]);
 }

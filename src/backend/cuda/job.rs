@@ -9,7 +9,7 @@ use super::driver::Context;
 use super::memory::HostBlock;
 use super::plan::{HostBlocks, Plan};
 use super::stream::{Event, Stream};
-use super::trace::Trace;
+use super::trace::Recorder;
 use crate::backend::cpu::{Cpu, DeviceMemory, Events, StepError, Stopped};
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Program};
@@ -37,7 +37,7 @@ pub(super) struct Job {
     pub(super) events: Events,
     pub(super) board: Board,
     pub(super) progress: Option<Arc<AtomicU64>>,
-    pub(super) trace: Option<Arc<Trace>>,
+    pub(super) trace: Option<Recorder>,
     /// Whether launches that were done once are captured and replayed.
     pub(super) graphs: bool,
     pub(super) cpu: Cpu,
