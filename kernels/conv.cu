@@ -10,7 +10,9 @@
 // Bytes: x and the weights once for each tile that needs them, mostly from L2; y once.
 // Operations: 2 * places * M_EACH * GROUPS * taps * C_EACH.
 // Invariant: each element of y is written by one thread; x and the weights are not written meanwhile. The bits of an
-// element depend on its sample alone: taps ascending, channels ascending within each, then the bias.
+// element depend on its sample alone: taps ascending, channels ascending within each, then the bias. What lies outside the
+// image counts as 0 in the tile, which is exact while the weights are finite; a block that meets others (HOLES: some window
+// reaches outside) computes its elements once more from what lies inside alone.
 #include "common.cuh"
 #include "index.cuh"
 #include "functions.cuh"
@@ -27,36 +29,32 @@ typedef Tile<BM, BN, BK, TM, TN> Product;
 typedef Stage<BM, BK, Product::Threads, true> Places;
 typedef Stage<BN, BK, Product::Threads, W_ALONG> Channels;
 
-// The windows of the places whose quads this thread moves. Of a kernel of one tap, a sample begins at the element that the
-// tap meets, and there is none where that lies outside the image.
-struct Windows {
-    const float* sample[Places::Slots];
-    int start[Places::Slots][AXES];
+// The window of a place. Of a kernel of one tap, a sample begins at the element that the tap meets, and there is none where
+// that lies outside the image.
+struct Window {
+    const float* sample;
+    int start[AXES];
 
     // `x` is the first channel of the group.
-    __device__ __forceinline__ Windows(const float* x, i64 first, i64 places) {
+    __device__ __forceinline__ void open(const float* x, i64 place, i64 places) {
         constexpr int output[] = OUTPUT, stride[] = STRIDE, before[] = BEFORE;
+        const i64 n = place / OUTPUTS;
+        sample = place < places ? x + n * ((i64)INPUTS * C_ALL) : nullptr;
+        int at = (int)(place - n * OUTPUTS);
 #pragma unroll
-        for (int slot = 0; slot < Places::Slots; ++slot) {
-            const i64 place = first + Places::row(slot);
-            const i64 n = place / OUTPUTS;
-            sample[slot] = place < places ? x + n * ((i64)INPUTS * C_ALL) : nullptr;
-            int at = (int)(place - n * OUTPUTS);
-#pragma unroll
-            for (int a = AXES - 1; a >= 0; --a) {
-                const int o = at % output[a];
-                at /= output[a];
-                start[slot][a] = TRANSPOSED ? o + before[a] : o * stride[a] - before[a];
-            }
-            if (TAPS == 1) {
-                const int first_element = element(slot, 0);
-                sample[slot] = sample[slot] == nullptr || first_element < 0 ? nullptr : sample[slot] + first_element;
-            }
+        for (int a = AXES - 1; a >= 0; --a) {
+            const int o = at % output[a];
+            at /= output[a];
+            start[a] = TRANSPOSED ? o + before[a] : o * stride[a] - before[a];
+        }
+        if (TAPS == 1) {
+            const int first = element(0);
+            sample = sample == nullptr || first < 0 ? nullptr : sample + first;
         }
     }
 
-    // The element of a tap and a channel, in elements from the sample's first; -1 outside the image.
-    __device__ __forceinline__ int element(int slot, int tap) const {
+    // The element of a tap, in elements from the sample's first; -1 outside the image.
+    __device__ __forceinline__ int element(int tap) const {
         constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
         int at = 0, step = C_ALL;
         bool inside = true;
@@ -64,7 +62,7 @@ struct Windows {
         for (int a = AXES - 1; a >= 0; --a) {
             const int t = tap % kernel[a];
             tap /= kernel[a];
-            int i = start[slot][a];
+            int i = start[a];
             if (TRANSPOSED) {
                 i -= t * dilation[a];
                 inside = inside && i >= 0 && i % stride[a] == 0;
@@ -79,20 +77,30 @@ struct Windows {
         }
         return inside ? at : -1;
     }
+};
+
+// The windows of the places whose quads this thread moves.
+struct Windows {
+    Window windows[Places::Slots];
+
+    __device__ __forceinline__ Windows(const float* x, i64 first, i64 places) {
+#pragma unroll
+        for (int slot = 0; slot < Places::Slots; ++slot) windows[slot].open(x, first + Places::row(slot), places);
+    }
 
     __device__ __forceinline__ float one(int slot, int term) const {
         if (term >= KTERMS) return 0.0f;
-        const int tap = TAPS == 1 ? 0 : term / C_EACH, at = TAPS == 1 ? 0 : element(slot, tap);
-        return at < 0 ? 0.0f : __ldg(sample[slot] + at + (term - tap * C_EACH));
+        const int tap = TAPS == 1 ? 0 : term / C_EACH, at = TAPS == 1 ? 0 : windows[slot].element(tap);
+        return at < 0 ? 0.0f : __ldg(windows[slot].sample + at + (term - tap * C_EACH));
     }
 
     __device__ __forceinline__ float4 operator()(int slot, int term) const {
         const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (sample[slot] == nullptr) return zeros;
+        if (windows[slot].sample == nullptr) return zeros;
 #if X_VECTORS
         if (term >= KTERMS) return zeros;
-        const int tap = TAPS == 1 ? 0 : term / C_EACH, at = TAPS == 1 ? 0 : element(slot, tap);
-        return at < 0 ? zeros : constant4(sample[slot] + at + (term - tap * C_EACH));
+        const int tap = TAPS == 1 ? 0 : term / C_EACH, at = TAPS == 1 ? 0 : windows[slot].element(tap);
+        return at < 0 ? zeros : constant4(windows[slot].sample + at + (term - tap * C_EACH));
 #else
         return make_float4(one(slot, term), one(slot, term + 1), one(slot, term + 2), one(slot, term + 3));
 #endif
@@ -103,6 +111,8 @@ struct Windows {
 struct Weights {
     const float* w;
     int first;
+    // 0 as long as all weights that came by are finite.
+    mutable float check;
 
     __device__ __forceinline__ float one(int channel, int term) const {
         if (channel >= M_EACH || term >= KTERMS) return 0.0f;
@@ -114,6 +124,12 @@ struct Weights {
     }
 
     __device__ __forceinline__ float4 operator()(int slot, int term) const {
+        const float4 q = quad(slot, term);
+        if (HOLES) check = fmaf(q.x, 0.0f, fmaf(q.y, 0.0f, fmaf(q.z, 0.0f, fmaf(q.w, 0.0f, check))));
+        return q;
+    }
+
+    __device__ __forceinline__ float4 quad(int slot, int term) const {
         const int channel = first + Channels::row(slot);
 #if W_VECTORS
         if (channel >= M_EACH || term >= KTERMS) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -130,6 +146,20 @@ struct Weights {
     }
 };
 
+#if HOLES
+// The sum of a place and a channel without the terms outside the image. Where a weight is not finite, the product with the
+// 0 that stands for what lies outside would be no number.
+__device__ __forceinline__ float inside_only(const Window& window, const Weights& w, int channel) {
+    float sum = 0.0f;
+    for (int tap = 0; tap < TAPS; ++tap) {
+        const int at = TAPS == 1 ? 0 : window.element(tap);
+        if (window.sample == nullptr || at < 0) continue;
+        for (int c = 0; c < C_EACH; ++c) sum = fmaf(__ldg(window.sample + at + c), w.one(channel, tap * C_EACH + c), sum);
+    }
+    return sum;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(const Params p) {
     __shared__ Product::Shared shared;
     __shared__ Column columns[BN];
@@ -143,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(c
     // The tile's number along the places; there are fewer than 2^31, as of all blocks.
     const int tile_row = (int)(tile / ACROSS % down);
     const Windows x(p.x + group * C_EACH, tile_row * (i64)BM, places);
-    const Weights w = {p.w + (i64)group * (TRANSPOSED ? C_EACH : M_EACH) * TAPS * (TRANSPOSED ? M_EACH : C_EACH), n0};
+    const Weights w = {p.w + (i64)group * (TRANSPOSED ? C_EACH : M_EACH) * TAPS * (TRANSPOSED ? M_EACH : C_EACH), n0, 0.0f};
     for (int j = threadIdx.x; j < BN; j += Product::Threads) {
         const bool has = n0 + j < M_EACH;
         if (has) columns[j] = column(p, group * M_EACH + n0 + j);
@@ -153,7 +183,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(c
     }
     Product product;
     product.multiply<true, W_ALONG>(shared, x, w, KTERMS);
+#if HOLES
+    if (__syncthreads_or(w.check != 0.0f)) {
+        for (int i = threadIdx.x; i < BM * BN; i += Product::Threads) {
+            const i64 m = tile_row * (i64)BM + i / BN;
+            const int place = i % BN, n = n0 + place;
+            if (m >= places || n >= M_EACH) continue;
+            Window window;
+            window.open(p.x + group * C_EACH, m, places);
+            float sum = inside_only(window, w, n);
+#if BIAS
+            sum = sum + bias[place];
+#endif
+            const i64 at = m * M_ALL + group * M_EACH + n;
+            p.y[at] = expression(p, sum, at, columns[place]);
+        }
+        return;
+    }
+#else
     __syncthreads();
+#endif
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
         const int place = Product::column(j);

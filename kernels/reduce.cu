@@ -3,10 +3,15 @@
 // A line is the elements that differ only in their places on the reduced axes: KEPT_SIZES and KEPT_STEPS give the first
 // element of each line, REDUCED_SIZES and REDUCED_STEPS the distances of the others from it, in elements of x and in the
 // order of memory. KIND: 0 sum, 1 mean, 2 max, 3 min, 4 product, 5 l1, 6 l2, 7 log of the sum, 8 log of the sum of
-// exponentials, 9 sum of squares.
+// exponentials, 9 sum of squares. ELEMENT is float or double.
 //
-// Geometry: a block folds LINES lines at a time with LANES threads each, grid x takes them in strides; see lines.cuh.
-// Bytes: 4 for each element of x (8 for kind 8) and each of y. Operations: one or two in f64 for each element of x.
+// A long line is folded in two launches. The first (GIVES_PARTS) folds PART elements at a time and writes a double for
+// each: y is [PARTS, COUNT], of kind 8 [2, PARTS, COUNT] with the largest elements first and the sums behind. The second
+// (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
+//
+// Geometry: a block folds LINES lines, or parts of them, at a time with LANES threads each, grid x takes them in strides;
+// see lines.cuh.
+// Bytes: those of each element of x (twice for kind 8) and of y. Operations: one or two in f64 for each element of x.
 // Invariant: each element of y is written by one thread; x is not written meanwhile. The order of a fold depends on the
 // line's size alone.
 #include "common.cuh"
@@ -16,57 +21,87 @@
 
 typedef Place<LINES, LANES, ALONG> Own;
 
-constexpr bool EXTREME = KIND == 2 || KIND == 3;
+constexpr bool EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8;
 
-__device__ __forceinline__ double first_value() {
-    if (KIND == 2 || KIND == 8) return -infinity();
-    return KIND == 3 ? infinity() : (KIND == 4 ? 1.0 : 0.0);
-}
+__device__ __forceinline__ bool is_negative(float x) { return __float_as_int(x) < 0; }
+__device__ __forceinline__ bool is_negative(double x) { return __double_as_longlong(x) < 0; }
 
+// The larger, or of kind 3 the smaller, of two numbers whatever their order: +0 is larger than -0, and a NaN wins.
 struct Extreme {
-    __device__ __forceinline__ float operator()(float a, float b) const { return KIND == 3 ? smaller(a, b) : larger(a, b); }
+    template <class T>
+    __device__ __forceinline__ T operator()(T a, T x) const {
+        if (KIND == 3) return x < a || x != x || (x == a && !is_negative(a)) ? x : a;
+        return x > a || x != x || (x == a && is_negative(a)) ? x : a;
+    }
 };
 
 struct Times {
     __device__ __forceinline__ double operator()(double a, double b) const { return KIND == 4 ? a * b : a + b; }
 };
 
+// What is taken from elements before their exponentials are added, given the largest.
+template <class T>
+__device__ __forceinline__ T shift_of(T largest) {
+    return largest == infinity() || largest == -infinity() ? (T)0 : largest;
+}
+
+__device__ __forceinline__ double exponential(float x) { return (double)exp_of(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+
+// The sum with one more element.
+__device__ __forceinline__ double with(double sum, ELEMENT e, ELEMENT shift) {
+    const double d = (double)e;
+    if (KIND == 4) return sum * d;
+    if (TAKES_PARTS) return sum + d;
+    if (KIND == 5) return sum + fabs(d);
+    if (KIND == 6 || KIND == 9) return sum + d * d;
+    return sum + (LOG_EXP ? exponential((ELEMENT)(e - shift)) : d);
+}
+
+// The sum with that of a part, whose elements were shifted by another number. An empty sum stays one.
+__device__ __forceinline__ double with_part(double sum, double part, double largest, double shift) {
+    return sum + (part == 0.0 ? 0.0 : part * exp(shift_of(largest) - shift));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
-    __shared__ float extremes[LINES * LANES];
+    __shared__ ELEMENT extremes[LINES * LANES];
     __shared__ double sums[LINES * LANES];
     const i64 kept[] = KEPT_SIZES, kept_steps[] = KEPT_STEPS, reduced[] = REDUCED_SIZES, steps[] = REDUCED_STEPS;
-    const i64 lines = COUNT, size = SIZE;
-    for (i64 first = blockIdx.x * (i64)LINES; first < lines; first += gridDim.x * (i64)LINES) {
-        const i64 line = first + Own::line();
-        const bool has = line < lines;
-        const float* x = p.x + (has ? strided(line, kept, kept_steps) : 0);
-        const i64 end = has ? size : 0;
-        float shift = 0.0f, extreme = (float)first_value();
-        if (EXTREME || KIND == 8) {
-            for (i64 j = Own::lane(); j < end; j += LANES) extreme = Extreme()(extreme, x[strided(j, reduced, steps)]);
+    const i64 lines = COUNT, size = SIZE, all = lines * PARTS;
+    for (i64 first = blockIdx.x * (i64)LINES; first < all; first += gridDim.x * (i64)LINES) {
+        const i64 number = first + Own::line();
+        const bool has = number < all;
+        const i64 part = has ? number / lines : 0, line = has ? number - part * lines : 0;
+        const ELEMENT* x = p.x + strided(line, kept, kept_steps);
+        const i64 begin = GIVES_PARTS ? part * PART : 0;
+        const i64 end = has ? (GIVES_PARTS ? least(size, begin + PART) : size) : 0;
+        ELEMENT shift = 0, extreme = KIND == 3 ? infinity() : -infinity();
+        if (EXTREME || LOG_EXP) {
+            for (i64 j = begin + Own::lane(); j < end; j += LANES) extreme = Extreme()(extreme, x[strided(j, reduced, steps)]);
             extreme = Own::join(extremes, extreme, Extreme());
-            shift = fabsf(extreme) == infinity() ? 0.0f : extreme;
+            shift = shift_of(extreme);
         }
         double sum = KIND == 4 ? 1.0 : 0.0;
         if (!EXTREME) {
-            for (i64 j = Own::lane(); j < end; j += LANES) {
-                const float e = x[strided(j, reduced, steps)];
-                const double d = e;
-                if (KIND == 4) sum = sum * d;
-                else if (KIND == 5) sum = sum + fabs(d);
-                else if (KIND == 6 || KIND == 9) sum = sum + d * d;
-                else if (KIND == 8) sum = sum + (double)exp_of(e - shift);
-                else sum = sum + d;
+            for (i64 j = begin + Own::lane(); j < end; j += LANES) {
+                const i64 at = strided(j, reduced, steps);
+                if (LOG_EXP && TAKES_PARTS) sum = with_part(sum, x[size * lines + at], x[at], shift);
+                else sum = with(sum, x[at], shift);
             }
             sum = Own::join(sums, sum, Times());
         }
         if (!has || Own::lane() != 0) continue;
-        float y = (float)sum;
-        if (EXTREME) y = extreme;
-        if (KIND == 1) y = (float)(sum / (double)size);
-        if (KIND == 6) y = (float)sqrt(sum);
-        if (KIND == 7) y = (float)log(sum);
-        if (KIND == 8) y = logf((float)sum) + shift;
+#if GIVES_PARTS
+        p.y[number] = EXTREME || LOG_EXP ? (double)extreme : sum;
+        if (LOG_EXP) p.y[all + number] = sum;
+#else
+        RESULT y = (RESULT)sum;
+        if (EXTREME) y = (RESULT)extreme;
+        if (KIND == 1) y = (RESULT)(sum / (double)MEMBERS);
+        if (KIND == 6) y = (RESULT)sqrt(sum);
+        if (KIND == 7) y = (RESULT)log(sum);
+        if (LOG_EXP) y = (sizeof(RESULT) == 4 ? (RESULT)logf((float)sum) : (RESULT)log(sum)) + (RESULT)shift;
         p.y[line] = y;
+#endif
     }
 }

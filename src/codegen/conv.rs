@@ -119,6 +119,16 @@ impl Shape {
         self.is_depthwise() && short && narrow && self.taps.saturating_mul(4) <= HELD
     }
 
+    /// True if a window reaches outside the image.
+    fn has_holes(&self) -> bool {
+        let outside = |a: &WindowAxis| {
+            let last = a.output.saturating_sub(1).saturating_mul(a.stride);
+            let end = last.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation));
+            a.before > 0 || end.saturating_sub(a.before) >= a.input
+        };
+        self.transposed || self.windows.iter().any(outside)
+    }
+
     /// What the kernel knows of the windows. Of a transpose, the windows lie on the result.
     fn define(&self, b: &mut Builder<'_>) {
         let (input, output): (Size, Size) =
@@ -162,6 +172,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     }
     let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
     b.flag("TRANSPOSED", shape.transposed);
+    b.flag("HOLES", shape.has_holes());
     b.define("GROUPS", shape.groups);
     b.define("C_EACH", shape.c_each);
     b.define("M_EACH", shape.m_each);

@@ -154,7 +154,7 @@ impl Writer {
 }
 
 /// The function of the running element `x`.
-fn unary(op: &Unary) -> String {
+pub(super) fn unary(op: &Unary) -> String {
     let call = |name: &str| format!("{name}(x)");
     let with = |name: &str, parameters: &[f32]| {
         parameters.iter().fold(format!("{name}(x"), |text, f| text + ", " + &float(*f)) + ")"

@@ -2,7 +2,9 @@
 
 use super::builder::Builder;
 use super::kernel::Call;
-use super::{CodegenError, conv, elementwise, lines, matmul, moves, pool, ranks};
+use super::{
+    CodegenError, conv, elementwise, lines, matmul, moves, pool, random, ranks, recurrent, reduce,
+};
 use crate::lower::{DeviceProgram, Launch, Step};
 use crate::op::Op;
 use crate::types::{DType, KernelClass};
@@ -58,16 +60,16 @@ pub fn call(device: &DeviceProgram, step: &Step, launch: &Launch) -> Result<Call
         KernelClass::Conv => conv::call(&context),
         KernelClass::MatMul => matmul::call(&context),
         KernelClass::Pool => pool::call(&context),
-        KernelClass::Reduce => lines::reduce(&context),
+        KernelClass::Reduce => reduce::call(&context),
         KernelClass::Softmax => lines::softmax(&context),
         KernelClass::Norm => lines::norm(&context),
         KernelClass::Move | KernelClass::Reorder => moves::call(&context),
         KernelClass::Index | KernelClass::Line => ranks::call(&context),
-        KernelClass::BatchNorm
-        | KernelClass::View
-        | KernelClass::Copy
-        | KernelClass::Recurrent
-        | KernelClass::Reference => {
+        KernelClass::Recurrent => recurrent::call(&context),
+        KernelClass::Random => random::call(&context),
+        KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(&context),
+        KernelClass::Partial => recurrent::products(&context),
+        KernelClass::BatchNorm | KernelClass::View | KernelClass::Copy | KernelClass::Reference => {
             Err(context.unsupported(format!("the class `{}` has none", launch.class)))
         }
     }

@@ -1,11 +1,10 @@
-//! Reductions, softmax and normalisations: folds of lines.
+//! Softmax and normalisations: folds of lines.
 
 use super::CodegenError;
 use super::builder::{Builder, blocks, float, line};
 use super::kernel::Call;
 use super::launch::Context;
-use super::strides::Walk;
-use crate::op::{GroupNorm, LayerNorm, Op, Reduce, Softmax};
+use crate::op::{GroupNorm, LayerNorm, Op, Softmax};
 use crate::types::{Dim, Shape};
 
 /// Threads of a block.
@@ -14,12 +13,16 @@ const THREADS: i64 = 256;
 /// Elements of a line from which on a whole block folds it.
 const LONG: i64 = 1024;
 
+/// Elements of a line from which on a block has four times as many threads for it.
+const VERY_LONG: i64 = 16_384;
+
 /// Elements of a line that one thread folds, where lines lie side by side.
 const SHORT: i64 = 16;
 
 /// How a block folds.
-struct Form {
-    /// Lanes of a line.
+pub(super) struct Form {
+    /// Threads of a block, and lanes of a line.
+    threads: i64,
     lanes: i64,
     /// Whether neighbours in memory are those of a line.
     along: bool,
@@ -28,84 +31,39 @@ struct Form {
 impl Form {
     /// The form for lines of `size` elements. `whole` says that a line runs through the batch: then its size, even if it
     /// is known, does not choose the form.
-    fn new(size: &Dim, along: bool, whole: bool) -> Self {
+    pub(super) fn new(size: &Dim, along: bool, whole: bool) -> Self {
         let size = size.as_const().filter(|_| !whole);
-        let lanes = match (along, size) {
-            (true, Some(size)) if size < LONG => 32,
-            (true, _) => THREADS,
-            (false, Some(size)) if size <= SHORT => 1,
-            (false, _) => 8,
+        let (threads, lanes) = match (along, size) {
+            (true, Some(size)) if size < LONG => (THREADS, 32),
+            (true, Some(size)) if size >= VERY_LONG => (4 * THREADS, 4 * THREADS),
+            (true, _) => (THREADS, THREADS),
+            (false, Some(size)) if size <= SHORT => (THREADS, 1),
+            (false, _) => (THREADS, 8),
         };
-        Self { lanes, along }
+        Self { threads, lanes, along }
     }
 
-    /// Says the form to the kernel, and finishes its call.
-    fn finish(self, mut b: Builder<'_>, file: &'static str, lines: &Dim) -> Call {
-        let side = THREADS / self.lanes;
+    /// Says the form to the kernel, and finishes its call for so many lines, each in so many parts.
+    pub(super) fn finish(
+        self,
+        mut b: Builder<'_>,
+        file: &'static str,
+        lines: &Dim,
+        parts: &Dim,
+    ) -> Call {
+        let side = self.threads / self.lanes;
         b.define("LINES", side);
         b.define("LANES", self.lanes);
         b.flag("ALONG", self.along);
         b.size("COUNT", lines);
-        let threads = u32::try_from(THREADS).unwrap_or(0);
-        b.finish(file, threads, String::new(), line(blocks(lines, side)))
+        let threads = u32::try_from(self.threads).unwrap_or(0);
+        let all = lines.clone() * parts.clone();
+        b.finish(file, threads, String::new(), line(blocks(&all, side)))
     }
 }
 
 pub(super) fn product<'a>(sizes: impl IntoIterator<Item = &'a Dim>) -> Dim {
     sizes.into_iter().fold(Dim::ONE, |p, d| p * d.clone())
-}
-
-/// `reduce.cu`.
-pub(super) fn reduce(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (Some(Op::Reduce(op)), [x], [y]) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
-    else {
-        return Err(context.unsupported("it is no reduction of one operand"));
-    };
-    context.only_f32()?;
-    let mut b = Builder::new(context.device);
-    let (shape, steps) = (&b.ty(*x).shape, b.steps(*x));
-    let reduced = op.reduced(shape.rank()).map_err(|e| context.unsupported(e.to_string()))?;
-    // The operand's axis that each axis of the result is, in the order of the result's memory.
-    let keepdims = op.parts().1;
-    let own: Vec<usize> = (0..shape.rank()).filter(|a| keepdims || !reduced[*a]).collect();
-    let kept: Vec<usize> =
-        b.axes(*y).into_iter().map(|a| own[a]).filter(|a| !reduced[*a]).collect();
-    let walk =
-        |axes: &[usize]| Walk::new(axes.iter().map(|a| (shape[*a].clone(), [steps[*a].clone()])));
-    let memory = b.axes(*x);
-    let gone: Vec<usize> = memory.iter().copied().filter(|a| reduced[*a]).collect();
-    let innermost = memory.iter().rev().find(|a| shape[**a] != Dim::ONE);
-    let along = innermost.is_none_or(|a| reduced[*a]);
-    let (kept, gone) = (walk(&kept), walk(&gone));
-    let size = product(&gone.sizes());
-    b.read("x", *x);
-    b.write("y", *y);
-    b.define("KIND", kind(op));
-    b.size("SIZE", &size);
-    b.list("KEPT_SIZES", &kept.sizes());
-    b.list("KEPT_STEPS", &kept.steps(0));
-    b.list("REDUCED_SIZES", &gone.sizes());
-    b.list("REDUCED_STEPS", &gone.steps(0));
-    let whole = reduced.first() == Some(&true);
-    let lines = b.ty(*y).shape.elements();
-    Ok(Form::new(&size, along, whole).finish(b, "reduce.cu", &lines))
-}
-
-fn kind(op: &Reduce) -> u8 {
-    match op {
-        Reduce::Sum { .. } => 0,
-        Reduce::Mean { .. } => 1,
-        Reduce::Max { .. } => 2,
-        Reduce::Min { .. } => 3,
-        Reduce::Prod { .. } => 4,
-        Reduce::L1 { .. } => 5,
-        Reduce::L2 { .. } => 6,
-        Reduce::LogSum { .. } => 7,
-        Reduce::LogSumExp { .. } => 8,
-        Reduce::SumSquare { .. } => 9,
-    }
 }
 
 /// Lines along one axis or several neighbouring ones.
@@ -127,7 +85,7 @@ impl Lines {
         b.size("SIZE", &self.size);
         b.size("INNER", &self.inner);
         let form = Form::new(&self.size, self.inner == Dim::ONE, false);
-        form.finish(b, file, &self.count)
+        form.finish(b, file, &self.count, &Dim::ONE)
     }
 }
 

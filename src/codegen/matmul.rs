@@ -6,7 +6,7 @@ use super::expression::expression;
 use super::kernel::Call;
 use super::launch::Context;
 use super::strides::Walk;
-use crate::lower::BufferId;
+use crate::lower::{BufferId, Chain};
 use crate::op::{Gemm, MatMulSizes, Op};
 use crate::types::{Dim, Shape};
 
@@ -86,39 +86,61 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported("it has not two operands and one result"));
     };
     context.only_f32()?;
-    let mut b = Builder::new(context.device);
+    let b = Builder::new(context.device);
     let (product, scaled) = match &launch.op {
         Some(Op::MatMul(_)) => (stacked(context, &b.ty(*left).shape, &b.ty(*right).shape)?, None),
         Some(Op::Gemm(op)) => (single(op, &b.ty(*left).shape, &b.ty(*right).shape), Some(op)),
         _ => return Err(context.unsupported("it is no matrix product")),
     };
+    let values = [*left, *right, *y];
+    Ok(finish(b, product, values, (scaled, addend.first().copied()), (&launch.chain, chained)))
+}
+
+/// The product of the lines of two matrices: `y[i, j]` is that of row `i` of the left and row `j` of the right one, which
+/// lie one after the other.
+pub(super) fn of_rows(
+    context: &Context<'_>,
+    [left, right, y]: [BufferId; 3],
+    [height, width, terms]: [Dim; 3],
+) -> Call {
+    let b = Builder::new(context.device);
+    let product = Product { stack: Walk::new([]), height, width, terms, along: [true, true] };
+    finish(b, product, [left, right, y], (None, None), (&Chain::default(), &[]))
+}
+
+fn finish(
+    mut b: Builder<'_>,
+    product: Product,
+    [left, right, y]: [BufferId; 3],
+    (scaled, addend): (Option<&Gemm>, Option<BufferId>),
+    (chain, chained): (&Chain, &[BufferId]),
+) -> Call {
     let Product { stack, height, width, terms, along } = product;
-    let aligned = b.is_aligned(*y);
-    for (name, line, along, id) in
-        [("A", &height, along[0], *left), ("B", &width, along[1], *right)]
+    let aligned = b.is_aligned(y);
+    for (name, line, along, id) in [("A", &height, along[0], left), ("B", &width, along[1], right)]
     {
         let vectors = b.is_aligned(id) && by_four(if along { &terms } else { line });
         b.flag(&format!("{name}_ALONG"), along);
         b.flag(&format!("{name}_VECTORS"), vectors);
     }
-    b.read("a", *left);
-    b.read("b", *right);
-    b.write("y", *y);
+    b.read("a", left);
+    b.read("b", right);
+    b.write("y", y);
     b.size("HEIGHT", &height);
     b.size("WIDTH", &width);
     b.size("TERMS", &terms);
     b.list("MATRICES", &stack.sizes());
     b.list("A_STEPS", &stack.steps(0));
     b.list("B_STEPS", &stack.steps(1));
-    scale(&mut b, scaled, addend.first().copied());
+    scale(&mut b, scaled, addend);
     let vectors = aligned && by_four(&width);
     b.flag("Y_VECTORS", vectors);
     let columns = width.as_const().and_then(|w| usize::try_from(w).ok());
-    let text = expression(&mut b, &launch.chain, chained, columns, vectors);
+    let text = expression(&mut b, chain, chained, columns, vectors);
     let tile = Tile::new(of_sample(&height), of_sample(&width));
     let (threads, tiles) = tile.define(&mut b, &height, &width);
     let matrices = stack.sizes().into_iter().fold(Dim::ONE, |product, size| product * size);
-    Ok(b.finish("matmul.cu", threads, text, line(tiles * matrices)))
+    b.finish("matmul.cu", threads, text, line(tiles * matrices))
 }
 
 /// The factors of a `gemm`, and its addend.

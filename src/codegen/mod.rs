@@ -17,7 +17,10 @@ mod matmul;
 mod moves;
 mod pool;
 mod program;
+mod random;
 mod ranks;
+mod recurrent;
+mod reduce;
 pub mod source;
 mod strides;
 #[cfg(test)]

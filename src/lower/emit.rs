@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::LowerError;
 use super::chain::Chain;
 use super::layout::{Layout, Role, Table};
 use super::order::{self, Orders};
+use super::parts;
 use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
 };
@@ -205,10 +208,47 @@ impl Emitter<'_> {
                 to
             });
         }
+        self.first_part(device, label, guard, &mut launch)?;
         self.push(device, label, guard, Action::Launch(Box::new(launch)));
         for (from, to) in reorders {
             self.push(device, label, guard, reorder(from, to));
         }
+        Ok(())
+    }
+
+    /// The launch before this one, where the operator takes two; what it writes is one more operand of this one.
+    fn first_part(
+        &mut self,
+        device: usize,
+        label: &str,
+        guard: Guard,
+        launch: &mut Launch,
+    ) -> Result<(), LowerError> {
+        let target = self.target.on(self.devices[device].device);
+        let parts = {
+            let types = launch.operands.iter().map(|b| &self.devices[device].buffer(*b).ty);
+            let types: SmallVec<[&TensorType; 8]> = types.collect();
+            parts::parts(launch.op.as_ref(), launch.class, &types, target)
+        };
+        let Some(parts) = parts else { return Ok(()) };
+        let to = self.add_buffer(
+            device,
+            Buffer {
+                name: format!("{label}.parts").into(),
+                ty: parts.ty,
+                storage: Storage::Arena,
+                order: Order::RowMajor,
+            },
+        )?;
+        let first = Launch {
+            class: KernelClass::Partial,
+            op: launch.op.clone(),
+            chain: Chain::default(),
+            operands: launch.operands[..parts.reads.min(launch.operands.len())].to_vec(),
+            results: vec![to],
+        };
+        launch.operands.push(to);
+        self.push(device, label, guard, Action::Launch(Box::new(first)));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod layout;
 mod limits;
 mod memory;
 mod order;
+mod parts;
 mod place;
 mod plan;
 mod print;
@@ -22,6 +23,7 @@ pub(crate) mod testing;
 pub use chain::{Access, Chain, ChainStep};
 pub use check::{MemoryError, check};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
+pub use parts::{MOST_HIDDEN, PART};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
 };

@@ -1,7 +1,7 @@
 //! Which kernel computes a node, and on which device it runs.
 
 use super::layout::{Groups, Role, operands};
-use super::limits;
+use super::{limits, parts};
 use crate::ir::{Graph, NodeId};
 use crate::op::Op;
 use crate::types::{DType, Device, KernelClass, Target, TensorType};
@@ -57,7 +57,7 @@ pub(super) fn class(graph: &Graph, id: NodeId, op: &Op, target: &Target) -> Kern
 /// which have no operator; an operator of two operands that no chain takes broadcasts them.
 fn kernel<'a>(
     op: &Op,
-    mut types: impl Iterator<Item = &'a TensorType>,
+    types: impl Iterator<Item = &'a TensorType> + Clone,
     target: &Target,
 ) -> KernelClass {
     let class = match (op, op.kernel()) {
@@ -68,7 +68,8 @@ fn kernel<'a>(
     let suits = !chained
         && class != KernelClass::View
         && target.has(class)
-        && types.all(|t| takes(class, t.dtype, target));
+        && parts::takes(op, types.clone(), target)
+            .unwrap_or_else(|| types.clone().all(|t| takes(class, t.dtype, target)));
     if suits { class } else { KernelClass::Reference }
 }
 

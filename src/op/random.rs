@@ -82,6 +82,18 @@ impl Random {
         }
     }
 
+    /// The key of the stream that the seed decides.
+    pub fn key(&self) -> [u32; 8] {
+        let seed = ChaCha8Rng::seed_from_u64(self.settings().1.cast_unsigned()).get_seed();
+        let (words, _) = seed.as_chunks();
+        std::array::from_fn(|i| words.get(i).map_or(0, |word| u32::from_le_bytes(*word)))
+    }
+
+    /// The binary digits of the fraction that a uniform draw is made from.
+    pub const fn digits(&self) -> u32 {
+        digits(self.settings().0)
+    }
+
     /// Draws the elements in order.
     fn draw<F: Float>(&self, rng: &mut ChaCha8Rng, y: &mut [F]) {
         match *self {
@@ -156,7 +168,7 @@ impl OpDef for Random {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Random
     }
 
     fn gradient(&self) -> Gradient {

@@ -40,6 +40,10 @@ pub enum KernelClass {
     Reorder,
     /// A cell applied step by step to sequences.
     Recurrent,
+    /// Draws that a seed decides.
+    Random,
+    /// The first of two launches that compute an operator: what it writes only the second one reads.
+    Partial,
     /// The reference evaluation of the operator.
     Reference,
 }
@@ -64,6 +68,8 @@ impl KernelClass {
             Self::Copy => "copy",
             Self::Reorder => "reorder",
             Self::Recurrent => "recurrent",
+            Self::Random => "random",
+            Self::Partial => "partial",
             Self::Reference => "reference",
         }
     }
@@ -112,7 +118,8 @@ pub struct Target {
     /// The kernel classes it has. An operator of another class runs by reference evaluation: on its device where the
     /// list has [`KernelClass::Reference`], otherwise on the host, which then works by [`Target::CPU`].
     pub kernels: &'static [KernelClass],
-    /// The kernel classes that take elements of every type; others but those of `numbers` take `f32`.
+    /// The kernel classes that take elements of every type; others but those of `numbers` take `f32`. Where there is
+    /// [`KernelClass::Partial`], reductions and draws take `f64` too, and recurrent cells lengths.
     pub any_type: &'static [KernelClass],
     /// The kernel classes that take integers, `f32` and `f64`.
     pub numbers: &'static [KernelClass],
@@ -193,6 +200,9 @@ impl Target {
             KernelClass::View,
             KernelClass::Copy,
             KernelClass::Reorder,
+            KernelClass::Recurrent,
+            KernelClass::Random,
+            KernelClass::Partial,
         ],
         any_type: &[KernelClass::Move, KernelClass::Index],
         numbers: &[KernelClass::Line],

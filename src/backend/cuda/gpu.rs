@@ -13,7 +13,8 @@ use super::stream::{Event, Graph, Stream};
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cpu::StepError;
-use crate::op::OpError;
+use crate::lower::Action;
+use crate::op::{Op, OpError};
 
 /// Graphs of this many batch sizes are kept.
 const KEPT_SIZES: usize = 16;
@@ -410,9 +411,21 @@ impl Gpu {
     fn check_report(&self, job: &Job) -> Result<(), Failure> {
         let Some((step, position)) = self.report.first() else { return Ok(()) };
         job.board.mark(self.d, (step, step), State::Device);
-        let (_, op) = job.position(self.d);
-        let reason = format!("the index at position {position} is outside its axis");
-        let error = OpError::Value { operand: 1, reason };
-        Err(StepError::Op(op, Box::new(error)).into())
+        let (_, name) = job.position(self.d);
+        let action = job.program.devices[self.d].steps.get(step).map(|step| &step.action);
+        let lengths = if let Some(Action::Launch(launch)) = action
+            && let Some(Op::Recurrent(op)) = &launch.op
+        {
+            op.lengths_operand()
+        } else {
+            None
+        };
+        let (operand, reason) = match lengths {
+            Some(operand) => {
+                (operand, format!("the length at position {position} is not one of a sequence"))
+            }
+            None => (1, format!("the index at position {position} is outside its axis")),
+        };
+        Err(StepError::Op(name, Box::new(OpError::Value { operand, reason })).into())
     }
 }

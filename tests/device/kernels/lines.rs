@@ -2,9 +2,11 @@
 
 use fanwise::ir::Value;
 use fanwise::op::{
-    Coordinates, GroupNorm, LayerNorm, LpNorm, Nearest, Pool, Reduce, Resize, ResizeMode, Softmax,
-    Unary,
+    Cast, Coordinates, GroupNorm, LayerNorm, LpNorm, Nearest, Pool, Reduce, Resize, ResizeMode,
+    Softmax, Unary,
 };
+
+use fanwise::types::DType;
 
 use super::products::{Windows, windows};
 use super::{Net, signed};
@@ -36,6 +38,42 @@ pub(super) fn reduce(net: &mut Net, i: usize) -> Vec<Value> {
     let mut results: Vec<Value> = own.into_iter().map(|op| net.op(op, &[x])).collect();
     let log = Reduce::LogSum { axes: listed, keepdims };
     results.push(net.op(log, &[positive]));
+    results
+}
+
+/// Lines that are folded in parts, and lines through the batch.
+pub(super) fn long(net: &mut Net, i: usize) -> Vec<Value> {
+    let dims = [vec![33_000], vec![3, 11_000], vec![11_000, 3]][i % 3].clone();
+    let dims = if i < 6 { dims } else { net.sizes(2, 9) };
+    let x = net.input(&dims);
+    let whole = i >= 6;
+    let axes: Vec<i64> = match (whole, i % 3) {
+        (true, 0) => vec![0],
+        (true, 1) => vec![0, 1],
+        (true, _) => vec![0, 1, 2],
+        (false, 2) => vec![1, 2],
+        (false, _) => (1..=dims.len()).map(signed).collect(),
+    };
+    let keepdims = net.chance();
+    let kinds = [
+        Reduce::Sum { axes: Vec::new(), keepdims },
+        Reduce::Mean { axes: Vec::new(), keepdims },
+        Reduce::Max { axes: Vec::new(), keepdims },
+        Reduce::Min { axes: Vec::new(), keepdims },
+        Reduce::L1 { axes: Vec::new(), keepdims },
+        Reduce::L2 { axes: Vec::new(), keepdims },
+        Reduce::LogSumExp { axes: Vec::new(), keepdims },
+        Reduce::SumSquare { axes: Vec::new(), keepdims },
+    ];
+    let own = [i % 8, (i + 2) % 8, (i + 5) % 8];
+    let mut results: Vec<Value> =
+        own.map(|k| net.op(kinds[k].with_axes(axes.clone(), keepdims), &[x])).into();
+    if !whole {
+        let wide = net.op(Cast { to: DType::F64 }, &[x]);
+        let wide = net.op(kinds[6].with_axes(axes, keepdims), &[wide]);
+        results.push(net.op(Cast { to: DType::F32 }, &[wide]));
+        results.push(net.op(Softmax::Softmax { axis: 1 }, &[x]));
+    }
     results
 }
 

@@ -1,5 +1,6 @@
 //! Every kernel file on random small shapes: one device against the reference evaluation, three against one.
 
+mod cells;
 mod index;
 mod lines;
 mod moves;
@@ -20,7 +21,7 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 13] = [
+const CLASSES: [(&str, Make); 17] = [
     ("elementwise_chains", products::elementwise),
     ("broadcasts", products::broadcast),
     ("matrix_products", products::matmul),
@@ -28,12 +29,16 @@ const CLASSES: [(&str, Make); 13] = [
     ("convolutions", products::conv),
     ("transposed_convolutions", products::conv_transpose),
     ("depthwise_convolutions", products::depthwise),
+    ("convolutions_with_infinite_weights", products::infinite),
     ("reductions", lines::reduce),
+    ("long_lines", lines::long),
     ("softmaxes", lines::softmax),
     ("normalisations", lines::norm),
     ("pools", lines::pool),
     ("resized_images", lines::resize),
     ("moved_elements", moves::moves),
+    ("recurrent_cells", cells::recurrent),
+    ("draws", cells::random),
 ];
 
 /// Classes whose kernels take the operations of the reference evaluation, in its order.
@@ -142,6 +147,14 @@ impl Net {
         self.builder.param(&name, Tensor::new(dims, &data).unwrap())
     }
 
+    /// A parameter with numbers in `-limit..limit`.
+    fn param_within(&mut self, limit: f32, dims: &[usize]) -> Value {
+        let count = dims.iter().product();
+        let data: Vec<f32> = (0..count).map(|_| self.rng.random_range(-limit..limit)).collect();
+        let name = self.name();
+        self.builder.param(&name, Tensor::new(dims, &data).unwrap())
+    }
+
     fn param(&mut self, dims: &[usize]) -> Value {
         self.param_from(-2.0, dims)
     }
@@ -149,6 +162,13 @@ impl Net {
     fn op(&mut self, op: impl Into<Op>, operands: &[Value]) -> Value {
         let name = self.name();
         self.builder.op(&name, op, operands).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// An operator with so many results.
+    fn ops(&mut self, results: usize, op: impl Into<Op>, operands: &[Value]) -> Vec<Value> {
+        let names: Vec<String> = (0..results).map(|_| self.name()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.builder.ops(&names, op, operands).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// The sizes of a value behind the batch.

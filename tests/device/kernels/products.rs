@@ -7,6 +7,7 @@
 
 use fanwise::ir::Value;
 use fanwise::op::{Binary, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Unary};
+use fanwise::types::Tensor;
 use rand::Rng;
 
 use super::{Net, signed};
@@ -152,6 +153,30 @@ fn convolution(net: &mut Net, i: usize, (c, m, groups): (usize, usize, usize)) -
     }
     let y = net.op(Conv { strides, dilations, pads, groups: signed(groups) }, &operands);
     vec![net.chain(y)]
+}
+
+/// A weight that is infinite or no number meets only what lies inside the image.
+pub(super) fn infinite(net: &mut Net, i: usize) -> Vec<Value> {
+    let Windows { strides, dilations, mut pads, image, kernel } = windows(net, [2, 1][i % 2]);
+    pads.fill(1);
+    let (c, m) = ([4, 3, 1][i % 3], [8, 5][i / 3 % 2]);
+    let x = net.input(&[&[c], image.as_slice()].concat());
+    let count: usize = kernel.iter().product();
+    let special = net.pick(0, m * c * count - 1);
+    let mut data: Vec<f32> = (0..m * c * count).map(|_| net.rng.random_range(-2.0..2.0)).collect();
+    data[special] = [f32::INFINITY, f32::NAN, f32::NEG_INFINITY][i % 3];
+    let mut param = |sizes: [usize; 2]| {
+        let dims = [sizes.as_slice(), kernel.as_slice()].concat();
+        let name = net.name();
+        net.builder.param(&name, Tensor::new(&dims, &data).unwrap())
+    };
+    let (w, turned) = (param([m, c]), param([c, m]));
+    let bias = net.param(&[m]);
+    let output_padding = strides.iter().map(|s| s - 1).collect();
+    let conv = Conv { strides: strides.clone(), dilations: dilations.clone(), pads, groups: 1 };
+    let transposed =
+        ConvTranspose { strides, dilations, pads: Vec::new(), output_padding, groups: 1 };
+    vec![net.op(conv, &[x, w, bias]), net.op(transposed, &[x, turned, bias])]
 }
 
 pub(super) fn conv(net: &mut Net, i: usize) -> Vec<Value> {

@@ -1,0 +1,108 @@
+//! What the first of two launches that compute an operator leaves to the second.
+
+use smallvec::SmallVec;
+
+use crate::op::{Op, Recurrent, Reduce};
+use crate::types::{DType, Dim, KernelClass, Shape, Target, TensorType};
+
+/// The elements of a line that the first launch of a reduction folds to one.
+pub const PART: i64 = 4096;
+
+/// The elements of a line from which on it is folded in parts.
+const LONG: i64 = 8 * PART;
+
+/// The most lines through the batch that are folded in parts; more of them fill a device.
+const LINES: i64 = 4096;
+
+/// The most elements of a recurrent cell's state: some sequences' states stay in the shared memory of a block.
+pub const MOST_HIDDEN: i64 = 4096;
+
+/// What lies between two launches.
+pub(super) struct Parts {
+    /// The type of the value that the first one writes.
+    pub(super) ty: TensorType,
+    /// The operands that the first one reads, the operator's first ones.
+    pub(super) reads: usize,
+}
+
+/// The parts of an operator that the target computes in two launches; `None` if one is enough.
+pub(super) fn parts(
+    op: Option<&Op>,
+    class: KernelClass,
+    operands: &[&TensorType],
+    target: &Target,
+) -> Option<Parts> {
+    if !target.has(KernelClass::Partial) {
+        return None;
+    }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others take one launch")]
+    match (class, op?, operands) {
+        (KernelClass::Reduce, Op::Reduce(op), [x, ..]) => of_lines(op, x),
+        (KernelClass::Recurrent, Op::Recurrent(_), [x, _, r, ..]) => of_steps(x, r),
+        _ => None,
+    }
+}
+
+/// `[parts, lines]` in `f64`; of the logarithm of a sum of exponentials two of them.
+fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
+    let reduced = op.reduced(x.rank()).ok()?;
+    let product = |wanted: bool| {
+        let sizes = x.shape.iter().zip(&reduced).filter(|(_, r)| **r == wanted);
+        sizes.fold(Dim::ONE, |product, (size, _)| product * size.clone())
+    };
+    let (size, lines) = (product(true), product(false));
+    // Of a line through the batch the size does not decide, even if it is known.
+    let known = size.as_const().filter(|_| reduced.first() != Some(&true));
+    let long = match known {
+        Some(size) => size >= LONG,
+        None => lines.as_const().is_some_and(|lines| lines <= LINES),
+    };
+    if !long {
+        return None;
+    }
+    let parts = (size + (PART - 1)).floor_div(&PART.into());
+    let pairs = matches!(op, Reduce::LogSumExp { .. }).then_some(Dim::from(2));
+    let shape: Shape = pairs.into_iter().chain([parts, lines]).collect();
+    Some(Parts { ty: TensorType::new(DType::F64, shape), reads: 1 })
+}
+
+/// The products of all elements with their weights: `[steps * rows, directions * gates * H]`.
+fn of_steps(x: &TensorType, r: &TensorType) -> Option<Parts> {
+    let ([a, b, _], [directions, width, _]) = (&x.shape[..], &r.shape[..]) else { return None };
+    let sizes = [a.clone() * b.clone(), directions.clone() * width.clone()];
+    let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
+    Some(Parts { ty, reads: 2 })
+}
+
+/// Whether the kernels of a target that computes operators in parts take an operator on values of these types, operands
+/// first; `None` where its class decides.
+pub(super) fn takes<'a>(
+    op: &Op,
+    types: impl Iterator<Item = &'a TensorType> + Clone,
+    target: &Target,
+) -> Option<bool> {
+    if !target.has(KernelClass::Partial) {
+        return None;
+    }
+    let are = |dtype: DType| types.clone().all(|ty| ty.dtype == dtype);
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the class of the others decides")]
+    match op {
+        Op::Reduce(_) | Op::Random(_) => Some(are(DType::F32) || are(DType::F64)),
+        Op::Recurrent(op) => {
+            let types: SmallVec<[&TensorType; 8]> = types.collect();
+            Some(cell(op, &types))
+        }
+        _ => None,
+    }
+}
+
+/// True if all but the lengths is `f32`, and the states fit into shared memory.
+fn cell(op: &Recurrent, types: &[&TensorType]) -> bool {
+    let floats = types.iter().enumerate().filter(|(i, _)| Some(*i) != op.lengths_operand());
+    let known = |axis: usize| types.get(2).and_then(|r| r.shape.get(axis)?.as_const());
+    known(2).is_some_and(|hidden| (1..=MOST_HIDDEN).contains(&hidden))
+        && types
+            .get(1)
+            .is_some_and(|w| w.shape.last().is_some_and(|size| size.as_const().is_some()))
+        && floats.into_iter().all(|(_, ty)| ty.dtype == DType::F32)
+}

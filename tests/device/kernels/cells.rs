@@ -1,0 +1,118 @@
+//! Recurrent cells and draws.
+
+use fanwise::ir::Value;
+use fanwise::op::{Activation, Binary, Cast, Direction, Random, Recurrent, Transpose};
+use fanwise::types::{DType, Dim};
+
+use super::{Net, signed};
+
+/// The functions of a case.
+fn functions(i: usize) -> [Activation; 3] {
+    let named = |name, alpha, beta| Activation::new(name, alpha, beta).unwrap();
+    match i % 5 {
+        0 => [
+            named("hard_sigmoid", None, None),
+            named("scaled_tanh", Some(1.5), Some(0.5)),
+            named("softsign", None, None),
+        ],
+        1 => [
+            named("affine", Some(0.25), Some(0.5)),
+            named("elu", None, None),
+            named("leaky_relu", None, None),
+        ],
+        _ => [Activation::SIGMOID, Activation::TANH, Activation::TANH],
+    }
+}
+
+pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
+    let (steps, input) = (8 + i % 2, net.size(20));
+    // One case with two sequences in a block.
+    let hidden = if i == 11 { 1100 } else { net.size(70) };
+    let direction = [Direction::Forward, Direction::Reverse, Direction::Both][i / 3 % 3];
+    let [batch_first, bias, lengths, initial] =
+        [i.is_multiple_of(2), i % 4 != 1, i / 2 % 2 == 0, i % 5 > 1];
+    let peepholes = i.is_multiple_of(6);
+    let [gate, candidate, state] = functions(i);
+    let clip = (i % 4 == 2).then_some(0.75);
+    let (op, gates): (Recurrent, usize) = match i % 3 {
+        0 => {
+            let (coupled, hidden) = (i % 9 == 3, state);
+            let op = Recurrent::Lstm {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes,
+                coupled,
+                clip,
+                gate,
+                candidate,
+                hidden,
+            };
+            (op, 4)
+        }
+        1 => {
+            let reset_after = i / 3 % 2 == 0;
+            let op = Recurrent::Gru {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after,
+                clip,
+                gate,
+                candidate,
+            };
+            (op, 3)
+        }
+        _ => {
+            (Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate }, 1)
+        }
+    };
+    let directions = direction.count();
+    let given = |net: &mut Net, dims: &[usize]| {
+        let x = net.input(dims);
+        if batch_first { x } else { net.op(Transpose { perm: vec![1, 0, 2] }, &[x]) }
+    };
+    let scale =
+        |net: &mut Net, dims: &[usize]| net.param_within(1.0 / (hidden as f32).sqrt(), dims);
+    let mut operands = vec![given(net, &[steps, input])];
+    operands.push(scale(net, &[directions, gates * hidden, input]));
+    operands.push(scale(net, &[directions, gates * hidden, hidden]));
+    if bias {
+        operands.push(net.param(&[directions, 2 * gates * hidden]));
+    }
+    if lengths {
+        operands.push(net.input_of(DType::I64, &[]));
+    }
+    if initial {
+        for _ in 0..if gates == 4 { 2 } else { 1 } {
+            operands.push(given(net, &[directions, hidden]));
+        }
+    }
+    if gates == 4 && peepholes {
+        operands.push(net.param(&[directions, 3 * hidden]));
+    }
+    net.ops(if gates == 4 { 3 } else { 2 }, op, &operands)
+}
+
+pub(super) fn random(net: &mut Net, i: usize) -> Vec<Value> {
+    let dtype = if i.is_multiple_of(3) { DType::F64 } else { DType::F32 };
+    let seed = signed(net.pick(0, 1000)) - 500;
+    let width = net.pick(1, 40);
+    let shape: Vec<Dim> = vec![Dim::n(), signed(width).into()];
+    let (low, high) = ([0.0, -2.5][i % 2], [1.0, 7.0][i / 2 % 2]);
+    let uniform = Random::Uniform { dtype, high, low, seed, shape: shape.clone() };
+    let normal = Random::Normal { dtype, mean: low, scale: high, seed, shape };
+    let x = net.input(&[width]);
+    let mut results = Vec::new();
+    for op in [uniform, normal] {
+        let drawn = net.op(op, &[]);
+        let drawn = net.op(Cast { to: DType::F32 }, &[drawn]);
+        results.push(drawn);
+        results.push(net.op(Binary::Add, &[x, drawn]));
+    }
+    results
+}
