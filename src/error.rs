@@ -11,6 +11,7 @@ use crate::lower::BindError;
 use crate::lower::LowerError;
 use crate::model::ModelError;
 use crate::pass::PassError;
+use crate::train::data::DataError;
 use crate::types::TensorError;
 
 /// Any error of fanwise: the errors of its layers, each with a stable code.
@@ -54,6 +55,9 @@ pub enum Error {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// There are no data to train on.
+    #[error(transparent)]
+    Data(#[from] DataError),
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -67,8 +71,8 @@ impl From<VerifyErrors> for Error {
 
 impl Error {
     /// The stable code: `E0100` to `E0199` for models and files, `E02…` for graphs, `E03…` for passes, `E04…` for
-    /// lowering, `E05…` for running; a graph that may not be split has the `R…` code of the first operator that
-    /// forbids it.
+    /// lowering, `E05…` for running, `E06…` for training; a graph that may not be split has the `R…` code of the first
+    /// operator that forbids it.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Model(error) => model_code(error),
@@ -84,6 +88,7 @@ impl Error {
             Self::Kernels(_) => "E0503",
             Self::Compile(_) => "E0500",
             Self::Run(_) => "E0501",
+            Self::Data(error) => error.code(),
             Self::Tensor(_) => "E0502",
         }
     }

@@ -75,6 +75,7 @@ pub mod lower;
 pub mod model;
 pub mod op;
 pub mod pass;
+pub mod train;
 pub mod types;
 pub mod zoo;
 

@@ -48,7 +48,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(super) fn read(path: &Path, error: io::Error) -> Self {
+    pub(crate) fn read(path: &Path, error: io::Error) -> Self {
         Self::Read { path: path.display().to_string(), error }
     }
 
@@ -56,7 +56,7 @@ impl FileError {
         Self::Write { path: path.display().to_string(), error }
     }
 
-    pub(super) fn content(path: &Path, reason: impl Into<String>) -> Self {
+    pub(crate) fn content(path: &Path, reason: impl Into<String>) -> Self {
         Self::Content { path: path.display().to_string(), reason: reason.into() }
     }
 
@@ -67,7 +67,7 @@ impl FileError {
 }
 
 /// Opens a regular file for reading; returns its length as well.
-pub(super) fn open(path: &Path) -> Result<(std::fs::File, u64), FileError> {
+pub(crate) fn open(path: &Path) -> Result<(std::fs::File, u64), FileError> {
     let read = |e| FileError::read(path, e);
     let regular = |meta: &std::fs::Metadata| {
         let wrong = || FileError::content(path, "it is not a regular file");

@@ -17,9 +17,12 @@ mod mmap;
 pub use array::Array;
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
+pub(crate) use error::open;
 
 use std::io::Write;
 use std::path::Path;
+
+use bytes::Bytes;
 
 use crate::ir::{Graph, Weights};
 use crate::types::{Escaped, Quoted};
@@ -38,6 +41,14 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
 /// If the file cannot be written; one that was there is then as it was.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     atomic::write(path, |file| file.write_all(bytes)).map_err(|e| FileError::write(path, e))
+}
+
+/// The bytes of a regular file, mapped unless it is small.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn map_file(path: &Path) -> Result<Bytes, FileError> {
+    Ok(mmap::Map::open(path, |_| Ok::<(), FileError>(()))?.bytes().clone())
 }
 
 /// A model: its graph, and the elements of the graph's parameters.

@@ -53,3 +53,8 @@ fn damaged_formulas_are_sizes_or_errors() {
 fn damaged_files_of_kernels_are_kernels_or_nothing() {
     run("kernels", 2000, fuzzed::kernels);
 }
+
+#[test]
+fn damaged_data_are_rows_or_errors() {
+    run("data", 1000, fuzzed::data);
+}

@@ -13,6 +13,7 @@ use fanwise::format::{Budget, npy, npz, safetensors};
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::lower::lower;
 use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};
+use fanwise::train::data::{Cifar, Source, Table, TableOptions, decode_image, row};
 use fanwise::types::{Device, Dim, Target};
 
 /// The bytes that tensors may take.
@@ -163,4 +164,38 @@ pub(crate) fn kernels(data: &[u8]) {
     if let Ok(arch) = text.parse::<Arch>() {
         assert_eq!(arch.to_string(), text);
     }
+}
+
+/// Data to train on: a table, images of CIFAR, an image in a file.
+pub(crate) fn data(data: &[u8]) {
+    let (mut budget, options) = (Budget::new(MEMORY), TableOptions::default());
+    match Table::read_from(data, Path::new("t.csv"), &options, &mut budget) {
+        Ok(table) => rows(&table),
+        Err(error) => shown(&error),
+    }
+    for name in ["data_batch_1.bin", "train.bin"] {
+        match Cifar::of(Path::new(name), data.to_vec().into()) {
+            Ok(images) => rows(&images),
+            Err(error) => shown(&error),
+        }
+    }
+    match decode_image(data, Path::new("a.png"), MAX_PIXELS) {
+        Ok(image) => assert!(image.len() as u64 <= 3 * MAX_PIXELS && !image.is_empty()),
+        Err(error) => shown(&error),
+    }
+}
+
+/// The pixels that an image may have.
+const MAX_PIXELS: u64 = 1 << 20;
+
+/// The first and the last row are there, and no row after it.
+fn rows(source: &dyn Source) {
+    assert!(source.rows() > 0);
+    for number in [0, source.rows() - 1] {
+        match row(source, number) {
+            Ok(row) => assert_eq!(row.len(), source.columns().len()),
+            Err(error) => shown(&error),
+        }
+    }
+    assert!(row(source, source.rows()).is_err());
 }

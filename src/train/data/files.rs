@@ -1,0 +1,92 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Arrays, Cifar, DataError, Folder, FolderOptions, Source, Table, TableOptions};
+use crate::format::{Budget, FileError};
+
+/// What a path alone does not say.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// How a CSV file is read.
+    pub table: TableOptions,
+    /// What the images of a folder become.
+    pub images: Option<FolderOptions>,
+    /// The bytes that data may take in memory; what is mapped takes none.
+    pub max_memory: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { table: TableOptions::default(), images: None, max_memory: 1 << 40 }
+    }
+}
+
+/// The data at a path: a file `.npz`, `.npy`, `.safetensors` or `.csv`; a file `.bin` of CIFAR, or a folder with its
+/// files, of which those to train on are taken; another folder, with a folder of images for each class.
+///
+/// # Errors
+/// If it is none of these, or cannot be read.
+pub fn open(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
+    let mut budget = Budget::new(options.max_memory);
+    if path.is_dir() {
+        return folder(path, options);
+    }
+    let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+    Ok(match kind.to_ascii_lowercase().as_str() {
+        "npz" => Arc::new(Arrays::npz(path, &mut budget)?),
+        "npy" => Arc::new(Arrays::npy(path, &mut budget)?),
+        "safetensors" => Arc::new(Arrays::safetensors(path)?),
+        "csv" => Arc::new(Table::new(path, &options.table, &mut budget)?),
+        "bin" => Arc::new(Cifar::file(path)?),
+        _ => {
+            let reason = "data are .npz, .npy, .safetensors, .csv, .bin of CIFAR, or a folder";
+            return Err(FileError::content(path, reason).into());
+        }
+    })
+}
+
+fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
+    if path.join("data_batch_1.bin").exists() || path.join("train.bin").exists() {
+        return Ok(Arc::new(Cifar::train(path)?));
+    }
+    if path.join("test_batch.bin").exists() || path.join("test.bin").exists() {
+        return Ok(Arc::new(Cifar::test(path)?));
+    }
+    let sizes =
+        || DataError::Setting("the sizes of the images of a folder are not known".to_owned());
+    let options = options.images.clone().ok_or_else(sizes)?;
+    Ok(Arc::new(Folder::new(path, options)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use super::{OpenOptions, open};
+    use crate::format::npz;
+    use crate::types::Tensor;
+
+    #[test]
+    fn a_path_says_what_its_data_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let x = Tensor::new(&[3], &[1.0f32, 2.0, 3.0]).unwrap();
+        npz::write(&path("a.NPZ"), &BTreeMap::from([("x".to_owned(), x)])).unwrap();
+        fs::write(path("b.csv"), "a,y\n1,2\n").unwrap();
+        fs::write(path("test_batch.bin"), vec![1; 2 * 3073]).unwrap();
+        let rows = |name: &str| open(&path(name), &OpenOptions::default()).map(|s| s.rows());
+        assert_eq!(rows("a.NPZ").unwrap(), 3);
+        assert_eq!(rows("b.csv").unwrap(), 1);
+        assert_eq!(rows("test_batch.bin").unwrap(), 2);
+        assert_eq!(rows("").unwrap(), 2);
+        fs::write(path("data_batch_1.bin"), vec![1; 3073]).unwrap();
+        assert_eq!(rows("").unwrap(), 1);
+        for (name, reason) in [("c.npy", "cannot read"), ("d.pkl", "data are"), ("e", "data are")] {
+            let error = rows(name).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        fs::create_dir(path("f")).unwrap();
+        assert!(rows("f").unwrap_err().to_string().contains("sizes of the images"));
+    }
+}

@@ -1,0 +1,215 @@
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::resize::{resized, with_channels};
+use super::{Column, DataError, Layout, Resize, RowMut, Source, decode_image};
+use crate::format::{FileError, open};
+use crate::types::DType;
+
+/// The largest file of an image that is read.
+const MAX_FILE: u64 = 256 << 20;
+
+/// How deep folders may lie in that of a class.
+const MAX_DEPTH: usize = 16;
+
+/// What the images of a folder become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FolderOptions {
+    /// The height that all get.
+    pub height: usize,
+    /// The width that all get.
+    pub width: usize,
+    /// 3 for colours, 1 for shades of grey.
+    pub channels: usize,
+    /// The order of the axes.
+    pub layout: Layout,
+    /// How images of other sizes are brought to these.
+    pub resize: Resize,
+    /// The most pixels that an image in a file may have.
+    pub max_pixels: u64,
+}
+
+impl FolderOptions {
+    /// Images in colours of these sizes, channels first.
+    pub fn new(height: usize, width: usize) -> Self {
+        let (layout, resize) = (Layout::default(), Resize::default());
+        Self { height, width, channels: 3, layout, resize, max_pixels: 64 << 20 }
+    }
+}
+
+/// The images of a folder that has a folder for each class: `x`, `f32` from 0 to 255, and the number `y` of the class,
+/// `i64`, in the order of the names. PNG and JPEG files are taken, those in folders below as well, in the order of
+/// their paths; other files are left out. An image is decoded when it is used.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    columns: Vec<Column>,
+    images: Vec<(PathBuf, i64)>,
+    classes: Vec<String>,
+    options: FolderOptions,
+}
+
+impl Folder {
+    /// The images of a folder.
+    ///
+    /// # Errors
+    /// If the folder cannot be read or has no images, or the sizes are 0 or too large.
+    pub fn new(path: &Path, options: FolderOptions) -> Result<Self, DataError> {
+        let FolderOptions { height, width, channels, layout, .. } = options;
+        if height == 0 || width == 0 || !matches!(channels, 1 | 3) {
+            let sizes = format!("{height} by {width} pixels of {channels} channels");
+            return Err(DataError::Setting(format!("there are no images of {sizes}")));
+        }
+        let columns = vec![
+            Column::new("x", DType::F32, &layout.dims(channels, height, width)),
+            Column::new("y", DType::I64, &[]),
+        ];
+        super::column::check(&columns)?;
+        let (mut images, mut classes) = (Vec::new(), Vec::new());
+        for class in entries(path)?.into_iter().filter(|entry| entry.is_dir()) {
+            let number = i64::try_from(classes.len()).unwrap_or(i64::MAX);
+            let mut files = Vec::new();
+            collect(&class, 0, &mut files)?;
+            images.extend(files.into_iter().map(|file| (file, number)));
+            let name = class.file_name().unwrap_or_default();
+            classes.push(name.to_string_lossy().into_owned());
+        }
+        if images.is_empty() {
+            let reason = "it has no folders, one for each class, with PNG or JPEG files in them";
+            return Err(FileError::content(path, reason).into());
+        }
+        Ok(Self { columns, images, classes, options })
+    }
+
+    /// The names of the classes, in the order of their numbers.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+}
+
+/// What a folder holds, by name, without hidden entries.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let failed = |e| FileError::read(folder, e);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The images below a folder.
+fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    if depth > MAX_DEPTH {
+        let reason = format!("it lies more than {MAX_DEPTH} folders below that of its class");
+        return Err(FileError::content(folder, reason).into());
+    }
+    for path in entries(folder)? {
+        let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            collect(&path, depth + 1, files)?;
+        } else if ["png", "jpg", "jpeg"].iter().any(|known| known.eq_ignore_ascii_case(kind)) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a file.
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    let (file, size) = open(path)?;
+    if size > MAX_FILE {
+        let reason = format!("an image in {size} bytes; {MAX_FILE} are allowed");
+        return Err(FileError::content(path, reason));
+    }
+    let mut data = Vec::new();
+    file.take(size).read_to_end(&mut data).map_err(|e| FileError::read(path, e))?;
+    Ok(data)
+}
+
+impl Source for Folder {
+    fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    fn rows(&self) -> usize {
+        self.images.len()
+    }
+
+    fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
+        let Some((path, class)) = self.images.get(row) else {
+            return Err(DataError::row(row as u64, "there is no such row"));
+        };
+        let FolderOptions { height, width, channels, layout, resize, max_pixels } = self.options;
+        let pixels = decode_image(&read(path)?, path, max_pixels)?;
+        let &[h, w, found] = pixels.dims() else {
+            return Err(FileError::content(path, "it has no channels").into());
+        };
+        let pixels = with_channels(pixels.bytes(), found, channels);
+        let image = resized(&pixels, channels, (h, w), (height, width), resize);
+        match layout {
+            Layout::ChannelsLast => into.write(0, &image)?,
+            Layout::ChannelsFirst => into.write(0, &super::images::turned(&image, channels))?,
+        }
+        into.write(1, &[*class])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::decode::tests::encode;
+    use super::super::row;
+    use super::{Folder, FolderOptions, Layout, Source};
+    use crate::types::Tensor;
+
+    fn write(path: &std::path::Path, value: u8) {
+        let pixels = Tensor::new(&[1, 2, 3], &[value, 0, 0, 0, value, 9]).unwrap();
+        fs::write(path, encode(&pixels, png::ColorType::Rgb, png::BitDepth::Eight)).unwrap();
+    }
+
+    #[test]
+    fn classes_are_folders_in_the_order_of_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = FolderOptions::new(1, 2);
+        assert!(Folder::new(folder.path(), options.clone()).is_err());
+        for name in ["dog", "cat/deep", "empty", ".hidden"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        write(&folder.path().join("dog/1.PNG"), 1);
+        write(&folder.path().join("cat/b.png"), 2);
+        write(&folder.path().join("cat/deep/a.png"), 3);
+        write(&folder.path().join(".hidden/a.png"), 4);
+        fs::write(folder.path().join("cat/notes.txt"), "none").unwrap();
+        fs::write(folder.path().join("labels.csv"), "none").unwrap();
+        let read = |options: FolderOptions| -> Vec<(i64, Vec<f32>)> {
+            let source = Folder::new(folder.path(), options).unwrap();
+            assert_eq!(source.classes(), ["cat", "dog", "empty"]);
+            let read = |number| {
+                let row = row(&source, number).unwrap();
+                (row[1].as_slice::<i64>()[0], row[0].as_slice::<f32>().to_vec())
+            };
+            (0..source.rows()).map(read).collect()
+        };
+        let image = |v: u8| [v, 0, 0, v, 0, 9].map(f32::from).to_vec();
+        assert_eq!(read(options.clone()), [(0, image(2)), (0, image(3)), (1, image(1))]);
+        let last = FolderOptions { layout: Layout::ChannelsLast, ..options.clone() };
+        assert_eq!(read(last)[2].1, [1u8, 0, 0, 0, 1, 9].map(f32::from));
+        let grey = FolderOptions { channels: 1, height: 2, width: 1, ..options.clone() };
+        assert_eq!(read(grey)[0].1, [1.5, 1.5]);
+        for wrong in [
+            FolderOptions { height: 0, ..options.clone() },
+            FolderOptions { channels: 2, ..options.clone() },
+            FolderOptions { height: usize::MAX, width: usize::MAX, ..options.clone() },
+        ] {
+            assert!(Folder::new(folder.path(), wrong).is_err());
+        }
+        let few = FolderOptions { max_pixels: 1, ..options };
+        let source = Folder::new(folder.path(), few).unwrap();
+        let error = row(&source, 0).unwrap_err();
+        assert!(error.to_string().contains("b.png`: an image of 1 by 2 pixels"), "{error}");
+    }
+}

@@ -1,0 +1,320 @@
+//! Labels: classes as numbers and as rows of ones and zeros, weights of classes.
+
+use std::collections::BTreeMap;
+
+use super::column::find;
+use super::{Change, Column, DataError, RowKey};
+use crate::op::{Cast, OpDef};
+use crate::types::{DType, Quoted, Tensor};
+
+/// The name of the column that holds the weight of a row, for the losses of all outputs.
+pub const SAMPLE_WEIGHT: &str = "sample_weight";
+
+/// The elements in another type: exact, except that a float may be rounded to the nearest of its new type.
+pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
+    let cast = |tensor: &Tensor, to: DType| {
+        let made = Cast { to }.eval(&[tensor]).map_err(|e| e.to_string())?;
+        made.into_iter().next().ok_or_else(|| "no elements were made".to_owned())
+    };
+    let made = cast(tensor, to)?;
+    // A float holds every truth value, and is near every number.
+    if to.is_float() || tensor.dtype() == to {
+        return Ok(made);
+    }
+    let same = match (tensor.to_i64(), made.to_i64()) {
+        (Some(before), Some(after)) => {
+            // A `u64` beyond the others is read as a negative number.
+            let unsigned = tensor.dtype() == DType::U64 || to == DType::U64;
+            before == after && !(unsigned && before.iter().any(|x| *x < 0))
+        }
+        _ => tensor.to_f64() == made.to_f64(),
+    };
+    if same {
+        return Ok(made);
+    }
+    let values = tensor.to_f64();
+    let first = values.iter().zip(made.to_f64()).find(|(a, b)| **a != *b);
+    let first = first.map_or(f64::NAN, |(a, _)| *a);
+    Err(format!("{first} is no {to}"))
+}
+
+/// Classes as numbers become rows of zeros with a one at the place of the class. An axis of size 1 at the end goes.
+#[derive(Clone, Debug)]
+pub struct Categorical {
+    /// The column of the numbers, from 0.
+    pub column: String,
+    /// The number of classes.
+    pub classes: usize,
+    /// The type of the zeros and ones.
+    pub dtype: DType,
+}
+
+impl Change for Categorical {
+    fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
+        let (place, name) = (find(before, &self.column)?, Quoted(&self.column));
+        let mut columns = before.to_vec();
+        let column = &mut columns[place];
+        if self.classes == 0 {
+            return Err(DataError::Setting(format!("there are no classes for {name}")));
+        }
+        if column.dtype == DType::Bool {
+            return Err(DataError::Columns(format!("{name} holds truth values, not classes")));
+        }
+        if column.dims.last() == Some(&1) {
+            column.dims.pop();
+        }
+        column.dims.push(self.classes);
+        column.dtype = self.dtype;
+        Ok(columns)
+    }
+
+    fn apply(
+        &self,
+        key: &RowKey,
+        before: &[Column],
+        row: &mut Vec<Tensor>,
+    ) -> Result<(), DataError> {
+        let place = find(before, &self.column)?;
+        let wrong =
+            |reason: String| DataError::row(key.row, format!("{}: {reason}", Quoted(&self.column)));
+        let found = convert(&row[place], DType::I64).map_err(wrong)?;
+        let mut dims = before[place].dims.clone();
+        if dims.last() == Some(&1) {
+            dims.pop();
+        }
+        dims.push(self.classes);
+        let mut ones = Tensor::zeros(DType::U8, &dims)?;
+        let cells = ones.as_mut_slice::<u8>().chunks_exact_mut(self.classes);
+        for (cells, class) in cells.zip(found.as_slice::<i64>()) {
+            let cell = usize::try_from(*class).ok().and_then(|class| cells.get_mut(class));
+            let classes = self.classes;
+            *cell.ok_or_else(|| wrong(format!("there is no class {class} of {classes}")))? = 1;
+        }
+        row[place] = convert(&ones, self.dtype).map_err(wrong)?;
+        Ok(())
+    }
+}
+
+/// Rows with a number for each class become the number of the class with the largest, the first of several: `i64`.
+#[derive(Clone, Debug)]
+pub struct Integer {
+    /// The column, whose last axis is that of the classes.
+    pub column: String,
+}
+
+/// The place of the largest number in each group of `classes`.
+fn largest(tensor: &Tensor, classes: usize) -> Result<Vec<i64>, String> {
+    let values = tensor.to_f64();
+    if values.iter().any(|x| x.is_nan()) {
+        return Err("a class has the value NaN".to_owned());
+    }
+    let largest = |group: &[f64]| {
+        let first = (0..group.len()).reduce(|a, b| if group[b] > group[a] { b } else { a });
+        i64::try_from(first.unwrap_or(0)).unwrap_or(i64::MAX)
+    };
+    Ok(values.chunks_exact(classes.max(1)).map(largest).collect())
+}
+
+impl Change for Integer {
+    fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
+        let place = find(before, &self.column)?;
+        let mut columns = before.to_vec();
+        if columns[place].dims.pop().is_none() {
+            let reason = format!(
+                "{} has one number for each row, not one for each class",
+                Quoted(&self.column)
+            );
+            return Err(DataError::Columns(reason));
+        }
+        columns[place].dtype = DType::I64;
+        Ok(columns)
+    }
+
+    fn apply(
+        &self,
+        key: &RowKey,
+        before: &[Column],
+        row: &mut Vec<Tensor>,
+    ) -> Result<(), DataError> {
+        let place = find(before, &self.column)?;
+        let Some((classes, dims)) = before[place].dims.split_last() else { return Ok(()) };
+        let wrong = |reason| DataError::row(key.row, format!("{}: {reason}", Quoted(&self.column)));
+        row[place] = Tensor::new(dims, &largest(&row[place], *classes).map_err(wrong)?)?;
+        Ok(())
+    }
+}
+
+/// Weighs each row by its class: the `sample_weight` of a row is multiplied by the weight of its class, or becomes it
+/// where there is none.
+#[derive(Clone, Debug)]
+pub struct ClassWeights {
+    /// The column of the classes, one for each row: as a number, or as a number for each class.
+    pub column: String,
+    /// The weights; a class that is not among them has 1.
+    pub weights: BTreeMap<i64, f64>,
+    /// The column of the weights of rows, as [`SAMPLE_WEIGHT`].
+    pub into: String,
+}
+
+impl ClassWeights {
+    /// The class of a row.
+    fn class(&self, column: &Column, tensor: &Tensor) -> Result<i64, String> {
+        let classes = column.elements().unwrap_or(1);
+        let found = if classes > 1 {
+            largest(tensor, classes)?
+        } else {
+            convert(tensor, DType::I64)?.as_slice::<i64>().to_vec()
+        };
+        found.first().copied().ok_or_else(|| "it has no class".to_owned())
+    }
+}
+
+impl Change for ClassWeights {
+    fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
+        let labels = &before[find(before, &self.column)?];
+        let shown = Quoted(&self.column);
+        if labels.dims.iter().filter(|d| **d > 1).count() > 1 {
+            let reason =
+                format!("{shown}, {}, has more than one class for a row", labels.row_type());
+            return Err(DataError::Columns(format!("{reason}; classes cannot be weighed")));
+        }
+        if let Some((class, weight)) =
+            self.weights.iter().find(|(_, w)| !w.is_finite() || **w < 0.0)
+        {
+            let reason = format!("the weight of class {class} is {weight}; it must be at least 0");
+            return Err(DataError::Setting(reason));
+        }
+        let mut columns = before.to_vec();
+        match before.iter().find(|c| c.name == self.into) {
+            None => columns.push(Column::new(&self.into, DType::F32, &[])),
+            Some(column) if column.dtype.is_float() && column.elements() == Some(1) => {}
+            Some(column) => {
+                let (name, ty) = (Quoted(&self.into), column.row_type());
+                let reason = format!("{name} is {ty} for a row; it must be one float");
+                return Err(DataError::Columns(reason));
+            }
+        }
+        Ok(columns)
+    }
+
+    fn apply(
+        &self,
+        key: &RowKey,
+        before: &[Column],
+        row: &mut Vec<Tensor>,
+    ) -> Result<(), DataError> {
+        let place = find(before, &self.column)?;
+        let wrong = |reason| DataError::row(key.row, format!("{}: {reason}", Quoted(&self.column)));
+        let class = self.class(&before[place], &row[place]).map_err(wrong)?;
+        let weight = self.weights.get(&class).copied().unwrap_or(1.0);
+        let Some(into) = before.iter().position(|c| c.name == self.into) else {
+            row.push(convert(&Tensor::scalar(weight), DType::F32).map_err(wrong)?);
+            return Ok(());
+        };
+        let product = row[into].to_f64().first().map_or(weight, |old| old * weight);
+        let product = convert(&Tensor::scalar(product), before[into].dtype).map_err(wrong)?;
+        row[into] = product.reshaped(&before[into].dims)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        Categorical, Change, ClassWeights, Column, DType, Integer, RowKey, SAMPLE_WEIGHT, Tensor,
+        convert,
+    };
+
+    /// The columns and the row that a change makes of a row with one column.
+    fn change(
+        change: &dyn Change,
+        name: &str,
+        cell: Tensor,
+    ) -> Result<(Vec<Column>, Vec<Tensor>), String> {
+        let before = [Column::new(name, cell.dtype(), cell.dims())];
+        let columns = change.columns(&before).map_err(|e| e.to_string())?;
+        let mut row = vec![cell];
+        let key = RowKey { row: 9, ..RowKey::default() };
+        change.apply(&key, &before, &mut row).map_err(|e| e.to_string())?;
+        let types = columns.iter().map(Column::row_type);
+        assert!(types.eq(row.iter().map(Tensor::tensor_type)));
+        Ok((columns, row))
+    }
+
+    #[test]
+    fn classes_become_ones_and_back() {
+        let ones = Categorical { column: "y".to_owned(), classes: 3, dtype: DType::F32 };
+        let integer = Integer { column: "y".to_owned() };
+        for label in 0..3u8 {
+            for cell in [Tensor::scalar(label), Tensor::new(&[1], &[f64::from(label)]).unwrap()] {
+                let (_, row) = change(&ones, "y", cell).unwrap();
+                let mut expected = [0.0f32; 3];
+                expected[usize::from(label)] = 1.0;
+                assert_eq!(row[0], Tensor::new(&[3], &expected).unwrap());
+                let (_, row) = change(&integer, "y", row[0].clone()).unwrap();
+                assert_eq!(row[0], Tensor::scalar(i64::from(label)));
+            }
+        }
+        let words = Tensor::new(&[2, 1], &[2i32, 0]).unwrap();
+        let (columns, row) = change(&ones, "y", words).unwrap();
+        assert_eq!(columns[0].dims, [2, 3]);
+        assert_eq!(row[0].as_slice::<f32>(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+        let first = Tensor::new(&[2, 2], &[1.0f32, 1.0, -2.0, -1.0]).unwrap();
+        assert_eq!(change(&integer, "y", first).unwrap().1[0].as_slice::<i64>(), [0, 1]);
+        for (wrong, reason) in [
+            (Tensor::scalar(3i64), "row 9: `y`: there is no class 3 of 3"),
+            (Tensor::scalar(-1i8), "no class -1"),
+            (Tensor::scalar(0.5f32), "0.5 is no i64"),
+            (Tensor::scalar(f64::NAN), "NaN is no i64"),
+            (Tensor::scalar(u64::MAX), "is no i64"),
+        ] {
+            let error = change(&ones, "y", wrong).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert!(change(&integer, "y", Tensor::scalar(1i64)).is_err());
+        assert!(change(&integer, "y", Tensor::new(&[1], &[f32::NAN]).unwrap()).is_err());
+    }
+
+    #[test]
+    fn weights_of_classes_weigh_rows() {
+        let weights = [(0, 0.5), (2, 4.0)].into();
+        let weigh =
+            ClassWeights { column: "y".to_owned(), weights, into: SAMPLE_WEIGHT.to_owned() };
+        for (cell, weight) in [
+            (Tensor::scalar(0u8), 0.5f32),
+            (Tensor::scalar(1i64), 1.0),
+            (Tensor::new(&[3], &[0.0f32, 0.0, 1.0]).unwrap(), 4.0),
+        ] {
+            let (columns, row) = change(&weigh, "y", cell).unwrap();
+            assert_eq!(columns[1].name, SAMPLE_WEIGHT);
+            assert_eq!(row[1], Tensor::scalar(weight));
+        }
+        let before =
+            [Column::new("y", DType::I64, &[]), Column::new(SAMPLE_WEIGHT, DType::F64, &[1])];
+        assert_eq!(weigh.columns(&before).unwrap(), before);
+        let mut row = vec![Tensor::scalar(2i64), Tensor::new(&[1], &[0.25f64]).unwrap()];
+        weigh.apply(&RowKey::default(), &before, &mut row).unwrap();
+        assert_eq!(row[1], Tensor::new(&[1], &[1.0f64]).unwrap());
+        let many = change(&weigh, "y", Tensor::zeros(DType::F32, &[2, 3]).unwrap()).unwrap_err();
+        assert!(many.contains("more than one class"), "{many}");
+        let negative = ClassWeights { weights: [(1, -1.0)].into(), ..weigh };
+        assert!(change(&negative, "y", Tensor::scalar(0u8)).is_err());
+    }
+
+    #[test]
+    fn elements_change_their_type_where_they_fit() {
+        for (from, to, fits) in [
+            (Tensor::scalar(0.1f64), DType::F32, true),
+            (Tensor::scalar(3.0f32), DType::U8, true),
+            (Tensor::scalar(-0.0f32), DType::I32, true),
+            (Tensor::scalar(256i64), DType::U8, false),
+            (Tensor::scalar(-1i64), DType::U64, false),
+            (Tensor::scalar(u64::MAX), DType::U64, true),
+            (Tensor::scalar(1e300f64), DType::I64, false),
+            (Tensor::scalar(2u8), DType::Bool, false),
+            (Tensor::scalar(1u8), DType::Bool, true),
+        ] {
+            assert_eq!(convert(&from, to).is_ok(), fits, "{from:?} {to}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Data for training: where rows come from, what is made of them, and the batches that are ready before they are asked
+//! for.
+//!
+//! A [`Source`] holds rows that are read in any order by their number; a [`Stream`] gives rows one after another. A row
+//! has one tensor for each [`Column`], all rows of the same types. [`Arrays`] (`.npz`, `.npy`, `.safetensors`),
+//! [`Table`] (CSV), [`Cifar`] and [`Folder`] (images) are sources; a user's own is as good. [`open`] takes what a path
+//! names for one of these.
+//!
+//! A [`Change`] makes another row of a row: [`Images`] augments, [`Categorical`] and [`Integer`] convert labels,
+//! [`ClassWeights`] weighs samples, [`Fit`] gives the types that a model has, whose arrays [`Names`] finds. What a change draws follows from the seed, the epoch
+//! and the number of the row ([`RowKey`]), never from the thread that makes it or the order in which rows are made.
+//!
+//! A [`Loader`] reads and changes the rows of the next batches on all cores while the devices compute. A batch is one
+//! tensor for each column, with the rows outermost, so that what a replica needs is a range of its memory. The order of
+//! an epoch's rows is a function of the seed and the epoch: a run that goes on at a [`Position`] gets the batches that
+//! it would have got, and nothing is replayed for it.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use fanwise::train::data::{Arrays, Input, Loader, LoaderOptions, Position};
+//! use fanwise::types::Tensor;
+//!
+//! # fn main() -> Result<(), fanwise::Error> {
+//! let x = Tensor::new(&[5, 2], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])?;
+//! let y = Tensor::new(&[5], &[0i64, 1, 0, 1, 0])?;
+//! let source = Arrays::new([("x".to_owned(), x.into()), ("y".to_owned(), y.into())])?;
+//! let options = LoaderOptions { batch: 2, ..LoaderOptions::default() };
+//! let loader = Loader::new(Input::Rows(Arc::new(source)), Vec::new(), options)?;
+//! assert_eq!(loader.steps(), Some(3));
+//! for batch in loader.batches(Position::default(), 1)? {
+//!     let batch = batch?;
+//!     assert_eq!(batch.arrays["x"].dims(), [batch.rows, 2]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod arrays;
+mod change;
+mod cifar;
+mod column;
+mod decode;
+mod draw;
+mod error;
+mod files;
+mod folder;
+mod images;
+mod labels;
+mod loader;
+mod names;
+mod produce;
+mod resize;
+mod source;
+mod statistics;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use arrays::Arrays;
+pub use change::Change;
+pub use cifar::Cifar;
+pub use column::{Column, RowMut};
+pub use decode::decode_image;
+pub use draw::{Draws, RowKey, order};
+pub use error::DataError;
+pub use files::{OpenOptions, open};
+pub use folder::{Folder, FolderOptions};
+pub use images::{Fill, Images, Layout, Step};
+pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_WEIGHT};
+pub use loader::{Batch, Batches, Input, Loader, LoaderOptions, Position};
+pub use names::{Feed, Fit, Names};
+pub use resize::Resize;
+pub use source::{Concat, Part, Source, Stream, row, split};
+pub use statistics::Statistics;
+pub use table::{Table, TableOptions};

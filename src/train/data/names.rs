@@ -1,0 +1,220 @@
+//! Which array of the data is which input or output of a model.
+
+use std::collections::BTreeMap;
+
+use super::labels::{SAMPLE_WEIGHT, convert};
+use super::{Batch, Change, Column, DataError, RowKey, column};
+use crate::types::{Quoted, Tensor};
+
+/// The columns of the data that a model is fed with.
+///
+/// An input has the column of its name, and so has the target of an output. The only input may also be `x`, and the
+/// only output `y`. `sample_weight` is the weight of a row in the losses of all outputs, `sample_weight:NAME` that in
+/// the loss of output `NAME`, which it replaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// Inputs and their columns.
+    pub inputs: BTreeMap<String, String>,
+    /// Outputs and the columns of their targets.
+    pub targets: BTreeMap<String, String>,
+    /// Outputs and the columns of their weights, of those that have any.
+    pub weights: BTreeMap<String, String>,
+}
+
+/// The tensors of a batch by what they are for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Feed {
+    /// The tensors of the inputs.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// The targets of the outputs.
+    pub targets: BTreeMap<String, Tensor>,
+    /// The weights of the rows for the outputs that have any.
+    pub weights: BTreeMap<String, Tensor>,
+}
+
+/// The columns of `names`; `usual` serves for the only one.
+fn bind(
+    columns: &[Column],
+    names: &[&str],
+    usual: &str,
+    what: &str,
+) -> Result<BTreeMap<String, String>, DataError> {
+    let has = |name: &str| columns.iter().any(|column| column.name == name);
+    let mut found = BTreeMap::new();
+    for name in names {
+        let column = if has(name) {
+            *name
+        } else if names.len() == 1 && has(usual) {
+            usual
+        } else {
+            let known: Vec<String> = columns.iter().map(|c| Quoted(&c.name).to_string()).collect();
+            let only = if names.len() == 1 { format!(", and no `{usual}`") } else { String::new() };
+            let reason = format!("the data have no array for the {what} {}{only}", Quoted(name));
+            return Err(DataError::Columns(format!("{reason}; they have {}", known.join(", "))));
+        };
+        found.insert((*name).to_owned(), column.to_owned());
+    }
+    Ok(found)
+}
+
+impl Names {
+    /// The columns for these inputs and for the targets of these outputs; without outputs for the inputs alone.
+    ///
+    /// # Errors
+    /// If one has no column, or a weight is no number for each row.
+    pub fn of(columns: &[Column], inputs: &[&str], outputs: &[&str]) -> Result<Self, DataError> {
+        let targets = bind(columns, outputs, "y", "output")?;
+        let inputs = bind(columns, inputs, "x", "input")?;
+        let mut weights = BTreeMap::new();
+        for output in outputs {
+            let own = format!("{SAMPLE_WEIGHT}:{output}");
+            let found = [own.as_str(), SAMPLE_WEIGHT]
+                .into_iter()
+                .find_map(|name| columns.iter().find(|column| column.name == name));
+            let Some(column) = found else { continue };
+            if column.elements() != Some(1)
+                || !(column.dtype.is_float() || column.dtype.is_integer())
+            {
+                let (name, ty) = (Quoted(&column.name), column.row_type());
+                let reason = format!("the weight {name} is {ty} for a row; it must be one number");
+                return Err(DataError::Columns(reason));
+            }
+            weights.insert((*output).to_owned(), column.name.clone());
+        }
+        Ok(Self { inputs, targets, weights })
+    }
+
+    /// The tensors of a batch, which are shared with it.
+    ///
+    /// # Errors
+    /// If it lacks one.
+    pub fn feed(&self, batch: &Batch) -> Result<Feed, DataError> {
+        let take = |names: &BTreeMap<String, String>| {
+            let tensor = |(name, column): (&String, &String)| {
+                let missing = || DataError::Columns(format!("a batch has no {}", Quoted(column)));
+                let tensor = batch.arrays.get(column).ok_or_else(missing)?;
+                Ok((name.clone(), tensor.clone()))
+            };
+            names.iter().map(tensor).collect::<Result<BTreeMap<_, _>, DataError>>()
+        };
+        let (inputs, targets) = (take(&self.inputs)?, take(&self.targets)?);
+        Ok(Feed { inputs, targets, weights: take(&self.weights)? })
+    }
+}
+
+/// Rows of the types that a model has: the columns named in `wanted` get its element types and its axes. Integers must
+/// fit, and a float that becomes an integer must be one; a float may be rounded. Axes of size 1 may come and go.
+#[derive(Clone, Debug, Default)]
+pub struct Fit {
+    /// The columns, with the types that they get.
+    pub wanted: Vec<Column>,
+}
+
+impl Change for Fit {
+    fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
+        let mut columns = before.to_vec();
+        for wanted in &self.wanted {
+            let place = column::find(before, &wanted.name)?;
+            let long = |column: &Column| -> Vec<usize> {
+                column.dims.iter().copied().filter(|size| *size != 1).collect()
+            };
+            if long(&before[place]) != long(wanted) {
+                let (name, found) = (Quoted(&wanted.name), before[place].row_type());
+                let expected = wanted.row_type();
+                let reason = format!("a row of {name} is {found}; it must be {expected}");
+                return Err(DataError::Columns(reason));
+            }
+            columns[place] = wanted.clone();
+        }
+        Ok(columns)
+    }
+
+    fn apply(
+        &self,
+        key: &RowKey,
+        before: &[Column],
+        row: &mut Vec<Tensor>,
+    ) -> Result<(), DataError> {
+        for wanted in &self.wanted {
+            let cell = &mut row[column::find(before, &wanted.name)?];
+            let wrong = |e| DataError::row(key.row, format!("{}: {e}", Quoted(&wanted.name)));
+            *cell = convert(cell, wanted.dtype).map_err(wrong)?.reshaped(&wanted.dims)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Batch, Change, Column, Fit, Names, RowKey, Tensor};
+    use crate::types::DType;
+
+    fn columns(names: &[&str]) -> Vec<Column> {
+        names.iter().map(|name| Column::new(*name, DType::F32, &[])).collect()
+    }
+
+    #[test]
+    fn arrays_are_found_by_name() {
+        let found =
+            Names::of(&columns(&["x", "y", "sample_weight"]), &["image"], &["class"]).unwrap();
+        assert_eq!(found.inputs["image"], "x");
+        assert_eq!(found.targets["class"], "y");
+        assert_eq!(found.weights["class"], "sample_weight");
+        let all = columns(&["b", "a", "p", "q", "sample_weight:q", "x"]);
+        let found = Names::of(&all, &["a", "b"], &["p", "q"]).unwrap();
+        assert_eq!((&*found.inputs["a"], &*found.targets["q"]), ("a", "q"));
+        assert_eq!(found.weights.len(), 1);
+        assert_eq!(found.weights["q"], "sample_weight:q");
+        assert!(Names::of(&all, &["a"], &[]).unwrap().targets.is_empty());
+        // A name goes before `x`.
+        assert_eq!(Names::of(&all, &["b"], &[]).unwrap().inputs["b"], "b");
+        let error = Names::of(&all, &["a", "c"], &[]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the data have no array for the input `c`; they have `b`"),
+            "{error}"
+        );
+        let error = Names::of(&columns(&["x"]), &["a"], &["p"]).unwrap_err().to_string();
+        assert!(error.contains("the output `p`, and no `y`"), "{error}");
+        let mut wide = columns(&["x", "y", "sample_weight"]);
+        wide[2].dims = vec![2];
+        assert!(Names::of(&wide, &["x"], &["y"]).is_err());
+    }
+
+    #[test]
+    fn a_batch_feeds_the_model() {
+        let names = Names::of(&columns(&["x", "y", "sample_weight"]), &["a"], &["p"]).unwrap();
+        let tensor = |value: f32| Tensor::new(&[1], &[value]).unwrap();
+        let arrays = [("x", 1.0), ("y", 2.0), ("sample_weight", 3.0)];
+        let arrays = arrays.into_iter().map(|(n, v)| (n.to_owned(), tensor(v))).collect();
+        let mut batch = Batch { at: super::super::Position::default(), first: 0, rows: 1, arrays };
+        let feed = names.feed(&batch).unwrap();
+        assert_eq!(feed.inputs["a"], tensor(1.0));
+        assert_eq!(feed.targets["p"], tensor(2.0));
+        assert_eq!(feed.weights["p"], tensor(3.0));
+        // No elements are copied.
+        assert_eq!(feed.inputs["a"].bytes().as_ptr(), batch.arrays["x"].bytes().as_ptr());
+        batch.arrays.remove("y");
+        assert!(names.feed(&batch).is_err());
+    }
+
+    #[test]
+    fn rows_get_the_types_of_the_model() {
+        let fit = Fit {
+            wanted: vec![Column::new("y", DType::F32, &[1]), Column::new("x", DType::I64, &[2])],
+        };
+        let before = [Column::new("x", DType::F64, &[1, 2, 1]), Column::new("y", DType::U8, &[])];
+        let after = fit.columns(&before).unwrap();
+        assert_eq!((after[0].dtype, &*after[0].dims), (DType::I64, &[2usize] as &[usize]));
+        let key = RowKey { row: 4, ..RowKey::default() };
+        let mut row = vec![Tensor::new(&[1, 2, 1], &[3.0, -1.0]).unwrap(), Tensor::scalar(9u8)];
+        fit.apply(&key, &before, &mut row).unwrap();
+        assert_eq!(row[0], Tensor::new(&[2], &[3i64, -1]).unwrap());
+        assert_eq!(row[1], Tensor::new(&[1], &[9.0f32]).unwrap());
+        let mut row = vec![Tensor::new(&[1, 2, 1], &[3.5, -1.0]).unwrap(), Tensor::scalar(9u8)];
+        let error = fit.apply(&key, &before, &mut row).unwrap_err().to_string();
+        assert_eq!(error, "row 4: `x`: 3.5 is no i64");
+        let other = [Column::new("x", DType::F64, &[2, 2]), Column::new("y", DType::U8, &[])];
+        let error = fit.columns(&other).unwrap_err().to_string();
+        assert_eq!(error, "a row of `x` is f64[2,2]; it must be i64[2]");
+    }
+}

@@ -1,0 +1,211 @@
+use std::sync::Arc;
+
+use super::column::{read_into, zeros};
+use super::{Column, DataError, RowMut};
+use crate::types::{Quoted, Tensor};
+
+/// Rows that are read in any order, by any number of threads at once.
+pub trait Source: Send + Sync {
+    /// What a row holds. The names differ, and every row has elements in each.
+    fn columns(&self) -> &[Column];
+
+    /// The number of rows.
+    fn rows(&self) -> usize;
+
+    /// Reads row `row`, which is less than the number of rows.
+    ///
+    /// # Errors
+    /// If it cannot be read; an error of a user's own is [`DataError::source`].
+    fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError>;
+}
+
+/// One row of a source: the tensor of each column.
+///
+/// # Errors
+/// If there is no such row, or it cannot be read.
+pub fn row(source: &dyn Source, row: usize) -> Result<Vec<Tensor>, DataError> {
+    if row >= source.rows() {
+        return Err(DataError::row(row as u64, "there is no such row"));
+    }
+    let columns = source.columns();
+    let mut cells = zeros(columns)?;
+    read_into(columns, &mut cells, |into| source.read(row, into))?;
+    Ok(cells)
+}
+
+/// Rows that come one after another, in the same order in every epoch.
+pub trait Stream: Send {
+    /// What a row holds. The names differ, and every row has elements in each.
+    fn columns(&self) -> &[Column];
+
+    /// Begins epoch `epoch`, from 0, with its row `row`, which may be beyond its end: what follows is what would follow
+    /// after so many rows.
+    ///
+    /// # Errors
+    /// If it cannot go there; an error of a user's own is [`DataError::source`].
+    fn start(&mut self, epoch: u64, row: u64) -> Result<(), DataError>;
+
+    /// Reads the next row of the epoch; false if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read; an error of a user's own is [`DataError::source`].
+    fn next(&mut self, into: &mut RowMut<'_>) -> Result<bool, DataError>;
+}
+
+/// Some rows of a source that follow each other.
+#[derive(Clone)]
+pub struct Part {
+    source: Arc<dyn Source>,
+    first: usize,
+    rows: usize,
+}
+
+impl Part {
+    /// The rows `first` to `first + rows - 1` of `source`.
+    ///
+    /// # Errors
+    /// If the source has fewer.
+    pub fn new(source: Arc<dyn Source>, first: usize, rows: usize) -> Result<Self, DataError> {
+        if first.checked_add(rows).is_some_and(|end| end <= source.rows()) {
+            return Ok(Self { source, first, rows });
+        }
+        let all = source.rows();
+        Err(DataError::Setting(format!("there are no {rows} rows from {first} on, of {all}")))
+    }
+}
+
+impl Source for Part {
+    fn columns(&self) -> &[Column] {
+        self.source.columns()
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
+        self.source.read(self.first + row, into)
+    }
+}
+
+/// The rows to train on and those to validate with: the last `fraction` of the rows, before any shuffling, as Keras
+/// has it; the first `floor(rows * (1 - fraction))` are to train on.
+///
+/// # Errors
+/// If `fraction` is not between 0 and 1, or one of the two would have no rows.
+pub fn split(source: &Arc<dyn Source>, fraction: f64) -> Result<(Part, Part), DataError> {
+    let rows = source.rows();
+    if !(fraction > 0.0 && fraction < 1.0) {
+        let reason = format!("the fraction of rows to validate with is {fraction}, not in (0,1)");
+        return Err(DataError::Setting(reason));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than rows")]
+    let first = (rows as f64 * (1.0 - fraction)).floor() as usize;
+    if first == 0 || first >= rows {
+        let reason = format!("of {rows} rows none are left to train on or to validate with");
+        return Err(DataError::Setting(format!("{reason} if {fraction} are split off")));
+    }
+    Ok((Part::new(source.clone(), 0, first)?, Part::new(source.clone(), first, rows - first)?))
+}
+
+/// The rows of sources one after another.
+#[derive(Clone)]
+pub struct Concat {
+    sources: Vec<Arc<dyn Source>>,
+    /// The rows up to the end of each.
+    ends: Vec<usize>,
+}
+
+impl Concat {
+    /// The rows of all `sources`.
+    ///
+    /// # Errors
+    /// If there are none, their columns differ, or their rows cannot be counted.
+    pub fn new(sources: Vec<Arc<dyn Source>>) -> Result<Self, DataError> {
+        let Some(first) = sources.first() else {
+            return Err(DataError::Columns("there are no data".to_owned()));
+        };
+        let mut ends = Vec::with_capacity(sources.len());
+        let mut rows = 0usize;
+        for source in &sources {
+            if source.columns() != first.columns() {
+                let (a, b) = (shown(first.columns()), shown(source.columns()));
+                return Err(DataError::Columns(format!("the parts of the data hold {a} and {b}")));
+            }
+            let many = || DataError::Columns("the data have too many rows".to_owned());
+            rows = rows.checked_add(source.rows()).ok_or_else(many)?;
+            ends.push(rows);
+        }
+        Ok(Self { sources, ends })
+    }
+}
+
+/// The columns as messages name them.
+fn shown(columns: &[Column]) -> String {
+    let shown: Vec<String> =
+        columns.iter().map(|c| format!("{} {}", Quoted(&c.name), c.row_type())).collect();
+    shown.join(", ")
+}
+
+impl Source for Concat {
+    fn columns(&self) -> &[Column] {
+        self.sources[0].columns()
+    }
+
+    fn rows(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
+        let part = self.ends.partition_point(|end| *end <= row);
+        let first = part.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let Some(source) = self.sources.get(part) else {
+            return Err(DataError::row(row as u64, "there is no such row"));
+        };
+        source.read(row - first, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::Arrays;
+    use super::{Concat, Part, Source, row, split};
+    use crate::types::Tensor;
+
+    fn numbers(from: i64, count: usize) -> Arc<dyn Source> {
+        let numbers: Vec<i64> = (from..).take(count).collect();
+        let x = Tensor::new(&[count], &numbers).unwrap();
+        Arc::new(Arrays::new([("x".to_owned(), x.into())]).unwrap())
+    }
+
+    fn all(source: &dyn Source) -> Vec<i64> {
+        let read = |number| row(source, number).unwrap()[0].as_slice::<i64>()[0];
+        (0..source.rows()).map(read).collect()
+    }
+
+    #[test]
+    fn the_last_fraction_validates() {
+        let source = numbers(0, 10);
+        let (train, validation) = split(&source, 0.25).unwrap();
+        assert_eq!(all(&train), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(all(&validation), [7, 8, 9]);
+        for fraction in [0.0, 1.0, -0.5, f64::NAN, 1e-20, 0.95] {
+            assert!(split(&source, fraction).is_err(), "{fraction}");
+        }
+        assert!(Part::new(source.clone(), 5, 6).is_err());
+        assert!(Part::new(source, usize::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn parts_follow_each_other() {
+        let parts = vec![numbers(0, 3), numbers(10, 1), numbers(20, 2)];
+        assert_eq!(all(&Concat::new(parts.clone()).unwrap()), [0, 1, 2, 10, 20, 21]);
+        assert!(Concat::new(Vec::new()).is_err());
+        let y = Tensor::new(&[1], &[0i64]).unwrap();
+        let other = Arrays::new([("y".to_owned(), y.into())]).unwrap();
+        let error = Concat::new(vec![parts[0].clone(), Arc::new(other)]).err().unwrap();
+        assert_eq!(error.to_string(), "the parts of the data hold `x` i64[] and `y` i64[]");
+    }
+}

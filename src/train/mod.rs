@@ -1,0 +1,3 @@
+//! Training: the data that a training graph is fed with, and the loop around it.
+
+pub mod data;
