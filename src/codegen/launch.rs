@@ -3,7 +3,8 @@
 use super::builder::Builder;
 use super::kernel::Call;
 use super::{
-    CodegenError, conv, elementwise, lines, matmul, moves, pool, random, ranks, recurrent, reduce,
+    CodegenError, collective, conv, elementwise, lines, matmul, moves, pool, random, ranks,
+    recurrent, reduce,
 };
 use crate::lower::{DeviceProgram, Launch, Step};
 use crate::op::Op;
@@ -65,6 +66,7 @@ pub fn call(device: &DeviceProgram, step: &Step, launch: &Launch) -> Result<Call
         KernelClass::Norm => lines::norm(&context),
         KernelClass::Move | KernelClass::Reorder => moves::call(&context),
         KernelClass::Index | KernelClass::Line => ranks::call(&context),
+        KernelClass::Collective => collective::call(&context),
         KernelClass::Recurrent => recurrent::call(&context),
         KernelClass::Random => random::call(&context),
         KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(&context),

@@ -5,6 +5,7 @@
 //! what they compute for a row has the same bits for every batch and every number of replicas.
 
 mod builder;
+mod collective;
 mod conv;
 mod elementwise;
 mod expression;

@@ -12,6 +12,7 @@ macro_rules! files {
 }
 
 files![
+    "all_reduce.cu",
     "arg.cu",
     "broadcast.cu",
     "conv.cu",
@@ -31,6 +32,7 @@ files![
     "join.cu",
     "lrn.cu",
     "matmul.cu",
+    "merge_top_k.cu",
     "move.cu",
     "norm.cu",
     "one_hot.cu",

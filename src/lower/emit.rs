@@ -16,6 +16,8 @@ use super::program::{
 use crate::ir::{Graph, NodeId, Value};
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
+mod collective;
+
 struct Emitter<'a> {
     layout: &'a Layout<'a>,
     graph: &'a Graph,
@@ -99,7 +101,10 @@ fn devices(graph: &Graph) -> Vec<DeviceProgram> {
 
 impl Emitter<'_> {
     fn device(&self, id: NodeId) -> usize {
-        let device = self.layout.device(id);
+        self.position(self.layout.device(id))
+    }
+
+    fn position(&self, device: Device) -> usize {
         self.devices.iter().position(|d| d.device == device).unwrap_or(0)
     }
 
@@ -120,7 +125,11 @@ impl Emitter<'_> {
         let values: Vec<Value> = self.layout.order.iter().copied().flat_map(values).collect();
         let inputs: BTreeMap<NodeId, u32> =
             self.graph.inputs().map(|v| v.node).zip(0u32..).collect();
-        for value in &values {
+        let given = |value: &&Value| {
+            self.layout.collectives.get(&value.node).is_none_or(|c| c.gives(**value))
+        };
+        let given: Vec<Value> = values.iter().filter(given).copied().collect();
+        for value in &given {
             let info = self.graph.info(*value);
             let storage = match (self.layout.param(value.node), inputs.get(&value.node)) {
                 (Some(id), _) => Storage::Param(id.0),
@@ -150,8 +159,11 @@ impl Emitter<'_> {
     fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
         let node = self.graph.node(id);
         let (device, guard) = (self.device(id), self.layout.guard(id));
+        if let Some(collective) = self.layout.collectives.get(&id) {
+            return self.collective(id, collective);
+        }
         match self.layout.role(id) {
-            Role::External | Role::Absorbed => return Ok(()),
+            Role::External | Role::Absorbed | Role::Received => return Ok(()),
             Role::View => {
                 let operands = self.layout.operands(id);
                 self.defined[id.index()] =
@@ -164,7 +176,7 @@ impl Emitter<'_> {
                     self.copy(node.label(), guard, operand, (device, to));
                 }
             }
-            Role::Join => self.join(id)?,
+            Role::Join => self.join(id, (device, Value { node: id, output: 0 }))?,
             Role::First => self.first(id),
             Role::Launch => self.launch(id)?,
         }
@@ -296,9 +308,16 @@ impl Emitter<'_> {
     }
 
     /// Copies `value` into a buffer, after the steps that give it.
-    fn copy(&mut self, label: &str, guard: Guard, value: Value, (device, to): (usize, BufferId)) {
+    fn copy(&mut self, label: &str, guard: Guard, value: Value, to: (usize, BufferId)) {
         let source = self.device(value.node);
-        let steps = self.defined[value.node.index()];
+        self.wait(label, to.0, (source, self.defined[value.node.index()]));
+        let from = *self.buffers.get(value);
+        let (device, to) = to;
+        self.push(device, label, guard, Action::Copy { device: source, from, to });
+    }
+
+    /// Lets a device wait until another one has done so many of its steps.
+    fn wait(&mut self, label: &str, device: usize, (source, steps): (usize, usize)) {
         if source != device && steps > self.waited[device][source] {
             self.waited[device][source] = steps;
             let event = *self.records.entry((source, steps)).or_insert(self.events);
@@ -307,15 +326,12 @@ impl Emitter<'_> {
             }
             self.push(device, label, Guard::Always, Action::Wait(event));
         }
-        let from = *self.buffers.get(value);
-        self.push(device, label, guard, Action::Copy { device: source, from, to });
     }
 
-    /// Copies the operands of a concatenation that were not written in place.
-    fn join(&mut self, id: NodeId) -> Result<(), LowerError> {
-        let (result, device) = (Value { node: id, output: 0 }, self.device(id));
+    /// Copies the operands of a concatenation that were not written in place to where they lie in its result on a device.
+    fn join(&mut self, id: NodeId, (device, result): (usize, Value)) -> Result<(), LowerError> {
         let (base, mut offset) = self.layout.base(result);
-        for operand in self.graph.operands(id) {
+        for operand in self.layout.operands(id) {
             let bytes = self.graph.ty(operand).bytes();
             if self.layout.base(operand) != (base, offset.clone()) {
                 let info = self.graph.info(operand);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
+use super::chain::Chain;
+use super::collect::{self, Collective};
 use super::fuse::Group;
 use super::program::Guard;
 use super::{LowerError, fuse, place, schedule};
@@ -27,6 +29,8 @@ pub(super) enum Role {
     Join,
     /// The result of the first replica that has rows.
     First,
+    /// A copy of what a collective gives on this device.
+    Received,
     /// A kernel.
     Launch,
     /// Part of the kernel of a later node.
@@ -76,6 +80,8 @@ pub(super) struct Layout<'a> {
     pub(super) links: Table<Option<Link>>,
     /// The nodes that share a launch, by the last of them.
     pub(super) groups: Groups,
+    /// What devices join or combine, each for itself.
+    pub(super) collectives: BTreeMap<NodeId, Collective>,
 }
 
 /// The groups of nodes that share a launch, by the last node of each.
@@ -95,11 +101,18 @@ impl<'a> Layout<'a> {
         for id in order {
             params[id.index()] = param(graph, *id, target);
         }
-        let order = schedule::schedule(graph, order, &roles, &groups);
+        let scheduled = schedule::schedule(graph, order, &roles, &groups);
         let guards = vec![Guard::Always; graph.id_bound()];
-        let mut layout = Self { graph, order, roles, guards, devices, params, links, groups };
+        let collectives = BTreeMap::new();
+        let order = scheduled;
+        let mut layout =
+            Self { graph, order, roles, guards, devices, params, links, groups, collectives };
         layout.set_guards()?;
         layout.check()?;
+        if collect::collect(&mut layout, target) {
+            // Copies of the parts to where the graph combines them are no longer needed.
+            layout.order = schedule::schedule(graph, &layout.order, &layout.roles, &layout.groups);
+        }
         layout.place_operands();
         layout.resolve();
         Ok(layout)
@@ -116,6 +129,29 @@ impl<'a> Layout<'a> {
     /// The device on which a node runs and its results are.
     pub(super) fn device(&self, id: NodeId) -> Device {
         self.devices[id.index()]
+    }
+
+    pub(super) fn set_device(&mut self, id: NodeId, device: Device) {
+        self.devices[id.index()] = device;
+    }
+
+    pub(super) fn set_role(&mut self, id: NodeId, role: Role) {
+        self.roles[id.index()] = role;
+    }
+
+    /// Lets a copy be its operand, which is on its device.
+    pub(super) fn make_view(&mut self, copy: Value) {
+        if let Some(to) = self.graph.operands(copy.node).first().copied() {
+            self.set_role(copy.node, Role::View);
+            self.links.set(copy, Some(Link { to, offset: Dim::ZERO }));
+        }
+    }
+
+    /// Lets devices do what a node joins or combines, from the parts themselves.
+    pub(super) fn add_collective(&mut self, id: NodeId, collective: Collective) {
+        let (operands, chain) = (collective.parts.clone(), Chain::default());
+        self.groups.insert(id, Group { head: Some(id), operands, chain });
+        self.collectives.insert(id, collective);
     }
 
     /// The parameter that a node's result is, where its device holds it before the run.
@@ -224,14 +260,8 @@ impl<'a> Layout<'a> {
             let result = Value { node: id, output: 0 };
             match self.role(id) {
                 Role::Join => {
-                    let mut offset = Dim::ZERO;
-                    for operand in self.graph.operands(id) {
-                        let root = self.placeable(operand);
-                        let root = root.filter(|r| self.device(r.node) == self.device(id));
-                        if let Some(root) = root {
-                            self.links.set(root, Some(Link { to: result, offset: offset.clone() }));
-                        }
-                        offset = offset + self.graph.ty(operand).bytes();
+                    for (to, device) in self.joined(id) {
+                        self.place_parts(id, to, device);
                     }
                 }
                 Role::First => {
@@ -247,8 +277,34 @@ impl<'a> Layout<'a> {
                         }
                     }
                 }
-                Role::External | Role::View | Role::Copy | Role::Launch | Role::Absorbed => {}
+                Role::External
+                | Role::View
+                | Role::Copy
+                | Role::Received
+                | Role::Launch
+                | Role::Absorbed => {}
             }
+        }
+    }
+
+    /// The values that a concatenation gives, of several devices if they do it each for itself.
+    fn joined(&self, id: NodeId) -> SmallVec<[(Value, Device); 4]> {
+        let Some(collective) = self.collectives.get(&id) else {
+            return smallvec![(Value { node: id, output: 0 }, self.device(id))];
+        };
+        let values = collective.members.iter().map(|m| Some((*m.results.first()?, m.device)));
+        values.filter_map(|v| v.and_then(|(value, device)| Some((value?, device)))).collect()
+    }
+
+    /// Lets the operands of a concatenation that are on a device be written where they lie in what is joined there.
+    fn place_parts(&mut self, id: NodeId, to: Value, device: Device) {
+        let mut offset = Dim::ZERO;
+        for operand in self.operands(id) {
+            let root = self.placeable(operand).filter(|root| self.device(root.node) == device);
+            if let Some(root) = root {
+                self.links.set(root, Some(Link { to, offset: offset.clone() }));
+            }
+            offset = offset + self.graph.ty(operand).bytes();
         }
     }
 
@@ -314,7 +370,7 @@ pub(super) fn operands(
     match roles[id.index()] {
         Role::External => operands.clear(),
         Role::View => operands.truncate(1),
-        Role::Copy | Role::Join | Role::First | Role::Launch | Role::Absorbed => {}
+        Role::Copy | Role::Join | Role::First | Role::Received | Role::Launch | Role::Absorbed => {}
     }
     operands
 }

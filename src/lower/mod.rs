@@ -3,6 +3,7 @@
 
 mod chain;
 mod check;
+mod collect;
 mod emit;
 mod fuse;
 mod layout;

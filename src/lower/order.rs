@@ -133,7 +133,7 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
                 fixed.set(value, true);
             }
         }
-        let launches = layout.role(*id) == Role::Launch;
+        let launches = layout.role(*id) == Role::Launch && !layout.collectives.contains_key(id);
         for operand in layout.operands(*id) {
             if !launches || layout.device(operand.node) != layout.device(*id) {
                 fixed.set(operand, true);

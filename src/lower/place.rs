@@ -7,7 +7,8 @@ use crate::op::Op;
 use crate::types::{DType, Device, KernelClass, Target, TensorType};
 
 /// The device on which every node runs: its own, or the host for an operator that the target has no kernel for and
-/// cannot evaluate by reference. A view is where its operand is.
+/// cannot evaluate by reference. A view is where its operand is. What combines the values of replicas is on the host at
+/// first, too.
 pub(super) fn devices(
     graph: &Graph,
     order: &[NodeId],
@@ -30,6 +31,7 @@ pub(super) fn devices(
             | Role::Copy
             | Role::Join
             | Role::First
+            | Role::Received
             | Role::Launch
             | Role::Absorbed => own,
         };
@@ -41,7 +43,11 @@ fn is_offloaded(graph: &Graph, id: NodeId, target: &Target) -> bool {
     let node = graph.node(id);
     let on = target.on(node.place().device);
     let Some(op) = node.op() else { return false };
-    class(graph, id, op, on) == KernelClass::Reference && !on.has(KernelClass::Reference)
+    let class = class(graph, id, op, on);
+    // A scan of one part gives none of it.
+    let joins = node.place().replica.is_none() || matches!(op, Op::ExclusiveScan(_));
+    (class == KernelClass::Reference && !on.has(class))
+        || (class == KernelClass::Collective && joins)
 }
 
 /// The class of kernel that the target has for the operator of a node.
@@ -77,7 +83,8 @@ fn kernel<'a>(
 fn takes(class: KernelClass, dtype: DType, target: &Target) -> bool {
     match dtype {
         _ if target.any_type.contains(&class) => true,
-        DType::F16 | DType::Bf16 | DType::Bool => false,
+        DType::F16 | DType::Bf16 => false,
+        DType::Bool => class == KernelClass::Collective,
         DType::F32 => true,
         DType::F64
         | DType::I64

@@ -70,7 +70,7 @@ fn late(graph: &Graph, order: &[NodeId], roles: &[Role], groups: &Groups) -> Vec
             Role::View => (external[i], late[i]) = (all(&external), all(&late)),
             Role::Copy => late[i] = all(&external),
             Role::Launch => late[i] = operands.is_empty(),
-            Role::Join | Role::First | Role::Absorbed => {}
+            Role::Join | Role::First | Role::Received | Role::Absorbed => {}
         }
     }
     late

@@ -90,7 +90,7 @@ impl OpDef for AllReduce {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Collective
     }
 
     fn gradient(&self) -> Gradient {

@@ -97,7 +97,7 @@ impl OpDef for ExclusiveScan {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Collective
     }
 
     fn gradient(&self) -> Gradient {

@@ -177,7 +177,7 @@ impl OpDef for MergeTopK {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Collective
     }
 
     fn gradient(&self) -> Gradient {

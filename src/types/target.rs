@@ -44,6 +44,8 @@ pub enum KernelClass {
     Random,
     /// The first of two launches that compute an operator: what it writes only the second one reads.
     Partial,
+    /// The combination of what replicas have, in their order; of all types but half-precision floats.
+    Collective,
     /// The reference evaluation of the operator.
     Reference,
 }
@@ -70,6 +72,7 @@ impl KernelClass {
             Self::Recurrent => "recurrent",
             Self::Random => "random",
             Self::Partial => "partial",
+            Self::Collective => "collective",
             Self::Reference => "reference",
         }
     }
@@ -203,9 +206,10 @@ impl Target {
             KernelClass::Recurrent,
             KernelClass::Random,
             KernelClass::Partial,
+            KernelClass::Collective,
         ],
         any_type: &[KernelClass::Move, KernelClass::Index],
-        numbers: &[KernelClass::Line],
+        numbers: &[KernelClass::Line, KernelClass::Collective],
         limits: Limits {
             parts: 160,
             places: 1 << 16,

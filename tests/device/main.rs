@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bench;
+mod collectives;
 mod failures;
 mod graphs;
 mod kernels;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     }
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(kernels::trials());
+    trials.extend(collectives::trials());
     trials.extend(graphs::trials());
     trials.extend(models::trials());
     trials.extend(runs::trials());

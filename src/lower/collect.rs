@@ -1,0 +1,265 @@
+//! Which merges in the midst of a graph the devices do themselves, each for itself, and how.
+
+use smallvec::SmallVec;
+
+use super::layout::{Layout, Role};
+use super::place;
+use super::program::Guard;
+use crate::ir::{NodeId, Value};
+use crate::op::Op;
+use crate::types::{Device, DeviceKind, Dim, KernelClass, Target};
+
+/// Parts that one kernel combines; more are combined on the host.
+const MOST_PARTS: usize = 64;
+
+/// Bytes of a value from which on each device combines a slice of it and takes the others from its peers. Below, one
+/// exchange of whole parts is sooner done than two of slices.
+const SLICED_FROM: i64 = 1 << 19;
+
+/// Slices begin at multiples of this many elements, so that they are aligned as buffers are for wide accesses.
+const SLICE_UNIT: i64 = 64;
+
+/// What joins or combines the values of all replicas, on the devices that need the result.
+///
+#[derive(Clone, Debug)]
+pub(super) struct Collective {
+    /// Where the replicas compute what is joined, in the order of the node's operands. They are the operands of its group.
+    pub(super) parts: Vec<Value>,
+    /// Who gets results, the node's own device first.
+    pub(super) members: Vec<Member>,
+    /// The copies to the node's own device, where its results are already.
+    views: Vec<Value>,
+    /// How they work together.
+    pub(super) form: Form,
+}
+
+/// How the members of a collective work together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Each takes all parts from its peers and combines or joins them in the order of the replicas.
+    Direct,
+    /// Each combines one slice of so many elements and takes the others' slices.
+    Sliced(i64),
+    /// Each gets a result of its own, of the parts before it (or behind it).
+    Scan,
+}
+
+/// A device that gets results of a collective.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// The device.
+    pub(super) device: Device,
+    /// When it needs them.
+    pub(super) guard: Guard,
+    /// The value of this device that is the result with a number, by number.
+    pub(super) results: SmallVec<[Option<Value>; 2]>,
+    /// Further values of this device that are the result with a number.
+    pub(super) again: Vec<(u32, Value)>,
+}
+
+/// Finds the collectives that devices do, and moves them there.
+///
+/// A collective is done by devices if the target has kernels for it, all parts are in the memory of devices and a device
+/// needs a result. Otherwise it stays where the graph has it, or on the host.
+pub(super) fn collect(layout: &mut Layout<'_>, target: &Target) -> bool {
+    let mut any = false;
+    if !target.has(KernelClass::Collective) || layout.graph.split().is_none() {
+        return any;
+    }
+    let mut needed = vec![false; layout.graph.id_bound()];
+    layout.order.iter().for_each(|id| needed[id.index()] = true);
+    for id in layout.order.clone() {
+        if layout.role(id) == Role::View {
+            let first = layout.operands(id).first().copied();
+            if let Some(first) = first {
+                layout.set_device(id, layout.device(first.node));
+            }
+        } else if let Some(collective) = find(layout, id, &needed, target) {
+            apply(layout, id, collective);
+            any = true;
+        }
+    }
+    any
+}
+
+/// The collective that a node is, if devices do it.
+fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool], target: &Target) -> Option<Collective> {
+    let node = layout.graph.node(id);
+    let op = node.op()?;
+    let joins =
+        matches!(op, Op::AllReduce(_) | Op::AllGather(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_));
+    let role = layout.role(id);
+    if !joins || node.place().replica.is_some() || !matches!(role, Role::Launch | Role::Join) {
+        return None;
+    }
+    let parts: Vec<Value> = layout.graph.operands(id).iter().map(|v| source(layout, *v)).collect();
+    let on_devices = parts.iter().all(|v| layout.device(v.node).kind == DeviceKind::Gpu);
+    let class = place::class(layout.graph, id, op, target);
+    let launches = class != KernelClass::Reference && parts.len() <= MOST_PARTS;
+    if !on_devices || (role == Role::Launch && !launches) {
+        return None;
+    }
+    let scans = matches!(op, Op::ExclusiveScan(_));
+    let (members, views) = members(layout, id, needed, scans)?;
+    let form = if scans { Form::Scan } else { form(layout, id, op, &members) };
+    Some(Collective { parts, members, views, form })
+}
+
+/// Where a value comes from, if it is a copy.
+fn source(layout: &Layout<'_>, value: Value) -> Value {
+    let operand = layout.graph.operands(value.node).first().copied();
+    operand.filter(|_| layout.role(value.node) == Role::Copy).unwrap_or(value)
+}
+
+/// The devices that need results, the node's own first, and the copies to that one; none where no device needs any.
+fn members(
+    layout: &Layout<'_>,
+    id: NodeId,
+    needed: &[bool],
+    scans: bool,
+) -> Option<(Vec<Member>, Vec<Value>)> {
+    let graph = layout.graph;
+    let results = graph.node(id).results().len();
+    let (copies, own) = users(layout, id, needed);
+    let place = graph.node(id).place().device;
+    let home = match (place.kind, copies.first()) {
+        (DeviceKind::Gpu, _) => place,
+        (DeviceKind::Cpu, first) => layout.device(first?.1.node),
+    };
+    if scans && place.kind == DeviceKind::Cpu && own.contains(&true) {
+        return None;
+    }
+    let (mut members, mut views) = (Vec::new(), Vec::new());
+    let own: SmallVec<[Option<Value>; 2]> = (0u32..)
+        .zip(own)
+        .map(|(output, used)| (used || !scans).then_some(Value { node: id, output }))
+        .collect();
+    if own.iter().any(Option::is_some) {
+        let guard = Guard::Always;
+        members.push(Member { device: home, guard, results: own, again: Vec::new() });
+    }
+    for (output, copy) in copies {
+        let (device, guard) = (layout.device(copy.node), layout.guard(copy.node));
+        let slot = output as usize;
+        if device == home
+            && members.first().is_some_and(|m| m.results[slot].is_some_and(|v| v.node == id))
+        {
+            views.push(copy);
+            continue;
+        }
+        // A scan gives a device that has several replicas several results, each by a launch of its own.
+        let joins = |m: &&mut Member| m.device == device && (!scans || m.results[slot].is_some());
+        if let Some(member) = members.iter_mut().find(joins) {
+            if member.guard != guard {
+                member.guard = Guard::Always;
+            }
+            match &mut member.results[slot] {
+                Some(_) => member.again.push((output, copy)),
+                free => *free = Some(copy),
+            }
+        } else {
+            let mut taken = SmallVec::from_elem(None, results);
+            taken[slot] = Some(copy);
+            members.push(Member { device, guard, results: taken, again: Vec::new() });
+        }
+    }
+    Some((members, views))
+}
+
+/// The copies of a node's results to devices, also of what is a view of one, with the number of the result; and whether
+/// each result is needed otherwise. Only of what is `needed`.
+fn users(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> (Vec<(u32, Value)>, Vec<bool>) {
+    let graph = layout.graph;
+    let results = u32::try_from(graph.node(id).results().len()).unwrap_or(u32::MAX);
+    let (mut copies, mut own) = (Vec::new(), vec![false; results as usize]);
+    let is_output = |value: Value| graph.outputs().iter().any(|o| o.value == value);
+    for (output, own) in (0..results).zip(&mut own) {
+        let mut stack = vec![Value { node: id, output }];
+        while let Some(value) = stack.pop() {
+            *own |= is_output(value);
+            let users = graph.users(value.node);
+            let takes = |(user, _, output): &&(NodeId, usize, u32)| {
+                *output == value.output && needed[user.index()]
+            };
+            for (user, _, _) in users.iter().filter(takes) {
+                let result = Value { node: *user, output: 0 };
+                let copied = graph.node(*user).place().device.kind == DeviceKind::Gpu;
+                match layout.role(*user) {
+                    Role::Copy if copied => copies.push((output, result)),
+                    Role::View if layout.operands(*user).contains(&value) => stack.push(result),
+                    Role::External
+                    | Role::View
+                    | Role::Copy
+                    | Role::Join
+                    | Role::First
+                    | Role::Received
+                    | Role::Launch
+                    | Role::Absorbed => *own = true,
+                }
+            }
+        }
+    }
+    copies.sort_unstable_by_key(|(output, copy)| (copy.node, *output));
+    (copies, own)
+}
+
+/// Slices where several devices combine a large value of a size that is known.
+fn form(layout: &Layout<'_>, id: NodeId, op: &Op, members: &[Member]) -> Form {
+    let ty = &layout.graph.node(id).results()[0].ty;
+    let is_whole = |m: &Member| {
+        m.results.iter().flatten().all(|v| layout.graph.ty(*v) == ty) && m.results[0].is_some()
+    };
+    let (Some(elements), Some(bytes)) = (ty.shape.elements().as_const(), ty.bytes().as_const())
+    else {
+        return Form::Direct;
+    };
+    let devices = i64::try_from(members.len()).unwrap_or(i64::MAX);
+    let sliced = matches!(op, Op::AllReduce(_))
+        && devices > 2
+        && bytes >= SLICED_FROM
+        && members.iter().all(is_whole);
+    if !sliced {
+        return Form::Direct;
+    }
+    let units = elements.div_euclid(devices.saturating_mul(SLICE_UNIT)).saturating_add(1);
+    Form::Sliced(units.saturating_mul(SLICE_UNIT))
+}
+
+/// Moves a collective to its members: its group takes the parts themselves, its results are received.
+fn apply(layout: &mut Layout<'_>, id: NodeId, collective: Collective) {
+    if let Some(first) = collective.members.first() {
+        layout.set_device(id, first.device);
+    }
+    for member in &collective.members {
+        let again = member.again.iter().map(|(_, value)| value);
+        for value in member.results.iter().flatten().chain(again).filter(|v| v.node != id) {
+            layout.set_role(value.node, Role::Received);
+        }
+    }
+    for value in &collective.views {
+        layout.make_view(*value);
+    }
+    layout.add_collective(id, collective);
+}
+
+impl Collective {
+    /// The first element and the number of elements of each member's slice, of a value with so many.
+    pub(super) fn slices(&self, elements: i64) -> Vec<(i64, i64)> {
+        let Form::Sliced(size) = self.form else { return Vec::new() };
+        let counts = (0i64..).zip(&self.members).map(|(i, _)| {
+            let from = i.saturating_mul(size).min(elements);
+            (from, size.min(elements - from))
+        });
+        counts.collect()
+    }
+
+    /// True if a member gets this result.
+    pub(super) fn gives(&self, value: Value) -> bool {
+        self.members.iter().any(|m| m.results.contains(&Some(value)))
+    }
+}
+
+/// The bytes of so many elements that are as wide as `width`.
+pub(super) fn bytes(elements: i64, width: usize) -> Dim {
+    Dim::from(elements.saturating_mul(i64::try_from(width).unwrap_or(8)))
+}
