@@ -15,6 +15,7 @@
 // reaches outside) computes its elements once more from what lies inside alone.
 #include "common.cuh"
 #include "index.cuh"
+#include "numbers.cuh"
 #include "functions.cuh"
 #include "tile.cuh"
 #include "expression.cuh"

@@ -12,6 +12,7 @@
 // order, then the bias, so an element's bits depend on its sample alone.
 #include "common.cuh"
 #include "index.cuh"
+#include "numbers.cuh"
 #include "functions.cuh"
 #include "expression.cuh"
 

@@ -9,6 +9,7 @@
 // depend on its row of a and its column of b alone.
 #include "common.cuh"
 #include "index.cuh"
+#include "numbers.cuh"
 #include "functions.cuh"
 #include "tile.cuh"
 #include "expression.cuh"

@@ -1,4 +1,4 @@
-// What every kernel file uses: integers by their width, ceiling division, the place of a thread in the grid.
+// What every kernel file uses: element types by their width, ceiling division, the place of a thread in the grid.
 
 #pragma once
 
@@ -10,6 +10,14 @@ typedef unsigned int u32;
 typedef int i32;
 typedef unsigned long long u64;
 typedef long long i64;
+
+// Floats of 16 bits: IEEE 754 binary16, and the upper half of a binary32. numbers.cuh reads them.
+struct f16 {
+    u16 bits;
+};
+struct bf16 {
+    u16 bits;
+};
 
 // The quotient of nonnegative `a` by positive `b`, rounded up.
 __host__ __device__ constexpr i64 ceil_div(i64 a, i64 b) {

@@ -3,6 +3,7 @@
 // take part. Compiled without contraction of products and sums.
 #pragma once
 #include "common.cuh"
+#include "pairs.cuh"
 
 // e^x = 2^n * (1 + p) with an integer n in -150..=128 and |p| < 0.42, for |x| <= 104.
 __device__ __forceinline__ float exp_parts(float x, int& n) {
@@ -77,76 +78,119 @@ __device__ __forceinline__ float erf_of(float x) {
     return fabsf(x) < 0.9f ? x * q : far;
 }
 
-__device__ __forceinline__ float sigmoid(float x) {
-    const float e = exp_of(-fabsf(x));
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+// The same of a number of type `double`, by CUDA's library.
+__device__ __forceinline__ double exp_of(double x) { return exp(x); }
+__device__ __forceinline__ double exp_m1_of(double x) { return expm1(x); }
+__device__ __forceinline__ double tanh_of(double x) { return tanh(x); }
+__device__ __forceinline__ double erf_of(double x) { return erf(x); }
+__device__ __forceinline__ double erfc_of(double x) { return erfc(x); }
+__device__ __forceinline__ float log1p_of(float x) { return log1pf(x); }
+__device__ __forceinline__ double log1p_of(double x) { return log1p(x); }
+__device__ __forceinline__ float magnitude(float x) { return fabsf(x); }
+__device__ __forceinline__ double magnitude(double x) { return fabs(x); }
+
+// Functions of numbers of type `float` and `double`; the first of them of integers, too.
+template <class R>
+__device__ __forceinline__ R sign_of(R x) {
+    const R any = x < (R)0 ? (R)-1 : (x > (R)0 ? (R)1 : x);
+    return x == (R)0 ? (R)0 : any;
 }
 
-__device__ __forceinline__ float sign_of(float x) {
-    const float any = x < 0.0f ? -1.0f : (x > 0.0f ? 1.0f : x);
-    return x == 0.0f ? 0.0f : any;
+template <class R>
+__device__ __forceinline__ R relu(R x) {
+    return x < (R)0 ? (R)0 : x;
 }
 
-__device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
-
-__device__ __forceinline__ float clip(float x, float low, float high) {
+template <class R>
+__device__ __forceinline__ R clip(R x, R low, R high) {
     x = x < low ? low : x;
     return x > high ? high : x;
 }
 
-__device__ __forceinline__ float hard_sigmoid(float x, float slope, float at_zero) {
-    return clip(slope * x + at_zero, 0.0f, 1.0f);
+template <class R>
+__device__ __forceinline__ R sigmoid(R x) {
+    const R e = exp_of(-magnitude(x));
+    return (x < (R)0 ? e : (R)1) / ((R)1 + e);
 }
 
-__device__ __forceinline__ float swish(float x, float alpha) { return x * sigmoid(alpha * x); }
-
-__device__ __forceinline__ float hard_swish(float x) { return x * hard_sigmoid(x, 0.16666667f, 0.5f); }
-
-__device__ __forceinline__ float mish(float x) {
-    const float e = exp_of(x > 20.0f ? 20.0f : x);
-    const float a = e * (e + 2.0f);
-    return x * (a / (a + 2.0f));
+template <class R>
+__device__ __forceinline__ R hard_sigmoid(R x, R slope, R at_zero) {
+    return clip(slope * x + at_zero, (R)0, (R)1);
 }
 
-__device__ __forceinline__ float gelu(float x) { return 0.5f * x * erfc_of(-0.70710677f * x); }
-
-__device__ __forceinline__ float gelu_tanh(float x) {
-    const float u = x + 0.044715f * x * x * x;
-    return x * sigmoid(1.5957692f * u);
+template <class R>
+__device__ __forceinline__ R swish(R x, R alpha) {
+    return x * sigmoid(alpha * x);
 }
 
-__device__ __forceinline__ float softplus(float x) { return relu(x) + log1pf(exp_of(-fabsf(x))); }
+template <class R>
+__device__ __forceinline__ R hard_swish(R x) {
+    return x * hard_sigmoid(x, (R)(1.0 / 6.0), (R)0.5);
+}
 
-__device__ __forceinline__ float softsign(float x) { return x / (1.0f + fabsf(x)); }
+template <class R>
+__device__ __forceinline__ R mish(R x) {
+    const R e = exp_of(x > (R)20 ? (R)20 : x);
+    const R a = e * (e + (R)2);
+    return x * (a / (a + (R)2));
+}
 
-__device__ __forceinline__ float leaky_relu(float x, float alpha) { return x < 0.0f ? alpha * x : x; }
+template <class R>
+__device__ __forceinline__ R gelu(R x) {
+    return (R)0.5 * x * erfc_of((R)-0.70710678118654752440 * x);
+}
 
-__device__ __forceinline__ float thresholded_relu(float x, float above) { return x > above ? x : 0.0f; }
+template <class R>
+__device__ __forceinline__ R gelu_tanh(R x) {
+    const R u = x + (R)0.044715 * x * x * x;
+    return x * sigmoid((R)(1.12837916709551257390 * 1.41421356237309504880) * u);
+}
 
-__device__ __forceinline__ float shrink(float x, float limit, float bias) {
-    const float above = x > limit ? x - bias : 0.0f;
+template <class R>
+__device__ __forceinline__ R softplus(R x) {
+    return relu(x) + log1p_of(exp_of(-magnitude(x)));
+}
+
+template <class R>
+__device__ __forceinline__ R softsign(R x) {
+    return x / ((R)1 + magnitude(x));
+}
+
+template <class R>
+__device__ __forceinline__ R leaky_relu(R x, R alpha) {
+    return x < (R)0 ? alpha * x : x;
+}
+
+template <class R>
+__device__ __forceinline__ R thresholded_relu(R x, R above) {
+    return x > above ? x : (R)0;
+}
+
+template <class R>
+__device__ __forceinline__ R shrink(R x, R limit, R bias) {
+    const R above = x > limit ? x - bias : (R)0;
     return x < -limit ? x + bias : above;
 }
 
-__device__ __forceinline__ float elu(float x, float alpha) { return x < 0.0f ? alpha * exp_m1_of(x) : x; }
-
-__device__ __forceinline__ float selu(float x, float alpha, float gamma) { return gamma * elu(x, alpha); }
-
-__device__ __forceinline__ float celu(float x, float alpha) {
-    return x < 0.0f ? alpha * exp_m1_of(x / alpha) : x;
+template <class R>
+__device__ __forceinline__ R elu(R x, R alpha) {
+    return x < (R)0 ? alpha * exp_m1_of(x) : x;
 }
 
-// Of two numbers: a NaN if one is a NaN.
-__device__ __forceinline__ float maximum(float a, float b) { return a > b || a != a ? a : b; }
-__device__ __forceinline__ float minimum(float a, float b) { return a < b || a != a ? a : b; }
-
-// The remainder with the sign of the divisor.
-__device__ __forceinline__ float floored_remainder(float a, float b) {
-    const float r = fmodf(a, b);
-    return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;
+template <class R>
+__device__ __forceinline__ R selu(R x, R alpha, R gamma) {
+    return gamma * elu(x, alpha);
 }
 
-__device__ __forceinline__ float prelu(float a, float b) { return a < 0.0f ? a * b : a; }
+template <class R>
+__device__ __forceinline__ R celu(R x, R alpha) {
+    return x < (R)0 ? alpha * exp_m1_of(x / alpha) : x;
+}
+
+template <class R>
+__device__ __forceinline__ R prelu(R a, R b) {
+    return a < (R)0 ? product_of(a, b) : a;
+}
 
 // The larger and the smaller of two numbers whatever their order: +0 is larger than -0, and a NaN wins.
 __device__ __forceinline__ float larger(float a, float x) {
@@ -159,7 +203,11 @@ __device__ __forceinline__ float smaller(float a, float x) {
 }
 
 // The factors of `x * scale + shift` that normalise a channel by given statistics, computed in f64 and rounded once.
+__device__ __forceinline__ double2 scale_shift(double scale, double bias, double mean, double var, double epsilon) {
+    const double s = scale / sqrt(var + epsilon);
+    return make_double2(s, bias - mean * s);
+}
 __device__ __forceinline__ float2 scale_shift(float scale, float bias, float mean, float var, float epsilon) {
-    const double s = (double)scale / sqrt((double)var + (double)epsilon);
-    return make_float2((float)s, (float)((double)bias - (double)mean * s));
+    const double2 factors = scale_shift((double)scale, (double)bias, (double)mean, (double)var, (double)epsilon);
+    return make_float2((float)factors.x, (float)factors.y);
 }

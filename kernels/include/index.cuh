@@ -18,10 +18,31 @@ __device__ __forceinline__ i64 strided(i64 i, const i64 (&sizes)[Axes], const i6
     return at + i * steps[0];
 }
 
-// Four neighbouring elements, `from` on a boundary of 16 bytes.
-__device__ __forceinline__ float4 load4(const float* from) { return *reinterpret_cast<const float4*>(from); }
+// Four neighbouring elements.
+template <class T>
+struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) FourElements {
+    T x, y, z, w;
+};
+template <class T>
+struct FourOf {
+    typedef FourElements<T> type;
+};
+template <>
+struct FourOf<float> {
+    typedef float4 type;
+};
+template <class T>
+using Four = typename FourOf<T>::type;
 
-__device__ __forceinline__ void store4(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
+// Read and written at once, the first on a boundary of 16 bytes or of four elements.
+template <class T>
+__device__ __forceinline__ Four<T> load4(const T* from) {
+    return *reinterpret_cast<const Four<T>*>(from);
+}
+template <class T>
+__device__ __forceinline__ void store4(T* to, Four<T> x) {
+    *reinterpret_cast<Four<T>*>(to) = x;
+}
 
 // Four neighbouring elements of memory that no kernel writes meanwhile, read through the read-only cache.
 __device__ __forceinline__ float4 constant4(const float* from) {

@@ -1,4 +1,4 @@
-// Elements that name entries of an axis, and what is said of those that name none.
+// What is said of elements that an operator cannot take, as those that name no entry of an axis.
 
 #pragma once
 

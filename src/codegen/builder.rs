@@ -197,7 +197,9 @@ pub(super) fn c_type(dtype: DType) -> &'static str {
         DType::I8 => "i8",
         DType::U64 => "u64",
         DType::U32 => "u32",
-        DType::F16 | DType::Bf16 | DType::U16 => "u16",
+        DType::F16 => "f16",
+        DType::Bf16 => "bf16",
+        DType::U16 => "u16",
         DType::U8 | DType::Bool => "u8",
     }
 }
@@ -210,6 +212,16 @@ pub(super) fn bits_type(dtype: DType) -> &'static str {
         4 => "u32",
         _ => "u64",
     }
+}
+
+/// A number as a constant of the type in which `f64` or `f32` is computed.
+pub(super) fn number(x: f64, ty: DType) -> String {
+    if ty == DType::F64 && x.is_finite() {
+        return format!("{x:?}");
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "rounded as the reference rounds it")]
+    let text = float(x as f32);
+    if ty == DType::F64 { format!("(double){text}") } else { text }
 }
 
 /// A number as a constant of type `float`.

@@ -2,7 +2,7 @@
 
 use super::CodegenError;
 use super::builder::{Builder, blocks, ceil_div, line};
-use super::expression::expression;
+use super::expression::{Columns, Place, expression};
 use super::kernel::Call;
 use super::launch::Context;
 use super::matmul::Tile;
@@ -153,7 +153,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let ([x, w, bias @ ..], [y]) = (own, launch.results.as_slice()) else {
         return Err(context.unsupported("it has not two operands and one result"));
     };
-    context.only_f32()?;
+    context.are_f32(own)?;
     let mut b = Builder::new(context.device);
     if [*x, *w, *y].into_iter().any(|id| !b.is_channels_last(id)) {
         return Err(context.unsupported("the channels are not last in memory"));
@@ -183,7 +183,9 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.flag("W_VECTORS", w_aligned && along % 4 == 0);
     let vectors = y_aligned && shape.m_each % 4 == 0;
     b.flag("Y_VECTORS", vectors);
-    let text = expression(&mut b, &launch.chain, chained, usize::try_from(all).ok(), vectors);
+    let columns = usize::try_from(all).ok().map(Columns::last);
+    let place = Place::behind_f32(&b, *y, chained, columns, vectors);
+    let text = context.chained(expression(&mut b, &launch.chain, &place))?;
     let tile = Tile::new(shape.outputs, shape.m_each);
     let (threads, tiles) = tile.define(&mut b, &places, &shape.m_each.into());
     Ok(b.finish("conv.cu", threads, text, line(tiles * shape.groups)))
@@ -216,8 +218,9 @@ fn depthwise(
     }
     b.define("CHANNEL_THREADS", lanes);
     let per_block = lanes * width;
-    let columns = usize::try_from(channels).ok();
-    let text = expression(&mut b, &context.launch.chain, chained, columns, vectors);
+    let columns = usize::try_from(channels).ok().map(Columns::last);
+    let place = Place::behind_f32(&b, y, chained, columns, vectors);
+    let text = context.chained(expression(&mut b, &context.launch.chain, &place))?;
     let across = ceil_div(&channels.into(), per_block);
     if across.eval(1) > MOST_ACROSS {
         return Err(context.unsupported("it has too many channels"));

@@ -2,54 +2,106 @@
 
 use std::fmt::Write as _;
 
-use super::builder::{Builder, float};
+use super::builder::{Builder, c_type, number};
+use super::function::{Term, apply, binary, fails, may_fail, rounded, unary, wide};
 use crate::lower::{Access, BufferId, Chain, ChainStep};
-use crate::op::{Binary, GeluForm, Unary};
+use crate::op::BatchNorm;
+use crate::types::DType;
 
 /// How a chain's steps see the operands.
 struct Writer {
-    /// The size of the axis that is last in memory, if vectors along it are read once for a column.
-    columns: Option<usize>,
+    /// The axis whose vectors are read once for each of its places.
+    columns: Option<Columns>,
+    /// The element types of the operands.
+    types: Vec<DType>,
     /// Members of `Column`, and how they are computed.
     members: String,
     column: String,
     /// The operands of the running element's shape.
     whole: Vec<usize>,
+    /// The running element, and how many variables it had before.
+    running: Term,
+    before: usize,
     /// The steps.
     body: String,
 }
 
-/// Adds the chain's operands to the call and gives the text of `expression.cuh`:
+/// An axis of so many places; the elements behind it are `inner`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Columns {
+    pub(super) inner: usize,
+    pub(super) size: usize,
+}
+
+impl Columns {
+    /// The last axis in memory.
+    pub(super) fn last(size: usize) -> Self {
+        Self { inner: 1, size }
+    }
+}
+
+/// What a chain is put into.
+pub(super) struct Place<'a> {
+    /// The types of the running element before the first step and after the last.
+    pub(super) types: [DType; 2],
+    /// The operands.
+    pub(super) operands: &'a [BufferId],
+    /// The axis of which a thread knows its place.
+    pub(super) columns: Option<Columns>,
+    /// Whether `i` is a multiple of 4 wherever `expression4` is called.
+    pub(super) vectors: bool,
+}
+
+impl<'a> Place<'a> {
+    /// Behind a kernel that computes in `f32` and stores to `y`.
+    pub(super) fn behind_f32(
+        b: &Builder<'_>,
+        y: BufferId,
+        operands: &'a [BufferId],
+        columns: Option<Columns>,
+        vectors: bool,
+    ) -> Self {
+        Self { types: [DType::F32, b.ty(y).dtype], operands, columns, vectors }
+    }
+}
+
+/// Adds the chain's operands to the call and gives the text of `expression.cuh`; `None` if a step has none for
+/// these types:
 ///
-/// - `Column` holds what depends on the column alone, an element's place on the axis of size `columns` that is last in
-///   memory; `column(p, c)` computes it.
+/// - `Column` holds what depends on the place on the axis [`Place::columns`] alone; `column(p, c)` computes it.
 /// - `expression(p, x, i, k)` is the result for the running element `x` that is element `i`, with its column `k`;
 ///   `expression4(p, x, i, k)` for four from `i` on with the columns from `k` on.
-///
-/// `vectors` says that `i` is a multiple of 4 wherever `expression4` is called.
-pub(super) fn expression(
-    b: &mut Builder<'_>,
-    chain: &Chain,
-    operands: &[BufferId],
-    columns: Option<usize>,
-    vectors: bool,
-) -> String {
-    for (i, id) in operands.iter().enumerate() {
+pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) -> Option<String> {
+    for (i, id) in place.operands.iter().enumerate() {
         b.read(&format!("c{i}"), *id);
     }
     let mut writer = Writer {
-        columns,
+        columns: place.columns,
+        types: place.operands.iter().map(|id| b.ty(*id).dtype).collect(),
         members: String::new(),
         column: String::new(),
         whole: Vec::new(),
+        running: Term::new("x", place.types[0]),
+        before: 0,
         body: String::new(),
     };
+    let mut reports = false;
     for step in &chain.steps {
-        writer.step(step);
+        writer.step(step)?;
+        let to = writer.running.dtype;
+        reports |= match step {
+            ChainStep::Binary { op, .. } => to.is_integer() && fails(op),
+            ChainStep::Mixed { op, to, .. } => may_fail(op, *to),
+            ChainStep::Unary(_) | ChainStep::ScaleShift { .. } => false,
+        };
     }
-    let aligned = |i: &usize| vectors && operands.get(*i).is_some_and(|id| b.is_aligned(*id));
+    if reports {
+        b.report();
+    }
+    let aligned =
+        |i: &usize| place.vectors && place.operands.get(*i).is_some_and(|id| b.is_aligned(*id));
     let loads: Vec<(usize, bool)> = writer.whole.iter().map(|i| (*i, aligned(i))).collect();
-    writer.text(&loads)
+    (writer.running.dtype == place.types[1]).then(|| writer.text(place.types[0], &loads))
 }
 
 impl Writer {
@@ -64,34 +116,61 @@ impl Writer {
     }
 
     fn is_column(&self, access: Access) -> bool {
-        matches!(access, Access::Axis { inner: 1, size } if Some(size) == self.columns)
+        matches!(access, Access::Axis { inner, size } if Some(Columns { inner, size }) == self.columns)
     }
 
-    fn step(&mut self, step: &ChainStep) {
-        let text = match step {
-            ChainStep::Unary(op) => unary(op),
+    fn step(&mut self, step: &ChainStep) -> Option<()> {
+        let x = self.running.clone();
+        let (text, to) = match step {
+            ChainStep::Unary(op) => (unary(op, &x)?, x.dtype),
             ChainStep::Binary { op, operand, access, swapped } => {
-                let other = self.operand(*operand, *access);
-                if *swapped { binary(op, &other, "x") } else { binary(op, "x", &other) }
+                let other = self.operand(*operand, *access)?;
+                let (a, b) = if *swapped { (&other, &x) } else { (&x, &other) };
+                (binary(op, a, b)?, x.dtype)
             }
-            ChainStep::ScaleShift { op, operands: at, access } => {
-                let is_column = self.is_column(*access);
-                let place = if is_column { "c".to_owned() } else { Self::place(*access) };
-                let parts: Vec<String> = at.iter().map(|i| format!("p.c{i}[{place}]")).collect();
-                let factors = format!("scale_shift({}, {})", parts.join(", "), float(op.epsilon));
-                let name = format!("f{}", at[0]);
-                if is_column {
-                    self.member("float2", &name, &factors);
-                    format!("x * k.{name}.x + k.{name}.y")
-                } else {
-                    let line = format!("    const float2 {name} = {factors};\n");
-                    self.body += &line;
-                    format!("x * {name}.x + {name}.y")
+            ChainStep::ScaleShift { op, operands, access } => {
+                (self.scale_shift(op, operands, *access)?, x.dtype)
+            }
+            ChainStep::Mixed { op, slot, operands, accesses, to } => {
+                let mut terms = Vec::with_capacity(operands.len() + 1);
+                for (operand, access) in operands.iter().zip(accesses) {
+                    terms.push(self.operand(*operand, *access)?);
                 }
+                terms.insert((*slot).min(terms.len()), x.clone());
+                (apply(op, &terms, *to)?, *to)
             }
         };
-        let line = format!("    x = {text};\n");
+        let line = if to == x.dtype {
+            format!("    {} = {text};\n", x.text)
+        } else {
+            self.before += 1;
+            self.running = Term::new(format!("x{}", self.before), to);
+            format!("    {} {} = {text};\n", c_type(to), self.running.text)
+        };
         self.body += &line;
+        Some(())
+    }
+
+    fn scale_shift(&mut self, op: &BatchNorm, at: &[usize; 4], access: Access) -> Option<String> {
+        let (x, is_column) = (self.running.clone(), self.is_column(access));
+        let ty = wide(x.dtype);
+        let place = if is_column { "c".to_owned() } else { Self::place(access) };
+        let mut parts = Vec::with_capacity(at.len());
+        for i in at {
+            parts.push(Term::new(format!("p.c{i}[{place}]"), *self.types.get(*i)?).cast(ty));
+        }
+        let epsilon = number(op.epsilon.into(), ty);
+        let factors = format!("scale_shift({}, {epsilon})", parts.join(", "));
+        let (pair, name) = (format!("{}2", c_type(ty)), format!("f{}", at[0]));
+        let of = if is_column {
+            self.member(&pair, &name, &factors);
+            "k."
+        } else {
+            let line = format!("    const {pair} {name} = {factors};\n");
+            self.body += &line;
+            ""
+        };
+        Some(rounded(x.dtype, format!("{} * {of}{name}.x + {of}{name}.y", x.real())))
     }
 
     fn member(&mut self, ty: &str, name: &str, value: &str) {
@@ -101,127 +180,73 @@ impl Writer {
     }
 
     /// The element of an operand that meets the running one.
-    fn operand(&mut self, operand: usize, access: Access) -> String {
-        if access == Access::Full {
+    fn operand(&mut self, operand: usize, access: Access) -> Option<Term> {
+        let dtype = *self.types.get(operand)?;
+        let text = if access == Access::Full {
             self.whole.push(operand);
-            return format!("w{operand}");
-        }
-        if self.is_column(access) {
+            format!("w{operand}")
+        } else if self.is_column(access) {
             let name = format!("c{operand}");
-            self.member("float", &name, &format!("p.c{operand}[c]"));
-            return format!("k.{name}");
-        }
-        format!("p.c{operand}[{}]", Self::place(access))
+            self.member(c_type(dtype), &name, &format!("p.c{operand}[c]"));
+            format!("k.{name}")
+        } else {
+            format!("p.c{operand}[{}]", Self::place(access))
+        };
+        Some(Term::new(text, dtype))
     }
 
-    /// The whole text; `loads` are the operands of the running element's shape, and whether four of their elements
-    /// are read at once.
-    fn text(&self, loads: &[(usize, bool)]) -> String {
+    /// The whole text for a running element of type `from`; `loads` are the operands of its shape, and whether four of
+    /// their elements are read at once.
+    fn text(&self, from: DType, loads: &[(usize, bool)]) -> String {
         let mut out = format!("struct Column {{\n{}}};\n", self.members);
         // Writing to a string does not fail.
         let mut line = |text: std::fmt::Arguments<'_>| writeln!(out, "{text}").unwrap_or(());
         let inline = "__device__ __forceinline__";
+        let (x, y) = (c_type(from), c_type(self.running.dtype));
+        let (x4, y4) = (four(from), four(self.running.dtype));
+        let ty = |i: &usize| self.types.get(*i).copied().unwrap_or(DType::F32);
+        let each = |text: &dyn Fn(&usize) -> String| -> String {
+            loads.iter().map(|(i, _)| text(i)).collect()
+        };
         line(format_args!("{inline} Column column(const Params& p, i64 c) {{"));
         line(format_args!("    Column k;\n{}    return k;\n}}", self.column));
-        let wanted: String =
-            loads.iter().fold(String::new(), |t, (i, _)| t + &format!(", float w{i}"));
+        let wanted = each(&|i| format!(", {} w{i}", c_type(ty(i))));
         line(format_args!(
-            "{inline} float steps(const Params& p, float x, i64 i, const Column& k{wanted}) {{\n{}    return x;\n}}",
-            self.body
+            "{inline} {y} steps(const Params& p, {x} x, i64 i, const Column& k{wanted}) {{\n{}    return {};\n}}",
+            self.body, self.running.text
         ));
-        let given: String =
-            loads.iter().fold(String::new(), |t, (i, _)| t + &format!(", p.c{i}[i]"));
+        let given = each(&|i| format!(", p.c{i}[i]"));
         line(format_args!(
-            "{inline} float expression(const Params& p, float x, i64 i, const Column& k) {{"
+            "{inline} {y} expression(const Params& p, {x} x, i64 i, const Column& k) {{"
         ));
         line(format_args!("    return steps(p, x, i, k{given});\n}}"));
         line(format_args!(
-            "{inline} float4 expression4(const Params& p, float4 x, i64 i, const Column* k) {{"
+            "{inline} {y4} expression4(const Params& p, {x4} x, i64 i, const Column* k) {{"
         ));
         for (i, at_once) in loads {
-            let four =
-                format!("make_float4(p.c{i}[i], p.c{i}[i + 1], p.c{i}[i + 2], p.c{i}[i + 3])");
-            let load = if *at_once { format!("load4(p.c{i} + i)") } else { four };
-            line(format_args!("    const float4 w{i} = {load};"));
+            let parts = format!("p.c{i}[i], p.c{i}[i + 1], p.c{i}[i + 2], p.c{i}[i + 3]");
+            let load = if *at_once { format!("load4(p.c{i} + i)") } else { format!("{{{parts}}}") };
+            line(format_args!("    const {} w{i} = {load};", four(ty(i))));
+        }
+        let result = if x4 == y4 { "x" } else { "y" };
+        if result == "y" {
+            line(format_args!("    {y4} y;"));
         }
         for (at, part) in ["x", "y", "z", "w"].into_iter().enumerate() {
-            let given = loads.iter().fold(String::new(), |t, (i, _)| t + &format!(", w{i}.{part}"));
-            line(format_args!("    x.{part} = steps(p, x.{part}, i + {at}, k[{at}]{given});"));
+            let given = each(&|i| format!(", w{i}.{part}"));
+            line(format_args!(
+                "    {result}.{part} = steps(p, x.{part}, i + {at}, k[{at}]{given});"
+            ));
         }
-        line(format_args!("    return x;\n}}"));
+        line(format_args!("    return {result};\n}}"));
         out
     }
 }
 
-/// The function of the running element `x`.
-pub(super) fn unary(op: &Unary) -> String {
-    let call = |name: &str| format!("{name}(x)");
-    let with = |name: &str, parameters: &[f32]| {
-        parameters.iter().fold(format!("{name}(x"), |text, f| text + ", " + &float(*f)) + ")"
-    };
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the bound is rounded as the reference rounds it"
-    )]
-    let bound = |bound: Option<f64>, none: f32| bound.map_or(none, |b| b as f32);
-    match op {
-        Unary::Abs => call("fabsf"),
-        Unary::Neg => "-x".to_owned(),
-        Unary::Sign => call("sign_of"),
-        Unary::Relu => call("relu"),
-        Unary::Clip { min, max } => {
-            with("clip", &[bound(*min, f32::NEG_INFINITY), bound(*max, f32::INFINITY)])
-        }
-        Unary::Exp => call("exp_of"),
-        Unary::Log => call("logf"),
-        Unary::Sqrt => call("sqrtf"),
-        Unary::Reciprocal => "1.0f / x".to_owned(),
-        Unary::Floor => call("floorf"),
-        Unary::Ceil => call("ceilf"),
-        Unary::Round => call("rintf"),
-        Unary::Erf => call("erf_of"),
-        Unary::Sin => call("sinf"),
-        Unary::Cos => call("cosf"),
-        Unary::Tan => call("tanf"),
-        Unary::Asin => call("asinf"),
-        Unary::Acos => call("acosf"),
-        Unary::Atan => call("atanf"),
-        Unary::Sinh => call("sinhf"),
-        Unary::Cosh => call("coshf"),
-        Unary::Tanh => call("tanh_of"),
-        Unary::Asinh => call("asinhf"),
-        Unary::Acosh => call("acoshf"),
-        Unary::Atanh => call("atanhf"),
-        Unary::Sigmoid => call("sigmoid"),
-        Unary::HardSigmoid { alpha, beta } => with("hard_sigmoid", &[*alpha, *beta]),
-        Unary::Swish { alpha } => with("swish", &[*alpha]),
-        Unary::HardSwish => call("hard_swish"),
-        Unary::Mish => call("mish"),
-        Unary::Gelu { approximate: GeluForm::Exact } => call("gelu"),
-        Unary::Gelu { approximate: GeluForm::Tanh } => call("gelu_tanh"),
-        Unary::Softplus => call("softplus"),
-        Unary::Softsign => call("softsign"),
-        Unary::LeakyRelu { alpha } => with("leaky_relu", &[*alpha]),
-        Unary::ThresholdedRelu { alpha } => with("thresholded_relu", &[*alpha]),
-        Unary::Shrink { bias, lambd } => with("shrink", &[*lambd, *bias]),
-        Unary::Elu { alpha } => with("elu", &[*alpha]),
-        Unary::Selu { alpha, gamma } => with("selu", &[*alpha, *gamma]),
-        Unary::Celu { alpha } => with("celu", &[*alpha]),
-    }
-}
-
-/// The function of two elements.
-pub(super) fn binary(op: &Binary, a: &str, b: &str) -> String {
-    match op {
-        Binary::Add => format!("{a} + {b}"),
-        Binary::Sub => format!("{a} - {b}"),
-        Binary::Mul => format!("{a} * {b}"),
-        Binary::Div => format!("{a} / {b}"),
-        Binary::Pow => format!("powf({a}, {b})"),
-        Binary::Mod { fmod: true } => format!("fmodf({a}, {b})"),
-        Binary::Mod { fmod: false } => format!("floored_remainder({a}, {b})"),
-        Binary::Max => format!("maximum({a}, {b})"),
-        Binary::Min => format!("minimum({a}, {b})"),
-        Binary::Prelu => format!("prelu({a}, {b})"),
+/// The type of four neighbouring elements.
+fn four(dtype: DType) -> String {
+    match dtype {
+        DType::F32 => "float4".to_owned(),
+        other => format!("Four<{}>", c_type(other)),
     }
 }

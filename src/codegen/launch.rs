@@ -6,7 +6,7 @@ use super::{
     CodegenError, collective, conv, elementwise, lines, matmul, moves, pool, random, ranks,
     recurrent, reduce,
 };
-use crate::lower::{DeviceProgram, Launch, Step};
+use crate::lower::{BufferId, DeviceProgram, Launch, Step};
 use crate::op::Op;
 use crate::types::{DType, KernelClass};
 
@@ -42,13 +42,24 @@ impl<'a> Context<'a> {
 
     /// Fails unless all operands and results are `f32`.
     pub(super) fn only_f32(&self) -> Result<(), CodegenError> {
-        let all = self.launch.operands.iter().chain(&self.launch.results);
-        match all.map(|id| self.device.buffer(*id)).find(|b| b.ty.dtype != DType::F32) {
+        self.are_f32(&self.launch.operands)?;
+        self.are_f32(&self.launch.results)
+    }
+
+    /// Fails unless these buffers are `f32`.
+    pub(super) fn are_f32(&self, buffers: &[BufferId]) -> Result<(), CodegenError> {
+        let mut all = buffers.iter().map(|id| self.device.buffer(*id));
+        match all.find(|b| b.ty.dtype != DType::F32) {
             Some(buffer) => {
                 Err(self.unsupported(format!("`{}` is {}", buffer.name, buffer.ty.dtype)))
             }
             None => Ok(()),
         }
+    }
+
+    /// The text of the launch's chain, if there is one.
+    pub(super) fn chained(&self, text: Option<String>) -> Result<String, CodegenError> {
+        text.ok_or_else(|| self.unsupported("its chain takes or gives elements of another type"))
     }
 }
 

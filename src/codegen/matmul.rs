@@ -2,7 +2,7 @@
 
 use super::CodegenError;
 use super::builder::{Builder, ceil_div, float, line};
-use super::expression::expression;
+use super::expression::{Columns, Place, expression};
 use super::kernel::Call;
 use super::launch::Context;
 use super::strides::Walk;
@@ -85,7 +85,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let ([left, right, addend @ ..], [y]) = (own, launch.results.as_slice()) else {
         return Err(context.unsupported("it has not two operands and one result"));
     };
-    context.only_f32()?;
+    context.are_f32(own)?;
     let b = Builder::new(context.device);
     let (product, scaled) = match &launch.op {
         Some(Op::MatMul(_)) => (stacked(context, &b.ty(*left).shape, &b.ty(*right).shape)?, None),
@@ -93,7 +93,8 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         _ => return Err(context.unsupported("it is no matrix product")),
     };
     let values = [*left, *right, *y];
-    Ok(finish(b, product, values, (scaled, addend.first().copied()), (&launch.chain, chained)))
+    let scaled = (scaled, addend.first().copied());
+    finish(context, b, product, values, scaled, (&launch.chain, chained))
 }
 
 /// The product of the lines of two matrices: `y[i, j]` is that of row `i` of the left and row `j` of the right one, which
@@ -102,19 +103,20 @@ pub(super) fn of_rows(
     context: &Context<'_>,
     [left, right, y]: [BufferId; 3],
     [height, width, terms]: [Dim; 3],
-) -> Call {
+) -> Result<Call, CodegenError> {
     let b = Builder::new(context.device);
     let product = Product { stack: Walk::new([]), height, width, terms, along: [true, true] };
-    finish(b, product, [left, right, y], (None, None), (&Chain::default(), &[]))
+    finish(context, b, product, [left, right, y], (None, None), (&Chain::default(), &[]))
 }
 
 fn finish(
+    context: &Context<'_>,
     mut b: Builder<'_>,
     product: Product,
     [left, right, y]: [BufferId; 3],
     (scaled, addend): (Option<&Gemm>, Option<BufferId>),
     (chain, chained): (&Chain, &[BufferId]),
-) -> Call {
+) -> Result<Call, CodegenError> {
     let Product { stack, height, width, terms, along } = product;
     let aligned = b.is_aligned(y);
     for (name, line, along, id) in [("A", &height, along[0], left), ("B", &width, along[1], right)]
@@ -135,12 +137,13 @@ fn finish(
     scale(&mut b, scaled, addend);
     let vectors = aligned && by_four(&width);
     b.flag("Y_VECTORS", vectors);
-    let columns = width.as_const().and_then(|w| usize::try_from(w).ok());
-    let text = expression(&mut b, chain, chained, columns, vectors);
+    let columns = width.as_const().and_then(|w| usize::try_from(w).ok()).map(Columns::last);
+    let place = Place::behind_f32(&b, y, chained, columns, vectors);
+    let text = context.chained(expression(&mut b, chain, &place))?;
     let tile = Tile::new(of_sample(&height), of_sample(&width));
     let (threads, tiles) = tile.define(&mut b, &height, &width);
     let matrices = stack.sizes().into_iter().fold(Dim::ONE, |product, size| product * size);
-    b.finish("matmul.cu", threads, text, line(tiles * matrices))
+    Ok(b.finish("matmul.cu", threads, text, line(tiles * matrices)))
 }
 
 /// The factors of a `gemm`, and its addend.

@@ -9,6 +9,7 @@ mod collective;
 mod conv;
 mod elementwise;
 mod expression;
+mod function;
 mod index;
 mod kernel;
 mod key;

@@ -2,7 +2,7 @@
 
 use super::CodegenError;
 use super::builder::{Builder, ceil_div, float};
-use super::expression::unary;
+use super::function::of_float;
 use super::kernel::Call;
 use super::launch::Context;
 use super::matmul;
@@ -28,7 +28,7 @@ pub(super) fn products(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported("its products are no matrix"));
     };
     let sizes = [height.clone(), width.clone(), terms.clone()];
-    Ok(matmul::of_rows(context, [*x, *w, *y], sizes))
+    matmul::of_rows(context, [*x, *w, *y], sizes)
 }
 
 /// What the attributes say.
@@ -124,7 +124,7 @@ impl<'a> Cell<'a> {
         names.into_iter().zip(self.functions).fold(String::new(), |text, (name, function)| {
             let Some(function) = function else { return text };
             let body = match function {
-                Activation::Unary(op) => unary(op),
+                Activation::Unary(op) => of_float(op, "x", DType::F32),
                 Activation::Affine(a, b) => format!("{} * x + {}", float(*a), float(*b)),
                 Activation::ScaledTanh(a, b) => {
                     format!("{} * tanh_of({} * x)", float(*a), float(*b))

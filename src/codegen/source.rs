@@ -26,6 +26,7 @@ files![
     "include/functions.cuh",
     "include/index.cuh",
     "include/lines.cuh",
+    "include/numbers.cuh",
     "include/pairs.cuh",
     "include/report.cuh",
     "include/tile.cuh",

@@ -1,12 +1,13 @@
 use std::fmt;
 
-use crate::op::{Attr, BatchNorm, Binary, OpText, Unary};
+use crate::op::{Attr, BatchNorm, Binary, Op, OpText, Unary};
+use crate::types::DType;
 
-/// Elementwise operators on `f32` that are applied one after another to every element of a value: behind the
-/// operator that makes it, before it is stored, or to a value in memory.
+/// Elementwise operators that are applied one after another to every element of a value: behind the operator that
+/// makes it, before it is stored, or to a value in memory.
 ///
 /// The element that a step works on is the *running* one. What else a step reads are the chain's operands, which
-/// it names by their positions.
+/// it names by their positions. All elements are `f32` on targets whose elementwise kernels take no other type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chain {
     /// The steps, in the order in which they are applied.
@@ -37,6 +38,19 @@ pub enum ChainStep {
         operands: [usize; 4],
         /// Which of their elements: [`Access::Axis`].
         access: Access,
+    },
+    /// A function whose operands and result may differ in type, or which takes more than two operands.
+    Mixed {
+        /// The operator: of the families of [`Binary`], comparisons, truth values, kinds of numbers, `where` or `cast`.
+        op: Op,
+        /// Which of its operands is the running element.
+        slot: usize,
+        /// The positions of its other operands, in their order.
+        operands: Vec<usize>,
+        /// Which of their elements, one for each of them.
+        accesses: Vec<Access>,
+        /// The element type of its result.
+        to: DType,
     },
 }
 
@@ -74,6 +88,17 @@ impl ChainStep {
             Self::Unary(_) => &[],
             Self::Binary { operand, .. } => std::slice::from_ref(operand),
             Self::ScaleShift { operands, .. } => operands,
+            Self::Mixed { operands, .. } => operands,
+        }
+    }
+
+    /// Which element of each of its [operands](Self::operands) it reads.
+    pub fn accesses(&self) -> Vec<Access> {
+        match self {
+            Self::Unary(_) => Vec::new(),
+            Self::Binary { access, .. } => vec![*access],
+            Self::ScaleShift { operands, access, .. } => vec![*access; operands.len()],
+            Self::Mixed { accesses, .. } => accesses.clone(),
         }
     }
 }
@@ -86,9 +111,11 @@ impl Chain {
 
     /// True if a step takes all of an operand, element by element.
     pub fn takes_whole(&self, operand: usize) -> bool {
-        self.steps.iter().any(|step| {
-            matches!(step, ChainStep::Binary { operand: o, access: Access::Full, .. } if *o == operand)
-        })
+        let takes = |step: &ChainStep| {
+            let mut read = step.operands().iter().zip(step.accesses());
+            read.any(|(o, access)| *o == operand && access == Access::Full)
+        };
+        self.steps.iter().any(takes)
     }
 
     /// The number of operands: one more than the greatest position that a step names.
@@ -142,6 +169,21 @@ impl fmt::Display for Named<'_> {
                     for i in operands {
                         f.write_str(", ")?;
                         self.operand(f, *i)?;
+                    }
+                    f.write_str(")")?;
+                    print_attrs(f, &op.attrs())?;
+                }
+                ChainStep::Mixed { op, slot, operands, accesses, .. } => {
+                    write!(f, " -> {}(", op.name())?;
+                    let mut others = operands.iter().zip(accesses);
+                    for i in 0..=operands.len() {
+                        f.write_str(if i > 0 { ", " } else { "" })?;
+                        if i == *slot {
+                            f.write_str(".")?;
+                        } else if let Some((operand, access)) = others.next() {
+                            self.operand(f, *operand)?;
+                            write!(f, "[{}]", access.name())?;
+                        }
                     }
                     f.write_str(")")?;
                     print_attrs(f, &op.attrs())?;

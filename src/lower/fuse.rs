@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::Role;
-use super::{limits, order};
+use super::{limits, order, place};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
 use crate::types::{DType, Dim, KernelClass, Target, TensorType};
@@ -131,36 +131,19 @@ impl Fuser<'_> {
         let operands = self.graph.operands(id);
         let ty = &self.graph.node(id).results()[0].ty;
         let (class, target) = (op.kernel(), self.target(id));
-        if !operands.iter().all(|v| self.is_f32(*v))
-            || operands.get(slot).is_none_or(|v| self.graph.ty(*v) != ty)
+        let types: Vec<&TensorType> =
+            operands.iter().map(|v| self.graph.ty(*v)).chain([ty]).collect();
+        if operands.get(slot).is_none_or(|v| self.graph.ty(*v).shape != ty.shape)
             || !target.has(KernelClass::Elementwise)
-            || !target.has(class)
+            || !place::takes(op, class, &types, target)
         {
             return false;
         }
         let next = group.chain.operands();
-        let others: Vec<Value> =
-            operands.iter().enumerate().filter(|(i, _)| *i != slot).map(|(_, v)| *v).collect();
-        if next + others.len() > MOST_OPERANDS {
+        if next + operands.len() > MOST_OPERANDS + 1 {
             return false;
         }
-        let access = |v: &Value| access(self.graph.ty(*v), ty);
-        let step = match (op, others.as_slice()) {
-            (Op::Unary(op), []) => Some(ChainStep::Unary(op.clone())),
-            (Op::Binary(op), [other]) => access(other).map(|access| {
-                let swapped = slot == 1;
-                ChainStep::Binary { op: op.clone(), operand: next, access, swapped }
-            }),
-            (Op::BatchNorm(op), [_, _, _, _]) if slot == 0 => {
-                channels(ty).map(|access| ChainStep::ScaleShift {
-                    op: op.clone(),
-                    operands: std::array::from_fn(|i| next + i),
-                    access,
-                })
-            }
-            _ => None,
-        };
-        let Some(step) = step else { return false };
+        let Some(step) = step(op, slot, (&types, next)) else { return false };
         let head = group.head.and_then(|head| self.graph.node(head).op()).map(Op::kernel);
         group.chain.steps.push(step);
         // A kernel that gives its result channels last reads the chain's operands by its order.
@@ -170,8 +153,47 @@ impl Fuser<'_> {
             group.chain.steps.pop();
             return false;
         }
-        group.operands.extend(others);
+        let others = operands.iter().enumerate().filter(|(i, _)| *i != slot);
+        group.operands.extend(others.map(|(_, v)| *v));
         true
+    }
+}
+
+/// The step of an operator with operands and, last, a result of these types, whose operand `slot` is the running element;
+/// its other operands become those of the chain from position `next` on.
+fn step(op: &Op, slot: usize, (types, next): (&[&TensorType], usize)) -> Option<ChainStep> {
+    let (ty, operands) = types.split_last()?;
+    let others = operands.iter().enumerate().filter(|(i, _)| *i != slot);
+    let accesses: Option<Vec<Access>> = others.map(|(_, other)| access(other, ty)).collect();
+    let alike = types.iter().all(|t| t.dtype == ty.dtype);
+    let count = operands.len().saturating_sub(1);
+    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is elementwise")]
+    match (op, count) {
+        (Op::Unary(op), 0) => Some(ChainStep::Unary(op.clone())),
+        (Op::Binary(op), 1) if alike => {
+            let (access, swapped) = (*accesses?.first()?, slot == 1);
+            Some(ChainStep::Binary { op: op.clone(), operand: next, access, swapped })
+        }
+        (Op::BatchNorm(op), 4) if slot == 0 => {
+            let operands = std::array::from_fn(|i| next + i);
+            channels(ty).map(|access| ChainStep::ScaleShift { op: op.clone(), operands, access })
+        }
+        (
+            Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Logic(_)
+            | Op::Classify(_)
+            | Op::Where(_)
+            | Op::Cast(_),
+            _,
+        ) => Some(ChainStep::Mixed {
+            op: op.clone(),
+            slot,
+            operands: (next..next + count).collect(),
+            accesses: accesses?,
+            to: ty.dtype,
+        }),
+        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Layout, Role, Table};
-use crate::ir::{NodeId, Value};
+use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
 use crate::types::{Dim, KernelClass, Order, Target, TensorType};
 
@@ -71,7 +71,7 @@ impl Orders {
         let own = operands.len().saturating_sub(chain.map_or(0, Chain::operands));
         let is_image = match (slot.checked_sub(own), chain) {
             (Some(operand), Some(chain)) => chain.takes_whole(operand),
-            _ => operands.get(slot).is_some_and(|v| layout.graph.ty(*v).rank() >= 3),
+            _ => operands.get(slot).is_some_and(|v| is_aligned(layout.graph, id, *v)),
         };
         if is_image { self.launch(id) } else { Order::RowMajor }
     }
@@ -98,6 +98,10 @@ impl Orders {
             let chain = layout.groups.get(&id).map(|g| &g.chain);
             return operands.first().is_some_and(is_last)
                 && chain.is_some_and(|chain| in_order(chain, &result.ty).is_some());
+        }
+        if class == KernelClass::Broadcast && !target.channels_last.is_empty() {
+            let follows = |v: &Value| is_last(v) && graph.ty(*v).shape == result.ty.shape;
+            return is_image(&result.ty) && operands.iter().any(follows);
         }
         if !target.channels_last.contains(&class) {
             return false;
@@ -146,6 +150,13 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
     fixed
 }
 
+/// True if axis 1 of an operand holds channels: not if the operand is broadcast to a result of more axes.
+fn is_aligned(graph: &Graph, id: NodeId, operand: Value) -> bool {
+    let (node, rank) = (graph.node(id), graph.ty(operand).rank());
+    let meets = node.op().is_some_and(|op| op.kernel() == KernelClass::Elementwise);
+    rank >= 3 && (!meets || node.results().first().is_some_and(|r| r.ty.rank() == rank))
+}
+
 /// True of `[rows, channels, sizes...]` whose sizes behind the rows are constants.
 fn is_image(ty: &TensorType) -> bool {
     ty.rank() >= 3 && ty.shape[1..].iter().all(|d| d.as_const().is_some())
@@ -166,6 +177,11 @@ pub(super) fn in_order(chain: &Chain, ty: &TensorType) -> Option<Chain> {
             ChainStep::Unary(_) => {}
             ChainStep::Binary { access, .. } | ChainStep::ScaleShift { access, .. } => {
                 *access = moved(*access, ty)?;
+            }
+            ChainStep::Mixed { accesses, .. } => {
+                for access in accesses {
+                    *access = moved(*access, ty)?;
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::layout::{Groups, Role, operands};
 use super::{limits, parts};
 use crate::ir::{Graph, NodeId};
-use crate::op::Op;
+use crate::op::{Binary, Op};
 use crate::types::{DType, Device, KernelClass, Target, TensorType};
 
 /// The device on which every node runs: its own, or the host for an operator that the target has no kernel for and
@@ -66,8 +66,12 @@ fn kernel<'a>(
     types: impl Iterator<Item = &'a TensorType> + Clone,
     target: &Target,
 ) -> KernelClass {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "others have one operand")]
     let class = match (op, op.kernel()) {
-        (Op::Binary(_), KernelClass::Elementwise) => KernelClass::Broadcast,
+        (
+            Op::Binary(_) | Op::Compare(_) | Op::Logic(_) | Op::Where(_),
+            KernelClass::Elementwise,
+        ) => KernelClass::Broadcast,
         (_, class) => class,
     };
     let chained = matches!(class, KernelClass::Elementwise | KernelClass::BatchNorm);
@@ -75,12 +79,25 @@ fn kernel<'a>(
         && class != KernelClass::View
         && target.has(class)
         && parts::takes(op, types.clone(), target)
-            .unwrap_or_else(|| types.clone().all(|t| takes(class, t.dtype, target)));
+            .unwrap_or_else(|| takes(op, class, &types.collect::<Vec<_>>(), target));
     if suits { class } else { KernelClass::Reference }
 }
 
+/// True if the target's kernels of a class compute this operator on values of these types, those of the operands and
+/// of the results.
+pub(super) fn takes(op: &Op, class: KernelClass, types: &[&TensorType], target: &Target) -> bool {
+    // A power of two types is computed in `f64` and may be cut to an integer, which a device's `pow` could miss by 1.
+    let exact = match (op, types) {
+        (Op::Binary(Binary::Pow), [a, b, ..]) => {
+            a.dtype == b.dtype || (a.dtype.is_integer() && b.dtype.is_integer())
+        }
+        _ => true,
+    };
+    exact && target.has(class) && types.iter().all(|t| reads(class, t.dtype, target))
+}
+
 /// True if the target's kernels of a class take elements of a type.
-fn takes(class: KernelClass, dtype: DType, target: &Target) -> bool {
+fn reads(class: KernelClass, dtype: DType, target: &Target) -> bool {
     match dtype {
         _ if target.any_type.contains(&class) => true,
         DType::F16 | DType::Bf16 => false,

@@ -208,7 +208,13 @@ impl Target {
             KernelClass::Partial,
             KernelClass::Collective,
         ],
-        any_type: &[KernelClass::Move, KernelClass::Index],
+        any_type: &[
+            KernelClass::Elementwise,
+            KernelClass::Broadcast,
+            KernelClass::BatchNorm,
+            KernelClass::Move,
+            KernelClass::Index,
+        ],
         numbers: &[KernelClass::Line, KernelClass::Collective],
         limits: Limits {
             parts: 160,

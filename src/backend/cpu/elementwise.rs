@@ -64,6 +64,7 @@ impl<'a> Epilogue<'a> {
                 let (scale, shift) = BatchNorm::scale_shift(scale, bias, mean, var, op.epsilon);
                 (inner > 0 && size > 0).then_some(Step::ScaleShift { scale, shift, inner })
             }
+            ChainStep::Mixed { .. } => None,
         });
         Some(Self { steps: steps.collect::<Option<_>>()? })
     }
@@ -260,6 +261,7 @@ mod tests {
                     let vectors = at.iter().map(|i| Tensor::new(&[7], operands[*i]).unwrap());
                     (Op::from(op.clone()), std::iter::once(y).chain(vectors).collect())
                 }
+                ChainStep::Mixed { .. } => panic!("{chain} is not of f32 alone"),
             };
             y = op.eval(&operands.iter().collect::<Vec<_>>()).unwrap().remove(0);
         }

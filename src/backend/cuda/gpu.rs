@@ -14,7 +14,8 @@ use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cpu::StepError;
 use crate::lower::Action;
-use crate::op::{Op, OpError};
+use crate::op::{Binary, Op, OpError};
+use crate::types::KernelClass;
 
 /// Graphs of this many batch sizes are kept.
 const KEPT_SIZES: usize = 16;
@@ -407,24 +408,30 @@ impl Gpu {
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
     }
 
-    /// Fails if a kernel met an element that names no entry, as the operator's evaluation does.
+    /// Fails if a kernel met an element that its operator cannot take, as the operator's evaluation does.
     fn check_report(&self, job: &Job) -> Result<(), Failure> {
         let Some((step, position)) = self.report.first() else { return Ok(()) };
         job.board.mark(self.d, (step, step), State::Device);
         let (_, name) = job.position(self.d);
         let action = job.program.devices[self.d].steps.get(step).map(|step| &step.action);
-        let lengths = if let Some(Action::Launch(launch)) = action
-            && let Some(Op::Recurrent(op)) = &launch.op
-        {
-            op.lengths_operand()
-        } else {
-            None
+        let launch = match action {
+            Some(Action::Launch(launch)) => Some(launch),
+            Some(Action::Copy { .. } | Action::Wait(_) | Action::Record(_)) | None => None,
         };
-        let (operand, reason) = match lengths {
-            Some(operand) => {
+        let lengths = launch.and_then(|launch| match &launch.op {
+            Some(Op::Recurrent(op)) => op.lengths_operand(),
+            _ => None,
+        });
+        let by_index = launch.is_none_or(|launch| {
+            matches!(launch.class, KernelClass::Move | KernelClass::Index | KernelClass::Line)
+        });
+        let arithmetic = usize::try_from(position).ok().and_then(|i| Binary::FAILURES.get(i));
+        let (operand, reason) = match (lengths, arithmetic.filter(|_| !by_index)) {
+            (Some(operand), _) => {
                 (operand, format!("the length at position {position} is not one of a sequence"))
             }
-            None => (1, format!("the index at position {position} is outside its axis")),
+            (None, Some(reason)) => (1, (*reason).to_owned()),
+            (None, None) => (1, format!("the index at position {position} is outside its axis")),
         };
         Err(StepError::Op(name, Box::new(OpError::Value { operand, reason })).into())
     }

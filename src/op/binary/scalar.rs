@@ -26,6 +26,10 @@ impl<R: Real> Apply2<R> for Once<R> {
 }
 
 impl Binary {
+    /// Why there is no quotient or remainder of integers, and why no power.
+    pub const FAILURES: [&'static str; 2] =
+        ["an integer is divided by 0", "0 has no negative power"];
+
     /// The function on two `f32`.
     #[inline]
     pub fn f32(&self, a: f32, b: f32) -> f32 {
@@ -58,7 +62,7 @@ impl Binary {
 
     /// The function on two integers, up to a multiple of 2^128; where it has none, the reason why.
     pub(in crate::op) fn int(&self, a: i128, b: i128) -> Result<i128, &'static str> {
-        let divisor = if b == 0 { Err("an integer is divided by 0") } else { Ok(b) };
+        let divisor = if b == 0 { Err(Self::FAILURES[0]) } else { Ok(b) };
         Ok(match self {
             Self::Add => a + b,
             Self::Sub => a - b,
@@ -118,7 +122,7 @@ fn floored_remainder<R: Real>(a: R, b: R) -> R {
 fn power(a: i128, b: i128) -> Result<i128, &'static str> {
     if b < 0 {
         return match a {
-            0 => Err("0 has no negative power"),
+            0 => Err(Binary::FAILURES[1]),
             1 => Ok(1),
             -1 => Ok(if b % 2 == 0 { 1 } else { -1 }),
             _ => Ok(0),

@@ -5,6 +5,7 @@ mod index;
 mod lines;
 mod moves;
 mod products;
+mod types;
 
 use fanwise::ir::{Builder, Graph, Value, Weights};
 use fanwise::op::{BatchNorm, Binary, Op, Unary};
@@ -61,7 +62,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     };
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));
-    classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(trial).collect()
+    let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(trial);
+    all.chain(types::trials()).collect()
 }
 
 fn check(name: &str, make: Make, i: usize, tolerance: f64) {

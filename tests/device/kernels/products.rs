@@ -12,7 +12,7 @@ use rand::Rng;
 
 use super::{Net, signed};
 
-fn unaries() -> Vec<Unary> {
+pub(super) fn unaries() -> Vec<Unary> {
     use Unary as U;
     vec![
         U::Abs,

@@ -1,0 +1,262 @@
+//! The text of elementwise operators, applied to elements of any type.
+//!
+//! A float is computed as a number of type `float` (of `f16` and `bf16`, too) or `double` and rounded to its type after
+//! every operator; integers wrap.
+
+use super::builder::{c_type, number};
+use crate::op::{Binary, Classify, Compare, GeluForm, Logic, Op, Unary};
+use crate::types::DType;
+
+/// An element: an expression of the CUDA type of its element type.
+#[derive(Clone, Debug)]
+pub(super) struct Term {
+    /// The expression.
+    pub(super) text: String,
+    /// The element type.
+    pub(super) dtype: DType,
+}
+
+impl Term {
+    pub(super) fn new(text: impl Into<String>, dtype: DType) -> Self {
+        Self { text: text.into(), dtype }
+    }
+
+    /// The number that it is computed as.
+    pub(super) fn real(&self) -> String {
+        if is_half(self.dtype) { format!("real({})", self.text) } else { self.text.clone() }
+    }
+
+    /// The element in another type.
+    pub(super) fn cast(&self, to: DType) -> String {
+        match (self.dtype == to, to) {
+            (true, _) => self.text.clone(),
+            (false, DType::Bool) => format!("truth({})", self.text),
+            (false, _) => format!("cast<{}>({})", c_type(to), self.text),
+        }
+    }
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16)
+}
+
+/// The type in which floats of a type are computed.
+pub(super) fn wide(dtype: DType) -> DType {
+    if is_half(dtype) { DType::F32 } else { dtype }
+}
+
+/// The element of a float type that is nearest to a computed number.
+pub(super) fn rounded(dtype: DType, number: String) -> String {
+    if is_half(dtype) { format!("rounded<{}>({number})", c_type(dtype)) } else { number }
+}
+
+/// The result of an operator on elements; `None` if it is not elementwise or takes others.
+#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is elementwise")]
+pub(super) fn apply(op: &Op, operands: &[Term], to: DType) -> Option<String> {
+    match (op, operands) {
+        (Op::Unary(op), [x]) => unary(op, x),
+        (Op::Binary(op), [a, b]) => binary(op, a, b),
+        (Op::Compare(op), [a, b]) => Some(compare(op, a, b)),
+        (Op::Logic(op), [x]) => Some(logic(op, x, x)),
+        (Op::Logic(op), [a, b]) => Some(logic(op, a, b)),
+        (Op::Classify(op), [x]) => Some(classify(op, x)),
+        (Op::Where(_), [c, a, b]) => Some(format!("{} != 0 ? {} : {}", c.text, a.text, b.text)),
+        (Op::Cast(_), [x]) => Some(x.cast(to)),
+        _ => None,
+    }
+}
+
+/// A function of one number.
+pub(super) fn unary(op: &Unary, x: &Term) -> Option<String> {
+    match x.dtype {
+        DType::Bool => None,
+        dtype if dtype.is_float() => Some(rounded(dtype, of_float(op, &x.real(), wide(dtype)))),
+        _ => of_int(op, x),
+    }
+}
+
+/// A function of an integer; `None` where only floats have it.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all others take floats only")]
+fn of_int(op: &Unary, x: &Term) -> Option<String> {
+    let Term { text, dtype } = x;
+    Some(match op {
+        Unary::Abs => format!("wrapped_absolute({text})"),
+        Unary::Neg => format!("wrapped_negative({text})"),
+        Unary::Sign => format!("sign_of({text})"),
+        Unary::Relu => format!("relu({text})"),
+        Unary::Clip { min, max } => int_clip(text, *dtype, *min, *max),
+        _ => return None,
+    })
+}
+
+/// `clip` of an integer. A bound beyond the type has no effect on its own side, and on the other is all that is left.
+fn int_clip(text: &str, dtype: DType, min: Option<f64>, max: Option<f64>) -> String {
+    let bits = 8 * u32::try_from(dtype.bytes()).unwrap_or(8) - u32::from(dtype.is_signed());
+    let most = (1i128 << bits) - 1;
+    let least = if dtype.is_signed() { -most - 1 } else { 0 };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "bounds beyond an i128 are beyond the type"
+    )]
+    let bound = |bound: Option<f64>, none: i128| bound.map_or(none, |b| b as i128);
+    let (low, high) = (bound(min, least), bound(max, most));
+    let ty = c_type(dtype);
+    // The low 64 bits, which the type cuts.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the low bits are meant"
+    )]
+    let literal = |x: i128| format!("({ty}){}ull", x as u64);
+    if low > most || high < least {
+        return literal(low.min(high));
+    }
+    format!("clip({text}, {}, {})", literal(low.max(least)), literal(high.min(most)))
+}
+
+/// A function of a number of type `float` or `double`.
+pub(super) fn of_float(op: &Unary, x: &str, ty: DType) -> String {
+    let suffix = if ty == DType::F64 { "" } else { "f" };
+    let call = |name: &str| format!("{name}({x})");
+    // A function of CUDA's library.
+    let library = |name: &str| format!("{name}{suffix}({x})");
+    let literal = |x: f64| number(x, ty);
+    let with = |name: &str, parameters: &[f32]| {
+        let text = parameters.iter().map(|f| format!(", {}", literal((*f).into())));
+        format!("{name}({x}{})", text.collect::<String>())
+    };
+    match op {
+        Unary::Abs => library("fabs"),
+        Unary::Neg => format!("-{x}"),
+        Unary::Sign => call("sign_of"),
+        Unary::Relu => call("relu"),
+        Unary::Clip { min, max } => {
+            let (low, high) = (min.unwrap_or(f64::NEG_INFINITY), max.unwrap_or(f64::INFINITY));
+            format!("clip({x}, {}, {})", literal(low), literal(high))
+        }
+        Unary::Exp => call("exp_of"),
+        Unary::Log => library("log"),
+        Unary::Sqrt => library("sqrt"),
+        Unary::Reciprocal => format!("{} / {x}", literal(1.0)),
+        Unary::Floor => library("floor"),
+        Unary::Ceil => library("ceil"),
+        Unary::Round => library("rint"),
+        Unary::Erf => call("erf_of"),
+        Unary::Sin => library("sin"),
+        Unary::Cos => library("cos"),
+        Unary::Tan => library("tan"),
+        Unary::Asin => library("asin"),
+        Unary::Acos => library("acos"),
+        Unary::Atan => library("atan"),
+        Unary::Sinh => library("sinh"),
+        Unary::Cosh => library("cosh"),
+        Unary::Tanh => call("tanh_of"),
+        Unary::Asinh => library("asinh"),
+        Unary::Acosh => library("acosh"),
+        Unary::Atanh => library("atanh"),
+        Unary::Sigmoid => call("sigmoid"),
+        Unary::HardSigmoid { alpha, beta } => with("hard_sigmoid", &[*alpha, *beta]),
+        Unary::Swish { alpha } => with("swish", &[*alpha]),
+        Unary::HardSwish => call("hard_swish"),
+        Unary::Mish => call("mish"),
+        Unary::Gelu { approximate: GeluForm::Exact } => call("gelu"),
+        Unary::Gelu { approximate: GeluForm::Tanh } => call("gelu_tanh"),
+        Unary::Softplus => call("softplus"),
+        Unary::Softsign => call("softsign"),
+        Unary::LeakyRelu { alpha } => with("leaky_relu", &[*alpha]),
+        Unary::ThresholdedRelu { alpha } => with("thresholded_relu", &[*alpha]),
+        Unary::Shrink { bias, lambd } => with("shrink", &[*lambd, *bias]),
+        Unary::Elu { alpha } => with("elu", &[*alpha]),
+        Unary::Selu { alpha, gamma } => with("selu", &[*alpha, *gamma]),
+        Unary::Celu { alpha } => with("celu", &[*alpha]),
+    }
+}
+
+/// A function of two numbers of one type, or a power of two integers; `None` of others.
+pub(super) fn binary(op: &Binary, a: &Term, b: &Term) -> Option<String> {
+    if a.dtype.is_float() && a.dtype == b.dtype {
+        return Some(rounded(a.dtype, of_floats(op, &a.real(), &b.real(), wide(a.dtype))));
+    }
+    let integers = a.dtype.is_integer() && b.dtype.is_integer();
+    if !integers || (a.dtype != b.dtype && *op != Binary::Pow) {
+        return None;
+    }
+    let name = match op {
+        Binary::Add => "sum_of",
+        Binary::Sub => "wrapped_difference",
+        Binary::Mul => "product_of",
+        Binary::Div => "whole_quotient",
+        Binary::Pow => "whole_power",
+        Binary::Mod { fmod: true } => "whole_remainder",
+        Binary::Mod { fmod: false } => "whole_floored_remainder",
+        Binary::Max => "larger_of",
+        Binary::Min => "smaller_of",
+        Binary::Prelu => "prelu",
+    };
+    let reporting = if fails(op) { ", p.word, STEP" } else { "" };
+    Some(format!("{name}({}, {}{reporting})", a.text, b.text))
+}
+
+/// True if an operator with a result of this type has none for some elements, which its text then reports.
+pub(super) fn may_fail(op: &Op, to: DType) -> bool {
+    matches!(op, Op::Binary(op) if fails(op) && to.is_integer())
+}
+
+/// True of the functions that do not take all integers.
+pub(super) fn fails(op: &Binary) -> bool {
+    matches!(op, Binary::Div | Binary::Mod { .. } | Binary::Pow)
+}
+
+fn of_floats(op: &Binary, a: &str, b: &str, ty: DType) -> String {
+    let suffix = if ty == DType::F64 { "" } else { "f" };
+    match op {
+        Binary::Add => format!("{a} + {b}"),
+        Binary::Sub => format!("{a} - {b}"),
+        Binary::Mul => format!("{a} * {b}"),
+        Binary::Div => format!("{a} / {b}"),
+        Binary::Pow => format!("pow{suffix}({a}, {b})"),
+        // Inference admits floats with the sign of the dividend only.
+        Binary::Mod { .. } => format!("fmod{suffix}({a}, {b})"),
+        Binary::Max => format!("larger_of({a}, {b})"),
+        Binary::Min => format!("smaller_of({a}, {b})"),
+        Binary::Prelu => format!("prelu({a}, {b})"),
+    }
+}
+
+fn compare(op: &Compare, a: &Term, b: &Term) -> String {
+    let relation = match op {
+        Compare::Equal => "==",
+        Compare::Less => "<",
+        Compare::LessOrEqual => "<=",
+        Compare::Greater => ">",
+        Compare::GreaterOrEqual => ">=",
+    };
+    format!("(u8)({} {relation} {})", a.real(), b.real())
+}
+
+fn logic(op: &Logic, a: &Term, b: &Term) -> String {
+    let ty = c_type(a.dtype);
+    let (a, b) = (&a.text, &b.text);
+    match op {
+        Logic::Not => format!("(u8)({a} == 0)"),
+        Logic::And | Logic::BitwiseAnd => format!("({ty})({a} & {b})"),
+        Logic::Or | Logic::BitwiseOr => format!("({ty})({a} | {b})"),
+        Logic::Xor | Logic::BitwiseXor => format!("({ty})({a} ^ {b})"),
+        Logic::BitwiseNot => format!("({ty})~{a}"),
+        Logic::BitShift { left: true } => format!("shifted_left({a}, {b})"),
+        Logic::BitShift { left: false } => format!("shifted_right({a}, {b})"),
+    }
+}
+
+fn classify(op: &Classify, x: &Term) -> String {
+    let x = x.real();
+    match op {
+        Classify::IsNan => format!("(u8)({x} != {x})"),
+        Classify::IsInf { negative, positive } => {
+            let up = positive.then(|| format!("{x} == infinity()"));
+            let down = negative.then(|| format!("{x} == -infinity()"));
+            let either = up.into_iter().chain(down).collect::<Vec<_>>().join(" || ");
+            if either.is_empty() { "(u8)0".to_owned() } else { format!("(u8)({either})") }
+        }
+    }
+}
