@@ -1,6 +1,7 @@
 //! Elementwise operators on elements of every type, with the numbers at which types end: exact against the reference
 //! evaluation, but for functions of CUDA's library.
 
+use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Value;
 use fanwise::op::{
     BatchNorm, Binary, Cast, Classify, Compare, Conv, Logic, MatMul, Op, Unary, Where,
@@ -31,13 +32,44 @@ const CLASSES: [(&str, Make, usize, Option<f64>); 8] = [
 ];
 
 pub(super) fn trials() -> impl Iterator<Item = Trial> {
-    CLASSES.into_iter().map(|(name, make, cases, far)| {
+    let failing = Trial::test("kernels_types_without_result", || {
+        without_result();
+        Ok(())
+    });
+    let classes = CLASSES.into_iter().map(|(name, make, cases, far)| {
         Trial::test(format!("kernels_types_{name}"), move || {
             let cases = if is_fake() { cases } else { 8 * cases };
             (0..cases).for_each(|i| check(name, make, i, far));
             Ok(())
         })
-    })
+    });
+    classes.chain([failing])
+}
+
+/// Integers that have no quotient and no power: the error of the reference evaluation.
+fn without_result() {
+    for (op, wrong, reason) in [
+        (Binary::Div, 0, "an integer is divided by 0"),
+        (Binary::Mod { fmod: false }, 0, "an integer is divided by 0"),
+        (Binary::Pow, -1, "0 has no negative power"),
+    ] {
+        let mut net = Net::new(0);
+        let (a, b) = (net.input_of(DType::I32, &[5]), net.input_of(DType::I32, &[1]));
+        let y = net.op(op, &[a, b]);
+        let y = net.op(Cast { to: DType::F32 }, &[y]);
+        let (graph, weights) = net.finish(&[y]);
+        let program = on_gpus(&graph, &weights, 2, 1);
+        let run = |divisors: [i32; 4]| {
+            let a = Tensor::new(&[4, 5], &[0i32; 20]).unwrap();
+            let b = Tensor::new(&[4, 1], &divisors).unwrap();
+            let inputs = [("v1".to_owned(), a), ("v2".to_owned(), b)].into_iter().collect();
+            program.run(&inputs, &RunOptions::default())
+        };
+        assert!(run([1, 2, 3, 4]).is_ok(), "{reason}");
+        let error = run([1, 2, 3, wrong]).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(reason), "{error}");
+        assert!(run([1, 2, 3, 4]).is_ok(), "{reason}");
+    }
 }
 
 fn check(name: &str, make: Make, i: usize, far: Option<f64>) {
