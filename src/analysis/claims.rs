@@ -119,6 +119,10 @@ pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
             refused.push(Refused { node, refusal, path: Vec::new() });
         }
     }
+    refused.extend(graph.updates().iter().flat_map(|update| {
+        let name = &graph.param(update.param).name;
+        update.values.iter().filter_map(|value| not_whole(graph, &claims, *value, name))
+    }));
     if !graph.inputs().any(|v| input(graph.ty(v)).shard().is_some()) {
         let of = |node, refusal| Refused { node, refusal, path: Vec::new() };
         let inputs = graph.inputs();
@@ -130,6 +134,22 @@ pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
         }
     }
     Ok(ClaimMap { order, claims, refused })
+}
+
+/// Why a parameter cannot hold a value after a run, unless every replica holds it whole.
+fn not_whole(graph: &Graph, claims: &[Claims], value: Value, name: &str) -> Option<Refused> {
+    let claim = |v: Value| claims.get(v.node.index()).and_then(|c| c.get(v.output as usize));
+    let has = match claim(value)? {
+        Claim::Invariant | Claim::Mixed => return None,
+        Claim::Partial(_) => "a part",
+        Claim::Shard(_) => "its own rows",
+        Claim::Own => "another value",
+    };
+    let operands = graph.operands(value.node);
+    let carries = operands.iter().position(|v| claim(*v).is_some_and(|c| *c != Claim::Invariant));
+    let reason = format!("gives each replica {has} of what the parameter `{name}` is to hold");
+    let refusal = rules::refuse(Code::NotPerSample, carries.unwrap_or(0), reason);
+    Some(Refused { node: value.node, refusal, path: Vec::new() })
 }
 
 struct Sweep<'g> {

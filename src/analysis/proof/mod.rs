@@ -4,7 +4,7 @@
 //! replicated graph is given a meaning in terms of the template, from the inputs on: the whole of one of the
 //! template's values, or a replica's part of one, which is its rows where the split rules say that the value
 //! carries the batch, and all of it where they say that it does not. A node has a meaning only by one of these
-//! rules, and the graph is right if every output means the template's:
+//! rules, and the graph is right if every output and every update means the template's:
 //!
 //! - P1: the inputs and the outputs are the template's, by name, order and type.
 //! - P2: the shards of the split are in order and cover the rows `0..N` once.
@@ -12,8 +12,9 @@
 //! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch; of a
 //!   value that every replica holds whole only where the template has `own_rows`.
 //! - P5: every other operator of a replica is one of the template's, with `N` replaced by the replica's rows
-//!   where its results have rows, on that replica's parts of the same operands in the same order. A `reshape` of no
-//!   replica is one of the template's, of a value that the template brings whole to every replica.
+//!   where its results have rows, on that replica's parts of the same operands in the same order. One of no replica is
+//!   one of the template's as it is, whose results no row changes, on whole values that the template brings whole to
+//!   every replica.
 //! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a replica that works
 //!   on rows or a part of it, unless the template has `all_gather` or `all_reduce` of it.
 //! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` or `all_gather` on the
@@ -27,8 +28,11 @@
 //!   reaches replica `i` alone.
 //! - P11: a `merge_top_k` takes the candidates of all replicas, each once and in order, with the entries that the
 //!   replicas have, and as many of them as the template takes of all rows.
+//! - P12: the updated parameters are the template's, in its order, and each value of an update is the whole of the
+//!   template's.
 //!
-//! Induction over the nodes gives the claim: if the split rules are right, the outputs are equal. Devices and
+//! Induction over the nodes gives the claim: if the split rules are right, the outputs and updates are equal, and by
+//! induction over the runs those of every run after others. Devices and
 //! transfers between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
 
 mod relate;
@@ -67,6 +71,8 @@ pub enum ProofRule {
     P10,
     /// Candidates of all replicas.
     P11,
+    /// Updates of parameters.
+    P12,
 }
 
 impl fmt::Display for ProofRule {
@@ -155,5 +161,6 @@ pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, Proof
     relation.boundary();
     relation.nodes(replicated.order());
     relation.outputs();
+    relation.updates();
     relation.finish()
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::template::{Bring, Operands, Template, form};
 use super::{Proof, ProofError, ProofRule, Violation};
-use crate::ir::{Graph, Node, NodeId, NodeKind, Value};
+use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
 use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Slice};
-use crate::types::{Claim, Dim, Split};
+use crate::types::{Claim, Dim, Split, Table};
 
 /// What a value is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,16 +110,10 @@ impl<'a, 'g> Relation<'a, 'g> {
         if !ends || !ordered || offsets.len() != self.split.replicas() + 1 {
             self.broken(ProofRule::P2, None, "the shards do not cover the batch once and in order");
         }
+        let known: Table<&str, &Param> = whole.params().iter().map(|p| (&*p.name, p)).collect();
         for param in graph.params() {
-            let known = self.params.get(&*param.name).map(|id| whole.node(*id).kind());
-            let same = match known {
-                Some(NodeKind::Param(p)) => {
-                    let known = whole.param(*p);
-                    known.ty == param.ty && known.hash == param.hash
-                }
-                Some(NodeKind::Input | NodeKind::Op(_)) | None => false,
-            };
-            if !same {
+            let known = known.get(&*param.name);
+            if !known.is_some_and(|known| known.ty == param.ty && known.hash == param.hash) {
                 let message = format!("the parameter `{}` is none of the template's", param.name);
                 self.broken(ProofRule::P3, None, message);
             }
@@ -133,8 +127,13 @@ impl<'a, 'g> Relation<'a, 'g> {
             let meaning = match node.kind() {
                 NodeKind::Input => self.inputs.get(&*node.results()[0].name).copied(),
                 NodeKind::Param(p) => {
-                    let node = self.params.get(&*self.graph.param(*p).name);
-                    node.map(|node| Value { node: *node, output: 0 })
+                    let name = &self.graph.param(*p).name;
+                    let node = self.params.get(&**name).copied();
+                    if node.is_none() {
+                        let message = format!("the template takes no parameter `{name}`");
+                        self.broken(ProofRule::P3, Some(*id), message);
+                    }
+                    node.map(|node| Value { node, output: 0 })
                 }
                 NodeKind::Op(op) => {
                     self.results[id.index()] = self.operator(*id, node, op);
@@ -210,14 +209,12 @@ impl<'a, 'g> Relation<'a, 'g> {
             }
             (None, Op::MergeTopK(merge), parts) => self.merge_top_k(merge, parts),
             (None, Op::ExclusiveScan(scan), parts) => self.exclusive_scan(scan, parts),
-            (None, op, parts) if op.joined().is_some() => {
+            (None, op, parts)
+                if op.joined().is_some() && parts.iter().any(|part| part.replica.is_some()) =>
+            {
                 self.concat(op.joined().map_or(0, |c| c.axis), parts).map(Results::One)
             }
-            (None, Op::Reshape(_), [whole]) => self.reshape(op, *whole).map(Results::One),
-            (None, op, _) => {
-                let reason = format!("`{}` belongs to no replica and is no merge", op.name());
-                Err((ProofRule::P5, reason))
-            }
+            (None, op, wholes) => self.once(op, wholes),
         }
     }
 
@@ -401,22 +398,29 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(self.whole(value))
     }
 
-    /// The template's reshape of a whole value: what it gives on one device.
-    fn reshape(&mut self, op: &Op, whole: Meaning) -> Result<Meaning, Broken> {
+    /// The template's operator on whole values: what it gives on one device.
+    fn once(&mut self, op: &Op, operands: &[Meaning]) -> Result<Results, Broken> {
         // There is no such replica: the operator is the template's as it is there.
         const ONE_DEVICE: u32 = u32::MAX;
-        let of = self.seen(whole).filter(|_| whole.replica.is_none());
-        let on = of.map(|value| Operands::from_slice(&[self.template.same(value)]));
+        let whole = |of: &Meaning| {
+            let value = self.seen(*of).filter(|_| of.replica.is_none())?;
+            Some(self.template.same(value))
+        };
+        let on: Option<Operands> = operands.iter().map(whole).collect();
         let found = on.and_then(|on| self.candidate(op, on, ONE_DEVICE));
-        match found.map(|node| Value { node, output: 0 }) {
-            Some(value) if self.template.claim(value) == Claim::Invariant => {
-                Ok(Meaning { value, replica: None })
-            }
-            _ => {
-                let reason = "reshapes what is not the whole of a value, or in another way than the template";
-                Err((ProofRule::P5, reason.to_owned()))
-            }
-        }
+        let invariant = |node: &NodeId| {
+            let results = self.template.graph.node(*node).results().len();
+            (0u32..).take(results).all(|output| {
+                self.template.claim(Value { node: *node, output }) == Claim::Invariant
+            })
+        };
+        found.filter(invariant).map(Results::Whole).ok_or_else(|| {
+            let name = op.name();
+            let reason = format!(
+                "`{name}` belongs to no replica, is no merge, and not what the template does with whole values"
+            );
+            (ProofRule::P5, reason)
+        })
     }
 
     fn first(&mut self, parts: &[Meaning]) -> Result<Meaning, Broken> {
@@ -497,6 +501,28 @@ impl<'a, 'g> Relation<'a, 'g> {
     fn whole(&mut self, value: Value) -> Meaning {
         self.proof.merges += 1;
         Meaning { value: self.template.plain(value), replica: None }
+    }
+
+    /// Every update gives every device that holds the parameter the template's new value.
+    pub(super) fn updates(&mut self) {
+        let (whole, graph) = (self.template.graph, self.graph);
+        let names = |g: &'g Graph| g.updates().iter().map(|u| &*g.param(u.param).name);
+        if !names(whole).eq(names(graph)) {
+            let message = "the updated parameters are not those of the template";
+            return self.broken(ProofRule::P12, None, message);
+        }
+        for (own, of) in graph.updates().iter().zip(whole.updates()) {
+            let wanted = of.values.first().map(|value| self.template.plain(*value));
+            for value in &own.values {
+                let Some(meaning) = self.meaning(*value) else { continue };
+                let found = self.template.plain(meaning.value);
+                if meaning.replica.is_some() || Some(found) != wanted {
+                    let name = &graph.param(own.param).name;
+                    let message = format!("the update of `{name}` is another value");
+                    self.broken(ProofRule::P12, Some(value.node), message);
+                }
+            }
+        }
     }
 
     /// The outputs mean the template's.

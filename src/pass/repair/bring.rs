@@ -5,9 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Action, At, Repair, Writer};
-use crate::ir::{GraphError, Value};
+use crate::ir::{GraphError, ParamId, Value};
 use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, rules};
-use crate::types::{Claim, Dim, Refusal, Shard};
+use crate::types::{Claim, Code, Dim, Refusal, Shard};
 
 impl Writer<'_> {
     /// The value with the claim `to`, where it has the claim `from`.
@@ -131,6 +131,21 @@ impl Writer<'_> {
             }
         }
         self.brought(value, claim, Claim::Invariant)
+    }
+
+    /// The value that a parameter holds after a run: the whole of one that has parts, where they may be exchanged.
+    pub(super) fn update(&mut self, param: ParamId, old: Value) -> Result<Value, GraphError> {
+        let value = self.new_value(old);
+        let claim = self.claim(value);
+        let parts = matches!(claim, Claim::Partial(_)) && self.options.allowed == Repair::Comm;
+        let node = self.template.node(old.node);
+        let Some(op) = node.op().filter(|_| parts) else { return Ok(value) };
+        let label = node.label().to_owned();
+        let at = At { place: node.place(), origin: node.origin().clone(), label };
+        let name = &self.template.param(param).name;
+        let reason = format!("gives each replica a part of what the parameter `{name}` is to hold");
+        let refusal = rules::refuse(Code::NotPerSample, 0, reason);
+        self.bring(value, claim, Claim::Invariant, (&refusal, op, &at))
     }
 
     pub(super) fn fresh(&mut self, name: &str, suffix: &str) -> Arc<str> {

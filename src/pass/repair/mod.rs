@@ -75,6 +75,11 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         let value = writer.output(output.value)?;
         writer.out.add_output(output.name.clone(), value);
     }
+    for update in template.updates() {
+        let values = update.values.iter().map(|value| writer.update(update.param, *value));
+        let values: SmallVec<[Value; 1]> = values.collect::<Result<_, _>>()?;
+        writer.out.add_update(update.param, values);
+    }
     Ok((Cow::Owned(writer.out), writer.done))
 }
 

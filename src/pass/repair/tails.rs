@@ -19,11 +19,15 @@ pub(super) enum Tail {
 pub(super) fn tails(graph: &Graph, order: &[NodeId]) -> Vec<Tail> {
     let numbers = numbers(graph, order);
     let mut tails = vec![Tail::Used; graph.id_bound()];
+    let mut updates = vec![false; graph.id_bound()];
+    let values = graph.updates().iter().flat_map(|update| &update.values);
+    values.for_each(|value| updates[value.node.index()] = true);
     for id in order.iter().rev() {
         let users = graph.users(*id).into_iter();
         let steps =
             users.map(|(user, ..)| step(graph, *id, user, &numbers).max(tails[user.index()]));
-        tails[id.index()] = steps.max().unwrap_or(Tail::Views);
+        let own = if updates[id.index()] { Tail::Used } else { Tail::Views };
+        tails[id.index()] = steps.max().unwrap_or(Tail::Views).max(own);
     }
     tails
 }

@@ -1,4 +1,5 @@
 mod join;
+mod once;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use self::join::Joined;
+use self::once::Once;
 use super::{Merge, Replicate, WeightPlacement};
 use crate::analysis::ClaimMap;
 use crate::ir::{
@@ -24,7 +26,7 @@ pub(super) struct Rewrite<'a> {
     out: Graph,
     /// The inputs of `out`, by the template's input node.
     inputs: Vec<Option<Value>>,
-    /// The node of each parameter on the device that holds it, by parameter and replica (one column if shared).
+    /// The node of each parameter on the devices that hold it, by parameter and device.
     params: Vec<Option<Value>>,
     /// The names of inputs and merged outputs that clones might take, and must not.
     reserved: BTreeSet<Arc<str>>,
@@ -34,6 +36,8 @@ pub(super) struct Rewrite<'a> {
     joined: Vec<Option<Joined>>,
     /// The same, by the value of the template whose parts are joined.
     merged: HashMap<Value, Value>,
+    /// What is written once for all replicas, for the updates.
+    once: Once,
 }
 
 /// The values of one replica.
@@ -100,6 +104,8 @@ impl<'a> Rewrite<'a> {
         // A clone's name has a dot before its suffix, so that only names with a dot can be taken.
         let names = template.inputs().chain(template.outputs().iter().map(|o| o.value));
         let names = names.map(|v| template.info(v).name.clone());
+        let once = Once::new(template, claims);
+        let names = names.chain(once.names(template));
         let reserved = names.filter(|name| name.contains('.')).collect();
         let params = vec![None; template.params().len() * split.replicas()];
         let inputs = vec![None; template.id_bound()];
@@ -119,6 +125,7 @@ impl<'a> Rewrite<'a> {
             first,
             joined,
             merged: HashMap::new(),
+            once,
         }
     }
 
@@ -151,6 +158,7 @@ impl<'a> Rewrite<'a> {
             }
         }
         self.merge_outputs(&parts)?;
+        self.updates(&mut replicas)?;
         Ok(self.out)
     }
 
@@ -179,7 +187,7 @@ impl<'a> Rewrite<'a> {
         let mut stages = vec![Vec::new()];
         for id in self.claims.order() {
             let node = self.template.node(*id);
-            if node.op().is_none() {
+            if node.op().is_none() || self.once.only(*id) {
                 continue;
             }
             let with = self.reshapes_joined(*id);
@@ -309,19 +317,22 @@ impl<'a> Rewrite<'a> {
 
     /// The parameter as the replica's device sees it.
     fn bring_param(&mut self, replica: &Replica, id: ParamId) -> Value {
-        let param = self.out.param(id);
-        let name = param.name.clone();
-        let (home, column) = match param.placement {
-            Placement::Shared(device) => (device, 0),
-            Placement::Mirrored => (replica.device, replica.index as usize),
-        };
+        let name = self.out.param(id).name.clone();
+        let held = self.held_param(id, replica.device);
+        self.copy_to(replica, replica.device, held, &name, ".w")
+    }
+
+    /// The parameter on the device that holds it, as `device` sees it.
+    fn held_param(&mut self, id: ParamId, device: Device) -> Value {
+        let home = self.out.param(id).placement.seen_from(device);
+        let column = self.out.homes(id).iter().position(|held| *held == home).unwrap_or(0);
         let slot = id.0 as usize * self.split.replicas() + column;
         let held = match self.params[slot] {
             Some(value) => value,
             None => self.out.add_param_node(id, home),
         };
         self.params[slot] = Some(held);
-        self.copy_to(replica, replica.device, held, &name, ".w")
+        held
     }
 
     /// `value` on `device`: a copy, unless it is there.
@@ -387,6 +398,7 @@ impl<'a> Rewrite<'a> {
             };
             merged.push(value);
         }
+        self.merged.extend(outputs.iter().map(|o| o.value).zip(merged.iter().copied()));
         for i in 0..outputs.len() {
             let value = match self.out.outputs().get(self.first[i]) {
                 Some(shared) => shared.value,
