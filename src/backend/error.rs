@@ -38,6 +38,12 @@ pub enum CompileError {
         /// The type of the elements given.
         found: Box<TensorType>,
     },
+    /// Elements are given for a parameter that the program does not have.
+    #[error("there is no parameter {}", Quoted(.0))]
+    UnknownParam(String),
+    /// Parameters cannot be changed once the program is readied.
+    #[error("the parameters of a program for {0} cannot be changed")]
+    Fixed(&'static str),
     /// A parameter could not be given to a device.
     #[error("the parameter `{name}` on {device}: {error}")]
     Param {
@@ -173,6 +179,9 @@ pub enum RunError {
         /// Bytes allowed.
         limit: u64,
     },
+    /// The elements of the parameters cannot be read.
+    #[error("the parameters of a program for {0} cannot be read")]
+    Parameters(&'static str),
     /// Memory could not be had.
     #[error("{device}: {error}")]
     Allocation {

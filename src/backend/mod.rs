@@ -54,11 +54,25 @@ pub trait Executable: Send + Sync {
     fn bind(&self, n: i64) -> Result<Arc<Bound>, BindError>;
 
     /// Runs once. Inputs go by the program's names; they are checked before anything is computed.
+    ///
+    /// Where the program updates parameters, these hold the new elements when the run has succeeded, all of them; a run
+    /// that fails leaves all as they were. Such runs happen one after the other.
     fn run(
         &self,
         inputs: &BTreeMap<String, Tensor>,
         options: &RunOptions,
     ) -> Result<RunOutput, RunError>;
+
+    /// The elements that the parameters have now, of those that a device holds: a state between two runs.
+    fn weights(&self) -> Result<Weights, RunError> {
+        Err(RunError::Parameters(self.program().target.name))
+    }
+
+    /// Gives parameters other elements, between two runs: all those in `weights`, or none where one is wrong.
+    fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
+        let _ = weights;
+        Err(CompileError::Fixed(self.program().target.name))
+    }
 }
 
 /// How to run.

@@ -7,7 +7,7 @@ use crate::ir::Weights;
 use crate::lower::{DeviceProgram, Program, Storage};
 use crate::types::Tensor;
 
-/// The parameters that a device holds, by number; each must have its elements in `weights`.
+/// The parameters that a device holds, or that a run changes there, by number; each must have its elements in `weights`.
 pub(super) fn of<'a>(
     program: &Program,
     device: &DeviceProgram,
@@ -15,7 +15,16 @@ pub(super) fn of<'a>(
 ) -> Result<BTreeMap<u32, &'a Tensor>, CompileError> {
     let mut held = BTreeMap::new();
     for buffer in &device.buffers {
-        let Storage::Param(i) = buffer.storage else { continue };
+        let held_here = match buffer.storage {
+            Storage::Param(i) => Some(i),
+            Storage::Update(i) => program.updates.get(i as usize).copied(),
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Arena
+            | Storage::Part { .. }
+            | Storage::Reuse { .. } => None,
+        };
+        let Some(i) = held_here else { continue };
         let missing = || CompileError::MissingParam(buffer.name.to_string());
         let port = program.params.get(i as usize).ok_or_else(missing)?;
         let tensor = weights.get(&port.name).ok_or_else(missing)?;

@@ -70,6 +70,7 @@ impl<'a> Builder<'a> {
             Storage::Input(_)
             | Storage::Output(_)
             | Storage::Param(_)
+            | Storage::Update(_)
             | Storage::Arena
             | Storage::Reuse { .. } => true,
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Graph, NodeId, NodeKind, Value};
 use crate::op::Op;
-use crate::types::Dim;
+use crate::types::{Dim, TensorType};
 
 /// What the merged output of a replicated graph promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,8 +39,16 @@ impl Graph {
         }
     }
 
-    /// The labels, given the nodes in topological order.
-    pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
+    /// The label of each update, as those of outputs; none for a graph without replicas, or with a cycle.
+    pub fn update_labels(&self) -> Vec<Label> {
+        let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
+        let touched = self.touched(&order);
+        let values = self.updates().iter().filter_map(|update| update.values.first());
+        values.map(|value| touched[value.node.index()].unwrap_or(Label::Invariant)).collect()
+    }
+
+    /// What statistics of replicas and sums over them went into each node, by node.
+    fn touched(&self, order: &[NodeId]) -> Vec<Option<Label>> {
         let mut rounded = vec![false; self.id_bound()];
         let mut local = vec![false; self.id_bound()];
         for id in order {
@@ -62,14 +70,20 @@ impl Graph {
             (rounded[id.index()], local[id.index()]) =
                 (combines || any(&rounded), own || any(&local));
         }
-        let label = |value: Value| match self.source(value) {
-            _ if local[value.node.index()] => Label::LocalStatistics,
-            _ if rounded[value.node.index()] => Label::Reassociated,
-            NodeKind::Op(op) if op.joined().is_some() => Label::RowExact,
-            NodeKind::Input if self.ty(value).shape.iter().any(Dim::depends_on_batch) => {
-                Label::RowExact
-            }
-            NodeKind::Op(_) | NodeKind::Input | NodeKind::Param(_) => Label::Invariant,
+        let label = |(local, rounded): (bool, bool)| match (local, rounded) {
+            (true, _) => Some(Label::LocalStatistics),
+            (false, true) => Some(Label::Reassociated),
+            (false, false) => None,
+        };
+        local.into_iter().zip(rounded).map(label).collect()
+    }
+
+    /// The labels of the outputs, given the nodes in topological order.
+    pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
+        let touched = self.touched(order);
+        let label = |value: Value| match (touched[value.node.index()], self.source(value)) {
+            (Some(label), _) => label,
+            (None, kind) => untouched(kind, self.ty(value)),
         };
         self.outputs().iter().map(|o| label(o.value)).collect()
     }
@@ -86,6 +100,15 @@ impl Graph {
                 _ => return node.kind(),
             }
         }
+    }
+}
+
+/// The label of a value of this source and type, into which no sums over replicas went.
+fn untouched(source: &NodeKind, ty: &TensorType) -> Label {
+    match source {
+        NodeKind::Op(op) if op.joined().is_some() => Label::RowExact,
+        NodeKind::Input if ty.shape.iter().any(Dim::depends_on_batch) => Label::RowExact,
+        NodeKind::Op(_) | NodeKind::Input | NodeKind::Param(_) => Label::Invariant,
     }
 }
 

@@ -20,7 +20,8 @@ pub struct MemoryError {
 
 /// Checks a memory plan against its program: buffers lie inside their memory and at the target's alignment;
 /// whatever a step reads was written before and by nothing else since, also where another device reads it; a
-/// device waits for what it copies; no byte of a buffer is written twice; the outputs are written whole.
+/// device waits for what it copies; no byte of a buffer is written twice; the outputs are written whole, and so is each
+/// update, once on every device that holds the parameter.
 pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
     for (d, device) in program.devices.iter().enumerate() {
         let Some(plan) = bound.devices.get(d) else { continue };
@@ -30,6 +31,9 @@ pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
             play.step(i)?;
         }
         play.end()?;
+        for i in (0u32..).take(program.updates.len()) {
+            play.updated(i)?;
+        }
     }
     Ok(())
 }
@@ -50,6 +54,22 @@ struct Play<'a> {
 impl Play<'_> {
     fn error(&self, step: usize, reason: String) -> MemoryError {
         MemoryError { device: self.device.device, step, reason }
+    }
+
+    /// A device that holds a parameter has its new elements in one buffer.
+    fn updated(&self, i: u32) -> Result<(), MemoryError> {
+        let param = self.program.updates.get(i as usize).copied();
+        let buffers = |storage| self.device.buffers.iter().filter(move |b| b.storage == storage);
+        let holds = param.is_some_and(|p| buffers(Storage::Param(p)).next().is_some());
+        let found = buffers(Storage::Update(i)).count();
+        let elsewhere = || self.program.devices.iter().flat_map(|d| &d.buffers);
+        let none = !elsewhere().any(|b| b.storage == Storage::Update(i));
+        if found > 1 || none || (holds && found == 0) {
+            let name = self.program.update(i).map_or_else(String::new, |p| p.name.to_string());
+            let reason = format!("the update of {name} has {found} buffers");
+            return Err(self.error(self.device.steps.len(), reason));
+        }
+        Ok(())
     }
 
     fn at(&self, buffer: BufferId) -> &Location {
@@ -75,6 +95,7 @@ impl Play<'_> {
                     Space::Input(i) => size(self.program.inputs.get(i as usize)),
                     Space::Output(i) => size(self.program.outputs.get(i as usize)),
                     Space::Param(i) => size(self.program.params.get(i as usize)),
+                    Space::Update(i) => size(self.program.update(i)),
                 };
                 if at.offset.checked_add(at.bytes).is_none_or(|end| end > limit) {
                     return Err(
@@ -238,7 +259,7 @@ impl Play<'_> {
         Err(self.error(i, format!("nothing waits until {name} is written on {}", device.device)))
     }
 
-    /// What other devices read is still there, and the outputs are written whole.
+    /// What other devices read is still there, and the outputs and updates are written whole.
     fn end(&self) -> Result<(), MemoryError> {
         let steps = self.device.steps.len();
         for (d, (other, plan)) in self.program.devices.iter().zip(&self.bound.devices).enumerate() {
@@ -253,7 +274,7 @@ impl Play<'_> {
             }
         }
         for (i, buffer) in self.device.buffers.iter().enumerate() {
-            if matches!(buffer.storage, Storage::Output(_)) {
+            if matches!(buffer.storage, Storage::Output(_) | Storage::Update(_)) {
                 self.read(steps, BufferId(u32::try_from(i).unwrap_or(u32::MAX)))?;
             }
         }

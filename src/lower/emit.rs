@@ -58,6 +58,7 @@ pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, Lowe
         emitter.node(*id)?;
     }
     emitter.outputs()?;
+    emitter.updates()?;
     emitter.insert_records();
     let split = graph.split();
     let rows = (0..split.map_or(0, crate::types::Split::replicas)).filter_map(|r| split?.rows(r));
@@ -67,6 +68,7 @@ pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, Lowe
         inputs: graph.inputs().map(|v| port(&graph.info(v).name, graph.ty(v))).collect(),
         outputs: graph.outputs().iter().map(|o| port(&o.name, graph.ty(o.value))).collect(),
         params: graph.params().iter().map(|p| port(&p.name, &p.ty)).collect(),
+        updates: graph.updates().iter().map(|update| update.param.0).collect(),
         rows: rows.collect(),
         devices: emitter.devices,
         events: emitter.events,
@@ -366,29 +368,45 @@ impl Emitter<'_> {
     /// Lets the outputs be computed where they are handed out, or copies them there.
     fn outputs(&mut self) -> Result<(), LowerError> {
         for (i, output) in (0u32..).zip(self.graph.outputs()) {
-            let (base, offset) = self.layout.base(output.value);
-            let (source, ty) = (self.device(output.value.node), self.graph.ty(output.value));
-            let buffer = &mut self.devices[source].buffers[self.buffers.get(base).index()];
-            if source == 0
-                && buffer.storage == Storage::Arena
-                && offset == Dim::ZERO
-                && buffer.ty.bytes() == ty.bytes()
-            {
-                buffer.storage = Storage::Output(i);
-                continue;
-            }
-            let storage = Storage::Output(i);
-            let to = self.add_buffer(
-                0,
-                Buffer {
-                    name: output.name.clone(),
-                    ty: ty.clone(),
-                    storage,
-                    order: Order::RowMajor,
-                },
-            )?;
-            self.copy(&output.name, Guard::Always, output.value, (0, to));
+            self.keep(&output.name, output.value, (0, Storage::Output(i)))?;
         }
+        Ok(())
+    }
+
+    /// Lets the new elements of parameters be computed where they are kept, or copies them there.
+    fn updates(&mut self) -> Result<(), LowerError> {
+        for (i, update) in (0u32..).zip(self.graph.updates()) {
+            let name = &self.graph.param(update.param).name;
+            for (value, home) in update.values.iter().zip(self.graph.homes(update.param)) {
+                let device = self.devices.iter().position(|d| d.device == *home).unwrap_or(0);
+                self.keep(name, *value, (device, Storage::Update(i)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a value be computed in a tensor that outlives the run, on a device, or copies it there.
+    fn keep(
+        &mut self,
+        name: &Arc<str>,
+        value: Value,
+        (device, storage): (usize, Storage),
+    ) -> Result<(), LowerError> {
+        let (base, offset) = self.layout.base(value);
+        let (source, ty) = (self.device(value.node), self.graph.ty(value));
+        let buffer = &mut self.devices[source].buffers[self.buffers.get(base).index()];
+        if source == device
+            && buffer.storage == Storage::Arena
+            && offset == Dim::ZERO
+            && buffer.ty.bytes() == ty.bytes()
+        {
+            buffer.storage = storage;
+            return Ok(());
+        }
+        let (name, order) = (name.clone(), Order::RowMajor);
+        let buffer = Buffer { name: name.clone(), ty: ty.clone(), storage, order };
+        let to = self.add_buffer(device, buffer)?;
+        self.copy(&name, Guard::Always, value, (device, to));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use super::program::Guard;
 use super::{LowerError, fuse, place, schedule};
 use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
 use crate::op::{Op, Slice};
-use crate::types::{Device, Dim, KernelClass, Target, TensorType};
+use crate::types::{Device, Dim, KernelClass, Keys, Target, TensorType};
 
 /// A batch of which every replica that ever has rows has some, for any sensible weights.
 const MANY_ROWS: i64 = 1 << 32;
@@ -92,14 +92,15 @@ impl<'a> Layout<'a> {
         let (graph, order) = (verified.graph(), verified.order());
         let mut roles = vec![Role::External; graph.id_bound()];
         let mut links = Table::new(graph, &None);
+        let variables = variables(graph);
         for id in order {
-            roles[id.index()] = role(graph, *id, target, &mut links);
+            roles[id.index()] = role(graph, *id, (target, &variables), &mut links);
         }
         let groups = fuse::fuse(graph, order, &mut roles, target);
         let devices = place::devices(graph, order, &roles, &groups, target);
         let mut params = vec![None; graph.id_bound()];
         for id in order {
-            params[id.index()] = param(graph, *id, target);
+            params[id.index()] = param(graph, *id, (target, &variables));
         }
         let scheduled = schedule::schedule(graph, order, &roles, &groups);
         let guards = vec![Guard::Always; graph.id_bound()];
@@ -375,15 +376,25 @@ pub(super) fn operands(
     operands
 }
 
-/// The parameter whose elements a node has on its device before the run: its own, or one that the target keeps there.
-fn param(graph: &Graph, id: NodeId, target: &Target) -> Option<ParamId> {
+/// The parameters that a run changes.
+fn variables(graph: &Graph) -> Keys<ParamId> {
+    graph.updates().iter().map(|update| update.param).collect()
+}
+
+/// The parameter whose elements a node has on its device before the run: its own, or one that the target keeps there,
+/// which no run changes.
+fn param(
+    graph: &Graph,
+    id: NodeId,
+    (target, variables): (&Target, &Keys<ParamId>),
+) -> Option<ParamId> {
     let node = graph.node(id);
     match node.kind() {
         NodeKind::Param(param) => Some(*param),
         NodeKind::Op(Op::CopyOp(_)) if target.keeps_params => {
             let operand = graph.operands(id).first().copied()?;
             match graph.node(operand.node).kind() {
-                NodeKind::Param(param) => Some(*param),
+                NodeKind::Param(param) => Some(*param).filter(|param| !variables.contains(param)),
                 NodeKind::Input | NodeKind::Op(_) => None,
             }
         }
@@ -391,10 +402,15 @@ fn param(graph: &Graph, id: NodeId, target: &Target) -> Option<ParamId> {
     }
 }
 
-fn role(graph: &Graph, id: NodeId, target: &Target, links: &mut Table<Option<Link>>) -> Role {
+fn role(
+    graph: &Graph,
+    id: NodeId,
+    (target, variables): (&Target, &Keys<ParamId>),
+    links: &mut Table<Option<Link>>,
+) -> Role {
     let node = graph.node(id);
     let NodeKind::Op(op) = node.kind() else { return Role::External };
-    if param(graph, id, target).is_some() {
+    if param(graph, id, (target, variables)).is_some() {
         return Role::External;
     }
     let operands = graph.operands(id);

@@ -64,6 +64,8 @@ pub enum Space {
     Param(u32),
     /// The tensor handed out as an output.
     Output(u32),
+    /// The device's tensor of the elements that an update gives a parameter.
+    Update(u32),
     /// The device's arena.
     Arena,
 }
@@ -194,6 +196,7 @@ impl Program {
                 Storage::Input(i) => Space::Input(i),
                 Storage::Output(i) => Space::Output(i),
                 Storage::Param(i) => Space::Param(i),
+                Storage::Update(i) => Space::Update(i),
                 Storage::Arena | Storage::Part { .. } | Storage::Reuse { .. } => Space::Arena,
             };
             locations.push(Location { space, offset: 0, bytes, dims });

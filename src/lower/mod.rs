@@ -68,7 +68,7 @@ pub enum LowerError {
 
 /// The program of a graph on a target.
 pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerError> {
-    if let Some(update) = graph.updates().first() {
+    if let (false, Some(update)) = (target.updates, graph.updates().first()) {
         return Err(LowerError::Update(graph.param(update.param).name.to_string()));
     }
     let layout = layout::Layout::new(graph, target)?;

@@ -14,6 +14,10 @@ impl fmt::Display for Program {
         for (i, port) in self.outputs.iter().enumerate() {
             writeln!(f, "output {i} {}: {}", port.name, port.ty)?;
         }
+        for (i, port) in (0u32..).zip(&self.updates).filter_map(|(i, _)| Some((i, self.update(i)?)))
+        {
+            writeln!(f, "update {i} {}: {}", port.name, port.ty)?;
+        }
         for device in &self.devices {
             writeln!(f)?;
             self.print_device(f, device)?;
@@ -98,6 +102,7 @@ impl fmt::Display for Buffer {
             Storage::Input(i) => write!(f, " input {i}"),
             Storage::Output(i) => write!(f, " output {i}"),
             Storage::Param(i) => write!(f, " param {i}"),
+            Storage::Update(i) => write!(f, " update {i}"),
             Storage::Arena => Ok(()),
             Storage::Part { of, offset } => write!(f, " in %{} at {offset}", of.0),
             Storage::Reuse { of } => write!(f, " over %{}", of.0),

@@ -21,6 +21,8 @@ pub struct Program {
     pub outputs: Vec<Port>,
     /// The parameters, in the order of the graph's.
     pub params: Vec<Port>,
+    /// The parameters that hold other elements after a run, by their position, in the order of the graph's updates.
+    pub updates: Vec<u32>,
     /// The rows of each replica; empty where the graph has none.
     pub rows: Vec<Dim>,
     /// The devices; the first is the host.
@@ -86,6 +88,9 @@ pub enum Storage {
     Output(u32),
     /// In the device's copy of this parameter, read only.
     Param(u32),
+    /// In the tensor that becomes the device's copy of a parameter when the run has succeeded, by the position among
+    /// the program's updates.
+    Update(u32),
     /// In the device's arena, at a place of its own.
     Arena,
     /// In another buffer: the same bytes (a view) or some of them (rows of a concatenation).
@@ -206,6 +211,7 @@ impl DeviceProgram {
             Storage::Input(_)
             | Storage::Output(_)
             | Storage::Param(_)
+            | Storage::Update(_)
             | Storage::Arena
             | Storage::Reuse { .. } => id,
         }
@@ -217,14 +223,21 @@ impl DeviceProgram {
         match self.buffer(root).storage {
             Storage::Arena => Some(root),
             Storage::Reuse { of } => Some(of),
-            Storage::Input(_) | Storage::Output(_) | Storage::Param(_) | Storage::Part { .. } => {
-                None
-            }
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Param(_)
+            | Storage::Update(_)
+            | Storage::Part { .. } => None,
         }
     }
 }
 
 impl Program {
+    /// The port of an updated parameter, by its position among the updates.
+    pub fn update(&self, i: u32) -> Option<&Port> {
+        self.params.get(*self.updates.get(i as usize)? as usize)
+    }
+
     /// The number of steps of all devices.
     pub fn steps(&self) -> u64 {
         self.devices.iter().map(|d| d.steps.len() as u64).sum()

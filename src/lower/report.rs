@@ -34,11 +34,13 @@ impl fmt::Display for MemoryReport<'_> {
 impl MemoryReport<'_> {
     /// A line for each device: its rows, its arena, the most that is live there at once, what it holds besides.
     fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
+        write!(
             f,
             "{:<8} {:>8} {:>14} {:>14} {:>7} {:>14} {:>14}",
             "device", "rows", "arena", "live", "ratio", "parameters", "outputs"
         )?;
+        let updates = !self.program.updates.is_empty();
+        end(f, updates.then_some(&"updates"))?;
         for (device, bound) in self.program.devices.iter().zip(&self.bound.devices) {
             let rows: i64 =
                 device.replicas.iter().filter_map(|r| self.bound.rows.get(*r as usize)).sum();
@@ -47,25 +49,43 @@ impl MemoryReport<'_> {
                 0 => "-".to_owned(),
                 live => format!("{:.3}", bound.planned as f64 / live as f64),
             };
-            let (params, outputs) = held(device, bound);
+            let Held { params, outputs, updates: new } = held(device, bound);
             let name = device.device.to_string();
-            writeln!(
+            write!(
                 f,
                 "{name:<8} {rows:>8} {:>14} {:>14} {ratio:>7} {params:>14} {outputs:>14}",
                 bound.planned, bound.live
             )?;
+            end(f, updates.then_some(&new))?;
         }
         Ok(())
     }
 }
 
-/// Bytes of the parameters and of the outputs that a device holds.
-fn held(device: &DeviceProgram, bound: &BoundDevice) -> (usize, usize) {
-    let (mut params, mut seen, mut outputs) = (0, BTreeSet::new(), 0);
+/// Ends a line, after a last column where there is one.
+fn end(f: &mut fmt::Formatter<'_>, column: Option<&dyn fmt::Display>) -> fmt::Result {
+    match column {
+        Some(column) => writeln!(f, " {:>14}", column.to_string()),
+        None => writeln!(f),
+    }
+}
+
+/// Bytes that a device holds beside its arena.
+#[derive(Default)]
+struct Held {
+    params: usize,
+    outputs: usize,
+    /// The new elements of parameters.
+    updates: usize,
+}
+
+fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
+    let (mut held, mut seen) = (Held::default(), BTreeSet::new());
     for (buffer, at) in device.buffers.iter().zip(&bound.locations) {
         match buffer.storage {
-            Storage::Param(i) if seen.insert(i) => params += at.bytes,
-            Storage::Output(_) => outputs += at.bytes,
+            Storage::Param(i) if seen.insert(i) => held.params += at.bytes,
+            Storage::Output(_) => held.outputs += at.bytes,
+            Storage::Update(_) => held.updates += at.bytes,
             Storage::Param(_)
             | Storage::Input(_)
             | Storage::Arena
@@ -73,7 +93,7 @@ fn held(device: &DeviceProgram, bound: &BoundDevice) -> (usize, usize) {
             | Storage::Reuse { .. } => {}
         }
     }
-    (params, outputs)
+    held
 }
 
 /// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it has, from

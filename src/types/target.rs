@@ -136,6 +136,8 @@ pub struct Target {
     pub alignment: u32,
     /// Whether a device keeps the parameters that it takes from another one, so that no run copies them.
     pub keeps_params: bool,
+    /// Whether programs may have variables, parameters that a run changes.
+    pub updates: bool,
     /// The kernel classes that take and give images with the channels last in memory: convolutions and pools always,
     /// reductions over all places and concatenations where their operands come so. What is elementwise follows its
     /// first operand; the others, and every target without such classes, know row-major order only.
@@ -181,6 +183,7 @@ impl Target {
         in_place: &[KernelClass::Elementwise],
         alignment: 64,
         keeps_params: false,
+        updates: true,
         channels_last: &[],
     };
 
@@ -228,6 +231,7 @@ impl Target {
         in_place: &[KernelClass::Elementwise],
         alignment: 256,
         keeps_params: true,
+        updates: false,
         channels_last: &[
             KernelClass::Conv,
             KernelClass::Pool,

@@ -193,6 +193,14 @@ impl Tensor {
         &mut bytemuck::cast_slice_mut(Arc::make_mut(lines).as_mut_slice())[..self.bytes]
     }
 
+    /// True if other tensors have the same memory, so that it would be copied before it is written to.
+    pub fn is_shared(&self) -> bool {
+        match &self.memory {
+            Memory::Own(lines) => Arc::strong_count(lines) > 1,
+            Memory::Shared(_) => true,
+        }
+    }
+
     /// The elements.
     ///
     /// # Panics

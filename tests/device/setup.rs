@@ -30,6 +30,7 @@ const REFERENCE: Target = Target {
     in_place: &[],
     alignment: 64,
     keeps_params: false,
+    updates: false,
     channels_last: &[],
 };
 

@@ -31,4 +31,5 @@ mod repairs;
 mod snap;
 mod source;
 mod text;
+mod variables;
 mod writes;

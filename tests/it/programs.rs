@@ -27,6 +27,7 @@ const REFERENCE: Target = Target {
     in_place: &[],
     alignment: 64,
     keeps_params: false,
+    updates: true,
     channels_last: &[],
 };
 
@@ -41,6 +42,7 @@ const OFFLOADING: Target = Target {
     in_place: &[KernelClass::Elementwise],
     alignment: 64,
     keeps_params: true,
+    updates: true,
     channels_last: &[],
 };
 
@@ -150,7 +152,7 @@ pub(crate) fn assert_promised(replicated: &Graph, one: &[Tensor], many: &[Tensor
     }
 }
 
-/// The outputs of a graph node after node, by reference evaluation.
+/// The outputs and updates of a graph node after node, by reference evaluation.
 pub(crate) fn naive(
     graph: &Graph,
     weights: &Weights,
@@ -184,7 +186,7 @@ pub(crate) fn evaluate(
             values.insert(Value { node: id, output }, result);
         }
     }
-    Ok(graph.outputs().iter().map(|o| values[&o.value].clone()).collect())
+    Ok(graph.kept().map(|value| values[&value].clone()).collect())
 }
 
 pub(crate) fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {

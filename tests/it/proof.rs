@@ -12,13 +12,13 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value as Json;
 
-use crate::mutations::{Apply, MUTATIONS, shift_own_rows, shift_slice};
+use crate::mutations::{Apply, MUTATIONS, Mutation, shift_own_rows, shift_slice};
 use crate::programs::{evaluate, executable, inputs, repaired_replicas, replicas, run};
 use crate::random;
 
 /// What became of a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-enum Fate {
+pub(crate) enum Fate {
     Unreadable,
     Invalid,
     Refuted(ProofRule),
@@ -51,12 +51,18 @@ fn verified(graph: &Graph) -> Verified<'_> {
     verify(graph).unwrap_or_else(|e| panic!("{e}"))
 }
 
-type Fates = BTreeMap<(&'static str, Fate), usize>;
+pub(crate) type Fates = BTreeMap<(&'static str, Fate), usize>;
 
 /// Mutates the replicas of a graph `times` times, and counts what becomes of each kind.
 ///
 /// What is proved has to compute the same bits as the replicas that were mutated.
-fn mutate((model, weights): (&Graph, &Weights), seed: u64, times: usize, fates: &mut Fates) {
+pub(crate) fn mutate(
+    kinds: &[Mutation],
+    (model, weights): (&Graph, &Weights),
+    seed: u64,
+    times: usize,
+    fates: &mut Fates,
+) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let count = rng.random_range(2..5);
     let (template, _) = repair(model, Repair::Comm).unwrap();
@@ -66,7 +72,7 @@ fn mutate((model, weights): (&Graph, &Weights), seed: u64, times: usize, fates: 
     // Many mistakes have no place in most graphs.
     let mut left = times;
     for _ in 0..4 * times {
-        let mutation = MUTATIONS.choose(&mut rng).unwrap();
+        let mutation = kinds.choose(&mut rng).unwrap();
         let mut mutant = json.clone();
         if left == 0 || (mutation.apply)(&mut mutant, &mut rng).is_none() || mutant == json {
             continue;
@@ -156,11 +162,11 @@ fn what_the_pass_writes_is_proved() {
 }
 
 /// Every kind was caught by the rule that it names.
-fn assert_caught(fates: &Fates) {
+pub(crate) fn assert_caught(kinds: &[Mutation], fates: &Fates) {
     let missed = |rule: &str, name: &str| {
         !fates.keys().any(|(kind, fate)| *kind == name && fate.rule() == rule)
     };
-    let missed: Vec<_> = MUTATIONS.iter().filter(|m| missed(m.rule, m.name)).collect();
+    let missed: Vec<_> = kinds.iter().filter(|m| missed(m.rule, m.name)).collect();
     let names: Vec<_> = missed.iter().map(|m| (m.name, m.rule)).collect();
     assert!(missed.is_empty(), "not caught by the rule they name: {names:?}\n{fates:#?}");
 }
@@ -181,13 +187,13 @@ fn mutants_of_random_graphs(graphs: u64, times: usize) -> Fates {
     let mut fates = Fates::new();
     let extremes = parse(EXTREMES).unwrap_or_else(|e| panic!("{e}"));
     for seed in 0..graphs / 10 {
-        mutate((&extremes, &Weights::default()), seed, 3 * times, &mut fates);
+        mutate(MUTATIONS, (&extremes, &Weights::default()), seed, 3 * times, &mut fates);
     }
     for seed in 0..graphs / 2 {
         let (graph, weights) = random::graph(seed, 12);
-        mutate((&graph, &weights), seed, times, &mut fates);
+        mutate(MUTATIONS, (&graph, &weights), seed, times, &mut fates);
         let (graph, weights) = random::across(seed, 12);
-        mutate((&graph, &weights), seed, 3 * times, &mut fates);
+        mutate(MUTATIONS, (&graph, &weights), seed, 3 * times, &mut fates);
     }
     fates
 }
@@ -210,9 +216,9 @@ fn no_mutant_that_computes_something_else_is_proved() {
     let mut fates = mutants_of_random_graphs(300, 3);
     let parts = parse(PARTS).unwrap_or_else(|e| panic!("{e}"));
     for seed in 0..12 {
-        mutate((&parts, &Weights::default()), seed, 60, &mut fates);
+        mutate(MUTATIONS, (&parts, &Weights::default()), seed, 60, &mut fates);
     }
-    assert_caught(&fates);
+    assert_caught(MUTATIONS, &fates);
 }
 
 #[test]
@@ -244,7 +250,7 @@ fn mutants_of_the_zoo(nodes: usize) -> usize {
         let (model, weights) = zoo::build(name).unwrap();
         let times = (nodes / model.len()).max(4);
         for run in 0..4 {
-            mutate((&model, &weights), 4 * seed + run, times / 4, &mut fates);
+            mutate(MUTATIONS, (&model, &weights), 4 * seed + run, times / 4, &mut fates);
         }
     }
     fates.values().sum()
@@ -260,7 +266,7 @@ fn no_mutant_of_the_zoo_that_computes_something_else_is_proved() {
 #[ignore = "ten thousand mutants: cargo xtask test"]
 fn none_of_ten_thousand_mutants_that_computes_something_else_is_proved() {
     let fates = mutants_of_random_graphs(1_000, 8);
-    assert_caught(&fates);
+    assert_caught(MUTATIONS, &fates);
     let count = fates.values().sum::<usize>() + mutants_of_the_zoo(22_000);
     assert!(count >= 10_000, "{count} mutants");
 }

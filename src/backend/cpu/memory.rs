@@ -32,11 +32,13 @@ impl Block for Tensor {
     }
 }
 
-/// What a device writes to: its arena and, on the host, the outputs.
+/// What a device writes to: its arena, on the host the outputs, and for each update of the program the new elements of
+/// the parameter, where the device holds it.
 #[derive(Debug)]
 pub(in crate::backend) struct DeviceMemory<B = Tensor> {
     pub(in crate::backend) arena: B,
     pub(in crate::backend) outputs: Vec<B>,
+    pub(in crate::backend) updates: Vec<B>,
 }
 
 /// The memory that a step reads and writes.
@@ -62,6 +64,7 @@ impl<B: Block> DeviceMemory<B> {
         let block = match at.space {
             Space::Arena => &self.arena,
             Space::Output(i) => self.outputs.get(i as usize)?,
+            Space::Update(i) => self.updates.get(i as usize)?,
             Space::Input(_) | Space::Param(_) => return None,
         };
         block.read(at.offset..at.offset.checked_add(at.bytes)?)
@@ -73,6 +76,7 @@ impl<B: Block> DeviceMemory<B> {
         let block = match at.space {
             Space::Arena => &mut self.arena,
             Space::Output(i) => self.outputs.get_mut(i as usize)?,
+            Space::Update(i) => self.updates.get_mut(i as usize)?,
             Space::Input(_) | Space::Param(_) => return None,
         };
         block.parts(&[range])?.pop()
@@ -91,17 +95,17 @@ impl<B: Block> DeviceMemory<B> {
         let segments = segments(reads, writes)?;
         let mut shared: Vec<(Space, usize, &'a [u8])> = Vec::new();
         let mut written: Vec<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
-        let (mut arena, mut outputs, mut passed) =
-            (Some(&mut self.arena), self.outputs.iter_mut(), 0);
+        // The segments are in the order of the spaces, so each list is gone through once.
+        let mut arena = Some(&mut self.arena);
+        let (mut outputs, mut updates) =
+            (self.outputs.iter_mut().enumerate(), self.updates.iter_mut().enumerate());
+        let at = |(i, _): &(usize, &mut B), wanted: u32| *i == wanted as usize;
         for own in segments.chunk_by(|a, b| a.space == b.space) {
             let space = own.first()?.space;
             let block = match space {
                 Space::Arena => arena.take()?,
-                Space::Output(i) => {
-                    let block = outputs.nth((i as usize).checked_sub(passed)?)?;
-                    passed = i as usize + 1;
-                    block
-                }
+                Space::Output(i) => outputs.find(|output| at(output, i))?.1,
+                Space::Update(i) => updates.find(|update| at(update, i))?.1,
                 Space::Input(_) | Space::Param(_) => return None,
             };
             let ranges: Vec<_> = own.iter().map(|s| s.start..s.end).collect();
@@ -145,7 +149,9 @@ fn same(a: &Location, b: &Location) -> bool {
 /// The ranges to divide memory into, in order: each written location, and the unions of those that are only read.
 /// `None` if a written one overlaps another range.
 fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Vec<Segment>> {
-    let own = |l: &Location| l.bytes > 0 && matches!(l.space, Space::Arena | Space::Output(_));
+    let own = |l: &Location| {
+        l.bytes > 0 && matches!(l.space, Space::Arena | Space::Output(_) | Space::Update(_))
+    };
     let end = |l: &Location| l.offset.checked_add(l.bytes);
     let mut read: Vec<(Space, usize, usize)> = Vec::with_capacity(reads.len());
     for location in reads.iter().filter(|r| own(r) && !writes.iter().any(|w| same(w, r))) {
@@ -183,6 +189,7 @@ mod tests {
         DeviceMemory {
             arena: Tensor::new(&[64], &bytes).unwrap(),
             outputs: vec![Tensor::zeros(DType::U8, &[16]).unwrap()],
+            updates: vec![Tensor::zeros(DType::U8, &[8]).unwrap()],
         }
     }
 
@@ -198,7 +205,12 @@ mod tests {
             at(Space::Arena, 4, 8),
             at(Space::Arena, 20, 0),
         ];
-        let writes = [at(Space::Arena, 32, 8), at(Space::Output(0), 4, 4), at(Space::Arena, 16, 4)];
+        let writes = [
+            at(Space::Arena, 32, 8),
+            at(Space::Output(0), 4, 4),
+            at(Space::Arena, 16, 4),
+            at(Space::Update(0), 1, 2),
+        ];
         let external = |_: &Location| Some(&input[..]);
         let views = memory
             .views(&reads.each_ref(), &writes.each_ref(), &external)
@@ -215,6 +227,7 @@ mod tests {
         assert_eq!(memory.arena.bytes()[14..22], [14, 15, 7, 7, 7, 7, 20, 21]);
         assert_eq!(memory.arena.bytes()[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
         assert_eq!(memory.outputs[0].bytes()[3..9], [0, 7, 7, 7, 7, 0]);
+        assert_eq!(memory.updates[0].bytes()[..4], [0, 7, 7, 0]);
     }
 
     #[test]

@@ -31,14 +31,15 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod variables;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{
-    Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, inputs, params,
+    Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, inputs,
 };
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
@@ -52,6 +53,7 @@ pub(super) use memory::DeviceMemory;
 use run::Prepared;
 #[cfg(feature = "cuda")]
 pub(super) use step::{HostSteps, Kernels, StepError, highest};
+use variables::{Params, place_params};
 
 /// Plans of this many batch sizes are kept.
 const KEPT_PLANS: usize = 16;
@@ -88,7 +90,8 @@ impl Cpu {
         let params = place_params(&program, weights)?;
         Ok(CpuExecutable {
             program,
-            params,
+            params: RwLock::new(params),
+            spares: Mutex::default(),
             pool: self.pool.clone(),
             plans: Mutex::default(),
             arenas: Mutex::default(),
@@ -114,37 +117,13 @@ impl Backend for Cpu {
 #[derive(Debug)]
 pub struct CpuExecutable {
     program: Program,
-    /// The parameters that each device holds, by position; `None` for those it does not hold.
-    params: Vec<Vec<Option<Tensor>>>,
+    params: RwLock<Params>,
+    /// Memory for the updates of each device; a run that updates parameters holds it, so that there is one at a time.
+    spares: Mutex<Vec<Vec<Tensor>>>,
     pool: Arc<ThreadPool>,
     plans: Mutex<VecDeque<Arc<Prepared>>>,
     /// The arenas of the last run, one for each device.
     arenas: Mutex<Option<Vec<Tensor>>>,
-}
-
-/// The elements of the parameters on each device: the host shares the caller's, another device has its own.
-fn place_params(
-    program: &Program,
-    weights: &Weights,
-) -> Result<Vec<Vec<Option<Tensor>>>, CompileError> {
-    let mut devices = Vec::with_capacity(program.devices.len());
-    for device in &program.devices {
-        let mut held: Vec<Option<Tensor>> = vec![None; program.params.len()];
-        for (i, tensor) in params::of(program, device, weights)? {
-            let own = if device.device == Device::HOST {
-                Ok(tensor.clone())
-            } else {
-                Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes())
-            };
-            held[i as usize] = Some(own.map_err(|error| CompileError::Param {
-                name: program.params[i as usize].name.to_string(),
-                device: device.device,
-                error,
-            })?);
-        }
-        devices.push(held);
-    }
-    Ok(devices)
 }
 
 /// The value behind a lock, also after a panic elsewhere: what it guards is valid at every moment.
@@ -154,16 +133,28 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl CpuExecutable {
     /// The program at this batch size with its kernels, which may hold tables as long as the results: they are made
-    /// after the memory is found to suffice.
-    fn prepare(&self, n: i64, limit: Option<u64>) -> Result<Arc<Prepared>, RunError> {
+    /// after the memory is found to suffice, beside that which the parameters take on each device.
+    fn prepare(
+        &self,
+        n: i64,
+        limit: Option<u64>,
+        params: &[u64],
+    ) -> Result<Arc<Prepared>, RunError> {
+        let check = |bound: &Bound| {
+            let arenas = bound.devices.iter().map(|device| device.planned as u64);
+            let updates = self.program.devices.iter().zip(&bound.devices);
+            let updates = updates.map(|(device, bound)| variables::update_bytes(device, bound));
+            let held = arenas.chain(params.iter().copied()).chain(updates);
+            inputs::check_memory(&self.program, n, held, limit)
+        };
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
         let plan = if let Some(plan) = known.and_then(|at| plans.remove(at)) {
-            self.check_memory(&plan.bound, limit)?;
+            check(&plan.bound)?;
             plan
         } else {
             let bound = self.program.bind(n)?;
-            self.check_memory(&bound, limit)?;
+            check(&bound)?;
             Arc::new(Prepared::new(&self.program, Arc::new(bound)))
         };
         plans.truncate(KEPT_PLANS - 1);
@@ -171,20 +162,13 @@ impl CpuExecutable {
         Ok(plan)
     }
 
-    fn param_bytes(&self, device: usize) -> u64 {
-        let held = self.params.get(device).into_iter().flatten().flatten();
-        held.map(|t| t.bytes().len() as u64).sum()
-    }
-
-    /// Fails if the run takes more memory than allowed.
-    fn check_memory(&self, bound: &Bound, limit: Option<u64>) -> Result<(), RunError> {
-        let arenas = bound.devices.iter().map(|device| device.planned as u64);
-        let params = (0..self.params.len()).map(|d| self.param_bytes(d));
-        inputs::check_memory(&self.program, bound.n, arenas.chain(params), limit)
-    }
-
-    /// The memory of every device: the arenas of the last run where they suffice, new outputs.
-    fn memories(&self, bound: &Bound) -> Result<Vec<DeviceMemory>, RunError> {
+    /// The memory of every device: the arenas of the last run where they suffice, new outputs, memory for updates.
+    fn memories(
+        &self,
+        bound: &Bound,
+        spares: Option<&mut Vec<Vec<Tensor>>>,
+    ) -> Result<Vec<DeviceMemory>, RunError> {
+        let mut spares = spares.map(std::mem::take).unwrap_or_default().into_iter();
         let mut kept = lock(&self.arenas).take().unwrap_or_default().into_iter();
         let mut memories = Vec::with_capacity(bound.devices.len());
         for (program, device) in self.program.devices.iter().zip(&bound.devices) {
@@ -200,7 +184,9 @@ impl CpuExecutable {
                     outputs.push(Tensor::zeros(port.ty.dtype, &dims).map_err(allocation)?);
                 }
             }
-            memories.push(DeviceMemory { arena, outputs });
+            let updates =
+                variables::tensors(&self.program, program, spares.next()).map_err(allocation)?;
+            memories.push(DeviceMemory { arena, outputs, updates });
         }
         Ok(memories)
     }
@@ -222,15 +208,18 @@ impl Executable for CpuExecutable {
         options: &RunOptions,
     ) -> Result<RunOutput, RunError> {
         let (n, inputs) = inputs::check(&self.program, inputs)?;
-        let prepared = self.prepare(n, options.max_memory)?;
+        let mut spares = (!self.program.updates.is_empty()).then(|| lock(&self.spares));
+        let held = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let param_bytes = variables::bytes(&held);
+        let prepared = self.prepare(n, options.max_memory, &param_bytes)?;
         let bound = &prepared.bound;
-        let memories = self.memories(bound)?.into_iter().map(Mutex::new).collect();
+        let memories = self.memories(bound, spares.as_deref_mut())?;
         let run = run::Run {
             program: &self.program,
             prepared: &prepared,
             inputs: &inputs,
-            params: &self.params,
-            memories,
+            params: &held,
+            memories: memories.into_iter().map(Mutex::new).collect(),
             pool: &self.pool,
             events: Events::new(self.program.events),
             progress: options.progress.as_deref(),
@@ -240,12 +229,20 @@ impl Executable for CpuExecutable {
             .memories
             .into_iter()
             .map(|m| m.into_inner().unwrap_or_else(PoisonError::into_inner));
-        let (mut arenas, mut outputs) = (Vec::new(), Vec::new());
+        let (mut arenas, mut outputs, mut updates) = (Vec::new(), Vec::new(), Vec::new());
         for memory in &mut memories {
             arenas.push(memory.arena);
             outputs.extend(memory.outputs);
+            updates.push(memory.updates);
         }
+        drop(held);
         *lock(&self.arenas) = Some(arenas);
+        if let Some(spares) = &mut spares {
+            if done.is_ok() {
+                self.replace(&mut updates);
+            }
+            **spares = updates;
+        }
         let devices = done?.into_iter().enumerate().map(|(d, (used, time))| {
             let program = &self.program.devices[d];
             let rows = program.replicas.iter().filter_map(|r| bound.rows.get(*r as usize));
@@ -254,11 +251,19 @@ impl Executable for CpuExecutable {
                 rows: (!program.replicas.is_empty()).then(|| rows.sum()),
                 planned: bound.devices[d].planned as u64,
                 used,
-                params: self.param_bytes(d),
+                params: param_bytes[d],
                 time,
             }
         });
         let names = self.program.outputs.iter().map(|p| p.name.clone());
         Ok(RunOutput { n, devices: devices.collect(), outputs: names.zip(outputs).collect() })
+    }
+
+    fn weights(&self) -> Result<Weights, RunError> {
+        Ok(self.current())
+    }
+
+    fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
+        self.set(weights)
     }
 }

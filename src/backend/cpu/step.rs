@@ -115,7 +115,7 @@ impl<'a> HostSteps<'a> {
         let tensor = match at.space {
             Space::Input(i) => *self.inputs.get(i as usize)?,
             Space::Param(i) => self.params.get(i as usize)?.as_ref()?,
-            Space::Output(_) | Space::Arena => return None,
+            Space::Output(_) | Space::Update(_) | Space::Arena => return None,
         };
         Some((tensor, tensor.bytes().get(at.offset..at.offset.checked_add(at.bytes)?)?))
     }

@@ -217,7 +217,7 @@ impl CudaExecutable {
             let bytes = usize::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0);
             outputs.push(self.take(bytes, &port.name)?);
         }
-        Ok(DeviceMemory { arena, outputs })
+        Ok(DeviceMemory { arena, outputs, updates: Vec::new() })
     }
 
     /// A slot whose arenas are large enough, and their addresses. Where memory does not suffice for another run in

@@ -185,7 +185,7 @@ impl Source<'_> {
                 let held = self.params.get(d)?.get(&(i, order))?;
                 Some(Place::Fixed(held.address() + at.offset as u64))
             }
-            Space::Input(_) | Space::Output(_) => None,
+            Space::Input(_) | Space::Output(_) | Space::Update(_) => None,
         }
     }
 
@@ -357,6 +357,7 @@ impl HostBlocks {
             Space::Input(i) => self.inputs.get(&i),
             Space::Param(i) => self.params.get(&i),
             Space::Output(i) => self.outputs.get(i as usize),
+            Space::Update(_) => None,
         }
     }
 }
