@@ -285,7 +285,9 @@ impl Emitter<'_> {
             self.copy(&label, guard, value, (device, to));
             return Ok(to);
         }
-        if is_here && let Some(id) = self.layout.param(value.node) {
+        // What a run changes is held in one order.
+        let kept = self.layout.param(value.node).filter(|id| !self.layout.variables.contains(id));
+        if is_here && let Some(id) = kept {
             return self.other_form(value, device, order, Storage::Param(id.0));
         }
         let from = self.form(value, device, own)?;

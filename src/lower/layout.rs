@@ -76,6 +76,8 @@ pub(super) struct Layout<'a> {
     /// Where each node runs.
     devices: Vec<Device>,
     params: Vec<Option<ParamId>>,
+    /// The parameters that a run changes.
+    pub(super) variables: Keys<ParamId>,
     /// Where a value lies in another one that lies in none.
     pub(super) links: Table<Option<Link>>,
     /// The nodes that share a launch, by the last of them.
@@ -106,8 +108,18 @@ impl<'a> Layout<'a> {
         let guards = vec![Guard::Always; graph.id_bound()];
         let collectives = BTreeMap::new();
         let order = scheduled;
-        let mut layout =
-            Self { graph, order, roles, guards, devices, params, links, groups, collectives };
+        let mut layout = Self {
+            graph,
+            order,
+            roles,
+            guards,
+            devices,
+            params,
+            variables,
+            links,
+            groups,
+            collectives,
+        };
         layout.set_guards()?;
         layout.check()?;
         if collect::collect(&mut layout, target) {
