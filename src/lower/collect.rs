@@ -172,11 +172,10 @@ fn users(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> (Vec<(u32, Value)>
     let graph = layout.graph;
     let results = u32::try_from(graph.node(id).results().len()).unwrap_or(u32::MAX);
     let (mut copies, mut own) = (Vec::new(), vec![false; results as usize]);
-    let is_output = |value: Value| graph.outputs().iter().any(|o| o.value == value);
     for (output, own) in (0..results).zip(&mut own) {
         let mut stack = vec![Value { node: id, output }];
         while let Some(value) = stack.pop() {
-            *own |= is_output(value);
+            *own |= graph.is_kept(value);
             let users = graph.users(value.node);
             let takes = |(user, _, output): &&(NodeId, usize, u32)| {
                 *output == value.output && needed[user.index()]
