@@ -88,7 +88,7 @@ impl Error {
             Self::Kernels(_) => "E0503",
             Self::Compile(_) => "E0500",
             Self::Run(_) => "E0501",
-            Self::Data(error) => error.code(),
+            Self::Data(error) => data_code(error),
             Self::Tensor(_) => "E0502",
         }
     }
@@ -119,5 +119,17 @@ fn pass_code(error: &PassError) -> &'static str {
         PassError::AlreadyReplicated(_) => "E0303",
         PassError::LocalStatistics(_) | PassError::NoGroups(_) => "E0304",
         PassError::Graph(_) => "E0200",
+    }
+}
+
+fn data_code(error: &DataError) -> &'static str {
+    match error {
+        DataError::File(_) => "E0110",
+        DataError::Threads(_) => "E0500",
+        DataError::Tensor(_) => "E0502",
+        DataError::Columns(_) => "E0600",
+        DataError::Row { .. } => "E0601",
+        DataError::Setting(_) => "E0602",
+        DataError::Source(_) | DataError::Panicked(_) => "E0603",
     }
 }

@@ -27,6 +27,12 @@
 //! An operator that only another framework knows is [`External`](op::External): with declared types, an assumption of
 //! what it does to the rows of the batch, and a callback that computes it.
 //!
+//! # Training
+//!
+//! [`train::data`] makes batches ahead of the devices: of arrays that are mapped, tables, images that are decoded and
+//! augmented, or a [`Source`](train::data::Source) of your own. What a batch holds follows from the data, the seed and
+//! its position alone.
+//!
 //! # The stages
 //!
 //! ```

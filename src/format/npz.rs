@@ -301,6 +301,17 @@ mod tests {
         let read = |budget| super::map_from(&deflated, Path::new("x"), &mut Budget::new(budget));
         assert_eq!(read(1000).unwrap()["x"].bytes(), x.bytes());
         assert!(matches!(read(999).unwrap_err(), FileError::Memory(_)));
+        // An entry that says that it is longer than the file, as its header does.
+        let mut long = content(&x);
+        let text = String::from_utf8_lossy(&long[10..128]).replace("(1000,), ", "(900000,),");
+        long.splice(10..128, text.bytes().take(118));
+        let mut long = archive(CompressionMethod::Stored, &long);
+        let list = long.windows(4).position(|w| w == b"PK\x01\x02").unwrap();
+        for at in [18, 22, list + 20, list + 24] {
+            long[at..at + 4].copy_from_slice(&900_128u32.to_le_bytes());
+        }
+        let error = super::map_from(&long.into(), Path::new("x"), &mut Budget::new(0)).unwrap_err();
+        assert!(error.to_string().ends_with("its elements are cut off"), "{error}");
         let whole: bytes::Bytes = archive(CompressionMethod::Stored, &content(&x)).into();
         for cut in 0..whole.len() {
             assert!(

@@ -9,6 +9,7 @@ mod cli_cuda;
 #[cfg(feature = "cuda")]
 mod cuda_kernels;
 mod damage;
+mod data;
 mod discovery;
 mod docs;
 mod embed;

@@ -85,8 +85,32 @@ fn jpeg(data: &[u8], most: u64) -> Result<Tensor, String> {
     let grey = decoder.input_colorspace() == Some(ColorSpace::Luma);
     let (space, channels) = if grey { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     decoder.set_options(options.jpeg_set_out_colorspace(space));
+    if !ends(data) {
+        return Err("it is cut off: no mark of its end follows its pixels".to_owned());
+    }
     let pixels = decoder.decode().map_err(said)?;
     Tensor::new(&[height, width, channels], &pixels).map_err(|e| e.to_string())
+}
+
+/// True if the mark of its end is behind the pixels of a JPEG image. A decoder does without it, and makes up the pixels
+/// that it does not find.
+fn ends(data: &[u8]) -> bool {
+    const SCAN: u8 = 0xda;
+    const END: &[u8] = &[0xff, 0xd9];
+    // The segments before the first scan; one of these may hold an image of its own.
+    let mut rest = data.get(2..).unwrap_or_default();
+    while let [0xff, mark, after @ ..] = rest {
+        match (mark, after) {
+            (&SCAN, _) => return after.windows(END.len()).any(|bytes| bytes == END),
+            (0xff, _) => rest = &rest[1..],
+            (_, [high, low, ..]) => {
+                let length = usize::from(u16::from_be_bytes([*high, *low]));
+                rest = after.get(length..).unwrap_or_default();
+            }
+            _ => return false,
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -147,6 +171,35 @@ pub(super) mod tests {
         let places = Tensor::new(&[1, 3, 1], &[0u8, 1, 0]).unwrap();
         let made = read(&encode(&places, ColorType::Indexed, BitDepth::Eight)).unwrap();
         assert_eq!(made.as_slice::<u8>(), [10, 20, 30, 40, 50, 60, 10, 20, 30]);
+    }
+
+    /// The committed image with this name.
+    fn image(name: &str) -> Vec<u8> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/images");
+        std::fs::read(folder.join(name)).unwrap()
+    }
+
+    #[test]
+    fn jpeg_images_are_what_another_decoder_makes_of_them() {
+        // Colours of fewer pixels than the image has are spread by filters that differ.
+        for (name, most) in [("baseline", 4), ("progressive", 4), ("grey", 1), ("subsampled", 12)] {
+            let found = read(&image(&format!("{name}.jpg"))).unwrap();
+            let expected = read(&image(&format!("{name}.png"))).unwrap();
+            assert_eq!(found.dims(), expected.dims(), "{name}");
+            let apart =
+                found.bytes().iter().zip(expected.bytes()).map(|(a, b)| a.abs_diff(*b)).max();
+            assert!(apart <= Some(most), "{name}: {apart:?}");
+        }
+    }
+
+    #[test]
+    fn a_jpeg_image_that_is_cut_off_is_refused() {
+        for name in ["baseline.jpg", "progressive.jpg", "grey.jpg"] {
+            let whole = image(name);
+            for cut in (0..whole.len()).rev().step_by(5) {
+                assert!(read(&whole[..cut]).is_err(), "{name} {cut}");
+            }
+        }
     }
 
     #[test]

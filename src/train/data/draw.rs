@@ -125,6 +125,8 @@ mod tests {
         assert!(counts.values().all(|c| (850..1150).contains(c)), "{counts:?}");
     }
 
+    const GOLDEN: [usize; 8] = [6, 0, 4, 7, 1, 2, 3, 5];
+
     #[test]
     fn draws_are_in_their_range_and_of_their_key() {
         let key = RowKey { seed: 1, epoch: 2, row: 3, change: 0 };
@@ -146,7 +148,7 @@ mod tests {
             RowKey { change: 1, ..key },
         ];
         assert!(others.into_iter().all(|other| first(other) != first(key)));
-        // The bits are those of every machine and every version.
-        assert_eq!(order(8, 0, 0).unwrap(), order(8, 0, 0).unwrap());
+        // The same on every machine and in every version: a run may go on elsewhere.
+        assert_eq!(order(8, 1, 2).unwrap(), GOLDEN);
     }
 }

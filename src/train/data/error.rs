@@ -53,17 +53,4 @@ impl DataError {
     pub(super) fn row(row: u64, reason: impl Into<String>) -> Self {
         Self::Row { row, reason: reason.into() }
     }
-
-    /// The stable code.
-    pub(crate) fn code(&self) -> &'static str {
-        match self {
-            Self::File(_) => "E0110",
-            Self::Columns(_) => "E0600",
-            Self::Row { .. } => "E0601",
-            Self::Setting(_) => "E0602",
-            Self::Source(_) | Self::Panicked(_) => "E0603",
-            Self::Threads(_) => "E0500",
-            Self::Tensor(_) => "E0502",
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! Augmentation: what is drawn for an image, and what is the same for all.
 
+use std::borrow::Cow;
+
 use super::column::find;
 use super::{Change, Column, DataError, Draws, RowKey};
 use crate::op::{Cast, OpDef};
@@ -227,7 +229,7 @@ impl Change for Images {
     ) -> Result<(), DataError> {
         let place = find(before, &self.column)?;
         let sizes = self.sizes(&before[place])?;
-        let mut image = Image { sizes, data: planes(&floats(&row[place])?, sizes, self.layout) };
+        let mut image = Image { sizes, data: planes(floats(&row[place])?, sizes, self.layout) };
         let mut draws = key.draws();
         for step in &self.steps {
             image.take(step, self.layout, &mut draws);
@@ -256,10 +258,10 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, DataError> {
 }
 
 /// The elements of an image, channels first.
-fn planes(data: &[f32], sizes: Sizes, layout: Layout) -> Vec<f32> {
+fn planes(data: Vec<f32>, sizes: Sizes, layout: Layout) -> Vec<f32> {
     match layout {
-        Layout::ChannelsFirst => data.to_vec(),
-        Layout::ChannelsLast => turned(data, sizes.channels),
+        Layout::ChannelsFirst => data,
+        Layout::ChannelsLast => turned(&data, sizes.channels),
     }
 }
 
@@ -307,8 +309,11 @@ impl Image {
             }
             Step::Scale(by) => self.data.iter_mut().for_each(|x| *x *= by),
             Step::Subtract(mean) => {
-                let mean = planes(mean.as_slice(), self.sizes, layout);
-                self.data.iter_mut().zip(mean).for_each(|(x, mean)| *x -= mean);
+                let mean: Cow<'_, [f32]> = match layout {
+                    Layout::ChannelsFirst => mean.as_slice().into(),
+                    Layout::ChannelsLast => turned(mean.as_slice(), channels).into(),
+                };
+                self.data.iter_mut().zip(&*mean).for_each(|(x, mean)| *x -= mean);
             }
             Step::Normalise { mean, deviation } => {
                 let planes = self.data.chunks_exact_mut(height * width).take(channels);
