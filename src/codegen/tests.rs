@@ -6,7 +6,11 @@ use std::sync::Arc;
 use super::{Arg, Call, Kernel, ParamDecl, call, units};
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
-use crate::op::{BatchNorm, Binary, Conv, MatMul, Reduce, Softmax, Unary};
+use crate::op::{
+    BatchNorm, Binary, Concat, Conv, Coordinates, Gather, Lrn, MatMul, Nearest, Op, Operand, Pool,
+    Reduce, Reduction, Resize, ResizeMode, Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK,
+    Transpose, Trilu, Unary,
+};
 use crate::pass::{Replicate, replicate};
 use crate::types::{DType, Device, Dim, Shape, Target, Tensor, TensorType};
 
@@ -141,5 +145,127 @@ fn kernels_do_not_depend_on_a_known_batch() {
     assert_eq!(lanes.as_deref(), Some("32"));
     for known in with(Dim::from(500)) {
         assert_eq!(define(&known.kernel, "LANES"), lanes.as_deref());
+    }
+}
+
+/// An input with these sizes behind the batch, and one operator on it and on parameters of zeros, with all its results.
+fn single(dims: &[i64], op: impl Into<Op>, params: &[(DType, &[usize])]) -> Graph {
+    let mut b = Builder::new("single");
+    let mut operands = vec![input(&mut b, "x", dims)];
+    for (i, (dtype, dims)) in params.iter().enumerate() {
+        operands.push(b.param(&format!("p{i}"), Tensor::zeros(*dtype, dims).unwrap()));
+    }
+    let op = op.into();
+    let types: Vec<TensorType> = operands.iter().map(|v| b.graph().ty(*v).clone()).collect();
+    let given: Vec<_> = types.iter().map(|ty| Operand { ty, ints: None }).collect();
+    let names = (0..op.infer(&given).unwrap().len()).map(|i| format!("y{i}")).collect::<Vec<_>>();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for (name, value) in names.iter().zip(b.ops(&names, op, &operands).unwrap()) {
+        b.output(name, value);
+    }
+    b.finish().0
+}
+
+/// The files of the kernels of a graph on one device.
+fn files(graph: &Graph) -> BTreeSet<&'static str> {
+    let program = on_gpus(graph, 1);
+    let all = super::kernels(&program).unwrap_or_else(|e| panic!("{e}"));
+    all.iter().map(|kernel| kernel.file).collect()
+}
+
+#[test]
+fn indexing_has_kernels() {
+    let (reduction, ids) = (Reduction::Max, (DType::I64, &[3usize, 1][..]));
+    let top = TopK { axis: 1, k: 2.into(), largest: true, local: false };
+    let arg = crate::op::Arg::Max { axis: 1, keepdims: false, select_last_index: true };
+    let lrn = Lrn { alpha: 0.1, beta: 0.75, bias: 1.0, size: 3 };
+    let cases: [(&str, Graph); 9] = [
+        ("gather.cu", single(&[7, 2], Gather { axis: 1 }, &[ids])),
+        ("rank.cu", single(&[7, 2], top, &[])),
+        ("rank.cu", single(&[7, 2], Sort { axis: -1, descending: true }, &[])),
+        ("arg.cu", single(&[7, 2], arg, &[])),
+        ("scan.cu", single(&[7, 2], Scan::Sum { axis: 1, exclusive: true, reverse: true }, &[])),
+        ("lrn.cu", single(&[7, 2], lrn, &[])),
+        ("trilu.cu", single(&[7, 2], Trilu { k: i64::MIN, upper: true }, &[])),
+        ("move.cu", single(&[7, 2], Reverse { axes: vec![-1, 1] }, &[])),
+        ("scatter.cu", {
+            let mut b = Builder::new("placed");
+            let x = input(&mut b, "x", &[2]);
+            let back = b.op("back", Transpose { perm: vec![1, 0] }, &[x]).unwrap();
+            let rows = b.param("rows", Tensor::zeros(ids.0, &[1, 1]).unwrap());
+            let first = Slice {
+                axes: vec![0],
+                starts: vec![0.into()],
+                ends: vec![1.into()],
+                steps: vec![1],
+            };
+            let other = b.op("other", first, &[back]).unwrap();
+            let y = b.op("y", Scatter::Nd { reduction }, &[back, rows, other]).unwrap();
+            b.output("y", y);
+            b.finish().0
+        }),
+    ];
+    for (file, graph) in cases {
+        let found = files(&graph);
+        assert!(found.contains(file), "{file}: {found:?}\n{graph}");
+    }
+}
+
+/// What is beyond the sizes that kernels take runs on the host.
+#[test]
+fn what_is_too_large_for_a_kernel_runs_on_the_host() {
+    let limits = Target::CUDA.limits;
+    let long = limits.ranked + 1;
+    let many = |count: usize| {
+        let mut b = Builder::new("many");
+        let parts: Vec<Value> = (0..count).map(|i| input(&mut b, &format!("x{i}"), &[2])).collect();
+        let y = b.op("y", Concat { axis: 1 }, &parts).unwrap();
+        b.output("y", y);
+        b.finish().0
+    };
+    let resize = |size: i64| Resize {
+        axes: vec![2],
+        sizes: vec![size],
+        scales: vec![size as f32 / 3.0],
+        mode: ResizeMode::Nearest,
+        nearest: Nearest::RoundPreferFloor,
+        coordinates: Coordinates::HalfPixel,
+        cubic: -0.75,
+        exclude_outside: false,
+        antialias: false,
+        roi: Vec::new(),
+        extrapolation: 0.0,
+    };
+    let pool = |stride: i64| Pool::Max {
+        kernel: vec![1],
+        strides: vec![stride],
+        dilations: Vec::new(),
+        pads: Vec::new(),
+        ceil_mode: false,
+        indices: false,
+        column_major: false,
+    };
+    let conv = |strides: Vec<i64>| Conv { strides, ..Conv::default() };
+    let weights: &[(DType, &[usize])] = &[(DType::F32, &[2, 1, 1])];
+    let positions = i64::try_from(limits.positions).unwrap();
+    let sort = Sort { axis: 1, descending: false };
+    let top = TopK { axis: 1, k: 1.into(), largest: true, local: false };
+    let arg = crate::op::Arg::Max { axis: 1, keepdims: true, select_last_index: false };
+    let cases = [
+        (many(limits.parts), "join.cu", true),
+        (many(limits.parts + 1), "join.cu", false),
+        (single(&[2, 3], resize(70), &[]), "resize.cu", true),
+        (single(&[2, 3], resize(70_000), &[]), "resize.cu", false),
+        (single(&[2, 3], pool(5), &[]), "pool.cu", true),
+        (single(&[2, 3], pool(i64::MAX), &[]), "pool.cu", false),
+        (single(&[1, 3], conv(vec![5]), weights), "depthwise.cu", true),
+        (single(&[1, 3], conv(vec![positions]), weights), "depthwise.cu", false),
+        (single(&[5], sort.clone(), &[]), "rank.cu", true),
+        (single(&[long], sort, &[]), "rank.cu", false),
+        (single(&[long], top, &[]), "rank.cu", false),
+        (single(&[long], arg, &[]), "arg.cu", true),
+    ];
+    for (graph, file, takes) in cases {
+        assert_eq!(files(&graph).contains(file), takes, "{file}\n{graph}");
     }
 }

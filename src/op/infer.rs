@@ -67,6 +67,11 @@ pub fn dtype(
     }
 }
 
+/// The error of an evaluation whose first operand is `bool` and must be of numbers.
+pub(super) fn not_a_number() -> OpError {
+    OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }
+}
+
 /// Fails unless the two sizes are equal for every `N`; `what` names them.
 pub fn equal(what: &str, left: &Dim, right: &Dim) -> Result<(), OpError> {
     if left == right {

@@ -3,13 +3,11 @@
 use smallvec::SmallVec;
 
 use super::declare::op;
-use super::element::for_dtype;
 use super::infer::{axis, dtype, known, known_sizes, results, sizes};
-use super::top_k::{has_entries, select};
+use super::ranked::{Part, ranked};
+use super::top_k::{Best, has_entries};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, DType, Dim, Element, KernelClass, Refusal, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// The `k` largest of the entries that several parts of an axis have, and their positions on the whole axis.
@@ -30,57 +28,19 @@ op! {
     }
 }
 
-/// One part: its entries, their positions, how many there are, and where it begins.
-struct Part<'a, T> {
-    values: &'a [T],
-    places: &'a [i64],
-    count: usize,
-    from: i64,
-}
-
 impl MergeTopK {
     /// The entries of the whole axis.
     pub fn size(&self) -> Dim {
         self.entries.iter().fold(Dim::ZERO, |sum, d| sum + d.clone())
     }
 
-    /// Merges parts of blocks with `inner` columns, `k` entries of each column.
-    fn merge<T: Element + PartialOrd>(
-        &self,
-        parts: &[Part<'_, T>],
-        [inner, k]: [usize; 2],
-        values: &mut [T],
-        places: &mut [i64],
-    ) {
-        let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
-        let mut list: Vec<(T, i64)> = Vec::new();
-        for (block, (values, places)) in blocks.enumerate() {
-            for column in 0..inner {
-                list.clear();
-                for part in parts {
-                    let at = (0..part.count).map(|row| (block * part.count + row) * inner + column);
-                    list.extend(at.map(|i| (part.values[i], part.places[i] + part.from)));
-                }
-                select(&mut list, k, self.largest);
-                for (row, (value, at)) in list.iter().enumerate() {
-                    values[row * inner + column] = *value;
-                    places[row * inner + column] = *at;
-                }
-            }
-        }
-    }
-
-    fn parts<'a, T: Element>(
-        operands: &[&'a Tensor],
-        (axis, entries): (usize, &[i64]),
-    ) -> Vec<Part<'a, T>> {
+    /// The parts that have entries.
+    fn parts<'a>(operands: &[&'a Tensor], entries: &[i64]) -> Vec<Part<'a>> {
         let mut from = 0;
         let mut parts = Vec::with_capacity(entries.len());
         for (pair, entries) in operands.chunks_exact(2).zip(entries) {
             if let ([values, places], true) = (pair, *entries > 0) {
-                let count = values.dims()[axis];
-                let (values, places) = (values.as_slice(), places.as_slice());
-                parts.push(Part { values, places, count, from });
+                parts.push(Part { values, places: Some(places), from });
             }
             from += entries;
         }
@@ -150,30 +110,8 @@ impl OpDef for MergeTopK {
             let reason = format!("{k} is more than {all} entries");
             return Err(OpError::Attribute { attr: "k", reason });
         }
-        let inner = first.dims()[axis + 1..].iter().product::<usize>();
-        let mut dims = first.dims().to_vec();
-        dims[axis] = k;
-        let mut values = Tensor::zeros(first.dtype(), &dims)?;
-        let mut places = Tensor::zeros(DType::I64, &dims)?;
-        if !values.is_empty() {
-            let at = places.as_mut_slice();
-            for_dtype!(
-                first.dtype(),
-                float F => {
-                    let parts = Self::parts::<F>(operands, (axis, &entries));
-                    self.merge(&parts, [inner, k], values.as_mut_slice(), at);
-                },
-                int I => {
-                    let parts = Self::parts::<I>(operands, (axis, &entries));
-                    self.merge(&parts, [inner, k], values.as_mut_slice(), at);
-                },
-                bool => {
-                    let expected = "a number".to_owned();
-                    return Err(OpError::DType { operand: 0, expected, found: DType::Bool });
-                }
-            );
-        }
-        Ok(vec![values, places])
+        let parts = Self::parts(operands, &entries);
+        ranked((first, axis), &parts, k, &Best { k, largest: self.largest })
     }
 
     fn kernel(&self) -> KernelClass {

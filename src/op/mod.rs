@@ -15,6 +15,7 @@ mod numeric;
 mod outer;
 #[cfg(test)]
 mod properties;
+mod ranked;
 pub mod real;
 mod rows;
 pub mod rules;

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::real::Real;
-use super::infer::{axis, count, dtype, result};
+use super::infer::{axis, count, dtype, not_a_number, result};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
@@ -169,10 +169,7 @@ impl OpDef for Scan {
                 };
                 self.run(both, sizes, &first, join, I::wrap);
             },
-            bool => {
-                let expected = "a number".to_owned();
-                return Err(OpError::DType { operand: 0, expected, found: x.dtype() });
-            }
+            bool => return Err(not_a_number()),
         );
         Ok(vec![y])
     }

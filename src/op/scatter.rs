@@ -6,7 +6,7 @@ use super::attr::names;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
-use super::infer::{axis, dtype, equal, result, tensors};
+use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
 use super::{Apply2, Binary, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -118,7 +118,7 @@ impl Scatter {
                 let f = |a: I, b: I| function.int(a.wide(), b.wide()).map(<I as Int>::wrap);
                 updates.each(f).map_err(|reason| OpError::Value { operand: 2, reason: reason.to_owned() })
             },
-            bool => Err(OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }),
+            bool => Err(not_a_number()),
         )
     }
 }

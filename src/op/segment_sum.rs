@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{dtype, result, two};
+use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{
@@ -102,10 +102,7 @@ impl OpDef for SegmentSum {
                     }
                 }
             },
-            bool => {
-                let expected = "a number".to_owned();
-                return Err(OpError::DType { operand: 0, expected, found: x.dtype() });
-            }
+            bool => return Err(not_a_number()),
         );
         Ok(vec![y])
     }

@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use smallvec::SmallVec;
 
 use super::declare::op;
-use super::element::for_dtype;
 use super::infer::{axis, dtype, one, results, tensors};
+use super::ranked::{Part, Ranking, ranked};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Element, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// The entries along `axis` in ascending order, and as a second result the positions they had, `i64`. Equal
@@ -31,30 +31,9 @@ fn order<T: PartialOrd>(a: &T, b: &T, descending: bool) -> Ordering {
     }
 }
 
-impl Sort {
-    /// Sorts every column of blocks of `size` rows with `inner` columns.
-    fn columns<T: Element + PartialOrd>(
-        &self,
-        x: &[T],
-        [size, inner]: [usize; 2],
-        values: &mut [T],
-        places: &mut [i64],
-    ) {
-        let mut list: Vec<(T, usize)> = Vec::with_capacity(size);
-        let block = size * inner;
-        let blocks = values.chunks_exact_mut(block).zip(places.chunks_exact_mut(block));
-        for (x, (values, places)) in x.chunks_exact(block).zip(blocks) {
-            for column in 0..inner {
-                list.clear();
-                let entries = x.iter().skip(column).step_by(inner);
-                list.extend(entries.copied().enumerate().map(|(at, x)| (x, at)));
-                list.sort_by(|a, b| order(&a.0, &b.0, self.descending));
-                for (row, (value, at)) in list.iter().enumerate() {
-                    values[row * inner + column] = *value;
-                    places[row * inner + column] = i64::try_from(*at).unwrap_or(i64::MAX);
-                }
-            }
-        }
+impl Ranking for Sort {
+    fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>) {
+        line.sort_by(|a, b| order(&a.0, &b.0, self.descending));
     }
 }
 
@@ -81,19 +60,8 @@ impl OpDef for Sort {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = tensors(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
-        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product::<usize>());
-        let mut values = Tensor::zeros(x.dtype(), x.dims())?;
-        let mut places = Tensor::zeros(DType::I64, x.dims())?;
-        if !values.is_empty() {
-            let at = places.as_mut_slice();
-            for_dtype!(
-                x.dtype(),
-                float F => self.columns::<F>(x.as_slice(), [size, inner], values.as_mut_slice(), at),
-                int I => self.columns::<I>(x.as_slice(), [size, inner], values.as_mut_slice(), at),
-                bool => return Err(OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }),
-            );
-        }
-        Ok(vec![values, places])
+        let part = Part { values: x, places: None, from: 0 };
+        ranked((x, axis), &[part], x.dims()[axis], self)
     }
 
     fn kernel(&self) -> KernelClass {

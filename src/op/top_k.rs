@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use smallvec::SmallVec;
 
 use super::declare::op;
-use super::element::for_dtype;
 use super::infer::{axis, dtype, known_sizes, one, results, sizes, tensors};
+use super::ranked::{Part, Ranking, ranked};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, Element, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// The `k` largest entries along `axis`, the largest first, and as a second result their positions, `i64`. Of
@@ -33,20 +33,27 @@ fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
     a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
 }
 
-/// Leaves the first `k` of elements and their positions, in order.
-pub(super) fn select<T: PartialOrd>(list: &mut Vec<(T, i64)>, k: usize, largest: bool) {
-    let before = |a: &(T, i64), b: &(T, i64)| {
-        let values = order(&a.0, &b.0);
-        let values = if largest { values.reverse() } else { values };
-        values.then(a.1.cmp(&b.1))
-    };
-    if k < list.len() {
-        if let Some(last) = k.checked_sub(1) {
-            list.select_nth_unstable_by(last, before);
+/// The first `k` entries, the largest first or the smallest.
+pub(super) struct Best {
+    pub(super) k: usize,
+    pub(super) largest: bool,
+}
+
+impl Ranking for Best {
+    fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>) {
+        let before = |a: &(T, i64), b: &(T, i64)| {
+            let values = order(&a.0, &b.0);
+            let values = if self.largest { values.reverse() } else { values };
+            values.then(a.1.cmp(&b.1))
+        };
+        if self.k < line.len() {
+            if let Some(last) = self.k.checked_sub(1) {
+                line.select_nth_unstable_by(last, before);
+            }
+            line.truncate(self.k);
         }
-        list.truncate(k);
+        line.sort_unstable_by(before);
     }
-    list.sort_unstable_by(before);
 }
 
 /// True if an axis of `size` entries has at least `k`, for every batch or, of a number that does not depend on the
@@ -60,30 +67,6 @@ pub(super) fn has_entries(size: &Dim, k: &Dim) -> bool {
 }
 
 impl TopK {
-    /// Finds the entries of blocks of `size` rows with `inner` columns, `k` for each column.
-    fn find<T: Element + PartialOrd>(
-        &self,
-        x: &[T],
-        [size, inner, k]: [usize; 3],
-        values: &mut [T],
-        places: &mut [i64],
-    ) {
-        let mut list: Vec<(T, i64)> = Vec::with_capacity(size);
-        let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
-        for (x, (values, places)) in x.chunks_exact(size * inner).zip(blocks) {
-            for column in 0..inner {
-                list.clear();
-                let entries = x.iter().skip(column).step_by(inner);
-                list.extend(entries.copied().zip(0i64..));
-                select(&mut list, k, self.largest);
-                for (row, (value, at)) in list.iter().enumerate() {
-                    values[row * inner + column] = *value;
-                    places[row * inner + column] = *at;
-                }
-            }
-        }
-    }
-
     /// True if each replica ranks its own rows, and takes all where there are less than what is asked for.
     fn candidates(&self, size: &Dim) -> bool {
         let most = Dim::from(self.k.eval(1 << 40));
@@ -135,25 +118,13 @@ impl OpDef for TopK {
         let [x] = tensors(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
-        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product::<usize>());
+        let size = x.dims()[axis];
         if k > size {
             let reason = format!("{k} is more than the {size} entries of axis {axis}");
             return Err(OpError::Attribute { attr: "k", reason });
         }
-        let mut dims = x.dims().to_vec();
-        dims[axis] = k;
-        let mut values = Tensor::zeros(x.dtype(), &dims)?;
-        let mut places = Tensor::zeros(DType::I64, &dims)?;
-        if !values.is_empty() {
-            let at = places.as_mut_slice();
-            for_dtype!(
-                x.dtype(),
-                float F => self.find::<F>(x.as_slice(), [size, inner, k], values.as_mut_slice(), at),
-                int I => self.find::<I>(x.as_slice(), [size, inner, k], values.as_mut_slice(), at),
-                bool => return Err(OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }),
-            );
-        }
-        Ok(vec![values, places])
+        let part = Part { values: x, places: None, from: 0 };
+        ranked((x, axis), &[part], k, &Best { k, largest: self.largest })
     }
 
     fn kernel(&self) -> KernelClass {

@@ -3,13 +3,16 @@
 use std::thread;
 
 use fanwise::backend::{Executable, RunError, RunOptions};
+use fanwise::ir::{Builder, Graph, Weights};
+use fanwise::op::{Gather, GatherAt, OpError, Reduction, Scatter, Unsqueeze};
+use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::setup::{
-    executable, inputs, is_fake, on_gpus, options, outputs, replicas, small, traced,
+    executable, expected, inputs, is_fake, on_gpus, options, outputs, replicas, small, traced,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -26,6 +29,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("traces_name_streams_and_work", traces_name_streams_and_work),
         trial("too_large_a_batch_is_an_error", too_large_a_batch_is_an_error),
         trial("a_device_that_is_not_there_is_named", a_device_that_is_not_there_is_named),
+        trial("numbers_outside_an_axis_are_errors", numbers_outside_an_axis_are_errors),
+        trial("entries_of_an_empty_axis_are_errors", entries_of_an_empty_axis_are_errors),
     ];
     if !is_fake() {
         trials.push(trial("memory_runs_out", memory_runs_out));
@@ -125,6 +130,81 @@ fn memory_runs_out() {
     let error = run.run(&inputs(&graph, n, &mut rng), &RunOptions::default()).unwrap_err();
     assert!(matches!(error, RunError::OutOfMemory { .. }), "{error}");
     assert_eq!(outputs(&run, &batch), before);
+}
+
+/// Operators that pick, place and sum entries of an axis of 9 by the numbers of each sample.
+fn indexing(op: &str) -> (Graph, Weights) {
+    let mut b = Builder::new("indexing");
+    let ty = |dtype, dims: &[i64]| {
+        let sizes = dims.iter().map(|d| Dim::from(*d));
+        TensorType::new(dtype, std::iter::once(Dim::n()).chain(sizes).collect::<Shape>())
+    };
+    let ids = b.input("ids", ty(DType::I64, &[4]));
+    let x = b.input("x", ty(DType::F32, &[9]));
+    let updates = b.input("updates", ty(DType::F32, &[4]));
+    let table: Vec<f32> = (0..27u8).map(f32::from).collect();
+    let table = b.param("table", Tensor::new(&[9, 3], &table).unwrap());
+    let reduction = Reduction::Add;
+    let y = match op {
+        "gather" => b.op("y", Gather { axis: 0 }, &[table, ids]),
+        "gather_elements" => b.op("y", GatherAt::Elements { axis: 1 }, &[x, ids]),
+        "gather_nd" => {
+            let axes = Unsqueeze { axes: vec![2] };
+            let pairs = b.op("pairs", axes, &[ids]).unwrap();
+            b.op("y", GatherAt::Nd { batch_dims: 0 }, &[table, pairs])
+        }
+        _ => b.op("y", Scatter::Elements { axis: 1, reduction }, &[x, ids, updates]),
+    };
+    b.output("y", y.unwrap());
+    b.finish()
+}
+
+/// The error is that of the operator, as on the CPU; the device goes on, and what comes next is right.
+fn numbers_outside_an_axis_are_errors() {
+    for name in ["gather", "gather_elements", "gather_nd", "scatter_elements"] {
+        let (graph, weights) = indexing(name);
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let good = inputs(&graph, 5, &mut rng);
+        for count in [1, 3] {
+            let split = replicas(&graph, count, 1);
+            let run = on_gpus(&graph, &weights, count, 1);
+            let wanted = expected(&split, &weights, &good, true);
+            for (round, number) in [9, -10, i64::MIN, i64::MAX].into_iter().enumerate() {
+                let mut bad = good.clone();
+                let ids = bad.get_mut("ids").unwrap().as_mut_slice::<i64>();
+                // The last row is that of the last replica; of two wrong numbers the first one counts.
+                let last = ids.len() - 1;
+                (ids[last - 1], ids[last]) = (number, 77);
+                let error = run.run(&bad, &RunOptions::default()).unwrap_err();
+                let RunError::Op { label, op, error, .. } = &error else {
+                    panic!("{name}: {error}")
+                };
+                assert_eq!((label.as_str().split('@').next(), *op), (Some("y"), name), "{error}");
+                let OpError::Value { operand: 1, reason } = &**error else { panic!("{error}") };
+                let rows = if count == 1 { 5 } else { 3 };
+                let position = format!("position {} is outside", 4 * rows - 2);
+                assert!(reason.contains(&position), "{name} {round}: {reason}");
+                // Kernel by kernel at first, then as a graph.
+                assert_eq!(outputs(&run, &good), wanted, "{name} behind {number}");
+            }
+        }
+    }
+}
+
+fn entries_of_an_empty_axis_are_errors() {
+    let mut b = Builder::new("empty");
+    let ids: Shape = [Dim::n(), 2.into()].into_iter().collect();
+    let ids = b.input("ids", TensorType::new(DType::I64, ids));
+    let table = b.param("table", Tensor::zeros(DType::F32, &[0, 3]).unwrap());
+    let y = b.op("y", Gather { axis: 0 }, &[table, ids]).unwrap();
+    b.output("y", y);
+    let (graph, weights) = b.finish();
+    let run = on_gpus(&graph, &weights, 1, 1);
+    let batch = |n| inputs(&graph, n, &mut ChaCha8Rng::seed_from_u64(8));
+    let error = run.run(&batch(2), &RunOptions::default()).unwrap_err();
+    let RunError::Op { error, .. } = &error else { panic!("{error}") };
+    assert!(matches!(**error, OpError::Value { operand: 1, .. }), "{error}");
+    assert_eq!(outputs(&run, &batch(0))[0].dims(), [0, 2, 3]);
 }
 
 fn a_device_that_is_not_there_is_named() {

@@ -13,7 +13,7 @@ pub use scalar::Apply2;
 use super::broadcast::Broadcast;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{broadcast, dtype, result_with_ints, same_dtype, two};
+use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -126,10 +126,6 @@ impl OpDef for Binary {
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
-}
-
-fn not_a_number() -> OpError {
-    OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }
 }
 
 impl Binary {

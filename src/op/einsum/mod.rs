@@ -12,7 +12,7 @@ use smallvec::smallvec;
 pub use labels::Labels;
 
 use super::declare::op;
-use super::infer::{count, dtype, equal, result, same_dtype};
+use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
@@ -130,10 +130,7 @@ impl OpDef for Einsum {
             DType::U16 => sum!(u16),
             DType::U8 => sum!(u8),
             DType::F32 | DType::F16 | DType::Bf16 => sum!(f32),
-            DType::Bool => {
-                let expected = "a number".to_owned();
-                return Err(OpError::DType { operand: 0, expected, found: DType::Bool });
-            }
+            DType::Bool => return Err(not_a_number()),
         };
         Ok(vec![narrow(y, first.dtype())?])
     }

@@ -1,0 +1,78 @@
+//! Entries of lines in an order, with the positions that they had.
+
+use super::OpError;
+use super::element::for_dtype;
+use super::infer::not_a_number;
+use crate::types::{DType, Element, Tensor};
+
+/// A part of lines along an axis.
+pub(super) struct Part<'a> {
+    /// The entries.
+    pub(super) values: &'a Tensor,
+    /// Their positions in the part; `None` where they are those that they have in `values`.
+    pub(super) places: Option<&'a Tensor>,
+    /// The position of the part's first entry on the whole axis.
+    pub(super) from: i64,
+}
+
+/// Which entries of a line stay, and in which order.
+pub(super) trait Ranking {
+    /// Leaves those entries, of pairs of entries and positions in ascending order of the positions.
+    fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>);
+}
+
+/// For each line of the parts, one behind the other along `axis`, the `k` entries that stay and their positions. Where no
+/// part has entries, the results are like `like` but for the axis.
+pub(super) fn ranked(
+    (like, axis): (&Tensor, usize),
+    parts: &[Part<'_>],
+    k: usize,
+    ranking: &impl Ranking,
+) -> Result<Vec<Tensor>, OpError> {
+    let inner: usize = like.dims()[axis + 1..].iter().product();
+    let mut dims = like.dims().to_vec();
+    dims[axis] = k;
+    let mut values = Tensor::zeros(like.dtype(), &dims)?;
+    let mut places = Tensor::zeros(DType::I64, &dims)?;
+    if !values.is_empty() {
+        let (sizes, at) = ([axis, inner, k], places.as_mut_slice());
+        for_dtype!(
+            like.dtype(),
+            float F => fill::<F>(parts, sizes, ranking, values.as_mut_slice(), at),
+            int I => fill::<I>(parts, sizes, ranking, values.as_mut_slice(), at),
+            bool => return Err(not_a_number()),
+        );
+    }
+    Ok(vec![values, places])
+}
+
+/// Fills blocks of `k` rows with `inner` columns, a line each.
+fn fill<T: Element + PartialOrd>(
+    parts: &[Part<'_>],
+    [axis, inner, k]: [usize; 3],
+    ranking: &impl Ranking,
+    values: &mut [T],
+    places: &mut [i64],
+) {
+    let mut line: Vec<(T, i64)> = Vec::new();
+    let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
+    for (block, (values, places)) in blocks.enumerate() {
+        for column in 0..inner {
+            line.clear();
+            for part in parts {
+                let (count, entries) = (part.values.dims()[axis], part.values.as_slice::<T>());
+                let own = part.places.map(Tensor::as_slice::<i64>);
+                let first = block * count * inner + column;
+                line.extend((0..count).zip(part.from..).map(|(row, position)| {
+                    let at = first + row * inner;
+                    (entries[at], own.map_or(position, |own| part.from + own[at]))
+                }));
+            }
+            ranking.rank(&mut line);
+            for (row, (value, position)) in line.iter().enumerate() {
+                values[row * inner + column] = *value;
+                places[row * inner + column] = *position;
+            }
+        }
+    }
+}
