@@ -7,7 +7,7 @@ use super::launch::Context;
 use super::lines::product;
 use super::strides::Walk;
 use crate::lower::BufferId;
-use crate::op::{Gather, GatherAt, OneHot, Op, Reduction, Scatter, Trilu};
+use crate::op::{Gather, GatherAt, OneHot, Op, Reduction, ReverseSequence, Scatter, Trilu};
 use crate::types::{DType, Dim, Shape};
 
 const THREADS: u32 = 256;
@@ -28,6 +28,9 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
             one_hot(context, op, [*numbers, *values, *y])
         }
         (Some(Op::Trilu(op)), [x], [y]) => trilu(context, op, *x, *y),
+        (Some(Op::ReverseSequence(op)), [x, numbers], [y]) => {
+            reverse_sequence(context, op, [*x, *numbers, *y])
+        }
         _ => Err(context.unsupported("it picks elements in another way")),
     }
 }
@@ -245,4 +248,28 @@ fn trilu(
     b.size("ROWS", rows);
     b.size("COLUMNS", columns);
     Ok(finish(b, "trilu.cu", &count))
+}
+
+/// `reverse_sequence.cu`.
+fn reverse_sequence(
+    context: &Context<'_>,
+    op: &ReverseSequence,
+    [x, numbers, y]: [BufferId; 3],
+) -> Result<Call, CodegenError> {
+    let mut b = context.row_major()?;
+    let (shape, steps) = (&b.ty(x).shape, b.steps(x));
+    let batch = context.axis(op.batch_axis, shape.rank())?;
+    let time = context.axis(op.time_axis, shape.rank())?;
+    let ty = bits_type(b.ty(x).dtype);
+    b.read_as("x", x, ty);
+    b.read("numbers", numbers);
+    b.write_as("y", y, ty);
+    b.report();
+    let count = shape.elements();
+    b.size("COUNT", &count);
+    b.size("SEQUENCES", &shape[batch]);
+    b.size("BESIDE", &steps[batch]);
+    b.size("STEPS", &shape[time]);
+    b.size("STRIDE", &steps[time]);
+    Ok(finish(b, "reverse_sequence.cu", &count))
 }

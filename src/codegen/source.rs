@@ -44,6 +44,7 @@ files![
     "recurrent.cu",
     "reduce.cu",
     "resize.cu",
+    "reverse_sequence.cu",
     "scan.cu",
     "scatter.cu",
     "segment_sum.cu",

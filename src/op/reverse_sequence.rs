@@ -110,7 +110,7 @@ impl OpDef for ReverseSequence {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Index
     }
 
     fn gradient(&self) -> Gradient {

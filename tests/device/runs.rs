@@ -179,7 +179,7 @@ fn numbers_outside_an_axis_are_errors() {
                 let RunError::Op { label, op, error, .. } = &error else {
                     panic!("{name}: {error}")
                 };
-                assert_eq!((label.as_str().split('@').next(), *op), (Some("y"), name), "{error}");
+                assert_eq!((label.as_str().split('.').next(), *op), (Some("y"), name), "{error}");
                 let OpError::Value { operand: 1, reason } = &**error else { panic!("{error}") };
                 let rows = if count == 1 { 5 } else { 3 };
                 let position = format!("position {} is outside", 4 * rows - 2);

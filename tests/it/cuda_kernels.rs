@@ -15,7 +15,10 @@ use fanwise::pass::{Replicate, WeightPlacement, replicate};
 use fanwise::types::{Device, Target};
 use fanwise::zoo;
 
-use crate::snap;
+use crate::{cuda_indexing, snap};
+
+/// The name of the graph of operators that no model has.
+const INDEXING: &str = "indexing";
 
 /// The files whose kernels must keep everything in registers.
 const HEAVY: [&str; 3] = ["conv.cu", "depthwise.cu", "matmul.cu"];
@@ -33,8 +36,24 @@ fn of(template: &Graph, gpus: u32) -> Vec<Arc<Kernel>> {
     kernels(&program(template, gpus)).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// The models of the zoo, and a graph of operators that none of them has.
+fn names() -> impl Iterator<Item = &'static str> {
+    zoo::names().chain(std::iter::once(INDEXING))
+}
+
+/// A model.
+fn whole(name: &str) -> Graph {
+    if name == INDEXING {
+        return cuda_indexing::graph();
+    }
+    zoo::build(name).unwrap_or_else(|e| panic!("{e}")).0
+}
+
 /// A model with an eighth of its features, where it can be had.
 fn narrow(name: &str) -> Graph {
+    if name == INDEXING {
+        return cuda_indexing::graph();
+    }
     let scaled = zoo::build(&format!("{name}:narrow=8")).or_else(|_| zoo::build(name));
     scaled.unwrap_or_else(|e| panic!("{e}")).0
 }
@@ -59,7 +78,7 @@ fn own_text(unit: &Unit) -> String {
 #[test]
 #[ignore = "builds every model with its weights; `cargo xtask test` runs it"]
 fn the_program_and_text_of_every_model() {
-    for name in zoo::names() {
+    for name in names() {
         let template = narrow(name);
         snap::assert("cuda", &format!("{name}_program"), &program(&template, 2).to_string());
         let one = of(&template, 1);
@@ -93,8 +112,8 @@ fn resources(compiler: &Compiler, units: &[Unit], arch: Arch) -> BTreeMap<String
 #[ignore = "needs NVRTC; `cargo xtask test` runs it"]
 fn every_kernel_of_every_model_compiles() {
     let mut used: BTreeMap<Arc<Kernel>, BTreeSet<&str>> = BTreeMap::new();
-    for name in zoo::names() {
-        for kernel in of(&zoo::build(name).unwrap().0, 2) {
+    for name in names() {
+        for kernel in of(&whole(name), 2) {
             used.entry(kernel).or_default().insert(name);
         }
     }

@@ -7,6 +7,7 @@ mod cli;
 #[cfg(feature = "cuda")]
 mod cli_cuda;
 #[cfg(feature = "cuda")]
+mod cuda_indexing;
 mod cuda_kernels;
 mod damage;
 mod data;

@@ -420,6 +420,7 @@ impl Gpu {
         };
         let lengths = launch.and_then(|launch| match &launch.op {
             Some(Op::Recurrent(op)) => op.lengths_operand(),
+            Some(Op::ReverseSequence(_)) => Some(1),
             _ => None,
         });
         let by_index = launch.is_none_or(|launch| {

@@ -2,8 +2,8 @@
 
 use fanwise::ir::Value;
 use fanwise::op::{
-    Arg, Binary, Cast, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, Scan, Scatter,
-    SegmentSum, Sort, TopK, Transpose, Trilu, Unary,
+    Arg, Binary, Cast, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, ReverseSequence,
+    Scan, Scatter, SegmentSum, Sort, Squeeze, TopK, Transpose, Trilu, Unary,
 };
 use fanwise::types::{DType, Element, Tensor};
 use rand::Rng;
@@ -123,6 +123,15 @@ pub(super) fn patterns(net: &mut Net, i: usize) -> Vec<Value> {
     let mut results = vec![net.op(Trilu { k, upper: i.is_multiple_of(2) }, &[x])];
     let axes = [vec![1], vec![-1, 2], vec![1, 2, 3], Vec::new()][i % 4].clone();
     results.push(net.op(Reverse { axes }, &[x]));
+    let long = coarse(net, dtype, &[LENGTH, columns]);
+    let lengths: Vec<i64> =
+        (0..columns).map(|_| net.rng.random_range(0..=signed(LENGTH))).collect();
+    let lengths = net.param_of(&[columns], &lengths);
+    results.push(net.op(ReverseSequence { batch_axis: 2, time_axis: 1 }, &[long, lengths]));
+    let words = coarse(net, dtype, &[2, LENGTH]);
+    let lengths = net.input_of(DType::I64, &[1]);
+    let lengths = net.op(Squeeze { axes: vec![1] }, &[lengths]);
+    results.push(net.op(ReverseSequence { batch_axis: 0, time_axis: 2 }, &[words, lengths]));
     let values = net.param_of(&[2], &[-1.0f32, 5.0]);
     let at = numbers(net, &[rows]);
     let depth = [5, 9, 12, 0][i % 4].into();
@@ -178,6 +187,11 @@ pub(super) fn scans(net: &mut Net, i: usize) -> Vec<Value> {
     let ids = net.param_of(&[rows], &ids);
     let y = net.op(SegmentSum { segments: 4 }, &[back, ids]);
     results.push(turned(net, y, 3, true));
+    // Of the rows of the batch, whose sums replicas add.
+    let rows = coarse(net, DType::F32, &[3]);
+    let ids = net.input_of(DType::I64, &[1]);
+    let ids = net.op(Squeeze { axes: vec![1] }, &[ids]);
+    results.push(net.op(SegmentSum { segments: signed(LENGTH) }, &[rows, ids]));
     let image = net.input(&[dims[0], 3, 2]);
     let size = [1, 2, 5, i64::MAX][i % 4];
     results.push(net.op(Lrn { alpha: 0.4, beta: 0.75, bias: 1.5, size }, &[image]));
