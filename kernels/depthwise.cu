@@ -1,26 +1,32 @@
-// Convolution of each channel by itself over AXES spatial axes of images with the channels last, then the bias and a chain
-// of elementwise operators. Each of CHANNELS channels of x gives EACH channels of y.
+// Convolution of small groups of channels over AXES spatial axes of images with the channels last, then the bias and a
+// chain of elementwise operators. The CHANNELS channels of x are groups of C_EACH, each of which gives EACH channels of y;
+// where C_EACH is 1, each channel is convolved by itself.
 //
-// x: [samples, INPUT..., CHANNELS], w: [CHANNELS * EACH, KERNEL...], y: [samples, OUTPUT..., CHANNELS * EACH].
+// x: [samples, INPUT..., CHANNELS], w: [ALL, KERNEL..., C_EACH], y: [samples, OUTPUT..., ALL] with ALL = CHANNELS / C_EACH *
+// EACH.
 //
 // Geometry: CHANNEL_THREADS threads lie along the channels of y, VECTOR of which are neighbours in a thread; the others
 // take strips of STRIP places next to each other on the last axis, in strides of the grid along x. Grid y covers the
 // channels. A thread slides over its strip: an element of x that several windows of it share is read once.
 // Bytes: 4 for each element of x and of y, as rows that windows share come from the caches; the weights once a block.
-// Operations: 2 * TAPS for each element of y.
+// Operations: 2 * TAPS * C_EACH for each element of y.
 // Invariant: each element of y is written by one thread; x and w are not written meanwhile. Taps are added in row-major
-// order, then the bias, so an element's bits depend on its sample alone.
+// order, the channels of each in theirs, then the bias, so an element's bits depend on its sample alone.
 #include "common.cuh"
 #include "index.cuh"
 #include "numbers.cuh"
 #include "functions.cuh"
 #include "expression.cuh"
 
-constexpr int ALL = CHANNELS * EACH;
+constexpr int ALL = CHANNELS / C_EACH * EACH;
+constexpr int TERMS = TAPS * C_EACH;
+// Channels of a group that are read at once.
+constexpr int WIDE = X_VECTORS ? 4 : 1;
 constexpr int BLOCK_CHANNELS = CHANNEL_THREADS * VECTOR;
 constexpr int DOWN = THREADS / CHANNEL_THREADS;
 constexpr int LAST = AXES - 1;
 
+// Neighbouring channels: of y, and of x where these are the same.
 struct Line {
     float at[VECTOR];
 };
@@ -41,6 +47,13 @@ __device__ __forceinline__ Line line_from(const float* from) {
     line.at[0] = __ldg(from);
 #endif
     return line;
+}
+
+// Neighbouring channels of x.
+__device__ __forceinline__ void read(const float* from, float (&x)[1]) { x[0] = __ldg(from); }
+__device__ __forceinline__ void read(const float* from, float (&x)[4]) {
+    const float4 q = constant4(from);
+    x[0] = q.x, x[1] = q.y, x[2] = q.z, x[3] = q.w;
 }
 
 // The windows of a strip: its first place on every axis, and whether there is one.
@@ -88,15 +101,15 @@ struct Strip {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
-    __shared__ __align__(16) float weights[TAPS][BLOCK_CHANNELS];
+    __shared__ __align__(16) float weights[TERMS][BLOCK_CHANNELS];
     constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
     constexpr int taps = kernel[LAST];
     // The elements on the last axis that the windows of a strip reach over.
     constexpr int span = (STRIP - 1) * stride[LAST] + (taps - 1) * dilation[LAST] + 1;
     const int c0 = blockIdx.y * BLOCK_CHANNELS, lane = threadIdx.x % CHANNEL_THREADS * VECTOR, c = c0 + lane;
-    for (int i = threadIdx.x; i < TAPS * BLOCK_CHANNELS; i += THREADS) {
-        const int channel = i / TAPS;
-        weights[i % TAPS][channel] = c0 + channel < ALL ? __ldg(p.w + (i64)(c0 + channel) * TAPS + i % TAPS) : 0.0f;
+    for (int i = threadIdx.x; i < TERMS * BLOCK_CHANNELS; i += THREADS) {
+        const int channel = i / TERMS;
+        weights[i % TERMS][channel] = c0 + channel < ALL ? __ldg(p.w + (i64)(c0 + channel) * TERMS + i % TERMS) : 0.0f;
     }
     __syncthreads();
     if (c >= ALL) return;
@@ -112,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         for (int r = 0; r < TAPS / taps; ++r) {
             const float* row = strip.row(r);
             if (row == nullptr) continue;
-            row += c / EACH;
+            row += c / EACH * C_EACH;
             // An element of x is read when the first window needs it, and meets all windows that it lies in.
 #pragma unroll
             for (int e = 0; e < span; ++e) {
@@ -124,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
                 }
                 const int i = strip.start[LAST] + e;
                 if (!wanted || (unsigned)i >= (unsigned)input[LAST]) continue;
+#if C_EACH == 1
                 const Line x = line_from(row + (i64)i * CHANNELS);
 #pragma unroll
                 for (int s = 0; s < STRIP; ++s) {
@@ -133,6 +147,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
 #pragma unroll
                     for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x.at[v], w[v], sums[s].at[v]);
                 }
+#else
+#pragma unroll 1
+                for (int first = 0; first < C_EACH; first += WIDE) {
+                    float x[WIDE];
+                    read(row + (i64)i * CHANNELS + first, x);
+#pragma unroll
+                    for (int q = 0; q < WIDE; ++q) {
+#pragma unroll
+                        for (int s = 0; s < STRIP; ++s) {
+                            const int d = e - s * stride[LAST];
+                            if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= taps) continue;
+                            const float* w = &weights[(r * taps + d / dilation[LAST]) * C_EACH + first + q][lane];
+#pragma unroll
+                            for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x[q], w[v], sums[s].at[v]);
+                        }
+                    }
+                }
+#endif
             }
         }
 #pragma unroll

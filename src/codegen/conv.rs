@@ -14,6 +14,9 @@ use crate::types::{Dim, Target};
 /// The most weights that a block of a depthwise convolution holds in shared memory.
 const HELD: i64 = 8192;
 
+/// The most channels of a group, in the operand and in the result, that are computed without a tile.
+const FEW: i64 = 16;
+
 /// The most elements along the last axis that a thread of a depthwise convolution looks at.
 const MOST_SPAN: usize = 128;
 
@@ -100,9 +103,15 @@ impl Shape {
         Ok(shape)
     }
 
-    /// True if every channel of the operand is a group of its own.
-    fn is_depthwise(&self) -> bool {
-        !self.transposed && self.c_each == 1
+    /// True if the groups have so few channels that a tile of a matrix product would be mostly empty.
+    fn has_small_groups(&self) -> bool {
+        let small = self.groups > 1 && self.c_each <= FEW && self.m_each <= FEW;
+        !self.transposed && (self.c_each == 1 || small)
+    }
+
+    /// The terms of an element of the result.
+    fn terms(&self) -> i64 {
+        self.taps.saturating_mul(self.c_each)
     }
 
     /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and what a strip of places
@@ -116,7 +125,7 @@ impl Shape {
         let short = self.windows.last().is_none_or(|a| span(a) < MOST_SPAN);
         // A block takes four channels at least, if there are as many.
         let narrow = self.m_each.saturating_mul(self.groups) <= 4 * MOST_ACROSS;
-        self.is_depthwise() && short && narrow && self.taps.saturating_mul(4) <= HELD
+        self.has_small_groups() && short && narrow && self.terms().saturating_mul(4) <= HELD
     }
 
     /// True if a window reaches outside the image.
@@ -200,9 +209,15 @@ fn depthwise(
     chained: &[BufferId],
 ) -> Result<Call, CodegenError> {
     let channels = shape.m_each * shape.groups;
-    let vectors = shape.m_each == 1 && channels % 4 == 0 && b.is_aligned(x) && b.is_aligned(y);
+    // Four neighbours of the result are those of the operand, or belong to one group.
+    let alone = shape.c_each == 1;
+    let neighbours =
+        if alone { shape.m_each == 1 && b.is_aligned(x) } else { shape.m_each % 4 == 0 };
+    let vectors = neighbours && channels % 4 == 0 && b.is_aligned(y);
     let width = if vectors { 4 } else { 1 };
-    b.define("CHANNELS", shape.groups);
+    b.define("CHANNELS", shape.groups * shape.c_each);
+    b.define("C_EACH", shape.c_each);
+    b.flag("X_VECTORS", !alone && shape.c_each % 4 == 0 && b.is_aligned(x));
     b.define("EACH", shape.m_each);
     b.define("VECTOR", width);
     b.define("STRIP", STRIP);
@@ -213,7 +228,7 @@ fn depthwise(
     let lanes = (channels / width).clamp(1, CHANNEL_THREADS);
     let mut lanes =
         i64::try_from(usize::try_from(lanes).unwrap_or(1).next_power_of_two()).unwrap_or(1);
-    while lanes > 1 && lanes * width * shape.taps > HELD {
+    while lanes > 1 && lanes * width * shape.terms() > HELD {
         lanes /= 2;
     }
     b.define("CHANNEL_THREADS", lanes);

@@ -158,7 +158,8 @@ impl<'a> Cell<'a> {
 /// The sequences of a block: their states stay in 48 KiB of shared memory, three numbers for each element of the padded
 /// state.
 fn together(hidden: i64) -> i64 {
-    (MOST_HIDDEN / hidden.max(1)).clamp(1, MOST_TOGETHER)
+    let padded = (hidden.max(1) + 3) / 4 * 4;
+    (MOST_HIDDEN / padded).clamp(1, MOST_TOGETHER)
 }
 
 /// `recurrent.cu`.

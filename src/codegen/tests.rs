@@ -7,9 +7,9 @@ use super::{Arg, Call, Kernel, ParamDecl, call, units};
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
-    BatchNorm, Binary, Concat, Conv, Coordinates, Gather, Lrn, MatMul, Nearest, Op, Operand, Pool,
-    Reduce, Reduction, Resize, ResizeMode, Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK,
-    Transpose, Trilu, Unary,
+    Activation, BatchNorm, Binary, Concat, Conv, Coordinates, Direction, Gather, Lrn, MatMul,
+    Nearest, Op, Operand, Pool, Recurrent, Reduce, Reduction, Resize, ResizeMode, Reverse, Scan,
+    Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary,
 };
 use crate::pass::{Replicate, replicate};
 use crate::types::{DType, Device, Dim, Shape, Target, Tensor, TensorType};
@@ -268,4 +268,65 @@ fn what_is_too_large_for_a_kernel_runs_on_the_host() {
     for (graph, file, takes) in cases {
         assert_eq!(files(&graph).contains(file), takes, "{file}\n{graph}");
     }
+}
+
+/// The calls of a graph of one operator on an input with these sizes behind the batch.
+fn calls_of(
+    op: impl Into<crate::op::Op>,
+    dims: &[i64],
+    params: &[&[usize]],
+    results: usize,
+) -> Vec<Call> {
+    let mut b = Builder::new("one");
+    let x = input(&mut b, "x", dims);
+    let params: Vec<Value> =
+        params.iter().enumerate().map(|(i, dims)| param(&mut b, &format!("w{i}"), dims)).collect();
+    let operands: Vec<Value> = std::iter::once(x).chain(params).collect();
+    let names: Vec<String> = (0..results).map(|i| format!("y{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let values = b.ops(&names, op, &operands).unwrap();
+    for (name, value) in names.iter().zip(values) {
+        b.output(name, value);
+    }
+    calls(&on_gpus(&b.finish().0, 1)).remove(0)
+}
+
+#[test]
+fn long_lines_take_two_launches() {
+    let sum = |axes: Vec<i64>| Reduce::Sum { axes, keepdims: false };
+    let both = calls_of(sum(vec![1]), &[40_000], &[], 1);
+    let [first, last] = both.as_slice() else { panic!("{} launches", both.len()) };
+    assert_eq!((first.kernel.file, last.kernel.file), ("reduce.cu", "reduce.cu"));
+    assert_eq!(define(&first.kernel, "PARTS"), Some("10"));
+    // Ten parts of each of five rows, a block for each; then a warp for each row, eight to a block.
+    assert_eq!((first.grid[0].eval(5), last.grid[0].eval(5)), (50, 1));
+    assert_eq!(define(&last.kernel, "MEMBERS"), Some("40000"));
+    assert_eq!(calls_of(sum(vec![1]), &[30_000], &[], 1).len(), 1);
+    let whole = calls_of(sum(vec![0, 1]), &[10], &[], 1);
+    let reductions: Vec<&Call> = whole.iter().filter(|c| c.kernel.file == "reduce.cu").collect();
+    let grids: Vec<[i64; 2]> =
+        reductions.iter().map(|c| [c.grid[0].eval(0), c.grid[0].eval(4096)]).collect();
+    assert_eq!(grids, [[0, 10], [1, 1]]);
+}
+
+#[test]
+fn recurrent_cells_take_two_launches() {
+    let op = Recurrent::Gru {
+        direction: Direction::Both,
+        batch_first: true,
+        bias: false,
+        lengths: false,
+        initial: false,
+        reset_after: true,
+        clip: None,
+        gate: Activation::SIGMOID,
+        candidate: Activation::TANH,
+    };
+    let both = calls_of(op, &[7, 5], &[&[2, 192, 5], &[2, 192, 64]], 2);
+    let [first, last] = both.as_slice() else { panic!("{} launches", both.len()) };
+    assert_eq!((first.kernel.file, last.kernel.file), ("matmul.cu", "recurrent.cu"));
+    assert_eq!(define(&first.kernel, "WIDTH"), Some("384"));
+    assert_eq!(define(&last.kernel, "TOGETHER"), Some("4"));
+    assert_eq!(last.grid.each_ref().map(|d| d.eval(9)), [3, 2, 1]);
+    assert!(last.kernel.expression.contains("float gate_of(float x) { return sigmoid(x); }"));
 }

@@ -22,7 +22,7 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 17] = [
+const CLASSES: [(&str, Make); 18] = [
     ("elementwise_chains", products::elementwise),
     ("broadcasts", products::broadcast),
     ("matrix_products", products::matmul),
@@ -30,6 +30,7 @@ const CLASSES: [(&str, Make); 17] = [
     ("convolutions", products::conv),
     ("transposed_convolutions", products::conv_transpose),
     ("depthwise_convolutions", products::depthwise),
+    ("grouped_convolutions", products::grouped),
     ("convolutions_with_infinite_weights", products::infinite),
     ("reductions", lines::reduce),
     ("long_lines", lines::long),

@@ -188,6 +188,12 @@ pub(super) fn depthwise(net: &mut Net, i: usize) -> Vec<Value> {
     convolution(net, i, (1, each, groups))
 }
 
+pub(super) fn grouped(net: &mut Net, i: usize) -> Vec<Value> {
+    let channels =
+        [(4, 4, 8), (2, 3, 4), (8, 8, 5), (3, 16, 2), (4, 4, 32), (16, 12, 2), (5, 8, 3)];
+    convolution(net, i, channels[i % 7])
+}
+
 pub(super) fn conv_transpose(net: &mut Net, i: usize) -> Vec<Value> {
     let (c, m, groups) = CHANNELS[i % 8];
     let Windows { strides, dilations, image, kernel, .. } = windows(net, [2, 1, 2, 3][i % 4]);
