@@ -36,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.extend([
             trial("failures_at_every_call", failures_at_every_call),
             trial("failures_of_every_kind", failures_of_every_kind),
+            trial("a_code_that_nobody_knows_is_told", a_code_that_nobody_knows_is_told),
             trial("streams_in_every_order", streams_in_every_order),
             trial("a_kernel_that_never_ends_is_named", a_kernel_that_never_ends_is_named),
             trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
@@ -210,6 +211,18 @@ fn failures_of_every_kind() {
                 assert_sound(&ended, &right, &format!("{scenario} with {fail}"));
             }
         }
+    }
+}
+
+/// A driver may be newer than this.
+fn a_code_that_nobody_knows_is_told() {
+    let scenario = "two_head/2";
+    let (right, _) = undisturbed(scenario);
+    for class in ["any", "launch", "copy", "sync", "alloc"] {
+        let fail = format!("{class}@3:4321");
+        let ended = spawn(scenario, &[("FAKECUDA_FAIL", &fail)]);
+        assert_sound(&ended, &right, &format!("{scenario} with {fail}"));
+        assert!(ended.output.contains("(4321)"), "{fail}: {ended:?}");
     }
 }
 

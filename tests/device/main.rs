@@ -17,6 +17,7 @@ mod models;
 mod random;
 mod runs;
 mod setup;
+mod shared;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     trials.extend(graphs::trials());
     trials.extend(models::trials());
     trials.extend(runs::trials());
+    trials.extend(shared::trials());
     trials.extend(failures::trials());
     let trials = trials.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
     let mut arguments = Arguments::from_args();

@@ -68,8 +68,32 @@ fn a_run_on_gpus_that_are_not_there_names_what_is_missing() {
             let said = refused(&[command, "zoo:mlp", option, "--target", "cpu"]);
             assert!(said.contains("are of GPUs"), "{said}");
         }
-        good(&[command, "zoo:mlp", "--gpus", "4", "--target", "cpu"]);
+        for seconds in ["x", "inf", "NaN", "1e999", "", "=-1"] {
+            let said = refused(&[command, "zoo:mlp", &format!("--watchdog={seconds}")]);
+            assert!(said.contains("write a number of seconds, or 0"), "{said}");
+        }
+        good(&[command, "zoo:mlp", "--gpus", "4", "--target", "cpu", "--watchdog", "0"]);
         good(&[command, "zoo:mlp", "--gpus", "4", "--target", "auto"]);
+    }
+}
+
+/// Every command that asks for GPUs or their compiler fails alike, and the machine's devices are told without either.
+#[test]
+fn every_command_says_what_is_missing() {
+    if has_gpu() {
+        return;
+    }
+    let asked: [(&[&str], &str); 6] = [
+        (&["run", "zoo:xception", "--gpus", "4", "--target", "cuda"], "libcuda"),
+        (&["run", "zoo:mlp", "--gpus", "all", "--target", "cuda"], "libcuda"),
+        (&["check", "zoo:xception", "--gpus", "4", "--target", "cuda"], "libcuda"),
+        (&["compile", "zoo:mlp", "--arch", "sm_80", "--emit", "ptx"], "libnvrtc"),
+        (&["compile", "zoo:mlp", "--arch", "sm_80", "--emit", "cubin"], "libnvrtc"),
+        (&["compile", "zoo:mlp", "--gpus", "2", "--emit", "cubin"], "--arch sm_80"),
+    ];
+    for (args, named) in asked {
+        let said = refused(args);
+        assert!(said.contains(named), "{args:?}: {said}");
     }
 }
 

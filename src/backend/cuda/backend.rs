@@ -13,7 +13,7 @@ use super::executor::{CudaExecutable, Parts};
 use super::memory::{Global, Pinned, PinnedPool};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
-use super::probe::ProbeError;
+use super::probe::{ProbeError, Version};
 use super::stream::Stream;
 use super::trace::Trace;
 use crate::backend::cpu::Cpu;
@@ -90,6 +90,8 @@ pub struct Cuda {
     /// The GPU of each logical one.
     devices: Vec<(driver::Gpu, Arch)>,
     contexts: Contexts,
+    /// The version of CUDA that the driver is of.
+    driver: Version,
     cpu: Cpu,
     options: CudaOptions,
 }
@@ -107,7 +109,7 @@ fn failed(device: Device, what: &str, error: DriverError) -> CompileError {
 impl Cuda {
     /// The backend on the GPUs of these options.
     pub fn new(options: CudaOptions) -> Result<Self, CompileError> {
-        driver::start()?;
+        let driver = driver::start()?;
         let broken = |error: DriverError| ProbeError::DriverFailed(error.to_string());
         let found = driver::gpus().map_err(broken)?;
         let all = || (0..).zip(&found).map(|(ordinal, _)| ordinal).collect();
@@ -125,7 +127,27 @@ impl Cuda {
         let devices = physical.iter().copied().cycle();
         let devices = devices.take(if physical.is_empty() { 0 } else { logical }).collect();
         let cpu = Cpu::new(options.threads)?;
-        Ok(Self { devices, contexts: Contexts::default(), cpu, options })
+        Ok(Self { devices, contexts: Contexts::default(), driver, cpu, options })
+    }
+
+    /// The GPUs whose contexts are open, by their numbers: those that a program uses or used.
+    pub fn opened(&self) -> Vec<u32> {
+        self.contexts.ordinals()
+    }
+
+    /// What may be why a device does not load kernels, in words: the compiler is newer than the driver.
+    fn hint(&self, form: Form) -> String {
+        let version = self.options.compiler.nvrtc().version();
+        let newer = match form {
+            // Machine code is of a major version, text of a minor one.
+            Form::Cubin => version.major > self.driver.major,
+            Form::Ptx => version > self.driver,
+        };
+        if newer {
+            format!(" (of NVRTC {version}, which is newer than the driver's CUDA {})", self.driver)
+        } else {
+            String::new()
+        }
     }
 
     /// The number of logical GPUs.
@@ -252,8 +274,8 @@ impl Cuda {
             for (device, (context, _)) in gpus.values().filter(|(_, (_, a))| a == arch) {
                 for (unit, module) in units.iter().zip(&modules.modules) {
                     let names = || unit.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>();
-                    let wrong =
-                        |e| failed(*device, &format!("the kernels {}", names().join(", ")), e);
+                    let what = || format!("the kernels {}{}", names().join(", "), self.hint(form));
+                    let wrong = |e| failed(*device, &what(), e);
                     let code = Module::new(context, &module.compiled.image).map_err(wrong)?;
                     for entry in &unit.entries {
                         let (threads, shared) = (entry.kernel.threads, entry.kernel.shared);

@@ -19,6 +19,11 @@ struct Open {
 }
 
 impl Contexts {
+    /// The GPUs that are open, by their numbers, ascending.
+    pub(super) fn ordinals(&self) -> Vec<u32> {
+        lock(&self.0).contexts.keys().copied().collect()
+    }
+
     /// The context of a GPU.
     pub(super) fn open(&self, gpu: Gpu) -> Result<Arc<Context>, DriverError> {
         let mut open = lock(&self.0);

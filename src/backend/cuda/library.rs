@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "a library is opened and its functions are called")]
 
 use std::error::Error as _;
-use std::ffi::{CStr, OsString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -109,11 +109,18 @@ pub(super) struct Failed {
 /// NVRTC, loaded to the end of the process.
 #[derive(Clone, Copy)]
 pub(super) struct Loaded {
+    /// Its file, or its name on the library path.
+    path: &'static Path,
     version: Version,
     functions: Functions,
 }
 
 impl Loaded {
+    /// Its file, or its name on the library path.
+    pub(super) fn path(self) -> &'static Path {
+        self.path
+    }
+
     /// Its version.
     pub(super) fn version(self) -> Version {
         self.version
@@ -310,12 +317,15 @@ fn builtins(folder: &Path, version: Version) -> Option<PathBuf> {
     files(folder, ["libnvrtc-builtins.so", "nvrtc-builtins64_"]).into_iter().find(fits)
 }
 
+/// A library that is open, and its path or its name on the library path.
+type Open = (&'static Path, &'static Library);
+
 /// Opens a library by its path, or by its name on the library path. It is never closed, and opened once.
-fn open(path: &Path) -> Result<&'static Library, String> {
-    static OPEN: Mutex<Vec<(OsString, &'static Library)>> = Mutex::new(Vec::new());
+fn open(path: &Path) -> Result<Open, String> {
+    static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, library)) = all.iter().find(|(known, _)| known == path.as_os_str()) {
-        return Ok(library);
+    if let Some(open) = all.iter().find(|(known, _)| *known == path) {
+        return Ok(*open);
     }
     // SAFETY: the file is a library of CUDA by its name and the caller's word; its initialisers run, as any use of it
     // would have them do.
@@ -324,12 +334,13 @@ fn open(path: &Path) -> Result<&'static Library, String> {
     let said =
         |error: libloading::Error| error.source().map_or(error.to_string(), ToString::to_string);
     let library: &'static Library = Box::leak(Box::new(opened.map_err(said)?));
-    all.push((path.as_os_str().to_owned(), library));
-    Ok(library)
+    let open = (&*Box::leak(path.to_path_buf().into_boxed_path()), library);
+    all.push(open);
+    Ok(open)
 }
 
 /// NVRTC of a library, which was in this folder or on the library path, with its builtins.
-fn load(library: &'static Library, folder: Option<&Path>) -> Result<Loaded, String> {
+fn load((path, library): Open, folder: Option<&Path>) -> Result<Loaded, String> {
     let version = version(library)?;
     if version < OLDEST {
         return Err(format!("NVRTC {version} is too old, {OLDEST} or later is needed"));
@@ -348,7 +359,7 @@ fn load(library: &'static Library, folder: Option<&Path>) -> Result<Loaded, Stri
             open(Path::new(&name)).map_err(|_| lacks())?
         }
     };
-    Ok(Loaded { version, functions })
+    Ok(Loaded { path, version, functions })
 }
 
 /// The version that a library says it is.

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::path::Path;
 
 use super::library::{self, Failed, Loaded};
 use super::probe::{NvrtcSearch, ProbeError, Version};
@@ -116,6 +117,11 @@ impl Nvrtc {
     /// Its version.
     pub fn version(&self) -> Version {
         self.library.version()
+    }
+
+    /// The library's file, or its name where it is on the library path.
+    pub fn path(&self) -> &Path {
+        self.library.path()
     }
 
     /// The architectures it compiles for, ascending.

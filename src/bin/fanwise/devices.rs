@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 #[cfg(feature = "cuda")]
-use fanwise::codegen::Form;
+use fanwise::codegen::{Arch, Form};
 use serde_json::{Value, json};
 
 use crate::args::Format;
@@ -33,6 +33,16 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How to get an NVRTC that fits a driver of this major version of CUDA.
+#[cfg(feature = "cuda")]
+fn package(major: i32) -> &'static str {
+    if major < 13 {
+        "pip install nvidia-cuda-nvrtc-cu12"
+    } else {
+        "pip install nvidia-cuda-nvrtc==13.0.88"
+    }
+}
+
 /// What there is of CUDA.
 #[cfg(feature = "cuda")]
 struct Gpus {
@@ -58,29 +68,53 @@ impl Gpus {
         match &self.devices {
             Err(error) => missing.push(error.clone()),
             Ok(found) if found.devices.is_empty() => {
-                missing.push(format!("libcuda {} is here, and no GPU", found.driver));
+                missing.push(format!("libcuda is here (CUDA {}), and no GPU", found.driver));
             }
             Ok(_) => {}
         }
-        if let Err(error) = &self.nvrtc {
-            missing.push(error.clone());
-        }
-        if let (Ok(found), Ok(nvrtc)) = (&self.devices, &self.nvrtc) {
-            let (driver, version) = (found.driver, nvrtc.version());
-            if version.major > driver.major {
-                missing.push(format!(
-                    "the driver is of CUDA {driver} and may not load what NVRTC {version} compiles: install NVRTC \
-                     {}.x or a newer driver",
-                    driver.major
-                ));
+        let driver = self.devices.as_ref().ok().map(|found| found.driver);
+        match &self.nvrtc {
+            Err(error) => {
+                missing.push(error.clone());
+                missing.extend(driver.filter(|d| d.major == 12).map(|driver| {
+                    format!("for this driver (CUDA {driver}): `{}`", package(driver.major))
+                }));
             }
-            for gpu in &found.devices {
-                if let Err(error) = nvrtc.for_device(gpu.arch, Form::Cubin) {
-                    missing.push(format!("gpu:{}: {error}", gpu.ordinal));
-                }
+            Ok(nvrtc) => missing.extend(self.mismatches(nvrtc)),
+        }
+        missing
+    }
+
+    /// Where the driver, the GPUs and NVRTC do not fit each other.
+    fn mismatches(&self, nvrtc: &fanwise::backend::cuda::Nvrtc) -> Vec<String> {
+        let Ok(found) = &self.devices else { return Vec::new() };
+        let (driver, version) = (found.driver, nvrtc.version());
+        let mut missing = Vec::new();
+        if version.major > driver.major {
+            let package = package(driver.major);
+            missing.push(format!(
+                "the driver is of CUDA {driver} and may not load what NVRTC {version} compiles: `{package}`, or install \
+                 a newer driver"
+            ));
+        }
+        for gpu in &found.devices {
+            match nvrtc.for_device(gpu.arch, Form::Cubin) {
+                Err(error) => missing.push(format!("gpu:{}: {error}", gpu.ordinal)),
+                Ok((arch, Form::Ptx)) if version > driver => missing.push(format!(
+                    "gpu:{} is {}, which NVRTC {version} does not know: it is given PTX for {arch}, which a driver of \
+                     CUDA {driver} may not take; install a newer driver",
+                    gpu.ordinal, gpu.arch
+                )),
+                Ok(_) => {}
             }
         }
         missing
+    }
+
+    /// What kernels a GPU of this architecture is given, where NVRTC does not know it.
+    fn given(&self, own: Arch) -> Option<String> {
+        let (arch, form) = self.nvrtc.as_ref().ok()?.for_device(own, Form::Cubin).ok()?;
+        (arch.number() != own.number()).then(|| format!("{form} for {arch}"))
     }
 
     fn text(&self) -> String {
@@ -97,11 +131,13 @@ impl Gpus {
                         }
                     };
                     text.extend([format!(
-                        "{device:7} {}, {}, {} multiprocessors, {}, {peers}\n",
+                        "{device:7} {}, {}, {} multiprocessors, {}{}, {peers}\n",
                         gpu.name,
                         ui::bytes(gpu.memory),
                         gpu.multiprocessors,
-                        gpu.arch
+                        gpu.arch,
+                        self.given(gpu.arch)
+                            .map_or(String::new(), |given| format!(" (given {given})"))
                     )]);
                 }
                 text.extend([format!("driver  libcuda, CUDA {}\n", found.driver)]);
@@ -112,7 +148,8 @@ impl Gpus {
         }
         if let Ok(nvrtc) = &self.nvrtc {
             let archs: Vec<_> = nvrtc.archs().iter().map(ToString::to_string).collect();
-            text.extend([format!("nvrtc   {}, for {}\n", nvrtc.version(), archs.join(" "))]);
+            let (version, path) = (nvrtc.version(), nvrtc.path().display());
+            text.extend([format!("nvrtc   {version}, for {}, {path}\n", archs.join(" "))]);
         }
         for missing in self.missing() {
             text.extend([format!("missing {missing}\n")]);
@@ -132,6 +169,7 @@ impl Gpus {
                     "memory_bytes": gpu.memory,
                     "multiprocessors": gpu.multiprocessors,
                     "arch": gpu.arch.to_string(),
+                    "given": self.given(gpu.arch),
                     "peers": gpu.peers,
                 })
             })
@@ -141,6 +179,7 @@ impl Gpus {
             "gpus": gpus,
             "driver": self.devices.as_ref().ok().map(|found| found.driver.to_string()),
             "nvrtc": nvrtc.map(|nvrtc| nvrtc.version().to_string()),
+            "nvrtc_path": nvrtc.map(|nvrtc| nvrtc.path().display().to_string()),
             "archs": nvrtc.map(|nvrtc| nvrtc.archs().iter().map(ToString::to_string).collect::<Vec<_>>()),
             "missing": self.missing(),
         })
@@ -167,6 +206,9 @@ impl Gpus {
     }
 
     fn json(&self) -> Value {
-        json!({ "gpus": [], "driver": null, "nvrtc": null, "archs": null, "missing": [Self::MISSING] })
+        json!({
+            "gpus": [], "driver": null, "nvrtc": null, "nvrtc_path": null, "archs": null,
+            "missing": [Self::MISSING],
+        })
     }
 }
