@@ -131,7 +131,9 @@ impl Nvrtc {
 
     /// Fails unless it compiles for this architecture.
     pub fn check(&self, arch: Arch) -> Result<(), KernelError> {
-        if self.archs.iter().any(|known| known.number() == arch.number()) {
+        let is_base = arch == Arch::of_number(arch.number());
+        let is_known = self.archs.iter().any(|known| known.number() == arch.number());
+        if is_known && (is_base || self.version() >= OWN_FEATURES) {
             return Ok(());
         }
         Err(KernelError::Arch { arch, version: self.version(), known: self.archs.clone() })
