@@ -27,6 +27,9 @@ struct Scope {
     bytes: i64,
     /// Floating-point operations a second of a library's matrix product, if known.
     flops: Option<f64>,
+    /// What was built, and when it is measured.
+    commit: String,
+    date: String,
 }
 
 impl Scope {
@@ -37,6 +40,8 @@ impl Scope {
             repeat: 20,
             bytes: 1 << 30,
             flops: None,
+            commit: "unknown".to_owned(),
+            date: "unknown".to_owned(),
         };
         for pair in args.chunks(2) {
             let [name, value] = pair else { return Err(format!("{} has no value", pair[0])) };
@@ -47,6 +52,8 @@ impl Scope {
                 "--batch" => scope.batch = number()? as i64,
                 "--repeat" => scope.repeat = (number()? as i64).max(1).unsigned_abs() as usize,
                 "--bytes" => scope.bytes = number()? as i64,
+                "--commit" => scope.commit.clone_from(value),
+                "--date" => scope.date.clone_from(value),
                 "--flops" => scope.flops = Some(number()?),
                 _ => return Err(format!("{name} is unknown")),
             }
@@ -65,14 +72,22 @@ pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
     };
     let devices = cuda::devices().unwrap_or_else(|e| panic!("{e}"));
     let ceilings = Ceilings::measure(&scope);
-    let mut rows = ceilings.rows();
+    let device = devices.devices.first();
+    let name = device.map_or_else(String::new, |d| format!("{}, {}", d.name, d.arch));
+    let mut rows = vec![
+        ("device".to_owned(), name),
+        ("driver".to_owned(), devices.driver.to_string()),
+        ("date, commit".to_owned(), format!("{}, {}", scope.date, scope.commit)),
+    ];
+    rows.extend(ceilings.rows());
     let mut models = BTreeMap::new();
     for name in &scope.models {
         let found = model(name, &scope, &ceilings, &mut rows);
         models.insert(name.clone(), found);
     }
-    let device = devices.devices.first();
     let json = json!({
+        "date": scope.date,
+        "commit": scope.commit,
         "device": device.map(|d| d.name.clone()),
         "arch": device.map(|d| d.arch.to_string()),
         "driver": devices.driver.to_string(),
@@ -82,6 +97,7 @@ pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
         "models": models,
     });
     std::fs::write(path, serde_json::to_string_pretty(&json).unwrap()).unwrap();
+    say(&format!("written to {path}"));
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in rows {
         say(&format!("{name:width$}  {value}"));
@@ -112,6 +128,8 @@ fn spans(trace: &cuda::Trace, track: &str) -> Vec<(String, f64)> {
 struct Ceilings {
     /// Bytes a second that a kernel reads and writes.
     copy: f64,
+    /// Bytes a second that copies of the driver read and write.
+    memory: f64,
     /// Bytes a second to the device.
     upload: f64,
     /// Bytes a second from it.
@@ -138,6 +156,8 @@ fn chain(width: i64, ops: &[Op]) -> Graph {
 impl Ceilings {
     fn measure(scope: &Scope) -> Self {
         const WIDTH: i64 = 1 << 16;
+        /// The most bytes of a copy between the host and the device.
+        const LINK: usize = 256 << 20;
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let graph = replicas(&chain(WIDTH, &[Unary::Relu.into()]), 1, 1);
         let rows = (scope.bytes / (4 * WIDTH)).max(1);
@@ -147,16 +167,18 @@ impl Ceilings {
         for _ in 0..4 {
             run.run(&batch, &RunOptions::default()).unwrap_or_else(|e| panic!("{e}"));
         }
-        let bytes = (4 * WIDTH * rows) as f64;
-        let rate = |track: &str, times: f64| {
-            let lengths = spans(&trace, track).into_iter().map(|(_, length)| length);
-            times * bytes / (median(lengths.filter(|l| *l > 0.0).collect()) * 1e-6)
-        };
+        let lengths = spans(&trace, "compute").into_iter().map(|(_, length)| length);
+        let best = lengths.filter(|l| *l > 0.0).fold(f64::INFINITY, f64::min);
+        let copy = 2.0 * (4 * WIDTH * rows) as f64 / (best * 1e-6);
+        drop(run);
+        let link = usize::try_from(scope.bytes).unwrap().clamp(1, LINK);
+        let rates = cuda::copy_rates(0, link, 8).unwrap_or_else(|e| panic!("{e}"));
         let (launch, graph) = (gap(false), gap(true));
         Self {
-            copy: rate("compute", 2.0),
-            upload: rate("uploads", 1.0),
-            download: rate("downloads", 1.0),
+            copy,
+            memory: rates.on_device,
+            upload: rates.upload,
+            download: rates.download,
             launch,
             graph,
             flops: scope.flops,
@@ -166,6 +188,7 @@ impl Ceilings {
     fn json(&self) -> Value {
         json!({
             "copy_bytes_per_second": self.copy,
+            "memory_bytes_per_second": self.memory,
             "upload_bytes_per_second": self.upload,
             "download_bytes_per_second": self.download,
             "launch_gap_seconds": self.launch,
@@ -177,7 +200,8 @@ impl Ceilings {
     fn rows(&self) -> Vec<(String, String)> {
         let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
         let mut rows = vec![
-            ("copy on the device".to_owned(), rate(self.copy)),
+            ("a kernel that copies".to_owned(), rate(self.copy)),
+            ("a copy on the device".to_owned(), rate(self.memory)),
             ("host to device".to_owned(), rate(self.upload)),
             ("device to host".to_owned(), rate(self.download)),
             ("kernel to kernel, launched".to_owned(), format!("{:.2} µs", self.launch * 1e6)),

@@ -1,11 +1,8 @@
-//! The fake driver with failures injected and streams in other orders: no hang, no leak, no access out of order, and
-//! either the right outputs or an error.
+//! The fake driver with failures injected: no hang, no leak, and either the right outputs or an error that names the
+//! operator, the device and the code.
 
-use std::io::Read;
-use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{Executable, RunOptions};
@@ -16,13 +13,25 @@ use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::apart::{Ended, spawn};
 use crate::setup::{digest, inputs, is_fake, options, replicas, say, small};
 
-/// How long one process may take.
-const LIMIT: Duration = Duration::from_mins(2);
+/// A result of a call that fails, by its name for the fake driver and for everybody else.
+const CODES: [(&str, &str); 3] = [
+    ("out_of_memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+    ("device_lost", "CUDA_ERROR_ECC_UNCORRECTABLE"),
+    ("illegal_address", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+];
 
-/// The calls at which a failure is injected one by one; of those behind, every seventh.
-const EACH: u64 = 150;
+/// Programs of which every call fails once, with each code (`true`) or with one code after the other.
+const EVERY_CALL: [(&str, bool); 6] = [
+    ("two_head/2", true),
+    ("nested/1", true),
+    ("siamese/2", false),
+    ("gru/2", false),
+    ("mlp/3", false),
+    ("nested/3", false),
+];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, test: fn()| {
@@ -34,59 +43,24 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![trial("a_kernel_that_fails_is_named", a_kernel_that_fails_is_named)];
     if is_fake() {
         trials.extend([
-            trial("failures_at_every_call", failures_at_every_call),
             trial("failures_of_every_kind", failures_of_every_kind),
             trial("a_code_that_nobody_knows_is_told", a_code_that_nobody_knows_is_told),
-            trial("streams_in_every_order", streams_in_every_order),
             trial("a_kernel_that_never_ends_is_named", a_kernel_that_never_ends_is_named),
             trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
         ]);
+        trials.extend(EVERY_CALL.map(|(scenario, each)| {
+            Trial::test(format!("failures_at_every_call_of_{scenario}"), move || {
+                failures_at_every_call(scenario, each);
+                Ok(())
+            })
+        }));
     }
     trials
 }
 
-/// What a process said and how it ended.
-#[derive(Debug)]
-struct Ended {
-    success: bool,
-    output: String,
-    report: String,
-    calls: u64,
-}
-
 /// Runs a scenario in a process of its own, whose driver reads these variables.
-fn spawn(scenario: &str, variables: &[(&str, &str)]) -> Ended {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--scenario", scenario]).stdout(Stdio::piped()).stderr(Stdio::null());
-    command.env("FAKECUDA_REPORT", file("report")).env("FAKECUDA_STATS", file("stats"));
-    command.envs(variables.iter().copied());
-    let mut child = command.spawn().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    let reader = thread::spawn(move || {
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).map(|_| text)
-    });
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if begin.elapsed() > LIMIT {
-            child.kill().unwrap();
-            panic!("{scenario} with {variables:?} hangs");
-        }
-        thread::sleep(Duration::from_millis(5));
-    };
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let calls = read(&file("stats")).lines().find_map(|l| l.strip_prefix("calls ")?.parse().ok());
-    Ended {
-        success: status.success(),
-        output: reader.join().unwrap().unwrap(),
-        report: read(&file("report")),
-        calls: calls.unwrap_or(0),
-    }
+fn disturbed(scenario: &str, variables: &[(&str, &str)]) -> Ended {
+    spawn(&["--scenario", scenario], variables)
 }
 
 /// One process of a test: two runs of a model on replicas, with what the driver is told to do.
@@ -109,7 +83,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     let run = match ready {
         Ok(run) => run,
         Err(error) => {
-            say(&format!("error: {error}"));
+            say(&format!("not ready: {error}"));
             return ExitCode::SUCCESS;
         }
     };
@@ -141,7 +115,7 @@ fn damage(program: &mut Program) {
 
 /// It makes the device unusable, which the next runs say.
 fn a_kernel_that_fails_is_named() {
-    let ended = spawn("damaged/two_head/2", &[]);
+    let ended = disturbed("damaged/two_head/2", &[]);
     assert!(ended.success, "{ended:?}");
     let lines: Vec<&str> = ended.output.lines().collect();
     let [first, second, third] = lines[..] else { panic!("{ended:?}") };
@@ -155,7 +129,7 @@ fn a_kernel_that_fails_is_named() {
 fn a_kernel_that_never_ends_is_named() {
     for at in [1, 2, 4] {
         let fail = format!("launch@{at}:hang");
-        let ended = spawn("two_head/2", &[("FAKECUDA_FAIL", &fail)]);
+        let ended = disturbed("two_head/2", &[("FAKECUDA_FAIL", &fail)]);
         assert!(ended.success, "{fail}: {ended:?}");
         let mut lines = ended.output.lines().skip_while(|line| line.starts_with("outputs "));
         let first = lines.next().unwrap_or_default();
@@ -166,7 +140,7 @@ fn a_kernel_that_never_ends_is_named() {
 
 /// The outputs without failures, and the calls of the driver that it takes.
 fn undisturbed(scenario: &str) -> (String, u64) {
-    let ended = spawn(scenario, &[]);
+    let ended = disturbed(scenario, &[]);
     assert!(ended.success && ended.report.is_empty(), "{ended:?}");
     let first = ended.output.lines().next().unwrap().to_owned();
     assert!(first.starts_with("outputs "), "{ended:?}");
@@ -178,26 +152,36 @@ fn undisturbed(scenario: &str) -> (String, u64) {
 fn assert_sound(ended: &Ended, right: &str, what: &str) {
     assert!(ended.success, "{what}: {ended:?}");
     assert!(ended.report.is_empty(), "{what}: {ended:?}");
-    for line in ended.output.lines() {
-        assert!(line == right || line.starts_with("error: "), "{what}: {ended:?}");
+    for line in ended.output.lines().filter(|line| *line != right) {
+        let on_device = line.contains("gpu:") || line.contains("cpu:");
         // What failed is named, with the device and the code.
-        let is_named =
-            !line.contains("CUDA_ERROR") || line.contains("gpu:") || line.contains("cpu:");
-        assert!(is_named || line.contains("libcuda"), "{what}: {line}");
+        let named = if let Some(error) = line.strip_prefix("error: ") {
+            let other = ["can no longer be used", "has no memory for"];
+            on_device && (error.starts_with('`') || other.iter().any(|text| error.contains(text)))
+        } else {
+            line.starts_with("not ready: ") && (on_device || line.contains("libcuda"))
+        };
+        assert!(named, "{what}: {line}");
     }
 }
 
-fn failures_at_every_call() {
-    for scenario in ["two_head/2", "nested/1"] {
-        let (right, calls) = undisturbed(scenario);
-        assert!(calls > 0);
-        let at = (1..=calls).filter(|at| *at <= EACH || at % 7 == 0);
-        for at in at {
-            let fail = format!("any@{at}:out_of_memory");
-            let ended = spawn(scenario, &[("FAKECUDA_FAIL", &fail)]);
-            assert_sound(&ended, &right, &format!("{scenario} with {fail}"));
+fn failures_at_every_call(scenario: &str, each: bool) {
+    let (right, calls) = undisturbed(scenario);
+    assert!(calls > 0);
+    let mut said = 0;
+    for at in 1..=calls {
+        let turn = usize::try_from(at).unwrap() % CODES.len();
+        for (code, name) in if each { &CODES[..] } else { &CODES[turn..=turn] } {
+            let fail = format!("any@{at}:{code}");
+            let ended = disturbed(scenario, &[("FAKECUDA_FAIL", &fail)]);
+            let what = format!("{scenario} with {fail}");
+            assert_sound(&ended, &right, &what);
+            // A question that fails is asked again, memory is asked for again when some was given back.
+            said += u64::from(ended.output.contains(name));
         }
     }
+    let tries = calls * if each { CODES.len() as u64 } else { 1 };
+    assert!(said * 10 > tries * 6, "{scenario}: {said} of {tries} failures are named");
 }
 
 fn failures_of_every_kind() {
@@ -207,7 +191,7 @@ fn failures_of_every_kind() {
         for code in ["illegal_address", "launch_failed", "device_lost", "out_of_memory"] {
             for at in [1, 2, 7] {
                 let fail = format!("{class}@{at}:{code}");
-                let ended = spawn(scenario, &[("FAKECUDA_FAIL", &fail)]);
+                let ended = disturbed(scenario, &[("FAKECUDA_FAIL", &fail)]);
                 assert_sound(&ended, &right, &format!("{scenario} with {fail}"));
             }
         }
@@ -220,26 +204,14 @@ fn a_code_that_nobody_knows_is_told() {
     let (right, _) = undisturbed(scenario);
     for class in ["any", "launch", "copy", "sync", "alloc"] {
         let fail = format!("{class}@3:4321");
-        let ended = spawn(scenario, &[("FAKECUDA_FAIL", &fail)]);
+        let ended = disturbed(scenario, &[("FAKECUDA_FAIL", &fail)]);
         assert_sound(&ended, &right, &format!("{scenario} with {fail}"));
         assert!(ended.output.contains("(4321)"), "{fail}: {ended:?}");
     }
 }
 
-fn streams_in_every_order() {
-    for scenario in ["two_head/3", "nested/2", "siamese/4", "transformer/2"] {
-        let (right, _) = undisturbed(scenario);
-        for order in ["late", "lifo", "random:1", "random:2", "random:3"] {
-            let ended = spawn(scenario, &[("FAKECUDA_ORDER", order)]);
-            let what = format!("{scenario} in the order {order}");
-            assert_sound(&ended, &right, &what);
-            assert!(!ended.output.contains("error: "), "{what}: {ended:?}");
-        }
-    }
-}
-
 fn memory_that_is_too_small_is_said() {
-    let ended = spawn("nested/1", &[("FAKECUDA_MEMORY", "16384")]);
+    let ended = disturbed("nested/1", &[("FAKECUDA_MEMORY", "16384")]);
     assert_sound(&ended, "", "16 KiB of memory");
     assert!(
         ended.output.contains("has no memory for") && ended.output.contains("are free"),

@@ -2,20 +2,26 @@
 //!
 //! A binary of its own, which a machine with a GPU and without Rust can run. `FANWISE_NVRTC` names the folder of NVRTC;
 //! `FANWISE_FAKE` says that the driver is the fake one, with which failures are injected. Without `FANWISE_DEVICE` every
-//! test is ignored; with it a missing driver is a failure. `--bench OUT.json` measures instead, `--scenario NAME` is one process of a test.
+//! test is ignored; with it a missing driver is a failure. `FANWISE_DEVICE_WHOLE` adds the models at their full sizes on the
+//! fake driver, which a GPU always runs. `--bench OUT.json` measures instead, `--scenario NAME` is one process of a test.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod apart;
 mod bench;
 mod collectives;
 mod failures;
 mod graphs;
 mod kernels;
 mod models;
+mod orders;
 #[path = "../it/random.rs"]
 #[allow(dead_code, reason = "shared with the other tests, which use all of it")]
 mod random;
+#[path = "../it/reference.rs"]
+mod reference;
 mod runs;
+mod script;
 mod setup;
 mod shared;
 
@@ -26,7 +32,12 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--scenario", name] => return failures::scenario(name),
+        ["--scenario", name] => {
+            return match name.strip_prefix("orders/") {
+                Some(name) => orders::scenario(name),
+                None => failures::scenario(name),
+            };
+        }
         ["--bench", path, ..] => return bench::main(path, &args[2..]),
         _ => {}
     }
@@ -42,12 +53,24 @@ fn main() -> ExitCode {
     trials.extend(models::trials());
     trials.extend(runs::trials());
     trials.extend(shared::trials());
+    if setup::is_fake() && !apart::is_alone() && !ignored {
+        trials = trials.into_iter().map(apart::apart).collect();
+    }
+    // These start processes themselves.
     trials.extend(failures::trials());
+    if setup::is_fake() {
+        trials.extend(orders::trials());
+        trials.extend(script::trials());
+    }
     let trials = trials.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
     let mut arguments = Arguments::from_args();
     if !ignored {
-        // Devices, and the fake one's interpreter, are shared; a test uses several threads anyway.
-        arguments.test_threads.get_or_insert(if setup::is_fake() { 2 } else { 1 });
+        // Devices are shared, and a test uses several threads anyway; those on the fake one are processes.
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let apart = setup::is_fake() && !apart::is_alone();
+        arguments.test_threads.get_or_insert(if apart { all } else { 1 });
     }
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    setup::close();
+    conclusion.exit_code()
 }

@@ -12,7 +12,8 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::setup::{
-    executable, expected, inputs, is_fake, on_gpus, options, outputs, replicas, small, traced,
+    compiler, executable, expected, inputs, is_fake, on_gpus, options, outputs, replicas, small,
+    traced,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -31,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_device_that_is_not_there_is_named", a_device_that_is_not_there_is_named),
         trial("numbers_outside_an_axis_are_errors", numbers_outside_an_axis_are_errors),
         trial("entries_of_an_empty_axis_are_errors", entries_of_an_empty_axis_are_errors),
+        trial("kernels_are_kept_between_starts", kernels_are_kept_between_starts),
     ];
     if !is_fake() {
         trials.push(trial("memory_runs_out", memory_runs_out));
@@ -217,4 +219,36 @@ fn a_device_that_is_not_there_is_named() {
     let cuda = fanwise::backend::cuda::Cuda::new(options(2)).unwrap();
     let error = cuda.executable(program.unwrap(), &weights).unwrap_err().to_string();
     assert!(error.contains("gpu:2") && error.contains("2 GPUs"), "{error}");
+}
+
+/// The second start compiles nothing; a file that is damaged is made again, and the outputs are the same.
+fn kernels_are_kept_between_starts() {
+    let (graph, weights) = small("two_head");
+    let batch = inputs(&graph, 3, &mut ChaCha8Rng::seed_from_u64(7));
+    let cache = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut options = options(2);
+        options.compiler = compiler(Some(cache.path().to_owned()));
+        outputs(&executable(&replicas(&graph, 2, 1), &weights, options), &batch)
+    };
+    let files = || {
+        let entries = std::fs::read_dir(cache.path()).unwrap().map(|entry| entry.unwrap());
+        let mut files: Vec<_> =
+            entries.map(|e| (e.path(), std::fs::read(e.path()).unwrap())).collect();
+        files.sort();
+        files
+    };
+    let first = start();
+    let kept = files();
+    assert!(!kept.is_empty());
+    assert_eq!(start(), first);
+    assert_eq!(files(), kept);
+    for (path, bytes) in &kept {
+        std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+    }
+    assert_eq!(start(), first);
+    let paths = |files: &[(std::path::PathBuf, Vec<u8>)]| {
+        files.iter().map(|(path, bytes)| (path.clone(), bytes.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&files()), paths(&kept));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fanwise::backend::cuda::{Cache, Compiler, Cuda, CudaExecutable, CudaOptions, NvrtcSearch};
@@ -11,28 +11,13 @@ use fanwise::codegen::Form;
 use fanwise::ir::{Graph, Label, Weights, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
-use fanwise::types::{DType, Device, KernelClass, Limits, ShardRule, Target, Tensor};
+use fanwise::types::{DType, Device, ShardRule, Target, Tensor};
 use fanwise::zoo;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 /// Named tensors.
 pub(crate) type Tensors = BTreeMap<String, Tensor>;
-
-/// A target that has no kernels: every operator is evaluated by reference.
-const REFERENCE: Target = Target {
-    name: "reference",
-    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
-    any_type: &[],
-    numbers: &[],
-    limits: Limits::NONE,
-    epilogues: &[],
-    in_place: &[],
-    alignment: 64,
-    keeps_params: false,
-    updates: false,
-    channels_last: &[],
-};
 
 /// Whether the driver is the fake one.
 pub(crate) fn is_fake() -> bool {
@@ -47,6 +32,11 @@ pub(crate) fn complain(text: &str) {
 #[expect(clippy::print_stdout, reason = "the result of a process")]
 pub(crate) fn say(text: &str) {
     println!("{text}");
+}
+
+/// Whether the whole models run, which takes the fake driver hours.
+pub(crate) fn runs_whole_models() -> bool {
+    !is_fake() || std::env::var_os("FANWISE_DEVICE_WHOLE").is_some()
 }
 
 /// The folder in which compiled kernels are kept between processes.
@@ -95,6 +85,14 @@ pub(crate) fn executable(graph: &Graph, weights: &Weights, options: CudaOptions)
     cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// The backends that programs share, by their number of logical GPUs.
+static BACKENDS: Mutex<BTreeMap<u32, Cuda>> = Mutex::new(BTreeMap::new());
+
+/// Gives the shared backends back.
+pub(crate) fn close() {
+    BACKENDS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 /// The replicas of a graph on `count` GPUs, ready to run.
 pub(crate) fn on_gpus(
     graph: &Graph,
@@ -102,7 +100,13 @@ pub(crate) fn on_gpus(
     count: u32,
     variant: u64,
 ) -> CudaExecutable {
-    executable(&replicas(graph, count, variant), weights, options(count))
+    let graph = replicas(graph, count, variant);
+    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let mut backends = BACKENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let cuda = backends
+        .entry(count)
+        .or_insert_with(|| Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}")));
+    cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The outputs by reference evaluation, or by the CPU backend where that would take long.
@@ -112,7 +116,7 @@ pub(crate) fn expected(
     inputs: &Tensors,
     fast: bool,
 ) -> Vec<Tensor> {
-    let target = if fast { &Target::CPU } else { &REFERENCE };
+    let target = if fast { &Target::CPU } else { &crate::reference::REFERENCE };
     let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap();
     let cpu = Cpu::new(2).unwrap().executable(program, weights).unwrap();
     outputs(&cpu, inputs)

@@ -14,6 +14,7 @@
 #   --tests FILTER   only the tests whose names contain this
 #   --no-tests       only the measurements
 #   --no-bench       only the tests
+#   --fake DIR       no GPU: the fake driver in DIR, libcuda.so, which proves this script and measures nothing
 #
 # NVRTC is taken from the pack, from FANWISE_NVRTC, or from Python's packages.
 set -eu
@@ -87,7 +88,7 @@ PYTHON
 }
 
 run() {
-    json=results.json limit=900 filter= tests=yes bench=yes
+    json=results.json limit=900 filter= tests=yes bench=yes fake=
     models=mini_googlenet,resnet50,xception batch=64 repeat=20 bytes=1073741824
     while [ $# -gt 0 ]; do
         case $1 in
@@ -100,6 +101,7 @@ run() {
             --tests) filter=${2:?}; shift 2 ;;
             --no-tests) tests=; shift ;;
             --no-bench) bench=; shift ;;
+            --fake) fake=$(cd "${2:?}" && pwd); shift 2 ;;
             *) fail "run does not know $1" ;;
         esac
     done
@@ -111,17 +113,23 @@ run() {
         trap 'rm -rf "$names"' EXIT
         for library in "$nvrtc"/libnvrtc.so*; do
             case $library in
-                *.alt.*) ;;
+                *.alt.*|*\*) ;;
                 *) ln -sf "$library" "$names/libnvrtc.so" ;;
             esac
         done
         export LD_LIBRARY_PATH="$names:$nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     fi
     unset FANWISE_FAKE
-    export FANWISE_DEVICE=gpu
+    export FANWISE_DEVICE=gpu FANWISE_DEVICE_CACHE="${FANWISE_DEVICE_CACHE:-$here/cache}"
+    code=cubin
+    if [ -n "$fake" ]; then
+        export FANWISE_DEVICE=fake FANWISE_FAKE="$fake" LD_LIBRARY_PATH="$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+        code=ptx
+    fi
     "$here/fanwise" devices
     # A run on a GPU, or why there can be none.
-    "$here/fanwise" run zoo:mlp --gpus 1 --target cuda --batch 3 > /dev/null \
+    "$here/fanwise" run zoo:mlp --gpus 1 --target cuda --code "$code" --batch 3 \
+        --cache-dir "$FANWISE_DEVICE_CACHE" > /dev/null \
         || fail "there is no GPU to test, or it cannot be used"
     failed=
     if [ -n "$tests" ]; then
@@ -134,8 +142,8 @@ run() {
         fi
         timeout "$limit" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
             --repeat "$repeat" --bytes "$bytes" ${flops:+--flops "$flops"} \
+            --commit "$(cat "$here/commit")" --date "$(date -u +%F)" \
             || fail "the measurements failed, or took longer than $limit s"
-        echo "commit $(cat "$here/commit"), $(date -u +%F), written to $json"
     fi
     [ -z "$failed" ] || fail "a test failed, or all of them took longer than $limit s"
 }
@@ -143,5 +151,5 @@ run() {
 case ${1:-} in
     pack) shift; pack "$@" ;;
     run) shift; run "$@" ;;
-    *) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 1 ;;
+    *) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac

@@ -29,6 +29,7 @@ mod operators;
 mod programs;
 mod proof;
 mod random;
+mod reference;
 mod repairs;
 mod snap;
 mod source;

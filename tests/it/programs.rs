@@ -15,21 +15,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::random;
-
-/// A target that has no kernels: every operator is evaluated by reference.
-const REFERENCE: Target = Target {
-    name: "reference",
-    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
-    any_type: &[],
-    numbers: &[],
-    limits: Limits::NONE,
-    epilogues: &[],
-    in_place: &[],
-    alignment: 64,
-    keeps_params: false,
-    updates: true,
-    channels_last: &[],
-};
+use crate::reference::REFERENCE;
 
 /// A target that has few kernels and no reference evaluation: the other operators run on the host.
 const OFFLOADING: Target = Target {

@@ -53,7 +53,7 @@ const EXACT: [(&str, Make); 5] = [
 ];
 
 /// Graphs of each class, on the fake device and on a real one.
-const GRAPHS: [usize; 2] = [12, 120];
+const GRAPHS: [usize; 2] = [24, 120];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |((name, make), tolerance): ((&'static str, Make), f64)| {

@@ -95,14 +95,14 @@ macro_rules! scenarios {
     (clean $($clean:ident)*; caught $($caught:ident $words:literal)*;) => {
         $(
             #[test]
-            #[ignore = "needs NVRTC"]
+            #[ignore = "needs NVRTC; `cargo xtask test` runs it"]
             fn $clean() {
                 clean(stringify!($clean));
             }
         )*
         $(
             #[test]
-            #[ignore = "needs NVRTC"]
+            #[ignore = "needs NVRTC; `cargo xtask test` runs it"]
             fn $caught() {
                 caught(stringify!($caught), $words);
             }
@@ -131,7 +131,7 @@ scenarios! {
 }
 
 #[test]
-#[ignore = "needs NVRTC"]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
 fn a_buffer_that_changes_too_early_is_noticed() {
     let ran = run("pinned_changed", &[("ORDER", "late")]);
     assert!(ran.ok, "{}", ran.output);
@@ -139,14 +139,14 @@ fn a_buffer_that_changes_too_early_is_noticed() {
 }
 
 #[test]
-#[ignore = "needs NVRTC"]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
 fn devices_can_be_absent() {
     let ran = run("no_device", &[("DEVICES", "0")]);
     assert!(ran.ok, "{}", ran.output);
 }
 
 #[test]
-#[ignore = "needs NVRTC"]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
 fn memory_has_a_limit() {
     let ran = run("out_of_memory", &[("MEMORY", "65536")]);
     assert!(ran.ok, "{}", ran.output);
@@ -154,7 +154,7 @@ fn memory_has_a_limit() {
 }
 
 #[test]
-#[ignore = "needs NVRTC"]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
 fn every_call_can_fail_and_nothing_is_left_over() {
     let whole = run("fallible", &[]);
     assert!(whole.ok, "{}", whole.output);

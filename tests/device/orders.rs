@@ -1,0 +1,149 @@
+//! Streams in adversarial orders: every model of the zoo and every graph of the cases on one to eight devices computes
+//! the same, and the fake driver finds no access out of order, no leak and no use after a free.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use fanwise::backend::{Executable, RunOptions};
+use fanwise::ir::{Graph, Weights, parse, verify};
+use fanwise::lower::lower;
+use fanwise::pass::{Replicate, replicate};
+use fanwise::types::{DType, Device, Target, Tensor};
+use fanwise::zoo;
+use libtest_mimic::Trial;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::apart::spawn;
+use crate::setup::{digest, executable, inputs, options, replicas, say};
+
+/// Orders, and the number of devices, which some replicas share where there are few.
+const ORDERS: [(&str, &str); 5] =
+    [("late", "8"), ("random:1", "8"), ("random:2", "3"), ("lifo", "8"), ("random:3", "1")];
+
+/// Models of many kernels, for which the first orders are enough.
+const LARGE: [&str; 4] = ["mini_googlenet", "mobilenet_v2", "resnet50", "xception"];
+
+/// Most devices.
+const MOST: u32 = 8;
+
+/// Rows of a run, some replicas have none.
+const ROWS: i64 = 5;
+
+/// Graphs of cases that must run at the least.
+const CASES: usize = 20;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |name: &'static str| {
+        Trial::test(format!("orders_{name}"), move || {
+            check(name);
+            Ok(())
+        })
+    };
+    zoo::names().chain(["cases"]).map(trial).collect()
+}
+
+fn check(name: &str) {
+    let args = ["--scenario", &format!("orders/{name}")];
+    let right = spawn(&args, &[("FAKECUDA_DEVICES", "8")]);
+    assert!(right.success && right.report.is_empty(), "{name}: {right:?}");
+    let runs = right.output.lines().filter(|line| line.contains(" outputs ")).count();
+    let least = if name == "cases" { CASES } else { MOST as usize };
+    assert!(runs >= least, "{name}: {right:?}");
+    let orders = if LARGE.contains(&name) { &ORDERS[..3] } else { &ORDERS[..] };
+    for &(order, devices) in orders {
+        let ended = spawn(&args, &[("FAKECUDA_ORDER", order), ("FAKECUDA_DEVICES", devices)]);
+        let what = format!("{name} in the order {order} on {devices}: {ended:?}");
+        assert!(ended.success && ended.report.is_empty(), "{what}");
+        assert_eq!(ended.output, right.output, "{what}");
+    }
+}
+
+/// One process of a test: a line for each number of devices.
+pub(crate) fn scenario(name: &str) -> ExitCode {
+    if name == "cases" {
+        for path in cases() {
+            case(&path);
+        }
+    } else {
+        let (graph, weights) = tiny(name);
+        for count in 1..=MOST {
+            run(&format!("{name} on {count}"), &replicas(&graph, count, count.into()), &weights);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// A model of the zoo that is as deep as the whole one, with next to no features.
+fn tiny(name: &str) -> (Graph, Weights) {
+    let options = match name {
+        "gru" | "lstm" => "narrow=16,steps=3",
+        "mini_googlenet" | "mlp" | "nested" => "narrow=32",
+        "mobilenet_v2" | "resnet50" => "narrow=64,pixels=32",
+        "unet" | "video" => "narrow=32,pixels=16",
+        "xception" => "narrow=64,pixels=71",
+        _ => return zoo::build(name).unwrap_or_else(|e| panic!("{e}")),
+    };
+    zoo::build(&format!("{name}:{options}")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs kernel by kernel, then captured, and says what comes out.
+fn run(what: &str, graph: &Graph, weights: &Weights) {
+    let batch = inputs(graph, ROWS, &mut ChaCha8Rng::seed_from_u64(9));
+    let count = u32::try_from(graph.split().map_or(1, |split| split.devices().len())).unwrap();
+    let run = executable(graph, weights, options(count));
+    for _ in 0..2 {
+        match run.run(&batch, &RunOptions::default()) {
+            Ok(output) => {
+                let outputs: Vec<_> = output.outputs.into_iter().map(|(_, t)| t).collect();
+                say(&format!("{what} outputs {}", digest(&outputs)));
+            }
+            Err(error) => say(&format!("{what}: {error}")),
+        }
+    }
+}
+
+/// The files with a graph of their own.
+fn cases() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let files = ["replicate", "lower"].map(|area| std::fs::read_dir(root.join(area)).unwrap());
+    let mut files: Vec<_> = files.into_iter().flatten().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// A case on each number of devices on which it can be replicated and lowered.
+fn case(path: &Path) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let Ok(graph) = parse(&text) else { return };
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let Some(weights) = random_weights(&graph) else { return };
+    let plain = |value| matches!(graph.ty(value).dtype, DType::F32 | DType::I64);
+    if !graph.inputs().all(plain) || graph.inputs().len() == 0 {
+        return;
+    }
+    for count in 1..=MOST {
+        let how = Replicate::over((0..count).map(Device::gpu).collect());
+        let Ok(split) = replicate(&graph, &how) else { continue };
+        let Ok(verified) = verify(&split) else { panic!("{name} on {count}") };
+        if lower(&verified, &Target::CUDA).is_ok() {
+            run(&format!("{name} on {count}"), &split, &weights);
+        }
+    }
+}
+
+/// Elements for each parameter, if all are floats.
+fn random_weights(graph: &Graph) -> Option<Weights> {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut weights = Weights::default();
+    for param in graph.params() {
+        if param.ty.dtype != DType::F32 {
+            return None;
+        }
+        let dims = param.ty.shape.at(0);
+        let count = dims.iter().product();
+        let data: Vec<f32> = (0..count).map(|_| rng.random_range(0.1..1.0)).collect();
+        weights.insert(param.name.clone(), Tensor::new(&dims, &data).ok()?);
+    }
+    Some(weights)
+}
