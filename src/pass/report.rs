@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::repair::Repaired;
 use crate::analysis::{ClaimMap, survey};
-use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value};
+use crate::ir::{Graph, GraphError, NodeId, NodeKind, Update, Value};
 use crate::op::Op;
 use crate::types::{Claim, Split};
 
@@ -65,7 +65,14 @@ pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<Stri
         format!("{}: {how}{label}", o.name)
     });
     section("outputs", outputs.collect());
+    section("updates", graph.updates().iter().map(|update| updated(graph, update)).collect());
     Ok(text)
+}
+
+/// A parameter that holds something else after a run, and where.
+fn updated(graph: &Graph, update: &Update) -> String {
+    let homes: Vec<String> = graph.homes(update.param).iter().map(ToString::to_string).collect();
+    format!("{}: held by {}", graph.param(update.param).name, homes.join(", "))
 }
 
 fn devices(split: &Split) -> String {

@@ -231,7 +231,7 @@ impl Target {
         in_place: &[KernelClass::Elementwise],
         alignment: 256,
         keeps_params: true,
-        updates: false,
+        updates: true,
         channels_last: &[
             KernelClass::Conv,
             KernelClass::Pool,

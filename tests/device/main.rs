@@ -24,6 +24,7 @@ mod runs;
 mod script;
 mod setup;
 mod shared;
+mod variables;
 
 use std::process::ExitCode;
 
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         trials.extend(orders::trials());
         trials.extend(script::trials());
     }
+    trials.extend(variables::trials());
     let trials = trials.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
     let mut arguments = Arguments::from_args();
     if !ignored {

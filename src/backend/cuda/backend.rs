@@ -16,6 +16,7 @@ use super::plan::{Loaded, Params};
 use super::probe::{ProbeError, Version};
 use super::stream::Stream;
 use super::trace::Trace;
+use super::variables;
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, CompileError, DriverError, Executable, params};
 use crate::codegen::{self, Arch, Call, Form, Kernel};
@@ -178,6 +179,7 @@ impl Cuda {
         let pool = PinnedPool::new(self.any(&contexts)?);
         let (params, param_bytes) =
             upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
+        let (updates, commits) = variables::prepare(&program, &contexts, &params)?;
         let host = params::of(&program, &program.devices[0], weights)?;
         let mut host_params = vec![None; program.params.len()];
         for (i, tensor) in &host {
@@ -190,6 +192,8 @@ impl Cuda {
             loaded,
             params,
             param_bytes,
+            updates,
+            commits,
             host_params: Arc::new(host_params),
             pinned_params: Arc::new(pinned_params),
             pool,
@@ -198,6 +202,7 @@ impl Cuda {
             trace: self.options.trace.clone(),
             graphs: self.options.graphs,
             warnings,
+            weights: weights.clone(),
         }))
     }
 
@@ -323,14 +328,24 @@ fn upload(
         };
         let mut held = Params::new();
         for buffer in &device.buffers {
-            let Storage::Param(i) = buffer.storage else { continue };
-            let Some(tensor) = tensors.get(&i) else { continue };
+            let held_here = match buffer.storage {
+                Storage::Param(i) => Some(i),
+                Storage::Update(i) => program.updates.get(i as usize).copied(),
+                Storage::Input(_)
+                | Storage::Output(_)
+                | Storage::Arena
+                | Storage::Part { .. }
+                | Storage::Reuse { .. } => None,
+            };
+            let Some((i, tensor)) = held_here.and_then(|i| Some((i, tensors.get(&i)?))) else {
+                continue;
+            };
             let key = (context.ordinal(), i, buffer.order);
             let global = if let Some(global) = all.get(&key) {
                 global.clone()
             } else {
                 let place = (context, device.device, &*buffer.name);
-                let global = Arc::new(upload_one(place, tensor, buffer.order, (pool, limit))?);
+                let global = upload_one(place, tensor, buffer.order, (pool, limit))?;
                 all.insert(key, global.clone());
                 global
             };
@@ -348,7 +363,28 @@ fn upload_one(
     tensor: &Tensor,
     order: Order,
     (pool, limit): (&PinnedPool, Duration),
-) -> Result<Global, CompileError> {
+) -> Result<Arc<Global>, CompileError> {
+    let bytes = tensor.bytes().len();
+    let global = Global::new(context, bytes).map_err(|error| {
+        if !error.is_out_of_memory() {
+            return failed(device, &format!("the parameter `{name}`"), error);
+        }
+        let (name, asked) = (name.to_owned(), bytes as u64);
+        let free = context.free_memory().unwrap_or(0);
+        CompileError::OutOfMemory { device, name, asked, free }
+    })?;
+    let global = Arc::new(global);
+    write((context, device, name), &global, (tensor, order), (pool, limit))?;
+    Ok(global)
+}
+
+/// Copies the elements of a parameter to the memory of a GPU, in an order.
+pub(super) fn write(
+    (context, device, name): (&Arc<Context>, Device, &str),
+    global: &Arc<Global>,
+    (tensor, order): (&Tensor, Order),
+    (pool, limit): (&PinnedPool, Duration),
+) -> Result<(), CompileError> {
     let turned;
     let data = match order {
         Order::RowMajor => tensor.bytes(),
@@ -357,18 +393,10 @@ fn upload_one(
             &turned
         }
     };
-    let wrong = |error: DriverError| failed(device, &format!("the parameter `{name}`"), error);
-    let global = Global::new(context, data.len()).map_err(|error| {
-        if !error.is_out_of_memory() {
-            return wrong(error);
-        }
-        let (name, asked) = (name.to_owned(), data.len() as u64);
-        let free = context.free_memory().unwrap_or(0);
-        CompileError::OutOfMemory { device, name, asked, free }
-    })?;
     if data.is_empty() {
-        return Ok(global);
+        return Ok(());
     }
+    let wrong = |error: DriverError| failed(device, &format!("the parameter `{name}`"), error);
     let stream = Stream::new(context).map_err(wrong)?;
     let mut block = pool.take(data.len().min(STAGING)).map_err(wrong)?;
     for (i, part) in data.chunks(STAGING).enumerate() {
@@ -378,16 +406,16 @@ fn upload_one(
         if let Err(error) = finish(&stream, limit) {
             if error.code == NOT_READY {
                 // The device may still be at it.
-                std::mem::forget((global, stream, block));
+                std::mem::forget((Arc::clone(global), stream, block));
             }
             return Err(wrong(error));
         }
     }
-    Ok(global)
+    Ok(())
 }
 
 /// Waits until a stream is idle, but no longer than `limit`.
-fn finish(stream: &Stream, limit: Duration) -> Result<(), DriverError> {
+pub(super) fn finish(stream: &Stream, limit: Duration) -> Result<(), DriverError> {
     let begin = Instant::now();
     while !stream.is_idle()? {
         if begin.elapsed() > limit {

@@ -1,9 +1,9 @@
 //! A program that is ready to run on GPUs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,10 +15,12 @@ use super::memory::{HostBlock, Pinned, PinnedPool};
 use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
 use super::slot::{Ended, Slot, SlotError};
 use super::trace::Trace;
+use super::variables::{Commit, Held, Updates};
 use crate::backend::cpu::{Block, Cpu, DeviceMemory, Events, lock};
 use crate::backend::{
-    DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, inputs,
+    CompileError, DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, inputs,
 };
+use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
 use crate::types::{Device, Tensor};
 
@@ -44,6 +46,9 @@ pub(super) struct Parts {
     /// The parameters on each device, and their bytes.
     pub(super) params: Vec<Params>,
     pub(super) param_bytes: Vec<u64>,
+    /// The memory of each device for new elements of parameters, and what puts them in the place of the old ones.
+    pub(super) updates: Vec<Updates>,
+    pub(super) commits: Vec<Commit>,
     /// The parameters that the host holds, and those of them from which GPUs copy.
     pub(super) host_params: Arc<Vec<Option<Tensor>>>,
     pub(super) pinned_params: Arc<BTreeMap<u32, Arc<Pinned>>>,
@@ -54,6 +59,8 @@ pub(super) struct Parts {
     pub(super) graphs: bool,
     /// What went wrong without harm when the program was readied.
     pub(super) warnings: Vec<String>,
+    /// The elements of the parameters before the first run.
+    pub(super) weights: Weights,
 }
 
 /// A program that is ready to run on GPUs.
@@ -62,12 +69,18 @@ pub(super) struct Parts {
 /// Two runs may be in flight at the same time: the inputs of one are copied while the other computes.
 pub struct CudaExecutable {
     /// In an `Arc` to be leaked where a device does not come back: its memory must then not be freed.
-    parts: Arc<Parts>,
+    pub(super) parts: Arc<Parts>,
     plans: Mutex<VecDeque<Arc<Plan>>>,
     slots: Mutex<Slots>,
     freed: Condvar,
     /// The error after which no device can be used.
-    dead: Mutex<Option<RunError>>,
+    pub(super) dead: Mutex<Option<RunError>>,
+    /// Taken to read by runs that change no parameters, which happen at the same time, else to write.
+    pub(super) gate: RwLock<()>,
+    /// The parameters that the host holds.
+    pub(super) held: Mutex<Held>,
+    /// The elements of the parameters that no run changes, of a program that changes others.
+    pub(super) fixed: Mutex<Weights>,
 }
 
 #[derive(Debug)]
@@ -122,7 +135,14 @@ impl fmt::Debug for CudaExecutable {
 }
 
 impl CudaExecutable {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(mut parts: Parts) -> Self {
+        let held = Held { tensors: parts.host_params.clone(), pinned: parts.pinned_params.clone() };
+        let mut fixed = mem::take(&mut parts.weights);
+        let program = &parts.program;
+        let of = |i: u32| program.params.get(i as usize).map(|port| &*port.name);
+        let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
+        let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
+        fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
         let slots = Slots { free: Vec::new(), made: 0, tight: None };
         Self {
             parts: Arc::new(parts),
@@ -130,6 +150,9 @@ impl CudaExecutable {
             slots: Mutex::new(slots),
             freed: Condvar::new(),
             dead: Mutex::default(),
+            gate: RwLock::default(),
+            held: Mutex::new(held),
+            fixed: Mutex::new(fixed),
         }
     }
 
@@ -138,7 +161,7 @@ impl CudaExecutable {
     }
 
     /// Fails if an earlier run has left a device unusable.
-    fn check_alive(&self) -> Result<(), RunError> {
+    pub(super) fn check_alive(&self) -> Result<(), RunError> {
         match &*lock(&self.dead) {
             Some(error) => Err(RunError::Dead(Box::new(error.clone()))),
             None => Ok(()),
@@ -146,7 +169,7 @@ impl CudaExecutable {
     }
 
     /// The error of a call of the driver outside of a step; a device that can no longer be used is remembered.
-    fn failed(&self, d: usize, what: &str, error: DriverError) -> RunError {
+    pub(super) fn failed(&self, d: usize, what: &str, error: DriverError) -> RunError {
         let sticky = error.is_sticky();
         let (device, label, error) = (self.device(d), what.to_owned(), Box::new(error));
         let error = RunError::Driver { device, label, op: "memory", error };
@@ -172,8 +195,12 @@ impl CudaExecutable {
         } else {
             let bound = parts.program.bind(n)?;
             check(&bound)?;
-            let source =
-                Source { program: &parts.program, loaded: &parts.loaded, params: &parts.params };
+            let source = Source {
+                program: &parts.program,
+                loaded: &parts.loaded,
+                params: &parts.params,
+                updates: &parts.updates,
+            };
             Arc::new(source.plan(Arc::new(bound))?)
         };
         plans.truncate(KEPT_PLANS - 1);
@@ -181,7 +208,7 @@ impl CudaExecutable {
         Ok(plan)
     }
 
-    fn take(&self, bytes: usize, what: &str) -> Result<HostBlock, RunError> {
+    pub(super) fn take(&self, bytes: usize, what: &str) -> Result<HostBlock, RunError> {
         self.parts.pool.take(bytes).map_err(|error| self.failed(0, what, error))
     }
 
@@ -217,7 +244,7 @@ impl CudaExecutable {
             let bytes = usize::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0);
             outputs.push(self.take(bytes, &port.name)?);
         }
-        Ok(DeviceMemory { arena, outputs, updates: Vec::new() })
+        Ok(DeviceMemory { arena, outputs, updates: self.update_blocks()? })
     }
 
     /// A slot whose arenas are large enough, and their addresses. Where memory does not suffice for another run in
@@ -327,17 +354,19 @@ impl CudaExecutable {
     ) -> Result<Job, RunError> {
         let parts = &self.parts;
         let memory = self.memory(&plan.bound)?;
+        let held = lock(&self.held).clone();
         let blocks = HostBlocks {
             arena: memory.arena.pinned().clone(),
             inputs: staged,
-            params: parts.pinned_params.clone(),
+            params: held.pinned,
             outputs: memory.outputs.iter().map(|block| block.pinned().clone()).collect(),
+            updates: memory.updates.iter().map(|block| block.pinned().clone()).collect(),
         };
         Ok(Job {
             program: parts.program.clone(),
             plan: plan.clone(),
             inputs: tensors.iter().map(|t| (*t).clone()).collect(),
-            params: parts.host_params.clone(),
+            params: held.tensors,
             memory: Mutex::new(memory),
             blocks,
             arenas,
@@ -404,6 +433,9 @@ impl Executable for CudaExecutable {
         options: &RunOptions,
     ) -> Result<RunOutput, RunError> {
         let (n, tensors) = inputs::check(&self.parts.program, inputs)?;
+        let changes = !self.parts.program.updates.is_empty();
+        let _alone = changes.then(|| self.gate.write().unwrap_or_else(PoisonError::into_inner));
+        let _among = (!changes).then(|| self.gate.read().unwrap_or_else(PoisonError::into_inner));
         self.check_alive()?;
         let plan = self.plan(n, options.max_memory)?;
         let staged = self.stage(&plan, &tensors)?;
@@ -425,9 +457,23 @@ impl Executable for CudaExecutable {
         }
         self.end(slot, &ended);
         let times = ended.result?;
-        let blocks = mem::take(&mut lock(&job.memory).outputs);
+        let (blocks, updates) = {
+            let mut memory = lock(&job.memory);
+            (mem::take(&mut memory.outputs), mem::take(&mut memory.updates))
+        };
         let outputs = self.outputs(n, blocks)?;
+        if changes {
+            self.commit(updates)?;
+        }
         Ok(RunOutput { n, outputs, devices: self.stats(&plan, &times) })
+    }
+
+    fn weights(&self) -> Result<Weights, RunError> {
+        self.current()
+    }
+
+    fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
+        self.set(weights)
     }
 }
 

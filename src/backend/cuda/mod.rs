@@ -30,6 +30,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod variables;
 
 pub use backend::{CompileProgress, Cuda, CudaOptions, WATCHDOG};
 pub use cache::{Cache, Cached};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::memory::{Global, Pinned};
 use super::module::Function;
 use super::report;
+use super::variables::Updates;
 use crate::backend::RunError;
 use crate::backend::cpu::{Kernels, highest};
 use crate::codegen::{Arg, Call};
@@ -145,6 +146,8 @@ pub(super) struct Source<'a> {
     /// For each step of each device its kernel, where it launches one on a GPU.
     pub(super) loaded: &'a [Vec<Option<Loaded>>],
     pub(super) params: &'a [Params],
+    /// The memory of each device for new elements of parameters.
+    pub(super) updates: &'a [Updates],
 }
 
 /// A step that does not fit its buffers or the device: a fault of whoever made the program.
@@ -185,7 +188,11 @@ impl Source<'_> {
                 let held = self.params.get(d)?.get(&(i, order))?;
                 Some(Place::Fixed(held.address() + at.offset as u64))
             }
-            Space::Input(_) | Space::Output(_) | Space::Update(_) => None,
+            Space::Update(i) => {
+                let new = self.updates.get(d)?.get(&i)?;
+                Some(Place::Fixed(new.address() + at.offset as u64))
+            }
+            Space::Input(_) | Space::Output(_) => None,
         }
     }
 
@@ -347,6 +354,7 @@ pub(super) struct HostBlocks {
     pub(super) inputs: BTreeMap<u32, Arc<Pinned>>,
     pub(super) params: Arc<BTreeMap<u32, Arc<Pinned>>>,
     pub(super) outputs: Vec<Arc<Pinned>>,
+    pub(super) updates: Vec<Arc<Pinned>>,
 }
 
 impl HostBlocks {
@@ -357,7 +365,7 @@ impl HostBlocks {
             Space::Input(i) => self.inputs.get(&i),
             Space::Param(i) => self.params.get(&i),
             Space::Output(i) => self.outputs.get(i as usize),
-            Space::Update(_) => None,
+            Space::Update(i) => self.updates.get(i as usize),
         }
     }
 }

@@ -1,0 +1,192 @@
+//! Programs that change parameters: GPUs hold after each run what the CPU holds.
+
+use fanwise::backend::cuda::{Cuda, CudaExecutable};
+use fanwise::backend::{CompileError, Cpu, Executable, RunError, RunOptions};
+use fanwise::ir::{Graph, Weights, parse, verify};
+use fanwise::lower::lower;
+use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};
+use fanwise::types::{Device, ShardRule, Target, Tensor};
+use libtest_mimic::Trial;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::setup::{Tensors, inputs, options};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |name: &str, run: fn()| {
+        Trial::test(format!("variables::{name}"), move || {
+            run();
+            Ok(())
+        })
+    };
+    vec![
+        trial("steps", gpus_hold_what_the_cpu_holds_after_every_step),
+        trial("failures", a_run_that_fails_on_gpus_leaves_the_variables_as_they_were),
+        trial("set", parameters_on_gpus_can_be_set),
+    ]
+}
+
+/// A linear model with its gradient written out, momentum, a count of steps, and a table that is looked up, which
+/// fails for numbers beyond it.
+const TRAIN: &str = "fanwise 1
+symbol N >= 0
+param @w : f32[8,4] = \"t#w\" blake3:0000000000000001
+param @v : f32[8,4] = \"t#v\" blake3:0000000000000002
+param @rate : f32[] = \"t#rate\" blake3:0000000000000003
+param @steps : i64[] = \"t#steps\" blake3:0000000000000004
+param @last : f32[8,4] = \"t#last\" blake3:0000000000000005
+param @table : f32[4,2] = \"t#table\" blake3:0000000000000006
+graph @train(%x: f32[N,8], %t: f32[N,4], %i: i64[N]) -> (p: f32[N,4], picked: f32[N,2]) {
+  %p : f32[N,4] = matmul(%x, @w)
+  %e : f32[N,4] = sub(%p, %t)
+  %xt : f32[8,N] = transpose(%x) {perm=[1, 0]}
+  %g : f32[8,4] = matmul(%xt, %e)
+  %half : f32[] = constant() {value=f32[] [0.5]}
+  %hv : f32[8,4] = mul(@v, %half)
+  %v.new : f32[8,4] = add(%hv, %g)
+  %step : f32[8,4] = mul(%v.new, @rate)
+  %w.new : f32[8,4] = sub(@w, %step)
+  %one : i64[] = constant() {value=i64[] [1]}
+  %steps.new : i64[] = add(@steps, %one)
+  %twice : f32[4,2] = add(@table, @table)
+  %picked : f32[N,2] = gather(%twice, %i) {axis=0}
+  update @w = %w.new
+  update @v = %v.new
+  update @steps = %steps.new
+  update @last = @w
+  update @table = %twice
+  return %p, %picked
+}
+";
+
+fn train() -> (Graph, Weights) {
+    let graph = parse(TRAIN).unwrap_or_else(|e| panic!("{e}"));
+    let mut weights = Weights::default();
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    for param in graph.params() {
+        let dims = param.ty.shape.at(0);
+        let count = dims.iter().product();
+        let tensor = match &*param.name {
+            "steps" => Tensor::scalar(0i64),
+            "rate" => Tensor::scalar(0.015_625f32),
+            _ => {
+                let data: Vec<f32> = (0..count).map(|_| rng.random_range(-1.0..1.0)).collect();
+                Tensor::new(&dims, &data).unwrap()
+            }
+        };
+        weights.insert(param.name.clone(), tensor);
+    }
+    (graph, weights)
+}
+
+fn ways(count: u32) -> Vec<Replicate> {
+    let mut ways = Vec::new();
+    for weights in [WeightPlacement::Cpu, WeightPlacement::Mirrored] {
+        for (merge, rule) in
+            [(Merge::Cpu, ShardRule::RemainderLast), (Merge::Gpu, ShardRule::Balanced)]
+        {
+            let how = Replicate::over((0..count).map(Device::gpu).collect());
+            ways.push(Replicate { rule, merge, weights, repair: Repair::Comm, ..how });
+        }
+    }
+    ways
+}
+
+fn on_gpus(graph: &Graph, weights: &Weights, count: u32) -> CudaExecutable {
+    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
+    cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn batch(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> Tensors {
+    let mut batch = inputs(graph, n, rng);
+    let ids: Vec<i64> = (0..n).map(|_| rng.random_range(0..4)).collect();
+    batch.insert("i".to_owned(), Tensor::new(&[ids.len()], &ids).unwrap());
+    batch
+}
+
+fn assert_near(want: &Weights, got: &Weights, what: &str) {
+    assert_eq!(want.len(), got.len(), "{what}");
+    for (name, want) in want.iter() {
+        let (want, got) = (want.to_f64(), got.get(name).unwrap().to_f64());
+        let largest = want.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+        for (a, b) in want.iter().zip(&got) {
+            assert!((a - b).abs() <= 1e-5 * largest, "{what}: @{name}: {a} and {b}");
+        }
+    }
+}
+
+fn gpus_hold_what_the_cpu_holds_after_every_step() {
+    let (model, weights) = train();
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let batches: Vec<Tensors> =
+        [9, 9, 9, 1, 4, 0, 9].iter().map(|n| batch(&model, *n, &mut rng)).collect();
+    let program = lower(&verify(&model).unwrap(), &Target::CPU).unwrap();
+    let one = Cpu::new(1).unwrap().executable(program, &weights).unwrap();
+    let expected: Vec<Weights> = batches
+        .iter()
+        .map(|batch| {
+            one.run(batch, &RunOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            one.weights().unwrap()
+        })
+        .collect();
+    for count in [1, 2, 4] {
+        for how in ways(count) {
+            let what = format!("{count} GPUs, {:?}, {:?}", how.weights, how.merge);
+            let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let gpus = on_gpus(&graph, &weights, count);
+            assert_eq!(gpus.weights().unwrap(), weights, "{what}");
+            for (batch, want) in batches.iter().zip(&expected) {
+                gpus.run(batch, &RunOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_near(want, &gpus.weights().unwrap(), &what);
+            }
+        }
+    }
+}
+
+fn a_run_that_fails_on_gpus_leaves_the_variables_as_they_were() {
+    let (model, weights) = train();
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    for how in ways(2) {
+        let what = format!("{:?}, {:?}", how.weights, how.merge);
+        let graph = replicate(&model, &how).unwrap();
+        let gpus = on_gpus(&graph, &weights, 2);
+        let good = batch(&model, 4, &mut rng);
+        gpus.run(&good, &RunOptions::default()).unwrap();
+        let before = gpus.weights().unwrap();
+        for wrong in [[9, 0, 0, 0], [0, 0, 0, 9]] {
+            let mut bad = good.clone();
+            bad.insert("i".to_owned(), Tensor::new(&[4], &wrong.map(i64::from)).unwrap());
+            let error = gpus.run(&bad, &RunOptions::default()).unwrap_err();
+            assert!(matches!(error, RunError::Op { .. }), "{what}: {error}");
+            assert_eq!(gpus.weights().unwrap(), before, "{what}");
+        }
+        gpus.run(&good, &RunOptions::default()).unwrap();
+        assert_eq!(gpus.weights().unwrap().get("steps"), Some(&Tensor::scalar(2i64)), "{what}");
+    }
+}
+
+fn parameters_on_gpus_can_be_set() {
+    let (model, weights) = train();
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    for how in ways(3) {
+        let graph = replicate(&model, &how).unwrap();
+        let gpus = on_gpus(&graph, &weights, 3);
+        let good = batch(&model, 6, &mut rng);
+        gpus.run(&good, &RunOptions::default()).unwrap();
+        let first = gpus.weights().unwrap();
+        let mut new = Weights::default();
+        new.insert("rate", Tensor::scalar(0.25f32));
+        new.insert("other", Tensor::scalar(0.25f32));
+        assert!(matches!(gpus.set_weights(&new), Err(CompileError::UnknownParam(_))));
+        new.retain(|name| name == "rate");
+        gpus.set_weights(&new).unwrap();
+        assert_eq!(gpus.weights().unwrap().get("rate"), new.get("rate"));
+        gpus.run(&good, &RunOptions::default()).unwrap();
+        assert_ne!(gpus.weights().unwrap().get("w"), first.get("w"));
+        gpus.set_weights(&weights).unwrap();
+        assert_eq!(gpus.weights().unwrap(), weights);
+        gpus.run(&good, &RunOptions::default()).unwrap();
+        assert_eq!(gpus.weights().unwrap(), first, "the same step from the same state");
+    }
+}
