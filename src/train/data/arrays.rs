@@ -9,7 +9,7 @@ use crate::types::{DType, Quoted};
 #[derive(Clone, Debug)]
 pub struct Arrays {
     columns: Vec<Column>,
-    arrays: Vec<Array>,
+    held: Vec<Array>,
     rows: usize,
 }
 
@@ -42,7 +42,7 @@ impl Arrays {
         if rows == 0 {
             return Err(DataError::Columns("the data have no rows".to_owned()));
         }
-        Ok(Self { columns, arrays: held, rows })
+        Ok(Self { columns, held, rows })
     }
 
     /// The arrays of an `.npz` archive.
@@ -80,7 +80,7 @@ impl Source for Arrays {
     }
 
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
-        for (i, array) in self.arrays.iter().enumerate() {
+        for (i, array) in self.held.iter().enumerate() {
             let cell = into.bytes(i);
             let part = array.bytes().chunks_exact(cell.len()).nth(row);
             let part = part.ok_or_else(|| DataError::row(row as u64, "there is no such row"))?;

@@ -124,7 +124,9 @@ impl<'a> RowMut<'a> {
 
 /// Makes truth values 0 or 1.
 pub(super) fn truths(bytes: &mut [u8]) {
-    bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+    for byte in bytes {
+        *byte = u8::from(*byte != 0);
+    }
 }
 
 /// A row of its own: zeros in a tensor for each column.

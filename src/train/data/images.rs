@@ -246,15 +246,12 @@ impl Change for Images {
 
 /// The elements as `f32`.
 fn floats(tensor: &Tensor) -> Result<Vec<f32>, DataError> {
-    Ok(match tensor.dtype() {
-        DType::U8 => tensor.as_slice::<u8>().iter().map(|x| f32::from(*x)).collect(),
-        DType::F32 => tensor.as_slice::<f32>().to_vec(),
-        _ => {
-            let made = Cast { to: DType::F32 }.eval(&[tensor]);
-            let made = made.map_err(|e| DataError::Columns(e.to_string()))?;
-            made.first().map(|made| made.as_slice::<f32>().to_vec()).unwrap_or_default()
-        }
-    })
+    if tensor.dtype() == DType::U8 {
+        return Ok(tensor.as_slice::<u8>().iter().map(|x| f32::from(*x)).collect());
+    }
+    let made = Cast { to: DType::F32 }.eval(&[tensor]);
+    let made = made.map_err(|e| DataError::Columns(e.to_string()))?;
+    Ok(made.first().map(|made| made.as_slice::<f32>().to_vec()).unwrap_or_default())
 }
 
 /// The elements of an image, channels first.
@@ -318,7 +315,9 @@ impl Image {
             Step::Normalise { mean, deviation } => {
                 let planes = self.data.chunks_exact_mut(height * width).take(channels);
                 for ((plane, mean), deviation) in planes.zip(mean).zip(deviation) {
-                    plane.iter_mut().for_each(|x| *x = (*x - mean) / deviation);
+                    for x in plane {
+                        *x = (*x - mean) / deviation;
+                    }
                 }
             }
         }

@@ -21,21 +21,29 @@ pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
     if to.is_float() || tensor.dtype() == to {
         return Ok(made);
     }
-    let same = match (tensor.to_i64(), made.to_i64()) {
-        (Some(before), Some(after)) => {
-            // A `u64` beyond the others is read as a negative number.
-            let unsigned = tensor.dtype() == DType::U64 || to == DType::U64;
-            before == after && !(unsigned && before.iter().any(|x| *x < 0))
-        }
-        _ => tensor.to_f64() == made.to_f64(),
+    let after = integers(&made);
+    let wrong = if tensor.dtype().is_float() {
+        let values = tensor.to_f64().into_iter();
+        values.zip(after).find(|(x, y)| !is(*x, *y)).map(|(x, _)| x.to_string())
+    } else {
+        let values = integers(tensor).into_iter();
+        values.zip(after).find(|(x, y)| x != y).map(|(x, _)| x.to_string())
     };
-    if same {
-        return Ok(made);
-    }
-    let values = tensor.to_f64();
-    let first = values.iter().zip(made.to_f64()).find(|(a, b)| **a != *b);
-    let first = first.map_or(f64::NAN, |(a, _)| *a);
-    Err(format!("{first} is no {to}"))
+    wrong.map_or(Ok(made), |x| Err(format!("{x} is no {to}")))
+}
+
+/// The elements of a tensor of integers or truth values.
+fn integers(tensor: &Tensor) -> Vec<i128> {
+    let unsigned = tensor.dtype() == DType::U64;
+    let wide = |x: i64| if unsigned { x.cast_unsigned().into() } else { x.into() };
+    tensor.to_i64().unwrap_or_default().into_iter().map(wide).collect()
+}
+
+/// True if a number is this integer.
+fn is(x: f64, integer: i128) -> bool {
+    #[expect(clippy::cast_possible_truncation, reason = "integers only, and none beyond its range")]
+    let same = x.is_finite() && x.fract() == 0.0 && x as i128 == integer;
+    same
 }
 
 /// Classes as numbers become rows of zeros with a one at the place of the class. An axis of size 1 at the end goes.
@@ -156,17 +164,15 @@ pub struct ClassWeights {
     pub into: String,
 }
 
-impl ClassWeights {
-    /// The class of a row.
-    fn class(&self, column: &Column, tensor: &Tensor) -> Result<i64, String> {
-        let classes = column.elements().unwrap_or(1);
-        let found = if classes > 1 {
-            largest(tensor, classes)?
-        } else {
-            convert(tensor, DType::I64)?.as_slice::<i64>().to_vec()
-        };
-        found.first().copied().ok_or_else(|| "it has no class".to_owned())
-    }
+/// The class of a row: its number, or the place of the largest of its numbers.
+fn class(column: &Column, tensor: &Tensor) -> Result<i64, String> {
+    let classes = column.elements().unwrap_or(1);
+    let found = if classes > 1 {
+        largest(tensor, classes)?
+    } else {
+        convert(tensor, DType::I64)?.as_slice::<i64>().to_vec()
+    };
+    found.first().copied().ok_or_else(|| "it has no class".to_owned())
 }
 
 impl Change for ClassWeights {
@@ -205,7 +211,7 @@ impl Change for ClassWeights {
     ) -> Result<(), DataError> {
         let place = find(before, &self.column)?;
         let wrong = |reason| DataError::row(key.row, format!("{}: {reason}", Quoted(&self.column)));
-        let class = self.class(&before[place], &row[place]).map_err(wrong)?;
+        let class = class(&before[place], &row[place]).map_err(wrong)?;
         let weight = self.weights.get(&class).copied().unwrap_or(1.0);
         let Some(into) = before.iter().position(|c| c.name == self.into) else {
             row.push(convert(&Tensor::scalar(weight), DType::F32).map_err(wrong)?);
@@ -311,6 +317,11 @@ mod tests {
             (Tensor::scalar(-1i64), DType::U64, false),
             (Tensor::scalar(u64::MAX), DType::U64, true),
             (Tensor::scalar(1e300f64), DType::I64, false),
+            (Tensor::scalar(9_223_372_036_854_775_808.0f64), DType::I64, false),
+            (Tensor::scalar(9_223_372_036_854_775_808.0f64), DType::U64, true),
+            (Tensor::scalar(f32::NAN), DType::U8, false),
+            (Tensor::scalar(f32::INFINITY), DType::U64, false),
+            (Tensor::scalar(0.5f32), DType::Bool, false),
             (Tensor::scalar(2u8), DType::Bool, false),
             (Tensor::scalar(1u8), DType::Bool, true),
         ] {

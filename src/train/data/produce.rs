@@ -81,15 +81,13 @@ impl Maker<'_> {
         let steps = self.loader.steps().unwrap_or(0);
         let mut step = from.step;
         for epoch in from.epoch..end {
-            let order = match options.shuffle {
-                true => Some(order(source.rows(), options.seed, epoch)?),
-                false => None,
-            };
+            let rows = source.rows();
+            let order = options.shuffle.then(|| order(rows, options.seed, epoch)).transpose()?;
             while step < steps {
                 let at = Position { epoch, step };
                 // Less than the rows of the source: `step` is one of its steps.
                 let first = usize::try_from(step).unwrap_or(0) * options.batch;
-                let rows = options.batch.min(source.rows() - first);
+                let rows = options.batch.min(rows - first);
                 let read = |i: usize, into: &mut RowMut<'_>| {
                     let row = order.as_ref().map_or(first + i, |order| order[first + i]);
                     source.read(row, into).map(|()| row as u64)

@@ -7,6 +7,10 @@ use super::{
     Batch, Change, Column, DataError, Input, Loader, LoaderOptions, Position, RowKey, RowMut,
     Source, Stream,
 };
+use super::{
+    Categorical, Cifar, ClassWeights, Fill, Images, Layout, Names, SAMPLE_WEIGHT, Statistics, Step,
+    row, split,
+};
 use crate::types::{DType, Tensor};
 
 /// Rows that hold their number; `read` counts, and fails or panics at a row.
@@ -259,5 +263,74 @@ fn changes_and_settings_that_do_not_fit_are_refused() {
     ] {
         let loader = Loader::new(Input::Rows(Arc::new(numbers(rows))), Vec::new(), options);
         assert!(matches!(loader.err().unwrap(), DataError::Setting(_)));
+    }
+}
+
+/// 200 images of CIFAR, of all classes.
+fn cifar() -> Arc<dyn Source> {
+    let byte = |i: usize| if i % 3073 == 0 { i / 3073 % 10 } else { i * i / 7 % 256 };
+    let bytes: Vec<u8> = (0..200 * 3073).map(|i| u8::try_from(byte(i)).unwrap()).collect();
+    Arc::new(Cifar::of("data_batch_1.bin".as_ref(), bytes.into()).unwrap())
+}
+
+/// The mean of the pixels subtracted, and with `drawn` shifts by a tenth and flips; classes as ones; class 3 twice.
+fn usual(mean: &Tensor, drawn: bool) -> Vec<Arc<dyn Change>> {
+    let layout = Layout::ChannelsFirst;
+    let mut steps = vec![Step::Subtract(mean.clone())];
+    if drawn {
+        let shift = Step::Shift { height: 0.1, width: 0.1, fill: Fill::Nearest };
+        steps.extend([shift, Step::FlipHorizontal]);
+    }
+    let column = "y".to_owned();
+    vec![
+        Arc::new(Images { column: "x".to_owned(), layout, result: Layout::ChannelsLast, steps }),
+        Arc::new(Categorical { column: column.clone(), classes: 10, dtype: DType::F32 }),
+        Arc::new(ClassWeights {
+            column,
+            weights: [(3, 2.0)].into(),
+            into: SAMPLE_WEIGHT.to_owned(),
+        }),
+    ]
+}
+
+#[test]
+fn images_are_augmented_in_any_number_of_threads() {
+    let (train, validation) = split(&cifar(), 0.1).unwrap();
+    let mean = Statistics::of(&train, "x").unwrap().mean().unwrap();
+    let (train, validation): (Arc<dyn Source>, Arc<dyn Source>) =
+        (Arc::new(train), Arc::new(validation));
+    let loader = |source: &Arc<dyn Source>, drawn, threads| {
+        let options = LoaderOptions {
+            batch: 64,
+            shuffle: drawn,
+            drop_last: drawn,
+            seed: 9,
+            threads,
+            ..LoaderOptions::default()
+        };
+        Loader::new(Input::Rows(source.clone()), usual(&mean, drawn), options).unwrap()
+    };
+    let expected = all(&loader(&train, true, 1), Position::default(), 2);
+    assert_eq!(expected.len(), 2 * (180 / 64));
+    for threads in [2, 5, 8] {
+        assert_eq!(all(&loader(&train, true, threads), Position::default(), 2), expected);
+    }
+    let loader = loader(&validation, false, 3);
+    let names = Names::of(loader.columns(), &["image"], &["class"]).unwrap();
+    let batch = loader.batches(Position::default(), 1).unwrap().next().unwrap().unwrap();
+    let feed = names.feed(&batch).unwrap();
+    assert_eq!(feed.inputs["image"].dims(), [20, 32, 32, 3]);
+    assert_eq!(feed.targets["class"].dims(), [20, 10]);
+    for number in 0..20 {
+        let given = row(validation.as_ref(), number).unwrap();
+        let class = usize::from(given[1].as_slice::<u8>()[0]);
+        let ones = &feed.targets["class"].as_slice::<f32>()[number * 10..][..10];
+        assert!(ones.iter().enumerate().all(|(i, one)| (*one > 0.5) == (i == class)));
+        let weight = feed.weights["class"].as_slice::<f32>()[number];
+        assert_eq!(weight.to_bits(), if class == 3 { 2.0f32 } else { 1.0 }.to_bits());
+        let pixel = f32::from(given[0].as_slice::<u8>()[2 * 1024 + 5])
+            - mean.as_slice::<f32>()[2 * 1024 + 5];
+        let found = feed.inputs["image"].as_slice::<f32>()[number * 3072 + 5 * 3 + 2];
+        assert_eq!(found.to_bits(), pixel.to_bits());
     }
 }
