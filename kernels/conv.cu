@@ -204,28 +204,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(c
 #else
     __syncthreads();
 #endif
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-        const int place = Product::column(j);
-        const int n = n0 + place;
-        if (n >= M_EACH) continue;
-#pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            const i64 m = tile_row * (i64)BM + Product::row(i);
-            if (m >= PLACES) continue;
-            float* sums = product.sums[i] + j;
+    product.store<Y_VECTORS>(
+        p.y, tile_row * (i64)BM, places, n0, M_EACH,
+        [&](i64 m, int n) { return m * M_ALL + group * M_EACH + n; },
+        [&](float* sums, i64, int, int place) {
 #if BIAS
 #pragma unroll
             for (int q = 0; q < 4; ++q) sums[q] = sums[q] + bias[place + q];
 #endif
-            const i64 at = m * M_ALL + group * M_EACH + n;
-#if Y_VECTORS
-            store4(p.y + at, expression4(p, make_float4(sums[0], sums[1], sums[2], sums[3]), at, columns + place));
-#else
-#pragma unroll
-            for (int q = 0; q < 4; ++q)
-                if (n + q < M_EACH) p.y[at + q] = expression(p, sums[q], at + q, columns[place + q]);
-#endif
-        }
-    }
+        },
+        [&](float sum, i64 at, int place) { return expression(p, sum, at, columns[place]); },
+        [&](float4 sums, i64 at, int place) { return expression4(p, sums, at, columns + place); });
 }

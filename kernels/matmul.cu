@@ -54,16 +54,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(c
     Product product;
     product.multiply<A_ALONG, B_ALONG>(shared, a, b, terms);
     __syncthreads();
-#pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-        const int place = Product::column(j);
-        const i64 n = n0 + place;
-        if (n >= width) continue;
-#pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            const i64 m = m0 + Product::row(i);
-            if (m >= height) continue;
-            float* sums = product.sums[i] + j;
+    product.store<Y_VECTORS>(
+        p.y, m0, height, n0, width,
+        [&](i64 m, i64 n) { return (matrix * height + m) * width + n; },
+        [&](float* sums, i64 m, i64 n, int) {
 #if SCALED
 #pragma unroll
             for (int q = 0; q < 4; ++q) {
@@ -73,14 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(c
 #endif
             }
 #endif
-            const i64 at = (matrix * height + m) * width + n;
-#if Y_VECTORS
-            store4(p.y + at, expression4(p, make_float4(sums[0], sums[1], sums[2], sums[3]), at, columns + place));
-#else
-#pragma unroll
-            for (int q = 0; q < 4; ++q)
-                if (n + q < width) p.y[at + q] = expression(p, sums[q], at + q, columns[place + q]);
-#endif
-        }
-    }
+        },
+        [&](float sum, i64 at, int place) { return expression(p, sum, at, columns[place]); },
+        [&](float4 sums, i64 at, int place) { return expression4(p, sums, at, columns + place); });
 }

@@ -140,7 +140,7 @@ pub struct Target {
     pub updates: bool,
     /// The kernel classes that take and give images with the channels last in memory: convolutions and pools always,
     /// reductions over all places and concatenations where their operands come so. What is elementwise follows its
-    /// first operand; the others, and every target without such classes, know row-major order only.
+    /// first operand, a broadcast one that has the shape of its result; the others, and every target without such classes, know row-major order only.
     pub channels_last: &'static [KernelClass],
 }
 
@@ -156,11 +156,10 @@ pub enum Order {
     ChannelsLast,
 }
 
-impl Target {
-    /// The CPU backend: N virtual devices on the host.
-    pub const CPU: Self = Self {
-        name: "cpu",
-        kernels: &[
+/// The classes that every backend has kernels for, and others.
+macro_rules! classes {
+    ($($own:ident),*) => {
+        &[
             KernelClass::Elementwise,
             KernelClass::Broadcast,
             KernelClass::Conv,
@@ -174,12 +173,24 @@ impl Target {
             KernelClass::View,
             KernelClass::Copy,
             KernelClass::Recurrent,
-            KernelClass::Reference,
-        ],
+            $(KernelClass::$own),*
+        ]
+    };
+}
+
+/// The classes whose kernels end in chains, on every backend.
+const EPILOGUES: &[KernelClass] =
+    &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul];
+
+impl Target {
+    /// The CPU backend: N virtual devices on the host.
+    pub const CPU: Self = Self {
+        name: "cpu",
+        kernels: classes!(Reference),
         any_type: &[],
         numbers: &[],
         limits: Limits::NONE,
-        epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
+        epilogues: EPILOGUES,
         in_place: &[KernelClass::Elementwise],
         alignment: 64,
         keeps_params: false,
@@ -190,27 +201,7 @@ impl Target {
     /// The CUDA backend: kernels compiled at run time. Operators of other classes run on the host.
     pub const CUDA: Self = Self {
         name: "cuda",
-        kernels: &[
-            KernelClass::Elementwise,
-            KernelClass::Broadcast,
-            KernelClass::Conv,
-            KernelClass::MatMul,
-            KernelClass::Pool,
-            KernelClass::Reduce,
-            KernelClass::Softmax,
-            KernelClass::Norm,
-            KernelClass::BatchNorm,
-            KernelClass::Move,
-            KernelClass::Index,
-            KernelClass::Line,
-            KernelClass::View,
-            KernelClass::Copy,
-            KernelClass::Reorder,
-            KernelClass::Recurrent,
-            KernelClass::Random,
-            KernelClass::Partial,
-            KernelClass::Collective,
-        ],
+        kernels: classes!(Index, Line, Reorder, Random, Partial, Collective),
         any_type: &[
             KernelClass::Elementwise,
             KernelClass::Broadcast,
@@ -227,7 +218,7 @@ impl Target {
             ranked: 1 << 13,
             segments: 1 << 10,
         },
-        epilogues: &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul],
+        epilogues: EPILOGUES,
         in_place: &[KernelClass::Elementwise],
         alignment: 256,
         keeps_params: true,

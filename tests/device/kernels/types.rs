@@ -4,7 +4,7 @@
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Value;
 use fanwise::op::{
-    BatchNorm, Binary, Cast, Classify, Compare, Conv, Logic, MatMul, Op, Unary, Where,
+    BatchNorm, Binary, Cast, Classify, Compare, Conv, Logic, MatMul, Op, Pool, Reduce, Unary, Where,
 };
 use fanwise::types::{DType, Tensor};
 use libtest_mimic::Trial;
@@ -20,13 +20,14 @@ type Make = fn(&mut Net, usize) -> Vec<Value>;
 
 /// Names, graphs, how many of them on the fake device, and how far from
 /// the reference they may be at least, unless they are exact.
-const CLASSES: [(&str, Make, usize, Option<f64>); 8] = [
+const CLASSES: [(&str, Make, usize, Option<f64>); 9] = [
     ("casts", casts, 13, None),
     ("arithmetic", arithmetic, 24, None),
     ("relations", relations, 26, None),
     ("choices", choices, 13, None),
     ("chains", chains, 16, None),
     ("functions", functions, 12, Some(0.0)),
+    ("excited_channels", excited, 8, Some(2e-5)),
     ("normalised_channels", normalised, 8, None),
     ("products", behind_products, 8, Some(2e-5)),
 ];
@@ -80,7 +81,7 @@ fn check(name: &str, make: Make, i: usize, far: Option<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(i as u64);
     let input = |value| {
         let info = graph.info(value);
-        let bare = name == "products" && info.ty.dtype == DType::F32;
+        let bare = matches!(name, "products" | "excited_channels") && info.ty.dtype == DType::F32;
         let tensor = if bare {
             let count = info.ty.shape.at(n).iter().product();
             let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
@@ -399,6 +400,30 @@ fn normalised(net: &mut Net, i: usize) -> Vec<Value> {
     let other = net.other(dtype, &dims, true);
     let y = net.op(Binary::Add, &[y, other]);
     vec![net.op(Unary::Relu, &[y])]
+}
+
+/// Images scaled by numbers of their own for each channel, between kernels whose channels are last.
+fn excited(net: &mut Net, i: usize) -> Vec<Value> {
+    let channels = [1, 4, 6, 9][i % 4];
+    let x = net.input(&[channels, 6, 5]);
+    let pool = || Pool::Max {
+        kernel: vec![2, 2],
+        strides: vec![1, 1],
+        dilations: Vec::new(),
+        pads: Vec::new(),
+        ceil_mode: false,
+        indices: false,
+        column_major: false,
+    };
+    let image = net.op(pool(), &[x]);
+    let mean = net.op(Reduce::Mean { axes: vec![2, 3], keepdims: true }, &[image]);
+    let gate = net.op(Unary::Sigmoid, &[mean]);
+    let operands = if i.is_multiple_of(2) { [image, gate] } else { [gate, image] };
+    let scaled = net.op(Binary::Mul, &operands);
+    let plane = net.param(&[5, 4]);
+    let large = net.op(Compare::Less, &[plane, scaled]);
+    let chosen = net.op(Where {}, &[large, scaled, gate]);
+    vec![net.op(pool(), &[chosen])]
 }
 
 /// What follows a product or a convolution at its end.
