@@ -152,9 +152,11 @@ struct Weights {
 // 0 that stands for what lies outside would be no number.
 __device__ __forceinline__ float inside_only(const Window& window, const Weights& w, int channel) {
     float sum = 0.0f;
+#pragma unroll 1
     for (int tap = 0; tap < TAPS; ++tap) {
         const int at = TAPS == 1 ? 0 : window.element(tap);
         if (window.sample == nullptr || at < 0) continue;
+#pragma unroll 1
         for (int c = 0; c < C_EACH; ++c) sum = fmaf(__ldg(window.sample + at + c), w.one(channel, tap * C_EACH + c), sum);
     }
     return sum;
@@ -186,6 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(c
     product.multiply<true, W_ALONG>(shared, x, w, KTERMS);
 #if HOLES
     if (__syncthreads_or(w.check != 0.0f)) {
+#pragma unroll 1
         for (int i = threadIdx.x; i < BM * BN; i += Product::Threads) {
             const i64 m = tile_row * (i64)BM + i / BN;
             const int place = i % BN, n = n0 + place;
