@@ -83,6 +83,9 @@ pub struct CompileProgress {
 /// A GPU that a program uses, and the architecture for which its kernels are compiled.
 type Gpu = (Arc<Context>, Arch);
 
+/// The kernel of each step of each device, where it has one.
+type Steps = Vec<Vec<Option<Loaded>>>;
+
 /// Kernels as functions of the GPUs with these numbers.
 type Functions = BTreeMap<(u32, Arc<Kernel>), Arc<Function>>;
 
@@ -223,7 +226,7 @@ impl Cuda {
         &self,
         program: &Program,
         placed: &[Option<Gpu>],
-    ) -> Result<(Vec<Vec<Option<Loaded>>>, Vec<String>), CompileError> {
+    ) -> Result<(Steps, Vec<String>), CompileError> {
         let mut calls: Vec<Vec<Option<Call>>> = Vec::with_capacity(placed.len());
         let mut wanted: BTreeMap<Arch, Vec<Arc<Kernel>>> = BTreeMap::new();
         for (device, place) in program.devices.iter().zip(placed) {

@@ -38,11 +38,12 @@ impl Contexts {
     /// Lets each of some GPUs reach the others where it can. On a failure says which GPU it is of.
     pub(super) fn connect<'a>(
         &self,
-        contexts: impl Iterator<Item = &'a Arc<Context>> + Clone,
+        contexts: impl Iterator<Item = &'a Arc<Context>>,
     ) -> Result<(), (u32, DriverError)> {
+        let contexts: Vec<_> = contexts.collect();
         let mut open = lock(&self.0);
-        for context in contexts.clone() {
-            for other in contexts.clone().filter(|other| other.ordinal() != context.ordinal()) {
+        for context in &contexts {
+            for other in contexts.iter().filter(|other| other.ordinal() != context.ordinal()) {
                 let pair = (context.ordinal(), other.ordinal());
                 if !open.asked.contains(&pair) {
                     context.reach(other).map_err(|error| (pair.0, error))?;

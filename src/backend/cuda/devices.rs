@@ -32,15 +32,15 @@ pub struct Devices {
     pub devices: Vec<DeviceInfo>,
 }
 
-fn failed(error: DriverError) -> ProbeError {
+fn failed(error: &DriverError) -> ProbeError {
     ProbeError::DriverFailed(error.to_string())
 }
 
 /// What the driver shows; none where it runs and there is no GPU.
 pub fn devices() -> Result<Devices, ProbeError> {
     let driver = driver::start()?;
-    let gpus = driver::gpus().map_err(failed)?;
-    let devices = gpus.iter().map(|gpu| device(*gpu, &gpus).map_err(failed));
+    let gpus = driver::gpus().map_err(|error| failed(&error))?;
+    let devices = gpus.iter().map(|gpu| device(*gpu, &gpus).map_err(|error| failed(&error)));
     Ok(Devices { driver, devices: devices.collect::<Result<_, _>>()? })
 }
 

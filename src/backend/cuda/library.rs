@@ -347,18 +347,17 @@ fn load((path, library): Open, folder: Option<&Path>) -> Result<Loaded, String> 
     }
     let functions = Functions::of(library)?;
     let lacks = || format!("libnvrtc-builtins of NVRTC {version} is not beside it");
-    match folder {
-        Some(folder) => open(&builtins(folder, version).ok_or_else(lacks)?)?,
-        None => {
-            let Version { major, minor } = version;
-            let name = if cfg!(windows) {
-                format!("nvrtc-builtins64_{major}{minor}.dll")
-            } else {
-                format!("libnvrtc-builtins.so.{major}.{minor}")
-            };
-            open(Path::new(&name)).map_err(|_| lacks())?
-        }
-    };
+    if let Some(folder) = folder {
+        open(&builtins(folder, version).ok_or_else(lacks)?)?;
+    } else {
+        let Version { major, minor } = version;
+        let name = if cfg!(windows) {
+            format!("nvrtc-builtins64_{major}{minor}.dll")
+        } else {
+            format!("libnvrtc-builtins.so.{major}.{minor}")
+        };
+        open(Path::new(&name)).map_err(|_| lacks())?;
+    }
     Ok(Loaded { path, version, functions })
 }
 

@@ -94,7 +94,10 @@ pub struct Nvrtc {
 impl fmt::Debug for Nvrtc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (version, archs) = (self.version(), &self.archs);
-        f.debug_struct("Nvrtc").field("version", &version).field("archs", archs).finish()
+        f.debug_struct("Nvrtc")
+            .field("version", &version)
+            .field("archs", archs)
+            .finish_non_exhaustive()
     }
 }
 

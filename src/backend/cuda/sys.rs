@@ -5,6 +5,10 @@
 //! [`Code`] itself, and [`open`] fails where something is missing.
 
 #![allow(unsafe_code, reason = "a library is opened and its functions are called")]
+#![allow(
+    clippy::too_many_arguments,
+    reason = "functions have the arguments that the driver gives them"
+)]
 #![allow(non_snake_case, reason = "functions have the names that the driver gives them")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
