@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use fanwise::backend::Executable;
-use fanwise::ir::{Graph, Origin, Place, Value, Weights, parse, verify};
+use fanwise::ir::{Builder, Graph, Origin, Place, Value, Weights, parse, verify};
 use fanwise::lower::{Action, DeviceProgram, Program, Step, check, lower};
 use fanwise::op::{
-    AllGather, AllReduce, Concat, CopyOp, ExclusiveScan, Expand, MergeTopK, Op, Reshape, Slice,
+    AllGather, AllReduce, Binary, Concat, CopyOp, ExclusiveScan, Expand, MatMul, MergeTopK, Op,
+    Reduce, Reshape, Scan, Slice, TopK, Transpose, Unary,
 };
 use fanwise::pass::{
-    BatchStatistics, Merge, Repair, RepairOptions, Replicate, repair_with, replicate_repaired,
+    BatchStatistics, Merge, Repair, RepairOptions, Replicate, WeightPlacement, repair_with,
+    replicate_repaired,
 };
 use fanwise::types::{
     Combine, DType, Device, Dim, KernelClass, Shape, ShardRule, Split, Target, Tensor, TensorType,
@@ -35,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("gather", rows_are_gathered),
         trial("candidates", candidates_are_merged),
         trial("repaired", repaired_graphs),
+        trial("weights", models_with_weights),
         trial("batch_norm", synchronised_statistics),
     ]
 }
@@ -460,6 +463,11 @@ fn repaired(
     let mut how = Replicate::over((0..count).map(Device::gpu).collect());
     how.rule = rules(count)[variant % 3].clone();
     how.merge = if variant.is_multiple_of(2) { Merge::Gpu } else { Merge::Cpu };
+    how.weights = match variant % 4 {
+        0 => WeightPlacement::Template,
+        1 => WeightPlacement::Cpu,
+        _ => WeightPlacement::Mirrored,
+    };
     how.repair = Repair::Comm;
     let options = RepairOptions { allowed: Repair::Comm, batch_norm };
     let (repaired, _) = repair_with(template, options).unwrap();
@@ -482,6 +490,51 @@ fn repaired_graphs() {
                 for _ in 0..2 {
                     assert_close(&outputs(&run, &inputs), &wanted, 1e-5, &what);
                 }
+            }
+        }
+    }
+}
+
+/// A template with a weight that needs every collective, its replicas, and the weight.
+pub(crate) fn needy(count: u32, variant: usize) -> (Graph, Graph, Weights) {
+    let mut build = Builder::new("needy");
+    let rows = Shape::from([Dim::n(), 6.into()].as_slice());
+    let x = build.input("x", TensorType::new(DType::F32, rows));
+    let numbers: Vec<f32> = (0..24u8).map(|i| f32::from(i) * 0.125 - 1.0).collect();
+    let w = build.param("w", Tensor::new(&[6, 4], &numbers).unwrap());
+    let h = build.op("h", MatMul {}, &[x, w]).unwrap();
+    let a = build.op("a", Unary::Tanh, &[h]).unwrap();
+    let largest = Reduce::Max { axes: vec![0], keepdims: false };
+    let m = build.op("m", largest, &[a]).unwrap();
+    let y = build.op("y", Binary::Sub, &[a, m]).unwrap();
+    let t = build.op("t", Transpose { perm: vec![1, 0] }, &[a]).unwrap();
+    let s = build.op("s", MatMul {}, &[a, t]).unwrap();
+    let sums = Scan::Sum { axis: 0, exclusive: false, reverse: false };
+    let c = build.op("c", sums, &[a]).unwrap();
+    let best = TopK { axis: 0, k: 2.into(), largest: true, local: false };
+    let best = build.op("b", best, &[a]).unwrap();
+    for (name, value) in [("y", y), ("m", m), ("s", s), ("c", c), ("b", best)] {
+        build.output(name, value);
+    }
+    build.output("p", Value { output: 1, ..best });
+    let (template, weights) = build.finish();
+    let graph = repaired(&template, (count, variant), None);
+    (template, graph, weights)
+}
+
+/// Weights on each device, on the first or on the host; the CPU does the same with the same replicas.
+fn models_with_weights() {
+    let mut rng = ChaCha8Rng::seed_from_u64(8);
+    for (i, count) in COUNTS.into_iter().enumerate() {
+        let (template, graph, weights) = needy(count, i);
+        let run = executable(&graph, &weights, options(count));
+        for n in [7, 2] {
+            let inputs = crate::setup::inputs(&template, n, &mut rng);
+            let wanted = expected(&graph, &weights, &inputs, true);
+            check(run.program(), &run.bind(n).unwrap()).unwrap_or_else(|e| panic!("{e}"));
+            for _ in 0..2 {
+                let what = format!("on {count}, {n} rows");
+                assert_close(&outputs(&run, &inputs), &wanted, 1e-5, &what);
             }
         }
     }

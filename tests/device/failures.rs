@@ -14,6 +14,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::apart::{Ended, spawn};
+use crate::collectives::needy;
 use crate::setup::{digest, inputs, is_fake, options, replicas, say, small};
 
 /// A result of a call that fails, by its name for the fake driver and for everybody else.
@@ -68,8 +69,13 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     let is_damaged = name.starts_with("damaged/");
     let (model, count) = name.trim_start_matches("damaged/").split_once('/').unwrap();
     let count = count.parse().unwrap();
-    let (graph, weights) = small(model);
-    let split = replicas(&graph, count, u64::from(count));
+    let (graph, split, weights) = if model == "needy" {
+        needy(count, 1)
+    } else {
+        let (graph, weights) = small(model);
+        let split = replicas(&graph, count, u64::from(count));
+        (graph, split, weights)
+    };
     let inputs = inputs(&graph, 5, &mut ChaCha8Rng::seed_from_u64(9));
     let lowered = lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA);
     let mut program = lowered.unwrap();

@@ -1,5 +1,5 @@
-//! Streams in adversarial orders: every model of the zoo and every graph of the cases on one to eight devices computes
-//! the same, and the fake driver finds no access out of order, no leak and no use after a free.
+//! Streams in adversarial orders: every model of the zoo, every graph of the cases and one that needs every collective on
+//! one to eight devices compute the same, and the fake driver finds no access out of order, no leak and no use after a free.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +15,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::apart::spawn;
+use crate::collectives::needy;
 use crate::setup::{digest, executable, inputs, options, replicas, say};
 
 /// Orders, and the number of devices, which some replicas share where there are few.
@@ -40,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         })
     };
-    zoo::names().chain(["cases"]).map(trial).collect()
+    zoo::names().chain(["cases", "needy"]).map(trial).collect()
 }
 
 fn check(name: &str) {
@@ -64,6 +65,11 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     if name == "cases" {
         for path in cases() {
             case(&path);
+        }
+    } else if name == "needy" {
+        for count in 1..=MOST {
+            let (_, split, weights) = needy(count, count as usize);
+            run(&format!("{name} on {count}"), &split, &weights);
         }
     } else {
         let (graph, weights) = tiny(name);
