@@ -512,11 +512,10 @@ pub(crate) fn needy(count: u32, variant: usize) -> (Graph, Graph, Weights) {
     let sums = Scan::Sum { axis: 0, exclusive: false, reverse: false };
     let c = build.op("c", sums, &[a]).unwrap();
     let best = TopK { axis: 0, k: 2.into(), largest: true, local: false };
-    let best = build.op("b", best, &[a]).unwrap();
-    for (name, value) in [("y", y), ("m", m), ("s", s), ("c", c), ("b", best)] {
+    let best = build.ops(&["b", "p"], best, &[a]).unwrap();
+    for (name, value) in [("y", y), ("m", m), ("s", s), ("c", c), ("b", best[0]), ("p", best[1])] {
         build.output(name, value);
     }
-    build.output("p", Value { output: 1, ..best });
     let (template, weights) = build.finish();
     let graph = repaired(&template, (count, variant), None);
     (template, graph, weights)
