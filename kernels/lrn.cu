@@ -3,9 +3,10 @@
 //
 // Geometry: grid x covers the COUNT elements of y in strides.
 // Bytes: the width of an element twice for each, as neighbouring channels share elements in the caches.
-// Operations: 2 for each channel of the sum, and a power.
+// Computed in R. Operations: 2 for each channel of the sum, and a power.
 // Every element of y is written once and never read; x is not written meanwhile. Sums are taken over ascending channels.
 #include "common.cuh"
+#include "numbers.cuh"
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
@@ -17,11 +18,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 channel = i / plane % channels;
         const i64 first = greatest<i64>(channel - BEFORE, 0), last = least<i64>(channel + AFTER, channels - 1);
-        const T* x = p.x + (i - channel * plane);
-        T sum = 0;
-        for (i64 c = first; c <= last; ++c) sum = sum + x[c * plane] * x[c * plane];
-        const T base = BIAS + WEIGHT * sum;
+        const i64 sample = i - channel * plane;
+        R sum = 0;
+        for (i64 c = first; c <= last; ++c) {
+            const R x = real(p.x[sample + c * plane]);
+            sum = sum + x * x;
+        }
+        const R base = BIAS + WEIGHT * sum;
         // The usual exponent by two roots, each correctly rounded.
-        p.y[i] = p.x[i] / (ROOTS ? root(base) * root(root(base)) : power(base, BETA));
+        p.y[i] = cast<T>(real(p.x[i]) / (ROOTS ? root(base) * root(root(base)) : power(base, BETA)));
     }
 }

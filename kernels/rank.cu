@@ -8,9 +8,11 @@
 // Operations: about 4 · SIZE for each element of x.
 // Every element of the results is written once and never read; x is not written meanwhile.
 #include "common.cuh"
+#include "numbers.cuh"
 
-// Whether `a` comes before `b`, of which `first` says if it is at a higher position.
-__device__ __forceinline__ bool before(T a, T b, bool first) {
+// Whether one entry comes before another; `first` says if it is at a lower position.
+__device__ __forceinline__ bool before(T left, T right, bool first) {
+    const auto a = real(left), b = real(right);
     const bool a_nan = a != a, b_nan = b != b;
     if (a_nan || b_nan) {
         if (a_nan == b_nan) return first;

@@ -8,20 +8,21 @@
 // Bytes: the width of an element twice for each. Operations: 1 for each.
 // Every element of y is written once and never read; x and what lines begin with are not written meanwhile.
 #include "common.cuh"
+#include "numbers.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     const i64 inner = INNER, size = SIZE;
     for (i64 line = thread_number(); line < LINES; line += thread_count()) {
         const i64 o = line / inner, begin = o * size * inner + (line - o * inner);
 #if START
-        A running = (A)p.start[line];
+        A running = (A)real(p.start[line]);
 #else
         A running = PRODUCT ? 1 : 0;
 #endif
         for (i64 j = 0; j < size; ++j) {
             const i64 at = begin + (REVERSE ? size - 1 - j : j) * inner;
-            const A own = (A)p.x[at], next = PRODUCT ? running * own : running + own;
-            p.y[at] = (T)(EXCLUSIVE ? running : next);
+            const A own = (A)real(p.x[at]), next = PRODUCT ? running * own : running + own;
+            p.y[at] = cast<T>(EXCLUSIVE ? running : next);
             running = next;
         }
     }

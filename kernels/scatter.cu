@@ -13,14 +13,16 @@
 // Invariant: each element of y is written and read by one thread, which takes updates in ascending order; x, the numbers
 // and the updates are not written meanwhile.
 #include "common.cuh"
+#include "numbers.cuh"
 #include "pairs.cuh"
 #include "report.cuh"
 
 __device__ __forceinline__ T joined(T old, T update) {
-    if (KIND == 1) return sum_of(old, update);
-    if (KIND == 2) return product_of(old, update);
-    if (KIND == 3) return larger_of(old, update);
-    return KIND == 4 ? smaller_of(old, update) : update;
+    const auto a = real(old), b = real(update);
+    if (KIND == 1) return cast<T>(sum_of(a, b));
+    if (KIND == 2) return cast<T>(product_of(a, b));
+    if (KIND == 3) return cast<T>(larger_of(a, b));
+    return KIND == 4 ? cast<T>(smaller_of(a, b)) : update;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {

@@ -7,6 +7,7 @@
 // Operations: 1 for each element of x.
 // Every element of y is written once and never read; x and the numbers are not written meanwhile.
 #include "common.cuh"
+#include "numbers.cuh"
 #include "report.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
@@ -17,8 +18,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         for (i64 row = 0; row < ROWS; ++row) {
             const i64 number = p.numbers[row];
             if (number < 0 || number >= segments) report(p.word, STEP, row);
-            if (number == segment) sum = sum + (A)p.x[row * width + column];
+            if (number == segment) sum = sum + (A)real(p.x[row * width + column]);
         }
-        p.y[i] = (T)sum;
+        p.y[i] = cast<T>(sum);
     }
 }

@@ -136,6 +136,17 @@ fn gather_at(
     Ok(finish(b, "gather_at.cu", &count))
 }
 
+/// What an update does, by number, and the type as which elements are read for it.
+fn combined(reduction: Reduction, dtype: DType) -> (u8, &'static str) {
+    match reduction {
+        Reduction::None => (0, bits_type(dtype)),
+        Reduction::Add => (1, c_type(dtype)),
+        Reduction::Mul => (2, c_type(dtype)),
+        Reduction::Max => (3, c_type(dtype)),
+        Reduction::Min => (4, c_type(dtype)),
+    }
+}
+
 /// `scatter.cu`.
 fn scatter(
     context: &Context<'_>,
@@ -174,14 +185,7 @@ fn scatter(
             (run.clone(), product(entries), run, reduction)
         }
     };
-    let dtype = b.ty(x).dtype;
-    let (kind, ty) = match reduction {
-        Reduction::None => (0, bits_type(dtype)),
-        Reduction::Add => (1, c_type(dtype)),
-        Reduction::Mul => (2, c_type(dtype)),
-        Reduction::Max => (3, c_type(dtype)),
-        Reduction::Min => (4, c_type(dtype)),
-    };
+    let (kind, ty) = combined(reduction, b.ty(x).dtype);
     let lanes: i64 = match length.as_const() {
         Some(..SHORT) => 1,
         Some(LONG..) => 256,

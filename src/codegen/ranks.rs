@@ -30,6 +30,11 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     }
 }
 
+/// The type as which an element is read.
+fn real(dtype: DType) -> &'static str {
+    if matches!(dtype, DType::F16 | DType::Bf16) { "float" } else { c_type(dtype) }
+}
+
 /// The type in which sums and products are taken.
 fn wide(dtype: DType) -> &'static str {
     if dtype.is_float() { "double" } else { "u64" }
@@ -43,7 +48,7 @@ fn arg(context: &Context<'_>, op: &Arg, x: BufferId, y: BufferId) -> Result<Call
     let axis = context.axis(*axis, ty.rank())?;
     b.read("x", x);
     b.write("y", y);
-    b.define("T", c_type(ty.dtype));
+    b.define("R", real(ty.dtype));
     b.flag("LARGEST", matches!(op, Arg::Max { .. }));
     b.flag("LAST", *select_last_index);
     Ok(Lines::new(&ty.shape, axis..axis + 1).finish(b, "arg.cu"))
@@ -128,9 +133,14 @@ fn segment_sum(
     Ok(index::finish(b, "segment_sum.cu", &count))
 }
 
-/// A number as a constant of type `double`.
-fn double(x: f64) -> String {
-    if x.is_finite() { format!("{x:?}") } else { format!("(double){}", float(x as f32)) }
+/// A number as a constant of the type in which elements of a type are computed.
+#[expect(clippy::cast_possible_truncation, reason = "rounded as the reference rounds it")]
+fn constant(x: f64, dtype: DType) -> String {
+    if dtype == DType::F64 && x.is_finite() {
+        return format!("{x:?}");
+    }
+    let rounded = float(x as f32);
+    if dtype == DType::F64 { format!("(double){rounded}") } else { rounded }
 }
 
 /// `lrn.cu`.
@@ -143,12 +153,11 @@ fn lrn(context: &Context<'_>, op: &Lrn, x: BufferId, y: BufferId) -> Result<Call
         return Err(context.unsupported("it has no channels"));
     };
     let (reach, weight) = (op.size - 1, f64::from(op.alpha) / op.size as f64);
-    let number = |x: f64| {
-        if ty.dtype == DType::F64 { double(x) } else { float(x as f32) }
-    };
+    let number = |x: f64| constant(x, ty.dtype);
     b.read("x", x);
     b.write("y", y);
     b.define("T", c_type(ty.dtype));
+    b.define("R", real(ty.dtype));
     b.define("BEFORE", (reach / 2).min(FAR));
     b.define("AFTER", (reach - reach / 2).min(FAR));
     b.define("BIAS", number(f64::from(op.bias)));

@@ -208,8 +208,9 @@ impl Target {
             KernelClass::BatchNorm,
             KernelClass::Move,
             KernelClass::Index,
+            KernelClass::Line,
         ],
-        numbers: &[KernelClass::Line, KernelClass::Collective],
+        numbers: &[KernelClass::Collective],
         limits: Limits {
             parts: 160,
             places: 1 << 16,

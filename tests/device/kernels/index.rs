@@ -15,7 +15,8 @@ const LENGTH: usize = 9;
 
 /// A type of numbers.
 fn number(i: usize) -> DType {
-    [DType::F32, DType::I64, DType::F32, DType::F64, DType::I32, DType::U8, DType::I8][i % 7]
+    let types = [DType::F32, DType::I64, DType::F16, DType::F64, DType::Bf16, DType::U8, DType::I8];
+    types[i % 7]
 }
 
 /// An input of a type with many equal elements.
