@@ -183,7 +183,7 @@ fn numbers_outside_an_axis_are_errors() {
                 };
                 assert_eq!((label.as_str().split('.').next(), *op), (Some("y"), name), "{error}");
                 let OpError::Value { operand: 1, reason } = &**error else { panic!("{error}") };
-                let rows = if count == 1 { 5 } else { 3 };
+                let rows = if count == 1 { 5 } else { 2 };
                 let position = format!("position {} is outside", 4 * rows - 2);
                 assert!(reason.contains(&position), "{name} {round}: {reason}");
                 // Kernel by kernel at first, then as a graph.
