@@ -271,12 +271,7 @@ fn what_is_too_large_for_a_kernel_runs_on_the_host() {
 }
 
 /// The calls of a graph of one operator on an input with these sizes behind the batch.
-fn calls_of(
-    op: impl Into<Op>,
-    dims: &[i64],
-    params: &[&[usize]],
-    results: usize,
-) -> Vec<Call> {
+fn calls_of(op: impl Into<Op>, dims: &[i64], params: &[&[usize]], results: usize) -> Vec<Call> {
     let mut b = Builder::new("one");
     let x = input(&mut b, "x", dims);
     let params: Vec<Value> =

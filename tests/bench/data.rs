@@ -21,7 +21,7 @@ const IMAGES: usize = 4096;
 const FILES: usize = 128;
 
 fn cifar() -> Cifar {
-    let byte = |i: usize| if i % 3073 == 0 { i / 3073 % 10 } else { i * i / 7 % 256 };
+    let byte = |i: usize| if i.is_multiple_of(3073) { i / 3073 % 10 } else { i * i / 7 % 256 };
     let bytes: Vec<u8> =
         (0..IMAGES * 3073).map(|i| u8::try_from(byte(i)).expect("a byte")).collect();
     Cifar::of(Path::new("data_batch_1.bin"), bytes.into()).expect("images")

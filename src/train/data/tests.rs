@@ -268,7 +268,7 @@ fn changes_and_settings_that_do_not_fit_are_refused() {
 
 /// 200 images of CIFAR, of all classes.
 fn cifar() -> Arc<dyn Source> {
-    let byte = |i: usize| if i % 3073 == 0 { i / 3073 % 10 } else { i * i / 7 % 256 };
+    let byte = |i: usize| if i.is_multiple_of(3073) { i / 3073 % 10 } else { i * i / 7 % 256 };
     let bytes: Vec<u8> = (0..200 * 3073).map(|i| u8::try_from(byte(i)).unwrap()).collect();
     Arc::new(Cifar::of("data_batch_1.bin".as_ref(), bytes.into()).unwrap())
 }
