@@ -12,6 +12,7 @@ use crate::lower::LowerError;
 use crate::model::ModelError;
 use crate::pass::PassError;
 use crate::train::data::DataError;
+use crate::train::{CheckpointError, TrainError};
 use crate::types::TensorError;
 
 /// Any error of fanwise: the errors of its layers, each with a stable code.
@@ -58,6 +59,12 @@ pub enum Error {
     /// There are no data to train on.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A training could not go on.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// A checkpoint could not be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -89,8 +96,27 @@ impl Error {
             Self::Compile(_) => "E0500",
             Self::Run(_) => "E0501",
             Self::Data(error) => data_code(error),
+            Self::Train(error) => train_code(error),
+            Self::Checkpoint(_) => "E0620",
             Self::Tensor(_) => "E0502",
         }
+    }
+}
+
+fn train_code(error: &TrainError) -> &'static str {
+    match error {
+        TrainError::Training(_) => "E0610",
+        TrainError::Pass(error) => pass_code(error),
+        TrainError::Graph(_) => "E0200",
+        TrainError::Invalid(_) => "E0201",
+        TrainError::Unproved(_) => "E0310",
+        TrainError::Lower(_) => "E0400",
+        TrainError::Compile(_) => "E0500",
+        TrainError::Run(_) => "E0501",
+        TrainError::Data(error) => data_code(error),
+        TrainError::Groups | TrainError::Shards(_) => "E0611",
+        TrainError::Missing(_) | TrainError::Rows(_) => "E0612",
+        TrainError::Watch(_) => "E0613",
     }
 }
 

@@ -37,6 +37,8 @@ pub struct LoadOptions {
     pub assume: BTreeMap<String, Assume>,
     /// Where to find all parameters of a graph in text or JSON form, instead of the files that it names.
     pub params: Option<PathBuf>,
+    /// Whether the model is to be trained: what inference has no use for stays.
+    pub for_training: bool,
     /// The bytes that files and weights may take.
     pub max_memory: u64,
 }
@@ -50,6 +52,7 @@ impl Default for LoadOptions {
             free_batch: false,
             assume: BTreeMap::new(),
             params: None,
+            for_training: false,
             max_memory: u64::MAX,
         }
     }
@@ -216,6 +219,24 @@ fn unused(options: &LoadOptions) -> Vec<String> {
     vec![format!("{} has no effect: the model is no ONNX file, its batch is N", given.join(", "))]
 }
 
+/// The graph with other elements of its parameters: those that changed have no source any more, so that [`save`] writes
+/// them.
+pub fn with_weights(graph: &Graph, weights: &Weights) -> Graph {
+    let mut graph = graph.clone();
+    let changed: Vec<(ParamId, ContentHash, Arc<str>)> = (0u32..)
+        .zip(graph.params())
+        .filter_map(|(i, param)| {
+            let hash = ContentHash::of(weights.get(&param.name)?);
+            (hash != param.hash).then(|| (ParamId(i), hash, param.name.clone()))
+        })
+        .collect();
+    for (id, hash, key) in changed {
+        graph.set_source(id, Source { file: "".into(), key });
+        graph.set_hash(id, hash);
+    }
+    graph
+}
+
 /// Writes a graph so that [`load`] reads it back: weights without a source file of their own (folded or
 /// generated) go to a `.safetensors` file beside it.
 pub fn save(
@@ -258,7 +279,8 @@ fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelErr
         model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
     let left = options.max_memory.saturating_sub(held);
     let limit = SimplifyOptions::default().max_bytes.min(left);
-    simplify(&mut model.graph, &mut model.weights, SimplifyOptions { max_bytes: limit })?;
+    let options = SimplifyOptions { max_bytes: limit, for_training: options.for_training };
+    simplify(&mut model.graph, &mut model.weights, options)?;
     Ok(model)
 }
 

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::{
-    ContentHash, Graph, GraphError, Origin, Param, ParamId, Place, Placement, Source, Value,
-    Weights,
+    ContentHash, Graph, GraphError, NodeKind, Origin, Output, Param, ParamId, Place, Placement,
+    ResultInfo, Source, Value, Weights,
 };
 use crate::op::Op;
 use crate::types::{Device, Keys, Table, Tensor, TensorType};
@@ -47,6 +49,29 @@ impl Builder {
             params: Table::default(),
             origin: Origin::default(),
             source: "".into(),
+        }
+    }
+
+    /// A builder that goes on with a graph and the elements of its parameters.
+    pub fn over(graph: Graph, weights: Weights) -> Self {
+        let mut names: Keys<Arc<str>> = Keys::default();
+        let mut params = Table::default();
+        for id in graph.ids() {
+            let node = graph.node(id);
+            names.extend(node.results().iter().map(|r| r.name.clone()));
+            if let NodeKind::Param(param) = node.kind() {
+                let name = graph.param(*param).name.clone();
+                params.insert(name, Value { node: id, output: 0 });
+            }
+        }
+        Self {
+            names,
+            params,
+            weights,
+            numbers: Table::default(),
+            origin: Origin::default(),
+            source: "".into(),
+            graph,
         }
     }
 
@@ -130,6 +155,47 @@ impl Builder {
         let names: Vec<Arc<str>> = names.iter().map(|name| self.fresh(name)).collect();
         let node = self.graph.add(op.into(), operands, &names, Place::HOST, self.origin.clone())?;
         Ok((0u32..).zip(&names).map(|(output, _)| Value { node, output }).collect())
+    }
+
+    /// Adds an operator whose results are named after `name`; gives all of them.
+    pub fn all(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        operands: &[Value],
+    ) -> Result<Vec<Value>, GraphError> {
+        let op = op.into();
+        let results = self.graph.infer(&op, operands).map_err(|error| GraphError::Op {
+            label: self.origin.0.as_deref().unwrap_or(name).to_owned(),
+            op: op.name(),
+            error: Box::new(error),
+        })?;
+        let results: SmallVec<[ResultInfo; 1]> = results
+            .into_iter()
+            .map(|r| ResultInfo { name: self.fresh(name), ty: r.ty, ints: r.ints })
+            .collect();
+        let count = u32::try_from(results.len()).unwrap_or(u32::MAX);
+        let node = self.graph.add_typed(op, operands, results, Place::HOST, self.origin.clone());
+        Ok((0..count).map(|output| Value { node, output }).collect())
+    }
+
+    /// Makes every user of `old` take `new` instead, and every output that is `old`; the nodes that give `new` take what
+    /// they took.
+    pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
+        let users = self.graph.operands(new.node).contains(&old);
+        if users { Err(GraphError::Cycle) } else { self.graph.replace(old, new) }
+    }
+
+    /// Makes the parameter that `variable` is the value of hold `new` after a run; false if it is no parameter.
+    pub fn update(&mut self, variable: Value, new: Value) -> bool {
+        let NodeKind::Param(param) = *self.graph.node(variable.node).kind() else { return false };
+        self.graph.add_update(param, [new]);
+        true
+    }
+
+    /// Removes all outputs; their values stay.
+    pub fn take_outputs(&mut self) -> Vec<Output> {
+        self.graph.take_outputs()
     }
 
     /// Adds an output.

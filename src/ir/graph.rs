@@ -8,10 +8,10 @@ use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement, ResultInfo, Source,
-    Update, Value,
+    ContentHash, Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement,
+    ResultInfo, Source, Update, Value,
 };
-use crate::op::{Op, OpError, Operand};
+use crate::op::{Op, OpError, Operand, Results};
 use crate::types::{Device, Keys, Split, Table, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
@@ -304,6 +304,15 @@ impl Graph {
         self.outputs.push(Output { name: name.into(), value });
     }
 
+    /// Removes all outputs; the values stay.
+    pub fn take_outputs(&mut self) -> Vec<Output> {
+        for keepers in self.keepers.values_mut() {
+            keepers.retain(|keeper| matches!(keeper, Keeper::Update { .. }));
+        }
+        self.keepers.retain(|_, keepers| !keepers.is_empty());
+        std::mem::take(&mut self.outputs)
+    }
+
     /// Makes a parameter hold other elements after a run: one value for each device that holds the parameter
     /// ([`Graph::homes`]). Updates keep the order in which they are added; [`verify`](super::verify) compares their
     /// values with the parameter.
@@ -328,6 +337,11 @@ impl Graph {
         self.params[id.0 as usize].placement = placement;
     }
 
+    /// Sets what a parameter's elements are.
+    pub fn set_hash(&mut self, id: ParamId, hash: ContentHash) {
+        self.params[id.0 as usize].hash = hash;
+    }
+
     /// Sets where a parameter's elements come from.
     pub fn set_source(&mut self, id: ParamId, source: Source) {
         self.params[id.0 as usize].source = source;
@@ -342,6 +356,16 @@ impl Graph {
         Value { node: id(self.flow.add_node(Box::new(node))), output: 0 }
     }
 
+    /// The results that an operator has with these operands.
+    pub fn infer(&self, op: &Op, operands: &[Value]) -> Result<Results, OpError> {
+        let inputs: SmallVec<[Operand<'_>; 4]> = operands
+            .iter()
+            .map(|v| self.info(*v))
+            .map(|info| Operand { ty: &info.ty, ints: info.ints.as_deref() })
+            .collect();
+        op.infer(&inputs)
+    }
+
     /// Adds an operator with a name for each of its results; their types are inferred.
     pub fn add(
         &mut self,
@@ -351,15 +375,7 @@ impl Graph {
         place: Place,
         origin: Origin,
     ) -> Result<NodeId, GraphError> {
-        let inferred = {
-            let inputs: SmallVec<[Operand<'_>; 4]> = operands
-                .iter()
-                .map(|v| self.info(*v))
-                .map(|info| Operand { ty: &info.ty, ints: info.ints.as_deref() })
-                .collect();
-            op.infer(&inputs)
-        };
-        let inferred = inferred.map_err(|error| {
+        let inferred = self.infer(&op, operands).map_err(|error| {
             let label =
                 origin.0.as_ref().or(names.first()).map_or_else(String::new, ToString::to_string);
             GraphError::Op { label, op: op.name(), error: Box::new(error) }

@@ -52,7 +52,7 @@ impl OpDef for AllGather {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("it joins the values of replicas; gradients are taken before")
     }
 }
 

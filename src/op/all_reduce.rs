@@ -94,7 +94,7 @@ impl OpDef for AllReduce {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("it joins the values of replicas; gradients are taken before")
     }
 }
 

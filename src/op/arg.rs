@@ -149,7 +149,7 @@ impl OpDef for Arg {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("its result is a position")
+        Gradient::Zero("its result is a position")
     }
 }
 

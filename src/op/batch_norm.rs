@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{count, dtype, equal, result};
 use super::numeric::{Wide, narrow, wide, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Unary, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -59,6 +59,11 @@ fn factors([scale, bias, mean, var]: [f64; 4], epsilon: f64) -> (f64, f64) {
 /// Fails unless the operands are floats: `x: [N, C, …]`, and four vectors with an element for each channel.
 pub(super) fn check_channels(operands: &[Operand<'_>]) -> Result<(), OpError> {
     count(operands, 5, 5, "5")?;
+    check_scales(operands)
+}
+
+/// As [`check_channels`], for any number of vectors.
+pub(super) fn check_scales(operands: &[Operand<'_>]) -> Result<(), OpError> {
     for i in 0..operands.len() {
         dtype(operands, i, DType::is_float, "a float")?;
     }
@@ -125,6 +130,53 @@ impl OpDef for BatchNorm {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let [x, scale, mean, var] = [at.operand(0)?, at.operand(1)?, at.operand(3)?, at.operand(4)?];
+        let dy = at.dy()?;
+        let to = at.ty(x).dtype;
+        let deviation = at.shift(var, self.epsilon.into())?;
+        let deviation = at.op(Unary::Sqrt, &[deviation])?;
+        let factor = at.div(scale, deviation)?;
+        let mut sums = None;
+        if at.wants(1) || at.wants(4) {
+            let mean = at.cast(mean, to)?;
+            let mean = at.channels(mean, x)?;
+            let shifted = at.sub(x, mean)?;
+            let weighted = at.mul(dy, shifted)?;
+            let weighted = at.channel_sums(weighted)?;
+            let of = at.ty(scale).dtype;
+            sums = Some(at.cast(weighted, of)?);
+        }
+        if let (true, Some(sums)) = (at.wants(1), sums) {
+            let dscale = at.div(sums, deviation)?;
+            at.give(1, dscale);
+        }
+        if let (true, Some(sums)) = (at.wants(4), sums) {
+            // The variance enters by its power -1/2.
+            let square = at.square(deviation)?;
+            let share = at.div(factor, square)?;
+            let share = at.scale(share, -0.5)?;
+            let dvar = at.mul(sums, share)?;
+            at.give(4, dvar);
+        }
+        if at.wants(2) || at.wants(3) {
+            let dbias = at.channel_sums(dy)?;
+            let of = at.ty(scale).dtype;
+            let dbias = at.cast(dbias, of)?;
+            at.give(2, dbias);
+            let dmean = at.mul(dbias, factor)?;
+            let dmean = at.neg(dmean)?;
+            at.give(3, dmean);
+        }
+        if at.wants(0) {
+            let factor = at.cast(factor, to)?;
+            let factor = at.channels(factor, x)?;
+            let dx = at.mul(dy, factor)?;
+            at.give(0, dx);
+        }
+        Ok(())
     }
 }
 

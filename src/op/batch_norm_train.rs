@@ -3,7 +3,7 @@
 use super::batch_norm::check_channels;
 use super::declare::op;
 use super::infer::results;
-use super::{Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, BatchNormGrad, Cast, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -114,6 +114,19 @@ impl OpDef for BatchNormTrain {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        if at.gradient(1).is_some() || at.gradient(2).is_some() {
+            return Err(RuleError::Undefined("its running statistics are used"));
+        }
+        let (x, scale, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let rule = BatchNormGrad { epsilon: self.epsilon, local: self.local };
+        let gradients = at.ops(rule, &[x, scale, dy])?;
+        for (i, gradient) in gradients.into_iter().enumerate() {
+            at.give(i, gradient);
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use super::attr::names;
 use super::declare::family;
 use super::infer::{one, result, tensors};
 use super::strided::{Axis, distances, read};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{
     Claim, Code, Dim, KernelClass, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -182,6 +182,17 @@ impl OpDef for Blocks {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        let inverse = match *self {
+            Self::DepthToSpace { block, mode } => Self::SpaceToDepth { block, mode },
+            Self::SpaceToDepth { block, mode } => Self::DepthToSpace { block, mode },
+        };
+        let dx = at.op(inverse, &[dy])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

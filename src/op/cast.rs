@@ -4,7 +4,7 @@ use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{one, result_with_ints};
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -80,8 +80,15 @@ impl OpDef for Cast {
         if self.to.is_float() {
             Gradient::Defined
         } else {
-            Gradient::None("its result is no float")
+            Gradient::Zero("its result is no float")
         }
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, to) = (at.dy()?, at.ty(at.operand(0)?).dtype);
+        let dx = at.cast(dy, to)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -73,7 +73,7 @@ impl OpDef for Classify {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("its result is a truth value")
+        Gradient::Zero("its result is a truth value")
     }
 }
 

@@ -107,7 +107,7 @@ impl OpDef for Col2Im {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("the gradient of an image of columns is not offered")
     }
 }
 

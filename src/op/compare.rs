@@ -91,7 +91,7 @@ impl OpDef for Compare {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("its result is a truth value")
+        Gradient::Zero("its result is a truth value")
     }
 }
 

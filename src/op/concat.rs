@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, count, equal, result_with_ints, same_dtype};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOp, SplitOperand, rules};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -111,6 +111,19 @@ impl OpDef for Concat {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        let axis = axis("axis", self.axis, at.ty(dy).rank())?;
+        let parts: Vec<Dim> = (0..at.operands())
+            .map(|i| Ok(at.shape(at.operand(i)?)[axis].clone()))
+            .collect::<Result<_, RuleError>>()?;
+        let parts = at.ops(SplitOp { axis: self.axis, sizes: parts }, &[dy])?;
+        for (i, part) in parts.into_iter().enumerate() {
+            at.give(i, part);
+        }
+        Ok(())
     }
 }
 

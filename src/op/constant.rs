@@ -37,7 +37,7 @@ impl OpDef for Constant {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("it takes no operand")
+        Gradient::Zero("it takes no operand")
     }
 }
 

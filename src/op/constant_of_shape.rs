@@ -56,7 +56,7 @@ impl OpDef for ConstantOfShape {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("it takes no operand")
+        Gradient::Zero("it takes no operand")
     }
 }
 

@@ -6,8 +6,8 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use super::{Backward, Claims, ConvTranspose, ConvWeightGrad, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The convolution (without reversal of the kernel) of `x: [N, C, spatial…]` with
@@ -77,6 +77,24 @@ impl Conv {
     }
 }
 
+impl Conv {
+    /// The elements at the end of each spatial axis of `x` behind the last window: what the transpose of the convolution
+    /// adds to get the size back.
+    fn left_over(&self, x: &Shape, w: &Shape, y: &Shape) -> Result<Vec<i64>, RuleError> {
+        let sizes = |shape: &Shape| shape.iter().skip(2).map(Dim::as_const).collect::<Option<Vec<i64>>>();
+        let (Some(x), Some(w), Some(y)) = (sizes(x), sizes(w), sizes(y)) else {
+            return Err(RuleError::Undefined("its windows depend on the batch"));
+        };
+        let rank = x.len();
+        let of = |list: &[i64], at: usize, default: i64| list.get(at).copied().unwrap_or(default);
+        let one = |a: usize| {
+            let reach = (y[a] - 1) * of(&self.strides, a, 1) + (w[a] - 1) * of(&self.dilations, a, 1) + 1;
+            x[a] + of(&self.pads, a, 0) + of(&self.pads, rank + a, 0) - reach
+        };
+        Ok((0..rank).map(one).collect())
+    }
+}
+
 impl OpDef for Conv {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
@@ -130,6 +148,32 @@ impl OpDef for Conv {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, w, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        if at.wants(0) {
+            let output_padding = self.left_over(&at.shape(x), &at.shape(w), &at.shape(dy))?;
+            let transpose = ConvTranspose {
+                strides: self.strides.clone(),
+                dilations: self.dilations.clone(),
+                pads: self.pads.clone(),
+                output_padding,
+                groups: self.groups,
+            };
+            let dx = at.op(transpose, &[dy, w])?;
+            at.give(0, dx);
+        }
+        if at.wants(1) {
+            let weights = ConvWeightGrad::of(self, at.ty(w))?;
+            let dw = at.op(weights, &[x, dy])?;
+            at.give(1, dw);
+        }
+        if at.wants(2) {
+            let db = at.channel_sums(dy)?;
+            at.give(2, db);
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Conv, ConvWeightGrad, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -137,6 +137,34 @@ impl OpDef for ConvTranspose {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, w, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let conv = Conv {
+            strides: self.strides.clone(),
+            dilations: self.dilations.clone(),
+            pads: self.pads.clone(),
+            groups: self.groups,
+        };
+        let strided = |(i, padding): (usize, &i64)| *padding < self.strides.get(i).copied().unwrap_or(1);
+        if !self.output_padding.iter().enumerate().all(strided) {
+            return Err(RuleError::Undefined("it adds whole windows at the end"));
+        }
+        if at.wants(0) {
+            let dx = at.op(conv.clone(), &[dy, w])?;
+            at.give(0, dx);
+        }
+        if at.wants(1) {
+            let weights = ConvWeightGrad::of(&conv, at.ty(w))?;
+            let dw = at.op(weights, &[dy, x])?;
+            at.give(1, dw);
+        }
+        if at.wants(2) {
+            let db = at.channel_sums(dy)?;
+            at.give(2, db);
+        }
+        Ok(())
     }
 }
 

@@ -228,6 +228,11 @@ macro_rules! ops {
             pub fn gradient(&self) -> Gradient {
                 match self { $(Self::$op(op) => op.gradient()),* }
             }
+
+            /// The gradient rule.
+            pub fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+                match self { $(Self::$op(op) => op.backward(at)),* }
+            }
         }
     };
 }

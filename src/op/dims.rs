@@ -48,7 +48,7 @@ impl OpDef for Dims {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("it takes no operand")
+        Gradient::Zero("it takes no operand")
     }
 }
 

@@ -2,21 +2,33 @@
 
 use super::declare::op;
 use super::infer::{one, results, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is kept: `true`
-    /// for every element.
+    /// for every element. In training `dropout_train` takes its place.
     pub struct Dropout = "dropout" {
         /// Whether the mask is a second result.
         pub mask: bool = false,
+        /// The part of the elements that training drops, at least 0 and below 1.
+        pub rate: f32 = 0.0,
     }
+}
+
+/// Fails unless it is a part that may be dropped.
+pub(super) fn check_rate(rate: f32) -> Result<(), OpError> {
+    if (0.0..1.0).contains(&rate) {
+        return Ok(());
+    }
+    let reason = format!("{rate} is out of range; it must be at least 0 and below 1");
+    Err(OpError::Attribute { attr: "rate", reason })
 }
 
 impl OpDef for Dropout {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
+        check_rate(self.rate)?;
         let mask = self.mask.then(|| TensorType::new(DType::Bool, x.ty.shape.clone()));
         results(std::iter::once(x.ty.clone()).chain(mask))
     }
@@ -58,6 +70,12 @@ impl OpDef for Dropout {
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        at.give(0, dy);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -69,11 +87,11 @@ mod tests {
     #[test]
     fn nothing_is_dropped() {
         let x = random(&mut rng(1), DType::F32, &[5, 2]);
-        assert_eq!(testing::eval(&Dropout { mask: false }.into(), &[&x]), vec![x.clone()]);
-        let with_mask = testing::eval(&Dropout { mask: true }.into(), &[&x]);
+        assert_eq!(testing::eval(&Dropout { mask: false, rate: 0.0 }.into(), &[&x]), vec![x.clone()]);
+        let with_mask = testing::eval(&Dropout { mask: true, rate: 0.0 }.into(), &[&x]);
         assert_eq!((&with_mask[0], with_mask[1].bytes()), (&x, [1; 10].as_slice()));
         let rows = Claim::rows(0);
-        let split = check_split(&Dropout { mask: true }.into(), &[(&x, rows)], 5);
+        let split = check_split(&Dropout { mask: true, rate: 0.0 }.into(), &[(&x, rows)], 5);
         assert_eq!(split, Ok(vec![rows, rows]));
     }
 }

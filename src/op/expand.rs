@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{MAX_INTS, broadcast, carried, known_sizes, one, result_with_ints, sizes, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -83,6 +83,11 @@ impl OpDef for Expand {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        at.give_sum(0, dy)
     }
 }
 

@@ -50,7 +50,7 @@ impl OpDef for First {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("it joins the values of replicas; gradients are taken before")
     }
 }
 

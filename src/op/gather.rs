@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::index::place;
 use super::infer::{axis, dtype, result_with_ints, tensors, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -110,6 +110,15 @@ impl OpDef for Gather {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let axis = axis("axis", self.axis, at.ty(data).rank())?;
+        let to = at.shape(data);
+        let dx = at.gathered(dy, indices, axis, &to)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, result, tensors, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Reduction, Results, Scatter, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
@@ -159,6 +159,20 @@ impl OpDef for GatherAt {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let to = at.shape(data);
+        let zeros = at.zeros(dy, &to)?;
+        let scatter = match *self {
+            Self::Elements { axis } => Scatter::Elements { axis, reduction: Reduction::Add },
+            Self::Nd { batch_dims: 0 } => Scatter::Nd { reduction: Reduction::Add },
+            Self::Nd { .. } => return Err(RuleError::Undefined("its indices share axes with its data")),
+        };
+        let dx = at.op(scatter, &[zeros, indices, dy])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

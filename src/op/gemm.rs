@@ -8,7 +8,7 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, right, summed};
 use super::numeric::{Wide, narrow, wide, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -117,6 +117,32 @@ impl OpDef for Gemm {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (a, b, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let product = |trans_a, trans_b| Self { alpha: self.alpha, beta: 1.0, trans_a, trans_b };
+        if at.wants(0) {
+            let da = if self.trans_a {
+                at.op(product(self.trans_b, true), &[b, dy])?
+            } else {
+                at.op(product(false, !self.trans_b), &[dy, b])?
+            };
+            at.give(0, da);
+        }
+        if at.wants(1) {
+            let db = if self.trans_b {
+                at.op(product(true, self.trans_a), &[dy, a])?
+            } else {
+                at.op(product(!self.trans_a, false), &[a, dy])?
+            };
+            at.give(1, db);
+        }
+        if at.wants(2) {
+            let dc = if self.beta == 1.0 { dy } else { at.scale(dy, f64::from(self.beta))? };
+            at.give_sum(2, dc)?;
+        }
+        Ok(())
     }
 }
 

@@ -116,7 +116,7 @@ impl OpDef for GridSample {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("the gradient of a sampled grid is not offered")
     }
 }
 

@@ -4,11 +4,12 @@ use smallvec::smallvec;
 
 use super::declare::family;
 use super::element::{Float, for_dtype};
+use super::gradient::Normal;
 use super::infer::{count, dtype, equal, result, same_dtype, tensors};
 use super::real::Real;
 use super::rows;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels of one sample:
@@ -165,6 +166,40 @@ impl OpDef for GroupNorm {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, scale, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let shape = at.shape(x);
+        let channels = shape[1].clone();
+        let (groups, epsilon) = match *self {
+            Self::Group { epsilon, groups } => (Dim::from(groups), epsilon),
+            Self::Instance { epsilon } => (channels.clone(), epsilon),
+        };
+        let each = channels.exact_div(&groups).unwrap_or(channels);
+        let behind = shape.iter().skip(2).fold(each, |n, d| n * d.clone());
+        let lines: Shape = [shape[0].clone(), groups, behind].into_iter().collect();
+        let grouped = at.reshape(x, &lines)?;
+        let normal = Normal::new(at, grouped, (&[2], true), epsilon.into())?;
+        if at.wants(1) {
+            let value = at.reshape(normal.value, &shape)?;
+            let scaled = at.mul(dy, value)?;
+            let sums = at.channel_sums(scaled)?;
+            at.give(1, sums);
+        }
+        if at.wants(2) {
+            let sums = at.channel_sums(dy)?;
+            at.give(2, sums);
+        }
+        if at.wants(0) {
+            let scale = at.channels(scale, x)?;
+            let inner = at.mul(dy, scale)?;
+            let inner = at.reshape(inner, &lines)?;
+            let dx = normal.gradient(at, inner)?;
+            let dx = at.reshape(dx, &shape)?;
+            at.give(0, dx);
+        }
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -39,6 +39,12 @@ impl OpDef for Identity {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        at.give(0, dy);
+        Ok(())
     }
 }
 

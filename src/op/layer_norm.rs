@@ -4,11 +4,12 @@ use smallvec::SmallVec;
 
 use super::declare::family;
 use super::element::{Float, for_dtype};
+use super::gradient::Normal;
 use super::infer::{axis, count, dtype, equal, results, same_dtype};
 use super::numeric::wide;
 use super::real::Real;
 use super::rows;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,
 };
@@ -240,6 +241,37 @@ impl OpDef for LayerNorm {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, dy) = (at.operand(0)?, at.dy()?);
+        if at.gradient(1).is_some() || at.gradient(2).is_some() {
+            return Err(RuleError::Undefined("its statistics are used"));
+        }
+        let (along, epsilon, centred) = match *self {
+            Self::Layer { axis, epsilon, .. } => (axis, epsilon, true),
+            Self::Rms { axis, epsilon } => (axis, epsilon, false),
+        };
+        let rank = at.ty(x).rank();
+        let axes: Vec<usize> = (axis("axis", along, rank)?..rank).collect();
+        let normal = Normal::new(at, x, (&axes, centred), epsilon.into())?;
+        let mut inner = dy;
+        if at.operands() > 1 {
+            let scale = at.operand(1)?;
+            inner = at.mul(dy, scale)?;
+            if at.wants(1) {
+                let scaled = at.mul(dy, normal.value)?;
+                at.give_sum(1, scaled)?;
+            }
+        }
+        if at.wants(2) {
+            at.give_sum(2, dy)?;
+        }
+        if at.wants(0) {
+            let dx = normal.gradient(at, inner)?;
+            at.give(0, dx);
+        }
+        Ok(())
     }
 }
 

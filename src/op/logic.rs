@@ -130,7 +130,7 @@ impl OpDef for Logic {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("it takes no floats")
+        Gradient::Zero("it takes no floats")
     }
 }
 

@@ -7,7 +7,7 @@ use super::element::{Float, for_dtype};
 use super::infer::{axis, dtype, one, result, tensors};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Compare, Gradient, RuleError, OpDef, OpError, Operand, Reduce, Results, SplitOperand, Unary, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -108,6 +108,24 @@ impl OpDef for LpNorm {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
+        let along = [axis("axis", self.axis, at.ty(x).rank())?];
+        let (axes, keepdims) = (vec![self.axis], true);
+        let norm = if self.p == 1 { Reduce::L1 { axes, keepdims } } else { Reduce::L2 { axes, keepdims } };
+        let norm = at.op(norm, &[x])?;
+        let weighted = at.mul(dy, y)?;
+        let sum = at.sum(weighted, &along)?;
+        let direction = if self.p == 1 { at.op(Unary::Sign, &[x])? } else { y };
+        let along_x = at.mul(direction, sum)?;
+        let across = at.sub(dy, along_x)?;
+        let share = at.div(across, norm)?;
+        let some = at.compare(Compare::Greater, norm, 0.0)?;
+        let dx = at.only(some, share)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{dtype, one, result};
 use super::numeric::{Wide, narrow, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use super::{Backward, Binary, Claims, Gradient, RuleError, OpDef, OpError, Operand, Pool, Results, SplitOperand, Term, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
     /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is that of
@@ -23,6 +23,33 @@ op! {
         pub bias: f32 = 1.0,
         /// The number of channels, at least 1.
         pub size: i64,
+    }
+}
+
+impl Lrn {
+    /// At each element of `[N, C, …]` the sum over as many channels before and after its own.
+    fn neighbours(
+        &self,
+        at: &mut Backward<'_>,
+        a: Term,
+        (before, after): (i64, i64),
+    ) -> Result<Term, RuleError> {
+        let shape = at.shape(a);
+        let behind = shape.iter().skip(2).fold(Dim::ONE, |n, d| n * d.clone());
+        let plane: Shape =
+            [shape[0].clone(), Dim::ONE, shape[1].clone(), behind].into_iter().collect();
+        let plane = at.reshape(a, &plane)?;
+        let mean = Pool::Average {
+            kernel: vec![self.size, 1],
+            strides: Vec::new(),
+            dilations: Vec::new(),
+            pads: vec![before, 0, after, 0],
+            ceil_mode: false,
+            count_include_pad: true,
+        };
+        let mean = at.op(mean, &[plane])?;
+        let sum = at.scale(mean, self.size as f64)?;
+        at.reshape(sum, &shape)
     }
 }
 
@@ -74,6 +101,28 @@ impl OpDef for Lrn {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
+        let (before, after) = ((self.size - 1) / 2, self.size / 2);
+        let share = f64::from(self.alpha) / self.size as f64;
+        let squares = at.square(x)?;
+        let sums = self.neighbours(at, squares, (before, after))?;
+        let base = at.scale(sums, share)?;
+        let base = at.shift(base, self.bias.into())?;
+        // y = x * base^-beta, so y / x is the power itself.
+        let exponent = at.number(base, -f64::from(self.beta))?;
+        let power = at.op(Binary::Pow, &[base, exponent])?;
+        let own = at.mul(dy, power)?;
+        let weighted = at.mul(dy, y)?;
+        let weighted = at.div(weighted, base)?;
+        let others = self.neighbours(at, weighted, (after, before))?;
+        let others = at.scale(others, 2.0 * share * f64::from(self.beta))?;
+        let others = at.mul(x, others)?;
+        let dx = at.sub(own, others)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

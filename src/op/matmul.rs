@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{broadcast, dtype, equal, result, same_dtype, two};
 use super::numeric::{Number, narrow, wide, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -190,6 +190,40 @@ impl OpDef for MatMul {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (a, b, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let (from_a, from_b) = (at.shape(a), at.shape(b));
+        // Vectors are taken as matrices of one row or one column.
+        let row = |shape: &Shape| std::iter::once(Dim::ONE).chain(shape.iter().cloned()).collect::<Shape>();
+        let column = |shape: &Shape| shape.iter().cloned().chain([Dim::ONE]).collect::<Shape>();
+        let wide_a = if from_a.len() == 1 { row(&from_a) } else { from_a.clone() };
+        let wide_b = if from_b.len() == 1 { column(&from_b) } else { from_b.clone() };
+        let (a, b) = (at.reshape(a, &wide_a)?, at.reshape(b, &wide_b)?);
+        let mut wide: Vec<Dim> = at.shape(dy).to_vec();
+        if from_b.len() == 1 {
+            wide.push(Dim::ONE);
+        }
+        if from_a.len() == 1 {
+            wide.insert(wide.len() - 1, Dim::ONE);
+        }
+        let dy = at.reshape(dy, &wide.into_iter().collect())?;
+        if at.wants(0) {
+            let other = at.transposed(b)?;
+            let da = at.matmul(dy, other)?;
+            let da = at.sum_to(da, &wide_a)?;
+            let da = at.reshape(da, &from_a)?;
+            at.give(0, da);
+        }
+        if at.wants(1) {
+            let other = at.transposed(a)?;
+            let db = at.matmul(other, dy)?;
+            let db = at.sum_to(db, &wide_b)?;
+            let db = at.reshape(db, &from_b)?;
+            at.give(1, db);
+        }
+        Ok(())
     }
 }
 

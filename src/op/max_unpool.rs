@@ -74,7 +74,7 @@ impl OpDef for MaxUnpool {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("the gradient of an inverted pool is not offered")
     }
 }
 

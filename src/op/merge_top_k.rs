@@ -119,7 +119,7 @@ impl OpDef for MergeTopK {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("it joins the values of replicas; gradients are taken before")
     }
 }
 

@@ -8,6 +8,7 @@ pub mod broadcast;
 mod declare;
 pub mod element;
 mod error;
+pub mod gradient;
 mod index;
 pub mod infer;
 pub mod ints;
@@ -34,6 +35,7 @@ pub use blocks::BlockOrder;
 pub use einsum::Labels;
 pub use error::OpError;
 pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
+pub use gradient::{Backward, Draft, Emit, Gradient, RuleError, Term};
 pub use grid_sample::GridPadding;
 pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
@@ -51,12 +53,15 @@ use declare::ops;
 ops! {
     batch_norm::BatchNorm,
     batch_norm_train::BatchNormTrain,
+    batch_norm_grad::BatchNormGrad,
     conv::Conv,
     conv_transpose::ConvTranspose,
+    conv_weight_grad::ConvWeightGrad,
     gemm::Gemm,
     lrn::Lrn,
     matmul::MatMul,
     pool::Pool,
+    pool_grad::PoolGrad,
     blocks::Blocks,
     resize::Resize,
     grid_sample::GridSample,
@@ -80,6 +85,7 @@ ops! {
     copy::CopyOp,
     identity::Identity,
     dropout::Dropout,
+    dropout_train::DropoutTrain,
     first::First,
     all_reduce::AllReduce,
     all_gather::AllGather,
@@ -212,16 +218,15 @@ pub trait OpDef: OpText {
 
     /// Whether it has a derivative.
     fn gradient(&self) -> Gradient;
-}
 
-/// Whether the results of an operator have a derivative with respect to its floating-point operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Gradient {
-    /// They have one almost everywhere.
-    Defined,
-    /// They have none, or it is 0 everywhere; the reason why.
-    None(&'static str),
+    /// The gradient rule: gives every operand whose gradient is wanted what the gradients of the results make of it.
+    /// Operators whose gradient is [`Gradient::Defined`] have one.
+    fn backward(&self, _at: &mut Backward<'_>) -> Result<(), RuleError> {
+        match self.gradient() {
+            Gradient::Defined | Gradient::Zero(_) => Ok(()),
+            Gradient::None(reason) => Err(RuleError::Undefined(reason)),
+        }
+    }
 }
 
 /// An operand as inference sees it.

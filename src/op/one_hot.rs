@@ -4,8 +4,8 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, result, sizes, tensors, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use super::{Backward, Claims, Concat, Constant, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// For each element of the first operand, an integer, a vector of `depth` elements along a new axis: the second
@@ -91,6 +91,24 @@ impl OpDef for OneHot {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (indices, values, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let ends = Tensor::new(&[2], &[0.0, 1.0]).map_err(OpError::from)?;
+        let ends = at.op(Constant { value: ends }, &[])?;
+        let to = at.ty(values).dtype;
+        let ends = at.cast(ends, to)?;
+        let hot = at.op(self.clone(), &[indices, ends])?;
+        let axes: Vec<usize> = (0..at.ty(dy).rank()).collect();
+        let on = at.mul(dy, hot)?;
+        let (on, all) = (at.sum(on, &axes)?, at.sum(dy, &axes)?);
+        let off = at.sub(all, on)?;
+        let one: Shape = [Dim::ONE].into_iter().collect();
+        let (off, on) = (at.reshape(off, &one)?, at.reshape(on, &one)?);
+        let both = at.op(Concat { axis: 0 }, &[off, on])?;
+        at.give(1, both);
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, carried, one, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -53,6 +53,12 @@ impl OpDef for OwnRows {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        at.give(0, dy);
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::attr::names;
 use super::declare::op;
 use super::infer::{one, result, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Range, Results, SplitOperand, rules, strided};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 names! {
@@ -242,6 +242,33 @@ impl OpDef for Pad {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, shape) = (at.dy()?, at.shape(at.operand(0)?));
+        let rank = shape.len();
+        if self.mode == PadMode::Constant {
+            let pads = self.pads.iter().map(|p| -p).collect();
+            let dx = at.op(Self { mode: PadMode::Constant, pads, value: 0.0 }, &[dy])?;
+            at.give(0, dx);
+            return Ok(());
+        }
+        let mut dx = dy;
+        for axis in 0..rank {
+            if self.pads[axis] == 0 && self.pads[rank + axis] == 0 {
+                continue;
+            }
+            let size = shape[axis].clone();
+            // The entries of the axis that the padded ones are copies of.
+            let numbers = at.op(Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO }, &[])?;
+            let own = vec![self.pads[axis], self.pads[rank + axis]];
+            let copies = at.op(Self { mode: self.mode, pads: own, value: 0.0 }, &[numbers])?;
+            let mut to = at.shape(dx).to_vec();
+            to[axis] = size;
+            dx = at.gathered(dx, copies, axis, &to.into_iter().collect())?;
+        }
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -276,7 +276,7 @@ impl OpDef for Quantize {
     fn gradient(&self) -> Gradient {
         match self {
             Self::Quantize { .. } => Gradient::None("it is constant between its steps"),
-            Self::Dequantize { .. } => Gradient::Defined,
+            Self::Dequantize { .. } => Gradient::None("its operand is of integers"),
         }
     }
 }

@@ -172,7 +172,7 @@ impl OpDef for Random {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("it takes no operand")
+        Gradient::Zero("it takes no operand")
     }
 }
 

@@ -99,7 +99,7 @@ impl OpDef for Range {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("it takes no operand")
+        Gradient::Zero("it takes no operand")
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -64,6 +64,13 @@ impl OpDef for Reverse {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        let dx = at.op(self.clone(), &[dy])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

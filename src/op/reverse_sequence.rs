@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, dtype, equal, result, tensors, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -115,6 +115,13 @@ impl OpDef for ReverseSequence {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, lengths) = (at.dy()?, at.operand(1)?);
+        let dx = at.op(self.clone(), &[dy, lengths])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

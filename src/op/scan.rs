@@ -6,7 +6,7 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::real::Real;
 use super::infer::{axis, count, dtype, not_a_number, result};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
 };
@@ -179,7 +179,25 @@ impl OpDef for Scan {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        match self {
+            Self::Sum { .. } => Gradient::Defined,
+            Self::Prod { .. } => Gradient::None("running products have none where a factor is 0"),
+        }
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let Self::Sum { axis, exclusive, reverse } = *self else {
+            return Err(RuleError::Undefined("running products have none where a factor is 0"));
+        };
+        let dy = at.dy()?;
+        if at.wants(0) {
+            let dx = at.op(Self::Sum { axis, exclusive, reverse: !reverse }, &[dy])?;
+            at.give(0, dx);
+        }
+        if at.wants(1) {
+            at.give_sum(1, dy)?;
+        }
+        Ok(())
     }
 }
 

@@ -7,8 +7,8 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
-use super::{Apply2, Binary, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
+use super::{Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 names! {
     /// What an update does with the element that is there.
@@ -212,6 +212,47 @@ impl OpDef for Scatter {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let (reduction, gather) = match *self {
+            Self::Elements { axis, reduction } => (reduction, GatherAt::Elements { axis }),
+            Self::Nd { reduction } => (reduction, GatherAt::Nd { batch_dims: 0 }),
+        };
+        let own = at.op(gather.clone(), &[dy, indices])?;
+        match reduction {
+            Reduction::Add => {
+                at.give(0, dy);
+                at.give(2, own);
+                Ok(())
+            }
+            Reduction::None => {
+                let updates = at.operand(2)?;
+                let shape = at.shape(updates);
+                let nothing = at.zeros(updates, &shape)?;
+                let kept = at.op(self.clone(), &[dy, indices, nothing])?;
+                at.give(0, kept);
+                if at.wants(2) {
+                    // Of several updates of one element the last one stays: the one whose number is read back.
+                    let count = shape.elements();
+                    let numbers = Range { delta: 1, dtype: DType::I64, limit: count, start: Dim::ZERO };
+                    let numbers = at.op(numbers, &[])?;
+                    let numbers = at.reshape(numbers, &shape)?;
+                    let to = at.shape(data);
+                    let blank = at.zeros(numbers, &to)?;
+                    let placed = at.op(self.clone(), &[blank, indices, numbers])?;
+                    let read = at.op(gather, &[placed, indices])?;
+                    let last = at.op(Compare::Equal, &[read, numbers])?;
+                    let own = at.only(last, own)?;
+                    at.give(2, own);
+                }
+                Ok(())
+            }
+            Reduction::Mul | Reduction::Min | Reduction::Max => {
+                Err(RuleError::Undefined("it combines elements by other means than a sum"))
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gather, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
 };
@@ -113,6 +113,13 @@ impl OpDef for SegmentSum {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, segments) = (at.dy()?, at.operand(1)?);
+        let dx = at.op(Gather { axis: 0 }, &[dy, segments])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

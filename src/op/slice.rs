@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{known, one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -155,6 +155,16 @@ impl OpDef for Slice {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, whole) = (at.dy()?, at.shape(at.operand(0)?));
+        let mut dx = dy;
+        for (i, axis) in self.axes.iter().enumerate() {
+            dx = at.spread(dx, *axis, (&self.starts[i], self.steps[i]), &whole[*axis])?;
+        }
+        at.give(0, dx);
+        Ok(())
     }
 }
 

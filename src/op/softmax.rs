@@ -8,7 +8,7 @@ use super::element::{Float, for_dtype};
 use super::infer::{axis, dtype, one, result};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns, larger};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Unary, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -172,6 +172,28 @@ impl OpDef for Softmax {
             Self::Softmax { .. } | Self::LogSoftmax { .. } => Gradient::Defined,
             Self::Hardmax { .. } => Gradient::None("it is constant between its steps"),
         }
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (y, dy) = (at.result(0)?, at.dy()?);
+        let (Self::Softmax { axis: along } | Self::LogSoftmax { axis: along } | Self::Hardmax { axis: along }) = *self;
+        let axis = axis("axis", along, at.ty(y).rank())?;
+        let dx = match self {
+            Self::LogSoftmax { .. } => {
+                let sum = at.sum(dy, &[axis])?;
+                let p = at.op(Unary::Exp, &[y])?;
+                let share = at.mul(p, sum)?;
+                at.sub(dy, share)?
+            }
+            Self::Softmax { .. } | Self::Hardmax { .. } => {
+                let weighted = at.mul(dy, y)?;
+                let sum = at.sum(weighted, &[axis])?;
+                let centred = at.sub(dy, sum)?;
+                at.mul(y, centred)?
+            }
+        };
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::infer::{axis, dtype, one, results, tensors};
 use super::ranked::{Part, Ranking, ranked};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -70,6 +70,16 @@ impl OpDef for Sort {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (positions, dy) = (at.result(1)?, at.dy()?);
+        let to = at.shape(at.operand(0)?);
+        let zeros = at.zeros(dy, &to)?;
+        let scatter = Scatter::Elements { axis: self.axis, reduction: Reduction::None };
+        let dx = at.op(scatter, &[zeros, positions, dy])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

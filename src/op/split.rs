@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{axis, equal, known_sizes, one, result_with_ints, results, sizes, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Concat, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Term, rules};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -117,6 +117,22 @@ impl OpDef for SplitOp {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let like = at.operand(0)?;
+        let parts: Vec<Term> = (0..self.sizes.len())
+            .map(|i| match at.gradient(i) {
+                Some(dy) => Ok(dy),
+                None => {
+                    let shape = at.shape(at.result(i)?);
+                    at.zeros(like, &shape)
+                }
+            })
+            .collect::<Result<_, RuleError>>()?;
+        let dx = at.op(Concat { axis: self.axis }, &parts)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

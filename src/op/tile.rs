@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{one, result, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
@@ -72,6 +72,19 @@ impl OpDef for Tile {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, shape) = (at.dy()?, at.shape(at.operand(0)?));
+        let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
+        let apart: Shape =
+            shape.iter().zip(&self.repeats).flat_map(|(d, count)| [times(count), d.clone()]).collect();
+        let apart = at.reshape(dy, &apart)?;
+        let copies: Vec<usize> = (0..shape.len()).map(|axis| 2 * axis).collect();
+        let sum = at.sum(apart, &copies)?;
+        let dx = at.reshape(sum, &shape)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
 use crate::types::{Claim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -66,6 +66,17 @@ impl OpDef for Transpose {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        let mut perm = vec![0; self.perm.len()];
+        for (to, from) in self.perm.iter().enumerate() {
+            perm[*from] = to;
+        }
+        let dx = at.op(Self { perm }, &[dy])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

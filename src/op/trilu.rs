@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{one, result, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -69,6 +69,13 @@ impl OpDef for Trilu {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dy = at.dy()?;
+        let dx = at.op(self.clone(), &[dy])?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

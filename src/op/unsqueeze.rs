@@ -2,7 +2,7 @@
 
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -54,6 +54,13 @@ impl OpDef for Unsqueeze {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
+        let dx = at.reshape(dy, &to)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use super::broadcast::Broadcast;
 use super::declare::op;
 use super::element::for_dtype;
 use super::infer::{broadcast, dtype, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
 use crate::types::{DType, Dim, Element, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -76,6 +76,20 @@ impl OpDef for Where {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, condition) = (at.dy()?, at.operand(0)?);
+        let zero = at.number(dy, 0.0)?;
+        if at.wants(1) {
+            let dx = at.op(Self {}, &[condition, dy, zero])?;
+            at.give_sum(1, dx)?;
+        }
+        if at.wants(2) {
+            let dx = at.op(Self {}, &[condition, zero, dy])?;
+            at.give_sum(2, dx)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod error;
 mod explain;
+mod gradient;
 mod refusal;
 mod repair;
 mod replicate;
@@ -12,6 +13,11 @@ mod simplify;
 
 pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
+pub use gradient::{
+    EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
+    ParseMetricError, ParseOptimizerError, Rule, Target, Training, TrainingError, TrainingGraph,
+    differentiate, evaluation, train_mode, training,
+};
 pub use refusal::SplitRefused;
 pub use repair::{
     Action, BatchStatistics, Outcome, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,

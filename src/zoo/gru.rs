@@ -9,7 +9,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     let x = net.input("weather", &[steps, 14]);
     let x = net.recurrent("gru_1", x, Recurrent::gru(units).sequences())?;
     let x = net.recurrent("gru_2", x, Recurrent::gru(units))?;
-    let x = net.dropout("dropout", x)?;
+    let x = net.dropout("dropout", x, 0.5)?;
     let x = net.dense("temperature", x, 1, Activation::None)?;
     net.output("temperature", x);
     Ok(())

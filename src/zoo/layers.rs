@@ -449,9 +449,9 @@ impl Net {
         self.op(&name, Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[x])
     }
 
-    pub(super) fn dropout(&mut self, name: &str, x: Value) -> Layer<Value> {
+    pub(super) fn dropout(&mut self, name: &str, x: Value, rate: f32) -> Layer<Value> {
         let name = self.layer(name);
-        self.op(&name, Dropout { mask: false }, &[x])
+        self.op(&name, Dropout { mask: false, rate }, &[x])
     }
 
     pub(super) fn flatten(&mut self, name: &str, x: Value) -> Layer<Value> {

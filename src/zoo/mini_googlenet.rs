@@ -42,7 +42,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     x = inception(net, x, 176, 160)?;
     let rest = net.size(x, 2);
     x = net.average_pool("average_pooling2d", x, rest, rest)?;
-    x = net.dropout("dropout", x)?;
+    x = net.dropout("dropout", x, 0.5)?;
     x = net.flatten("flatten", x)?;
     x = net.dense("dense", x, 10, Activation::None)?;
     x = net.activation("activation", x, Activation::Softmax)?;

@@ -6,7 +6,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     let mut x = net.input("image", &[784]);
     let [first, second, third] = [256, 128, 64].map(|units| net.width(units));
     x = net.dense("dense_1", x, first, Activation::Relu)?;
-    x = net.dropout("dropout_1", x)?;
+    x = net.dropout("dropout_1", x, 0.5)?;
     x = net.dense("dense_2", x, second, Activation::Tanh)?;
     x = net.dense("dense_3", x, third, Activation::Sigmoid)?;
     x = net.dense("predictions", x, 10, Activation::Softmax)?;

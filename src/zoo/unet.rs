@@ -29,7 +29,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     }
     x = net.scope("bottom", |net| {
         let x = block(net, x, bottom)?;
-        net.dropout("dropout", x)
+        net.dropout("dropout", x, 0.5)
     })?;
     for (level, filters, kept) in skipped.into_iter().rev() {
         x = net.scope(&format!("up_{level}"), |net| {

@@ -20,7 +20,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     let video = net.input("video", &[steps, size, size, 3]);
     let x = net.time_distributed("time_distributed", video, image)?;
     let x = net.recurrent("lstm", x, Recurrent::lstm(units))?;
-    let x = net.dropout("dropout", x)?;
+    let x = net.dropout("dropout", x, 0.5)?;
     let x = net.dense("predictions", x, 10, Activation::Softmax)?;
     net.output("predictions", x);
     Ok(())

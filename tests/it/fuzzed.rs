@@ -134,7 +134,7 @@ fn accepted(graph: &Graph, weights: &Weights) {
         shown(&program);
     }
     let (mut graph, mut weights) = (graph.clone(), weights.clone());
-    let most = SimplifyOptions { max_bytes: MEMORY };
+    let most = SimplifyOptions { max_bytes: MEMORY, for_training: false };
     match simplify(&mut graph, &mut weights, most) {
         Ok(()) => valid(&graph, &text),
         Err(error) => shown(&error),

@@ -58,27 +58,29 @@ impl ModelArgs {
         self.load_other(&self.model)
     }
 
+    /// Reads a model that is to be trained: what inference has no use for stays.
+    pub(crate) fn load_for_training(&self) -> anyhow::Result<Model> {
+        Ok(noted(self.read(&self.model, true)?))
+    }
+
     /// Reads another model with the same options.
     pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
-        let model = self.read(model)?;
-        for note in &model.notes {
-            ui::talk(&format!("note: {note}"));
-        }
-        Ok(model)
+        Ok(noted(self.read(model, false)?))
     }
 
     /// Reads the model where the options are those of another.
     pub(crate) fn load_graph(&self) -> anyhow::Result<Model> {
-        self.read(&self.model)
+        self.read(&self.model, false)
     }
 
-    fn read(&self, model: &str) -> anyhow::Result<Model> {
+    fn read(&self, model: &str, for_training: bool) -> anyhow::Result<Model> {
         let options = LoadOptions {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
             free_batch: self.free_batch,
             assume: self.assume.iter().cloned().collect(),
             params: self.params.clone(),
+            for_training,
             max_memory: self.max_memory(),
         };
         Ok(model::load(model, &options).map_err(Error::from)?)
@@ -96,6 +98,14 @@ impl ModelArgs {
     pub(crate) fn max_memory(&self) -> u64 {
         self.max_memory.unwrap_or_else(|| memory::available(Path::new("/")))
     }
+}
+
+/// Tells what reading the model noticed.
+fn noted(model: Model) -> Model {
+    for note in &model.notes {
+        ui::talk(&format!("note: {note}"));
+    }
+    model
 }
 
 /// Over which devices the graph is replicated, and how.
@@ -252,6 +262,22 @@ impl ReplicateArgs {
         template: &'a Graph,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
+        let (repaired, repairs) = self.repaired(template)?;
+        for repair in &repairs {
+            ui::talk(&format!("note: {repair}"));
+        }
+        let options = self.over_devices(devices);
+        let graph = pass::replicate_repaired(template, &repaired, &options)
+            .map_err(|error| model.located(error))?;
+        analysis::prove(&repaired, &ir::verify(&graph).map_err(Error::from)?)
+            .map_err(Error::from)?;
+        Ok(Replicated { template: repaired, repairs, graph: Cow::Owned(graph) })
+    }
+}
+
+impl ReplicateArgs {
+    /// How a graph is replicated over these devices.
+    fn over_devices(&self, devices: Vec<Device>) -> Replicate {
         let merge = match self.merge {
             MergeArg::Cpu => pass::Merge::Cpu,
             MergeArg::Gpu => pass::Merge::Gpu,
@@ -261,17 +287,25 @@ impl ReplicateArgs {
             WeightsArg::Cpu => pass::WeightPlacement::Cpu,
             WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
         };
-        let repair = self.repair.level();
-        let (repaired, repairs) = self.repaired(template)?;
-        for repair in &repairs {
-            ui::talk(&format!("note: {repair}"));
+        Replicate {
+            devices,
+            rule: self.shards.clone(),
+            merge,
+            weights,
+            repair: self.repair.level(),
         }
-        let options = Replicate { devices, rule: self.shards.clone(), merge, weights, repair };
-        let graph = pass::replicate_repaired(template, &repaired, &options)
-            .map_err(|error| model.located(error))?;
-        analysis::prove(&repaired, &ir::verify(&graph).map_err(Error::from)?)
-            .map_err(Error::from)?;
-        Ok(Replicated { template: repaired, repairs, graph: Cow::Owned(graph) })
+    }
+
+    /// How a model is trained on the devices that are asked for; on the host alone where none are.
+    pub(crate) fn choice(&self, place: Place) -> anyhow::Result<Option<Replicate>> {
+        let Some(gpus) = &self.gpus else { return Ok(None) };
+        let devices = gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?;
+        Ok(Some(self.over_devices(devices)))
+    }
+
+    /// Whose statistics batch normalisation takes.
+    pub(crate) fn statistics(&self) -> Option<BatchStatistics> {
+        self.batch_norm
     }
 }
 

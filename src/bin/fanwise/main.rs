@@ -8,6 +8,7 @@ mod compile;
 mod devices;
 mod exec;
 mod explain;
+mod fit;
 mod kernels;
 mod lists;
 mod memory;
@@ -39,6 +40,9 @@ enum Command {
     Compile(compile::CompileArgs),
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Fit(fit::FitArgs),
+    Evaluate(fit::EvaluateArgs),
+    Predict(fit::PredictArgs),
     Verify(verify::VerifyArgs),
     Explain(explain::ExplainArgs),
     Summary(lists::SummaryArgs),
@@ -54,6 +58,9 @@ fn main() -> ExitCode {
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
+        Command::Fit(args) => fit::fit(args),
+        Command::Evaluate(args) => fit::evaluate(args),
+        Command::Predict(args) => fit::predict(args),
         Command::Verify(args) => verify::verify(args),
         Command::Explain(args) => explain::explain(args),
         Command::Summary(args) => lists::summary(args),

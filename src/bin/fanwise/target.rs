@@ -148,6 +148,11 @@ impl Runner {
         })
     }
 
+    /// What runs its programs.
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
     /// What the devices of its programs are.
     pub(crate) fn place(&self) -> Place {
         self.place

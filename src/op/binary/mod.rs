@@ -1,5 +1,6 @@
 //! Arithmetic of two numbers: `add`, `mul`, `pow`, …
 
+mod gradient;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use super::broadcast::Broadcast;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints, rules};
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -125,6 +126,10 @@ impl OpDef for Binary {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        self.gradients(at)
     }
 }
 

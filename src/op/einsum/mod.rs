@@ -14,7 +14,7 @@ pub use labels::Labels;
 use super::declare::op;
 use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -38,6 +38,63 @@ impl Einsum {
     /// The labels of operands with this many axes each.
     pub fn labels(&self, ranks: &[usize]) -> Result<Labels, OpError> {
         Labels::new(&self.equation, ranks)
+    }
+}
+
+impl Einsum {
+    /// The gradient of operand `i`: the sum of the products of the result's gradient with all other operands.
+    fn contribution(
+        &self,
+        at: &mut Backward<'_>,
+        labels: &Labels,
+        i: usize,
+    ) -> Result<super::Term, RuleError> {
+        let own = &labels.operands[i];
+        let mut seen = std::collections::BTreeSet::new();
+        if own.iter().any(|l| !seen.insert(*l)) {
+            return Err(RuleError::Undefined("it takes a diagonal"));
+        }
+        let mut letters: BTreeMap<u8, char> = BTreeMap::new();
+        let all = labels.operands.iter().flatten().chain(&labels.result);
+        for (label, letter) in all.collect::<std::collections::BTreeSet<_>>().into_iter().zip(('a'..='z').chain('A'..='Z')) {
+            letters.insert(*label, letter);
+        }
+        let mut sizes: BTreeMap<u8, Dim> = BTreeMap::new();
+        for (o, of) in labels.operands.iter().enumerate() {
+            for (label, size) in of.iter().zip(at.shape(at.operand(o)?).iter()) {
+                if sizes.get(label).is_none_or(|d| *d == Dim::ONE) {
+                    sizes.insert(*label, size.clone());
+                }
+            }
+        }
+        let text = |of: &[u8]| of.iter().filter_map(|l| letters.get(l)).collect::<String>();
+        let (mut equation, mut operands) = (text(&labels.result), vec![at.dy()?]);
+        for (o, of) in labels.operands.iter().enumerate().filter(|(o, _)| *o != i) {
+            equation.push(',');
+            equation.push_str(&text(of));
+            operands.push(at.operand(o)?);
+        }
+        // Labels that only this operand has are summed: their gradient is the same at every place.
+        let others = labels.operands.iter().enumerate().filter(|(o, _)| *o != i);
+        let elsewhere: std::collections::BTreeSet<u8> =
+            others.flat_map(|(_, of)| of.iter().copied()).chain(labels.result.iter().copied()).collect();
+        let kept: Vec<u8> = own.iter().copied().filter(|l| elsewhere.contains(l)).collect();
+        equation.push_str("->");
+        equation.push_str(&text(&kept));
+        let dx = at.op(Self { equation }, &operands)?;
+        let to = at.shape(at.operand(i)?);
+        let apart: Shape = own
+            .iter()
+            .map(|l| if elsewhere.contains(l) { sizes[l].clone() } else { Dim::ONE })
+            .collect();
+        let dx = at.reshape(dx, &apart)?;
+        let broadcast: Shape = own
+            .iter()
+            .zip(to.iter())
+            .map(|(l, d)| if elsewhere.contains(l) { sizes[l].clone() } else { d.clone() })
+            .collect();
+        let dx = at.expand(dx, &broadcast)?;
+        at.sum_to(dx, &to)
     }
 }
 
@@ -141,5 +198,16 @@ impl OpDef for Einsum {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let ranks: Vec<usize> =
+            (0..at.operands()).map(|i| Ok(at.ty(at.operand(i)?).rank())).collect::<Result<_, RuleError>>()?;
+        let labels = self.labels(&ranks)?;
+        for i in (0..at.operands()).filter(|i| at.wants(*i)).collect::<Vec<_>>() {
+            let dx = self.contribution(at, &labels, i)?;
+            at.give(i, dx);
+        }
+        Ok(())
     }
 }

@@ -4,13 +4,13 @@ mod planes;
 
 use smallvec::{SmallVec, smallvec};
 
-use planes::{Planes, Span, elements};
+pub(in crate::op) use planes::{Planes, Span, elements};
 
 use super::declare::family;
 use super::infer::{dtype, one, results};
 use super::numeric::{Ordered, Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, PoolGrad, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -166,7 +166,21 @@ impl OpDef for Pool {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        match self {
+            Self::Max { .. } | Self::Average { .. } => Gradient::Defined,
+            Self::Lp { .. } => Gradient::None("the gradient of the norm of a window is not offered"),
+        }
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, dy) = (at.operand(0)?, at.dy()?);
+        let grad = PoolGrad::of(self, at.ty(x))?;
+        let dx = match grad {
+            PoolGrad::Max { .. } => at.op(grad, &[x, dy])?,
+            PoolGrad::Average { .. } => at.op(grad, &[dy])?,
+        };
+        at.give(0, dx);
+        Ok(())
     }
 }
 

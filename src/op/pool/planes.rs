@@ -6,13 +6,13 @@ use crate::op::window::WindowAxis;
 
 /// The taps of one window on one axis that lie in the input.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
+pub(in crate::op) struct Span {
     /// The offset of the first in a channel.
     first: usize,
     /// How many there are.
-    pub(super) count: usize,
+    pub(in crate::op) count: usize,
     /// How many lie in the input or its padding.
-    pub(super) padded: usize,
+    pub(in crate::op) padded: usize,
 }
 
 /// The windows of one channel on one axis, and the distance in a channel between taps.
@@ -22,7 +22,7 @@ struct Spans {
 }
 
 /// The windows of every channel.
-pub(super) struct Planes {
+pub(in crate::op) struct Planes {
     axes: SmallVec<[Spans; 3]>,
     /// The sizes of the spatial axes of the input.
     sizes: SmallVec<[usize; 3]>,
@@ -31,7 +31,7 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    pub(super) fn new(windows: &[WindowAxis]) -> Self {
+    pub(in crate::op) fn new(windows: &[WindowAxis]) -> Self {
         let mut axes = SmallVec::new();
         let mut stride = 1;
         for axis in windows.iter().rev() {
@@ -51,13 +51,23 @@ impl Planes {
     /// Replaces each element of the result by what `window` gives for the position of its channel in the
     /// input and for its window.
     pub(super) fn fill<T>(&self, y: &mut [T], mut window: impl FnMut(usize, &[(Span, usize)]) -> T) {
+        self.each(y.len(), |i, start, spans| y[i] = window(start, spans));
+    }
+
+    /// Calls `window` with the position of each of `count` elements of the result, of its channel in the input, and with
+    /// its window.
+    pub(in crate::op) fn each(
+        &self,
+        count: usize,
+        mut window: impl FnMut(usize, usize, &[(Span, usize)]),
+    ) {
         let input: usize = self.sizes.iter().product();
         let mut index: SmallVec<[usize; 3]> = smallvec![0; self.axes.len()];
         let mut spans: SmallVec<[(Span, usize); 3]> = SmallVec::new();
-        for (i, y) in y.iter_mut().enumerate() {
+        for i in 0..count {
             spans.clear();
             spans.extend(self.axes.iter().zip(&index).map(|(a, i)| (a.spans[*i], a.step)));
-            *y = window(i / self.output * input, &spans);
+            window(i, i / self.output * input, &spans);
             for (i, axis) in index.iter_mut().zip(&self.axes).rev() {
                 *i += 1;
                 if *i < axis.spans.len() {
@@ -87,7 +97,7 @@ impl Planes {
 
 /// Calls `f` with the position of each element of a window, in row-major order.
 #[inline]
-pub(super) fn elements(window: &[(Span, usize)], start: usize, f: &mut impl FnMut(usize)) {
+pub(in crate::op) fn elements(window: &[(Span, usize)], start: usize, f: &mut impl FnMut(usize)) {
     match window {
         [] => f(start),
         [(span, step)] => (0..span.count).for_each(|t| f(start + span.first + t * step)),

@@ -5,9 +5,9 @@ use rand::Rng;
 use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
 use crate::op::{
-    Attr, BatchNorm, BatchNormTrain, BlockOrder, Blocks, Col2Im, Conv, ConvTranspose,
-    DynamicQuantize, Einsum, Gemm, GridPadding, GridSample, GroupNorm, LayerNorm, Lrn, MatMul,
-    MaxUnpool, Pool, Resize, ResizeMode,
+    Attr, BatchNorm, BatchNormGrad, BatchNormTrain, BlockOrder, Blocks, Col2Im, Conv,
+    ConvTranspose, ConvWeightGrad, DropoutTrain, DynamicQuantize, Einsum, Gemm, GridPadding,
+    GridSample, GroupNorm, LayerNorm, Lrn, MatMul, MaxUnpool, Pool, PoolGrad, Resize, ResizeMode,
 };
 use crate::op::{Coordinates, Nearest};
 use crate::types::{DType, Dim};
@@ -18,7 +18,10 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("einsum", einsum),
     ("conv", conv),
     ("conv_transpose", conv_transpose),
+    ("conv_weight_grad", conv_weight_grad),
     ("pool", pool),
+    ("pool_grad", pool_grad),
+    ("dropout_train", dropout_train),
     ("channels", channels),
     ("layer_norm", layer_norm),
     ("blocks", blocks),
@@ -135,6 +138,64 @@ fn conv_transpose(draw: &mut Draw) -> Option<Case> {
         groups: i64::try_from(groups).unwrap(),
     };
     case(op, operands)
+}
+
+/// The windows that a kernel without dilation has on an axis.
+fn windows(size: usize, kernel: i64, stride: i64, pads: i64) -> Option<usize> {
+    if size == N {
+        return Some(N);
+    }
+    let room = i64::try_from(size).unwrap() + pads - kernel;
+    usize::try_from(room / stride + 1).ok().filter(|_| room >= 0)
+}
+
+fn conv_weight_grad(draw: &mut Draw) -> Option<Case> {
+    let (groups, axes) = (draw.rng.random_range(1..3), draw.rng.random_range(1..3));
+    let (channels, made) = (groups * draw.of(&[1, 2]), groups * draw.of(&[1, 2]));
+    let shape = images(draw, channels, axes);
+    let kernel: Vec<i64> = (0..axes).map(|_| draw.int(1, 4)).collect();
+    let (strides, pads) = (numbers(draw, axes, 1, 3), numbers(draw, 2 * axes, 0, 2));
+    let mut given = vec![shape[0], made];
+    for (axis, taps) in kernel.iter().enumerate() {
+        let stride = strides.get(axis).copied().unwrap_or(1);
+        let padded = pads.get(axis).unwrap_or(&0) + pads.get(axes + axis).unwrap_or(&0);
+        given.push(windows(shape[axis + 2], *taps, stride, padded)?);
+    }
+    let groups = i64::try_from(groups).unwrap();
+    let op = ConvWeightGrad { strides, dilations: Vec::new(), pads, groups, kernel };
+    case(op, [draw.ints(DType::F32, &shape, -3, 4), draw.ints(DType::F32, &given, -3, 4)])
+}
+
+fn pool_grad(draw: &mut Draw) -> Option<Case> {
+    let axes = draw.rng.random_range(1..3);
+    let shape = images(draw, 2, axes);
+    let kernel: Vec<i64> = (0..axes).map(|_| draw.int(2, 4)).collect();
+    let (strides, dilations) = (numbers(draw, axes, 1, 3), Vec::new());
+    let (pads, ceil_mode) = (numbers(draw, 2 * axes, 0, 2), false);
+    let mut given = vec![shape[0], shape[1]];
+    for (axis, taps) in kernel.iter().enumerate() {
+        let stride = strides.get(axis).copied().unwrap_or(1);
+        let padded = pads.get(axis).unwrap_or(&0) + pads.get(axes + axis).unwrap_or(&0);
+        given.push(windows(shape[axis + 2], *taps, stride, padded)?);
+    }
+    let dy = draw.held(DType::F32, &given);
+    if draw.chance(2) {
+        let op = PoolGrad::Max { kernel, strides, dilations, pads, ceil_mode };
+        return case(op, [draw.held(DType::F32, &shape), dy]);
+    }
+    let sizes = shape[2..].iter().map(|d| i64::try_from(*d).unwrap_or(1)).collect();
+    let count_include_pad = draw.chance(2);
+    case(
+        PoolGrad::Average { sizes, kernel, strides, dilations, pads, ceil_mode, count_include_pad },
+        [dy],
+    )
+}
+
+fn dropout_train(draw: &mut Draw) -> Option<Case> {
+    let op = DropoutTrain { rate: draw.of(&[0.0, 0.25, 0.5]), seed: draw.int(0, 100) };
+    let shape = draw.of(&[vec![N, 3], vec![N], vec![N, 2, 3], vec![3, N]]);
+    let rows = draw.ints(DType::I64, &shape[..1], 0, 1000);
+    case(op, [draw.held(DType::F32, &shape), rows, draw.ints(DType::I64, &[], 0, 9)])
 }
 
 fn pool(draw: &mut Draw) -> Option<Case> {
@@ -291,7 +352,13 @@ fn recurrent(draw: &mut Draw) -> Option<Case> {
 
 /// Operators that take all samples together.
 fn whole(draw: &mut Draw) -> Option<Case> {
-    match draw.rng.random_range(0..4) {
+    match draw.rng.random_range(0..5) {
+        4 => {
+            let shape = images(draw, 2, 1);
+            let [x, dy] = [(); 2].map(|()| draw.held(DType::F32, &shape));
+            let scale = draw.held(DType::F32, &[shape[1]]);
+            case(BatchNormGrad { epsilon: 0.1, local: false }, [x, scale, dy])
+        }
         0 => {
             let shape = images(draw, 2, 1);
             let mut operands = vec![draw.held(DType::F32, &shape)];

@@ -4,6 +4,7 @@
 //! of it; [`super::testing::check_split`] executes its rule on up to five replicas.
 
 mod draw;
+mod gradients;
 mod layers;
 mod parts;
 mod plain;
@@ -22,8 +23,9 @@ use draw::{Case, Draw};
 const CASES: u64 = 150;
 
 /// Operators whose results never have rows, and why, in the order of the list; each has tests of its own.
-const NEVER: [(&str, &str); 18] = [
+const NEVER: [(&str, &str); 19] = [
     ("batch_norm_train", "the statistics are those of all samples"),
+    ("batch_norm_train_grad", "the statistics are those of all samples"),
     ("max_unpool", "indices number the elements of all samples"),
     ("dynamic_quantize", "the range is that of all samples"),
     ("quantize_range", "its operands are whole"),

@@ -101,7 +101,7 @@ fn same(draw: &mut Draw) -> Option<Case> {
     match draw.rng.random_range(0..4) {
         0 => case(Identity {}, [x]),
         1 => case(CopyOp {}, [x]),
-        _ => case(Dropout { mask: draw.chance(2) }, [x]),
+        _ => case(Dropout { mask: draw.chance(2), rate: 0.0 }, [x]),
     }
 }
 

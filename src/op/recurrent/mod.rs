@@ -453,6 +453,6 @@ impl OpDef for Recurrent {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Gradient::None("the gradient of a recurrent layer is not offered")
     }
 }

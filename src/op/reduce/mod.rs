@@ -1,5 +1,6 @@
 //! Reductions over axes: `reduce_sum`, `reduce_mean`, `reduce_max`, …
 
+mod gradient;
 mod fold;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use super::binary::Binary;
 use super::declare::family;
 use super::element::for_dtype;
 use super::infer::{axis, dtype, one, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -310,5 +311,9 @@ impl OpDef for Reduce {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        self.gradients(at)
     }
 }

@@ -12,7 +12,7 @@ use super::attr::names;
 use super::declare::op;
 use super::infer::{dtype, one, result, tensors};
 use super::numeric::{narrow, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Constant, Gradient, RuleError, OneHot, OpDef, OpError, Operand, Range, Results, SplitOperand, Transpose, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, MAX_SIZE, Refusal, Tensor, TensorType};
 
 names! {
@@ -166,6 +166,22 @@ impl Resize {
     }
 }
 
+impl Resize {
+    /// What happens to its axis number `i` of `rank`, as an operator on the columns of a matrix.
+    fn of_axis(&self, i: usize, rank: usize) -> Self {
+        let axis = self.axes.get(i).copied().unwrap_or(0);
+        let end = |at: usize| self.roi.get(at).copied().unwrap_or(0.0);
+        let roi = if self.roi.is_empty() { Vec::new() } else { vec![0.0, end(axis), 1.0, end(rank + axis)] };
+        Self {
+            axes: vec![1],
+            sizes: self.sizes.get(i).copied().into_iter().collect(),
+            scales: self.scales.get(i).copied().into_iter().collect(),
+            roi,
+            ..self.clone()
+        }
+    }
+}
+
 impl OpDef for Resize {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
@@ -240,6 +256,38 @@ impl OpDef for Resize {
 
     fn gradient(&self) -> Gradient {
         Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        if self.coordinates == Coordinates::TfCropAndResize && self.extrapolation != 0.0 {
+            return Err(RuleError::Undefined("it puts a number where its operand has no element"));
+        }
+        let (x, dy) = (at.operand(0)?, at.dy()?);
+        let shape = at.shape(x);
+        let mut dx = dy;
+        for (i, axis) in self.axes.iter().enumerate() {
+            // What the elements of the axis become, by resizing the unit matrix.
+            let size = shape[*axis].clone();
+            let numbers = Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO };
+            let numbers = at.op(numbers, &[])?;
+            let ends = Tensor::new(&[2], &[0.0, 1.0]).map_err(OpError::from)?;
+            let ends = at.op(Constant { value: ends }, &[])?;
+            let to = at.ty(dy).dtype;
+            let ends = at.cast(ends, to)?;
+            let unit = at.op(OneHot { axis: -1, depth: size }, &[numbers, ends])?;
+            let one = self.of_axis(i, shape.len());
+            let weights = at.op(one, &[unit])?;
+            // The axis last, to be multiplied by the weights.
+            let rank = shape.len();
+            let mut perm: Vec<usize> = (0..rank).collect();
+            perm.swap(*axis, rank - 1);
+            let last = at.op(Transpose { perm: perm.clone() }, &[dx])?;
+            let weights = at.transposed(weights)?;
+            let product = at.matmul(last, weights)?;
+            dx = at.op(Transpose { perm }, &[product])?;
+        }
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Functions of one number: `relu`, `exp`, `clip`, …
 
+mod gradient;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use super::attr::names;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, one, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 names! {
@@ -246,10 +247,16 @@ impl OpDef for Unary {
 
     fn gradient(&self) -> Gradient {
         if matches!(self, Self::Sign | Self::Floor | Self::Ceil | Self::Round) {
-            Gradient::None("it is constant between its steps")
+            Gradient::Zero("it is constant between its steps")
         } else {
             Gradient::Defined
         }
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let dx = self.derivative(at)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ use self::tails::{Tail, tails};
 use super::PassInfo;
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
-use crate::op::{BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
+use crate::op::{BatchNormGrad, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
@@ -216,6 +216,16 @@ impl<'g> Writer<'g> {
             (Op::BatchNormTrain(norm), Some(statistics)) => {
                 self.batch_norm(norm, statistics, &operands, node.results(), &at)
             }
+            (
+                Op::BatchNormGrad(norm),
+                Some(statistics @ (BatchStatistics::Local | BatchStatistics::Sync)),
+            ) => {
+                let local = statistics == BatchStatistics::Local;
+                let own = BatchNormGrad { local, ..norm.clone() }.into();
+                self.allowed(Repair::Comm, |writer| {
+                    writer.write(&own, &operands, node.results(), &at)
+                })
+            }
             _ => self.write(op, &operands, node.results(), &at),
         };
         match written {
@@ -253,9 +263,14 @@ impl<'g> Writer<'g> {
             self.note(&refusal, &local, at, Action::LocalStatistics, operands.first().copied());
             return self.write(&local, operands, results, at);
         }
-        let allowed = std::mem::replace(&mut self.options.allowed, Repair::Comm);
         let whole = BatchNormTrain { local: false, ..norm.clone() }.into();
-        let written = self.write(&whole, operands, results, at);
+        self.allowed(Repair::Comm, |writer| writer.write(&whole, operands, results, at))
+    }
+
+    /// What `write` does where these repairs are allowed.
+    fn allowed<T>(&mut self, repairs: Repair, write: impl FnOnce(&mut Self) -> T) -> T {
+        let allowed = std::mem::replace(&mut self.options.allowed, repairs);
+        let written = write(self);
         self.options.allowed = allowed;
         written
     }

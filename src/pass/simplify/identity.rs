@@ -4,10 +4,16 @@ use crate::op::Op;
 use crate::pass::PassError;
 
 /// Replaces the result of every operator that gives its operand back by that operand.
-pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
+pub(super) fn run(
+    graph: &mut Graph,
+    _: &mut Weights,
+    options: SimplifyOptions,
+) -> Result<(), PassError> {
     for id in graph.order()? {
         let result = Value { node: id, output: 0 };
-        if let Some(operand) = same_as_operand(graph, id)
+        let drops = matches!(graph.node(id).op(), Some(Op::Dropout(dropout)) if dropout.rate > 0.0);
+        if !(drops && options.for_training)
+            && let Some(operand) = same_as_operand(graph, id)
             && graph.ty(operand) == graph.ty(result)
         {
             graph.replace(result, operand)?;

@@ -16,12 +16,14 @@ use crate::ir::{Graph, Weights};
 pub struct SimplifyOptions {
     /// The bytes that folded constants may take in all; operators beyond stay.
     pub max_bytes: u64,
+    /// Whether what training needs stays: dropout, and operators on parameters.
+    pub for_training: bool,
 }
 
 impl Default for SimplifyOptions {
     /// 4 GiB.
     fn default() -> Self {
-        Self { max_bytes: 4 << 30 }
+        Self { max_bytes: 4 << 30, for_training: false }
     }
 }
 
@@ -80,7 +82,12 @@ pub fn simplify(
     options: SimplifyOptions,
 ) -> Result<(), PassError> {
     remove_unused(graph, weights);
-    PASSES.iter().try_for_each(|pass| (pass.run)(graph, weights, options))
+    let skipped =
+        |pass: &Simplification| options.for_training && pass.info.name == "fold_constants";
+    PASSES
+        .iter()
+        .filter(|pass| !skipped(pass))
+        .try_for_each(|pass| (pass.run)(graph, weights, options))
 }
 
 fn remove_unused(graph: &mut Graph, weights: &mut Weights) {

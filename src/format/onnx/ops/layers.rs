@@ -203,12 +203,14 @@ fn dropout(n: &mut Node<'_, '_>) -> Done {
         return dropped(n, x, ratio, seed);
     }
     let mask = n.wants(1);
+    // What training would drop; a file may hold any number where nothing is dropped.
+    let rate = ratio.map(|r| r as f32).filter(|r| (0.0..1.0).contains(r)).unwrap_or(0.0);
     if !mask || n.opset >= 10 {
-        return n.results(1 + usize::from(mask), Dropout { mask }, &[x]);
+        return n.results(1 + usize::from(mask), Dropout { mask, rate }, &[x]);
     }
     // Before opset 10 the mask has the type of the operand.
     let to = n.dtype(x);
-    n.result(Dropout { mask: false }, &[x])?;
-    let kept = n.emit_all(2, Dropout { mask: true }, &[x])?;
+    n.result(Dropout { mask: false, rate: 0.0 }, &[x])?;
+    let kept = n.emit_all(2, Dropout { mask: true, rate: 0.0 }, &[x])?;
     n.result_at(1, Cast { to }, &kept[1..])
 }

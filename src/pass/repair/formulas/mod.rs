@@ -46,6 +46,7 @@ pub(super) fn write(
         },
         Op::TopK(top) => return formula.top_k(top, x, results),
         Op::BatchNormTrain(norm) => return formula.batch_norm(norm, operands, results),
+        Op::BatchNormGrad(norm) => return formula.batch_norm_grad(norm, operands, results),
         Op::DynamicQuantize(DynamicQuantize::Quantize) => {
             return formula.dynamic_quantize(x, results);
         }

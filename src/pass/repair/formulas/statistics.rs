@@ -7,8 +7,8 @@ use super::super::{Action, At, Failure, Repair, Writer};
 use super::{Formula, Written};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    BatchNormTrain, Binary, Cast, Constant, Dims, Gather, Range, Reduce, Reshape, SegmentSum,
-    Slice, Unary, Where, rules,
+    BatchNormGrad, BatchNormTrain, Binary, Cast, Constant, Dims, Gather, Range, Reduce, Reshape,
+    SegmentSum, Slice, Unary, Where, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor};
 
@@ -93,6 +93,55 @@ impl Formula<'_, '_> {
         let running = Running { norm, means: *means, vars: *vars, new: [new_mean, new_var] };
         let [mean, var] = self.running(&running, current)?;
         Ok(Some(smallvec![y, mean, var]))
+    }
+
+    /// The gradients of batch normalisation by the statistics of all replicas, in `f64`.
+    pub(super) fn batch_norm_grad(
+        &mut self,
+        norm: &BatchNormGrad,
+        operands: &[Value],
+        results: &[ResultInfo],
+    ) -> Written {
+        let ([x, scale, dy], [dx, dscale, dbias]) = (operands, results) else { return Ok(None) };
+        let shape = self.writer.out.ty(*x).shape.clone();
+        let axes: Vec<i64> =
+            (0..shape.len()).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
+        let elements = shape.iter().enumerate().filter(|(a, _)| *a != 1);
+        let elements = elements.fold(Dim::ONE, |count, (_, d)| count * d.clone());
+        let count = self.step(Dims { scalar: true, values: vec![elements] }, &[], ".count")?;
+        let count = self.wide(count, ".count")?;
+        let (x, dy) = (self.wide(*x, ".wide")?, self.wide(*dy, ".wide")?);
+        let sum = || Reduce::Sum { axes: axes.clone(), keepdims: true };
+        let total = self.step(sum(), &[x], ".sum")?;
+        let mean = self.step(Binary::Div, &[total, count], ".mean")?;
+        let shifted = self.step(Binary::Sub, &[x, mean], ".shifted")?;
+        let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
+        let squares = self.step(sum(), &[squares], ".squares")?;
+        let variance = self.step(Binary::Div, &[squares, count], ".variance")?;
+        let epsilon = self.constant(norm.epsilon.into(), ".epsilon")?;
+        let above = self.step(Binary::Add, &[variance, epsilon], ".above")?;
+        let deviation = self.step(Unary::Sqrt, &[above], ".deviation")?;
+        let normal = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
+        let weighted = self.step(Binary::Mul, &[dy, normal], ".weighted")?;
+        let sums = [self.step(sum(), &[dy], ".bias")?, self.step(sum(), &[weighted], ".scale")?];
+        // scale / deviation * (dy - mean of dy - normal * mean of dy * normal)
+        let mean_of_dy = self.step(Binary::Div, &[sums[0], count], ".share")?;
+        let along = self.step(Binary::Div, &[sums[1], count], ".share")?;
+        let along = self.step(Binary::Mul, &[normal, along], ".along")?;
+        let rest = self.step(Binary::Sub, &[dy, mean_of_dy], ".rest")?;
+        let rest = self.step(Binary::Sub, &[rest, along], ".rest")?;
+        let column = [shape[1].clone()].into_iter().chain((2..shape.len()).map(|_| Dim::ONE));
+        let scale = self.wide(*scale, ".factor")?;
+        let scale = self.step(Reshape { shape: column.collect() }, &[scale], ".factor")?;
+        let factor = self.step(Binary::Div, &[scale, deviation], ".factor")?;
+        let value = self.step(Binary::Mul, &[rest, factor], ".gradient")?;
+        let value = self.one(&Cast { to: dx.ty.dtype }.into(), &[value], dx.clone())?;
+        let mut flat = |value, result: &ResultInfo| {
+            let value =
+                self.step(Reshape { shape: vec![shape[1].clone()] }, &[value], ".channels")?;
+            self.one(&Cast { to: result.ty.dtype }.into(), &[value], result.clone())
+        };
+        Ok(Some(smallvec![value, flat(sums[1], dscale)?, flat(sums[0], dbias)?]))
     }
 
     /// The same with the statistics of each group of rows.

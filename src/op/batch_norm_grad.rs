@@ -1,0 +1,127 @@
+//! The gradients of batch normalisation by statistics of the batch itself.
+
+use smallvec::smallvec;
+
+use super::batch_norm::check_scales;
+use super::declare::op;
+use super::infer::{count, equal, results};
+use super::{Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The gradients of `x`, `scale` and `bias` of `batch_norm_train`, from `x: [N, C, …]`, `scale: [C]` and the gradient
+    /// of its first result. With `v = (x - mean) / sqrt(var + epsilon)` of the channel that of `x` is
+    /// `scale / sqrt(var + epsilon) * (dy - mean of dy - v * mean of dy * v)`, that of the scale the sum of `dy * v`, that of
+    /// the bias the sum of `dy`.
+    ///
+    /// It is computed in `f64` and each result rounded once; sums run over the elements in row-major order.
+    pub struct BatchNormGrad = "batch_norm_train_grad" {
+        /// What is added to the variance.
+        pub epsilon: f32 = 1e-5,
+        /// Whether each replica normalised by the statistics of its own rows.
+        pub local: bool = false,
+    }
+}
+
+/// The sums of `terms` over the elements of each channel.
+fn sums(channels: usize, width: usize, len: usize, terms: impl Fn(usize, usize) -> f64) -> Vec<f64> {
+    let mut sums = vec![0.0; channels];
+    for row in 0..len / width.max(1) {
+        let c = row % channels;
+        let own = row * width..(row + 1) * width;
+        sums[c] = own.fold(sums[c], |sum, i| sum + terms(c, i));
+    }
+    sums
+}
+
+fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
+    let wide = Tensor::new(dims, values)?;
+    let mut cast = Cast { to: dtype }.eval(&[&wide])?;
+    Ok(cast.pop().unwrap_or(wide))
+}
+
+impl OpDef for BatchNormGrad {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 3, 3, "3")?;
+        check_scales(&operands[..2])?;
+        let (x, dy) = (operands[0].ty, operands[2].ty);
+        if x.dtype != dy.dtype || x.rank() != dy.rank() {
+            let expected = format!("it must be {x}");
+            return Err(OpError::Shape { operand: 2, found: dy.clone(), expected });
+        }
+        for (a, b) in x.shape.iter().zip(dy.shape.iter()) {
+            equal("sizes of the operand and of the gradient", a, b)?;
+        }
+        let scale = operands[1].ty;
+        results([x.clone(), scale.clone(), scale.clone()])
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        rules::whole(operands, 1, Code::WindowAxis, "scales channels by samples of the batch")?;
+        let [x, _, dy] = operands else { return Ok(rules::invariant(3)) };
+        match (x.claim.shard(), dy.claim.shard()) {
+            (None, None) => Ok(rules::invariant(3)),
+            (Some(s), t) if t != Some(s) => {
+                Err(rules::refuse(Code::Misaligned, 2, "pairs rows with those of others"))
+            }
+            (None, Some(_)) => {
+                Err(rules::refuse(Code::Misaligned, 0, "pairs rows with those of others"))
+            }
+            (Some(shard), _) if shard.axis == 1 => {
+                let reason = "takes the batch for the channels it normalises";
+                Err(rules::refuse(Code::WindowAxis, 0, reason))
+            }
+            (Some(shard), _) if self.local => {
+                let sum = Claim::Partial(Combine::Sum);
+                Ok(smallvec![Claim::Shard(shard), sum, sum])
+            }
+            (Some(_), _) => {
+                let reason = "uses statistics of the whole batch";
+                Err(rules::refuse(Code::BatchStatistics, 0, reason))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, scale, dy] = operands else {
+            return Err(OpError::Operands { expected: "3", found: operands.len() });
+        };
+        let (channels, width) = (scale.len(), x.dims().iter().skip(2).product::<usize>());
+        let (mut v, dy, factors) = (x.to_f64(), dy.to_f64(), scale.to_f64());
+        let (mut dscale, mut dbias) = (vec![0.0; channels], vec![0.0; channels]);
+        if !v.is_empty() {
+            let count = (v.len() / channels) as f64;
+            let mean: Vec<f64> =
+                sums(channels, width, v.len(), |_, i| v[i]).iter().map(|s| s / count).collect();
+            let squares = sums(channels, width, v.len(), |c, i| (v[i] - mean[c]) * (v[i] - mean[c]));
+            let deviation = |s: &f64| (s / count + f64::from(self.epsilon)).sqrt();
+            let deviation: Vec<f64> = squares.iter().map(deviation).collect();
+            for (i, row) in v.chunks_exact_mut(width).enumerate() {
+                let c = i % channels;
+                row.iter_mut().for_each(|x| *x = (*x - mean[c]) / deviation[c]);
+            }
+            dscale = sums(channels, width, v.len(), |_, i| dy[i] * v[i]);
+            dbias = sums(channels, width, v.len(), |_, i| dy[i]);
+            for (i, (row, dy)) in v.chunks_exact_mut(width).zip(dy.chunks_exact(width)).enumerate() {
+                let c = i % channels;
+                let factor = factors[c] / deviation[c];
+                for (v, dy) in row.iter_mut().zip(dy) {
+                    *v = factor * (dy - dbias[c] / count - *v * dscale[c] / count);
+                }
+            }
+        }
+        Ok(vec![
+            rounded(x.dims(), &v, x.dtype())?,
+            rounded(scale.dims(), &dscale, scale.dtype())?,
+            rounded(scale.dims(), &dbias, scale.dtype())?,
+        ])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it is a gradient itself")
+    }
+}

@@ -1,0 +1,97 @@
+//! The gradients of functions of two numbers.
+
+use super::Binary;
+use crate::op::gradient::{Backward, RuleError, Term};
+use crate::op::{Compare, Unary, Where};
+
+impl Binary {
+    /// Gives both operands their gradients.
+    pub(super) fn gradients(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (a, b, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        if at.wants(0) {
+            let da = self.left([a, b, dy], at)?;
+            at.give_sum(0, da)?;
+        }
+        if at.wants(1) {
+            let db = self.right([a, b, dy], at)?;
+            at.give_sum(1, db)?;
+        }
+        Ok(())
+    }
+
+    fn left(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
+        match self {
+            Self::Add | Self::Sub | Self::Mod { .. } => Ok(dy),
+            Self::Mul => at.mul(dy, b),
+            Self::Div => at.div(dy, b),
+            Self::Pow => {
+                // b * a^(b - 1), which is 0 for the exponent 0, also at 0.
+                let to = at.ty(a).dtype;
+                let b = at.cast(b, to)?;
+                let (zero, one) = (at.number(b, 0.0)?, at.number(b, 1.0)?);
+                let flat = at.op(Compare::Equal, &[b, zero])?;
+                let less = at.sub(b, one)?;
+                let less = at.op(Where {}, &[flat, one, less])?;
+                let power = at.op(Self::Pow, &[a, less])?;
+                let slope = at.mul(b, power)?;
+                at.mul(dy, slope)
+            }
+            Self::Max | Self::Min => self.chosen([a, b, dy], at),
+            Self::Prelu => {
+                let below = at.mul(dy, b)?;
+                let is_above = at.compare(Compare::Greater, a, 0.0)?;
+                at.op(Where {}, &[is_above, dy, below])
+            }
+        }
+    }
+
+    fn right(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
+        match self {
+            Self::Add => Ok(dy),
+            Self::Sub => at.neg(dy),
+            Self::Mul => at.mul(dy, a),
+            Self::Div => {
+                let y = at.result(0)?;
+                let share = at.div(y, b)?;
+                let share = at.mul(dy, share)?;
+                at.neg(share)
+            }
+            Self::Pow => {
+                // y * ln(a), and 0 where the base is not positive.
+                let y = at.result(0)?;
+                let positive = at.compare(Compare::Greater, a, 0.0)?;
+                let one = at.number(a, 1.0)?;
+                let base = at.op(Where {}, &[positive, a, one])?;
+                let log = at.op(Unary::Log, &[base])?;
+                let slope = at.mul(y, log)?;
+                let slope = at.mul(dy, slope)?;
+                let to = at.ty(b).dtype;
+                at.cast(slope, to)
+            }
+            Self::Mod { .. } => {
+                // The quotient, cut to its integral part, is (a - y) / b.
+                let y = at.result(0)?;
+                let multiple = at.sub(a, y)?;
+                let quotient = at.div(multiple, b)?;
+                let quotient = at.mul(dy, quotient)?;
+                at.neg(quotient)
+            }
+            Self::Max | Self::Min => self.chosen([b, a, dy], at),
+            Self::Prelu => {
+                let slope = at.mul(dy, a)?;
+                let zero = at.number(a, 0.0)?;
+                let is_above = at.compare(Compare::Greater, a, 0.0)?;
+                at.op(Where {}, &[is_above, zero, slope])
+            }
+        }
+    }
+
+    /// What the larger (smaller) of two numbers gets: half of it where they are equal.
+    fn chosen(&self, [own, other, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
+        let order = if *self == Self::Max { Compare::Greater } else { Compare::Less };
+        let (wins, ties) = (at.op(order, &[own, other])?, at.op(Compare::Equal, &[own, other])?);
+        let half = at.scale(dy, 0.5)?;
+        let shared = at.only(ties, half)?;
+        at.op(Where {}, &[wins, dy, shared])
+    }
+}

@@ -1,0 +1,173 @@
+//! The gradient of a convolution's kernel.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::infer::{dtype, equal, result, same_dtype, two};
+use super::numeric::{Wide, narrow, wide, widen};
+use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
+use super::{Claims, Conv, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+
+op! {
+    /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand `x: [N, C, spatial…]` and
+    /// the gradient of its result, `[N, M, windows…]`: for each tap the sum over samples and windows of the products of
+    /// the element that the tap meets and the window's gradient. Of a transposed convolution the two change places.
+    ///
+    /// `f16` and `bf16` are summed in `f32`: samples ascending, windows in row-major order.
+    pub struct ConvWeightGrad = "conv_weight_grad" {
+        /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
+        pub strides: Vec<i64> = Vec::new(),
+        /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
+        pub dilations: Vec<i64> = Vec::new(),
+        /// The zeros before each spatial axis, then those after each; empty for none.
+        pub pads: Vec<i64> = Vec::new(),
+        /// The number of groups of channels, at least 1.
+        pub groups: i64 = 1,
+        /// The taps on each spatial axis.
+        pub kernel: Vec<i64>,
+    }
+}
+
+impl ConvWeightGrad {
+    /// The gradient of the kernel `w` of `conv`.
+    pub(super) fn of(conv: &Conv, w: &TensorType) -> Result<Self, OpError> {
+        let Conv { strides, dilations, pads, groups } = conv.clone();
+        Ok(Self { strides, dilations, pads, groups, kernel: spatial_sizes(1, w)?.to_vec() })
+    }
+
+    /// The windows over an operand of type `x`.
+    pub fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
+        let Self { strides, dilations, pads, .. } = self;
+        let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
+        sliding.over("kernel", &spatial_sizes(0, x)?, &self.kernel)
+    }
+
+    /// The channels of each of two values, which the groups divide.
+    fn channels(&self, x: &TensorType, dy: &TensorType) -> Result<[i64; 2], OpError> {
+        let known = |operand: usize, ty: &TensorType| {
+            let size = ty.shape.get(1).and_then(Dim::as_const);
+            let size = size.ok_or_else(|| {
+                OpError::NotConstant(format!("the size of axis 1 of operand {operand}"))
+            })?;
+            if self.groups < 1 || size % self.groups != 0 || size < 1 {
+                let reason = format!("{} groups do not divide {size} channels", self.groups);
+                return Err(OpError::Attribute { attr: "groups", reason });
+            }
+            Ok(size)
+        };
+        Ok([known(0, x)?, known(1, dy)?])
+    }
+}
+
+impl OpDef for ConvWeightGrad {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let (x, dy) = two(operands)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        let dtype = same_dtype(operands)?;
+        let windows = self.windows(x.ty)?;
+        let [c, m] = self.channels(x.ty, dy.ty)?;
+        if dy.ty.rank() != x.ty.rank() {
+            let expected = format!("it must have {} axes", x.ty.rank());
+            return Err(OpError::Shape { operand: 1, found: dy.ty.clone(), expected });
+        }
+        equal("samples", &x.ty.shape[0], &dy.ty.shape[0])?;
+        for (axis, size) in windows.iter().zip(dy.ty.shape.iter().skip(2)) {
+            equal("windows and their gradients", &axis.windows(), size)?;
+        }
+        let sizes = [m, c / self.groups].into_iter().chain(self.kernel.iter().copied());
+        result(TensorType { dtype, shape: sizes.map(Dim::from).collect() })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        match operands {
+            [x, dy] => match (x.claim.shard(), dy.claim.shard()) {
+                (None, None) => Ok(rules::invariant(1)),
+                (Some(s @ Shard { axis: 0, .. }), Some(t)) if s == t => {
+                    Ok(smallvec![Claim::Partial(Combine::Sum)])
+                }
+                (Some(Shard { axis: 0, .. }), _) | (None, Some(Shard { axis: 0, .. })) => {
+                    Err(rules::refuse(Code::Misaligned, 1, "pairs rows with those of others"))
+                }
+                (Some(_), _) => Err(rules::refuse(Code::WindowAxis, 0, "slides windows along the batch")),
+                (None, Some(_)) => {
+                    Err(rules::refuse(Code::WindowAxis, 1, "slides windows along the batch"))
+                }
+            },
+            _ => Ok(rules::invariant(1)),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, dy] = operands else {
+            return Err(OpError::Operands { expected: "2", found: operands.len() });
+        };
+        let windows = self.windows(&x.tensor_type())?;
+        let size = |n: i64| usize::try_from(n).unwrap_or(1);
+        let [c, m] = self.channels(&x.tensor_type(), &dy.tensor_type())?.map(size);
+        let mut dims: SmallVec<[usize; 5]> = smallvec![m, c / size(self.groups)];
+        dims.extend(windows.iter().map(|a| a.kernel));
+        let mut dw = Tensor::zeros(wide(x.dtype()), &dims)?;
+        if !dw.is_empty() && !dy.is_empty() {
+            let (x, dy) = (widen(x)?, widen(dy)?);
+            let groups = size(self.groups);
+            if dw.dtype() == DType::F64 {
+                correlate::<f64>(&windows, groups, &mut dw, &x, &dy);
+            } else {
+                correlate::<f32>(&windows, groups, &mut dw, &x, &dy);
+            }
+        }
+        Ok(vec![narrow(dw, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it is a gradient itself")
+    }
+}
+
+/// The sums for all channels, sample after sample.
+fn correlate<T: Wide>(
+    windows: &[WindowAxis],
+    groups: usize,
+    dw: &mut Tensor,
+    x: &Tensor,
+    dy: &Tensor,
+) {
+    let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
+    let (plane, out, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
+    let (c, m) = (x.dims()[1], dy.dims()[1]);
+    let (each, per_group) = (c / groups, m / groups);
+    let (x, dy) = (x.as_slice::<T>(), dy.as_slice::<T>());
+    let dw = dw.as_mut_slice::<T>();
+    for (x, dy) in x.chunks_exact(c * plane).zip(dy.chunks_exact(m * out)) {
+        for (channel, dy) in dy.chunks_exact(out).enumerate() {
+            let x = &x[channel / per_group * each * plane..][..each * plane];
+            let dw = &mut dw[channel * each * taps..][..each * taps];
+            for (x, dw) in x.chunks_exact(plane).zip(dw.chunks_exact_mut(taps)) {
+                products(windows, dw, x, dy);
+            }
+        }
+    }
+}
+
+/// Adds to each tap the products of what it meets and the windows' gradients.
+fn products<T: Wide>(axes: &[WindowAxis], dw: &mut [T], x: &[T], dy: &[T]) {
+    let Some((axis, inner)) = axes.split_first() else {
+        if let ([dw], [x], [dy]) = (dw, x, dy) {
+            *dw = dw.add_product(*x, *dy);
+        }
+        return;
+    };
+    let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
+    let (out, plane, taps) = (size(|a| a.output), size(|a| a.input), size(|a| a.kernel));
+    for (tap, dw) in dw.chunks_exact_mut(taps).enumerate() {
+        for o in axis.outputs(tap) {
+            let at = axis.position(o, tap);
+            products(inner, dw, &x[at * plane..][..plane], &dy[o * out..][..out]);
+        }
+    }
+}

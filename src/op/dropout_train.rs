@@ -1,0 +1,174 @@
+//! Dropout in training.
+
+use smallvec::smallvec;
+
+use super::declare::op;
+use super::dropout::check_rate;
+use super::element::{Float, for_dtype};
+use super::infer::{count, dtype, equal, result, tensors};
+use super::real::Real;
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the others are divided by
+    /// `1 - rate`.
+    ///
+    /// Whether an element stays is a function of the seed, of the third operand (the step, an `i64` without axes), of the
+    /// number of its row, which the second operand `[N]`, `i64`, has for each row, and of its row-major position in the
+    /// row: it stays if the upper 24 bits of a hash of these, as a fraction, are not below `rate`. So a row loses the same
+    /// elements wherever it is computed. The hash is the finalizer of SplitMix64, applied to the seed, the step and the
+    /// row in turn, and to the sum of that and the position's multiple of 2^64 divided by the golden ratio.
+    pub struct DropoutTrain = "dropout_train" {
+        /// The part of the elements that is dropped, at least 0 and below 1.
+        pub rate: f32,
+        /// What decides which.
+        pub seed: i64,
+    }
+}
+
+/// 2^64 divided by the golden ratio, as an odd number.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
+const fn mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The hash of a row, to which positions are added.
+const fn row_key(seed: i64, step: i64, row: i64) -> u64 {
+    let of_seed = mix(seed.cast_unsigned().wrapping_add(GOLDEN));
+    let of_step = mix(of_seed.wrapping_add(step.cast_unsigned()).wrapping_add(GOLDEN));
+    mix(of_step.wrapping_add(row.cast_unsigned()).wrapping_add(GOLDEN))
+}
+
+/// Whether the element at a position of a row stays.
+fn stays(key: u64, position: u64, rate: f32) -> bool {
+    let bits = mix(key.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN))) >> 40;
+    bits as f64 / f64::from(1u32 << 24) >= f64::from(rate)
+}
+
+impl OpDef for DropoutTrain {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 3, 3, "3")?;
+        check_rate(self.rate)?;
+        dtype(operands, 0, DType::is_float, "a float")?;
+        for i in 1..3 {
+            dtype(operands, i, |t| t == DType::I64, "i64")?;
+        }
+        let wrong = |operand: usize, expected: &str| OpError::Shape {
+            operand,
+            found: operands[operand].ty.clone(),
+            expected: expected.to_owned(),
+        };
+        let x = operands[0].ty;
+        let rows = x.shape.first().ok_or_else(|| wrong(0, "it must have rows"))?;
+        let [numbers] = &operands[1].ty.shape[..] else {
+            return Err(wrong(1, "it must have one axis"));
+        };
+        equal("rows and their numbers", rows, numbers)?;
+        if operands[2].ty.rank() != 0 {
+            return Err(wrong(2, "it must have no axis"));
+        }
+        result(x.clone())
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        rules::whole(operands, 2, Code::SampleBySample, "takes its step from the samples of the batch")?;
+        let [x, rows, _] = operands else { return Ok(rules::invariant(1)) };
+        match (x.claim.shard(), rows.claim.shard()) {
+            (None, None) => Ok(rules::invariant(1)),
+            (Some(s), Some(t)) if s == t && s.axis == 0 => Ok(smallvec![Claim::Shard(s)]),
+            (Some(s), None) if s.axis > 0 => {
+                Err(rules::refuse(Code::WindowAxis, 0, "counts positions along the batch"))
+            }
+            (Some(_), _) => Err(rules::refuse(Code::Misaligned, 1, "pairs rows with the numbers of others")),
+            (None, Some(_)) => {
+                Err(rules::refuse(Code::Misaligned, 0, "pairs rows with the numbers of others"))
+            }
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, rows, step] = tensors(operands)?;
+        let mut y = x.clone();
+        let step = step.as_slice::<i64>().first().copied().unwrap_or(0);
+        let width: usize = x.dims().iter().skip(1).product();
+        let wrong = || OpError::DType { operand: 0, expected: "a float".to_owned(), found: x.dtype() };
+        let factor = 1.0 / (1.0 - f64::from(self.rate));
+        if width > 0 {
+            for_dtype!(
+                x.dtype(),
+                float F => for (y, row) in
+                    y.as_mut_slice::<F>().chunks_exact_mut(width).zip(rows.as_slice::<i64>())
+                {
+                    let key = row_key(self.seed, step, *row);
+                    for (position, y) in (0u64..).zip(y) {
+                        *y = if stays(key, position, self.rate) {
+                            F::of_f64(y.real().to_f64() * factor)
+                        } else {
+                            F::of_f64(0.0)
+                        };
+                    }
+                },
+                int _I => return Err(wrong()),
+                bool => return Err(wrong()),
+            );
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (rows, step, dy) = (at.operand(1)?, at.operand(2)?, at.dy()?);
+        let dx = at.op(self.clone(), &[dy, rows, step])?;
+        at.give(0, dx);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, check_split};
+    use super::DropoutTrain;
+    use crate::types::{Claim, DType, Tensor};
+
+    fn drop(rate: f32, seed: i64, rows: &[i64], step: i64, width: usize) -> Tensor {
+        let x = testing::tensor(DType::F64, &[rows.len(), width], &vec![1.0; rows.len() * width]);
+        let (rows, step) = (Tensor::new(&[rows.len()], rows).unwrap(), Tensor::scalar(step));
+        testing::eval(&DropoutTrain { rate, seed }.into(), &[&x, &rows, &step]).remove(0)
+    }
+
+    #[test]
+    fn a_row_loses_the_same_elements_wherever_it_is() {
+        let all = drop(0.5, 7, &[0, 1, 2, 3], 4, 50).to_f64();
+        assert_eq!(drop(0.5, 7, &[2, 3], 4, 50).to_f64(), all[100..]);
+        assert_ne!(drop(0.5, 7, &[0, 1, 2, 3], 5, 50).to_f64(), all);
+        assert_ne!(drop(0.5, 8, &[0, 1, 2, 3], 4, 50).to_f64(), all);
+        assert_ne!(all[..50], all[50..100]);
+        let rows = (Tensor::new(&[5], &[3i64, 4, 5, 6, 7]).unwrap(), Tensor::scalar(2i64));
+        let x = testing::random(&mut testing::rng(1), DType::F32, &[5, 4]);
+        let op = DropoutTrain { rate: 0.25, seed: 1 }.into();
+        let split = [(&x, Claim::rows(0)), (&rows.0, Claim::rows(0)), (&rows.1, Claim::Invariant)];
+        assert_eq!(check_split(&op, &split, 5), Ok(vec![Claim::rows(0)]));
+    }
+
+    #[test]
+    fn the_part_that_stays_keeps_the_mean() {
+        for rate in [0.0f32, 0.1, 0.5, 0.9] {
+            let y = drop(rate, 3, &(0..200).collect::<Vec<i64>>(), 0, 200).to_f64();
+            let kept = y.iter().filter(|y| **y != 0.0).count() as f64 / y.len() as f64;
+            assert!((kept - 1.0 + f64::from(rate)).abs() < 0.01, "{kept}");
+            assert!(y.iter().all(|y| *y == 0.0 || (*y * (1.0 - f64::from(rate)) - 1.0).abs() < 1e-12));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The gradients of pools: what each window gives its elements.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::family;
+use super::infer::{count, dtype, equal, result, same_dtype};
+use super::numeric::{Wide, narrow, widen};
+use super::pool::{Planes, Span, elements};
+use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Pool, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+
+family! {
+    /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result, `[N, C, windows…]`: the sum of
+    /// what the windows give an element, in row-major order of the windows. Windows are those of the pool.
+    ///
+    /// `f16` and `bf16` are summed in `f32`.
+    pub enum PoolGrad {
+        /// Each window's number goes to its greatest element: the first of equal ones, the last NaN. The operands are
+        /// that of the pool and the gradient of its result.
+        Max = "max_pool_grad" {
+            /// Taps of a window.
+            kernel: Vec<i64>,
+            /// Distance between windows.
+            strides: Vec<i64> = Vec::new(),
+            /// Distance between taps.
+            dilations: Vec<i64> = Vec::new(),
+            /// Padding before and after each axis.
+            pads: Vec<i64> = Vec::new(),
+            /// Whether a last, partial window counts.
+            ceil_mode: bool = false,
+        },
+        /// Each window's number is shared among its elements. The operand is the gradient of the pool's result.
+        Average = "average_pool_grad" {
+            /// The sizes of the spatial axes of the pool's operand.
+            sizes: Vec<i64>,
+            /// Taps of a window.
+            kernel: Vec<i64>,
+            /// Distance between windows.
+            strides: Vec<i64> = Vec::new(),
+            /// Distance between taps.
+            dilations: Vec<i64> = Vec::new(),
+            /// Padding before and after each axis.
+            pads: Vec<i64> = Vec::new(),
+            /// Whether a last, partial window counts.
+            ceil_mode: bool = false,
+            /// Whether taps in the padding share, too.
+            count_include_pad: bool = false,
+        },
+    }
+}
+
+impl PoolGrad {
+    /// The gradient of `pool`, applied to an operand of type `x`.
+    pub(super) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
+        match pool.clone() {
+            Pool::Max { kernel, strides, dilations, pads, ceil_mode, .. } => {
+                Ok(Self::Max { kernel, strides, dilations, pads, ceil_mode })
+            }
+            Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad } => {
+                let sizes = spatial_sizes(0, x)?.to_vec();
+                Ok(Self::Average {
+                    sizes,
+                    kernel,
+                    strides,
+                    dilations,
+                    pads,
+                    ceil_mode,
+                    count_include_pad,
+                })
+            }
+            Pool::Lp { .. } => Err(OpError::Unsupported("the gradient of a norm".to_owned())),
+        }
+    }
+
+    /// The windows over the operand of the pool, whose spatial axes have these sizes.
+    pub fn windows(&self, sizes: &[i64]) -> Result<Windows, OpError> {
+        let (Self::Max { kernel, strides, dilations, pads, ceil_mode }
+        | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }) = self;
+        let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
+        sliding.over("kernel", sizes, kernel)
+    }
+
+    /// The sizes of the spatial axes of the pool's operand.
+    fn sizes(&self, first: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
+        match self {
+            Self::Max { .. } => spatial_sizes(0, first),
+            Self::Average { sizes, .. } => Ok(sizes.as_slice().into()),
+        }
+    }
+}
+
+impl OpDef for PoolGrad {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        match self {
+            Self::Max { .. } => count(operands, 2, 2, "2")?,
+            Self::Average { .. } => count(operands, 1, 1, "1")?,
+        }
+        dtype(operands, 0, DType::is_float, "a float")?;
+        same_dtype(operands)?;
+        let last = operands.len() - 1;
+        let (first, dy) = (operands[0].ty, operands[last].ty);
+        let sizes = self.sizes(first)?;
+        let windows = self.windows(&sizes)?;
+        if dy.rank() != windows.len() + 2 || first.rank() != dy.rank() {
+            let expected = format!("it must have {} axes", windows.len() + 2);
+            return Err(OpError::Shape { operand: last, found: dy.clone(), expected });
+        }
+        for axis in 0..2 {
+            equal("samples and channels", &first.shape[axis], &dy.shape[axis])?;
+        }
+        for (axis, size) in windows.iter().zip(dy.shape.iter().skip(2)) {
+            equal("windows and their gradients", &axis.windows(), size)?;
+        }
+        let spatial = sizes.iter().map(|size| Dim::from(*size));
+        let shape = first.shape.iter().take(2).cloned().chain(spatial).collect();
+        result(TensorType { dtype: first.dtype, shape })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(1));
+        };
+        if shard.axis > 1 {
+            return Err(rules::refuse(Code::WindowAxis, i, "slides windows along the batch"));
+        }
+        match operands.iter().position(|x| x.claim != Claim::Shard(shard)) {
+            Some(other) => {
+                Err(rules::refuse(Code::Misaligned, other, "pairs rows with those of others"))
+            }
+            None => Ok(smallvec![Claim::Shard(shard)]),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [first, ..] = operands else {
+            return Err(OpError::Operands { expected: "1 or 2", found: 0 });
+        };
+        let dy = operands.last().unwrap_or(first);
+        let sizes = self.sizes(&first.tensor_type())?;
+        let windows = self.windows(&sizes)?;
+        let mut dims: SmallVec<[usize; 5]> = dy.dims().iter().take(2).copied().collect();
+        dims.extend(windows.iter().map(|a: &WindowAxis| a.input));
+        let mut dx = Tensor::zeros(super::numeric::wide(dy.dtype()), &dims)?;
+        if !dx.is_empty() {
+            let (x, g) = (widen(first)?, widen(dy)?);
+            let planes = Planes::new(&windows);
+            if dx.dtype() == DType::F64 {
+                self.give::<f64>(&planes, &mut dx, &x, &g);
+            } else {
+                self.give::<f32>(&planes, &mut dx, &x, &g);
+            }
+        }
+        Ok(vec![narrow(dx, dy.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it is a gradient itself")
+    }
+}
+
+impl PoolGrad {
+    fn give<T: Wide>(&self, planes: &Planes, dx: &mut Tensor, x: &Tensor, dy: &Tensor) {
+        let (x, dx) = (x.as_slice::<T>(), dx.as_mut_slice::<T>());
+        let dy = dy.as_slice::<T>();
+        planes.each(dy.len(), |i, start, window| match self {
+            Self::Max { .. } => {
+                let (mut best, mut at) = (T::LOWEST, None);
+                elements(window, start, &mut |i| {
+                    let is_nan = x[i].partial_cmp(&x[i]).is_none();
+                    if x[i] > best || is_nan || at.is_none() {
+                        (best, at) = (x[i], Some(i));
+                    }
+                });
+                if let Some(at) = at {
+                    dx[at] = dx[at] + dy[i];
+                }
+            }
+            Self::Average { count_include_pad, .. } => {
+                let taps = |(span, _): &(Span, usize)| {
+                    if *count_include_pad { span.padded as f64 } else { span.count as f64 }
+                };
+                let count: f64 = window.iter().map(taps).product();
+                if count > 0.0 {
+                    let share = dy[i] / T::of(count);
+                    elements(window, start, &mut |at| dx[at] = dx[at] + share);
+                }
+            }
+        });
+    }
+}

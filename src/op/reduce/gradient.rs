@@ -1,0 +1,93 @@
+//! The gradients of reductions.
+
+use super::Reduce;
+use crate::op::gradient::{Backward, RuleError, Term};
+use crate::op::infer::axes;
+use crate::op::{Compare, Scan, Transpose, Unary};
+use crate::types::{Dim, Shape};
+
+impl Reduce {
+    /// Gives the operand its gradient.
+    pub(super) fn gradients(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
+        let shape = at.shape(x);
+        let axes = axes("axes", self.parts().0, shape.len())?;
+        // The result with the reduced axes, of size 1.
+        let kept: Shape = shape
+            .iter()
+            .enumerate()
+            .map(|(i, d)| if axes.contains(&i) { Dim::ONE } else { d.clone() })
+            .collect();
+        let (y, dy) = (at.reshape(y, &kept)?, at.reshape(dy, &kept)?);
+        let dx = match self {
+            Self::Sum { .. } => at.expand(dy, &shape)?,
+            Self::Mean { .. } => {
+                let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
+                let count = at.size(dy, count)?;
+                let share = at.div(dy, count)?;
+                at.expand(share, &shape)?
+            }
+            Self::Max { .. } | Self::Min { .. } => {
+                // Equal elements share.
+                let chosen = at.op(Compare::Equal, &[x, y])?;
+                let to = at.ty(dy).dtype;
+                let chosen = at.cast(chosen, to)?;
+                let count = at.sum(chosen, &axes)?;
+                let share = at.div(dy, count)?;
+                at.mul(chosen, share)?
+            }
+            Self::Prod { .. } => {
+                let others = others(at, x, &axes)?;
+                at.mul(others, dy)?
+            }
+            Self::L1 { .. } => {
+                let sign = at.op(Unary::Sign, &[x])?;
+                at.mul(sign, dy)?
+            }
+            Self::L2 { .. } => {
+                let some = at.compare(Compare::Greater, y, 0.0)?;
+                let share = at.div(dy, y)?;
+                let share = at.only(some, share)?;
+                at.mul(x, share)?
+            }
+            Self::LogSum { .. } => {
+                let sum = at.sum(x, &axes)?;
+                let share = at.div(dy, sum)?;
+                at.expand(share, &shape)?
+            }
+            Self::LogSumExp { .. } => {
+                let shifted = at.sub(x, y)?;
+                let share = at.op(Unary::Exp, &[shifted])?;
+                at.mul(share, dy)?
+            }
+            Self::SumSquare { .. } => {
+                let twice = at.scale(x, 2.0)?;
+                at.mul(twice, dy)?
+            }
+        };
+        at.give(0, dx);
+        Ok(())
+    }
+}
+
+/// For each element the product of the others over the axes: of those before it and of those behind it.
+fn others(at: &mut Backward<'_>, x: Term, axes: &[usize]) -> Result<Term, RuleError> {
+    let shape = at.shape(x);
+    let perm: Vec<usize> =
+        (0..shape.len()).filter(|a| !axes.contains(a)).chain(axes.iter().copied()).collect();
+    let moved: Shape = perm.iter().map(|a| shape[*a].clone()).collect();
+    let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
+    let rows: Shape =
+        moved.iter().take(shape.len() - axes.len()).cloned().chain([count]).collect();
+    let behind = at.op(Transpose { perm: perm.clone() }, &[x])?;
+    let line = at.reshape(behind, &rows)?;
+    let scan = |reverse| Scan::Prod { axis: -1, exclusive: true, reverse };
+    let (before, behind) = (at.op(scan(false), &[line])?, at.op(scan(true), &[line])?);
+    let product = at.mul(before, behind)?;
+    let product = at.reshape(product, &moved)?;
+    let mut back = vec![0; perm.len()];
+    for (to, from) in perm.iter().enumerate() {
+        back[*from] = to;
+    }
+    at.op(Transpose { perm: back }, &[product])
+}

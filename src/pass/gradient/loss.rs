@@ -1,0 +1,429 @@
+//! Losses: for every row what the model's output costs, given what it should be.
+//!
+//! Formulas are those of Keras 3; where a softmax or a sigmoid gives the output, its operand is taken in its place.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::op::{
+    Binary, Cast, Compare, Constant, Draft, OneHot, OpError, Reduce, RuleError, Softmax, Squeeze,
+    Term, Unary, Where,
+};
+use crate::types::{DType, Dim, Quoted, Tensor};
+
+/// The smallest probability that a logarithm takes, and the smallest divisor.
+const EPSILON: f64 = 1e-7;
+
+/// A loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// `-sum(y * ln p)` over the last axis, of probabilities; `smoothing` moves that part of each target to all classes.
+    CategoricalCrossentropy {
+        /// Whether the output is the logarithm of odds.
+        from_logits: bool,
+        /// The part of a target that all classes share.
+        smoothing: f64,
+    },
+    /// The same with the number of the class as target; rows of the class `ignore_class` cost nothing and are not counted.
+    SparseCategoricalCrossentropy {
+        /// Whether the output is the logarithm of odds.
+        from_logits: bool,
+        /// The class that is not counted.
+        ignore_class: Option<i64>,
+    },
+    /// The mean of `-y * ln p - (1 - y) * ln(1 - p)`.
+    BinaryCrossentropy {
+        /// Whether the output is the logarithm of odds.
+        from_logits: bool,
+        /// The part of a target that goes to one half.
+        smoothing: f64,
+    },
+    /// The mean of the squares of differences.
+    MeanSquaredError,
+    /// The mean of the magnitudes of differences.
+    MeanAbsoluteError,
+    /// 100 times the mean of the magnitudes of differences divided by those of the targets.
+    MeanAbsolutePercentageError,
+    /// The mean of the squares of differences of `ln(1 + x)`.
+    MeanSquaredLogarithmicError,
+    /// Half the square of differences up to `delta`, beyond it `delta * (|d| - delta / 2)`.
+    Huber {
+        /// The difference from which on it is linear.
+        delta: f64,
+    },
+    /// The mean of `ln cosh` of differences.
+    LogCosh,
+    /// `sum(y * ln(y / p))`.
+    KlDivergence,
+    /// The mean of `max(1 - y * p, 0)`, of targets -1 and 1; 0 is taken as -1.
+    Hinge,
+    /// The mean of its squares.
+    SquaredHinge,
+    /// `max(1 + max((1 - y) * p) - sum(y * p), 0)`.
+    CategoricalHinge,
+    /// Minus the cosine of the angle between the vectors of the last axis.
+    CosineSimilarity,
+    /// The mean of `p - y * ln p`.
+    Poisson,
+}
+
+impl Loss {
+    /// All names, in alphabetical order.
+    pub const NAMES: [&'static str; 15] = [
+        "binary_crossentropy",
+        "categorical_crossentropy",
+        "categorical_hinge",
+        "cosine_similarity",
+        "hinge",
+        "huber",
+        "kl_divergence",
+        "log_cosh",
+        "mean_absolute_error",
+        "mean_absolute_percentage_error",
+        "mean_squared_error",
+        "mean_squared_logarithmic_error",
+        "poisson",
+        "sparse_categorical_crossentropy",
+        "squared_hinge",
+    ];
+
+    /// The name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::BinaryCrossentropy { .. } => "binary_crossentropy",
+            Self::CategoricalCrossentropy { .. } => "categorical_crossentropy",
+            Self::CategoricalHinge => "categorical_hinge",
+            Self::CosineSimilarity => "cosine_similarity",
+            Self::Hinge => "hinge",
+            Self::Huber { .. } => "huber",
+            Self::KlDivergence => "kl_divergence",
+            Self::LogCosh => "log_cosh",
+            Self::MeanAbsoluteError => "mean_absolute_error",
+            Self::MeanAbsolutePercentageError => "mean_absolute_percentage_error",
+            Self::MeanSquaredError => "mean_squared_error",
+            Self::MeanSquaredLogarithmicError => "mean_squared_logarithmic_error",
+            Self::Poisson => "poisson",
+            Self::SparseCategoricalCrossentropy { .. } => "sparse_categorical_crossentropy",
+            Self::SquaredHinge => "squared_hinge",
+        }
+    }
+
+    /// The function whose operand is taken in place of its result, if it gives the output.
+    pub(super) const fn link(&self) -> Option<Link> {
+        match self {
+            Self::CategoricalCrossentropy { from_logits: false, .. }
+            | Self::SparseCategoricalCrossentropy { from_logits: false, .. } => Some(Link::Softmax),
+            Self::BinaryCrossentropy { from_logits: false, .. } => Some(Link::Sigmoid),
+            _ => None,
+        }
+    }
+
+    /// The same loss of logits.
+    #[must_use]
+    pub(super) const fn of_logits(self) -> Self {
+        match self {
+            Self::CategoricalCrossentropy { smoothing, .. } => {
+                Self::CategoricalCrossentropy { from_logits: true, smoothing }
+            }
+            Self::SparseCategoricalCrossentropy { ignore_class, .. } => {
+                Self::SparseCategoricalCrossentropy { from_logits: true, ignore_class }
+            }
+            Self::BinaryCrossentropy { smoothing, .. } => {
+                Self::BinaryCrossentropy { from_logits: true, smoothing }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether targets are numbers of classes.
+    pub const fn takes_classes(&self) -> bool {
+        matches!(self, Self::SparseCategoricalCrossentropy { .. })
+    }
+}
+
+/// A function that turns logits into probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    Softmax,
+    Sigmoid,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no loss.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is no loss; the losses are {}", Quoted(.0), Loss::NAMES.join(", "))]
+pub struct ParseLossError(String);
+
+impl FromStr for Loss {
+    type Err = ParseLossError;
+
+    /// Reads a name, or the short form of one; settings have their defaults.
+    fn from_str(text: &str) -> Result<Self, ParseLossError> {
+        let from_logits = false;
+        Ok(match text {
+            "binary_crossentropy" => Self::BinaryCrossentropy { from_logits, smoothing: 0.0 },
+            "categorical_crossentropy" => {
+                Self::CategoricalCrossentropy { from_logits, smoothing: 0.0 }
+            }
+            "sparse_categorical_crossentropy" => {
+                Self::SparseCategoricalCrossentropy { from_logits, ignore_class: None }
+            }
+            "categorical_hinge" => Self::CategoricalHinge,
+            "cosine_similarity" => Self::CosineSimilarity,
+            "hinge" => Self::Hinge,
+            "squared_hinge" => Self::SquaredHinge,
+            "huber" => Self::Huber { delta: 1.0 },
+            "kl_divergence" | "kld" => Self::KlDivergence,
+            "log_cosh" => Self::LogCosh,
+            "mean_absolute_error" | "mae" => Self::MeanAbsoluteError,
+            "mean_absolute_percentage_error" | "mape" => Self::MeanAbsolutePercentageError,
+            "mean_squared_error" | "mse" => Self::MeanSquaredError,
+            "mean_squared_logarithmic_error" | "msle" => Self::MeanSquaredLogarithmicError,
+            "poisson" => Self::Poisson,
+            _ => return Err(ParseLossError(text.to_owned())),
+        })
+    }
+}
+
+/// What each row costs, and whether it is counted (as 1 or 0; all are, where there is nothing).
+pub(super) struct Cost {
+    pub(super) values: Term,
+    pub(super) counted: Option<Term>,
+}
+
+/// Writes a loss: `p: [N, …, C]` is the output, `y` the target. The result lacks the last axis.
+pub(super) fn write(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Cost, RuleError> {
+    if let Loss::SparseCategoricalCrossentropy { from_logits, ignore_class } = loss {
+        return sparse(at, (y, p), from_logits, ignore_class);
+    }
+    let to = at.ty(p).dtype;
+    let y = at.cast(y, to)?;
+    let values = match loss {
+        Loss::CategoricalCrossentropy { from_logits, smoothing } => {
+            categorical(at, (y, p), from_logits, smoothing)?
+        }
+        Loss::BinaryCrossentropy { from_logits, smoothing } => {
+            binary(at, (y, p), from_logits, smoothing)?
+        }
+        Loss::KlDivergence => {
+            let (y, p) = (clip(at, y, (EPSILON, 1.0))?, clip(at, p, (EPSILON, 1.0))?);
+            let ratio = at.div(y, p)?;
+            let log = at.op(Unary::Log, &[ratio])?;
+            let terms = at.mul(y, log)?;
+            total(at, terms)?
+        }
+        Loss::CategoricalHinge => {
+            let own = at.mul(y, p)?;
+            let own = total(at, own)?;
+            let rest = at.neg(y)?;
+            let rest = at.shift(rest, 1.0)?;
+            let rest = at.mul(rest, p)?;
+            let rest = at.op(Reduce::Max { axes: vec![-1], keepdims: false }, &[rest])?;
+            let margin = at.sub(rest, own)?;
+            let margin = at.shift(margin, 1.0)?;
+            at.op(Unary::Relu, &[margin])?
+        }
+        Loss::CosineSimilarity => {
+            let (y, p) = (direction(at, y)?, direction(at, p)?);
+            let terms = at.mul(y, p)?;
+            let cosine = total(at, terms)?;
+            at.neg(cosine)?
+        }
+        other => {
+            let terms = elementwise(at, other, y, p)?;
+            mean(at, terms)?
+        }
+    };
+    Ok(Cost { values, counted: None })
+}
+
+/// The terms of the losses that are means over the last axis.
+fn elementwise(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Term, RuleError> {
+    match loss {
+        Loss::MeanSquaredLogarithmicError => {
+            let mut log = |a| {
+                let least = at.number(a, EPSILON)?;
+                let a = at.op(Binary::Max, &[a, least])?;
+                let above = at.shift(a, 1.0)?;
+                at.op(Unary::Log, &[above])
+            };
+            let (y, p) = (log(y)?, log(p)?);
+            let d = at.sub(p, y)?;
+            at.square(d)
+        }
+        Loss::Hinge | Loss::SquaredHinge => {
+            let (zero, minus) = (at.number(y, 0.0)?, at.number(y, -1.0)?);
+            let is_zero = at.op(Compare::Equal, &[y, zero])?;
+            let y = at.op(Where {}, &[is_zero, minus, y])?;
+            let product = at.mul(y, p)?;
+            let margin = at.neg(product)?;
+            let margin = at.shift(margin, 1.0)?;
+            let margin = at.op(Unary::Relu, &[margin])?;
+            if loss == Loss::Hinge { Ok(margin) } else { at.square(margin) }
+        }
+        Loss::Poisson => {
+            let above = at.shift(p, EPSILON)?;
+            let log = at.op(Unary::Log, &[above])?;
+            let share = at.mul(y, log)?;
+            at.sub(p, share)
+        }
+        _ => {
+            let d = at.sub(p, y)?;
+            of_difference(at, loss, y, d)
+        }
+    }
+}
+
+fn of_difference(at: &mut Draft<'_>, loss: Loss, y: Term, d: Term) -> Result<Term, RuleError> {
+    match loss {
+        Loss::MeanAbsoluteError => at.op(Unary::Abs, &[d]),
+        Loss::MeanAbsolutePercentageError => {
+            let size = at.op(Unary::Abs, &[y])?;
+            let least = at.number(size, EPSILON)?;
+            let size = at.op(Binary::Max, &[size, least])?;
+            let share = at.div(d, size)?;
+            let share = at.op(Unary::Abs, &[share])?;
+            at.scale(share, 100.0)
+        }
+        Loss::Huber { delta } => {
+            let size = at.op(Unary::Abs, &[d])?;
+            let square = at.square(d)?;
+            let near = at.scale(square, 0.5)?;
+            let far = at.shift(size, -0.5 * delta)?;
+            let far = at.scale(far, delta)?;
+            let is_near = at.compare(Compare::LessOrEqual, size, delta)?;
+            at.op(Where {}, &[is_near, near, far])
+        }
+        Loss::LogCosh => {
+            let twice = at.scale(d, -2.0)?;
+            let plus = at.op(Unary::Softplus, &[twice])?;
+            let sum = at.add(d, plus)?;
+            at.shift(sum, -std::f64::consts::LN_2)
+        }
+        _ => at.square(d),
+    }
+}
+
+fn categorical(
+    at: &mut Draft<'_>,
+    (y, p): (Term, Term),
+    from_logits: bool,
+    smoothing: f64,
+) -> Result<Term, RuleError> {
+    let mut y = y;
+    if smoothing != 0.0 {
+        let classes = at.shape(p).last().and_then(Dim::as_const).unwrap_or(1);
+        y = at.scale(y, 1.0 - smoothing)?;
+        y = at.shift(y, smoothing / classes as f64)?;
+    }
+    let log = log_probabilities(at, p, from_logits)?;
+    let terms = at.mul(y, log)?;
+    let sum = total(at, terms)?;
+    at.neg(sum)
+}
+
+/// The logarithms of probabilities, which are brought to the sum 1 and kept off 0 and 1 unless logits are given.
+fn log_probabilities(at: &mut Draft<'_>, p: Term, from_logits: bool) -> Result<Term, RuleError> {
+    if from_logits {
+        return at.op(Softmax::LogSoftmax { axis: -1 }, &[p]);
+    }
+    let sum = at.op(Reduce::Sum { axes: vec![-1], keepdims: true }, &[p])?;
+    let share = at.div(p, sum)?;
+    let share = clip(at, share, (EPSILON, 1.0 - EPSILON))?;
+    at.op(Unary::Log, &[share])
+}
+
+fn sparse(
+    at: &mut Draft<'_>,
+    (y, p): (Term, Term),
+    from_logits: bool,
+    ignore_class: Option<i64>,
+) -> Result<Cost, RuleError> {
+    let mut labels = at.cast(y, DType::I64)?;
+    if at.ty(labels).rank() == at.ty(p).rank() {
+        labels = at.op(Squeeze { axes: vec![-1] }, &[labels])?;
+    }
+    let mut counted = None;
+    if let Some(ignored) = ignore_class {
+        let ignored = at.op(Constant { value: Tensor::scalar(ignored) }, &[])?;
+        let is_ignored = at.op(Compare::Equal, &[labels, ignored])?;
+        let (zero, one) = (at.number(p, 0.0)?, at.number(p, 1.0)?);
+        counted = Some(at.op(Where {}, &[is_ignored, zero, one])?);
+        let first = at.number(labels, 0.0)?;
+        labels = at.op(Where {}, &[is_ignored, first, labels])?;
+    }
+    let Some(depth) = at.shape(p).last().cloned() else {
+        return Err(RuleError::Undefined("the output has no axis of classes"));
+    };
+    let ends = Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?;
+    let ends = at.op(Constant { value: ends }, &[])?;
+    let to = at.ty(p).dtype;
+    let ends = at.op(Cast { to }, &[ends])?;
+    let y = at.op(OneHot { axis: -1, depth }, &[labels, ends])?;
+    let log = log_probabilities(at, p, from_logits)?;
+    let terms = at.mul(y, log)?;
+    let sum = total(at, terms)?;
+    let mut values = at.neg(sum)?;
+    if let Some(counted) = counted {
+        values = at.mul(values, counted)?;
+    }
+    Ok(Cost { values, counted })
+}
+
+fn binary(
+    at: &mut Draft<'_>,
+    (y, p): (Term, Term),
+    from_logits: bool,
+    smoothing: f64,
+) -> Result<Term, RuleError> {
+    let mut y = y;
+    if smoothing != 0.0 {
+        y = at.scale(y, 1.0 - smoothing)?;
+        y = at.shift(y, 0.5 * smoothing)?;
+    }
+    let rest = at.neg(y)?;
+    let rest = at.shift(rest, 1.0)?;
+    // The logarithms of the probabilities of yes and of no, with the sign changed.
+    let (yes, no) = if from_logits {
+        let minus = at.neg(p)?;
+        (at.op(Unary::Softplus, &[minus])?, at.op(Unary::Softplus, &[p])?)
+    } else {
+        let p = clip(at, p, (EPSILON, 1.0 - EPSILON))?;
+        let other = at.neg(p)?;
+        let other = at.shift(other, 1.0)?;
+        let (yes, no) = (at.op(Unary::Log, &[p])?, at.op(Unary::Log, &[other])?);
+        (at.neg(yes)?, at.neg(no)?)
+    };
+    let (yes, no) = (at.mul(y, yes)?, at.mul(rest, no)?);
+    let terms = at.add(yes, no)?;
+    mean(at, terms)
+}
+
+fn clip(at: &mut Draft<'_>, a: Term, (min, max): (f64, f64)) -> Result<Term, RuleError> {
+    at.op(Unary::Clip { min: Some(min), max: Some(max) }, &[a])
+}
+
+/// The sum over the last axis.
+pub(super) fn total(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+    at.op(Reduce::Sum { axes: vec![-1], keepdims: false }, &[a])
+}
+
+/// The mean over the last axis.
+pub(super) fn mean(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+    at.op(Reduce::Mean { axes: vec![-1], keepdims: false }, &[a])
+}
+
+/// The vectors of the last axis divided by their lengths.
+fn direction(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+    let squares = at.op(Reduce::SumSquare { axes: vec![-1], keepdims: true }, &[a])?;
+    let least = at.number(squares, 1e-12)?;
+    let squares = at.op(Binary::Max, &[squares, least])?;
+    let length = at.op(Unary::Sqrt, &[squares])?;
+    at.div(a, length)
+}

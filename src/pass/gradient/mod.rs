@@ -1,0 +1,207 @@
+//! Gradients: operators that compute how a number of the graph changes with values that it depends on.
+//!
+//! Rules stand with the operators ([`OpDef::backward`](crate::op::OpDef::backward)). Here they are applied against the
+//! order of the graph, from the loss to the values asked for; what several users of a value give it is added, the last
+//! user first. The result is a graph like any other: a pass that splits the batch finds the gradients of parameters to be
+//! sums over it.
+
+mod loss;
+mod metric;
+mod mode;
+mod optimizer;
+mod training;
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+pub use loss::{Loss, ParseLossError};
+pub use metric::{Metric, ParseMetricError};
+pub use mode::{Mode, train_mode};
+pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
+pub use training::{
+    OutputLoss, Target, Training, TrainingError, TrainingGraph, evaluation, training,
+};
+
+use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
+use crate::op::{
+    Backward, Binary, Cast, Constant, Emit, Gradient, Op, OpDef, OpError, RuleError, Term,
+};
+use crate::types::{Tensor, TensorType};
+
+/// Why there is no gradient.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GradientError {
+    /// What is differentiated is not one floating-point number.
+    #[error("the loss is {0}; it must be one float, without axes")]
+    Loss(Box<TensorType>),
+    /// An operator between the values and the loss has none.
+    #[error("`{label}` ({op}) has no gradient: {error}")]
+    Operator {
+        /// The node's label.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// Why.
+        error: RuleError,
+    },
+    /// The graph is damaged: a bug in what made it.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on which it does not
+/// depend, or only through operators that are constant between their steps.
+pub fn differentiate(
+    builder: &mut Builder,
+    loss: Value,
+    of: &[Value],
+) -> Result<Vec<Option<Value>>, GradientError> {
+    let ty = builder.graph().ty(loss).clone();
+    if ty.rank() != 0 || !ty.dtype.is_float() {
+        return Err(GradientError::Loss(Box::new(ty)));
+    }
+    let order = builder.graph().order()?;
+    let reached = reached(builder, &order, of);
+    let mut sums = Sums { builder, gradients: HashMap::new() };
+    sums.begin(loss)?;
+    for id in order.iter().rev().filter(|id| reached[id.index()]) {
+        sums.node(*id, &reached, of)?;
+    }
+    sums.builder.set_origin(Origin::default());
+    Ok(of.iter().map(|v| sums.gradients.get(v).copied()).collect())
+}
+
+/// The nodes whose results depend on the values, by index.
+fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
+    let graph = builder.graph();
+    let mut reached = vec![false; graph.id_bound()];
+    for v in of {
+        reached[v.node.index()] = true;
+    }
+    for id in order {
+        let Some(op) = graph.node(*id).op() else { continue };
+        if !reached[id.index()] && !matches!(op.gradient(), Gradient::Zero(_)) {
+            reached[id.index()] = graph.operands(*id).iter().any(|v| reached[v.node.index()]);
+        }
+    }
+    reached
+}
+
+/// The gradients found so far.
+struct Sums<'b> {
+    builder: &'b mut Builder,
+    gradients: HashMap<Value, Value>,
+}
+
+impl Sums<'_> {
+    /// The loss changes with itself one to one.
+    fn begin(&mut self, loss: Value) -> Result<(), GradientError> {
+        let dtype = self.builder.graph().ty(loss).dtype;
+        let wrong = |error| GradientError::Operator {
+            label: String::new(),
+            op: "constant",
+            error: RuleError::from(error),
+        };
+        let one = Cast { to: dtype }.eval(&[&Tensor::scalar(1.0f64)]).map_err(wrong)?;
+        let value = one.into_iter().next().unwrap_or_else(|| Tensor::scalar(1.0f64));
+        let name = format!("{}.grad", self.builder.graph().info(loss).name);
+        let one = self.builder.op(&name, Constant { value }, &[])?;
+        self.gradients.insert(loss, one);
+        Ok(())
+    }
+
+    fn node(&mut self, id: NodeId, reached: &[bool], of: &[Value]) -> Result<(), GradientError> {
+        let graph = self.builder.graph();
+        let node = graph.node(id);
+        let Some(op) = node.op().cloned() else { return Ok(()) };
+        let (label, results) = (node.label().to_owned(), node.results().len());
+        let name = format!("{}.grad", node.results().first().map_or("", |r| &*r.name));
+        let results: Vec<Value> = (0..u32::try_from(results).unwrap_or(0))
+            .map(|output| Value { node: id, output })
+            .collect();
+        let gradients: Vec<Option<Value>> =
+            results.iter().map(|v| self.gradients.get(v).copied()).collect();
+        let operands = graph.operands(id);
+        let wanted: Vec<bool> = operands
+            .iter()
+            .map(|v| reached[v.node.index()] && graph.ty(*v).dtype.is_float())
+            .collect();
+        // A value asked for may be the result of an operator; what lies before it may not be of interest.
+        let asked = results.iter().any(|v| of.contains(v)) && !wanted.contains(&true);
+        if gradients.iter().all(Option::is_none) || asked || !wanted.contains(&true) {
+            return Ok(());
+        }
+        self.builder.set_origin(Origin::new(&*label));
+        let mut writer = Writer::new(&mut *self.builder, name);
+        let terms = |writer: &mut Writer<'_>, values: &[Value]| -> Vec<Term> {
+            values.iter().map(|v| writer.term(*v)).collect()
+        };
+        let (xs, ys) = (terms(&mut writer, &operands), terms(&mut writer, &results));
+        let dys: Vec<Option<Term>> = gradients.iter().map(|g| g.map(|g| writer.term(g))).collect();
+        let mut at = Backward::new(&mut writer, (&xs, &ys), &dys, &wanted);
+        let written = op.backward(&mut at);
+        let given = at.finish();
+        written.map_err(|error| GradientError::Operator { label, op: op.name(), error })?;
+        let given: Vec<Option<Value>> = given.iter().map(|g| g.map(|g| writer.value(g))).collect();
+        for ((operand, given), wanted) in operands.iter().zip(given).zip(wanted) {
+            if let (Some(given), true) = (given, wanted) {
+                self.add(*operand, given)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to the gradient of a value.
+    fn add(&mut self, value: Value, gradient: Value) -> Result<(), GradientError> {
+        let sum = match self.gradients.get(&value) {
+            None => gradient,
+            Some(sum) => {
+                let name = format!("{}.grad.sum", self.builder.graph().info(value).name);
+                self.builder.op(&name, Binary::Add, &[*sum, gradient])?
+            }
+        };
+        self.gradients.insert(value, sum);
+        Ok(())
+    }
+}
+
+/// What takes in the operators of a rule.
+struct Writer<'b> {
+    builder: &'b mut Builder,
+    /// The values that terms stand for.
+    values: Vec<Value>,
+    /// What new values are named after.
+    name: String,
+}
+
+impl<'b> Writer<'b> {
+    fn new(builder: &'b mut Builder, name: impl Into<String>) -> Self {
+        Self { builder, values: Vec::new(), name: name.into() }
+    }
+
+    fn term(&mut self, value: Value) -> Term {
+        self.values.push(value);
+        Term(u32::try_from(self.values.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    fn value(&self, term: Term) -> Value {
+        self.values[term.0 as usize]
+    }
+}
+
+impl Emit for Writer<'_> {
+    fn ty(&self, term: Term) -> &TensorType {
+        self.builder.graph().ty(self.value(term))
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
+        let operands: Vec<Value> = operands.iter().map(|t| self.value(*t)).collect();
+        let values = self.builder.all(&self.name, op, &operands).map_err(|error| match error {
+            GraphError::Op { error, .. } => *error,
+            other => OpError::Unsupported(other.to_string()),
+        })?;
+        Ok(values.into_iter().map(|v| self.term(v)).collect())
+    }
+}

@@ -1,0 +1,557 @@
+//! Optimizers: the new value of a variable from its gradient.
+//!
+//! Formulas and defaults are those of Keras 3, but for the two conventions of `rmsprop`: the epsilon is added to the root
+//! (`outside`, Keras before 3) or under it (`inside`).
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::op::{Binary, Draft, RuleError, Term, Unary};
+use crate::types::Quoted;
+
+/// Where the epsilon of a root mean square stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EpsilonPlace {
+    /// Under the root.
+    #[default]
+    Inside,
+    /// Added to the root.
+    Outside,
+}
+
+/// How a variable follows its gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// `v = momentum * v - lr * g; p += v`, with `nesterov` `p += momentum * v - lr * g`.
+    Sgd {
+        /// The part of the velocity that stays.
+        momentum: f64,
+        /// Whether the velocity is applied ahead.
+        nesterov: bool,
+    },
+    /// `a = rho * a + (1 - rho) * g^2; p -= lr * g / root(a)`.
+    RmsProp {
+        /// The part of the mean square that stays.
+        rho: f64,
+        /// The part of the velocity that stays.
+        momentum: f64,
+        /// What keeps the divisor off 0.
+        epsilon: f64,
+        /// Where it stands.
+        place: EpsilonPlace,
+        /// Whether the square of the mean is taken off the mean square.
+        centered: bool,
+    },
+    /// Adam, with `amsgrad` its variant that keeps the largest mean square.
+    Adam {
+        /// The part of the mean that stays.
+        beta_1: f64,
+        /// The part of the mean square that stays.
+        beta_2: f64,
+        /// What keeps the divisor off 0.
+        epsilon: f64,
+        /// Whether the largest mean square counts.
+        amsgrad: bool,
+    },
+    /// `a += g^2; p -= lr * g / sqrt(a + epsilon)`.
+    Adagrad {
+        /// The sum at the beginning.
+        initial: f64,
+        /// What keeps the divisor off 0.
+        epsilon: f64,
+    },
+    /// Adadelta.
+    Adadelta {
+        /// The part of the mean squares that stays.
+        rho: f64,
+        /// What keeps the divisor off 0.
+        epsilon: f64,
+    },
+    /// Adam with the largest magnitude in place of the root mean square.
+    Adamax {
+        /// The part of the mean that stays.
+        beta_1: f64,
+        /// The part of the largest magnitude that stays.
+        beta_2: f64,
+        /// What keeps the divisor off 0.
+        epsilon: f64,
+    },
+    /// Adam with Nesterov's momentum.
+    Nadam {
+        /// The part of the mean that stays.
+        beta_1: f64,
+        /// The part of the mean square that stays.
+        beta_2: f64,
+        /// What keeps the divisor off 0.
+        epsilon: f64,
+    },
+    /// The sign of a mean of gradients.
+    Lion {
+        /// The part of the mean in the sign.
+        beta_1: f64,
+        /// The part of the mean that stays.
+        beta_2: f64,
+    },
+}
+
+/// An optimizer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Optimizer {
+    /// How a variable follows its gradient.
+    pub rule: Rule,
+    /// The learning rate before any schedule.
+    pub learning_rate: f64,
+    /// What is taken off a variable in each step, as a part of `lr` times itself; none where it is 0.
+    pub weight_decay: f64,
+    /// The largest magnitude of an element of a gradient.
+    pub clipvalue: Option<f64>,
+    /// The largest norm of the gradient of one variable.
+    pub clipnorm: Option<f64>,
+    /// The largest norm of the gradients of all variables together.
+    pub global_clipnorm: Option<f64>,
+}
+
+impl Optimizer {
+    /// All names, in alphabetical order.
+    pub const NAMES: [&'static str; 9] =
+        ["adadelta", "adagrad", "adam", "adamax", "adamw", "lion", "nadam", "rmsprop", "sgd"];
+
+    fn of(rule: Rule, learning_rate: f64) -> Self {
+        Self {
+            rule,
+            learning_rate,
+            weight_decay: 0.0,
+            clipvalue: None,
+            clipnorm: None,
+            global_clipnorm: None,
+        }
+    }
+
+    /// The names and the first elements of the values that it keeps for each variable.
+    pub fn slots(&self) -> Vec<(&'static str, f64)> {
+        match self.rule {
+            Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
+            Rule::Sgd { .. } => vec![("momentum", 0.0)],
+            Rule::RmsProp { momentum, centered, .. } => {
+                let mut slots = vec![("velocity", 0.0)];
+                if momentum > 0.0 {
+                    slots.push(("momentum", 0.0));
+                }
+                if centered {
+                    slots.push(("average_gradient", 0.0));
+                }
+                slots
+            }
+            Rule::Adam { amsgrad, .. } => {
+                let mut slots = vec![("momentum", 0.0), ("velocity", 0.0)];
+                if amsgrad {
+                    slots.push(("velocity_hat", 0.0));
+                }
+                slots
+            }
+            Rule::Adagrad { initial, .. } => vec![("accumulator", initial)],
+            Rule::Adadelta { .. } => vec![("accumulated_grad", 0.0), ("accumulated_delta", 0.0)],
+            Rule::Adamax { .. } => vec![("m", 0.0), ("u", 0.0)],
+            Rule::Nadam { .. } => vec![("momentum", 0.0), ("velocity", 0.0)],
+            Rule::Lion { .. } => vec![("momentum", 0.0)],
+        }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'static str {
+        match self.rule {
+            Rule::Sgd { .. } => "sgd",
+            Rule::RmsProp { .. } => "rmsprop",
+            Rule::Adam { .. } if self.weight_decay > 0.0 => "adamw",
+            Rule::Adam { .. } => "adam",
+            Rule::Adagrad { .. } => "adagrad",
+            Rule::Adadelta { .. } => "adadelta",
+            Rule::Adamax { .. } => "adamax",
+            Rule::Nadam { .. } => "nadam",
+            Rule::Lion { .. } => "lion",
+        }
+    }
+}
+
+impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that describes no optimizer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseOptimizerError {
+    /// The name is none of an optimizer.
+    #[error("{} is no optimizer; the optimizers are {}", Quoted(.0), Optimizer::NAMES.join(", "))]
+    Name(String),
+    /// The optimizer has no such setting.
+    #[error("{optimizer} has no setting {}", Quoted(.setting))]
+    Setting {
+        /// The optimizer.
+        optimizer: String,
+        /// The setting given.
+        setting: String,
+    },
+    /// A setting has a value that it cannot have.
+    #[error("{setting} cannot be {}: {expected}", Quoted(.value))]
+    Value {
+        /// The setting.
+        setting: String,
+        /// The value given.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+impl FromStr for Optimizer {
+    type Err = ParseOptimizerError;
+
+    /// Reads a name and settings: `sgd:momentum=0.9,nesterov=true`, `rmsprop:rho=0.9,epsilon=outside`.
+    fn from_str(text: &str) -> Result<Self, ParseOptimizerError> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let epsilon = 1e-7;
+        let (beta_1, beta_2) = (0.9, 0.999);
+        let adam = Rule::Adam { beta_1, beta_2, epsilon, amsgrad: false };
+        let mut optimizer = match name {
+            "sgd" => Self::of(Rule::Sgd { momentum: 0.0, nesterov: false }, 0.01),
+            "rmsprop" => {
+                let place = EpsilonPlace::Inside;
+                Self::of(
+                    Rule::RmsProp { rho: 0.9, momentum: 0.0, epsilon, place, centered: false },
+                    0.001,
+                )
+            }
+            "adam" => Self::of(adam, 0.001),
+            "adamw" => Self { weight_decay: 0.004, ..Self::of(adam, 0.001) },
+            "adagrad" => Self::of(Rule::Adagrad { initial: 0.1, epsilon }, 0.001),
+            "adadelta" => Self::of(Rule::Adadelta { rho: 0.95, epsilon }, 0.001),
+            "adamax" => Self::of(Rule::Adamax { beta_1, beta_2, epsilon }, 0.001),
+            "nadam" => Self::of(Rule::Nadam { beta_1, beta_2, epsilon }, 0.001),
+            "lion" => Self::of(Rule::Lion { beta_1: 0.9, beta_2: 0.99 }, 0.001),
+            _ => return Err(ParseOptimizerError::Name(name.to_owned())),
+        };
+        for setting in settings.split(',').filter(|s| !s.is_empty()) {
+            let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+            optimizer.set(name, key, value)?;
+        }
+        Ok(optimizer)
+    }
+}
+
+impl Optimizer {
+    /// Sets one setting from text.
+    pub fn set(&mut self, name: &str, key: &str, value: &str) -> Result<(), ParseOptimizerError> {
+        let wrong = |expected| ParseOptimizerError::Value {
+            setting: key.to_owned(),
+            value: value.to_owned(),
+            expected,
+        };
+        let number = || value.parse::<f64>().ok().filter(|x| x.is_finite());
+        let positive = || {
+            number()
+                .filter(|x| *x >= 0.0)
+                .ok_or_else(|| wrong("write a number that is not negative"))
+        };
+        let part = || {
+            number()
+                .filter(|x| (0.0..=1.0).contains(x))
+                .ok_or_else(|| wrong("write a number from 0 to 1"))
+        };
+        let truth = || value.parse::<bool>().map_err(|_| wrong("write true or false"));
+        match key {
+            "learning_rate" | "lr" => self.learning_rate = positive()?,
+            "weight_decay" => self.weight_decay = positive()?,
+            "clipvalue" => self.clipvalue = Some(positive()?),
+            "clipnorm" => self.clipnorm = Some(positive()?),
+            "global_clipnorm" => self.global_clipnorm = Some(positive()?),
+            _ => {
+                let field = match (&mut self.rule, key) {
+                    (Rule::Sgd { momentum, .. } | Rule::RmsProp { momentum, .. }, "momentum") => {
+                        momentum
+                    }
+                    (Rule::RmsProp { rho, .. } | Rule::Adadelta { rho, .. }, "rho") => rho,
+                    (
+                        Rule::Adam { beta_1, .. }
+                        | Rule::Adamax { beta_1, .. }
+                        | Rule::Nadam { beta_1, .. }
+                        | Rule::Lion { beta_1, .. },
+                        "beta_1",
+                    ) => beta_1,
+                    (
+                        Rule::Adam { beta_2, .. }
+                        | Rule::Adamax { beta_2, .. }
+                        | Rule::Nadam { beta_2, .. }
+                        | Rule::Lion { beta_2, .. },
+                        "beta_2",
+                    ) => beta_2,
+                    (Rule::Sgd { nesterov, .. }, "nesterov") => {
+                        *nesterov = truth()?;
+                        return Ok(());
+                    }
+                    (Rule::RmsProp { centered, .. }, "centered") => {
+                        *centered = truth()?;
+                        return Ok(());
+                    }
+                    (Rule::Adam { amsgrad, .. }, "amsgrad") => {
+                        *amsgrad = truth()?;
+                        return Ok(());
+                    }
+                    (Rule::Adagrad { initial, .. }, "initial_accumulator_value") => {
+                        *initial = positive()?;
+                        return Ok(());
+                    }
+                    (Rule::RmsProp { place, .. }, "epsilon")
+                        if matches!(value, "inside" | "outside") =>
+                    {
+                        *place = if value == "inside" {
+                            EpsilonPlace::Inside
+                        } else {
+                            EpsilonPlace::Outside
+                        };
+                        return Ok(());
+                    }
+                    (
+                        Rule::RmsProp { epsilon, .. }
+                        | Rule::Adam { epsilon, .. }
+                        | Rule::Adagrad { epsilon, .. }
+                        | Rule::Adadelta { epsilon, .. }
+                        | Rule::Adamax { epsilon, .. }
+                        | Rule::Nadam { epsilon, .. },
+                        "epsilon",
+                    ) => {
+                        *epsilon = positive()?;
+                        return Ok(());
+                    }
+                    _ => {
+                        let (optimizer, setting) = (name.to_owned(), key.to_owned());
+                        return Err(ParseOptimizerError::Setting { optimizer, setting });
+                    }
+                };
+                *field = part()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of a step that are the same for all variables, in one element type.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    /// The learning rate.
+    pub(super) rate: Term,
+    /// The number of the step, from 1.
+    pub(super) number: Term,
+    /// For `nadam` the product of the factors of all steps up to this one.
+    pub(super) product: Option<Term>,
+}
+
+impl Optimizer {
+    /// Of an optimizer whose steps have factors the one of step `number + ahead`:
+    /// `beta_1 * (1 - 0.96^(number + ahead) / 2)`.
+    pub(super) fn factor(
+        &self,
+        at: &mut Draft<'_>,
+        number: Term,
+        ahead: f64,
+    ) -> Result<Option<Term>, RuleError> {
+        let Rule::Nadam { beta_1, .. } = self.rule else { return Ok(None) };
+        factor(at, beta_1, number, ahead).map(Some)
+    }
+}
+
+fn factor(at: &mut Draft<'_>, beta_1: f64, number: Term, ahead: f64) -> Result<Term, RuleError> {
+    let exponent = at.shift(number, ahead)?;
+    let base = at.number(number, 0.96)?;
+    let power = at.op(Binary::Pow, &[base, exponent])?;
+    let share = at.scale(power, -0.5 * beta_1)?;
+    at.shift(share, beta_1)
+}
+
+/// `a * keep + b * (1 - keep)`.
+fn blend(at: &mut Draft<'_>, a: Term, b: Term, keep: f64) -> Result<Term, RuleError> {
+    let (a, b) = (at.scale(a, keep)?, at.scale(b, 1.0 - keep)?);
+    at.add(a, b)
+}
+
+/// `base` to the power of the number of the step.
+fn power(at: &mut Draft<'_>, base: f64, step: Step) -> Result<Term, RuleError> {
+    let base = at.number(step.number, base)?;
+    at.op(Binary::Pow, &[base, step.number])
+}
+
+/// `1 - a`.
+fn complement(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+    let minus = at.neg(a)?;
+    at.shift(minus, 1.0)
+}
+
+/// Writes the step of one variable: its new value and the new values of its slots.
+pub(super) fn write(
+    at: &mut Draft<'_>,
+    optimizer: &Optimizer,
+    (p, g): (Term, Term),
+    slots: &[Term],
+    step: Step,
+) -> Result<(Term, Vec<Term>), RuleError> {
+    let mut p = p;
+    if optimizer.weight_decay > 0.0 {
+        let decay = at.scale(step.rate, optimizer.weight_decay)?;
+        let decay = at.mul(p, decay)?;
+        p = at.sub(p, decay)?;
+    }
+    let (change, slots) = change(at, optimizer.rule, g, slots, step)?;
+    Ok((at.sub(p, change)?, slots))
+}
+
+/// What is taken off the variable, and the new slots.
+fn change(
+    at: &mut Draft<'_>,
+    rule: Rule,
+    g: Term,
+    slots: &[Term],
+    step: Step,
+) -> Result<(Term, Vec<Term>), RuleError> {
+    let rate = step.rate;
+    match (rule, slots) {
+        (Rule::Sgd { .. }, []) => Ok((at.mul(g, rate)?, Vec::new())),
+        (Rule::Sgd { momentum, nesterov }, [v]) => {
+            let (kept, scaled) = (at.scale(*v, momentum)?, at.mul(g, rate)?);
+            let v = at.sub(kept, scaled)?;
+            let mut move_by = v;
+            if nesterov {
+                let ahead = at.scale(v, momentum)?;
+                move_by = at.sub(ahead, scaled)?;
+            }
+            Ok((at.neg(move_by)?, vec![v]))
+        }
+        (Rule::RmsProp { .. }, slots) => rms_prop(at, rule, g, slots, rate),
+        (Rule::Adam { beta_1, beta_2, epsilon, .. }, [m, v, rest @ ..]) => {
+            let square = at.square(g)?;
+            let (m, v) = (blend(at, *m, g, beta_1)?, blend(at, *v, square, beta_2)?);
+            let mut kept = vec![m, v];
+            let mut largest = v;
+            if let [hat] = rest {
+                largest = at.op(Binary::Max, &[*hat, v])?;
+                kept.push(largest);
+            }
+            let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
+            let (one, two) = (complement(at, one)?, complement(at, two)?);
+            let two = at.op(Unary::Sqrt, &[two])?;
+            let alpha = at.mul(rate, two)?;
+            let alpha = at.div(alpha, one)?;
+            let root = at.op(Unary::Sqrt, &[largest])?;
+            let root = at.shift(root, epsilon)?;
+            let scaled = at.mul(m, alpha)?;
+            Ok((at.div(scaled, root)?, kept))
+        }
+        (Rule::Adagrad { epsilon, .. }, [a]) => {
+            let square = at.square(g)?;
+            let a = at.add(*a, square)?;
+            let root = at.shift(a, epsilon)?;
+            let root = at.op(Unary::Sqrt, &[root])?;
+            let scaled = at.mul(g, rate)?;
+            Ok((at.div(scaled, root)?, vec![a]))
+        }
+        (Rule::Adadelta { rho, epsilon }, [grads, deltas]) => {
+            let square = at.square(g)?;
+            let grads = blend(at, *grads, square, rho)?;
+            let (above, below) = (at.shift(*deltas, epsilon)?, at.shift(grads, epsilon)?);
+            let (above, below) = (at.op(Unary::Sqrt, &[above])?, at.op(Unary::Sqrt, &[below])?);
+            let delta = at.mul(g, above)?;
+            let delta = at.div(delta, below)?;
+            let square = at.square(delta)?;
+            let deltas = blend(at, *deltas, square, rho)?;
+            Ok((at.mul(delta, rate)?, vec![grads, deltas]))
+        }
+        (Rule::Adamax { beta_1, beta_2, epsilon }, [m, u]) => {
+            let m = blend(at, *m, g, beta_1)?;
+            let (kept, size) = (at.scale(*u, beta_2)?, at.op(Unary::Abs, &[g])?);
+            let u = at.op(Binary::Max, &[kept, size])?;
+            let one = power(at, beta_1, step)?;
+            let one = complement(at, one)?;
+            let below = at.shift(u, epsilon)?;
+            let below = at.mul(below, one)?;
+            let scaled = at.mul(m, rate)?;
+            Ok((at.div(scaled, below)?, vec![m, u]))
+        }
+        (Rule::Nadam { beta_1, beta_2, epsilon }, [m, v]) => {
+            let Some(product) = step.product else {
+                return Err(RuleError::Undefined("the product of its factors is missing"));
+            };
+            let square = at.square(g)?;
+            let (m, v) = (blend(at, *m, g, beta_1)?, blend(at, *v, square, beta_2)?);
+            let (own, next) =
+                (factor(at, beta_1, step.number, 0.0)?, factor(at, beta_1, step.number, 1.0)?);
+            let ahead = at.mul(product, next)?;
+            let ahead = complement(at, ahead)?;
+            let ahead = at.div(next, ahead)?;
+            let (rest, past) = (complement(at, own)?, complement(at, product)?);
+            let share = at.div(rest, past)?;
+            let (mean, fresh) = (at.mul(m, ahead)?, at.mul(g, share)?);
+            let mean = at.add(mean, fresh)?;
+            let two = power(at, beta_2, step)?;
+            let two = complement(at, two)?;
+            let square = at.div(v, two)?;
+            let root = at.op(Unary::Sqrt, &[square])?;
+            let root = at.shift(root, epsilon)?;
+            let scaled = at.mul(mean, rate)?;
+            Ok((at.div(scaled, root)?, vec![m, v]))
+        }
+        (Rule::Lion { beta_1, beta_2 }, [m]) => {
+            let direction = blend(at, *m, g, beta_1)?;
+            let direction = at.op(Unary::Sign, &[direction])?;
+            let m = blend(at, *m, g, beta_2)?;
+            Ok((at.mul(direction, rate)?, vec![m]))
+        }
+        _ => Err(RuleError::Undefined("the variable has other slots than its optimizer")),
+    }
+}
+
+fn rms_prop(
+    at: &mut Draft<'_>,
+    rule: Rule,
+    g: Term,
+    slots: &[Term],
+    rate: Term,
+) -> Result<(Term, Vec<Term>), RuleError> {
+    let Rule::RmsProp { rho, momentum, epsilon, place, centered } = rule else {
+        return Err(RuleError::Undefined("it is another rule"));
+    };
+    let Some((velocity, rest)) = slots.split_first() else {
+        return Err(RuleError::Undefined("the variable has no slots"));
+    };
+    let square = at.square(g)?;
+    let velocity = blend(at, *velocity, square, rho)?;
+    let mut below = velocity;
+    let mut average = None;
+    if let (true, Some(mean)) = (centered, rest.last()) {
+        let mean = blend(at, *mean, g, rho)?;
+        let square = at.square(mean)?;
+        below = at.sub(velocity, square)?;
+        average = Some(mean);
+    }
+    let root = match place {
+        EpsilonPlace::Inside => {
+            let above = at.shift(below, epsilon)?;
+            at.op(Unary::Sqrt, &[above])?
+        }
+        EpsilonPlace::Outside => {
+            let root = at.op(Unary::Sqrt, &[below])?;
+            at.shift(root, epsilon)?
+        }
+    };
+    let scaled = at.mul(g, rate)?;
+    let mut change = at.div(scaled, root)?;
+    let mut kept = vec![velocity];
+    if let (true, Some(moving)) = (momentum > 0.0, rest.first()) {
+        let moving = at.scale(*moving, momentum)?;
+        change = at.add(moving, change)?;
+        kept.push(change);
+    }
+    kept.extend(average);
+    Ok((change, kept))
+}

@@ -1,0 +1,566 @@
+//! The training graph: model, losses, gradients and the steps of an optimizer as one graph.
+
+use std::collections::BTreeSet;
+
+use super::loss::{self, Link};
+use super::optimizer::{self, Step};
+use super::{
+    GradientError, Loss, Metric, Mode, Optimizer, Writer, differentiate, metric, train_mode,
+};
+use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Output, Value, Weights};
+use crate::op::{Binary, Cast, Draft, Op, OpDef, Reduce, RuleError, Softmax, Term, Unary};
+use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
+
+/// The loss of one output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputLoss {
+    /// The output.
+    pub output: String,
+    /// Its loss.
+    pub loss: Loss,
+    /// The weight of the loss in the sum of all.
+    pub weight: f64,
+    /// Whether rows have weights.
+    pub weighted: bool,
+}
+
+/// The inputs of a training graph that belong to one output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The output.
+    pub output: String,
+    /// The input that has its target.
+    pub input: String,
+    /// The input that has the weights of rows.
+    pub weight: Option<String>,
+}
+
+/// What a training graph is made of, besides the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    /// The losses, at most one for each output.
+    pub losses: Vec<OutputLoss>,
+    /// The metrics of every output that has a loss.
+    pub metrics: Vec<Metric>,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Parameters that are not trained.
+    pub frozen: BTreeSet<String>,
+    /// The factor of the sum of magnitudes of all trained parameters of two axes or more.
+    pub l1: f64,
+    /// The factor of their sum of squares.
+    pub l2: f64,
+    /// What batch normalisation and dropout do.
+    pub mode: Mode,
+}
+
+/// Why there is no training graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainingError {
+    /// A loss is asked for of an output that does not exist, or no loss at all.
+    #[error("no loss can be taken of `{output}`; the outputs are {known}")]
+    Output {
+        /// The output asked for.
+        output: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// A loss or an optimizer does not suit the model.
+    #[error("{what}: {error}")]
+    Rule {
+        /// What it is.
+        what: String,
+        /// Why.
+        error: RuleError,
+    },
+    /// A model that is replicated, or has variables already.
+    #[error("the model is {0}; give the model itself")]
+    NoModel(&'static str),
+    /// A parameter to freeze does not exist.
+    #[error("there is no parameter `{0}` to freeze")]
+    NoParam(String),
+    /// There is nothing to train.
+    #[error("the loss depends on no parameter that is trained")]
+    Nothing,
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// There is no gradient.
+    #[error(transparent)]
+    Gradient(#[from] GradientError),
+    /// The graph is damaged: a bug in what made it.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// A training graph and what is known of it.
+#[derive(Clone, Debug)]
+pub struct TrainingGraph {
+    /// The graph: its inputs are the model's, then the targets, the weights of rows where there are some, and the learning
+    /// rate; its outputs `loss`, then the sum and the count of each metric.
+    pub graph: Graph,
+    /// The parameters of the model and the variables of the optimizer.
+    pub weights: Weights,
+    /// For each loss the inputs that it takes.
+    pub targets: Vec<Target>,
+    /// The input that has the learning rate, an `f64` without axes.
+    pub learning_rate: Option<String>,
+    /// The names of the metrics, in the order of their outputs.
+    pub metrics: Vec<String>,
+    /// The parameters that are trained.
+    pub trained: Vec<String>,
+    /// Parameters that are floats, but not trained, and why.
+    pub untrained: Vec<(String, &'static str)>,
+}
+
+/// The name of the variable that counts the steps.
+pub(super) const STEP: &str = "optimizer.step";
+
+/// Makes the graph of one training step: losses, their gradients, and the new values of all variables.
+///
+/// The loss is that of the whole batch: the sum over rows, divided once by their number.
+pub fn training(
+    model: &Graph,
+    weights: &Weights,
+    training: &Training,
+) -> Result<TrainingGraph, TrainingError> {
+    let mut b = begin(model, weights)?;
+    let step = b.param(STEP, Tensor::scalar(0i64));
+    let statistics = train_mode(&mut b, step, training.mode)?;
+    let mut costs = costs(&mut b, training)?;
+    let (trained, mut untrained) = trainable(&b, model, &statistics, &training.frozen)?;
+    let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
+    costs.loss = penalties(&mut b, costs.loss, &values, training)?;
+    let gradients = differentiate(&mut b, costs.loss, &values)?;
+    let mut steps = Vec::new();
+    for ((name, value), gradient) in trained.into_iter().zip(gradients) {
+        match gradient {
+            Some(gradient) => steps.push((name, value, gradient)),
+            None => untrained.push((name, "the loss does not depend on it")),
+        }
+    }
+    if steps.is_empty() {
+        return Err(TrainingError::Nothing);
+    }
+    let rate = b.fresh("learning_rate");
+    let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
+    update(&mut b, training, &mut steps, (step, rate_value))?;
+    let mut whole = costs.finish(b);
+    whole.learning_rate = Some(rate.to_string());
+    whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
+    whole.untrained = untrained;
+    Ok(whole)
+}
+
+/// Makes the graph that evaluates the model: losses and metrics as in training, the model as in inference.
+pub fn evaluation(
+    model: &Graph,
+    weights: &Weights,
+    training: &Training,
+) -> Result<TrainingGraph, TrainingError> {
+    let mut b = begin(model, weights)?;
+    let mut costs = costs(&mut b, training)?;
+    let (trained, _) = trainable(&b, model, &BTreeSet::new(), &training.frozen)?;
+    let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
+    costs.loss = penalties(&mut b, costs.loss, &values, training)?;
+    Ok(costs.finish(b))
+}
+
+fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
+    if model.split().is_some() {
+        return Err(TrainingError::NoModel("replicated already"));
+    }
+    if !model.updates().is_empty() {
+        return Err(TrainingError::NoModel("a training graph already"));
+    }
+    Ok(Builder::over(model.clone(), weights.clone()))
+}
+
+/// Writes formulas behind a graph.
+fn draft<T>(
+    b: &mut Builder,
+    (name, what): (&str, &str),
+    write: impl FnOnce(&mut Writer<'_>) -> Result<T, RuleError>,
+) -> Result<T, TrainingError> {
+    let mut writer = Writer::new(b, name);
+    write(&mut writer).map_err(|error| TrainingError::Rule { what: what.to_owned(), error })
+}
+
+/// The loss and the metrics as values of a graph.
+struct Costs {
+    loss: Value,
+    targets: Vec<Target>,
+    metrics: Vec<(String, Value, Value)>,
+}
+
+impl Costs {
+    fn finish(self, mut b: Builder) -> TrainingGraph {
+        b.output("loss", self.loss);
+        for (name, total, count) in &self.metrics {
+            b.output(&format!("{name}.total"), *total);
+            b.output(&format!("{name}.count"), *count);
+        }
+        let (mut graph, mut weights) = b.finish();
+        graph.remove_unused();
+        let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
+        weights.retain(|name| used.contains(name));
+        TrainingGraph {
+            graph,
+            weights,
+            targets: self.targets,
+            learning_rate: None,
+            metrics: self.metrics.into_iter().map(|(name, ..)| name).collect(),
+            trained: Vec::new(),
+            untrained: Vec::new(),
+        }
+    }
+}
+
+fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
+    let outputs = b.take_outputs();
+    let known = || outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
+    let mut found: Vec<(&OutputLoss, &Output)> = Vec::new();
+    for loss in &training.losses {
+        let output = outputs.iter().find(|o| *o.name == *loss.output);
+        let taken = found.iter().any(|(other, _)| other.output == loss.output);
+        match output.filter(|_| !taken) {
+            Some(output) => found.push((loss, output)),
+            None => {
+                return Err(TrainingError::Output { output: loss.output.clone(), known: known() });
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(TrainingError::Output { output: String::new(), known: known() });
+    }
+    let (mut targets, mut inputs) = (Vec::new(), Vec::new());
+    for (loss, output) in &found {
+        let input = b.fresh(&format!("{}.target", output.name));
+        let ty = b.graph().ty(output.value).clone();
+        let classes = || {
+            let axes = ty.shape.len().saturating_sub(1);
+            TensorType { dtype: DType::I64, shape: ty.shape.iter().take(axes).cloned().collect() }
+        };
+        let y = b.input(&input, if loss.loss.takes_classes() { classes() } else { ty.clone() });
+        let (mut weight, mut w) = (None, None);
+        if loss.weighted {
+            let name = b.fresh(&format!("{}.weight", output.name));
+            let rows: Shape = [Dim::n()].into_iter().collect();
+            w = Some(b.input(&name, TensorType::new(ty.dtype, rows)));
+            weight = Some(name.to_string());
+        }
+        inputs.push((y, w));
+        targets.push(Target { output: output.name.to_string(), input: input.to_string(), weight });
+    }
+    let (mut loss, mut metrics) = (None, Vec::new());
+    for ((of, output), (y, weight)) in found.iter().zip(&inputs) {
+        let (own, logits) = linked(b.graph(), of.loss, output.value);
+        let value = draft(b, ("loss", of.loss.name()), |writer| {
+            let (y, p) = (writer.term(*y), writer.term(logits));
+            let (w, sum) = (weight.map(|w| writer.term(w)), loss.map(|l| writer.term(l)));
+            let mut at = Draft::new(&mut *writer);
+            let cost = loss::write(&mut at, own, y, p)?;
+            let mean = mean_over_rows(&mut at, cost, w)?;
+            let scaled = if of.weight == 1.0 { mean } else { at.scale(mean, of.weight)? };
+            let all = match sum {
+                Some(sum) => at.add(sum, scaled)?,
+                None => scaled,
+            };
+            Ok(writer.value(all))
+        })?;
+        loss = Some(value);
+        for metric in &training.metrics {
+            let name = metric.name();
+            let name = if found.len() > 1 { format!("{}_{name}", output.name) } else { name };
+            let (total, count) = draft(b, (&name, &name), |writer| {
+                let (y, p) = (writer.term(*y), writer.term(output.value));
+                let w = weight.map(|w| writer.term(w));
+                let mut at = Draft::new(&mut *writer);
+                let values = metric::write(&mut at, *metric, y, p)?;
+                let (total, count) = sums(&mut at, values, w)?;
+                Ok((writer.value(total), writer.value(count)))
+            })?;
+            metrics.push((name, total, count));
+        }
+    }
+    let Some(loss) = loss else { return Err(TrainingError::Nothing) };
+    Ok(Costs { loss, targets, metrics })
+}
+
+/// The loss of logits and the logits, where the output is the probabilities that they give.
+fn linked(graph: &Graph, loss: Loss, output: Value) -> (Loss, Value) {
+    let rank = i64::try_from(graph.ty(output).rank()).unwrap_or(0);
+    let link = match graph.node(output.node).op() {
+        Some(Op::Softmax(Softmax::Softmax { axis })) if *axis == -1 || *axis == rank - 1 => {
+            Some(Link::Softmax)
+        }
+        Some(Op::Unary(Unary::Sigmoid)) => Some(Link::Sigmoid),
+        _ => None,
+    };
+    match graph.operands(output.node)[..] {
+        [logits] if link.is_some() && link == loss.link() => (loss.of_logits(), logits),
+        _ => (loss, output),
+    }
+}
+
+/// The sum of all elements.
+fn all(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+    let axes = (0..at.ty(a).rank()).filter_map(|a| i64::try_from(a).ok()).collect();
+    at.op(Reduce::Sum { axes, keepdims: false }, &[a])
+}
+
+/// `w: [N]` with axes behind it, to multiply values of this rank.
+fn column(at: &mut Draft<'_>, w: Term, rank: usize) -> Result<Term, RuleError> {
+    let shape = [Dim::n()].into_iter().chain((1..rank).map(|_| Dim::ONE)).collect();
+    at.reshape(w, &shape)
+}
+
+/// The sum of the costs, divided by their number, or by that of those that are counted; of no rows 0.
+fn mean_over_rows(
+    at: &mut Draft<'_>,
+    cost: loss::Cost,
+    w: Option<Term>,
+) -> Result<Term, RuleError> {
+    let mut values = cost.values;
+    let shape = at.shape(values);
+    if let Some(w) = w {
+        let w = column(at, w, shape.len())?;
+        values = at.mul(values, w)?;
+    }
+    let sum = all(at, values)?;
+    let count = match cost.counted {
+        Some(counted) => {
+            let counted = all(at, counted)?;
+            let one = at.number(counted, 1.0)?;
+            at.op(Binary::Max, &[counted, one])?
+        }
+        None => at.size(sum, shape.elements().maximum(&Dim::ONE))?,
+    };
+    at.div(sum, count)
+}
+
+/// The weighted sum of values, and the sum of the weights (their number where there are none).
+fn sums(at: &mut Draft<'_>, values: Term, w: Option<Term>) -> Result<(Term, Term), RuleError> {
+    let shape = at.shape(values);
+    let Some(w) = w else {
+        let total = all(at, values)?;
+        return Ok((total, at.size(total, shape.elements())?));
+    };
+    let w = column(at, w, shape.len())?;
+    let weights = at.expand(w, &shape)?;
+    let weighted = at.mul(values, weights)?;
+    Ok((all(at, weighted)?, all(at, weights)?))
+}
+
+/// A parameter and its value, by name.
+type Named = (String, Value);
+
+/// The parameters that are trained, in the order of the model's, and those that are not though they are floats.
+#[expect(clippy::type_complexity, reason = "two lists")]
+fn trainable(
+    b: &Builder,
+    model: &Graph,
+    statistics: &BTreeSet<NodeId>,
+    frozen: &BTreeSet<String>,
+) -> Result<(Vec<Named>, Vec<(String, &'static str)>), TrainingError> {
+    let graph = b.graph();
+    if let Some(name) =
+        frozen.iter().find(|name| !model.params().iter().any(|p| *p.name == ***name))
+    {
+        return Err(TrainingError::NoParam(name.clone()));
+    }
+    let (mut trained, mut untrained) = (Vec::new(), Vec::new());
+    for id in graph.ids() {
+        let NodeKind::Param(param) = *graph.node(id).kind() else { continue };
+        let param = graph.param(param);
+        let name = param.name.to_string();
+        if !param.ty.dtype.is_float() || !model.params().iter().any(|p| p.name == param.name) {
+            continue;
+        }
+        let users = graph.users(id);
+        let running = |(user, slot): (NodeId, usize)| {
+            matches!(graph.node(user).op(), Some(Op::BatchNorm(_) | Op::BatchNormTrain(_)))
+                && slot >= 3
+        };
+        if statistics.contains(&id) || users.iter().any(|(user, slot, _)| running((*user, *slot))) {
+            untrained.push((name, "it is a running statistic"));
+        } else if frozen.contains(&name) {
+            untrained.push((name, "it is frozen"));
+        } else if param.ty.rank() == 0 {
+            untrained.push((name, "it is a constant of the formula"));
+        } else {
+            trained.push((name, Value { node: id, output: 0 }));
+        }
+    }
+    Ok((trained, untrained))
+}
+
+/// The loss with the penalties of parameters, which count once.
+fn penalties(
+    b: &mut Builder,
+    loss: Value,
+    trained: &[Value],
+    training: &Training,
+) -> Result<Value, TrainingError> {
+    let mut loss = loss;
+    for value in
+        trained.iter().filter(|v| b.graph().ty(**v).rank() >= 2).copied().collect::<Vec<_>>()
+    {
+        for (factor, squares) in [(training.l1, false), (training.l2, true)] {
+            if factor == 0.0 {
+                continue;
+            }
+            loss = draft(b, ("loss.penalty", "the penalty"), |writer| {
+                let (loss, value) = (writer.term(loss), writer.term(value));
+                let mut at = Draft::new(&mut *writer);
+                let each = if squares { at.square(value)? } else { at.op(Unary::Abs, &[value])? };
+                let sum = all(&mut at, each)?;
+                let to = at.ty(loss).dtype;
+                let sum = at.cast(sum, to)?;
+                let sum = at.scale(sum, factor)?;
+                let all = at.add(loss, sum)?;
+                Ok(writer.value(all))
+            })?;
+        }
+    }
+    Ok(loss)
+}
+
+/// Adds the new values of parameters and of the optimizer's variables.
+fn update(
+    b: &mut Builder,
+    training: &Training,
+    steps: &mut [(String, Value, Value)],
+    (step, rate): (Value, Value),
+) -> Result<(), TrainingError> {
+    let optimizer = &training.optimizer;
+    let what = optimizer.name();
+    let next = draft(b, (STEP, what), |writer| {
+        let step = writer.term(step);
+        let mut at = Draft::new(&mut *writer);
+        let next = at.shift(step, 1.0)?;
+        Ok(writer.value(next))
+    })?;
+    b.update(step, next);
+    clip(b, optimizer, steps)?;
+    let mut product = None;
+    if matches!(optimizer.rule, super::Rule::Nadam { .. }) {
+        let variable = b.param("optimizer.product", Tensor::scalar(1.0f64));
+        let new = draft(b, ("optimizer.product", what), |writer| {
+            let (old, next) = (writer.term(variable), writer.term(next));
+            let mut at = Draft::new(&mut *writer);
+            let number = at.cast(next, DType::F64)?;
+            let factor = optimizer.factor(&mut at, number, 0.0)?.unwrap_or(old);
+            let new = at.mul(old, factor)?;
+            Ok(writer.value(new))
+        })?;
+        b.update(variable, new);
+        product = Some(new);
+    }
+    for (name, value, gradient) in steps {
+        let ty = b.graph().ty(*value).clone();
+        let slots: Vec<Value> = optimizer
+            .slots()
+            .into_iter()
+            .map(|(slot, first)| {
+                Ok(b.param(&format!("optimizer.{slot}.{name}"), filled(&ty, first)?))
+            })
+            .collect::<Result<_, TrainingError>>()?;
+        let (new, kept) = draft(b, (&format!("{name}.new"), what), |writer| {
+            let (p, g) = (writer.term(*value), writer.term(*gradient));
+            let old: Vec<Term> = slots.iter().map(|v| writer.term(*v)).collect();
+            let (rate, next) = (writer.term(rate), writer.term(next));
+            let product = product.map(|v| writer.term(v));
+            let mut at = Draft::new(&mut *writer);
+            let product = product.map(|v| at.cast(v, ty.dtype)).transpose()?;
+            let step =
+                Step { rate: at.cast(rate, ty.dtype)?, number: at.cast(next, ty.dtype)?, product };
+            let (new, kept) = optimizer::write(&mut at, optimizer, (p, g), &old, step)?;
+            Ok((writer.value(new), kept.iter().map(|v| writer.value(*v)).collect::<Vec<_>>()))
+        })?;
+        b.update(*value, new);
+        for (slot, kept) in slots.iter().zip(kept) {
+            b.update(*slot, kept);
+        }
+    }
+    Ok(())
+}
+
+/// A tensor of equal numbers.
+fn filled(ty: &TensorType, value: f64) -> Result<Tensor, TensorError> {
+    let sizes =
+        ty.shape.iter().map(|d| d.as_const().and_then(|d| usize::try_from(d).ok()).unwrap_or(0));
+    let sizes: Vec<usize> = sizes.collect();
+    if value == 0.0 {
+        return Tensor::zeros(ty.dtype, &sizes);
+    }
+    let wide = Tensor::new(&sizes, &vec![value; sizes.iter().product()])?;
+    let cast = Cast { to: ty.dtype }.eval(&[&wide]).ok().and_then(|mut all| all.pop());
+    Ok(cast.unwrap_or(wide))
+}
+
+/// Clips gradients of the whole batch as the optimizer asks for.
+fn clip(
+    b: &mut Builder,
+    optimizer: &Optimizer,
+    steps: &mut [(String, Value, Value)],
+) -> Result<(), TrainingError> {
+    let mut factor = None;
+    if let Some(limit) = optimizer.global_clipnorm {
+        let mut sum: Option<Value> = None;
+        for (_, _, gradient) in steps.iter() {
+            sum = Some(draft(b, ("gradients.norm", "the norm of gradients"), |writer| {
+                let (g, sum) = (writer.term(*gradient), sum.map(|s| writer.term(s)));
+                let mut at = Draft::new(&mut *writer);
+                let squares = at.square(g)?;
+                let own = all(&mut at, squares)?;
+                let own = at.cast(own, DType::F64)?;
+                let sum = match sum {
+                    Some(sum) => at.add(sum, own)?,
+                    None => own,
+                };
+                Ok(writer.value(sum))
+            })?);
+        }
+        if let Some(sum) = sum {
+            factor = Some(draft(b, ("gradients.factor", "the norm of gradients"), |writer| {
+                let sum = writer.term(sum);
+                let mut at = Draft::new(&mut *writer);
+                let factor = shrink(&mut at, sum, limit)?;
+                Ok(writer.value(factor))
+            })?);
+        }
+    }
+    for (name, _, gradient) in steps {
+        let name = format!("{name}.clipped");
+        *gradient = draft(b, (&name, "the clipping of gradients"), |writer| {
+            let (mut g, factor) = (writer.term(*gradient), factor.map(|f| writer.term(f)));
+            let mut at = Draft::new(&mut *writer);
+            let to = at.ty(g).dtype;
+            if let Some(limit) = optimizer.clipvalue {
+                g = at.op(Unary::Clip { min: Some(-limit), max: Some(limit) }, &[g])?;
+            }
+            if let Some(limit) = optimizer.clipnorm {
+                let squares = at.square(g)?;
+                let sum = all(&mut at, squares)?;
+                let own = shrink(&mut at, sum, limit)?;
+                g = at.mul(g, own)?;
+            }
+            if let Some(factor) = factor {
+                let factor = at.cast(factor, to)?;
+                g = at.mul(g, factor)?;
+            }
+            Ok(writer.value(g))
+        })?;
+    }
+    Ok(())
+}
+
+/// `limit` divided by the root of `squares` where that is larger, else 1.
+fn shrink(at: &mut Draft<'_>, squares: Term, limit: f64) -> Result<Term, RuleError> {
+    let norm = at.op(Unary::Sqrt, &[squares])?;
+    let limit = at.number(norm, limit)?;
+    let largest = at.op(Binary::Max, &[norm, limit])?;
+    at.div(limit, largest)
+}

@@ -1,0 +1,120 @@
+//! What training tells: losses and metrics of epochs.
+
+use serde::{Deserialize, Serialize};
+
+use super::checkpoint::Partial;
+
+/// The loss and the metrics of some rows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Logs {
+    /// The rows.
+    pub rows: u64,
+    /// The mean loss.
+    pub loss: f64,
+    /// The metrics with their names.
+    pub metrics: Vec<(String, f64)>,
+}
+
+/// Sums from which logs are made: those of batches add up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Sums {
+    rows: u64,
+    loss: f64,
+    metrics: Vec<(String, f64, f64)>,
+}
+
+impl Sums {
+    /// Adds a batch: its rows, its mean loss, and of each metric the sum and what divides it.
+    pub(super) fn add(&mut self, rows: u64, loss: f64, metrics: &[(String, f64, f64)]) {
+        self.rows += rows;
+        self.loss += loss * rows as f64;
+        if self.metrics.is_empty() {
+            self.metrics = metrics.to_vec();
+            return;
+        }
+        for (sum, (_, total, count)) in self.metrics.iter_mut().zip(metrics) {
+            sum.1 += total;
+            sum.2 += count;
+        }
+    }
+
+    /// The sums that were taken apart.
+    pub(super) fn of((rows, loss, metrics): Partial) -> Self {
+        Self { rows, loss, metrics }
+    }
+
+    /// The sums themselves.
+    pub(super) fn parts(&self) -> Partial {
+        (self.rows, self.loss, self.metrics.clone())
+    }
+
+    /// The means.
+    pub(super) fn logs(&self) -> Logs {
+        let share = |total: f64, count: f64| if count == 0.0 { 0.0 } else { total / count };
+        Logs {
+            rows: self.rows,
+            loss: share(self.loss, self.rows as f64),
+            metrics: self.metrics.iter().map(|(n, t, c)| (n.clone(), share(*t, *c))).collect(),
+        }
+    }
+}
+
+/// One epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Its number, from 0.
+    pub epoch: u64,
+    /// The learning rate of its steps.
+    pub learning_rate: f64,
+    /// What its batches gave, each before its step.
+    pub training: Logs,
+    /// What the validation data gave after it.
+    pub validation: Option<Logs>,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl Epoch {
+    /// The names and numbers that it tells, in order: those of validation begin with `val_`.
+    pub fn numbers(&self) -> Vec<(String, f64)> {
+        let of = |logs: &Logs, before: &str| {
+            let metrics = logs.metrics.iter().map(|(name, x)| (format!("{before}{name}"), *x));
+            std::iter::once((format!("{before}loss"), logs.loss)).chain(metrics).collect::<Vec<_>>()
+        };
+        let mut all = of(&self.training, "");
+        all.extend(self.validation.iter().flat_map(|logs| of(logs, "val_")));
+        all.push(("learning_rate".to_owned(), self.learning_rate));
+        all
+    }
+
+    /// The number of this name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.numbers().into_iter().find(|(own, _)| own == name).map(|(_, x)| x)
+    }
+}
+
+/// The epochs of a training, in order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct History {
+    /// The epochs.
+    pub epochs: Vec<Epoch>,
+}
+
+impl History {
+    /// A table with a line for each epoch: comma-separated, with a head.
+    pub fn csv(&self) -> String {
+        let Some(first) = self.epochs.first() else { return String::new() };
+        let names = first.numbers().into_iter().map(|(name, _)| name);
+        let mut text =
+            std::iter::once("epoch".to_owned()).chain(names).collect::<Vec<_>>().join(",");
+        text.push('\n');
+        for epoch in &self.epochs {
+            let numbers = epoch.numbers().into_iter().map(|(_, x)| x.to_string());
+            let line: Vec<String> =
+                std::iter::once(epoch.epoch.to_string()).chain(numbers).collect();
+            text.push_str(&line.join(","));
+            text.push('\n');
+        }
+        text
+    }
+}

@@ -1,0 +1,347 @@
+//! The programs of a model: one step of training, evaluation, prediction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::data::{
+    Batches, Change, Column, DataError, Feed, Fit, Input, Loader, LoaderOptions, Names, Position,
+    Source,
+};
+use super::history::{Logs, Sums};
+use super::trainer::{TrainError, TrainerOptions};
+use crate::analysis;
+use crate::backend::{Backend, Executable, RunOptions};
+use crate::format::Model;
+use crate::ir::{self, Graph, Weights};
+use crate::lower;
+use crate::op::{Concat, OpDef};
+use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
+use crate::types::{Device, ShardRule, Tensor};
+
+/// Over which devices programs run, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// The devices and what they hold; without it one device, the host.
+    pub replicate: Option<Replicate>,
+    /// Whose statistics batch normalisation takes; without a choice those of the whole batch.
+    pub batch_norm: Option<BatchStatistics>,
+    /// Whether the weights shall be the same, bit for bit, on 1, 2, 4 and 8 devices: the batch is cut into eight shards
+    /// whatever the number of devices is, and their sums meet in one order.
+    pub invariant: bool,
+    /// The bytes that a run may take.
+    pub max_memory: Option<u64>,
+}
+
+/// A program and what it is fed with.
+pub(super) struct Stage {
+    pub(super) executable: Box<dyn Executable>,
+    /// The inputs of the model.
+    inputs: Vec<String>,
+    targets: Vec<Target>,
+    metrics: Vec<String>,
+    rate: Option<String>,
+    max_memory: Option<u64>,
+}
+
+impl Stage {
+    /// The stage that a graph of losses is.
+    pub(super) fn of(
+        model: &Model,
+        graph: TrainingGraph,
+        place: &Place,
+        backend: &dyn Backend,
+    ) -> Result<Self, TrainError> {
+        let executable = ready(&graph.graph, &graph.weights, place, backend)?;
+        Ok(Self {
+            executable,
+            inputs: inputs(&model.graph),
+            targets: graph.targets,
+            metrics: graph.metrics,
+            rate: graph.learning_rate,
+            max_memory: place.max_memory,
+        })
+    }
+
+    /// Gives the parameters that it has the values of these.
+    pub(super) fn set(&self, variables: &Weights) -> Result<(), TrainError> {
+        let mut known = Weights::default();
+        for port in &self.executable.program().params {
+            if let Some(tensor) = variables.get(&port.name) {
+                known.insert(port.name.clone(), tensor.clone());
+            }
+        }
+        Ok(self.executable.set_weights(&known)?)
+    }
+
+    /// The names under which data with these columns has what it takes.
+    pub(super) fn names(&self, columns: &[Column]) -> Result<Names, TrainError> {
+        let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
+        let outputs: Vec<&str> = self.targets.iter().map(|t| &*t.output).collect();
+        Ok(Names::of(columns, &inputs, &outputs)?)
+    }
+
+    /// A loader of data whose columns are brought to the types that it takes.
+    pub(super) fn loader(
+        &self,
+        source: Arc<dyn Source>,
+        mut changes: Vec<Arc<dyn Change>>,
+        options: LoaderOptions,
+    ) -> Result<Arc<Loader>, TrainError> {
+        let mut columns = source.columns().to_vec();
+        for change in &changes {
+            columns = change.columns(&columns)?;
+        }
+        let names = self.names(&columns)?;
+        let ports = &self.executable.program().inputs;
+        let wanted = |column: &str, input: &str| {
+            let port = ports.iter().find(|port| *port.name == *input)?;
+            let sizes = port.ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
+            let dims: Option<Vec<usize>> = sizes.collect();
+            Some(Column::new(column, port.ty.dtype, &dims?))
+        };
+        let mut fit: BTreeMap<String, Column> = BTreeMap::new();
+        let mut want = |column: &str, input: &str| {
+            if let Some(wanted) = wanted(column, input) {
+                fit.insert(column.to_owned(), wanted);
+            }
+        };
+        for (input, column) in &names.inputs {
+            want(column, input);
+        }
+        for target in &self.targets {
+            if let (Some(input), Some(column)) = (&target.weight, names.weights.get(&target.output))
+            {
+                want(column, input);
+            }
+            if let Some(column) = names.targets.get(&target.output) {
+                want(column, &target.input);
+            }
+        }
+        changes.push(Arc::new(Fit { wanted: fit.into_values().collect() }));
+        Ok(Loader::new(Input::Rows(source), changes, options)?)
+    }
+
+    /// Runs it on a batch and adds what it gives.
+    pub(super) fn run(
+        &self,
+        feed: &Feed,
+        rate: Option<f64>,
+        sums: &mut Sums,
+    ) -> Result<(), TrainError> {
+        let mut inputs = feed.inputs.clone();
+        for target in &self.targets {
+            let missing =
+                |what: &str| TrainError::Missing(format!("{what} of `{}`", target.output));
+            let y = feed.targets.get(&target.output).ok_or_else(|| missing("target"))?;
+            inputs.insert(target.input.clone(), y.clone());
+            if let Some(name) = &target.weight {
+                let weight = feed.weights.get(&target.output).ok_or_else(|| missing("weight"))?;
+                inputs.insert(name.clone(), weight.clone());
+            }
+        }
+        if let (Some(name), Some(rate)) = (&self.rate, rate) {
+            inputs.insert(name.clone(), Tensor::scalar(rate));
+        }
+        let given = self.executable.run(&inputs, &self.options())?;
+        let number = |name: &str| {
+            let found = given.outputs.iter().find(|(own, _)| **own == *name);
+            let number = found.and_then(|(_, tensor)| tensor.to_f64().first().copied());
+            number.ok_or_else(|| TrainError::Missing(name.to_owned()))
+        };
+        let metrics = self
+            .metrics
+            .iter()
+            .map(|name| {
+                let total = number(&format!("{name}.total"))?;
+                Ok((name.clone(), total, number(&format!("{name}.count"))?))
+            })
+            .collect::<Result<Vec<_>, TrainError>>()?;
+        sums.add(u64::try_from(given.n).unwrap_or(0), number("loss")?, &metrics);
+        Ok(())
+    }
+
+    fn options(&self) -> RunOptions {
+        RunOptions { max_memory: self.max_memory, ..RunOptions::default() }
+    }
+}
+
+/// A model and the losses and metrics of its outputs.
+pub struct Evaluator {
+    pub(super) stage: Stage,
+}
+
+impl Evaluator {
+    /// Readies the evaluation of a model.
+    ///
+    /// # Errors
+    /// If a loss does not suit, or the graph may not be split.
+    pub fn new(
+        model: &Model,
+        options: &TrainerOptions,
+        backend: &dyn Backend,
+    ) -> Result<Self, TrainError> {
+        let graph = pass::evaluation(&model.graph, &model.weights, &options.training)?;
+        Ok(Self { stage: Stage::of(model, graph, &options.place, backend)? })
+    }
+
+    /// A loader of data for this model: what it takes is brought to its types.
+    ///
+    /// # Errors
+    /// If something is missing, or cannot be brought to its type.
+    pub fn loader(
+        &self,
+        source: Arc<dyn Source>,
+        changes: Vec<Arc<dyn Change>>,
+        options: LoaderOptions,
+    ) -> Result<Arc<Loader>, TrainError> {
+        self.stage.loader(source, changes, options)
+    }
+
+    /// The loss and the metrics of some rows.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another type, or a device fails.
+    pub fn test_on_batch(&self, feed: &Feed) -> Result<Logs, TrainError> {
+        let mut sums = Sums::default();
+        self.stage.run(feed, None, &mut sums)?;
+        Ok(sums.logs())
+    }
+
+    /// The loss and the metrics of all rows of the data.
+    ///
+    /// # Errors
+    /// If data cannot be read, or a run fails.
+    pub fn evaluate(&self, data: &Arc<Loader>) -> Result<Logs, TrainError> {
+        let names = self.stage.names(data.columns())?;
+        let mut sums = Sums::default();
+        for batch in one_epoch(data)? {
+            self.stage.run(&names.feed(&batch?)?, None, &mut sums)?;
+        }
+        Ok(sums.logs())
+    }
+}
+
+/// A model that gives its outputs for data.
+pub struct Predictor {
+    pub(super) stage: Stage,
+}
+
+impl Predictor {
+    /// Readies a model.
+    ///
+    /// # Errors
+    /// If it may not be split, or cannot be readied.
+    pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, TrainError> {
+        let stage = Stage {
+            executable: ready(&model.graph, &model.weights, place, backend)?,
+            inputs: inputs(&model.graph),
+            targets: Vec::new(),
+            metrics: Vec::new(),
+            rate: None,
+            max_memory: place.max_memory,
+        };
+        Ok(Self { stage })
+    }
+
+    /// A loader of data for this model: its inputs are brought to its types.
+    ///
+    /// # Errors
+    /// If something is missing, or cannot be brought to its type.
+    pub fn loader(
+        &self,
+        source: Arc<dyn Source>,
+        changes: Vec<Arc<dyn Change>>,
+        options: LoaderOptions,
+    ) -> Result<Arc<Loader>, TrainError> {
+        self.stage.loader(source, changes, options)
+    }
+
+    /// The outputs of the model, by name.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another type, or a device fails.
+    pub fn predict_on_batch(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<(Arc<str>, Tensor)>, TrainError> {
+        Ok(self.stage.executable.run(inputs, &self.stage.options())?.outputs)
+    }
+
+    /// The outputs for all rows of the data, in their order.
+    ///
+    /// # Errors
+    /// If data cannot be read, or a run fails.
+    pub fn predict(&self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, TrainError> {
+        let names = self.stage.names(data.columns())?;
+        let mut all: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
+        for batch in one_epoch(data)? {
+            for (name, tensor) in self.predict_on_batch(&names.feed(&batch?)?.inputs)? {
+                all.entry(name.to_string()).or_default().push(tensor);
+            }
+        }
+        all.into_iter().map(|(name, parts)| Ok((name, joined(&parts)?))).collect()
+    }
+}
+
+/// The inputs of a model.
+fn inputs(graph: &Graph) -> Vec<String> {
+    graph.inputs().map(|v| graph.info(v).name.to_string()).collect()
+}
+
+/// The batches of one epoch.
+fn one_epoch(data: &Arc<Loader>) -> Result<Batches, DataError> {
+    data.batches(Position::default(), 1)
+}
+
+/// Rows one after the other.
+fn joined(parts: &[Tensor]) -> Result<Tensor, TrainError> {
+    let operands: Vec<&Tensor> = parts.iter().collect();
+    let joined = Concat { axis: 0 }.eval(&operands).map_err(|e| TrainError::Rows(e.to_string()))?;
+    joined.into_iter().next().ok_or_else(|| TrainError::Missing("rows".to_owned()))
+}
+
+/// The devices of eight shards.
+fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
+    let count = devices.len();
+    if !matches!(count, 1 | 2 | 4 | 8) {
+        return Err(TrainError::Shards(count));
+    }
+    Ok((0..8).map(|i| devices[i * count / 8]).collect())
+}
+
+/// A graph on its devices, ready to run.
+fn ready(
+    graph: &Graph,
+    weights: &Weights,
+    place: &Place,
+    backend: &dyn Backend,
+) -> Result<Box<dyn Executable>, TrainError> {
+    let mut replicate = place.replicate.clone();
+    if place.invariant {
+        let devices =
+            replicate.as_ref().map_or_else(|| vec![Device::gpu(0)], |r| r.devices.clone());
+        let devices = eight(&devices)?;
+        let given = replicate.unwrap_or_else(|| Replicate::over(devices.clone()));
+        replicate = Some(Replicate { devices, rule: ShardRule::Balanced, ..given });
+    }
+    let statistics = place.batch_norm.unwrap_or(BatchStatistics::Sync);
+    if matches!(statistics, BatchStatistics::Ghost(_)) {
+        return Err(TrainError::Groups);
+    }
+    let allowed = RepairOptions { allowed: Repair::Comm, batch_norm: Some(statistics) };
+    let replicated = match replicate {
+        None => None,
+        Some(replicate) => {
+            let (repaired, _) = pass::repair_with(graph, allowed)?;
+            let replicate = Replicate { repair: Repair::Comm, ..replicate };
+            let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
+            let verified = ir::verify(&replicated).map_err(TrainError::Invalid)?;
+            analysis::prove(&repaired, &verified)?;
+            Some(replicated)
+        }
+    };
+    let graph = replicated.as_ref().unwrap_or(graph);
+    let verified = ir::verify(graph).map_err(TrainError::Invalid)?;
+    let program = lower::lower(&verified, backend.target())?;
+    Ok(backend.compile(program, weights)?)
+}

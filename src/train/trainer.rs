@@ -1,0 +1,344 @@
+//! The loop: batches in, new parameters out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::checkpoint::Checkpoint;
+use super::data::{Change, DataError, Feed, Loader, LoaderOptions, Position, Source};
+use super::history::{Epoch, History, Logs, Sums};
+use super::schedule::Schedule;
+use super::stage::{Evaluator, Place, Predictor, Stage};
+use crate::analysis::ProofError;
+use crate::backend::{Backend, CompileError, RunError};
+use crate::format::Model;
+use crate::ir::{Graph, GraphError, VerifyErrors, Weights};
+use crate::lower::LowerError;
+use crate::pass::{self, Optimizer, PassError, Training, TrainingError};
+use crate::types::Tensor;
+
+/// For what a model is trained, and where.
+#[derive(Clone, Debug)]
+pub struct TrainerOptions {
+    /// Losses, metrics, the optimizer.
+    pub training: Training,
+    /// The devices.
+    pub place: Place,
+}
+
+/// Why training failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// There is no training graph of the model.
+    #[error(transparent)]
+    Training(#[from] TrainingError),
+    /// It may not be split.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// The graph is damaged: a bug in what made it.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A graph breaks an invariant.
+    #[error("the graph is damaged\n{0}")]
+    Invalid(VerifyErrors),
+    /// The replicas do not compute what one device does.
+    #[error("the replicas do not compute what the model does\n{0}")]
+    Unproved(#[from] ProofError),
+    /// It could not be lowered.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// It could not be readied.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// A step failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The data do not suit, or could not be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Groups of rows are not offered in training.
+    #[error(
+        "batch normalisation by the statistics of groups of rows cannot be trained; `--batch-norm sync` takes those of \
+         the whole batch"
+    )]
+    Groups,
+    /// A number of devices that eight shards cannot be dealt out to.
+    #[error("eight shards cannot be dealt out to {0} devices: 1, 2, 4 and 8 give the same bits")]
+    Shards(usize),
+    /// An output that is not there.
+    #[error("a step gives no `{0}`")]
+    Missing(String),
+    /// Outputs of batches do not fit together.
+    #[error("the outputs of batches cannot be joined: {0}")]
+    Rows(String),
+    /// A watcher of the training failed.
+    #[error("{0}")]
+    Watch(String),
+}
+
+/// A model in training.
+pub struct Trainer {
+    model: Model,
+    optimizer: Optimizer,
+    train: Stage,
+    evaluator: Evaluator,
+    predictor: Predictor,
+    /// The training graph of one device.
+    graph: Graph,
+    /// True while evaluation and prediction have the parameters that training has.
+    synced: bool,
+}
+
+/// How long and on what to train.
+pub struct FitOptions<'a> {
+    /// The batches.
+    pub data: Arc<Loader>,
+    /// The batches that evaluate every epoch.
+    pub validation: Option<Arc<Loader>>,
+    /// The number of epochs in all.
+    pub epochs: u64,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// Where to go on.
+    pub resume: Option<Checkpoint>,
+    /// What watches the training, in order.
+    pub observers: Vec<&'a mut dyn Observer>,
+}
+
+/// What a watcher of training sees.
+pub struct Watch<'t> {
+    /// The place of the next batch.
+    pub at: Position,
+    /// The epoch so far.
+    pub logs: Logs,
+    /// Its batches in all, where that is known.
+    pub steps: Option<u64>,
+    trainer: &'t Trainer,
+    history: &'t History,
+    sums: &'t Sums,
+}
+
+impl Watch<'_> {
+    /// All that is needed to go on from here.
+    pub fn checkpoint(&self) -> Result<Checkpoint, TrainError> {
+        let variables = self.trainer.train.executable.weights()?;
+        let (history, partial) = (self.history.clone(), self.sums.parts());
+        Ok(Checkpoint { variables, at: self.at, history, partial })
+    }
+
+    /// The whole epochs before.
+    pub fn history(&self) -> &History {
+        self.history
+    }
+}
+
+/// Something that watches a training and may end it.
+pub trait Observer {
+    /// After a batch.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn batch(&mut self, _watch: &Watch<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After an epoch, the last of the history; false ends the training.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn epoch(&mut self, _watch: &Watch<'_>) -> Result<bool, TrainError> {
+        Ok(true)
+    }
+}
+
+impl Trainer {
+    /// Readies a model for training; it must have been read for that ([`LoadOptions`](crate::model::LoadOptions)).
+    ///
+    /// # Errors
+    /// If there is no gradient, the training graph may not be split, or it cannot be readied.
+    pub fn new(
+        model: Model,
+        options: TrainerOptions,
+        backend: &dyn Backend,
+    ) -> Result<Self, TrainError> {
+        let training = pass::training(&model.graph, &model.weights, &options.training)?;
+        let graph = training.graph.clone();
+        let train = Stage::of(&model, training, &options.place, backend)?;
+        let evaluator = Evaluator::new(&model, &options, backend)?;
+        let predictor = Predictor::new(&model, &options.place, backend)?;
+        let optimizer = options.training.optimizer;
+        Ok(Self { model, optimizer, train, evaluator, predictor, graph, synced: true })
+    }
+
+    /// The training graph of one device.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The learning rate before any schedule.
+    pub fn learning_rate(&self) -> f64 {
+        self.optimizer.learning_rate
+    }
+
+    /// The parameters of the model as they are now, under the names that the model has for them.
+    ///
+    /// # Errors
+    /// If devices do not give them.
+    pub fn weights(&self) -> Result<Weights, TrainError> {
+        let mut weights = self.model.weights.clone();
+        for (name, tensor) in self.train.executable.weights()?.iter() {
+            if weights.get(name).is_some() {
+                weights.insert(name.clone(), tensor.clone());
+            }
+        }
+        Ok(weights)
+    }
+
+    /// Gives all variables the values of a checkpoint.
+    ///
+    /// # Errors
+    /// If one is of another type.
+    pub fn restore(&mut self, variables: &Weights) -> Result<(), TrainError> {
+        self.synced = false;
+        self.train.set(variables)
+    }
+
+    /// One step with this learning rate; the loss and the metrics are those before it.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another type, or a device fails: no variable changes then.
+    pub fn train_on_batch(&mut self, feed: &Feed, rate: f64) -> Result<Logs, TrainError> {
+        let mut sums = Sums::default();
+        self.step(feed, rate, &mut sums)?;
+        Ok(sums.logs())
+    }
+
+    fn step(&mut self, feed: &Feed, rate: f64, sums: &mut Sums) -> Result<(), TrainError> {
+        self.synced = false;
+        self.train.run(feed, Some(rate), sums)
+    }
+
+    /// The loss and the metrics of some rows.
+    ///
+    /// # Errors
+    /// As [`Self::train_on_batch`].
+    pub fn test_on_batch(&mut self, feed: &Feed) -> Result<Logs, TrainError> {
+        self.sync()?;
+        self.evaluator.test_on_batch(feed)
+    }
+
+    /// The outputs of the model, by name.
+    ///
+    /// # Errors
+    /// As [`Self::train_on_batch`].
+    pub fn predict_on_batch(
+        &mut self,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<(Arc<str>, Tensor)>, TrainError> {
+        self.sync()?;
+        self.predictor.predict_on_batch(inputs)
+    }
+
+    /// The loss and the metrics of all rows of the data.
+    ///
+    /// # Errors
+    /// As [`Self::fit`].
+    pub fn evaluate(&mut self, data: &Arc<Loader>) -> Result<Logs, TrainError> {
+        self.sync()?;
+        self.evaluator.evaluate(data)
+    }
+
+    /// The outputs for all rows of the data, in their order.
+    ///
+    /// # Errors
+    /// As [`Self::fit`].
+    pub fn predict(&mut self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, TrainError> {
+        self.sync()?;
+        self.predictor.predict(data)
+    }
+
+    /// Evaluation and prediction get the parameters of training.
+    fn sync(&mut self) -> Result<(), TrainError> {
+        if !self.synced {
+            let now = self.train.executable.weights()?;
+            self.evaluator.stage.set(&now)?;
+            self.predictor.stage.set(&now)?;
+            self.synced = true;
+        }
+        Ok(())
+    }
+
+    /// A loader of data for this model: what it takes is brought to its types.
+    ///
+    /// # Errors
+    /// If something is missing, or cannot be brought to its type.
+    pub fn loader(
+        &self,
+        source: Arc<dyn Source>,
+        changes: Vec<Arc<dyn Change>>,
+        options: LoaderOptions,
+    ) -> Result<Arc<Loader>, TrainError> {
+        self.train.loader(source, changes, options)
+    }
+
+    /// Trains for some epochs.
+    ///
+    /// # Errors
+    /// If data cannot be read, a step fails, or an observer does.
+    pub fn fit(&mut self, options: FitOptions<'_>) -> Result<History, TrainError> {
+        let FitOptions { data, validation, epochs, schedule, resume, mut observers } = options;
+        let names = self.train.names(data.columns())?;
+        let (mut at, mut history, mut sums) =
+            (Position::default(), History::default(), Sums::default());
+        if let Some(checkpoint) = resume {
+            self.restore(&checkpoint.variables)?;
+            (at, history) = (checkpoint.at, checkpoint.history);
+            sums = Sums::of(checkpoint.partial);
+        }
+        let mut batches = data.batches(at, epochs)?;
+        while at.epoch < epochs {
+            let (began, rate) = (Instant::now(), self.learning_rate() * schedule.factor(at.epoch));
+            for batch in batches.by_ref() {
+                let batch = batch?;
+                self.step(&names.feed(&batch)?, rate, &mut sums)?;
+                at = Position { epoch: batch.at.epoch, step: batch.at.step + 1 };
+                let watch = self.watch(at, &data, &history, &sums);
+                observers.iter_mut().try_for_each(|o| o.batch(&watch))?;
+            }
+            let training = sums.logs();
+            let validated = match &validation {
+                Some(data) => Some(self.evaluate(data)?),
+                None => None,
+            };
+            history.epochs.push(Epoch {
+                epoch: at.epoch,
+                learning_rate: rate,
+                training,
+                validation: validated,
+                seconds: began.elapsed().as_secs_f64(),
+            });
+            at = Position { epoch: at.epoch + 1, step: 0 };
+            sums = Sums::default();
+            let watch = self.watch(at, &data, &history, &sums);
+            let mut go_on = true;
+            for observer in &mut observers {
+                go_on &= observer.epoch(&watch)?;
+            }
+            if !go_on {
+                break;
+            }
+        }
+        Ok(history)
+    }
+
+    fn watch<'t>(
+        &'t self,
+        at: Position,
+        data: &Loader,
+        history: &'t History,
+        sums: &'t Sums,
+    ) -> Watch<'t> {
+        Watch { at, logs: sums.logs(), steps: data.steps(), trainer: self, history, sums }
+    }
+}

@@ -1,0 +1,317 @@
+//! Training: steps of optimizers by known numbers, and on devices against one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fanwise::backend::Cpu;
+use fanwise::format::Model;
+use fanwise::ir::{Builder, Weights};
+use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
+use fanwise::pass::{
+    BatchStatistics, Loss, Metric, Mode, OutputLoss, Replicate, Training, WeightPlacement,
+};
+use fanwise::train::data::{Arrays, Feed, LoaderOptions};
+use fanwise::train::{
+    Checkpoint, FitOptions, Observer, Place, Schedule, TrainError, Trainer, TrainerOptions, Watch,
+};
+use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Training {
+    Training {
+        losses: vec![OutputLoss {
+            output: output.to_owned(),
+            loss: loss.parse().unwrap(),
+            weight: 1.0,
+            weighted,
+        }],
+        metrics: vec![Metric::Accuracy],
+        optimizer: optimizer.parse().unwrap(),
+        frozen: Default::default(),
+        l1: 0.0,
+        l2: 0.0,
+        mode: Mode::default(),
+    }
+}
+
+fn rows(dtype: DType, sizes: &[i64]) -> TensorType {
+    let shape: Shape =
+        std::iter::once(Dim::n()).chain(sizes.iter().map(|d| Dim::from(*d))).collect();
+    TensorType::new(dtype, shape)
+}
+
+/// `y = x * p`, whose mean absolute error against -10 has the gradient `x`.
+fn line() -> Model {
+    let mut b = Builder::new("line");
+    let x = b.input("x", rows(DType::F64, &[1]));
+    let p = b.param("p", Tensor::new(&[1, 1], &[1.0f64]).unwrap());
+    let y = b.op("y", fanwise::op::MatMul {}, &[x, p]).unwrap();
+    b.output("y", y);
+    let (graph, weights) = b.finish();
+    Model { graph, weights, notes: Vec::new() }
+}
+
+fn feed(x: Tensor, y: Tensor, weight: Option<Tensor>, output: &str) -> Feed {
+    let one = |name: &str, t: Tensor| BTreeMap::from([(name.to_owned(), t)]);
+    Feed {
+        inputs: one("x", x),
+        targets: one(output, y),
+        weights: weight.map(|w| one(output, w)).unwrap_or_default(),
+    }
+}
+
+/// Three steps with the gradients 0.5, -0.2 and 0.1 from 1.
+#[test]
+fn optimizers_take_the_steps_that_are_known() {
+    let known: [(&str, [f64; 3]); 7] = [
+        ("rmsprop:epsilon=outside", [0.996_837_724_34, 0.998_066_313_819, 0.997_431_952_742]),
+        ("rmsprop", [0.996_837_728_664, 0.998_066_316_58, 0.997_431_956_377]),
+        ("adam", [0.999_000_006_325, 0.998_654_402_507, 0.998_275_012_915]),
+        ("sgd", [0.995, 0.997, 0.996]),
+        ("sgd:momentum=0.9", [0.995, 0.9925, 0.98925]),
+        ("sgd:momentum=0.9,nesterov=true", [0.9905, 0.99025, 0.986_325]),
+        ("lion", [0.999, 0.998, 0.997]),
+    ];
+    let cpu = Cpu::new(1).unwrap();
+    for (optimizer, expected) in known {
+        let options = TrainerOptions {
+            training: training("mae", optimizer, "y", false),
+            place: Place::default(),
+        };
+        let mut trainer = Trainer::new(line(), options, &cpu).unwrap();
+        for (g, expected) in [0.5f64, -0.2, 0.1].into_iter().zip(expected) {
+            let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
+            let rate = trainer.learning_rate();
+            trainer.train_on_batch(&feed(one(g), one(-10.0), None, "y"), rate).unwrap();
+            let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
+            assert!((p - expected).abs() < 1e-11, "{optimizer}: {p} instead of {expected}");
+        }
+    }
+}
+
+/// A small image classifier with batch normalisation and dropout.
+fn cnn(dtype: DType) -> Model {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let mut b = Builder::new("cnn");
+    let mut random = |dims: &[usize], scale: f64| {
+        let values: Vec<f64> =
+            (0..dims.iter().product()).map(|_| rng.random_range(-scale..scale)).collect();
+        if dtype == DType::F64 {
+            return Tensor::new(dims, &values).unwrap();
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+        Tensor::new(dims, &values.iter().map(|x| *x as f32).collect::<Vec<f32>>()).unwrap()
+    };
+    let x = b.input("x", rows(dtype, &[1, 6, 6]));
+    let w = b.param("w", random(&[4, 1, 3, 3], 0.5));
+    let bias = b.param("bias", random(&[4], 0.1));
+    let h = b.op("conv", Conv::default(), &[x, w, bias]).unwrap();
+    let scale = b.param("scale", random(&[4], 1.0));
+    let shift = b.param("shift", random(&[4], 1.0));
+    let mean = b.param("running_mean", random(&[4], 0.0001));
+    let one = random(&[4], 0.0001);
+    let ones: Vec<f64> = one.to_f64().iter().map(|x| 1.0 + x).collect();
+    #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+    let var = if dtype == DType::F64 {
+        Tensor::new(&[4], &ones).unwrap()
+    } else {
+        Tensor::new(&[4], &ones.iter().map(|x| *x as f32).collect::<Vec<f32>>()).unwrap()
+    };
+    let var = b.param("running_var", var);
+    let h = b.op("norm", BatchNorm { epsilon: 1e-3 }, &[h, scale, shift, mean, var]).unwrap();
+    let h = b.op("relu", Unary::Relu, &[h]).unwrap();
+    let h = b.op("flat", Flatten { axis: 1 }, &[h]).unwrap();
+    let h = b.op("drop", Dropout { mask: false, rate: 0.25 }, &[h]).unwrap();
+    let dense = b.param("dense", random(&[64, 3], 0.2));
+    let offset = b.param("offset", random(&[3], 0.1));
+    let gemm = Gemm { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: false };
+    let h = b.op("logits", gemm, &[h, dense, offset]).unwrap();
+    let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
+    b.output("p", p);
+    let (graph, weights) = b.finish();
+    Model { graph, weights, notes: Vec::new() }
+}
+
+fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
+    let x: Vec<f64> = (0..n * 36).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let mut y = vec![0.0f64; n * 3];
+    for row in 0..n {
+        y[row * 3 + rng.random_range(0..3)] = 1.0;
+    }
+    let w: Vec<f64> = (0..n).map(|_| rng.random_range(0.1..2.0)).collect();
+    #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+    let tensor = |dims: &[usize], v: &[f64]| {
+        if dtype == DType::F64 {
+            Tensor::new(dims, v).unwrap()
+        } else {
+            Tensor::new(dims, &v.iter().map(|x| *x as f32).collect::<Vec<f32>>()).unwrap()
+        }
+    };
+    feed(tensor(&[n, 1, 6, 6], &x), tensor(&[n, 3], &y), Some(tensor(&[n], &w)), "p")
+}
+
+fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
+    let devices: Vec<Device> = (0..devices).map(Device::gpu).collect();
+    let rule = if devices.len() % 2 == 0 { ShardRule::Balanced } else { ShardRule::RemainderLast };
+    let replicate =
+        (!devices.is_empty()).then(|| Replicate { weights, rule, ..Replicate::over(devices) });
+    Place { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
+}
+
+/// The losses of some steps and the weights after them.
+fn trained(dtype: DType, optimizer: &str, place: Place) -> (Vec<f64>, Weights) {
+    let cpu = Cpu::new(2).unwrap();
+    let training = training("categorical_crossentropy", optimizer, "p", true);
+    let mut trainer = Trainer::new(cnn(dtype), TrainerOptions { training, place }, &cpu).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let rate = trainer.learning_rate();
+    let losses = [9usize, 5, 2, 1]
+        .into_iter()
+        .map(|n| trainer.train_on_batch(&batch(&mut rng, n, dtype), rate).unwrap().loss)
+        .collect();
+    (losses, trainer.weights().unwrap())
+}
+
+#[test]
+fn training_on_devices_is_that_on_one() {
+    for optimizer in ["sgd:momentum=0.9,global_clipnorm=0.5", "rmsprop", "adam:clipnorm=1"] {
+        let (losses, weights) =
+            trained(DType::F64, optimizer, place(0, WeightPlacement::Template, false));
+        assert!(losses.iter().all(|l| l.is_finite() && *l > 0.0), "{losses:?}");
+        let cases = [
+            (1, WeightPlacement::Template),
+            (2, WeightPlacement::Cpu),
+            (3, WeightPlacement::Mirrored),
+            (5, WeightPlacement::Template),
+            (8, WeightPlacement::Mirrored),
+        ];
+        for (devices, placement) in cases {
+            let (other, found) = trained(DType::F64, optimizer, place(devices, placement, false));
+            for (a, b) in losses.iter().zip(&other) {
+                assert!(
+                    (a - b).abs() < 1e-9,
+                    "{optimizer} on {devices}: {other:?} instead of {losses:?}"
+                );
+            }
+            for (name, tensor) in weights.iter() {
+                let (a, b) = (tensor.to_f64(), found.get(name).unwrap().to_f64());
+                let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(error < 1e-9, "{optimizer} on {devices}, {name}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_shards_give_the_same_bits_on_any_number_of_devices() {
+    let bits =
+        |devices| trained(DType::F32, "adam", place(devices, WeightPlacement::Template, true));
+    let (losses, weights) = bits(1);
+    for devices in [2, 4, 8] {
+        let (other, found) = bits(devices);
+        assert_eq!(
+            losses.iter().map(|l| l.to_bits()).collect::<Vec<_>>(),
+            other.iter().map(|l| l.to_bits()).collect::<Vec<_>>()
+        );
+        assert!(weights == found, "{devices} devices");
+    }
+}
+
+/// Keeps the checkpoint after one batch, and ends there.
+struct Stop {
+    at: u64,
+    kept: Option<Checkpoint>,
+}
+
+impl Observer for Stop {
+    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
+        if watch.at.epoch == 1 && watch.at.step == self.at {
+            self.kept = Some(watch.checkpoint()?);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let all = batch(&mut rng, 23, DType::F32);
+    let arrays =
+        [("x", &all.inputs["x"]), ("y", &all.targets["p"]), ("sample_weight", &all.weights["p"])];
+    let source =
+        Arc::new(Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone().into()))).unwrap());
+    let cpu = Cpu::new(2).unwrap();
+    let fit = |resume: Option<Checkpoint>, stop: &mut Stop| {
+        let training = training("categorical_crossentropy", "adam", "p", true);
+        let options =
+            TrainerOptions { training, place: place(3, WeightPlacement::Mirrored, false) };
+        let mut trainer = Trainer::new(cnn(DType::F32), options, &cpu).unwrap();
+        let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
+        let data = trainer.loader(source.clone(), Vec::new(), loader).unwrap();
+        let validation =
+            Some(trainer.loader(source.clone(), Vec::new(), LoaderOptions::default()).unwrap());
+        let observers: Vec<&mut dyn Observer> = vec![stop];
+        let schedule = Schedule::Polynomial { epochs: 5, power: 1.0 };
+        let options = FitOptions { data, validation, epochs: 3, schedule, resume, observers };
+        let history = trainer.fit(options).unwrap();
+        (history, trainer.weights().unwrap())
+    };
+    let mut stop = Stop { at: 3, kept: None };
+    let (history, weights) = fit(None, &mut stop);
+    let folder = std::env::temp_dir().join(format!("fanwise-checkpoint-{}", std::process::id()));
+    stop.kept.take().unwrap().write(&folder).unwrap();
+    let kept = Checkpoint::read(&folder, u64::MAX).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let (again, found) = fit(kept, &mut Stop { at: 0, kept: None });
+    assert!(weights == found);
+    assert_eq!(history.epochs.len(), 3);
+    for (a, b) in history.epochs.iter().zip(&again.epochs) {
+        assert_eq!(
+            (&a.training, &a.validation, a.learning_rate),
+            (&b.training, &b.validation, b.learning_rate)
+        );
+    }
+    assert!(
+        history.csv().starts_with("epoch,loss,accuracy,val_loss,val_accuracy,learning_rate\n0,")
+    );
+}
+
+#[test]
+fn losses_are_those_that_are_known() {
+    let cross = Loss::CategoricalCrossentropy { from_logits: false, smoothing: 0.0 };
+    let smooth = Loss::CategoricalCrossentropy { from_logits: false, smoothing: 0.1 };
+    let logits = Loss::CategoricalCrossentropy { from_logits: true, smoothing: 0.0 };
+    let binary = Loss::BinaryCrossentropy { from_logits: false, smoothing: 0.0 };
+    let (y, p): (&[f64], &[f64]) =
+        (&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0], &[0.05, 0.95, 0.0, 0.1, 0.8, 0.1]);
+    let eye: (&[f64], &[f64]) = (&[1.0, 0.0, 0.0, 1.0], &[0.0, 1.0, 0.0, 1.0]);
+    let two: (&[f64], &[f64]) = (&[0.0, 1.0, 0.0, 0.0], &[0.6, 0.4, 0.4, 0.6]);
+    let cases: [(Loss, &[f64], &[f64], Option<[f64; 2]>, f64); 6] = [
+        (cross, y, p, None, 1.176_939_2),
+        (smooth, y, p, None, 1.459_135_9),
+        (logits, y, p, None, 0.986_895_1),
+        (cross, y, p, Some([0.3, 0.7]), 0.813_598_8),
+        (cross, eye.0, eye.1, None, 8.059_048),
+        (binary, two.0, two.1, None, 0.814_924_5),
+    ];
+    let cpu = Cpu::new(1).unwrap();
+    for (loss, y, p, weights, expected) in cases {
+        let classes = y.len() / 2;
+        let mut b = Builder::new("given");
+        let x = b.input("x", rows(DType::F64, &[i64::try_from(classes).unwrap()]));
+        let zero = b.param("zero", Tensor::new(&[1], &[0.0f64]).unwrap());
+        let out = b.op("out", fanwise::op::Binary::Add, &[x, zero]).unwrap();
+        b.output("out", out);
+        let (graph, params) = b.finish();
+        let mut training = training("mse", "sgd", "out", weights.is_some());
+        training.losses[0].loss = loss;
+        let options = TrainerOptions { training, place: Place::default() };
+        let model = Model { graph, weights: params, notes: Vec::new() };
+        let mut trainer = Trainer::new(model, options, &cpu).unwrap();
+        let tensor = |v: &[f64]| Tensor::new(&[2, classes], v).unwrap();
+        let w = weights.map(|w| Tensor::new(&[2], &w).unwrap());
+        let found = trainer.test_on_batch(&feed(tensor(p), tensor(y), w, "out")).unwrap().loss;
+        assert!((found - expected).abs() < 1e-6, "{loss}: {found} instead of {expected}");
+    }
+}

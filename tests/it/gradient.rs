@@ -1,0 +1,206 @@
+//! Gradients of whole graphs: against finite differences, and on devices against one.
+
+use std::collections::BTreeMap;
+
+use fanwise::backend::{Backend, Cpu, RunOptions};
+use fanwise::ir::{self, Builder, Graph, Value, Weights};
+use fanwise::op::{
+    BatchNormTrain, Binary, Conv, External, Flatten, Gemm, Pool, Reduce, Softmax, Unary,
+};
+use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
+use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+type Inputs = BTreeMap<String, Tensor>;
+
+fn random(rng: &mut ChaCha8Rng, dims: &[usize]) -> Tensor {
+    let count = dims.iter().product();
+    let values: Vec<f64> = (0..count).map(|_| rng.random_range(-1.0..1.0)).collect();
+    Tensor::new(dims, &values).unwrap()
+}
+
+fn rows(sizes: &[i64]) -> TensorType {
+    let shape: Shape =
+        std::iter::once(Dim::n()).chain(sizes.iter().map(|d| Dim::from(*d))).collect();
+    TensorType::new(DType::F64, shape)
+}
+
+/// The mean over rows of the cross-entropy of `logits` and the input `y`.
+fn cross_entropy(b: &mut Builder, logits: Value, classes: i64) -> Value {
+    let y = b.input("y", rows(&[classes]));
+    let log = b.op("log", Softmax::LogSoftmax { axis: -1 }, &[logits]).unwrap();
+    let terms = b.op("terms", Binary::Mul, &[y, log]).unwrap();
+    let each = b.op("each", Reduce::Sum { axes: vec![1], keepdims: false }, &[terms]).unwrap();
+    let mean = b.op("mean", Reduce::Mean { axes: vec![0], keepdims: false }, &[each]).unwrap();
+    b.op("loss", Unary::Neg, &[mean]).unwrap()
+}
+
+/// Adds the gradients of all parameters as outputs, behind the loss.
+fn with_gradients(mut b: Builder, loss: Value) -> (Graph, Weights) {
+    let params: Vec<(String, Value)> = b
+        .graph()
+        .ids()
+        .filter(|id| matches!(b.graph().node(*id).kind(), ir::NodeKind::Param(_)))
+        .map(|id| b.graph().node(id).results()[0].name.to_string())
+        .zip(
+            b.graph()
+                .ids()
+                .filter(|id| matches!(b.graph().node(*id).kind(), ir::NodeKind::Param(_)))
+                .map(|node| Value { node, output: 0 }),
+        )
+        .filter(|(name, _)| !name.starts_with("running"))
+        .collect();
+    let values: Vec<Value> = params.iter().map(|(_, v)| *v).collect();
+    let gradients = differentiate(&mut b, loss, &values).unwrap();
+    b.output("loss", loss);
+    for ((name, _), gradient) in params.iter().zip(gradients) {
+        b.output(name, gradient.unwrap_or_else(|| panic!("{name} has no gradient")));
+    }
+    let (graph, weights) = b.finish();
+    ir::verify(&graph).unwrap();
+    (graph, weights)
+}
+
+fn mlp(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
+    let mut b = Builder::new("mlp");
+    let x = b.input("x", rows(&[5]));
+    let sizes = [5usize, 7, 6, 4];
+    let acts = [Unary::Tanh, Unary::Sigmoid];
+    let mut h = x;
+    for (i, pair) in sizes.windows(2).enumerate() {
+        let w = b.param(&format!("w{i}"), random(rng, pair));
+        let bias = b.param(&format!("b{i}"), random(rng, &pair[1..]));
+        let gemm = Gemm { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: false };
+        h = b.op(&format!("h{i}"), gemm, &[h, w, bias]).unwrap();
+        if let Some(act) = acts.get(i) {
+            h = b.op(&format!("a{i}"), act.clone(), &[h]).unwrap();
+        }
+    }
+    let loss = cross_entropy(&mut b, h, 4);
+    with_gradients(b, loss)
+}
+
+fn cnn(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
+    let mut b = Builder::new("cnn");
+    let x = b.input("x", rows(&[2, 7, 6]));
+    let w = b.param("w", random(rng, &[4, 2, 3, 2]));
+    let bias = b.param("bias", random(rng, &[4]));
+    let conv = Conv { strides: vec![2, 1], pads: vec![1, 0, 2, 1], ..Conv::default() };
+    let h = b.op("conv", conv, &[x, w, bias]).unwrap();
+    let channel = |b: &mut Builder, name: &str, tensor: Tensor| b.param(name, tensor);
+    let scale = channel(&mut b, "scale", random(rng, &[4]));
+    let shift = channel(&mut b, "shift", random(rng, &[4]));
+    let mean = channel(&mut b, "running.mean", Tensor::new(&[4], &[0.0f64; 4]).unwrap());
+    let var = channel(&mut b, "running.var", Tensor::new(&[4], &[1.0f64; 4]).unwrap());
+    let norm = BatchNormTrain { epsilon: 1e-3, local: false, momentum: 0.9 };
+    let h =
+        b.ops(&["norm", "new_mean", "new_var"], norm, &[h, scale, shift, mean, var]).unwrap()[0];
+    let h = b.op("relu", Unary::Relu, &[h]).unwrap();
+    let depthwise = b.param("depthwise", random(rng, &[4, 1, 2, 2]));
+    let h = b.op("dw", Conv { groups: 4, ..Conv::default() }, &[h, depthwise]).unwrap();
+    let pool = Pool::Max {
+        kernel: vec![2, 2],
+        strides: Vec::new(),
+        dilations: Vec::new(),
+        pads: vec![0, 1, 0, 0],
+        ceil_mode: false,
+        indices: false,
+        column_major: false,
+    };
+    let h = b.op("pool", pool, &[h]).unwrap();
+    let h = b.op("flat", Flatten { axis: 1 }, &[h]).unwrap();
+    let size = usize::try_from(b.graph().ty(h).shape[1].as_const().unwrap()).unwrap();
+    let dense = b.param("dense", random(rng, &[size, 3]));
+    let h = b.op("logits", fanwise::op::MatMul {}, &[h, dense]).unwrap();
+    let loss = cross_entropy(&mut b, h, 3);
+    with_gradients(b, loss)
+}
+
+fn inputs(rng: &mut ChaCha8Rng, graph: &Graph, n: usize) -> Inputs {
+    let of = |v: Value| {
+        let dims: Vec<usize> =
+            graph.ty(v).shape.iter().map(|d| usize::try_from(d.eval(n as i64)).unwrap()).collect();
+        dims
+    };
+    let all: Vec<(String, Vec<usize>)> =
+        graph.inputs().map(|v| (graph.info(v).name.to_string(), of(v))).collect();
+    let one = |(name, dims): (String, Vec<usize>)| {
+        if name != "y" {
+            return (name, random(rng, &dims));
+        }
+        let mut hot = vec![0.0f64; dims[0] * dims[1]];
+        for row in 0..dims[0] {
+            hot[row * dims[1] + rng.random_range(0..dims[1])] = 1.0;
+        }
+        (name, Tensor::new(&dims, &hot).unwrap())
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn run(graph: &Graph, weights: &Weights, inputs: &Inputs, devices: u32) -> Vec<(String, Vec<f64>)> {
+    let cpu = Cpu::new(2).unwrap();
+    let replicated = (devices > 0).then(|| {
+        let devices = (0..devices).map(Device::gpu).collect();
+        let options = Replicate { repair: Repair::Comm, ..Replicate::over(devices) };
+        let (repaired, _) = pass::repair(graph, Repair::Comm).unwrap();
+        let out = pass::replicate_repaired(graph, &repaired, &options).unwrap();
+        fanwise::analysis::prove(&repaired, &ir::verify(&out).unwrap()).unwrap();
+        out
+    });
+    let graph = replicated.as_ref().unwrap_or(graph);
+    let program = fanwise::lower::lower(&ir::verify(graph).unwrap(), cpu.target()).unwrap();
+    let executable = cpu.compile(program, weights).unwrap();
+    let run = executable.run(inputs, &RunOptions::default()).unwrap();
+    run.outputs.into_iter().map(|(name, t)| (name.to_string(), t.to_f64())).collect()
+}
+
+#[test]
+fn gradients_agree_with_differences_and_on_devices_with_one() {
+    for (model, n) in [(mlp as fn(&mut ChaCha8Rng) -> _, 7), (cnn, 5)] {
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let (graph, weights) = model(&mut rng);
+        let given = inputs(&mut rng, &graph, n);
+        let one = run(&graph, &weights, &given, 0);
+        for (name, gradient) in &one[1..] {
+            for at in [0, gradient.len() / 2, gradient.len() - 1] {
+                let loss = |by: f64| {
+                    let mut moved = weights.clone();
+                    let mut tensor = moved.get(name).unwrap().clone();
+                    tensor.as_mut_slice::<f64>()[at] += by;
+                    moved.insert(&**name, tensor);
+                    run(&graph, &moved, &given, 0)[0].1[0]
+                };
+                let slope = (loss(1e-6) - loss(-1e-6)) / 2e-6;
+                let error = (slope - gradient[at]).abs();
+                assert!(error < 1e-7, "{name}[{at}]: {} instead of {slope}", gradient[at]);
+            }
+        }
+        for devices in 1..=8 {
+            let all = run(&graph, &weights, &given, devices);
+            for ((name, a), (_, b)) in one.iter().zip(&all) {
+                let scale = a.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
+                for (a, b) in a.iter().zip(b) {
+                    assert!(
+                        (a - b).abs() <= 1e-12 * scale,
+                        "{name} on {devices}: {b} instead of {a}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_operator_without_a_gradient_is_named() {
+    let mut b = Builder::new("foreign");
+    let w = b.param("w", Tensor::new(&[2], &[1.0f64, 2.0]).unwrap());
+    let ty = TensorType::new(DType::F64, [Dim::from(2)].into_iter().collect::<Shape>());
+    let foreign = External::new("theirs", [ty]);
+    let h = b.op("h", foreign, &[w]).unwrap();
+    let loss = b.op("loss", Reduce::Sum { axes: vec![0], keepdims: false }, &[h]).unwrap();
+    let error = differentiate(&mut b, loss, &[w]).unwrap_err();
+    assert_eq!(error.to_string(), "`h` (external) has no gradient: only its values are known");
+    let error = differentiate(&mut b, h, &[w]).unwrap_err();
+    assert!(matches!(error, GradientError::Loss(_)), "{error}");
+}
