@@ -61,6 +61,9 @@ impl Bring {
     }
 }
 
+/// Constants of more elements are not compared.
+const SMALL: usize = 16;
+
 impl<'g> Template<'g> {
     pub(super) fn new(graph: &'g Graph, claims: &'g ClaimMap, split: &Split) -> Self {
         let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).collect();
@@ -104,10 +107,14 @@ impl<'g> Template<'g> {
             }
         }
         let seen = self.on.entry(operands.clone()).or_default();
-        // Constants have no operands and may be large; equal ones are told apart, which is never wrong.
-        if !operands.is_empty() && !seen.is_empty() {
+        // Large constants are told apart though they are equal, which is never wrong.
+        let small = |op: &Op| match op {
+            Op::Constant(constant) => constant.value.len() <= SMALL,
+            _ => true,
+        };
+        if small(op) && !seen.is_empty() {
             if let [only] = seen.as_slice()
-                && let Some(first) = self.graph.node(*only).op()
+                && let Some(first) = self.graph.node(*only).op().filter(|first| small(first))
             {
                 self.known.insert((operands.clone(), form(first)), *only);
             }
