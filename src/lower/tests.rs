@@ -1,6 +1,6 @@
 use super::testing::{Replication, block, template, views};
-use super::{BufferId, Guard, Program, Storage, check, lower};
-use crate::ir::{Builder, Graph, Placement, Value, verify};
+use super::{Buffer, BufferId, Guard, Program, Storage, check, lower};
+use crate::ir::{Builder, Graph, Placement, Value, parse, verify};
 use crate::op::{Concat, Slice, Unary};
 use crate::snap;
 use crate::types::{Device, Dim, ShardRule, Target};
@@ -42,6 +42,55 @@ fn memory_plans_are_sound() {
             let bound = program.bind(n).unwrap();
             check(&program, &bound).unwrap_or_else(|e| panic!("{n} rows: {e}\n{program}"));
             assert!(bound.devices.iter().all(|d| d.planned == d.live), "{program}");
+        }
+    }
+}
+
+/// Two variables, one of which takes the other's value, on devices that each have both.
+const VARIABLES: &str = "fanwise 1
+symbol N >= 0
+device cpu:0, gpu:0, gpu:1
+split @dp of N over [gpu:0, gpu:1] rule=remainder-last { o = [0, N/2] }
+param @w : f32[4] = \"m#w\" blake3:0000000000000001 mirror @dp
+param @last : f32[4] = \"m#last\" blake3:0000000000000002 mirror @dp
+graph @train(%x: f32[N]) -> (x: f32[N]) {
+  on gpu:0 {
+    %new.d0 : f32[4] = neg(@w)
+  }
+  on gpu:1 {
+    %new.d1 : f32[4] = neg(@w)
+  }
+  update @w = %new.d0, %new.d1
+  update @last = @w, @w
+  return %x
+}
+";
+
+#[test]
+fn corrupted_updates_are_found() {
+    let program = program(&parse(VARIABLES).unwrap_or_else(|e| panic!("{e}")));
+    check(&program, &program.bind(3).unwrap()).unwrap_or_else(|e| panic!("{e}\n{program}"));
+    assert_eq!(program.updates, [0, 1]);
+    let refused = |wrong: &Program, why: &str| {
+        let error = check(wrong, &wrong.bind(3).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    for d in 1..3 {
+        let update = |b: &Buffer| matches!(b.storage, Storage::Update(_));
+        for (at, _) in program.devices[d].buffers.iter().enumerate().filter(|(_, b)| update(b)) {
+            let mut lost = program.clone();
+            lost.devices[d].buffers[at].storage = Storage::Arena;
+            lost.devices[d].regions = super::memory::regions(&lost.devices, d);
+            refused(&lost, "has 0 buffers");
+            let mut twice = program.clone();
+            let buffer = twice.devices[d].buffers[at].clone();
+            twice.devices[d].buffers.push(buffer);
+            assert!(check(&twice, &twice.bind(3).unwrap()).is_err());
+        }
+        for step in 0..program.devices[d].steps.len() {
+            let mut unwritten = program.clone();
+            unwritten.devices[d].steps.remove(step);
+            refused(&unwritten, "was not written");
         }
     }
 }

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
     trials.extend(models::trials());
     trials.extend(runs::trials());
     trials.extend(shared::trials());
+    trials.extend(variables::trials());
     if setup::is_fake() && !apart::is_alone() && !ignored {
         trials = trials.into_iter().map(apart::apart).collect();
     }
@@ -63,7 +64,6 @@ fn main() -> ExitCode {
         trials.extend(orders::trials());
         trials.extend(script::trials());
     }
-    trials.extend(variables::trials());
     let trials = trials.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
     let mut arguments = Arguments::from_args();
     if !ignored {

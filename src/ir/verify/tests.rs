@@ -235,13 +235,13 @@ fn updates_survive_changes() {
     other.add_param(param("unused", ty.clone(), host));
     let id = other.add_param(param("v", ty.clone(), host));
     let x = other.add_input("x", ty);
-    let y = add(&mut other, Unary::Neg, &[x], "y", HOST);
-    let z = add(&mut other, Unary::Neg, &[y], "z", HOST);
-    other.add_update(id, [z]);
+    let first = add(&mut other, Unary::Neg, &[x], "y", HOST);
+    let last = add(&mut other, Unary::Neg, &[first], "z", HOST);
+    other.add_update(id, [last]);
     assert_eq!(other.remove_unused(), 0);
     assert_eq!(other.params().len(), 1);
-    assert_eq!(other.update_of(ParamId(0)).unwrap().values[0], z);
-    other.replace(z, x).unwrap();
+    assert_eq!(other.update_of(ParamId(0)).unwrap().values[0], last);
+    other.replace(last, x).unwrap();
     assert_eq!(other.remove_unused(), 2);
     assert_eq!(other.updates()[0].values[0], x);
     assert!(other.is_kept(x) && verify(&other).is_ok());
