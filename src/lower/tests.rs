@@ -55,10 +55,10 @@ param @w : f32[4] = \"m#w\" blake3:0000000000000001 mirror @dp
 param @last : f32[4] = \"m#last\" blake3:0000000000000002 mirror @dp
 graph @train(%x: f32[N]) -> (x: f32[N]) {
   on gpu:0 {
-    %new.d0 : f32[4] = neg(@w)
+    %new.d0 : f32[4] = sub(@w, @last)
   }
   on gpu:1 {
-    %new.d1 : f32[4] = neg(@w)
+    %new.d1 : f32[4] = sub(@w, @last)
   }
   update @w = %new.d0, %new.d1
   update @last = @w, @w

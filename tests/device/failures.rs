@@ -16,6 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::apart::{Ended, spawn};
 use crate::collectives::needy;
 use crate::setup::{digest, inputs, is_fake, options, replicas, say, small};
+use crate::variables;
 
 /// A result of a call that fails, by its name for the fake driver and for everybody else.
 const CODES: [(&str, &str); 3] = [
@@ -67,6 +68,9 @@ fn disturbed(scenario: &str, variables: &[(&str, &str)]) -> Ended {
 
 /// One process of a test: two runs of a model on replicas, with what the driver is told to do.
 pub(crate) fn scenario(name: &str) -> ExitCode {
+    if let Some(way) = name.strip_prefix("train/") {
+        return variables::scenario(way);
+    }
     let is_damaged = name.starts_with("damaged/");
     let (model, count) = name.trim_start_matches("damaged/").split_once('/').unwrap();
     let count = count.parse().unwrap();

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
     // These start processes themselves.
     trials.extend(failures::trials());
     if setup::is_fake() {
+        trials.push(variables::disturbed());
         trials.extend(orders::trials());
         trials.extend(script::trials());
     }

@@ -1,5 +1,8 @@
 //! Programs that change parameters: GPUs hold after each run what the CPU holds.
 
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
 use fanwise::backend::cuda::{Cuda, CudaExecutable};
 use fanwise::backend::{CompileError, Cpu, Executable, RunError, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
@@ -10,7 +13,8 @@ use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::setup::{Tensors, inputs, options};
+use crate::apart::spawn;
+use crate::setup::{Tensors, digest, inputs, options, say};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, run: fn()| {
@@ -24,6 +28,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("failures", a_run_that_fails_on_gpus_leaves_the_variables_as_they_were),
         trial("set", parameters_on_gpus_can_be_set),
     ]
+}
+
+/// The test that starts processes, for the fake driver.
+pub(crate) fn disturbed() -> Trial {
+    Trial::test("variables::disturbed", || {
+        calls_that_fail_leave_a_state_of_some_step();
+        Ok(())
+    })
 }
 
 /// A linear model with its gradient written out, momentum, a count of steps, and a table that is looked up, which
@@ -188,5 +200,74 @@ fn parameters_on_gpus_can_be_set() {
         assert_eq!(gpus.weights().unwrap(), weights);
         gpus.run(&good, &RunOptions::default()).unwrap();
         assert_eq!(gpus.weights().unwrap(), first, "the same step from the same state");
+    }
+}
+
+/// One process of a test: steps, and after each what the parameters hold, with what the driver is told to do.
+pub(crate) fn scenario(way: &str) -> ExitCode {
+    let (model, weights) = train();
+    let how = ways(2).swap_remove(way.parse().unwrap());
+    let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{e}"));
+    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let ready = Cuda::new(options(2)).and_then(|cuda| cuda.executable(program, &weights));
+    let gpus = match ready {
+        Ok(gpus) => gpus,
+        Err(error) => {
+            say(&format!("not ready: {error}"));
+            return ExitCode::SUCCESS;
+        }
+    };
+    let batch = batch(&model, 5, &mut ChaCha8Rng::seed_from_u64(9));
+    for _ in 0..3 {
+        match gpus.run(&batch, &RunOptions::default()) {
+            Ok(_) => say("done"),
+            Err(error) => say(&format!("error: {error}")),
+        }
+        match gpus.weights() {
+            Ok(now) => {
+                let steps = now.get("steps").map_or(-1.0, |steps| steps.to_f64()[0]);
+                let all: Vec<Tensor> = now.iter().map(|(_, tensor)| tensor.clone()).collect();
+                say(&format!("state {steps} {}", digest(&all)));
+            }
+            Err(error) => say(&format!("no state: {error}")),
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Whatever call of the driver fails, the parameters hold what they held after the runs that succeeded, or the devices
+/// can no longer be used.
+fn calls_that_fail_leave_a_state_of_some_step() {
+    for way in 0..4 {
+        let run =
+            |variables: &[(&str, &str)]| spawn(&["--scenario", &format!("train/{way}")], variables);
+        let right = run(&[]);
+        assert!(right.success && right.report.is_empty(), "{right:?}");
+        let states = right.output.lines().filter_map(|line| line.strip_prefix("state "));
+        let mut states: BTreeMap<String, String> =
+            states.map(|s| s.split_once(' ').unwrap()).map(|(k, d)| (k.into(), d.into())).collect();
+        assert_eq!(states.len(), 3, "{right:?}");
+        let stride = usize::try_from(right.calls / 16).unwrap().max(1);
+        let codes = ["device_lost", "out_of_memory", "illegal_address"];
+        for (at, code) in (1..=right.calls).rev().step_by(stride).zip(codes.iter().cycle()) {
+            let fail = format!("any@{at}:{code}");
+            let ended = run(&[("FAKECUDA_FAIL", &fail)]);
+            assert!(ended.success && ended.report.is_empty(), "{fail}: {ended:?}");
+            let mut done = 0;
+            for line in ended.output.lines() {
+                done += usize::from(line == "done");
+                let Some((steps, state)) =
+                    line.strip_prefix("state ").and_then(|s| s.split_once(' '))
+                else {
+                    let named =
+                        line.contains("gpu:") || line.contains("cpu:") || line.contains("libcuda");
+                    assert!(line == "done" || named, "{fail}: {line}");
+                    continue;
+                };
+                assert_eq!(steps, done.to_string(), "{way}, {fail}: {ended:?}");
+                let known = states.entry(steps.to_owned()).or_insert_with(|| state.to_owned());
+                assert_eq!(known, state, "{way}, {fail}: {ended:?}");
+            }
+        }
     }
 }

@@ -122,15 +122,31 @@ impl CudaExecutable {
     pub(super) fn commit(&self, blocks: Vec<HostBlock>) -> Result<(), RunError> {
         let parts = &self.parts;
         let held = self.with_blocks(blocks)?;
+        let put = |commit: &Commit| {
+            let mut copies = commit.copies.iter();
+            copies.try_for_each(|(from, to, bytes)| commit.stream.copy(*from, *to, *bytes))
+        };
+        let mut failed = None;
         for commit in &parts.commits {
-            for (from, to, bytes) in &commit.copies {
-                let copied = commit.stream.copy(*from, *to, *bytes);
-                copied.map_err(|error| self.torn(commit.device, error))?;
+            if let (None, Err(error)) = (&failed, put(commit)) {
+                failed = Some((commit.device, error));
             }
         }
+        // Also behind a failure: what was begun is waited for.
         for commit in &parts.commits {
-            finish(&commit.stream, parts.watchdog)
-                .map_err(|error| self.torn(commit.device, error))?;
+            if let Err(error) = finish(&commit.stream, parts.watchdog) {
+                // A question that fails is asked again.
+                let busy = |error: &DriverError| error.code == NOT_READY;
+                let again = || finish(&commit.stream, parts.watchdog).is_err_and(|e| busy(&e));
+                if busy(&error) || again() {
+                    // The device may still be at it.
+                    mem::forget(Arc::clone(&self.parts));
+                }
+                failed.get_or_insert((commit.device, error));
+            }
+        }
+        if let Some((device, error)) = failed {
+            return Err(self.torn(device, error));
         }
         *lock(&self.held) = held;
         Ok(())
@@ -159,10 +175,6 @@ impl CudaExecutable {
 
     /// An error after which some parameters may hold new elements and others old ones: no run comes after it.
     fn torn(&self, d: usize, error: DriverError) -> RunError {
-        if error.code == NOT_READY {
-            // The device may still be at it.
-            mem::forget(Arc::clone(&self.parts));
-        }
         let error = self.failed(d, "the updates", error);
         lock(&self.dead).get_or_insert(error.clone());
         error
