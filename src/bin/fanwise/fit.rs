@@ -289,13 +289,7 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
         Some(source) => Some(load(&trainer, source, args.data.in_order())?),
         None => None,
     };
-    let resume = match &args.resume {
-        None => None,
-        Some(folder) => {
-            let found = Checkpoint::read(folder, limit).map_err(Error::from)?;
-            Some(found.with_context(|| format!("{} has no checkpoint", folder.display()))?)
-        }
-    };
+    let resume = resumed(args, limit)?;
     let mut report =
         Report { format: args.data.format, log: args.log.clone(), epochs: args.epochs };
     let mut keeper = Keeper {
@@ -311,6 +305,13 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
         save(path, &trainer, &graph)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The checkpoint to go on from.
+fn resumed(args: &FitArgs, limit: u64) -> anyhow::Result<Option<Checkpoint>> {
+    let Some(folder) = &args.resume else { return Ok(None) };
+    let found = Checkpoint::read(folder, limit).map_err(Error::from)?;
+    Ok(Some(found.with_context(|| format!("{} has no checkpoint", folder.display()))?))
 }
 
 fn save(path: &std::path::Path, trainer: &Trainer, graph: &Graph) -> anyhow::Result<()> {

@@ -37,6 +37,58 @@ impl Unary {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         match *self {
             Self::Neg => at.neg(dy),
+            Self::Relu
+            | Self::Clip { .. }
+            | Self::LeakyRelu { .. }
+            | Self::ThresholdedRelu { .. }
+            | Self::Shrink { .. }
+            | Self::Elu { .. }
+            | Self::Selu { .. }
+            | Self::Celu { .. }
+            | Self::HardSigmoid { .. } => self.pieces(at, [x, y, dy]),
+            Self::Sign | Self::Floor | Self::Ceil | Self::Round => at.scale(dy, 0.0),
+            Self::Sqrt => {
+                let twice = at.scale(y, 2.0)?;
+                at.div(dy, twice)
+            }
+            Self::Log => at.div(dy, x),
+            Self::Softsign => {
+                let size = at.op(Self::Abs, &[x])?;
+                let size = at.shift(size, 1.0)?;
+                let square = at.square(size)?;
+                at.div(dy, square)
+            }
+            Self::Asin | Self::Acos | Self::Atan | Self::Asinh | Self::Acosh | Self::Atanh => {
+                let divisor = self.inverse(at, x)?;
+                let dx = at.div(dy, divisor)?;
+                if *self == Self::Acos { at.neg(dx) } else { Ok(dx) }
+            }
+            Self::Abs
+            | Self::Exp
+            | Self::Reciprocal
+            | Self::Erf
+            | Self::Sin
+            | Self::Cos
+            | Self::Tan
+            | Self::Sinh
+            | Self::Cosh
+            | Self::Tanh
+            | Self::Sigmoid
+            | Self::Swish { .. }
+            | Self::HardSwish
+            | Self::Mish
+            | Self::Gelu { .. }
+            | Self::Softplus => {
+                let slope = self.slope(at, x, y)?;
+                at.mul(dy, slope)
+            }
+        }
+    }
+
+    /// The gradient where the function is another one on each side of a corner.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have one piece")]
+    fn pieces(&self, at: &mut Backward<'_>, [x, y, dy]: [Term; 3]) -> Result<Term, RuleError> {
+        match *self {
             Self::Relu => {
                 let is_above = at.compare(Compare::Greater, x, 0.0)?;
                 at.only(is_above, dy)
@@ -81,42 +133,7 @@ impl Unary {
                 let slope = at.only(up, slope)?;
                 at.only(down, slope)
             }
-            Self::Sign | Self::Floor | Self::Ceil | Self::Round => at.scale(dy, 0.0),
-            Self::Sqrt => {
-                let twice = at.scale(y, 2.0)?;
-                at.div(dy, twice)
-            }
-            Self::Log => at.div(dy, x),
-            Self::Softsign => {
-                let size = at.op(Self::Abs, &[x])?;
-                let size = at.shift(size, 1.0)?;
-                let square = at.square(size)?;
-                at.div(dy, square)
-            }
-            Self::Asin | Self::Acos | Self::Atan | Self::Asinh | Self::Acosh | Self::Atanh => {
-                let divisor = self.inverse(at, x)?;
-                let dx = at.div(dy, divisor)?;
-                if *self == Self::Acos { at.neg(dx) } else { Ok(dx) }
-            }
-            Self::Abs
-            | Self::Exp
-            | Self::Reciprocal
-            | Self::Erf
-            | Self::Sin
-            | Self::Cos
-            | Self::Tan
-            | Self::Sinh
-            | Self::Cosh
-            | Self::Tanh
-            | Self::Sigmoid
-            | Self::Swish { .. }
-            | Self::HardSwish
-            | Self::Mish
-            | Self::Gelu { .. }
-            | Self::Softplus => {
-                let slope = self.slope(at, x, y)?;
-                at.mul(dy, slope)
-            }
+            _ => Ok(dy),
         }
     }
 
@@ -179,6 +196,18 @@ impl Unary {
                 let square = at.square(y)?;
                 at.sub(y, square)
             }
+            Self::Swish { .. } | Self::HardSwish | Self::Mish => self.gate(at, x),
+            Self::Gelu { approximate } => gelu(at, x, approximate),
+            Self::Softplus => at.op(Self::Sigmoid, &[x]),
+            // The exponential is its own derivative.
+            _ => Ok(y),
+        }
+    }
+
+    /// The derivative of a product of the operand and of a function of it between 0 and 1.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are no such product")]
+    fn gate(&self, at: &mut Backward<'_>, x: Term) -> Result<Term, RuleError> {
+        match *self {
             Self::Swish { alpha } => {
                 // s + alpha * x * s * (1 - s)
                 let inside = at.scale(x, alpha.into())?;
@@ -206,18 +235,26 @@ impl Unary {
                 let rest = at.mul(x, rest)?;
                 at.add(t, rest)
             }
-            Self::Gelu { approximate: GeluForm::Exact } => {
+            _ => Ok(x),
+        }
+    }
+}
+
+/// The derivative of the product of `x` and the normal distribution function.
+fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Term, RuleError> {
+    match form {
+            GeluForm::Exact => {
                 let inside = at.scale(x, 1.0 / SQRT_2)?;
-                let erf = at.op(Self::Erf, &[inside])?;
+                let erf = at.op(Unary::Erf, &[inside])?;
                 let share = half_above(at, erf)?;
                 let square = at.square(x)?;
                 let power = at.scale(square, -0.5)?;
-                let power = at.op(Self::Exp, &[power])?;
+                let power = at.op(Unary::Exp, &[power])?;
                 let density = at.scale(power, 1.0 / (2.0 * PI).sqrt())?;
                 let rest = at.mul(x, density)?;
                 at.add(share, rest)
             }
-            Self::Gelu { approximate: GeluForm::Tanh } => {
+            GeluForm::Tanh => {
                 const CUBIC: f64 = 0.044_715;
                 let root = (2.0 / PI).sqrt();
                 let square = at.square(x)?;
@@ -225,7 +262,7 @@ impl Unary {
                 let bent = at.shift(bent, 1.0)?;
                 let inside = at.mul(x, bent)?;
                 let inside = at.scale(inside, root)?;
-                let t = at.op(Self::Tanh, &[inside])?;
+                let t = at.op(Unary::Tanh, &[inside])?;
                 let share = half_above(at, t)?;
                 let bell = one_less_square(at, t)?;
                 let slope = at.scale(square, 3.0 * CUBIC)?;
@@ -235,9 +272,5 @@ impl Unary {
                 let rest = at.mul(rest, slope)?;
                 at.add(share, rest)
             }
-            Self::Softplus => at.op(Self::Sigmoid, &[x]),
-            // The exponential is its own derivative.
-            _ => Ok(y),
-        }
     }
 }

@@ -64,19 +64,7 @@ pub fn train_mode(
                 }
             }
             (Op::Dropout(dropout), [x]) if dropout.rate > 0.0 => {
-                let numbers = match rows {
-                    Some(numbers) => numbers,
-                    None => {
-                        let all = Range {
-                            delta: 1,
-                            dtype: DType::I64,
-                            limit: Dim::n(),
-                            start: Dim::ZERO,
-                        };
-                        builder.op("row", all, &[])?
-                    }
-                };
-                rows = Some(numbers);
+                let numbers = numbers(builder, &mut rows)?;
                 layer = layer.wrapping_add(1);
                 let train = DropoutTrain { rate: dropout.rate, seed: layer };
                 let new = builder.op(&format!("{name}.train"), train, &[*x, numbers, step])?;
@@ -87,6 +75,17 @@ pub fn train_mode(
     }
     builder.set_origin(Origin::default());
     Ok(statistics)
+}
+
+/// The number of every row of the batch, made once.
+fn numbers(builder: &mut Builder, rows: &mut Option<Value>) -> Result<Value, GraphError> {
+    if let Some(rows) = *rows {
+        return Ok(rows);
+    }
+    let all = Range { delta: 1, dtype: DType::I64, limit: Dim::n(), start: Dim::ZERO };
+    let numbers = builder.op("row", all, &[])?;
+    *rows = Some(numbers);
+    Ok(numbers)
 }
 
 fn is_param(graph: &Graph, value: Value) -> bool {

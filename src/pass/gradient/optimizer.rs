@@ -244,24 +244,14 @@ impl FromStr for Optimizer {
 
 impl Optimizer {
     /// Sets one setting from text.
-    pub fn set(&mut self, name: &str, key: &str, value: &str) -> Result<(), ParseOptimizerError> {
+    fn set(&mut self, name: &str, key: &str, value: &str) -> Result<(), ParseOptimizerError> {
         let wrong = |expected| ParseOptimizerError::Value {
             setting: key.to_owned(),
             value: value.to_owned(),
             expected,
         };
-        let number = || value.parse::<f64>().ok().filter(|x| x.is_finite());
-        let positive = || {
-            number()
-                .filter(|x| *x >= 0.0)
-                .ok_or_else(|| wrong("write a number that is not negative"))
-        };
-        let part = || {
-            number()
-                .filter(|x| (0.0..=1.0).contains(x))
-                .ok_or_else(|| wrong("write a number from 0 to 1"))
-        };
-        let truth = || value.parse::<bool>().map_err(|_| wrong("write true or false"));
+        let number = || value.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
+        let positive = || number().ok_or_else(|| wrong("write a number that is not negative"));
         match key {
             "learning_rate" | "lr" => self.learning_rate = positive()?,
             "weight_decay" => self.weight_decay = positive()?,
@@ -269,72 +259,79 @@ impl Optimizer {
             "clipnorm" => self.clipnorm = Some(positive()?),
             "global_clipnorm" => self.global_clipnorm = Some(positive()?),
             _ => {
-                let field = match (&mut self.rule, key) {
-                    (Rule::Sgd { momentum, .. } | Rule::RmsProp { momentum, .. }, "momentum") => {
-                        momentum
-                    }
-                    (Rule::RmsProp { rho, .. } | Rule::Adadelta { rho, .. }, "rho") => rho,
-                    (
-                        Rule::Adam { beta_1, .. }
-                        | Rule::Adamax { beta_1, .. }
-                        | Rule::Nadam { beta_1, .. }
-                        | Rule::Lion { beta_1, .. },
-                        "beta_1",
-                    ) => beta_1,
-                    (
-                        Rule::Adam { beta_2, .. }
-                        | Rule::Adamax { beta_2, .. }
-                        | Rule::Nadam { beta_2, .. }
-                        | Rule::Lion { beta_2, .. },
-                        "beta_2",
-                    ) => beta_2,
-                    (Rule::Sgd { nesterov, .. }, "nesterov") => {
-                        *nesterov = truth()?;
-                        return Ok(());
-                    }
-                    (Rule::RmsProp { centered, .. }, "centered") => {
-                        *centered = truth()?;
-                        return Ok(());
-                    }
-                    (Rule::Adam { amsgrad, .. }, "amsgrad") => {
-                        *amsgrad = truth()?;
-                        return Ok(());
-                    }
-                    (Rule::Adagrad { initial, .. }, "initial_accumulator_value") => {
-                        *initial = positive()?;
-                        return Ok(());
-                    }
-                    (Rule::RmsProp { place, .. }, "epsilon")
-                        if matches!(value, "inside" | "outside") =>
-                    {
-                        *place = if value == "inside" {
-                            EpsilonPlace::Inside
-                        } else {
-                            EpsilonPlace::Outside
-                        };
-                        return Ok(());
-                    }
-                    (
-                        Rule::RmsProp { epsilon, .. }
-                        | Rule::Adam { epsilon, .. }
-                        | Rule::Adagrad { epsilon, .. }
-                        | Rule::Adadelta { epsilon, .. }
-                        | Rule::Adamax { epsilon, .. }
-                        | Rule::Nadam { epsilon, .. },
-                        "epsilon",
-                    ) => {
-                        *epsilon = positive()?;
-                        return Ok(());
-                    }
-                    _ => {
-                        let (optimizer, setting) = (name.to_owned(), key.to_owned());
-                        return Err(ParseOptimizerError::Setting { optimizer, setting });
-                    }
-                };
-                *field = part()?;
+                if let Some(flag) = self.rule.flag(key) {
+                    *flag = value.parse().map_err(|_| wrong("write true or false"))?;
+                } else if let (Rule::RmsProp { place, .. }, "epsilon", "inside" | "outside") =
+                    (&mut self.rule, key, value)
+                {
+                    let inside = value == "inside";
+                    *place = if inside { EpsilonPlace::Inside } else { EpsilonPlace::Outside };
+                } else if let Some(size) = self.rule.size(key) {
+                    *size = positive()?;
+                } else if let Some(part) = self.rule.part(key) {
+                    let found = number().filter(|x| *x <= 1.0);
+                    *part = found.ok_or_else(|| wrong("write a number from 0 to 1"))?;
+                } else {
+                    let (optimizer, setting) = (name.to_owned(), key.to_owned());
+                    return Err(ParseOptimizerError::Setting { optimizer, setting });
+                }
             }
         }
         Ok(())
+    }
+}
+
+impl Rule {
+    /// The setting of this name that is true or false.
+    fn flag(&mut self, key: &str) -> Option<&mut bool> {
+        match (self, key) {
+            (Self::Sgd { nesterov, .. }, "nesterov") => Some(nesterov),
+            (Self::RmsProp { centered, .. }, "centered") => Some(centered),
+            (Self::Adam { amsgrad, .. }, "amsgrad") => Some(amsgrad),
+            _ => None,
+        }
+    }
+
+    /// The setting of this name that is any number from 0 on.
+    fn size(&mut self, key: &str) -> Option<&mut f64> {
+        match (self, key) {
+            (Self::Adagrad { initial, .. }, "initial_accumulator_value") => Some(initial),
+            (
+                Self::RmsProp { epsilon, .. }
+                | Self::Adam { epsilon, .. }
+                | Self::Adagrad { epsilon, .. }
+                | Self::Adadelta { epsilon, .. }
+                | Self::Adamax { epsilon, .. }
+                | Self::Nadam { epsilon, .. },
+                "epsilon",
+            ) => Some(epsilon),
+            _ => None,
+        }
+    }
+
+    /// The setting of this name that is a part: a number from 0 to 1.
+    fn part(&mut self, key: &str) -> Option<&mut f64> {
+        match (self, key) {
+            (Self::Sgd { momentum, .. } | Self::RmsProp { momentum, .. }, "momentum") => {
+                Some(momentum)
+            }
+            (Self::RmsProp { rho, .. } | Self::Adadelta { rho, .. }, "rho") => Some(rho),
+            (
+                Self::Adam { beta_1, .. }
+                | Self::Adamax { beta_1, .. }
+                | Self::Nadam { beta_1, .. }
+                | Self::Lion { beta_1, .. },
+                "beta_1",
+            ) => Some(beta_1),
+            (
+                Self::Adam { beta_2, .. }
+                | Self::Adamax { beta_2, .. }
+                | Self::Nadam { beta_2, .. }
+                | Self::Lion { beta_2, .. },
+                "beta_2",
+            ) => Some(beta_2),
+            _ => None,
+        }
     }
 }
 
@@ -396,7 +393,7 @@ pub(super) fn write(
     (p, g): (Term, Term),
     slots: &[Term],
     step: Step,
-) -> Result<(Term, Vec<Term>), RuleError> {
+) -> Change {
     let mut p = p;
     if optimizer.weight_decay > 0.0 {
         let decay = at.scale(step.rate, optimizer.weight_decay)?;
@@ -408,116 +405,169 @@ pub(super) fn write(
 }
 
 /// What is taken off the variable, and the new slots.
-fn change(
-    at: &mut Draft<'_>,
-    rule: Rule,
-    g: Term,
-    slots: &[Term],
-    step: Step,
-) -> Result<(Term, Vec<Term>), RuleError> {
-    let rate = step.rate;
+type Change = Result<(Term, Vec<Term>), RuleError>;
+
+/// What is taken off the variable, and the new slots.
+fn change(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], step: Step) -> Change {
     match (rule, slots) {
-        (Rule::Sgd { .. }, []) => Ok((at.mul(g, rate)?, Vec::new())),
+        (Rule::Sgd { .. }, []) => Ok((at.mul(g, step.rate)?, Vec::new())),
         (Rule::Sgd { momentum, nesterov }, [v]) => {
-            let (kept, scaled) = (at.scale(*v, momentum)?, at.mul(g, rate)?);
-            let v = at.sub(kept, scaled)?;
-            let mut move_by = v;
-            if nesterov {
-                let ahead = at.scale(v, momentum)?;
-                move_by = at.sub(ahead, scaled)?;
-            }
-            Ok((at.neg(move_by)?, vec![v]))
+            moving(at, (momentum, nesterov), (g, *v), step.rate)
         }
-        (Rule::RmsProp { .. }, slots) => rms_prop(at, rule, g, slots, rate),
+        (Rule::RmsProp { .. }, slots) => rms_prop(at, rule, g, slots, step.rate),
         (Rule::Adam { beta_1, beta_2, epsilon, .. }, [m, v, rest @ ..]) => {
-            let square = at.square(g)?;
-            let (m, v) = (blend(at, *m, g, beta_1)?, blend(at, *v, square, beta_2)?);
-            let mut kept = vec![m, v];
-            let mut largest = v;
-            if let [hat] = rest {
-                largest = at.op(Binary::Max, &[*hat, v])?;
-                kept.push(largest);
-            }
-            let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
-            let (one, two) = (complement(at, one)?, complement(at, two)?);
-            let two = at.op(Unary::Sqrt, &[two])?;
-            let alpha = at.mul(rate, two)?;
-            let alpha = at.div(alpha, one)?;
-            let root = at.op(Unary::Sqrt, &[largest])?;
-            let root = at.shift(root, epsilon)?;
-            let scaled = at.mul(m, alpha)?;
-            Ok((at.div(scaled, root)?, kept))
+            adam(at, [beta_1, beta_2, epsilon], (g, *m, *v), rest, step)
         }
-        (Rule::Adagrad { epsilon, .. }, [a]) => {
-            let square = at.square(g)?;
-            let a = at.add(*a, square)?;
-            let root = at.shift(a, epsilon)?;
-            let root = at.op(Unary::Sqrt, &[root])?;
-            let scaled = at.mul(g, rate)?;
-            Ok((at.div(scaled, root)?, vec![a]))
-        }
+        (Rule::Adagrad { epsilon, .. }, [a]) => adagrad(at, epsilon, (g, *a), step.rate),
         (Rule::Adadelta { rho, epsilon }, [grads, deltas]) => {
-            let square = at.square(g)?;
-            let grads = blend(at, *grads, square, rho)?;
-            let (above, below) = (at.shift(*deltas, epsilon)?, at.shift(grads, epsilon)?);
-            let (above, below) = (at.op(Unary::Sqrt, &[above])?, at.op(Unary::Sqrt, &[below])?);
-            let delta = at.mul(g, above)?;
-            let delta = at.div(delta, below)?;
-            let square = at.square(delta)?;
-            let deltas = blend(at, *deltas, square, rho)?;
-            Ok((at.mul(delta, rate)?, vec![grads, deltas]))
+            adadelta(at, (rho, epsilon), (g, *grads, *deltas), step.rate)
         }
         (Rule::Adamax { beta_1, beta_2, epsilon }, [m, u]) => {
-            let m = blend(at, *m, g, beta_1)?;
-            let (kept, size) = (at.scale(*u, beta_2)?, at.op(Unary::Abs, &[g])?);
-            let u = at.op(Binary::Max, &[kept, size])?;
-            let one = power(at, beta_1, step)?;
-            let one = complement(at, one)?;
-            let below = at.shift(u, epsilon)?;
-            let below = at.mul(below, one)?;
-            let scaled = at.mul(m, rate)?;
-            Ok((at.div(scaled, below)?, vec![m, u]))
+            adamax(at, [beta_1, beta_2, epsilon], (g, *m, *u), step)
         }
         (Rule::Nadam { beta_1, beta_2, epsilon }, [m, v]) => {
-            let Some(product) = step.product else {
-                return Err(RuleError::Undefined("the product of its factors is missing"));
-            };
-            let square = at.square(g)?;
-            let (m, v) = (blend(at, *m, g, beta_1)?, blend(at, *v, square, beta_2)?);
-            let (own, next) =
-                (factor(at, beta_1, step.number, 0.0)?, factor(at, beta_1, step.number, 1.0)?);
-            let ahead = at.mul(product, next)?;
-            let ahead = complement(at, ahead)?;
-            let ahead = at.div(next, ahead)?;
-            let (rest, past) = (complement(at, own)?, complement(at, product)?);
-            let share = at.div(rest, past)?;
-            let (mean, fresh) = (at.mul(m, ahead)?, at.mul(g, share)?);
-            let mean = at.add(mean, fresh)?;
-            let two = power(at, beta_2, step)?;
-            let two = complement(at, two)?;
-            let square = at.div(v, two)?;
-            let root = at.op(Unary::Sqrt, &[square])?;
-            let root = at.shift(root, epsilon)?;
-            let scaled = at.mul(mean, rate)?;
-            Ok((at.div(scaled, root)?, vec![m, v]))
+            nadam(at, [beta_1, beta_2, epsilon], (g, *m, *v), step)
         }
-        (Rule::Lion { beta_1, beta_2 }, [m]) => {
-            let direction = blend(at, *m, g, beta_1)?;
-            let direction = at.op(Unary::Sign, &[direction])?;
-            let m = blend(at, *m, g, beta_2)?;
-            Ok((at.mul(direction, rate)?, vec![m]))
-        }
+        (Rule::Lion { beta_1, beta_2 }, [m]) => lion(at, (beta_1, beta_2), (g, *m), step.rate),
         _ => Err(RuleError::Undefined("the variable has other slots than its optimizer")),
     }
 }
 
-fn rms_prop(
+/// With momentum.
+fn moving(
     at: &mut Draft<'_>,
-    rule: Rule,
-    g: Term,
-    slots: &[Term],
+    (momentum, nesterov): (f64, bool),
+    (g, v): (Term, Term),
     rate: Term,
-) -> Result<(Term, Vec<Term>), RuleError> {
+) -> Change {
+    let (kept, scaled) = (at.scale(v, momentum)?, at.mul(g, rate)?);
+    let v = at.sub(kept, scaled)?;
+    let mut move_by = v;
+    if nesterov {
+        let ahead = at.scale(v, momentum)?;
+        move_by = at.sub(ahead, scaled)?;
+    }
+    Ok((at.neg(move_by)?, vec![v]))
+}
+
+/// By Adam's means.
+fn adam(
+    at: &mut Draft<'_>,
+    [beta_1, beta_2, epsilon]: [f64; 3],
+    (g, m, v): (Term, Term, Term),
+    rest: &[Term],
+    step: Step,
+) -> Change {
+    let square = at.square(g)?;
+    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let mut kept = vec![m, v];
+    let mut largest = v;
+    if let [hat] = rest {
+        largest = at.op(Binary::Max, &[*hat, v])?;
+        kept.push(largest);
+    }
+    let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
+    let (one, two) = (complement(at, one)?, complement(at, two)?);
+    let two = at.op(Unary::Sqrt, &[two])?;
+    let alpha = at.mul(step.rate, two)?;
+    let alpha = at.div(alpha, one)?;
+    let root = at.op(Unary::Sqrt, &[largest])?;
+    let root = at.shift(root, epsilon)?;
+    let scaled = at.mul(m, alpha)?;
+    Ok((at.div(scaled, root)?, kept))
+}
+
+/// By the sum of squares.
+fn adagrad(at: &mut Draft<'_>, epsilon: f64, (g, a): (Term, Term), rate: Term) -> Change {
+    let square = at.square(g)?;
+    let a = at.add(a, square)?;
+    let root = at.shift(a, epsilon)?;
+    let root = at.op(Unary::Sqrt, &[root])?;
+    let scaled = at.mul(g, rate)?;
+    Ok((at.div(scaled, root)?, vec![a]))
+}
+
+/// By the ratio of two mean squares.
+fn adadelta(
+    at: &mut Draft<'_>,
+    (rho, epsilon): (f64, f64),
+    (g, grads, deltas): (Term, Term, Term),
+    rate: Term,
+) -> Change {
+    let square = at.square(g)?;
+    let grads = blend(at, grads, square, rho)?;
+    let (above, below) = (at.shift(deltas, epsilon)?, at.shift(grads, epsilon)?);
+    let (above, below) = (at.op(Unary::Sqrt, &[above])?, at.op(Unary::Sqrt, &[below])?);
+    let delta = at.mul(g, above)?;
+    let delta = at.div(delta, below)?;
+    let square = at.square(delta)?;
+    let deltas = blend(at, deltas, square, rho)?;
+    Ok((at.mul(delta, rate)?, vec![grads, deltas]))
+}
+
+/// By the largest magnitude.
+fn adamax(
+    at: &mut Draft<'_>,
+    [beta_1, beta_2, epsilon]: [f64; 3],
+    (g, m, u): (Term, Term, Term),
+    step: Step,
+) -> Change {
+    let m = blend(at, m, g, beta_1)?;
+    let (kept, size) = (at.scale(u, beta_2)?, at.op(Unary::Abs, &[g])?);
+    let u = at.op(Binary::Max, &[kept, size])?;
+    let one = power(at, beta_1, step)?;
+    let one = complement(at, one)?;
+    let below = at.shift(u, epsilon)?;
+    let below = at.mul(below, one)?;
+    let scaled = at.mul(m, step.rate)?;
+    Ok((at.div(scaled, below)?, vec![m, u]))
+}
+
+/// By Adam's means, the first one ahead.
+fn nadam(
+    at: &mut Draft<'_>,
+    [beta_1, beta_2, epsilon]: [f64; 3],
+    (g, m, v): (Term, Term, Term),
+    step: Step,
+) -> Change {
+    let Some(product) = step.product else {
+        return Err(RuleError::Undefined("the product of its factors is missing"));
+    };
+    let square = at.square(g)?;
+    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let (own, next) =
+        (factor(at, beta_1, step.number, 0.0)?, factor(at, beta_1, step.number, 1.0)?);
+    let ahead = at.mul(product, next)?;
+    let ahead = complement(at, ahead)?;
+    let ahead = at.div(next, ahead)?;
+    let (rest, past) = (complement(at, own)?, complement(at, product)?);
+    let share = at.div(rest, past)?;
+    let (mean, fresh) = (at.mul(m, ahead)?, at.mul(g, share)?);
+    let mean = at.add(mean, fresh)?;
+    let two = power(at, beta_2, step)?;
+    let two = complement(at, two)?;
+    let square = at.div(v, two)?;
+    let root = at.op(Unary::Sqrt, &[square])?;
+    let root = at.shift(root, epsilon)?;
+    let scaled = at.mul(mean, step.rate)?;
+    Ok((at.div(scaled, root)?, vec![m, v]))
+}
+
+/// By the sign of a mean.
+fn lion(
+    at: &mut Draft<'_>,
+    (beta_1, beta_2): (f64, f64),
+    (g, m): (Term, Term),
+    rate: Term,
+) -> Change {
+    let direction = blend(at, m, g, beta_1)?;
+    let direction = at.op(Unary::Sign, &[direction])?;
+    let m = blend(at, m, g, beta_2)?;
+    Ok((at.mul(direction, rate)?, vec![m]))
+}
+
+/// By the root of the mean square.
+fn rms_prop(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], rate: Term) -> Change {
     let Rule::RmsProp { rho, momentum, epsilon, place, centered } = rule else {
         return Err(RuleError::Undefined("it is another rule"));
     };

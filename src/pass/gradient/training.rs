@@ -234,25 +234,7 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     if found.is_empty() {
         return Err(TrainingError::Output { output: String::new(), known: known() });
     }
-    let (mut targets, mut inputs) = (Vec::new(), Vec::new());
-    for (loss, output) in &found {
-        let input = b.fresh(&format!("{}.target", output.name));
-        let ty = b.graph().ty(output.value).clone();
-        let classes = || {
-            let axes = ty.shape.len().saturating_sub(1);
-            TensorType { dtype: DType::I64, shape: ty.shape.iter().take(axes).cloned().collect() }
-        };
-        let y = b.input(&input, if loss.loss.takes_classes() { classes() } else { ty.clone() });
-        let (mut weight, mut w) = (None, None);
-        if loss.weighted {
-            let name = b.fresh(&format!("{}.weight", output.name));
-            let rows: Shape = [Dim::n()].into_iter().collect();
-            w = Some(b.input(&name, TensorType::new(ty.dtype, rows)));
-            weight = Some(name.to_string());
-        }
-        inputs.push((y, w));
-        targets.push(Target { output: output.name.to_string(), input: input.to_string(), weight });
-    }
+    let (targets, inputs) = targets(b, &found);
     let (mut loss, mut metrics) = (None, Vec::new());
     for ((of, output), (y, weight)) in found.iter().zip(&inputs) {
         let (own, logits) = linked(b.graph(), of.loss, output.value);
@@ -286,6 +268,33 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     }
     let Some(loss) = loss else { return Err(TrainingError::Nothing) };
     Ok(Costs { loss, targets, metrics })
+}
+
+/// The target of an output and the weights of its rows, as inputs.
+type Given = (Value, Option<Value>);
+
+/// Adds the inputs that losses take.
+fn targets(b: &mut Builder, found: &[(&OutputLoss, &Output)]) -> (Vec<Target>, Vec<Given>) {
+    let (mut targets, mut inputs) = (Vec::new(), Vec::new());
+    for (loss, output) in found {
+        let input = b.fresh(&format!("{}.target", output.name));
+        let ty = b.graph().ty(output.value).clone();
+        let classes = || {
+            let axes = ty.shape.len().saturating_sub(1);
+            TensorType { dtype: DType::I64, shape: ty.shape.iter().take(axes).cloned().collect() }
+        };
+        let y = b.input(&input, if loss.loss.takes_classes() { classes() } else { ty.clone() });
+        let (mut weight, mut w) = (None, None);
+        if loss.weighted {
+            let name = b.fresh(&format!("{}.weight", output.name));
+            let rows: Shape = [Dim::n()].into_iter().collect();
+            w = Some(b.input(&name, TensorType::new(ty.dtype, rows)));
+            weight = Some(name.to_string());
+        }
+        inputs.push((y, w));
+        targets.push(Target { output: output.name.to_string(), input: input.to_string(), weight });
+    }
+    (targets, inputs)
 }
 
 /// The loss of logits and the logits, where the output is the probabilities that they give.
