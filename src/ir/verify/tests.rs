@@ -225,9 +225,9 @@ fn v14_updates() {
 fn updates_survive_changes() {
     let mut g = variables(None);
     let new = g.updates()[0].values[0];
-    let w = g.operands(new.node)[0];
-    assert!(g.is_used(new) && g.is_used(w));
-    assert_eq!(g.kept().collect::<Vec<_>>(), [new, w]);
+    let old = g.operands(new.node)[0];
+    assert!(g.is_used(new) && g.is_used(old));
+    assert_eq!(g.kept().collect::<Vec<_>>(), [new, old]);
     // A parameter that nothing reads stays while it is updated; those before it go.
     let ty = TensorType::new(DType::F32, Shape::from([4]));
     let mut other = Graph::new("g");
