@@ -69,15 +69,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         if (rows[k] > 0) ++present, total += rows[k];
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         if (present < 2) {
-#if SCAN
-            T only = NEUTRAL;
-#else
-            T only = parts[0][i];
-#endif
+            // The part of a replica without rows was not written.
+            const T* only = SCAN ? nullptr : parts[0];
 #pragma unroll
             for (int k = 0; k < PARTS; ++k)
-                if (rows[k] > 0) only = parts[k][i];
-            p.y[i] = only;
+                if (rows[k] > 0) only = parts[k];
+            p.y[i] = only == nullptr ? (T)NEUTRAL : only[i];
             continue;
         }
         bool begun = false;

@@ -32,6 +32,7 @@ pub(super) fn products(context: &Context<'_>) -> Result<Call, CodegenError> {
 }
 
 /// What the attributes say.
+#[expect(clippy::struct_excessive_bools, reason = "each is an attribute")]
 struct Cell<'a> {
     kind: u8,
     bias: bool,

@@ -35,7 +35,6 @@ pub(super) fn parts(
     if !target.has(KernelClass::Partial) {
         return None;
     }
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others take one launch")]
     match (class, op?, operands) {
         (KernelClass::Reduce, Op::Reduce(op), [x, ..]) => of_lines(op, x),
         (KernelClass::Recurrent, Op::Recurrent(_), [x, _, r, ..]) => of_steps(x, r),
