@@ -37,7 +37,7 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
     let columns = columns(&launch.chain).and_then(|c| Some((c, lines(&count, c)?)));
     let aligned = b.is_aligned(*x) && b.is_aligned(*y);
     let along = columns.as_ref().map_or(4, |(c, _)| if c.inner == 1 { c.size } else { c.inner });
-    let vectors = aligned && along % 4 == 0;
+    let vectors = aligned && along.is_multiple_of(4);
     let width: usize = if vectors { 4 } else { 1 };
     b.define("VECTOR", width);
     b.define("COLUMNS", columns.as_ref().map_or(0, |(c, _)| c.size));

@@ -245,8 +245,5 @@ impl Writer {
 
 /// The type of four neighbouring elements.
 fn four(dtype: DType) -> String {
-    match dtype {
-        DType::F32 => "float4".to_owned(),
-        other => format!("Four<{}>", c_type(other)),
-    }
+    if dtype == DType::F32 { "float4".to_owned() } else { format!("Four<{}>", c_type(dtype)) }
 }

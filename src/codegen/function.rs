@@ -68,10 +68,13 @@ pub(super) fn apply(op: &Op, operands: &[Term], to: DType) -> Option<String> {
 
 /// A function of one number.
 pub(super) fn unary(op: &Unary, x: &Term) -> Option<String> {
-    match x.dtype {
-        DType::Bool => None,
-        dtype if dtype.is_float() => Some(rounded(dtype, of_float(op, &x.real(), wide(dtype)))),
-        _ => of_int(op, x),
+    let dtype = x.dtype;
+    if dtype == DType::Bool {
+        None
+    } else if dtype.is_float() {
+        Some(rounded(dtype, of_float(op, &x.real(), wide(dtype))))
+    } else {
+        of_int(op, x)
     }
 }
 

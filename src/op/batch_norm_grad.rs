@@ -98,7 +98,9 @@ impl OpDef for BatchNormGrad {
             let deviation: Vec<f64> = squares.iter().map(deviation).collect();
             for (i, row) in v.chunks_exact_mut(width).enumerate() {
                 let c = i % channels;
-                row.iter_mut().for_each(|x| *x = (*x - mean[c]) / deviation[c]);
+                for x in row {
+                    *x = (*x - mean[c]) / deviation[c];
+                }
             }
             dscale = sums(channels, width, v.len(), |_, i| dy[i] * v[i]);
             dbias = sums(channels, width, v.len(), |_, i| dy[i]);

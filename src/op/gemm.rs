@@ -139,7 +139,7 @@ impl OpDef for Gemm {
             at.give(1, db);
         }
         if at.wants(2) {
-            let dc = if self.beta == 1.0 { dy } else { at.scale(dy, f64::from(self.beta))? };
+            let dc = if self.beta.to_bits() == 1.0f32.to_bits() { dy } else { at.scale(dy, f64::from(self.beta))? };
             at.give_sum(2, dc)?;
         }
         Ok(())

@@ -122,12 +122,12 @@ impl OpDef for SplitOp {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let like = at.operand(0)?;
         let parts: Vec<Term> = (0..self.sizes.len())
-            .map(|i| match at.gradient(i) {
-                Some(dy) => Ok(dy),
-                None => {
-                    let shape = at.shape(at.result(i)?);
-                    at.zeros(like, &shape)
+            .map(|i| {
+                if let Some(dy) = at.gradient(i) {
+                    return Ok(dy);
                 }
+                let shape = at.shape(at.result(i)?);
+                at.zeros(like, &shape)
             })
             .collect::<Result<_, RuleError>>()?;
         let dx = at.op(Concat { axis: self.axis }, &parts)?;

@@ -159,13 +159,13 @@ impl Trainer {
     /// If there is no gradient, the training graph may not be split, or it cannot be readied.
     pub fn new(
         model: Model,
-        options: TrainerOptions,
+        options: &TrainerOptions,
         backend: &dyn Backend,
     ) -> Result<Self, TrainError> {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
         let graph = training.graph.clone();
         let train = Stage::of(&model, training, &options.place, backend)?;
-        let evaluator = Evaluator::new(&model, &options, backend)?;
+        let evaluator = Evaluator::new(&model, options, backend)?;
         let predictor = Predictor::new(&model, &options.place, backend)?;
         let optimizer = options.training.optimizer;
         Ok(Self { model, optimizer, train, evaluator, predictor, graph, synced: true })

@@ -79,7 +79,7 @@ fn optimizers_take_the_steps_that_are_known() {
             training: training("mae", optimizer, "y", false),
             place: Place::default(),
         };
-        let mut trainer = Trainer::new(line(), options, &cpu).unwrap();
+        let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
         for (g, expected) in [0.5f64, -0.2, 0.1].into_iter().zip(expected) {
             let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
             let rate = trainer.learning_rate();
@@ -163,7 +163,7 @@ fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
 fn trained(dtype: DType, optimizer: &str, place: Place) -> (Vec<f64>, Weights) {
     let cpu = Cpu::new(2).unwrap();
     let training = training("categorical_crossentropy", optimizer, "p", true);
-    let mut trainer = Trainer::new(cnn(dtype), TrainerOptions { training, place }, &cpu).unwrap();
+    let mut trainer = Trainer::new(cnn(dtype), &TrainerOptions { training, place }, &cpu).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let rate = trainer.learning_rate();
     let losses = [9usize, 5, 2, 1]
@@ -246,7 +246,7 @@ fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
         let training = training("categorical_crossentropy", "adam", "p", true);
         let options =
             TrainerOptions { training, place: place(3, WeightPlacement::Mirrored, false) };
-        let mut trainer = Trainer::new(cnn(DType::F32), options, &cpu).unwrap();
+        let mut trainer = Trainer::new(cnn(DType::F32), &options, &cpu).unwrap();
         let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
         let data = trainer.loader(source.clone(), Vec::new(), loader).unwrap();
         let validation =
@@ -308,7 +308,7 @@ fn losses_are_those_that_are_known() {
         training.losses[0].loss = loss;
         let options = TrainerOptions { training, place: Place::default() };
         let model = Model { graph, weights: params, notes: Vec::new() };
-        let mut trainer = Trainer::new(model, options, &cpu).unwrap();
+        let mut trainer = Trainer::new(model, &options, &cpu).unwrap();
         let tensor = |v: &[f64]| Tensor::new(&[2, classes], v).unwrap();
         let w = weights.map(|w| Tensor::new(&[2], &w).unwrap());
         let found = trainer.test_on_batch(&feed(tensor(p), tensor(y), w, "out")).unwrap().loss;

@@ -108,9 +108,8 @@ impl<'g> Template<'g> {
         }
         let seen = self.on.entry(operands.clone()).or_default();
         // Large constants are told apart though they are equal, which is never wrong.
-        let small = |op: &Op| match op {
-            Op::Constant(constant) => constant.value.len() <= SMALL,
-            _ => true,
+        let small = |op: &Op| {
+            if let Op::Constant(constant) = op { constant.value.len() <= SMALL } else { true }
         };
         if small(op) && !seen.is_empty() {
             if let [only] = seen.as_slice()

@@ -278,7 +278,7 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
         validation = Some(Arc::new(last));
     }
     let graph = model.graph.clone();
-    let mut trainer = Trainer::new(model, options, runner.backend()).map_err(Error::from)?;
+    let mut trainer = Trainer::new(model, &options, runner.backend()).map_err(Error::from)?;
     let shuffled =
         LoaderOptions { shuffle: args.shuffle, seed: args.seed.into(), ..args.data.in_order() };
     let load = |trainer: &Trainer, source, options| -> anyhow::Result<Arc<Loader>> {

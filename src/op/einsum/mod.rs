@@ -44,7 +44,6 @@ impl Einsum {
 impl Einsum {
     /// The gradient of operand `i`: the sum of the products of the result's gradient with all other operands.
     fn contribution(
-        &self,
         at: &mut Backward<'_>,
         labels: &Labels,
         i: usize,
@@ -205,7 +204,7 @@ impl OpDef for Einsum {
             (0..at.operands()).map(|i| Ok(at.ty(at.operand(i)?).rank())).collect::<Result<_, RuleError>>()?;
         let labels = self.labels(&ranks)?;
         for i in (0..at.operands()).filter(|i| at.wants(*i)).collect::<Vec<_>>() {
-            let dx = self.contribution(at, &labels, i)?;
+            let dx = Self::contribution(at, &labels, i)?;
             at.give(i, dx);
         }
         Ok(())

@@ -146,7 +146,7 @@ impl Unary {
     ) -> Result<Term, RuleError> {
         let power = at.shift(y, limit)?;
         let below = at.mul(dy, power)?;
-        let scaled = if factor == 1.0 { dy } else { at.scale(dy, factor)? };
+        let scaled = if factor.to_bits() == 1.0f64.to_bits() { dy } else { at.scale(dy, factor)? };
         above(at, (x, 0.0), scaled, below)
     }
 

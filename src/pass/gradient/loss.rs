@@ -110,6 +110,7 @@ impl Loss {
     }
 
     /// The function whose operand is taken in place of its result, if it gives the output.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
     pub(super) const fn link(&self) -> Option<Link> {
         match self {
             Self::CategoricalCrossentropy { from_logits: false, .. }
@@ -121,6 +122,7 @@ impl Loss {
 
     /// The same loss of logits.
     #[must_use]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
     pub(super) const fn of_logits(self) -> Self {
         match self {
             Self::CategoricalCrossentropy { smoothing, .. } => {
@@ -198,6 +200,7 @@ pub(super) struct Cost {
 }
 
 /// Writes a loss: `p: [N, …, C]` is the output, `y` the target. The result lacks the last axis.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
 pub(super) fn write(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Cost, RuleError> {
     if let Loss::SparseCategoricalCrossentropy { from_logits, ignore_class } = loss {
         return sparse(at, (y, p), from_logits, ignore_class);
@@ -244,6 +247,7 @@ pub(super) fn write(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<
 }
 
 /// The terms of the losses that are means over the last axis.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
 fn elementwise(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Term, RuleError> {
     match loss {
         Loss::MeanSquaredLogarithmicError => {
@@ -280,6 +284,7 @@ fn elementwise(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Term,
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
 fn of_difference(at: &mut Draft<'_>, loss: Loss, y: Term, d: Term) -> Result<Term, RuleError> {
     match loss {
         Loss::MeanAbsoluteError => at.op(Unary::Abs, &[d]),

@@ -198,9 +198,12 @@ impl Emit for Writer<'_> {
 
     fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
         let operands: Vec<Value> = operands.iter().map(|t| self.value(*t)).collect();
-        let values = self.builder.all(&self.name, op, &operands).map_err(|error| match error {
-            GraphError::Op { error, .. } => *error,
-            other => OpError::Unsupported(other.to_string()),
+        let values = self.builder.all(&self.name, op, &operands).map_err(|error| {
+            if let GraphError::Op { error, .. } = error {
+                *error
+            } else {
+                OpError::Unsupported(error.to_string())
+            }
         })?;
         Ok(values.into_iter().map(|v| self.term(v)).collect())
     }

@@ -132,7 +132,6 @@ impl Optimizer {
     pub fn slots(&self) -> Vec<(&'static str, f64)> {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
-            Rule::Sgd { .. } => vec![("momentum", 0.0)],
             Rule::RmsProp { momentum, centered, .. } => {
                 let mut slots = vec![("velocity", 0.0)];
                 if momentum > 0.0 {
@@ -143,18 +142,16 @@ impl Optimizer {
                 }
                 slots
             }
-            Rule::Adam { amsgrad, .. } => {
-                let mut slots = vec![("momentum", 0.0), ("velocity", 0.0)];
-                if amsgrad {
-                    slots.push(("velocity_hat", 0.0));
-                }
-                slots
+            Rule::Nadam { .. } | Rule::Adam { amsgrad: false, .. } => {
+                vec![("momentum", 0.0), ("velocity", 0.0)]
+            }
+            Rule::Adam { amsgrad: true, .. } => {
+                vec![("momentum", 0.0), ("velocity", 0.0), ("velocity_hat", 0.0)]
             }
             Rule::Adagrad { initial, .. } => vec![("accumulator", initial)],
             Rule::Adadelta { .. } => vec![("accumulated_grad", 0.0), ("accumulated_delta", 0.0)],
             Rule::Adamax { .. } => vec![("m", 0.0), ("u", 0.0)],
-            Rule::Nadam { .. } => vec![("momentum", 0.0), ("velocity", 0.0)],
-            Rule::Lion { .. } => vec![("momentum", 0.0)],
+            Rule::Sgd { .. } | Rule::Lion { .. } => vec![("momentum", 0.0)],
         }
     }
 

@@ -243,8 +243,12 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
             let (w, sum) = (weight.map(|w| writer.term(w)), loss.map(|l| writer.term(l)));
             let mut at = Draft::new(&mut *writer);
             let cost = loss::write(&mut at, own, y, p)?;
-            let mean = mean_over_rows(&mut at, cost, w)?;
-            let scaled = if of.weight == 1.0 { mean } else { at.scale(mean, of.weight)? };
+            let mean = mean_over_rows(&mut at, &cost, w)?;
+            let scaled = if of.weight.to_bits() == 1.0f64.to_bits() {
+                mean
+            } else {
+                at.scale(mean, of.weight)?
+            };
             let all = match sum {
                 Some(sum) => at.add(sum, scaled)?,
                 None => scaled,
@@ -328,7 +332,7 @@ fn column(at: &mut Draft<'_>, w: Term, rank: usize) -> Result<Term, RuleError> {
 /// The sum of the costs, divided by their number, or by that of those that are counted; of no rows 0.
 fn mean_over_rows(
     at: &mut Draft<'_>,
-    cost: loss::Cost,
+    cost: &loss::Cost,
     w: Option<Term>,
 ) -> Result<Term, RuleError> {
     let mut values = cost.values;
