@@ -7,9 +7,9 @@ use super::{Arg, Call, Kernel, ParamDecl, call, units};
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
-    Activation, BatchNorm, Binary, Concat, Conv, Coordinates, Direction, Gather, Lrn, MatMul,
-    Nearest, Op, Operand, Pool, Recurrent, Reduce, Reduction, Resize, ResizeMode, Reverse, Scan,
-    Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary,
+    Activation, BatchNorm, Binary, Cast, Compare, Concat, Conv, Coordinates, Direction, Gather,
+    Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent, Reduce, Reduction, Resize, ResizeMode,
+    Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary, Where,
 };
 use crate::pass::{Replicate, replicate};
 use crate::types::{DType, Device, Dim, Shape, Target, Tensor, TensorType};
@@ -111,6 +111,59 @@ fn a_block_of_a_network() {
     assert_eq!(sizes, 1);
     let files: BTreeSet<&str> = calls.iter().map(|c| c.kernel.file).collect();
     assert!(files.contains("softmax.cu"), "{files:?}");
+}
+
+/// A squeeze-and-excite block between convolutions.
+#[test]
+fn scaled_images_stay_in_their_order() {
+    let mut b = Builder::new("scaled");
+    let x = input(&mut b, "x", &[4, 6, 6]);
+    let w = param(&mut b, "w", &[8, 4, 3, 3]);
+    let h = b.op("h", Conv::default(), &[x, w]).unwrap();
+    let m = b.op("m", Reduce::Mean { axes: vec![2, 3], keepdims: true }, &[h]).unwrap();
+    let s = b.op("s", Unary::Sigmoid, &[m]).unwrap();
+    let e = b.op("e", Binary::Mul, &[h, s]).unwrap();
+    let v = param(&mut b, "v", &[2, 8, 3, 3]);
+    let y = b.op("y", Conv::default(), &[e, v]).unwrap();
+    b.output("y", y);
+    let program = on_gpus(&b.finish().0, 1);
+    let text = program.to_string();
+    let places = calls(&program).remove(0);
+    assert_eq!(text.matches(": reorder ").count(), 2, "the input and the output: {text}");
+    let scaled = find(&places, "broadcast.cu");
+    assert_eq!(define(&scaled.kernel, "B_STEPS"), Some("{8, 0, 1}"));
+}
+
+#[test]
+fn chains_mix_types() {
+    let mut b = Builder::new("mixed");
+    let x = input(&mut b, "x", &[6]);
+    let zero = param(&mut b, "zero", &[1]);
+    let side =
+        b.input("side", TensorType::new(DType::I64, Shape::from([Dim::n(), 6.into()].as_slice())));
+    let less = b.op("less", Compare::Less, &[x, zero]).unwrap();
+    let chosen = b.op("chosen", Where {}, &[less, side, side]).unwrap();
+    let half = b.op("half", Binary::Div, &[chosen, side]).unwrap();
+    let y = b.op("y", Cast { to: DType::F16 }, &[half]).unwrap();
+    b.output("y", y);
+    let program = on_gpus(&b.finish().0, 1);
+    let calls = calls(&program).remove(0);
+    assert_eq!(calls.len(), 1, "{program}");
+    let text = &calls[0].kernel.expression;
+    for line in [
+        "    u8 x1 = (u8)(x < p.c0[0]);\n    i64 x2 = x1 != 0 ? w1 : w2;\n",
+        "    x2 = whole_quotient(x2, w3, p.word, STEP);\n    f16 x3 = cast<f16>(x2);\n",
+        "    return x3;\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let chain =
+        " -> less(., $0[scalar]) -> where(., $1[full], $2[full]) -> div(., $3[full]) -> cast(.)";
+    let launches = program.devices[1].steps.iter().filter_map(|step| match &step.action {
+        Action::Launch(launch) => Some(launch.chain.to_string()),
+        Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
+    });
+    assert_eq!(launches.collect::<Vec<_>>(), [format!("{chain} {{to=f16}}")]);
 }
 
 #[test]
