@@ -51,7 +51,6 @@ pub(super) fn rounded(dtype: DType, number: String) -> String {
 }
 
 /// The result of an operator on elements; `None` if it is not elementwise or takes others.
-#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is elementwise")]
 pub(super) fn apply(op: &Op, operands: &[Term], to: DType) -> Option<String> {
     match (op, operands) {
         (Op::Unary(op), [x]) => unary(op, x),

@@ -115,6 +115,7 @@ fn a_block_of_a_network() {
 
 /// A squeeze-and-excite block between convolutions.
 #[test]
+#[expect(clippy::many_single_char_names, reason = "the values of a graph")]
 fn scaled_images_stay_in_their_order() {
     let mut b = Builder::new("scaled");
     let x = input(&mut b, "x", &[4, 6, 6]);

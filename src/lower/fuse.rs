@@ -167,7 +167,6 @@ fn step(op: &Op, slot: usize, (types, next): (&[&TensorType], usize)) -> Option<
     let accesses: Option<Vec<Access>> = others.map(|(_, other)| access(other, ty)).collect();
     let alike = types.iter().all(|t| t.dtype == ty.dtype);
     let count = operands.len().saturating_sub(1);
-    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is elementwise")]
     match (op, count) {
         (Op::Unary(op), 0) => Some(ChainStep::Unary(op.clone())),
         (Op::Binary(op), 1) if alike => {

@@ -66,7 +66,6 @@ fn kernel<'a>(
     types: impl Iterator<Item = &'a TensorType> + Clone,
     target: &Target,
 ) -> KernelClass {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "others have one operand")]
     let class = match (op, op.kernel()) {
         (
             Op::Binary(_) | Op::Compare(_) | Op::Logic(_) | Op::Where(_),

@@ -246,7 +246,7 @@ fn updates_survive_changes() {
     assert_eq!(other.updates()[0].values[0], x);
     assert!(other.is_kept(x) && verify(&other).is_ok());
     assert_eq!(g.remove_unused(), 0);
-    g.replace(new, w).unwrap();
+    g.replace(new, old).unwrap();
     assert_eq!(g.remove_unused(), 1);
     assert_eq!(g.to_string().matches("update @").count(), 2);
 }

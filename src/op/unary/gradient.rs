@@ -151,6 +151,7 @@ impl Unary {
     }
 
     /// One over the derivative of an inverse function, but for its sign.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the inverses of sine, cosine and hyperbolic tangent")]
     fn inverse(&self, at: &mut Backward<'_>, x: Term) -> Result<Term, RuleError> {
         let square = at.square(x)?;
         let (rest, root) = match self {
