@@ -152,9 +152,14 @@ mod tests {
     fn rates_by_hand() {
         let poly = Schedule::Polynomial { epochs: 70, power: 1.0 };
         assert!((poly.factor(35) - 0.5).abs() < 1e-15);
-        assert_eq!((poly.factor(0), poly.factor(70), poly.factor(99)), (1.0, 0.0, 0.0));
+        assert!(
+            [poly.factor(0) - 1.0, poly.factor(70), poly.factor(99)]
+                .iter()
+                .all(|x| x.abs() < 1e-15)
+        );
         let step = Schedule::Step { every: 2, factor: 0.5 };
-        assert_eq!([0, 1, 2, 5].map(|e| step.factor(e)), [1.0, 1.0, 0.5, 0.25]);
+        let known = [(0, 1.0), (1, 1.0), (2, 0.5), (5, 0.25)];
+        assert!(known.iter().all(|(epoch, factor)| (step.factor(*epoch) - factor).abs() < 1e-15));
         let cosine = Schedule::Cosine { epochs: 6, warmup: 2 };
         assert!(
             (cosine.factor(0) - 1.0 / 3.0).abs() < 1e-15 && (cosine.factor(2) - 1.0).abs() < 1e-15

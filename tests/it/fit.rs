@@ -1,6 +1,6 @@
 //! Training: steps of optimizers by known numbers, and on devices against one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
@@ -28,7 +28,7 @@ fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Traini
         }],
         metrics: vec![Metric::Accuracy],
         optimizer: optimizer.parse().unwrap(),
-        frozen: Default::default(),
+        frozen: BTreeSet::default(),
         l1: 0.0,
         l2: 0.0,
         mode: Mode::default(),
@@ -91,6 +91,7 @@ fn optimizers_take_the_steps_that_are_known() {
 }
 
 /// A small image classifier with batch normalisation and dropout.
+#[expect(clippy::many_single_char_names, reason = "the values of a graph")]
 fn cnn(dtype: DType) -> Model {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let mut b = Builder::new("cnn");
@@ -153,7 +154,11 @@ fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
 
 fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
     let devices: Vec<Device> = (0..devices).map(Device::gpu).collect();
-    let rule = if devices.len() % 2 == 0 { ShardRule::Balanced } else { ShardRule::RemainderLast };
+    let rule = if devices.len().is_multiple_of(2) {
+        ShardRule::Balanced
+    } else {
+        ShardRule::RemainderLast
+    };
     let replicate =
         (!devices.is_empty()).then(|| Replicate { weights, rule, ..Replicate::over(devices) });
     Place { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
@@ -277,17 +282,21 @@ fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
     );
 }
 
+/// A loss, targets and outputs of two rows, their weights, and what it is.
+type Known = (Loss, &'static [f64], &'static [f64], Option<[f64; 2]>, f64);
+
 #[test]
+#[expect(clippy::many_single_char_names, reason = "the letters of the formulas")]
 fn losses_are_those_that_are_known() {
     let cross = Loss::CategoricalCrossentropy { from_logits: false, smoothing: 0.0 };
     let smooth = Loss::CategoricalCrossentropy { from_logits: false, smoothing: 0.1 };
     let logits = Loss::CategoricalCrossentropy { from_logits: true, smoothing: 0.0 };
     let binary = Loss::BinaryCrossentropy { from_logits: false, smoothing: 0.0 };
-    let (y, p): (&[f64], &[f64]) =
+    let (y, p): (&'static [f64], &'static [f64]) =
         (&[0.0, 1.0, 0.0, 0.0, 0.0, 1.0], &[0.05, 0.95, 0.0, 0.1, 0.8, 0.1]);
-    let eye: (&[f64], &[f64]) = (&[1.0, 0.0, 0.0, 1.0], &[0.0, 1.0, 0.0, 1.0]);
-    let two: (&[f64], &[f64]) = (&[0.0, 1.0, 0.0, 0.0], &[0.6, 0.4, 0.4, 0.6]);
-    let cases: [(Loss, &[f64], &[f64], Option<[f64; 2]>, f64); 6] = [
+    let eye: (&'static [f64], &'static [f64]) = (&[1.0, 0.0, 0.0, 1.0], &[0.0, 1.0, 0.0, 1.0]);
+    let two: (&'static [f64], &'static [f64]) = (&[0.0, 1.0, 0.0, 0.0], &[0.6, 0.4, 0.4, 0.6]);
+    let cases: [Known; 6] = [
         (cross, y, p, None, 1.176_939_2),
         (smooth, y, p, None, 1.459_135_9),
         (logits, y, p, None, 0.986_895_1),

@@ -119,8 +119,12 @@ fn cnn(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
 
 fn inputs(rng: &mut ChaCha8Rng, graph: &Graph, n: usize) -> Inputs {
     let of = |v: Value| {
-        let dims: Vec<usize> =
-            graph.ty(v).shape.iter().map(|d| usize::try_from(d.eval(n as i64)).unwrap()).collect();
+        let dims: Vec<usize> = graph
+            .ty(v)
+            .shape
+            .iter()
+            .map(|d| usize::try_from(d.eval(i64::try_from(n).unwrap())).unwrap())
+            .collect();
         dims
     };
     let all: Vec<(String, Vec<usize>)> =

@@ -1,7 +1,7 @@
 //! `fanwise fit`, `evaluate` and `predict`: a model, data, and what is learned or said of them.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use crate::ui;
 /// What a model is trained or evaluated for.
 #[derive(Args)]
 struct AimArgs {
-    /// The loss of every output, or of one: a name, as categorical_crossentropy or mse
+    /// The loss of every output, or of one: a name, as `categorical_crossentropy` or `mse`
     #[arg(long, value_name = "[OUTPUT=]LOSS", required = true, value_delimiter = ',')]
     loss: Vec<String>,
-    /// Metrics: accuracy, top_5_accuracy, the name of a loss
+    /// Metrics: `accuracy`, `top_5_accuracy`, the name of a loss
     #[arg(long, value_name = "METRIC", value_delimiter = ',')]
     metrics: Vec<Metric>,
     /// The factor of the sum of squares of all weights of two axes or more in the loss
@@ -44,7 +44,7 @@ struct AimArgs {
 #[derive(Args)]
 struct DataArgs {
     /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder: arrays named like the inputs and outputs of the
-    /// model (x and y serve for the only ones), and sample_weight where rows have weights
+    /// model (`x` and `y` serve for the only ones), and `sample_weight` where rows have weights
     #[arg(long, value_name = "DATA")]
     data: PathBuf,
     /// Rows of a batch
@@ -119,7 +119,7 @@ pub(crate) struct FitArgs {
     /// Go on from the checkpoint of this folder, and keep it up to date
     #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
     resume: Option<PathBuf>,
-    /// End when this number has not improved for `--patience` epochs: val_loss, val_accuracy, loss …
+    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`, `loss` …
     #[arg(long, value_name = "NUMBER")]
     early_stopping: Option<String>,
     /// Epochs without improvement before the end
@@ -216,12 +216,13 @@ impl AimArgs {
     }
 }
 
-impl DataArgs {
-    fn open(&self, path: &PathBuf, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-        let options = OpenOptions { max_memory: limit, ..OpenOptions::default() };
-        Ok(data::open(path, &options).map_err(Error::from)?)
-    }
+/// The data at a path.
+fn open(path: &Path, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
+    let options = OpenOptions { max_memory: limit, ..OpenOptions::default() };
+    Ok(data::open(path, &options).map_err(Error::from)?)
+}
 
+impl DataArgs {
     fn in_order(&self) -> LoaderOptions {
         LoaderOptions {
             batch: self.batch,
@@ -258,7 +259,7 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
     if let Some(rate) = args.learning_rate {
         optimizer.learning_rate = rate;
     }
-    let mut source = args.data.open(&args.data.data, limit)?;
+    let mut source = open(&args.data.data, limit)?;
     let mut training = args.aim.training(&model, &*source, optimizer)?;
     training.frozen = args.freeze.iter().cloned().collect();
     training.mode = Mode { momentum: args.batch_norm_momentum, seed: args.seed.into() };
@@ -269,7 +270,7 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
         Some(other) => bail!("`--reproducible {other}`: write n-invariant"),
     };
     let mut validation: Option<Arc<dyn Source>> = match &args.validation {
-        Some(path) => Some(args.data.open(path, limit)?),
+        Some(path) => Some(open(path, limit)?),
         None => None,
     };
     if args.validation_split != 0.0 {
@@ -314,7 +315,7 @@ fn resumed(args: &FitArgs, limit: u64) -> anyhow::Result<Option<Checkpoint>> {
     Ok(Some(found.with_context(|| format!("{} has no checkpoint", folder.display()))?))
 }
 
-fn save(path: &std::path::Path, trainer: &Trainer, graph: &Graph) -> anyhow::Result<()> {
+fn save(path: &Path, trainer: &Trainer, graph: &Graph) -> anyhow::Result<()> {
     let weights = trainer.weights().map_err(Error::from)?;
     match path.extension().and_then(|e| e.to_str()) {
         Some("safetensors") => safetensors::write(path, &weights).map_err(Error::from)?,
@@ -431,7 +432,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let runner = args.target.runner(args.data.threads)?;
     let model = args.model.load_for_training()?;
-    let source = args.data.open(&args.data.data, limit)?;
+    let source = open(&args.data.data, limit)?;
     let training = args.aim.training(&model, &*source, "sgd".parse()?)?;
     let options = options(training, &args.replicate, &runner, limit)?;
     let evaluator = Evaluator::new(&model, &options, runner.backend()).map_err(Error::from)?;
@@ -455,7 +456,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let limit = args.model.max_memory();
     let runner = args.target.runner(args.data.threads)?;
     let model = args.model.load()?;
-    let source = args.data.open(&args.data.data, limit)?;
+    let source = open(&args.data.data, limit)?;
     let place = place(&args.replicate, &runner, limit)?;
     let predictor = Predictor::new(&model, &place, runner.backend());
     let predictor = predictor.map_err(Error::from)?;

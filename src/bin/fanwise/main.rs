@@ -40,7 +40,7 @@ enum Command {
     Compile(compile::CompileArgs),
     Run(run::RunArgs),
     Check(check::CheckArgs),
-    Fit(fit::FitArgs),
+    Fit(Box<fit::FitArgs>),
     Evaluate(fit::EvaluateArgs),
     Predict(fit::PredictArgs),
     Verify(verify::VerifyArgs),

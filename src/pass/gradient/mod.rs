@@ -9,6 +9,7 @@ mod loss;
 mod metric;
 mod mode;
 mod optimizer;
+mod step;
 mod training;
 
 use std::collections::HashMap;

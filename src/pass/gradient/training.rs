@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::loss::{self, Link};
-use super::optimizer::{self, Step};
+use super::step::{self, Step};
 use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Writer, differentiate, metric, train_mode,
 };
@@ -489,7 +489,7 @@ fn update(
             let product = product.map(|v| at.cast(v, ty.dtype)).transpose()?;
             let step =
                 Step { rate: at.cast(rate, ty.dtype)?, number: at.cast(next, ty.dtype)?, product };
-            let (new, kept) = optimizer::write(&mut at, optimizer, (p, g), &old, step)?;
+            let (new, kept) = step::write(&mut at, optimizer, (p, g), &old, step)?;
             Ok((writer.value(new), kept.iter().map(|v| writer.value(*v)).collect::<Vec<_>>()))
         })?;
         b.update(*value, new);

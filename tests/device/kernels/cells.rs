@@ -24,6 +24,50 @@ fn functions(i: usize) -> [Activation; 3] {
     }
 }
 
+/// The operands that a cell is given.
+#[expect(clippy::struct_excessive_bools, reason = "each is an attribute")]
+struct Given {
+    batch_first: bool,
+    bias: bool,
+    lengths: bool,
+    initial: bool,
+    peepholes: bool,
+}
+
+impl Given {
+    fn operands(
+        &self,
+        net: &mut Net,
+        (gates, directions): (usize, usize),
+        [steps, input, hidden]: [usize; 3],
+    ) -> Vec<Value> {
+        let given = |net: &mut Net, dims: &[usize]| {
+            let x = net.input(dims);
+            if self.batch_first { x } else { net.op(Transpose { perm: vec![1, 0, 2] }, &[x]) }
+        };
+        let scale =
+            |net: &mut Net, dims: &[usize]| net.param_within(1.0 / (hidden as f32).sqrt(), dims);
+        let mut operands = vec![given(net, &[steps, input])];
+        operands.push(scale(net, &[directions, gates * hidden, input]));
+        operands.push(scale(net, &[directions, gates * hidden, hidden]));
+        if self.bias {
+            operands.push(net.param(&[directions, 2 * gates * hidden]));
+        }
+        if self.lengths {
+            operands.push(net.input_of(DType::I64, &[]));
+        }
+        if self.initial {
+            for _ in 0..if gates == 4 { 2 } else { 1 } {
+                operands.push(given(net, &[directions, hidden]));
+            }
+        }
+        if gates == 4 && self.peepholes {
+            operands.push(net.param(&[directions, 3 * hidden]));
+        }
+        operands
+    }
+}
+
 pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
     let (steps, input) = (8 + i % 2, net.size(20));
     // One case with two sequences in a block.
@@ -71,30 +115,8 @@ pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
             (Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate }, 1)
         }
     };
-    let directions = direction.count();
-    let given = |net: &mut Net, dims: &[usize]| {
-        let x = net.input(dims);
-        if batch_first { x } else { net.op(Transpose { perm: vec![1, 0, 2] }, &[x]) }
-    };
-    let scale =
-        |net: &mut Net, dims: &[usize]| net.param_within(1.0 / (hidden as f32).sqrt(), dims);
-    let mut operands = vec![given(net, &[steps, input])];
-    operands.push(scale(net, &[directions, gates * hidden, input]));
-    operands.push(scale(net, &[directions, gates * hidden, hidden]));
-    if bias {
-        operands.push(net.param(&[directions, 2 * gates * hidden]));
-    }
-    if lengths {
-        operands.push(net.input_of(DType::I64, &[]));
-    }
-    if initial {
-        for _ in 0..if gates == 4 { 2 } else { 1 } {
-            operands.push(given(net, &[directions, hidden]));
-        }
-    }
-    if gates == 4 && peepholes {
-        operands.push(net.param(&[directions, 3 * hidden]));
-    }
+    let given = Given { batch_first, bias, lengths, initial, peepholes };
+    let operands = given.operands(net, (gates, direction.count()), [steps, input, hidden]);
     net.ops(if gates == 4 { 3 } else { 2 }, op, &operands)
 }
 

@@ -1,0 +1,275 @@
+//! The steps of optimizers as operators.
+
+use super::optimizer::{EpsilonPlace, Optimizer, Rule};
+use crate::op::{Binary, Draft, RuleError, Term, Unary};
+
+/// The numbers of a step that are the same for all variables, in one element type.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    /// The learning rate.
+    pub(super) rate: Term,
+    /// The number of the step, from 1.
+    pub(super) number: Term,
+    /// For `nadam` the product of the factors of all steps up to this one.
+    pub(super) product: Option<Term>,
+}
+
+impl Optimizer {
+    /// Of an optimizer whose steps have factors the one of step `number + ahead`:
+    /// `beta_1 * (1 - 0.96^(number + ahead) / 2)`.
+    pub(super) fn factor(
+        &self,
+        at: &mut Draft<'_>,
+        number: Term,
+        ahead: f64,
+    ) -> Result<Option<Term>, RuleError> {
+        let Rule::Nadam { beta_1, .. } = self.rule else { return Ok(None) };
+        factor(at, beta_1, number, ahead).map(Some)
+    }
+}
+
+fn factor(at: &mut Draft<'_>, beta_1: f64, number: Term, ahead: f64) -> Result<Term, RuleError> {
+    let exponent = at.shift(number, ahead)?;
+    let base = at.number(number, 0.96)?;
+    let power = at.op(Binary::Pow, &[base, exponent])?;
+    let share = at.scale(power, -0.5 * beta_1)?;
+    at.shift(share, beta_1)
+}
+
+/// `a * keep + b * (1 - keep)`.
+fn blend(at: &mut Draft<'_>, a: Term, b: Term, keep: f64) -> Result<Term, RuleError> {
+    let (a, b) = (at.scale(a, keep)?, at.scale(b, 1.0 - keep)?);
+    at.add(a, b)
+}
+
+/// `base` to the power of the number of the step.
+fn power(at: &mut Draft<'_>, base: f64, step: Step) -> Result<Term, RuleError> {
+    let base = at.number(step.number, base)?;
+    at.op(Binary::Pow, &[base, step.number])
+}
+
+/// `1 - a`.
+fn complement(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+    let minus = at.neg(a)?;
+    at.shift(minus, 1.0)
+}
+
+/// Writes the step of one variable: its new value and the new values of its slots.
+pub(super) fn write(
+    at: &mut Draft<'_>,
+    optimizer: &Optimizer,
+    (p, g): (Term, Term),
+    slots: &[Term],
+    step: Step,
+) -> Change {
+    let mut p = p;
+    if optimizer.weight_decay > 0.0 {
+        let decay = at.scale(step.rate, optimizer.weight_decay)?;
+        let decay = at.mul(p, decay)?;
+        p = at.sub(p, decay)?;
+    }
+    let (change, slots) = change(at, optimizer.rule, g, slots, step)?;
+    Ok((at.sub(p, change)?, slots))
+}
+
+/// What is taken off the variable, and the new slots.
+type Change = Result<(Term, Vec<Term>), RuleError>;
+
+/// What is taken off the variable, and the new slots.
+fn change(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], step: Step) -> Change {
+    match (rule, slots) {
+        (Rule::Sgd { .. }, []) => Ok((at.mul(g, step.rate)?, Vec::new())),
+        (Rule::Sgd { momentum, nesterov }, [v]) => {
+            moving(at, (momentum, nesterov), (g, *v), step.rate)
+        }
+        (Rule::RmsProp { .. }, slots) => rms_prop(at, rule, g, slots, step.rate),
+        (Rule::Adam { beta_1, beta_2, epsilon, .. }, [m, v, rest @ ..]) => {
+            adam(at, [beta_1, beta_2, epsilon], (g, *m, *v), rest, step)
+        }
+        (Rule::Adagrad { epsilon, .. }, [a]) => adagrad(at, epsilon, (g, *a), step.rate),
+        (Rule::Adadelta { rho, epsilon }, [grads, deltas]) => {
+            adadelta(at, (rho, epsilon), (g, *grads, *deltas), step.rate)
+        }
+        (Rule::Adamax { beta_1, beta_2, epsilon }, [m, u]) => {
+            adamax(at, [beta_1, beta_2, epsilon], (g, *m, *u), step)
+        }
+        (Rule::Nadam { beta_1, beta_2, epsilon }, [m, v]) => {
+            nadam(at, [beta_1, beta_2, epsilon], (g, *m, *v), step)
+        }
+        (Rule::Lion { beta_1, beta_2 }, [m]) => lion(at, (beta_1, beta_2), (g, *m), step.rate),
+        _ => Err(RuleError::Undefined("the variable has other slots than its optimizer")),
+    }
+}
+
+/// With momentum.
+fn moving(
+    at: &mut Draft<'_>,
+    (momentum, nesterov): (f64, bool),
+    (g, v): (Term, Term),
+    rate: Term,
+) -> Change {
+    let (kept, scaled) = (at.scale(v, momentum)?, at.mul(g, rate)?);
+    let v = at.sub(kept, scaled)?;
+    let mut move_by = v;
+    if nesterov {
+        let ahead = at.scale(v, momentum)?;
+        move_by = at.sub(ahead, scaled)?;
+    }
+    Ok((at.neg(move_by)?, vec![v]))
+}
+
+/// By Adam's means.
+fn adam(
+    at: &mut Draft<'_>,
+    [beta_1, beta_2, epsilon]: [f64; 3],
+    (g, m, v): (Term, Term, Term),
+    rest: &[Term],
+    step: Step,
+) -> Change {
+    let square = at.square(g)?;
+    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let mut kept = vec![m, v];
+    let mut largest = v;
+    if let [hat] = rest {
+        largest = at.op(Binary::Max, &[*hat, v])?;
+        kept.push(largest);
+    }
+    let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
+    let (one, two) = (complement(at, one)?, complement(at, two)?);
+    let two = at.op(Unary::Sqrt, &[two])?;
+    let alpha = at.mul(step.rate, two)?;
+    let alpha = at.div(alpha, one)?;
+    let root = at.op(Unary::Sqrt, &[largest])?;
+    let root = at.shift(root, epsilon)?;
+    let scaled = at.mul(m, alpha)?;
+    Ok((at.div(scaled, root)?, kept))
+}
+
+/// By the sum of squares.
+fn adagrad(at: &mut Draft<'_>, epsilon: f64, (g, a): (Term, Term), rate: Term) -> Change {
+    let square = at.square(g)?;
+    let a = at.add(a, square)?;
+    let root = at.shift(a, epsilon)?;
+    let root = at.op(Unary::Sqrt, &[root])?;
+    let scaled = at.mul(g, rate)?;
+    Ok((at.div(scaled, root)?, vec![a]))
+}
+
+/// By the ratio of two mean squares.
+fn adadelta(
+    at: &mut Draft<'_>,
+    (rho, epsilon): (f64, f64),
+    (g, grads, deltas): (Term, Term, Term),
+    rate: Term,
+) -> Change {
+    let square = at.square(g)?;
+    let grads = blend(at, grads, square, rho)?;
+    let (above, below) = (at.shift(deltas, epsilon)?, at.shift(grads, epsilon)?);
+    let (above, below) = (at.op(Unary::Sqrt, &[above])?, at.op(Unary::Sqrt, &[below])?);
+    let delta = at.mul(g, above)?;
+    let delta = at.div(delta, below)?;
+    let square = at.square(delta)?;
+    let deltas = blend(at, deltas, square, rho)?;
+    Ok((at.mul(delta, rate)?, vec![grads, deltas]))
+}
+
+/// By the largest magnitude.
+fn adamax(
+    at: &mut Draft<'_>,
+    [beta_1, beta_2, epsilon]: [f64; 3],
+    (g, m, u): (Term, Term, Term),
+    step: Step,
+) -> Change {
+    let m = blend(at, m, g, beta_1)?;
+    let (kept, size) = (at.scale(u, beta_2)?, at.op(Unary::Abs, &[g])?);
+    let u = at.op(Binary::Max, &[kept, size])?;
+    let one = power(at, beta_1, step)?;
+    let one = complement(at, one)?;
+    let below = at.shift(u, epsilon)?;
+    let below = at.mul(below, one)?;
+    let scaled = at.mul(m, step.rate)?;
+    Ok((at.div(scaled, below)?, vec![m, u]))
+}
+
+/// By Adam's means, the first one ahead.
+fn nadam(
+    at: &mut Draft<'_>,
+    [beta_1, beta_2, epsilon]: [f64; 3],
+    (g, m, v): (Term, Term, Term),
+    step: Step,
+) -> Change {
+    let Some(product) = step.product else {
+        return Err(RuleError::Undefined("the product of its factors is missing"));
+    };
+    let square = at.square(g)?;
+    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let (own, next) =
+        (factor(at, beta_1, step.number, 0.0)?, factor(at, beta_1, step.number, 1.0)?);
+    let ahead = at.mul(product, next)?;
+    let ahead = complement(at, ahead)?;
+    let ahead = at.div(next, ahead)?;
+    let (rest, past) = (complement(at, own)?, complement(at, product)?);
+    let share = at.div(rest, past)?;
+    let (mean, fresh) = (at.mul(m, ahead)?, at.mul(g, share)?);
+    let mean = at.add(mean, fresh)?;
+    let two = power(at, beta_2, step)?;
+    let two = complement(at, two)?;
+    let square = at.div(v, two)?;
+    let root = at.op(Unary::Sqrt, &[square])?;
+    let root = at.shift(root, epsilon)?;
+    let scaled = at.mul(mean, step.rate)?;
+    Ok((at.div(scaled, root)?, vec![m, v]))
+}
+
+/// By the sign of a mean.
+fn lion(
+    at: &mut Draft<'_>,
+    (beta_1, beta_2): (f64, f64),
+    (g, m): (Term, Term),
+    rate: Term,
+) -> Change {
+    let direction = blend(at, m, g, beta_1)?;
+    let direction = at.op(Unary::Sign, &[direction])?;
+    let m = blend(at, m, g, beta_2)?;
+    Ok((at.mul(direction, rate)?, vec![m]))
+}
+
+/// By the root of the mean square.
+fn rms_prop(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], rate: Term) -> Change {
+    let Rule::RmsProp { rho, momentum, epsilon, place, centered } = rule else {
+        return Err(RuleError::Undefined("it is another rule"));
+    };
+    let Some((velocity, rest)) = slots.split_first() else {
+        return Err(RuleError::Undefined("the variable has no slots"));
+    };
+    let square = at.square(g)?;
+    let velocity = blend(at, *velocity, square, rho)?;
+    let mut below = velocity;
+    let mut average = None;
+    if let (true, Some(mean)) = (centered, rest.last()) {
+        let mean = blend(at, *mean, g, rho)?;
+        let square = at.square(mean)?;
+        below = at.sub(velocity, square)?;
+        average = Some(mean);
+    }
+    let root = match place {
+        EpsilonPlace::Inside => {
+            let above = at.shift(below, epsilon)?;
+            at.op(Unary::Sqrt, &[above])?
+        }
+        EpsilonPlace::Outside => {
+            let root = at.op(Unary::Sqrt, &[below])?;
+            at.shift(root, epsilon)?
+        }
+    };
+    let scaled = at.mul(g, rate)?;
+    let mut change = at.div(scaled, root)?;
+    let mut kept = vec![velocity];
+    if let (true, Some(moving)) = (momentum > 0.0, rest.first()) {
+        let moving = at.scale(*moving, momentum)?;
+        change = at.add(moving, change)?;
+        kept.push(change);
+    }
+    kept.extend(average);
+    Ok((change, kept))
+}
