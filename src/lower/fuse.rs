@@ -144,6 +144,10 @@ impl Fuser<'_> {
             return false;
         }
         let Some(step) = step(op, slot, (&types, next)) else { return false };
+        let mixed = matches!(step, ChainStep::Mixed { .. });
+        if mixed && !target.any_type.contains(&KernelClass::Elementwise) {
+            return false;
+        }
         let head = group.head.and_then(|head| self.graph.node(head).op()).map(Op::kernel);
         group.chain.steps.push(step);
         // A kernel that gives its result channels last reads the chain's operands by its order.

@@ -185,7 +185,10 @@ impl OpDef for Softmax {
                 let share = at.mul(p, sum)?;
                 at.sub(dy, share)?
             }
-            Self::Softmax { .. } | Self::Hardmax { .. } => {
+            Self::Hardmax { .. } => {
+                return Err(RuleError::Undefined("it is constant between its steps"));
+            }
+            Self::Softmax { .. } => {
                 let weighted = at.mul(dy, y)?;
                 let sum = at.sum(weighted, &[axis])?;
                 let centred = at.sub(dy, sum)?;

@@ -12,6 +12,10 @@ use crate::ir::Weights;
 /// The name of the file that says which variables belong to the checkpoint.
 const STATE: &str = "state.json";
 
+/// How the names of files of variables begin and end.
+const VARIABLES: &str = "variables-";
+const SAFETENSORS: &str = ".safetensors";
+
 /// What is kept of a training.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
@@ -69,17 +73,31 @@ fn io(path: &Path, error: std::io::Error) -> CheckpointError {
 }
 
 impl Checkpoint {
+    /// Whether every number of the history is one that a file can hold.
+    fn is_finite(&self) -> bool {
+        let epochs = self.history.epochs.iter().flat_map(super::Epoch::numbers);
+        let (_, loss, metrics) = &self.partial;
+        let sums = metrics.iter().flat_map(|(_, total, count)| [*total, *count]);
+        epochs.map(|(_, x)| x).chain(sums).chain([*loss]).all(f64::is_finite)
+    }
+
     /// Writes it to a folder, which is made if it does not exist. The variables are written first, under a name of their
     /// own; the checkpoint before counts until the file that names them is in its place.
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(STATE);
+        if !self.is_finite() {
+            let error = "the loss is no finite number, and nothing could go on from it".to_owned();
+            return Err(CheckpointError::State { path: path.display().to_string(), error });
+        }
         std::fs::create_dir_all(folder).map_err(|e| io(folder, e))?;
         let Position { epoch, step } = self.at;
-        let variables = format!("variables-{epoch}-{step}.safetensors");
+        // A name that no checkpoint before has.
+        let mut names = (0u64..).map(|i| format!("{VARIABLES}{epoch}-{step}-{i}{SAFETENSORS}"));
+        let variables = names.find(|name| !folder.join(name).exists()).unwrap_or_default();
         safetensors::write(&folder.join(&variables), &self.variables)?;
         let (history, partial) = (self.history.clone(), self.partial.clone());
         let state =
             State { version: 1, variables: variables.clone(), epoch, step, history, partial };
-        let path = folder.join(STATE);
         let wrong = |error: serde_json::Error| CheckpointError::State {
             path: path.display().to_string(),
             error: error.to_string(),
@@ -90,7 +108,7 @@ impl Checkpoint {
             let entry = entry.map_err(|e| io(folder, e))?;
             let name = entry.file_name();
             let old = name.to_string_lossy();
-            let ours = old.starts_with("variables-") && old.ends_with(".safetensors");
+            let ours = old.starts_with(VARIABLES) && old.ends_with(SAFETENSORS);
             if ours && *old != *variables {
                 // One that stays is in nobody's way.
                 drop(std::fs::remove_file(entry.path()));

@@ -1,6 +1,6 @@
 //! The loop: batches in, new parameters out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -72,6 +72,9 @@ pub enum TrainError {
     /// Outputs of batches do not fit together.
     #[error("the outputs of batches cannot be joined: {0}")]
     Rows(String),
+    /// A checkpoint is of another model or optimizer.
+    #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
+    Foreign(String),
     /// A watcher of the training failed.
     #[error("{0}")]
     Watch(String),
@@ -198,8 +201,14 @@ impl Trainer {
     /// Gives all variables the values of a checkpoint.
     ///
     /// # Errors
-    /// If one is of another type.
+    /// If it is that of another training: it lacks a variable, has one more, or one of another type.
     pub fn restore(&mut self, variables: &Weights) -> Result<(), TrainError> {
+        let known = self.train.executable.program().params.iter().map(|port| port.name.clone());
+        let known: BTreeSet<Arc<str>> = known.collect();
+        let given: BTreeSet<Arc<str>> = variables.iter().map(|(name, _)| name.clone()).collect();
+        if let Some(name) = known.symmetric_difference(&given).next() {
+            return Err(TrainError::Foreign(name.to_string()));
+        }
         self.synced = false;
         self.train.set(variables)
     }
@@ -297,9 +306,12 @@ impl Trainer {
             sums = Sums::of(checkpoint.partial);
         }
         let mut batches = data.batches(at, epochs)?;
+        // Behind its last batch an epoch only has to be ended: what follows are the batches of the next one.
+        let mut over = at.step > 0 && data.steps() == Some(at.step);
         while at.epoch < epochs {
             let (began, rate) = (Instant::now(), self.learning_rate() * schedule.factor(at.epoch));
-            for batch in batches.by_ref() {
+            let own = if std::mem::take(&mut over) { 0 } else { usize::MAX };
+            for batch in batches.by_ref().take(own) {
                 let batch = batch?;
                 self.step(&names.feed(&batch)?, rate, &mut sums)?;
                 at = Position { epoch: batch.at.epoch, step: batch.at.step + 1 };

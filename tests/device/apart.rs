@@ -76,7 +76,7 @@ pub(crate) fn is_alone() -> bool {
 }
 
 /// The same test in a process of its own, which fails where the driver finds something wrong, too.
-pub(crate) fn apart(trial: Trial) -> Trial {
+pub(crate) fn apart(trial: &Trial) -> Trial {
     let name = trial.name().to_owned();
     Trial::test(name.clone(), move || {
         let mut variables = vec![(ALONE, "1")];

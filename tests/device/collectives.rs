@@ -496,6 +496,7 @@ fn repaired_graphs() {
 }
 
 /// A template with a weight that needs every collective, its replicas, and the weight.
+#[expect(clippy::many_single_char_names, reason = "the values of a graph")]
 pub(crate) fn needy(count: u32, variant: usize) -> (Graph, Graph, Weights) {
     let mut build = Builder::new("needy");
     let rows = Shape::from([Dim::n(), 6.into()].as_slice());

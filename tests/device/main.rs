@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     trials.extend(shared::trials());
     trials.extend(variables::trials());
     if setup::is_fake() && !apart::is_alone() && !ignored {
-        trials = trials.into_iter().map(apart::apart).collect();
+        trials = trials.iter().map(apart::apart).collect();
     }
     // These start processes themselves.
     trials.extend(failures::trials());

@@ -175,8 +175,9 @@ graph @picked(%x: f32[N,8,4], %i: i64[N,3,1]) -> (y: f32[N,3,4]) {
     let run = cuda.executable(program(&replicas(&graph, 1, 1)), &weights).unwrap();
     let mut batch = inputs(&graph, 2, &mut ChaCha8Rng::seed_from_u64(16));
     let ids = batch.values_mut().find(|tensor| tensor.dtype() == DType::I64).unwrap();
+    let dims = ids.dims().to_vec();
     let far = vec![i64::from(u32::MAX); ids.dims().iter().product()];
-    *ids = Tensor::new(&ids.dims().to_vec(), &far).unwrap();
+    *ids = Tensor::new(&dims, &far).unwrap();
     let error = run.run(&batch, &RunOptions::default()).unwrap_err();
     let errors = events(&trace, "error");
     assert_eq!(errors.len(), 1);

@@ -262,24 +262,29 @@ fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
         let history = trainer.fit(options).unwrap();
         (history, trainer.weights().unwrap())
     };
-    let mut stop = Stop { at: 3, kept: None };
-    let (history, weights) = fit(None, &mut stop);
-    let folder = std::env::temp_dir().join(format!("fanwise-checkpoint-{}", std::process::id()));
-    stop.kept.take().unwrap().write(&folder).unwrap();
-    let kept = Checkpoint::read(&folder, u64::MAX).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-    let (again, found) = fit(kept, &mut Stop { at: 0, kept: None });
-    assert!(weights == found);
-    assert_eq!(history.epochs.len(), 3);
-    for (a, b) in history.epochs.iter().zip(&again.epochs) {
-        assert_eq!(
-            (&a.training, &a.validation, a.learning_rate),
-            (&b.training, &b.validation, b.learning_rate)
+    for at in [3, 5] {
+        let mut stop = Stop { at, kept: None };
+        let (history, weights) = fit(None, &mut stop);
+        let folder =
+            std::env::temp_dir().join(format!("fanwise-checkpoint-{}", std::process::id()));
+        stop.kept.take().unwrap().write(&folder).unwrap();
+        let kept = Checkpoint::read(&folder, u64::MAX).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let (again, found) = fit(kept, &mut Stop { at: 0, kept: None });
+        assert!(weights == found);
+        assert_eq!(history.epochs.len(), 3);
+        for (a, b) in history.epochs.iter().zip(&again.epochs) {
+            assert_eq!(
+                (&a.training, &a.validation, a.learning_rate),
+                (&b.training, &b.validation, b.learning_rate)
+            );
+        }
+        assert!(
+            history
+                .csv()
+                .starts_with("epoch,loss,accuracy,val_loss,val_accuracy,learning_rate\n0,")
         );
     }
-    assert!(
-        history.csv().starts_with("epoch,loss,accuracy,val_loss,val_accuracy,learning_rate\n0,")
-    );
 }
 
 /// A loss, targets and outputs of two rows, their weights, and what it is.

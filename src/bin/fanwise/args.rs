@@ -298,9 +298,17 @@ impl ReplicateArgs {
 
     /// How a model is trained on the devices that are asked for; on the host alone where none are.
     pub(crate) fn choice(&self, place: Place) -> anyhow::Result<Option<Replicate>> {
-        let Some(gpus) = &self.gpus else { return Ok(None) };
-        let devices = gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?;
+        let devices = match &self.gpus {
+            Some(gpus) => gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?,
+            None if place.cuda => vec![Device::gpu(0)],
+            None => return Ok(None),
+        };
         Ok(Some(self.over_devices(devices)))
+    }
+
+    /// Whether rows are divided in another way than by default.
+    pub(crate) fn divides(&self) -> bool {
+        self.shards != ShardRule::RemainderLast
     }
 
     /// Whose statistics batch normalisation takes.

@@ -33,10 +33,10 @@ struct AimArgs {
     #[arg(long, value_name = "METRIC", value_delimiter = ',')]
     metrics: Vec<Metric>,
     /// The factor of the sum of squares of all weights of two axes or more in the loss
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
     l2: f64,
     /// The factor of the sum of their magnitudes
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
     l1: f64,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]", default_value = "rmsprop")]
     optimizer: String,
     /// The learning rate before any schedule; by default the optimizer's own
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = amount)]
     learning_rate: Option<f64>,
     /// How the learning rate changes with the epochs
     #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
@@ -105,8 +105,8 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     freeze: Vec<String>,
     /// The part of running statistics that each step of batch normalisation keeps
-    #[arg(long, value_name = "PART", default_value_t = 0.99)]
-    batch_norm_momentum: f32,
+    #[arg(long, value_name = "PART", default_value_t = 0.99, value_parser = amount)]
+    batch_norm_momentum: f64,
     /// `n-invariant` gives the same weights, bit for bit, on 1, 2, 4 and 8 devices
     #[arg(long, value_name = "n-invariant")]
     reproducible: Option<String>,
@@ -114,7 +114,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// Also after so many batches
-    #[arg(long, value_name = "BATCHES", requires = "checkpoint")]
+    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: Option<u64>,
     /// Go on from the checkpoint of this folder, and keep it up to date
     #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
@@ -216,6 +216,12 @@ impl AimArgs {
     }
 }
 
+/// Reads a number that is finite and not negative.
+fn amount(text: &str) -> anyhow::Result<f64> {
+    let number = text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
+    number.with_context(|| format!("`{text}` is no finite number from 0 on"))
+}
+
 /// The data at a path.
 fn open(path: &Path, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
     let options = OpenOptions { max_memory: limit, ..OpenOptions::default() };
@@ -250,8 +256,32 @@ fn options(
     Ok(TrainerOptions { training, place: place(replicate, runner, limit)? })
 }
 
+/// Refuses before anything is read what would fail after training.
+fn check(args: &FitArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.save {
+        let known = path.extension().is_some_and(|e| e == "fan" || e == "safetensors");
+        if !known {
+            bail!("{}: trained models are .fan, their weights .safetensors", path.display());
+        }
+    }
+    if args.reproducible.is_some() && args.replicate.divides() {
+        bail!(
+            "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into others"
+        );
+    }
+    if args.checkpoint_every.is_some() && args.checkpoint.is_none() && args.resume.is_none() {
+        bail!("`--checkpoint-every` says when, not where: give `--checkpoint` or `--resume`");
+    }
+    let kept = args.checkpoint.as_ref().filter(|folder| folder.join("state.json").exists());
+    if let Some(folder) = kept {
+        bail!("{} has a checkpoint; go on from it with `--resume`, or remove it", folder.display());
+    }
+    Ok(())
+}
+
 /// Trains.
 pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
+    check(args)?;
     let limit = args.model.max_memory();
     let runner = args.target.runner(args.data.threads)?;
     let model = args.model.load_for_training()?;
@@ -262,7 +292,9 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
     let mut source = open(&args.data.data, limit)?;
     let mut training = args.aim.training(&model, &*source, optimizer)?;
     training.frozen = args.freeze.iter().cloned().collect();
-    training.mode = Mode { momentum: args.batch_norm_momentum, seed: args.seed.into() };
+    #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
+    let momentum = args.batch_norm_momentum.min(1.0) as f32;
+    training.mode = Mode { momentum, seed: args.seed.into() };
     let mut options = options(training, &args.replicate, &runner, limit)?;
     options.place.invariant = match args.reproducible.as_deref() {
         None => false,
@@ -395,7 +427,7 @@ impl Keeper {
 impl Observer for Keeper {
     fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
         match self.every {
-            Some(every) if watch.at.step.is_multiple_of(every.max(1)) => self.keep(watch),
+            Some(every) if watch.at.step.is_multiple_of(every) => self.keep(watch),
             _ => Ok(()),
         }
     }
@@ -421,9 +453,10 @@ impl Observer for Patience {
         };
         // Of accuracies more is better, of all else less.
         let sign = if name.ends_with("accuracy") { -1.0 } else { 1.0 };
-        let best = values.iter().enumerate().min_by(|a, b| (a.1 * sign).total_cmp(&(b.1 * sign)));
+        let rank = |x: f64| if x.is_nan() { f64::INFINITY } else { x * sign };
+        let best = values.iter().enumerate().min_by(|a, b| rank(*a.1).total_cmp(&rank(*b.1)));
         let since = best.map_or(0, |(at, _)| values.len() - 1 - at);
-        Ok((since as u64) < self.epochs)
+        Ok((since as u64) < self.epochs.max(1))
     }
 }
 

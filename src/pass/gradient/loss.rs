@@ -363,18 +363,26 @@ fn sparse(
         let first = at.number(labels, 0.0)?;
         labels = at.op(Where {}, &[is_ignored, first, labels])?;
     }
-    let Some(depth) = at.shape(p).last().cloned() else {
+    let Some(classes) = at.shape(p).last().cloned() else {
         return Err(RuleError::Undefined("the output has no axis of classes"));
     };
     let ends = Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?;
     let ends = at.op(Constant { value: ends }, &[])?;
     let to = at.ty(p).dtype;
     let ends = at.op(Cast { to }, &[ends])?;
-    let y = at.op(OneHot { axis: -1, depth }, &[labels, ends])?;
+    let y = at.op(OneHot { axis: -1, depth: classes.clone() }, &[labels, ends])?;
     let log = log_probabilities(at, p, from_logits)?;
     let terms = at.mul(y, log)?;
     let sum = total(at, terms)?;
     let mut values = at.neg(sum)?;
+    // The cost of a class that there is not is no number.
+    let nan = at.number(values, f64::NAN)?;
+    let below = at.compare(Compare::Less, labels, 0.0)?;
+    let last = classes.as_const().map_or(f64::MAX, |count| count as f64 - 1.0);
+    let above = at.compare(Compare::Greater, labels, last)?;
+    for outside in [below, above] {
+        values = at.op(Where {}, &[outside, nan, values])?;
+    }
     if let Some(counted) = counted {
         values = at.mul(values, counted)?;
     }
@@ -427,7 +435,7 @@ pub(super) fn mean(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
 /// The vectors of the last axis divided by their lengths.
 fn direction(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
     let squares = at.op(Reduce::SumSquare { axes: vec![-1], keepdims: true }, &[a])?;
-    let least = at.number(squares, 1e-12)?;
+    let least = at.number(squares, EPSILON * EPSILON)?;
     let squares = at.op(Binary::Max, &[squares, least])?;
     let length = at.op(Unary::Sqrt, &[squares])?;
     at.div(a, length)

@@ -13,7 +13,7 @@ use crate::types::{DType, Dim, Quoted};
 pub enum Metric {
     /// The part of rows that are right; how a row is right follows from the shapes of output and target.
     Accuracy,
-    /// The part of outputs that lie on the same side of one half as their targets.
+    /// The part of targets that are 1 where the output is above one half, and 0 elsewhere.
     BinaryAccuracy,
     /// The part of rows whose largest output is where the largest target is.
     CategoricalAccuracy,
@@ -95,11 +95,17 @@ pub(super) fn write(
         Metric::Accuracy if classes == Dim::ONE => write(at, Metric::BinaryAccuracy, y, p),
         Metric::Accuracy if numbers => write(at, Metric::SparseCategoricalAccuracy, y, p),
         Metric::Accuracy => write(at, Metric::CategoricalAccuracy, y, p),
+        Metric::CategoricalAccuracy | Metric::BinaryAccuracy if numbers && classes != Dim::ONE => {
+            Err(RuleError::Undefined("its targets are numbers of classes"))
+        }
+        Metric::Mean(loss) if numbers && classes != Dim::ONE && !loss.takes_classes() => {
+            Err(RuleError::Undefined("its targets are numbers of classes"))
+        }
         Metric::BinaryAccuracy => {
             let y = at.cast(y, to)?;
-            let (y, p) =
-                (at.compare(Compare::Greater, y, 0.5)?, at.compare(Compare::Greater, p, 0.5)?);
-            let right = at.op(Compare::Equal, &[y, p])?;
+            let yes = at.compare(Compare::Greater, p, 0.5)?;
+            let yes = at.cast(yes, to)?;
+            let right = at.op(Compare::Equal, &[y, yes])?;
             let right = at.cast(right, to)?;
             loss::mean(at, right)
         }

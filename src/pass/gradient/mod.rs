@@ -5,6 +5,7 @@
 //! user first. The result is a graph like any other: a pass that splits the batch finds the gradients of parameters to be
 //! sums over it.
 
+mod clip;
 mod loss;
 mod metric;
 mod mode;
@@ -133,6 +134,10 @@ impl Sums<'_> {
         let asked = results.iter().any(|v| of.contains(v)) && !wanted.contains(&true);
         if gradients.iter().all(Option::is_none) || asked || !wanted.contains(&true) {
             return Ok(());
+        }
+        if let Gradient::None(reason) = op.gradient() {
+            let error = RuleError::Undefined(reason);
+            return Err(GradientError::Operator { label, op: op.name(), error });
         }
         self.builder.set_origin(Origin::new(&*label));
         let mut writer = Writer::new(&mut *self.builder, name);

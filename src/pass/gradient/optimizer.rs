@@ -251,9 +251,19 @@ impl Optimizer {
         match key {
             "learning_rate" | "lr" => self.learning_rate = positive()?,
             "weight_decay" => self.weight_decay = positive()?,
-            "clipvalue" => self.clipvalue = Some(positive()?),
-            "clipnorm" => self.clipnorm = Some(positive()?),
-            "global_clipnorm" => self.global_clipnorm = Some(positive()?),
+            "clipvalue" | "clipnorm" | "global_clipnorm" => {
+                let limit = number().filter(|x| *x > 0.0);
+                let limit = limit.ok_or_else(|| wrong("write a number above 0"))?;
+                let clips = [self.clipvalue, self.clipnorm, self.global_clipnorm];
+                if clips.iter().any(Option::is_some) {
+                    return Err(wrong("gradients are clipped in one way only"));
+                }
+                match key {
+                    "clipvalue" => self.clipvalue = Some(limit),
+                    "clipnorm" => self.clipnorm = Some(limit),
+                    _ => self.global_clipnorm = Some(limit),
+                }
+            }
             _ => {
                 if let Some(flag) = self.rule.flag(key) {
                     *flag = value.parse().map_err(|_| wrong("write true or false"))?;
@@ -265,8 +275,8 @@ impl Optimizer {
                 } else if let Some(size) = self.rule.size(key) {
                     *size = positive()?;
                 } else if let Some(part) = self.rule.part(key) {
-                    let found = number().filter(|x| *x <= 1.0);
-                    *part = found.ok_or_else(|| wrong("write a number from 0 to 1"))?;
+                    let found = number().filter(|x| *x < 1.0);
+                    *part = found.ok_or_else(|| wrong("write a number from 0 to below 1"))?;
                 } else {
                     let (optimizer, setting) = (name.to_owned(), key.to_owned());
                     return Err(ParseOptimizerError::Setting { optimizer, setting });
@@ -305,7 +315,7 @@ impl Rule {
         }
     }
 
-    /// The setting of this name that is a part: a number from 0 to 1.
+    /// The setting of this name that is a part: a number from 0 to below 1.
     fn part(&mut self, key: &str) -> Option<&mut f64> {
         match (self, key) {
             (Self::Sgd { momentum, .. } | Self::RmsProp { momentum, .. }, "momentum") => {

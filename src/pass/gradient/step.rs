@@ -249,7 +249,9 @@ fn rms_prop(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], rate: Term)
     if let (true, Some(mean)) = (centered, rest.last()) {
         let mean = blend(at, *mean, g, rho)?;
         let square = at.square(mean)?;
-        below = at.sub(velocity, square)?;
+        // Rounding could leave less than 0.
+        let spread = at.sub(velocity, square)?;
+        below = at.op(Unary::Relu, &[spread])?;
         average = Some(mean);
     }
     let root = match place {

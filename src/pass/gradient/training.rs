@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::clip;
 use super::loss::{self, Link};
 use super::step::{self, Step};
 use super::{
@@ -178,7 +179,7 @@ fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
 }
 
 /// Writes formulas behind a graph.
-fn draft<T>(
+pub(super) fn draft<T>(
     b: &mut Builder,
     (name, what): (&str, &str),
     write: impl FnOnce(&mut Writer<'_>) -> Result<T, RuleError>,
@@ -237,6 +238,7 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     let (targets, inputs) = targets(b, &found);
     let (mut loss, mut metrics) = (None, Vec::new());
     for ((of, output), (y, weight)) in found.iter().zip(&inputs) {
+        suits(b.graph(), of, output)?;
         let (own, logits) = linked(b.graph(), of.loss, output.value);
         let value = draft(b, ("loss", of.loss.name()), |writer| {
             let (y, p) = (writer.term(*y), writer.term(logits));
@@ -261,10 +263,9 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
             let name = if found.len() > 1 { format!("{}_{name}", output.name) } else { name };
             let (total, count) = draft(b, (&name, &name), |writer| {
                 let (y, p) = (writer.term(*y), writer.term(output.value));
-                let w = weight.map(|w| writer.term(w));
                 let mut at = Draft::new(&mut *writer);
                 let values = metric::write(&mut at, *metric, y, p)?;
-                let (total, count) = sums(&mut at, values, w)?;
+                let (total, count) = sums(&mut at, values)?;
                 Ok((writer.value(total), writer.value(count)))
             })?;
             metrics.push((name, total, count));
@@ -301,6 +302,30 @@ fn targets(b: &mut Builder, found: &[(&OutputLoss, &Output)]) -> (Vec<Target>, V
     (targets, inputs)
 }
 
+/// Fails unless a loss can be taken of an output.
+fn suits(graph: &Graph, of: &OutputLoss, output: &Output) -> Result<(), TrainingError> {
+    let ty = graph.ty(output.value);
+    let wrong = |reason| {
+        let what = format!("{} of `{}`, {ty}", of.loss, output.name);
+        Err(TrainingError::Rule { what, error: RuleError::Undefined(reason) })
+    };
+    if !matches!(ty.dtype, DType::F32 | DType::F64) {
+        return wrong("training takes outputs of f32 and f64");
+    }
+    if ty.rank() < 2 {
+        return wrong("the output has no axis behind its rows");
+    }
+    let last = i64::try_from(ty.rank()).unwrap_or(0) - 1;
+    match graph.node(output.value.node).op() {
+        Some(Op::Softmax(Softmax::Softmax { axis }))
+            if of.loss.link() == Some(Link::Softmax) && *axis != -1 && *axis != last =>
+        {
+            wrong("its classes are not on the last axis")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The loss of logits and the logits, where the output is the probabilities that they give.
 fn linked(graph: &Graph, loss: Loss, output: Value) -> (Loss, Value) {
     let rank = i64::try_from(graph.ty(output).rank()).unwrap_or(0);
@@ -318,7 +343,7 @@ fn linked(graph: &Graph, loss: Loss, output: Value) -> (Loss, Value) {
 }
 
 /// The sum of all elements.
-fn all(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
+pub(super) fn all(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
     let axes = (0..at.ty(a).rank()).filter_map(|a| i64::try_from(a).ok()).collect();
     at.op(Reduce::Sum { axes, keepdims: false }, &[a])
 }
@@ -353,17 +378,11 @@ fn mean_over_rows(
     at.div(sum, count)
 }
 
-/// The weighted sum of values, and the sum of the weights (their number where there are none).
-fn sums(at: &mut Draft<'_>, values: Term, w: Option<Term>) -> Result<(Term, Term), RuleError> {
-    let shape = at.shape(values);
-    let Some(w) = w else {
-        let total = all(at, values)?;
-        return Ok((total, at.size(total, shape.elements())?));
-    };
-    let w = column(at, w, shape.len())?;
-    let weights = at.expand(w, &shape)?;
-    let weighted = at.mul(values, weights)?;
-    Ok((all(at, weighted)?, all(at, weights)?))
+/// The sum of values and their number.
+fn sums(at: &mut Draft<'_>, values: Term) -> Result<(Term, Term), RuleError> {
+    let count = at.shape(values).elements();
+    let total = all(at, values)?;
+    Ok((total, at.size(total, count)?))
 }
 
 /// A parameter and its value, by name.
@@ -400,6 +419,11 @@ fn trainable(
             untrained.push((name, "it is a running statistic"));
         } else if frozen.contains(&name) {
             untrained.push((name, "it is frozen"));
+        } else if !matches!(param.ty.dtype, DType::F32 | DType::F64) {
+            let error = RuleError::Undefined(
+                "training takes parameters of f32 and f64; freeze it, or convert the model",
+            );
+            return Err(TrainingError::Rule { what: format!("`{name}`, {}", param.ty), error });
         } else if param.ty.rank() == 0 {
             untrained.push((name, "it is a constant of the formula"));
         } else {
@@ -456,7 +480,7 @@ fn update(
         Ok(writer.value(next))
     })?;
     b.update(step, next);
-    clip(b, optimizer, steps)?;
+    clip::clip(b, optimizer, steps)?;
     let mut product = None;
     if matches!(optimizer.rule, super::Rule::Nadam { .. }) {
         let variable = b.param("optimizer.product", Tensor::scalar(1.0f64));
@@ -511,69 +535,4 @@ fn filled(ty: &TensorType, value: f64) -> Result<Tensor, TensorError> {
     let wide = Tensor::new(&sizes, &vec![value; sizes.iter().product()])?;
     let cast = Cast { to: ty.dtype }.eval(&[&wide]).ok().and_then(|mut all| all.pop());
     Ok(cast.unwrap_or(wide))
-}
-
-/// Clips gradients of the whole batch as the optimizer asks for.
-fn clip(
-    b: &mut Builder,
-    optimizer: &Optimizer,
-    steps: &mut [(String, Value, Value)],
-) -> Result<(), TrainingError> {
-    let mut factor = None;
-    if let Some(limit) = optimizer.global_clipnorm {
-        let mut sum: Option<Value> = None;
-        for (_, _, gradient) in steps.iter() {
-            sum = Some(draft(b, ("gradients.norm", "the norm of gradients"), |writer| {
-                let (g, sum) = (writer.term(*gradient), sum.map(|s| writer.term(s)));
-                let mut at = Draft::new(&mut *writer);
-                let squares = at.square(g)?;
-                let own = all(&mut at, squares)?;
-                let own = at.cast(own, DType::F64)?;
-                let sum = match sum {
-                    Some(sum) => at.add(sum, own)?,
-                    None => own,
-                };
-                Ok(writer.value(sum))
-            })?);
-        }
-        if let Some(sum) = sum {
-            factor = Some(draft(b, ("gradients.factor", "the norm of gradients"), |writer| {
-                let sum = writer.term(sum);
-                let mut at = Draft::new(&mut *writer);
-                let factor = shrink(&mut at, sum, limit)?;
-                Ok(writer.value(factor))
-            })?);
-        }
-    }
-    for (name, _, gradient) in steps {
-        let name = format!("{name}.clipped");
-        *gradient = draft(b, (&name, "the clipping of gradients"), |writer| {
-            let (mut g, factor) = (writer.term(*gradient), factor.map(|f| writer.term(f)));
-            let mut at = Draft::new(&mut *writer);
-            let to = at.ty(g).dtype;
-            if let Some(limit) = optimizer.clipvalue {
-                g = at.op(Unary::Clip { min: Some(-limit), max: Some(limit) }, &[g])?;
-            }
-            if let Some(limit) = optimizer.clipnorm {
-                let squares = at.square(g)?;
-                let sum = all(&mut at, squares)?;
-                let own = shrink(&mut at, sum, limit)?;
-                g = at.mul(g, own)?;
-            }
-            if let Some(factor) = factor {
-                let factor = at.cast(factor, to)?;
-                g = at.mul(g, factor)?;
-            }
-            Ok(writer.value(g))
-        })?;
-    }
-    Ok(())
-}
-
-/// `limit` divided by the root of `squares` where that is larger, else 1.
-fn shrink(at: &mut Draft<'_>, squares: Term, limit: f64) -> Result<Term, RuleError> {
-    let norm = at.op(Unary::Sqrt, &[squares])?;
-    let limit = at.number(norm, limit)?;
-    let largest = at.op(Binary::Max, &[norm, limit])?;
-    at.div(limit, largest)
 }

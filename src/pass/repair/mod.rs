@@ -96,7 +96,7 @@ fn rounds(op: &Op, claim: Claim, ty: &TensorType) -> bool {
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
     let rounds = match op {
         Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
-        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half,
+        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) | Op::ConvWeightGrad(_) => half,
         _ => false,
     };
     rounds && claim.partial().is_some_and(|by| !by.is_exact())
@@ -226,6 +226,7 @@ impl<'g> Writer<'g> {
                     writer.write(&own, &operands, node.results(), &at)
                 })
             }
+            (Op::BatchNormGrad(_), Some(BatchStatistics::Ghost(_))) => Err(Failure::Refused),
             _ => self.write(op, &operands, node.results(), &at),
         };
         match written {

@@ -74,7 +74,7 @@ pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
     let hidden = if i == 11 { 1100 } else { net.size(70) };
     let direction = [Direction::Forward, Direction::Reverse, Direction::Both][i / 3 % 3];
     let [batch_first, bias, lengths, initial] =
-        [i.is_multiple_of(2), i % 4 != 1, i / 2 % 2 == 0, i % 5 > 1];
+        [i.is_multiple_of(2), i % 4 != 1, (i / 2).is_multiple_of(2), i % 5 > 1];
     let peepholes = i.is_multiple_of(6);
     let [gate, candidate, state] = functions(i);
     let clip = (i % 4 == 2).then_some(0.75);
@@ -97,7 +97,7 @@ pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
             (op, 4)
         }
         1 => {
-            let reset_after = i / 3 % 2 == 0;
+            let reset_after = (i / 3).is_multiple_of(2);
             let op = Recurrent::Gru {
                 direction,
                 batch_first,

@@ -138,6 +138,11 @@ fn elements(rng: &mut ChaCha8Rng, dtype: DType, dims: &[usize], zeros: bool) -> 
     Tensor::from_bytes(dtype, dims, &bytes).unwrap()
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    clippy::cast_possible_truncation,
+    reason = "the last type of floats; rounding is meant"
+)]
 fn float_bits(rng: &mut ChaCha8Rng, dtype: DType) -> u64 {
     let small: f64 = rng.random_range(-3.0..3.0);
     let ties = f64::from(rng.random_range(-9..9)) / 2.0;
@@ -286,6 +291,7 @@ fn powers(net: &mut Net, dtype: DType, x: Value) -> [Value; 2] {
 }
 
 /// Comparisons, kinds of floats, truth values and bits.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all others are floats")]
 fn relations(net: &mut Net, i: usize) -> Vec<Value> {
     let dtype = DType::ALL[i % 13];
     let dims = sizes(net);
@@ -427,6 +433,7 @@ fn excited(net: &mut Net, i: usize) -> Vec<Value> {
 }
 
 /// What follows a product or a convolution at its end.
+#[expect(clippy::many_single_char_names, reason = "the values of a graph")]
 fn behind_products(net: &mut Net, i: usize) -> Vec<Value> {
     let y = if i.is_multiple_of(2) {
         let (k, w) = (net.size(20), net.size(40));
