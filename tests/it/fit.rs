@@ -312,20 +312,95 @@ fn losses_are_those_that_are_known() {
     let cpu = Cpu::new(1).unwrap();
     for (loss, y, p, weights, expected) in cases {
         let classes = y.len() / 2;
-        let mut b = Builder::new("given");
-        let x = b.input("x", rows(DType::F64, &[i64::try_from(classes).unwrap()]));
-        let zero = b.param("zero", Tensor::new(&[1], &[0.0f64]).unwrap());
-        let out = b.op("out", fanwise::op::Binary::Add, &[x, zero]).unwrap();
-        b.output("out", out);
-        let (graph, params) = b.finish();
         let mut training = training("mse", "sgd", "out", weights.is_some());
         training.losses[0].loss = loss;
         let options = TrainerOptions { training, place: Place::default() };
-        let model = Model { graph, weights: params, notes: Vec::new() };
-        let mut trainer = Trainer::new(model, &options, &cpu).unwrap();
+        let mut trainer = Trainer::new(given(classes), &options, &cpu).unwrap();
         let tensor = |v: &[f64]| Tensor::new(&[2, classes], v).unwrap();
         let w = weights.map(|w| Tensor::new(&[2], &w).unwrap());
         let found = trainer.test_on_batch(&feed(tensor(p), tensor(y), w, "out")).unwrap().loss;
         assert!((found - expected).abs() < 1e-6, "{loss}: {found} instead of {expected}");
+    }
+}
+
+/// What Keras computes (`tests/models/training.py`).
+fn keras() -> serde_json::Value {
+    serde_json::from_str(include_str!("../models/training.json")).unwrap()
+}
+
+fn floats(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn ten_steps_of_every_optimizer_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let gradients = floats(&keras["gradients"]);
+    let optimizers = keras["optimizers"].as_object().unwrap();
+    for name in fanwise::pass::Optimizer::NAMES {
+        assert!(optimizers.contains_key(name), "no steps of {name}");
+    }
+    for (optimizer, expected) in optimizers {
+        let training = training("mae", optimizer, "y", false);
+        let options = TrainerOptions { training, place: Place::default() };
+        let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
+        for (step, (g, expected)) in gradients.iter().zip(floats(expected)).enumerate() {
+            let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
+            let rate = trainer.learning_rate();
+            trainer.train_on_batch(&feed(one(*g), one(-10.0), None, "y"), rate).unwrap();
+            let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
+            assert!(
+                (p - expected).abs() < 1e-9,
+                "{optimizer}, step {step}: {p} instead of {expected}"
+            );
+        }
+    }
+}
+
+/// A model that gives its input.
+fn given(classes: usize) -> Model {
+    let mut b = Builder::new("given");
+    let x = b.input("x", rows(DType::F64, &[i64::try_from(classes).unwrap()]));
+    let zero = b.param("zero", Tensor::new(&[1], &[0.0f64]).unwrap());
+    let out = b.op("out", fanwise::op::Binary::Add, &[x, zero]).unwrap();
+    b.output("out", out);
+    let (graph, weights) = b.finish();
+    Model { graph, weights, notes: Vec::new() }
+}
+
+#[test]
+fn losses_and_metrics_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let p: Vec<f64> = keras["outputs"].as_array().unwrap().iter().flat_map(floats).collect();
+    let classes: Vec<i64> =
+        keras["classes"].as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
+    let hot: Vec<f64> =
+        classes.iter().flat_map(|c| (0..4).map(move |i| f64::from(u8::from(*c == i)))).collect();
+    let p = Tensor::new(&[5, 4], &p).unwrap();
+    let hot = Tensor::new(&[5, 4], &hot).unwrap();
+    let classes = Tensor::new(&[5], &classes).unwrap();
+    let weights = Tensor::new(&[5], &floats(&keras["weights"])).unwrap();
+    let evaluate = |loss: &str, metrics: Vec<Metric>, weighted: bool| {
+        let mut training = training(loss, "sgd", "out", weighted);
+        training.metrics = metrics;
+        let options = TrainerOptions { training, place: Place::default() };
+        let mut trainer = Trainer::new(given(4), &options, &cpu).unwrap();
+        let y = if loss.starts_with("sparse") { &classes } else { &hot };
+        let w = weighted.then(|| weights.clone());
+        trainer.test_on_batch(&feed(p.clone(), y.clone(), w, "out")).unwrap()
+    };
+    let losses = keras["losses"].as_object().unwrap();
+    for name in Loss::NAMES {
+        let expected = floats(&losses[name]);
+        for (weighted, expected) in [false, true].into_iter().zip(expected) {
+            let found = evaluate(name, Vec::new(), weighted).loss;
+            assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");
+        }
+    }
+    let metrics = keras["metrics"].as_object().unwrap();
+    let all: Vec<Metric> = metrics.keys().map(|name| name.parse().unwrap()).collect();
+    for (name, found) in evaluate("mse", all, false).metrics {
+        let expected = metrics[&name].as_f64().unwrap();
+        assert!((found - expected).abs() < 1e-6, "{name}: {found} instead of {expected}");
     }
 }

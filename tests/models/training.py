@@ -1,0 +1,105 @@
+"""Steps of optimizers, losses and metrics as Keras computes them, for the tests of training.
+
+    KERAS_BACKEND=tensorflow python tests/models/training.py > tests/models/training.json
+
+Needs keras (the versions used are in the file written). Everything is computed in float64.
+"""
+
+import json
+
+import keras
+import numpy as np
+
+keras.config.set_floatx("float64")
+
+OPTIMIZERS = {
+    "sgd": lambda o: o.SGD(0.01),
+    "sgd:momentum=0.9": lambda o: o.SGD(0.01, momentum=0.9),
+    "sgd:momentum=0.9,nesterov=true": lambda o: o.SGD(0.01, momentum=0.9, nesterov=True),
+    "sgd:weight_decay=0.1": lambda o: o.SGD(0.01, weight_decay=0.1),
+    "sgd:clipnorm=0.3": lambda o: o.SGD(0.01, clipnorm=0.3),
+    "sgd:clipvalue=0.2": lambda o: o.SGD(0.01, clipvalue=0.2),
+    "sgd:global_clipnorm=0.25": lambda o: o.SGD(0.01, global_clipnorm=0.25),
+    "rmsprop": lambda o: o.RMSprop(0.001),
+    "rmsprop:momentum=0.8": lambda o: o.RMSprop(0.001, momentum=0.8),
+    "rmsprop:centered=true": lambda o: o.RMSprop(0.001, centered=True),
+    "rmsprop:centered=true,momentum=0.5": lambda o: o.RMSprop(0.001, centered=True, momentum=0.5),
+    "adam": lambda o: o.Adam(0.001),
+    "adam:amsgrad=true": lambda o: o.Adam(0.001, amsgrad=True),
+    "adamw": lambda o: o.AdamW(0.001),
+    "adagrad": lambda o: o.Adagrad(0.001),
+    "adadelta": lambda o: o.Adadelta(0.001),
+    "adamax": lambda o: o.Adamax(0.001),
+    "nadam": lambda o: o.Nadam(0.001),
+    "lion": lambda o: o.Lion(0.001),
+}
+
+LOSSES = {
+    "binary_crossentropy": lambda l: l.BinaryCrossentropy(),
+    "categorical_crossentropy": lambda l: l.CategoricalCrossentropy(),
+    "categorical_hinge": lambda l: l.CategoricalHinge(),
+    "cosine_similarity": lambda l: l.CosineSimilarity(),
+    "hinge": lambda l: l.Hinge(),
+    "huber": lambda l: l.Huber(),
+    "kl_divergence": lambda l: l.KLDivergence(),
+    "log_cosh": lambda l: l.LogCosh(),
+    "mean_absolute_error": lambda l: l.MeanAbsoluteError(),
+    "mean_absolute_percentage_error": lambda l: l.MeanAbsolutePercentageError(),
+    "mean_squared_error": lambda l: l.MeanSquaredError(),
+    "mean_squared_logarithmic_error": lambda l: l.MeanSquaredLogarithmicError(),
+    "poisson": lambda l: l.Poisson(),
+    "sparse_categorical_crossentropy": lambda l: l.SparseCategoricalCrossentropy(),
+    "squared_hinge": lambda l: l.SquaredHinge(),
+}
+
+
+def steps(make, gradients):
+    variable = keras.Variable(1.0, dtype="float64")
+    optimizer = make(keras.optimizers)
+    values = []
+    for g in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(g, dtype="float64")], [variable])
+        values.append(float(keras.ops.convert_to_numpy(variable)))
+    return values
+
+
+def main():
+    rng = np.random.default_rng(7)
+    gradients = [float(g) for g in rng.uniform(-1, 1, 10)]
+    p = rng.uniform(0.05, 2.0, (5, 4))
+    p = p / p.sum(axis=1, keepdims=True)
+    classes = rng.integers(0, 4, 5)
+    y = np.eye(4)[classes]
+    weights = rng.uniform(0.1, 2.0, 5)
+    losses = {}
+    for name, make in LOSSES.items():
+        target = classes if name.startswith("sparse") else y
+        plain = float(make(keras.losses)(target, p))
+        weighted = float(make(keras.losses)(target, p, sample_weight=weights))
+        losses[name] = [plain, weighted]
+    metrics = {
+        "categorical_accuracy": keras.metrics.CategoricalAccuracy(),
+        "binary_accuracy": keras.metrics.BinaryAccuracy(),
+        "top_2_accuracy": keras.metrics.TopKCategoricalAccuracy(k=2),
+    }
+    found = {}
+    for name, metric in metrics.items():
+        # The places of the largest numbers are found in float32 only.
+        metric.update_state(y.astype("float32"), p.astype("float32"))
+        found[name] = float(metric.result())
+    out = {
+        "keras": keras.__version__,
+        "backend": keras.config.backend(),
+        "gradients": gradients,
+        "optimizers": {name: steps(make, gradients) for name, make in OPTIMIZERS.items()},
+        "outputs": p.tolist(),
+        "classes": classes.tolist(),
+        "weights": weights.tolist(),
+        "losses": losses,
+        "metrics": found,
+    }
+    print(json.dumps(out, indent=1))
+
+
+if __name__ == "__main__":
+    main()
