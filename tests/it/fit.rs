@@ -349,8 +349,9 @@ fn ten_steps_of_every_optimizer_are_those_of_keras() {
             let rate = trainer.learning_rate();
             trainer.train_on_batch(&feed(one(*g), one(-10.0), None, "y"), rate).unwrap();
             let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
+            // Keras takes its settings from f32 here and there.
             assert!(
-                (p - expected).abs() < 1e-9,
+                (p - expected).abs() < 1e-7,
                 "{optimizer}, step {step}: {p} instead of {expected}"
             );
         }
