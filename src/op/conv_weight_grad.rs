@@ -154,14 +154,21 @@ fn correlate<T: Wide>(
     }
 }
 
-/// Adds to each tap the products of what it meets and the windows' gradients.
+/// Adds to each tap the products of what it meets and the windows' gradients, in row-major order of the windows.
 fn products<T: Wide>(axes: &[WindowAxis], dw: &mut [T], x: &[T], dy: &[T]) {
-    let Some((axis, inner)) = axes.split_first() else {
-        if let ([dw], [x], [dy]) = (dw, x, dy) {
-            *dw = dw.add_product(*x, *dy);
+    let Some((axis, inner)) = axes.split_first() else { return };
+    if inner.is_empty() {
+        for (tap, dw) in dw.iter_mut().enumerate() {
+            let outputs = axis.outputs(tap);
+            if outputs.is_empty() {
+                continue;
+            }
+            let x = &x[axis.position(outputs.start, tap)..];
+            let pairs = x.iter().step_by(axis.stride).zip(&dy[outputs]);
+            *dw = pairs.fold(*dw, |sum, (x, dy)| sum.add_product(*x, *dy));
         }
         return;
-    };
+    }
     let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
     let (out, plane, taps) = (size(|a| a.output), size(|a| a.input), size(|a| a.kernel));
     for (tap, dw) in dw.chunks_exact_mut(taps).enumerate() {
