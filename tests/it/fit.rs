@@ -291,7 +291,6 @@ fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
 type Known = (Loss, &'static [f64], &'static [f64], Option<[f64; 2]>, f64);
 
 #[test]
-#[expect(clippy::many_single_char_names, reason = "the letters of the formulas")]
 fn losses_are_those_that_are_known() {
     let cross = Loss::CategoricalCrossentropy { from_logits: false, smoothing: 0.0 };
     let smooth = Loss::CategoricalCrossentropy { from_logits: false, smoothing: 0.1 };
