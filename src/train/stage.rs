@@ -109,9 +109,10 @@ impl Stage {
             want(column, input);
         }
         for target in &self.targets {
-            if let (Some(input), Some(column)) = (&target.weight, names.weights.get(&target.output))
-            {
-                want(column, input);
+            match (&target.weight, names.weights.get(&target.output)) {
+                (Some(input), Some(column)) => want(column, input),
+                (None, None) => {}
+                (wanted, _) => return Err(unweighted(&target.output, wanted.is_some())),
             }
             if let Some(column) = names.targets.get(&target.output) {
                 want(column, &target.input);
@@ -281,6 +282,14 @@ impl Predictor {
         }
         all.into_iter().map(|(name, parts)| Ok((name, joined(&parts)?))).collect()
     }
+}
+
+/// The error for data some of which have weights of rows and some have not.
+fn unweighted(output: &str, wanted: bool) -> TrainError {
+    let others = if wanted { "other data have" } else { "no other data have" };
+    let have = if wanted { "have no" } else { "have" };
+    let reason = format!("the data {have} weights of rows for `{output}`, which {others}");
+    DataError::Columns(reason).into()
 }
 
 /// The inputs of a model.

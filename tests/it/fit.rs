@@ -404,3 +404,53 @@ fn losses_and_metrics_are_those_of_keras() {
         assert!((found - expected).abs() < 1e-6, "{name}: {found} instead of {expected}");
     }
 }
+
+/// The reason why there is no training of a model.
+fn refusal(model: Model, training: Training) -> String {
+    let options = TrainerOptions { training, place: Place::default() };
+    Trainer::new(model, &options, &Cpu::new(1).unwrap()).err().expect("refused").to_string()
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused() {
+    let fits = || training("categorical_crossentropy", "sgd", "p", false);
+    let frozen = |name: &str| Training { frozen: [name.to_owned()].into(), ..fits() };
+    let model = || cnn(DType::F32);
+    assert_eq!(refusal(model(), frozen("none")), "there is no parameter `none` to freeze");
+    let error = refusal(model(), frozen("running_mean"));
+    assert!(error.starts_with("`running_mean`: it is a running statistic"), "{error}");
+    let error = refusal(model(), training("mse", "sgd", "q", false));
+    assert_eq!(error, "no loss can be taken of `q`; the outputs are p");
+    let all = ["w", "bias", "scale", "shift", "dense", "offset"].map(str::to_owned);
+    let error = refusal(model(), Training { frozen: all.into(), ..fits() });
+    assert_eq!(error, "the loss depends on no parameter that is trained");
+    let groups = Some(BatchStatistics::Ghost(2.try_into().unwrap()));
+    let place = Place { batch_norm: groups, ..Place::default() };
+    let options = TrainerOptions { training: fits(), place };
+    assert!(matches!(
+        Trainer::new(model(), &options, &Cpu::new(1).unwrap()),
+        Err(TrainError::Groups)
+    ));
+}
+
+#[test]
+fn a_frozen_parameter_stays_and_data_without_weights_are_told() {
+    let cpu = Cpu::new(1).unwrap();
+    let mut training = training("categorical_crossentropy", "adam", "p", true);
+    training.frozen = ["dense".to_owned()].into();
+    let options = TrainerOptions { training, place: Place::default() };
+    let mut trainer = Trainer::new(cnn(DType::F32), &options, &cpu).unwrap();
+    let before = trainer.weights().unwrap();
+    let given = batch(&mut ChaCha8Rng::seed_from_u64(1), 6, DType::F32);
+    trainer.train_on_batch(&given, 0.01).unwrap();
+    let after = trainer.weights().unwrap();
+    assert_eq!(before.get("dense"), after.get("dense"));
+    for name in ["w", "bias", "scale", "shift", "offset", "running_mean", "running_var"] {
+        assert_ne!(before.get(name), after.get(name), "{name}");
+    }
+    let arrays = [("x", &given.inputs["x"]), ("y", &given.targets["p"])];
+    let source = Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone().into()))).unwrap();
+    let loader = trainer.loader(Arc::new(source), Vec::new(), LoaderOptions::default());
+    let error = loader.err().expect("refused").to_string();
+    assert!(error.contains("have no weights of rows for `p`"), "{error}");
+}

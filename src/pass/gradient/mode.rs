@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::TrainingError;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
-use crate::op::{BatchNormTrain, DropoutTrain, Op, Range};
+use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, RuleError};
 use crate::types::{DType, Dim};
 
 /// What train mode depends on.
@@ -26,11 +27,14 @@ impl Default for Mode {
 /// the number of the step that `step` holds. Gives the parameters that are running statistics.
 ///
 /// Batch normalisation whose statistics are no parameters stays as it is.
+///
+/// # Errors
+/// If two layers share running statistics, or the mask of a dropout is used.
 pub fn train_mode(
     builder: &mut Builder,
     step: Value,
     mode: Mode,
-) -> Result<BTreeSet<NodeId>, GraphError> {
+) -> Result<BTreeSet<NodeId>, TrainingError> {
     let mut statistics = BTreeSet::new();
     let mut rows = None;
     let mut layer = mode.seed;
@@ -51,19 +55,22 @@ pub fn train_mode(
                 let new = builder.all(&format!("{name}.train"), train, &operands)?;
                 builder.replace(old, new[0])?;
                 for (running, new) in [mean, var].into_iter().zip(&new[1..]) {
-                    if statistics.insert(running.node) {
-                        builder.update(*running, *new);
-                    }
+                    once(&mut statistics, *running, &label)?;
+                    builder.update(*running, *new);
                 }
             }
             (Op::BatchNormTrain(_), [_, _, _, mean, var]) => {
                 for (i, running) in (1..).zip([mean, var]) {
-                    if is_param(builder.graph(), *running) && statistics.insert(running.node) {
+                    if is_param(builder.graph(), *running) {
+                        once(&mut statistics, *running, &label)?;
                         builder.update(*running, Value { node: id, output: i });
                     }
                 }
             }
             (Op::Dropout(dropout), [x]) if dropout.rate > 0.0 => {
+                if dropout.mask && builder.graph().is_used(Value { node: id, output: 1 }) {
+                    return Err(refused(&label, "its mask is used, which training does not give"));
+                }
                 let numbers = numbers(builder, &mut rows)?;
                 layer = layer.wrapping_add(1);
                 let train = DropoutTrain { rate: dropout.rate, seed: layer };
@@ -75,6 +82,23 @@ pub fn train_mode(
     }
     builder.set_origin(Origin::default());
     Ok(statistics)
+}
+
+/// The error for a layer that cannot be trained.
+fn refused(label: &str, reason: &'static str) -> TrainingError {
+    TrainingError::Rule { what: format!("`{label}`"), error: RuleError::Undefined(reason) }
+}
+
+/// Notes a running statistic, which one layer moves.
+fn once(
+    statistics: &mut BTreeSet<NodeId>,
+    running: Value,
+    label: &str,
+) -> Result<(), TrainingError> {
+    if statistics.insert(running.node) {
+        return Ok(());
+    }
+    Err(refused(label, "its running statistics are those of another layer, too"))
 }
 
 /// The number of every row of the batch, made once.

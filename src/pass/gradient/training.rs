@@ -416,6 +416,12 @@ fn trainable(
                 && slot >= 3
         };
         if statistics.contains(&id) || users.iter().any(|(user, slot, _)| running((*user, *slot))) {
+            if frozen.contains(&name) {
+                let error = RuleError::Undefined(
+                    "it is a running statistic, which is not trained but moves",
+                );
+                return Err(TrainingError::Rule { what: format!("`{name}`"), error });
+            }
             untrained.push((name, "it is a running statistic"));
         } else if frozen.contains(&name) {
             untrained.push((name, "it is frozen"));
