@@ -24,6 +24,7 @@ mod runs;
 mod script;
 mod setup;
 mod shared;
+mod training;
 mod variables;
 
 use std::process::ExitCode;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     trials.extend(models::trials());
     trials.extend(runs::trials());
     trials.extend(shared::trials());
+    trials.extend(training::trials());
     trials.extend(variables::trials());
     if setup::is_fake() && !apart::is_alone() && !ignored {
         trials = trials.iter().map(apart::apart).collect();

@@ -1,0 +1,262 @@
+//! Training: the losses and the weights of GPUs are those of the CPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fanwise::backend::cuda::Cuda;
+use fanwise::backend::{Backend, Cpu};
+use fanwise::format::Model;
+use fanwise::ir::{Builder, Value, Weights};
+use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
+use fanwise::pass::{
+    BatchStatistics, Metric, Mode, OutputLoss, Replicate, Training, WeightPlacement,
+};
+use fanwise::train::data::Feed;
+use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
+use libtest_mimic::Trial;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::setup::options;
+
+/// The models, and the sizes of a sample of each.
+const MODELS: [(&str, fn() -> Model, &[usize]); 2] =
+    [("mlp", mlp, &[10]), ("cnn", cnn, &[2, 8, 8])];
+
+const OPTIMIZERS: [(&str, &str); 3] =
+    [("sgd", "sgd:momentum=0.9"), ("rmsprop", "rmsprop"), ("adam", "adam:global_clipnorm=1")];
+
+const CLASSES: usize = 3;
+
+/// What one step after the other takes: they do not divide, and some devices have no row.
+const BATCHES: [usize; 4] = [9, 6, 2, 7];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for model in MODELS {
+        for optimizer in OPTIMIZERS {
+            trials.push(Trial::test(format!("training_{}_{}", model.0, optimizer.0), move || {
+                check(model, optimizer.1);
+                Ok(())
+            }));
+        }
+    }
+    trials
+}
+
+type Sample = (&'static str, fn() -> Model, &'static [usize]);
+
+/// One to four GPUs train as one CPU does, and with statistics of their own rows as the CPU does with such.
+fn check((name, model, sizes): Sample, optimizer: &str) {
+    let cpu = Cpu::new(2).unwrap();
+    let alone = trained(model(), sizes, optimizer, Place::default(), &cpu);
+    assert!(alone.0.iter().all(|l| l.is_finite() && *l > 0.0), "{:?}", alone.0);
+    let ways = [
+        (1, WeightPlacement::Template, BatchStatistics::Sync),
+        (2, WeightPlacement::Mirrored, BatchStatistics::Sync),
+        (3, WeightPlacement::Cpu, BatchStatistics::Sync),
+        (4, WeightPlacement::Mirrored, BatchStatistics::Sync),
+        (4, WeightPlacement::Template, BatchStatistics::Sync),
+        (1, WeightPlacement::Mirrored, BatchStatistics::Local),
+        (3, WeightPlacement::Mirrored, BatchStatistics::Local),
+    ];
+    for (count, weights, statistics) in ways {
+        let what = format!("{name}, {optimizer}, {weights:?} and {statistics:?} on {count}");
+        let local = statistics == BatchStatistics::Local;
+        if local && name == "mlp" {
+            continue;
+        }
+        let place = || place(count, weights, statistics);
+        let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
+        let found = trained(model(), sizes, optimizer, place(), &cuda);
+        if local {
+            let wanted = trained(model(), sizes, optimizer, place(), &cpu);
+            assert_near(&found, &wanted, &what);
+        } else {
+            assert_near(&found, &alone, &what);
+        }
+    }
+}
+
+fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> Place {
+    let rule = if count.is_multiple_of(2) { ShardRule::Balanced } else { ShardRule::RemainderLast };
+    let over = Replicate::over((0..count).map(Device::gpu).collect());
+    Place {
+        replicate: Some(Replicate { weights, rule, ..over }),
+        batch_norm: Some(statistics),
+        invariant: false,
+        max_memory: None,
+    }
+}
+
+/// The losses of some steps, and all weights after them.
+type Trained = (Vec<f64>, Weights);
+
+fn trained(
+    model: Model,
+    sizes: &[usize],
+    optimizer: &str,
+    place: Place,
+    backend: &dyn Backend,
+) -> Trained {
+    let training = Training {
+        losses: vec![OutputLoss {
+            output: "p".to_owned(),
+            loss: "categorical_crossentropy".parse().unwrap(),
+            weight: 1.0,
+            weighted: true,
+        }],
+        metrics: vec![Metric::Accuracy],
+        optimizer: optimizer.parse().unwrap(),
+        frozen: BTreeSet::default(),
+        l1: 0.0,
+        l2: 0.0,
+        mode: Mode::default(),
+    };
+    let mut trainer = Trainer::new(model, &TrainerOptions { training, place }, backend)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let rate = trainer.learning_rate();
+    let losses = BATCHES
+        .into_iter()
+        .map(|n| {
+            let batch = batch(&mut rng, n, sizes);
+            trainer.train_on_batch(&batch, rate).unwrap_or_else(|e| panic!("{e}")).loss
+        })
+        .collect();
+    (losses, trainer.weights().unwrap())
+}
+
+fn assert_near(found: &Trained, wanted: &Trained, what: &str) {
+    for (a, b) in found.0.iter().zip(&wanted.0) {
+        assert!((a - b).abs() <= 1e-5, "{what}: losses {:?}, not {:?}", found.0, wanted.0);
+    }
+    for (name, tensor) in wanted.1.iter() {
+        let (a, b) = (found.1.get(name).unwrap().to_f64(), tensor.to_f64());
+        let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(error <= 1e-4, "{what}: `{name}` differs by {error}");
+    }
+}
+
+fn floats(rng: &mut ChaCha8Rng, dims: &[usize], from: f32, to: f32) -> Tensor {
+    let data: Vec<f32> = (0..dims.iter().product()).map(|_| rng.random_range(from..to)).collect();
+    Tensor::new(dims, &data).unwrap()
+}
+
+/// Random samples, a class of each, and weights of which one is 0.
+fn batch(rng: &mut ChaCha8Rng, n: usize, sizes: &[usize]) -> Feed {
+    let x = floats(rng, &[&[n], sizes].concat(), -1.0, 1.0);
+    let mut classes = vec![0.0f32; n * CLASSES];
+    for row in classes.chunks_exact_mut(CLASSES) {
+        row[rng.random_range(0..CLASSES)] = 1.0;
+    }
+    let mut weights = floats(rng, &[n], 0.1, 2.0);
+    weights.as_mut_slice::<f32>()[0] = 0.0;
+    let one = |name: &str, t: Tensor| BTreeMap::from([(name.to_owned(), t)]);
+    Feed {
+        inputs: one("x", x),
+        targets: one("p", Tensor::new(&[n, CLASSES], &classes).unwrap()),
+        weights: one("p", weights),
+    }
+}
+
+/// A model under construction.
+struct Net {
+    builder: Builder,
+    rng: ChaCha8Rng,
+}
+
+impl Net {
+    fn new(name: &str, sizes: &[i64]) -> (Self, Value) {
+        let mut builder = Builder::new(name);
+        let sizes = sizes.iter().map(|d| Dim::from(*d));
+        let shape: Shape = std::iter::once(Dim::n()).chain(sizes).collect();
+        let x = builder.input("x", TensorType::new(DType::F32, shape));
+        (Self { builder, rng: ChaCha8Rng::seed_from_u64(5) }, x)
+    }
+
+    fn param(&mut self, name: &str, dims: &[usize], from: f32, to: f32) -> Value {
+        let tensor = floats(&mut self.rng, dims, from, to);
+        self.builder.param(name, tensor)
+    }
+
+    fn op(&mut self, name: &str, op: impl Into<fanwise::op::Op>, operands: &[Value]) -> Value {
+        self.builder.op(name, op, operands).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn dense(&mut self, name: &str, x: Value, [from, to]: [usize; 2]) -> Value {
+        let weight = self.param(&format!("{name}.weight"), &[from, to], -0.5, 0.5);
+        let bias = self.param(&format!("{name}.bias"), &[to], -0.1, 0.1);
+        let gemm = Gemm { alpha: 1.0, beta: 1.0, trans_a: false, trans_b: false };
+        self.op(name, gemm, &[x, weight, bias])
+    }
+
+    /// Batch normalisation and ReLU.
+    fn norm(&mut self, name: &str, x: Value, channels: usize) -> Value {
+        let of = |part: &str| format!("{name}.{part}");
+        let scale = self.param(&of("scale"), &[channels], 0.5, 1.5);
+        let shift = self.param(&of("shift"), &[channels], -0.5, 0.5);
+        let mean = self.param(&of("running_mean"), &[channels], -0.1, 0.1);
+        let var = self.param(&of("running_var"), &[channels], 0.9, 1.1);
+        let y = self.op(name, BatchNorm { epsilon: 1e-3 }, &[x, scale, shift, mean, var]);
+        self.op(&of("relu"), Unary::Relu, &[y])
+    }
+
+    fn finish(mut self, logits: Value) -> Model {
+        let p = self.op("p", Softmax::Softmax { axis: -1 }, &[logits]);
+        self.builder.output("p", p);
+        let (graph, weights) = self.builder.finish();
+        Model { graph, weights, notes: Vec::new() }
+    }
+}
+
+fn mlp() -> Model {
+    let (mut net, x) = Net::new("mlp", &[10]);
+    let h = net.dense("first", x, [10, 12]);
+    let h = net.op("relu", Unary::Relu, &[h]);
+    let h = net.op("drop", Dropout { mask: false, rate: 0.25 }, &[h]);
+    let h = net.dense("second", h, [12, 8]);
+    let h = net.op("tanh", Unary::Tanh, &[h]);
+    let h = net.dense("logits", h, [8, CLASSES]);
+    net.finish(h)
+}
+
+/// Convolutions of all channels, of single ones, and with strides; both pools.
+fn cnn() -> Model {
+    let (mut net, x) = Net::new("cnn", &[2, 8, 8]);
+    let same = |groups: i64| Conv { pads: vec![1; 4], groups, ..Conv::default() };
+    let w = net.param("wide", &[4, 2, 3, 3], -0.5, 0.5);
+    let h = net.op("conv", same(1), &[x, w]);
+    let h = net.norm("norm", h, 4);
+    let max = Pool::Max {
+        kernel: vec![3, 3],
+        strides: vec![2, 2],
+        dilations: Vec::new(),
+        pads: vec![1; 4],
+        ceil_mode: false,
+        column_major: false,
+        indices: false,
+    };
+    let h = net.op("max", max, &[h]);
+    let w = net.param("deep", &[4, 1, 3, 3], -0.5, 0.5);
+    let h = net.op("depthwise", same(4), &[h, w]);
+    let h = net.norm("norm2", h, 4);
+    let w = net.param("strided", &[6, 4, 2, 2], -0.5, 0.5);
+    let bias = net.param("strided.bias", &[6], -0.1, 0.1);
+    let strided = Conv { strides: vec![2, 1], ..Conv::default() };
+    let h = net.op("strided", strided, &[h, w, bias]);
+    let h = net.op("relu", Unary::Relu, &[h]);
+    let average = Pool::Average {
+        kernel: vec![2, 2],
+        strides: vec![1, 1],
+        dilations: Vec::new(),
+        pads: vec![0, 1, 0, 1],
+        ceil_mode: false,
+        count_include_pad: false,
+    };
+    let h = net.op("average", average, &[h]);
+    let h = net.op("flat", Flatten { axis: 1 }, &[h]);
+    let h = net.op("drop", Dropout { mask: false, rate: 0.25 }, &[h]);
+    let logits = net.dense("logits", h, [24, CLASSES]);
+    net.finish(logits)
+}
