@@ -4,6 +4,7 @@ use super::code;
 use super::config::{Class, Config, Order};
 use super::queue::{HostCall, Work};
 use super::state::{Call, Context, Driver, say};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub(super) enum Goal {
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
+
+/// Calls that may have put work into a queue.
+static ORDERED: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
     /// Registers a function for the end of the process.
@@ -63,6 +67,9 @@ fn lock() -> Call<Guard> {
 /// A driver call: counts it, makes it, waits for what it waits for.
 pub(super) fn call(class: Class, mut make: impl FnMut(&mut Driver) -> Call<Goal>) -> Call<()> {
     let mut guard = lock()?;
+    if !matches!(class, Class::Query | Class::Sync) {
+        ORDERED.fetch_add(1, Ordering::Relaxed);
+    }
     let driver = guard.as_mut().ok_or(code::NOT_INITIALIZED)?;
     driver.gate(class).inspect_err(|&code| driver.injected(code))?;
     let mut made = make(driver);
@@ -140,13 +147,19 @@ fn outside(mut guard: Guard, stream: u64, host: HostCall) -> Call<Guard> {
     Ok(guard)
 }
 
-/// Runs one item now and then, so that a host that waits for its host function is not left alone.
+/// Runs items while the host orders nothing new, so that a host that looks again and again, or waits for its host
+/// function, is not left alone.
 pub(super) fn background() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::thread::spawn(|| {
+            let mut known = 0;
             loop {
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(Duration::from_micros(500));
+                let ordered = ORDERED.load(Ordering::Relaxed);
+                if std::mem::replace(&mut known, ordered) != ordered {
+                    continue;
+                }
                 let Ok(guard) = lock() else { return };
                 if advance(guard, &Goal::Everything, 1).is_err() {
                     return;
