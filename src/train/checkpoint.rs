@@ -30,7 +30,7 @@ pub struct Checkpoint {
 }
 
 /// What the batches of an epoch gave so far.
-pub(super) type Partial = (u64, f64, Vec<(String, f64, f64)>);
+pub(super) type Partial = (u64, f64, Vec<(String, Vec<f64>, Vec<f64>)>);
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,8 @@ impl Checkpoint {
     fn is_finite(&self) -> bool {
         let epochs = self.history.epochs.iter().flat_map(super::Epoch::numbers);
         let (_, loss, metrics) = &self.partial;
-        let sums = metrics.iter().flat_map(|(_, total, count)| [*total, *count]);
+        let sums =
+            metrics.iter().flat_map(|(_, totals, counts)| totals.iter().chain(counts)).copied();
         epochs.map(|(_, x)| x).chain(sums).chain([*loss]).all(f64::is_finite)
     }
 

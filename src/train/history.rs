@@ -20,21 +20,25 @@ pub struct Logs {
 pub(super) struct Sums {
     rows: u64,
     loss: f64,
-    metrics: Vec<(String, f64, f64)>,
+    metrics: Vec<(String, Vec<f64>, Vec<f64>)>,
 }
 
 impl Sums {
-    /// Adds a batch: its rows, its mean loss, and of each metric the sum and what divides it.
-    pub(super) fn add(&mut self, rows: u64, loss: f64, metrics: &[(String, f64, f64)]) {
+    /// Adds a batch: its rows, its mean loss, and of each metric the sum and what divides it, or the weights of positive
+    /// targets and of the others between thresholds.
+    pub(super) fn add(&mut self, rows: u64, loss: f64, metrics: &[(String, Vec<f64>, Vec<f64>)]) {
         self.rows += rows;
         self.loss += loss * rows as f64;
         if self.metrics.is_empty() {
             self.metrics = metrics.to_vec();
             return;
         }
-        for (sum, (_, total, count)) in self.metrics.iter_mut().zip(metrics) {
-            sum.1 += total;
-            sum.2 += count;
+        let plus = |sums: &mut [f64], more: &[f64]| {
+            sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
+        };
+        for (sum, (_, totals, counts)) in self.metrics.iter_mut().zip(metrics) {
+            plus(&mut sum.1, totals);
+            plus(&mut sum.2, counts);
         }
     }
 
@@ -48,15 +52,42 @@ impl Sums {
         (self.rows, self.loss, self.metrics.clone())
     }
 
-    /// The means.
+    /// What the sums say.
     pub(super) fn logs(&self) -> Logs {
-        let share = |total: f64, count: f64| if count == 0.0 { 0.0 } else { total / count };
         Logs {
             rows: self.rows,
             loss: share(self.loss, self.rows as f64),
-            metrics: self.metrics.iter().map(|(n, t, c)| (n.clone(), share(*t, *c))).collect(),
+            metrics: self.metrics.iter().map(|(n, t, c)| (n.clone(), told(t, c))).collect(),
         }
     }
+}
+
+/// `total / count`, of nothing 0.
+fn share(total: f64, count: f64) -> f64 {
+    if count == 0.0 { 0.0 } else { total / count }
+}
+
+/// What a metric says: the ratio of its sums, or the area under the curve of weights between thresholds.
+fn told(totals: &[f64], counts: &[f64]) -> f64 {
+    match (totals, counts) {
+        ([total], [count]) => share(*total, *count),
+        _ => area(totals, counts),
+    }
+}
+
+/// The area under the curve of the part of positive targets above a threshold over that of the others, from the weights
+/// of both between one threshold and the next: a sum of trapezia, as Keras has it.
+fn area(yes: &[f64], no: &[f64]) -> f64 {
+    let (all_yes, all_no): (f64, f64) = (yes.iter().sum(), no.iter().sum());
+    let (mut area, mut above) = (0.0, (0.0, 0.0));
+    let mut last = (0.0, 0.0);
+    for (yes, no) in yes.iter().zip(no).rev() {
+        above = (above.0 + yes, above.1 + no);
+        let next = (share(above.0, all_yes), share(above.1, all_no));
+        area += (next.1 - last.1) * f64::midpoint(next.0, last.0);
+        last = next;
+    }
+    area
 }
 
 /// One epoch.

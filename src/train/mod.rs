@@ -12,6 +12,6 @@ mod trainer;
 
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use history::{Epoch, History, Logs};
-pub use schedule::{ParseScheduleError, Schedule};
+pub use schedule::{ParseScheduleError, Plateau, Schedule};
 pub use stage::{Evaluator, Place, Predictor};
 pub use trainer::{FitOptions, Observer, TrainError, Trainer, TrainerOptions, Watch};

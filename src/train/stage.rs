@@ -38,7 +38,7 @@ pub(super) struct Stage {
     /// The inputs of the model.
     inputs: Vec<String>,
     targets: Vec<Target>,
-    metrics: Vec<String>,
+    pub(super) metrics: Vec<String>,
     rate: Option<String>,
     max_memory: Option<u64>,
 }
@@ -144,20 +144,20 @@ impl Stage {
             inputs.insert(name.clone(), Tensor::scalar(rate));
         }
         let given = self.executable.run(&inputs, &self.options())?;
-        let number = |name: &str| {
+        let numbers = |name: &str| {
             let found = given.outputs.iter().find(|(own, _)| **own == *name);
-            let number = found.and_then(|(_, tensor)| tensor.to_f64().first().copied());
-            number.ok_or_else(|| TrainError::Missing(name.to_owned()))
+            let numbers = found.map(|(_, tensor)| tensor.to_f64()).filter(|all| !all.is_empty());
+            numbers.ok_or_else(|| TrainError::Missing(name.to_owned()))
         };
         let metrics = self
             .metrics
             .iter()
             .map(|name| {
-                let total = number(&format!("{name}.total"))?;
-                Ok((name.clone(), total, number(&format!("{name}.count"))?))
+                let total = numbers(&format!("{name}.total"))?;
+                Ok((name.clone(), total, numbers(&format!("{name}.count"))?))
             })
             .collect::<Result<Vec<_>, TrainError>>()?;
-        sums.add(u64::try_from(given.n).unwrap_or(0), number("loss")?, &metrics);
+        sums.add(u64::try_from(given.n).unwrap_or(0), numbers("loss")?[0], &metrics);
         Ok(())
     }
 

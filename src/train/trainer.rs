@@ -75,6 +75,9 @@ pub enum TrainError {
     /// A checkpoint is of another model or optimizer.
     #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
     Foreign(String),
+    /// The learning rate follows a number that no epoch tells.
+    #[error("the learning rate follows `{0}`, which no epoch tells")]
+    Monitor(String),
     /// A watcher of the training failed.
     #[error("{0}")]
     Watch(String),
@@ -84,6 +87,8 @@ pub enum TrainError {
 pub struct Trainer {
     model: Model,
     optimizer: Optimizer,
+    /// Parameters and the variables that are their moving averages.
+    averages: Vec<(String, String)>,
     train: Stage,
     evaluator: Evaluator,
     predictor: Predictor,
@@ -166,12 +171,13 @@ impl Trainer {
         backend: &dyn Backend,
     ) -> Result<Self, TrainError> {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
-        let graph = training.graph.clone();
+        let (graph, averages) = (training.graph.clone(), training.averages.clone());
         let train = Stage::of(&model, training, &options.place, backend)?;
         let evaluator = Evaluator::new(&model, options, backend)?;
         let predictor = Predictor::new(&model, &options.place, backend)?;
         let optimizer = options.training.optimizer;
-        Ok(Self { model, optimizer, train, evaluator, predictor, graph, synced: true })
+        let synced = true;
+        Ok(Self { model, optimizer, averages, train, evaluator, predictor, graph, synced })
     }
 
     /// The training graph of one device.
@@ -291,13 +297,14 @@ impl Trainer {
         self.train.loader(source, changes, options)
     }
 
-    /// Trains for some epochs.
+    /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these in the end.
     ///
     /// # Errors
-    /// If data cannot be read, a step fails, or an observer does.
+    /// If data cannot be read, a step fails, or an observer does; if the schedule follows a number that there is not.
     pub fn fit(&mut self, options: FitOptions<'_>) -> Result<History, TrainError> {
         let FitOptions { data, validation, epochs, schedule, resume, mut observers } = options;
         let names = self.train.names(data.columns())?;
+        self.follows(&schedule, validation.is_some())?;
         let (mut at, mut history, mut sums) =
             (Position::default(), History::default(), Sums::default());
         if let Some(checkpoint) = resume {
@@ -309,7 +316,8 @@ impl Trainer {
         // Behind its last batch an epoch only has to be ended: what follows are the batches of the next one.
         let mut over = at.step > 0 && data.steps() == Some(at.step);
         while at.epoch < epochs {
-            let (began, rate) = (Instant::now(), self.learning_rate() * schedule.factor(at.epoch));
+            let began = Instant::now();
+            let rate = schedule.rate(self.learning_rate(), at.epoch, &history);
             let own = if std::mem::take(&mut over) { 0 } else { usize::MAX };
             for batch in batches.by_ref().take(own) {
                 let batch = batch?;
@@ -341,7 +349,31 @@ impl Trainer {
                 break;
             }
         }
+        self.average()?;
         Ok(history)
+    }
+
+    /// Fails if a schedule follows a number that epochs do not tell.
+    fn follows(&self, schedule: &Schedule, validated: bool) -> Result<(), TrainError> {
+        let Schedule::Plateau(plateau) = schedule else { return Ok(()) };
+        let monitor = &*plateau.monitor;
+        let own = if validated { monitor.strip_prefix("val_").unwrap_or(monitor) } else { monitor };
+        let known = own == "loss" || self.train.metrics.iter().any(|name| name == own);
+        if known { Ok(()) } else { Err(TrainError::Monitor(monitor.to_owned())) }
+    }
+
+    /// Gives parameters the values of their moving averages.
+    fn average(&mut self) -> Result<(), TrainError> {
+        if self.averages.is_empty() {
+            return Ok(());
+        }
+        let (now, mut averaged) = (self.train.executable.weights()?, Weights::default());
+        for (name, variable) in &self.averages {
+            let tensor = now.get(variable).cloned();
+            averaged.insert(&**name, tensor.ok_or_else(|| TrainError::Missing(variable.clone()))?);
+        }
+        self.synced = false;
+        self.train.set(&averaged)
     }
 
     fn watch<'t>(

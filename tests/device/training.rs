@@ -107,6 +107,7 @@ fn trained(
             weighted: true,
         }],
         metrics: vec![Metric::Accuracy],
+        weighted_metrics: Vec::new(),
         optimizer: optimizer.parse().unwrap(),
         frozen: BTreeSet::default(),
         l1: 0.0,

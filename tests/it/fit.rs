@@ -18,7 +18,7 @@ use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Training {
+pub(crate) fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Training {
     Training {
         losses: vec![OutputLoss {
             output: output.to_owned(),
@@ -27,6 +27,7 @@ fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Traini
             weighted,
         }],
         metrics: vec![Metric::Accuracy],
+        weighted_metrics: Vec::new(),
         optimizer: optimizer.parse().unwrap(),
         frozen: BTreeSet::default(),
         l1: 0.0,
@@ -35,14 +36,14 @@ fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Traini
     }
 }
 
-fn rows(dtype: DType, sizes: &[i64]) -> TensorType {
+pub(crate) fn rows(dtype: DType, sizes: &[i64]) -> TensorType {
     let shape: Shape =
         std::iter::once(Dim::n()).chain(sizes.iter().map(|d| Dim::from(*d))).collect();
     TensorType::new(dtype, shape)
 }
 
 /// `y = x * p`, whose mean absolute error against -10 has the gradient `x`.
-fn line() -> Model {
+pub(crate) fn line() -> Model {
     let mut b = Builder::new("line");
     let x = b.input("x", rows(DType::F64, &[1]));
     let p = b.param("p", Tensor::new(&[1, 1], &[1.0f64]).unwrap());
@@ -52,7 +53,7 @@ fn line() -> Model {
     Model { graph, weights, notes: Vec::new() }
 }
 
-fn feed(x: Tensor, y: Tensor, weight: Option<Tensor>, output: &str) -> Feed {
+pub(crate) fn feed(x: Tensor, y: Tensor, weight: Option<Tensor>, output: &str) -> Feed {
     let one = |name: &str, t: Tensor| BTreeMap::from([(name.to_owned(), t)]);
     Feed {
         inputs: one("x", x),
@@ -92,7 +93,7 @@ fn optimizers_take_the_steps_that_are_known() {
 
 /// A small image classifier with batch normalisation and dropout.
 #[expect(clippy::many_single_char_names, reason = "the values of a graph")]
-fn cnn(dtype: DType) -> Model {
+pub(crate) fn cnn(dtype: DType) -> Model {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let mut b = Builder::new("cnn");
     let mut random = |dims: &[usize], scale: f64| {
@@ -134,7 +135,7 @@ fn cnn(dtype: DType) -> Model {
     Model { graph, weights, notes: Vec::new() }
 }
 
-fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
+pub(crate) fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
     let x: Vec<f64> = (0..n * 36).map(|_| rng.random_range(-1.0..1.0)).collect();
     let mut y = vec![0.0f64; n * 3];
     for row in 0..n {
@@ -152,7 +153,7 @@ fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
     feed(tensor(&[n, 1, 6, 6], &x), tensor(&[n, 3], &y), Some(tensor(&[n], &w)), "p")
 }
 
-fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
+pub(crate) fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
     let devices: Vec<Device> = (0..devices).map(Device::gpu).collect();
     let rule = if devices.len().is_multiple_of(2) {
         ShardRule::Balanced
@@ -257,7 +258,7 @@ fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
         let validation =
             Some(trainer.loader(source.clone(), Vec::new(), LoaderOptions::default()).unwrap());
         let observers: Vec<&mut dyn Observer> = vec![stop];
-        let schedule = Schedule::Polynomial { epochs: 5, power: 1.0 };
+        let schedule = Schedule::Polynomial { epochs: 5, power: 1.0, end: 0.0, warmup: 0 };
         let options = FitOptions { data, validation, epochs: 3, schedule, resume, observers };
         let history = trainer.fit(options).unwrap();
         (history, trainer.weights().unwrap())
@@ -322,43 +323,8 @@ fn losses_are_those_that_are_known() {
     }
 }
 
-/// What Keras computes (`tests/models/training.py`).
-fn keras() -> serde_json::Value {
-    serde_json::from_str(include_str!("../models/training.json")).unwrap()
-}
-
-fn floats(value: &serde_json::Value) -> Vec<f64> {
-    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
-}
-
-#[test]
-fn ten_steps_of_every_optimizer_are_those_of_keras() {
-    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
-    let gradients = floats(&keras["gradients"]);
-    let optimizers = keras["optimizers"].as_object().unwrap();
-    for name in fanwise::pass::Optimizer::NAMES {
-        assert!(optimizers.contains_key(name), "no steps of {name}");
-    }
-    for (optimizer, expected) in optimizers {
-        let training = training("mae", optimizer, "y", false);
-        let options = TrainerOptions { training, place: Place::default() };
-        let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
-        for (step, (g, expected)) in gradients.iter().zip(floats(expected)).enumerate() {
-            let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
-            let rate = trainer.learning_rate();
-            trainer.train_on_batch(&feed(one(*g), one(-10.0), None, "y"), rate).unwrap();
-            let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
-            // Keras takes its settings from f32 here and there.
-            assert!(
-                (p - expected).abs() < 1e-7,
-                "{optimizer}, step {step}: {p} instead of {expected}"
-            );
-        }
-    }
-}
-
 /// A model that gives its input.
-fn given(classes: usize) -> Model {
+pub(crate) fn given(classes: usize) -> Model {
     let mut b = Builder::new("given");
     let x = b.input("x", rows(DType::F64, &[i64::try_from(classes).unwrap()]));
     let zero = b.param("zero", Tensor::new(&[1], &[0.0f64]).unwrap());
@@ -366,43 +332,6 @@ fn given(classes: usize) -> Model {
     b.output("out", out);
     let (graph, weights) = b.finish();
     Model { graph, weights, notes: Vec::new() }
-}
-
-#[test]
-fn losses_and_metrics_are_those_of_keras() {
-    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
-    let p: Vec<f64> = keras["outputs"].as_array().unwrap().iter().flat_map(floats).collect();
-    let classes: Vec<i64> =
-        keras["classes"].as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
-    let hot: Vec<f64> =
-        classes.iter().flat_map(|c| (0..4).map(move |i| f64::from(u8::from(*c == i)))).collect();
-    let p = Tensor::new(&[5, 4], &p).unwrap();
-    let hot = Tensor::new(&[5, 4], &hot).unwrap();
-    let classes = Tensor::new(&[5], &classes).unwrap();
-    let weights = Tensor::new(&[5], &floats(&keras["weights"])).unwrap();
-    let evaluate = |loss: &str, metrics: Vec<Metric>, weighted: bool| {
-        let mut training = training(loss, "sgd", "out", weighted);
-        training.metrics = metrics;
-        let options = TrainerOptions { training, place: Place::default() };
-        let mut trainer = Trainer::new(given(4), &options, &cpu).unwrap();
-        let y = if loss.starts_with("sparse") { &classes } else { &hot };
-        let w = weighted.then(|| weights.clone());
-        trainer.test_on_batch(&feed(p.clone(), y.clone(), w, "out")).unwrap()
-    };
-    let losses = keras["losses"].as_object().unwrap();
-    for name in Loss::NAMES {
-        let expected = floats(&losses[name]);
-        for (weighted, expected) in [false, true].into_iter().zip(expected) {
-            let found = evaluate(name, Vec::new(), weighted).loss;
-            assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");
-        }
-    }
-    let metrics = keras["metrics"].as_object().unwrap();
-    let all: Vec<Metric> = metrics.keys().map(|name| name.parse().unwrap()).collect();
-    for (name, found) in evaluate("mse", all, false).metrics {
-        let expected = metrics[&name].as_f64().unwrap();
-        assert!((found - expected).abs() < 1e-6, "{name}: {found} instead of {expected}");
-    }
 }
 
 /// The reason why there is no training of a model.

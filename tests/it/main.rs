@@ -16,6 +16,7 @@ mod docs;
 mod embed;
 mod examples;
 mod fit;
+mod fit_keras;
 mod fuzz;
 mod fuzzed;
 mod gradient;

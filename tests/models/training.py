@@ -32,6 +32,20 @@ OPTIMIZERS = {
     "adamax": lambda o: o.Adamax(0.001),
     "nadam": lambda o: o.Nadam(0.001),
     "lion": lambda o: o.Lion(0.001),
+    "sgd:momentum=0.9,gradient_accumulation_steps=3": lambda o: o.SGD(
+        0.01, momentum=0.9, gradient_accumulation_steps=3
+    ),
+    "adam:clipvalue=0.2,gradient_accumulation_steps=2": lambda o: o.Adam(
+        0.001, clipvalue=0.2, gradient_accumulation_steps=2
+    ),
+    "nadam:gradient_accumulation_steps=4": lambda o: o.Nadam(0.001, gradient_accumulation_steps=4),
+    "adamw:use_ema=true,ema_momentum=0.8": lambda o: o.AdamW(0.001, use_ema=True, ema_momentum=0.8),
+    "sgd:use_ema=true,ema_momentum=0.8,ema_overwrite_frequency=3": lambda o: o.SGD(
+        0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
+    ),
+    "rmsprop:use_ema=true,ema_momentum=0.8,ema_overwrite_frequency=2,gradient_accumulation_steps=2": lambda o: o.RMSprop(
+        0.001, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2, gradient_accumulation_steps=2
+    ),
 }
 
 LOSSES = {
@@ -60,7 +74,38 @@ def steps(make, gradients):
     for g in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(g, dtype="float64")], [variable])
         values.append(float(keras.ops.convert_to_numpy(variable)))
+    if optimizer.use_ema:
+        # What the variable is when training ends.
+        optimizer.finalize_variable_values([variable])
+        values.append(float(keras.ops.convert_to_numpy(variable)))
     return values
+
+
+def confusion(metrics, y, p, weights):
+    """What metrics of two batches say, without and with weights of rows."""
+    found = []
+    for w in (None, weights):
+        metric = metrics()
+        for rows in (slice(0, 3), slice(3, 12)):
+            metric.update_state(y[rows], p[rows], sample_weight=None if w is None else w[rows])
+        found.append(float(metric.result()))
+    return found
+
+
+def plateau(losses):
+    """The learning rates of epochs with these losses, and that after them."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    callback = keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", factor=0.5, patience=2, min_delta=0.05, cooldown=1, min_lr=0.1
+    )
+    callback.set_model(model)
+    callback.on_train_begin()
+    rates = [0.5]
+    for epoch, loss in enumerate(losses):
+        callback.on_epoch_end(epoch, {"loss": loss})
+        rates.append(float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)))
+    return rates
 
 
 def main():
@@ -87,6 +132,12 @@ def main():
         # The places of the largest numbers are found in float32 only.
         metric.update_state(y.astype("float32"), p.astype("float32"))
         found[name] = float(metric.result())
+    q = rng.uniform(0, 1, (12, 2))
+    # Outputs on a threshold, and at the ends.
+    q[0], q[4], q[7] = (0.5, 1.0), (0.0, 0.25), (100 / 199, 0.5)
+    yes = (rng.uniform(0, 1, (12, 2)) < 0.3 + 0.4 * q).astype("float64")
+    own = rng.uniform(0.1, 2.0, 12)
+    losses_of_epochs = [2.0, 1.0, 0.97, 1.0, 1.0, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.1]
     out = {
         "keras": keras.__version__,
         "backend": keras.config.backend(),
@@ -97,6 +148,17 @@ def main():
         "weights": weights.tolist(),
         "losses": losses,
         "metrics": found,
+        "confusion": {
+            "outputs": q.tolist(),
+            "targets": yes.tolist(),
+            "weights": own.tolist(),
+            "auc": confusion(keras.metrics.AUC, yes, q, own),
+            "precision": confusion(keras.metrics.Precision, yes, q, own),
+            "recall": confusion(keras.metrics.Recall, yes, q, own),
+            "binary_accuracy": confusion(keras.metrics.BinaryAccuracy, yes, q, own),
+            "mean_squared_error": confusion(keras.metrics.MeanSquaredError, yes, q, own),
+        },
+        "plateau": {"losses": losses_of_epochs, "rates": plateau(losses_of_epochs)},
     }
     print(json.dumps(out, indent=1))
 

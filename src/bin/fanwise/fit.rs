@@ -29,9 +29,12 @@ struct AimArgs {
     /// The loss of every output, or of one: a name, as `categorical_crossentropy` or `mse`
     #[arg(long, value_name = "[OUTPUT=]LOSS", required = true, value_delimiter = ',')]
     loss: Vec<String>,
-    /// Metrics: `accuracy`, `top_5_accuracy`, the name of a loss
+    /// Metrics: `accuracy`, `top_5_accuracy`, `auc`, `precision`, `recall`, the name of a loss
     #[arg(long, value_name = "METRIC", value_delimiter = ',')]
     metrics: Vec<Metric>,
+    /// Metrics in which rows count by their weights
+    #[arg(long, value_name = "METRIC", value_delimiter = ',')]
+    weighted_metrics: Vec<Metric>,
     /// The factor of the sum of squares of all weights of two axes or more in the loss
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
     l2: f64,
@@ -207,6 +210,7 @@ impl AimArgs {
         Ok(Training {
             losses: self.losses(&model.graph, &columns)?,
             metrics: self.metrics.clone(),
+            weighted_metrics: self.weighted_metrics.clone(),
             optimizer,
             frozen: BTreeSet::new(),
             l1: self.l1,
@@ -331,7 +335,7 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
     };
     let mut patience = Patience { number: args.early_stopping.clone(), epochs: args.patience };
     let observers: Vec<&mut dyn Observer> = vec![&mut report, &mut keeper, &mut patience];
-    let (epochs, schedule) = (args.epochs, args.schedule);
+    let (epochs, schedule) = (args.epochs, args.schedule.clone());
     let fitting = FitOptions { data, validation, epochs, schedule, resume, observers };
     runner.traced(|| Ok(trainer.fit(fitting).map_err(Error::from)?))?;
     if let Some(path) = &args.save {

@@ -4,10 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::loss::{self, Loss};
-use crate::op::{Arg, Compare, Draft, RuleError, Squeeze, Term, TopK};
-use crate::types::{DType, Dim, Quoted};
+use super::training::{all, column};
+use crate::op::{Arg, Compare, Draft, RuleError, SegmentSum, Squeeze, Term, TopK, Unary, Where};
+use crate::types::{DType, Dim, Quoted, Shape};
 
-/// A metric: a mean over rows.
+/// The thresholds of the area under a curve.
+const THRESHOLDS: i64 = 200;
+
+/// A metric: what two sums over rows say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Metric {
@@ -22,6 +26,13 @@ pub enum Metric {
     /// The part of rows whose class is among the `k` largest outputs; targets are numbers of classes or one number for
     /// each class.
     TopK(i64),
+    /// The area under the curve of the part of positive targets above a threshold over that of the others, for 200 even
+    /// thresholds, between which it is straight.
+    Auc,
+    /// The part of the outputs above one half whose target is not 0.
+    Precision,
+    /// The part of the targets other than 0 whose output is above one half.
+    Recall,
     /// The mean of a loss.
     Mean(Loss),
 }
@@ -35,6 +46,9 @@ impl Metric {
             Self::CategoricalAccuracy => "categorical_accuracy".to_owned(),
             Self::SparseCategoricalAccuracy => "sparse_categorical_accuracy".to_owned(),
             Self::TopK(k) => format!("top_{k}_accuracy"),
+            Self::Auc => "auc".to_owned(),
+            Self::Precision => "precision".to_owned(),
+            Self::Recall => "recall".to_owned(),
             Self::Mean(loss) => loss.name().to_owned(),
         }
     }
@@ -50,7 +64,7 @@ impl fmt::Display for Metric {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is no metric; write accuracy, binary_accuracy, categorical_accuracy, sparse_categorical_accuracy, \
-     top_K_accuracy, or the name of a loss",
+     top_K_accuracy, auc, precision, recall, or the name of a loss",
     Quoted(.0)
 )]
 pub struct ParseMetricError(String);
@@ -65,6 +79,9 @@ impl FromStr for Metric {
             "binary_accuracy" => Ok(Self::BinaryAccuracy),
             "categorical_accuracy" => Ok(Self::CategoricalAccuracy),
             "sparse_categorical_accuracy" => Ok(Self::SparseCategoricalAccuracy),
+            "auc" => Ok(Self::Auc),
+            "precision" => Ok(Self::Precision),
+            "recall" => Ok(Self::Recall),
             _ => {
                 let k = text.strip_prefix("top_").and_then(|t| t.strip_suffix("_accuracy"));
                 if let Some(k) = k {
@@ -76,14 +93,84 @@ impl FromStr for Metric {
     }
 }
 
-/// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both without the last axis
-/// the result.
-pub(super) fn write(
+/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`, where rows have weights
+/// `w: [N]` with these: numbers whose ratio it is, or of [`Metric::Auc`] the weights of the positive targets and of the
+/// others between one threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
+pub(super) fn sums(
     at: &mut Draft<'_>,
     metric: Metric,
-    y: Term,
+    (y, p): (Term, Term),
+    w: Option<Term>,
+) -> Result<(Term, Term), RuleError> {
+    if !matches!(metric, Metric::Auc | Metric::Precision | Metric::Recall) {
+        let mut values = write(at, metric, y, p)?;
+        let shape = at.shape(values);
+        let count = match w {
+            None => at.size(values, shape.elements())?,
+            Some(w) => {
+                let w = column(at, w, shape.len())?;
+                let w = at.expand(w, &shape)?;
+                values = at.mul(values, w)?;
+                all(at, w)?
+            }
+        };
+        return Ok((all(at, values)?, count));
+    }
+    let shape = at.shape(p);
+    let mut yes = positive(at, y, p)?;
+    let no = at.neg(yes)?;
+    let mut no = at.shift(no, 1.0)?;
+    if let Some(w) = w {
+        let w = column(at, w, shape.len())?;
+        (yes, no) = (at.mul(yes, w)?, at.mul(no, w)?);
+    }
+    if metric == Metric::Auc {
+        return between_thresholds(at, p, (yes, no));
+    }
+    let above = at.compare(Compare::Greater, p, 0.5)?;
+    let found = at.only(above, yes)?;
+    let other = if metric == Metric::Recall { yes } else { at.only(above, no)? };
+    let (found, other) = (all(at, found)?, all(at, other)?);
+    if metric == Metric::Recall { Ok((found, other)) } else { Ok((found, at.add(found, other)?)) }
+}
+
+/// 1 for each output whose target is not 0, else 0.
+fn positive(at: &mut Draft<'_>, y: Term, p: Term) -> Result<Term, RuleError> {
+    let shape = at.shape(p);
+    if at.shape(y).elements() != shape.elements() {
+        return Err(RuleError::Undefined("its targets are numbers of classes"));
+    }
+    let y = at.reshape(y, &shape)?;
+    let is_zero = at.compare(Compare::Equal, y, 0.0)?;
+    let (zero, one) = (at.number(p, 0.0)?, at.number(p, 1.0)?);
+    at.op(Where {}, &[is_zero, zero, one])
+}
+
+/// The weights of positive targets and of the others whose outputs lie above each of the thresholds, and not above the
+/// next one.
+fn between_thresholds(
+    at: &mut Draft<'_>,
     p: Term,
-) -> Result<Term, RuleError> {
+    (yes, no): (Term, Term),
+) -> Result<(Term, Term), RuleError> {
+    let flat: Shape = [at.shape(p).elements()].into_iter().collect();
+    let p = at.op(Unary::Clip { min: Some(0.0), max: Some(1.0) }, &[p])?;
+    let place = at.scale(p, (THRESHOLDS - 1) as f64)?;
+    let place = at.op(Unary::Ceil, &[place])?;
+    let place = at.shift(place, -1.0)?;
+    let place = at.op(Unary::Relu, &[place])?;
+    let place = at.cast(place, DType::I64)?;
+    let place = at.reshape(place, &flat)?;
+    let mut of = |each: Term| {
+        let each = at.reshape(each, &flat)?;
+        at.op(SegmentSum { segments: THRESHOLDS }, &[each, place])
+    };
+    Ok((of(yes)?, of(no)?))
+}
+
+/// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both without the last axis
+/// the result.
+fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Term, RuleError> {
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
     let to = of_p.dtype;
@@ -134,6 +221,9 @@ pub(super) fn write(
             loss::total(at, among)
         }
         Metric::Mean(loss) => Ok(loss::write(at, loss, y, p)?.values),
+        Metric::Auc | Metric::Precision | Metric::Recall => {
+            Err(RuleError::Undefined("it is no mean over rows"))
+        }
     }
 }
 

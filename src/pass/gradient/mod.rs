@@ -12,6 +12,7 @@ mod mode;
 mod optimizer;
 mod step;
 mod training;
+mod update;
 
 use std::collections::HashMap;
 

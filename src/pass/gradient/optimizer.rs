@@ -109,6 +109,14 @@ pub struct Optimizer {
     pub clipnorm: Option<f64>,
     /// The largest norm of the gradients of all variables together.
     pub global_clipnorm: Option<f64>,
+    /// The batches whose gradients' mean makes one step.
+    pub gradient_accumulation_steps: u32,
+    /// Whether moving averages of the trained parameters are kept; they take their place when training ends.
+    pub ema: bool,
+    /// The part of the averages that stays in each batch.
+    pub ema_momentum: f64,
+    /// The steps after which the parameters become their averages each time.
+    pub ema_overwrite_frequency: Option<u32>,
 }
 
 impl Optimizer {
@@ -124,6 +132,10 @@ impl Optimizer {
             clipvalue: None,
             clipnorm: None,
             global_clipnorm: None,
+            gradient_accumulation_steps: 1,
+            ema: false,
+            ema_momentum: 0.99,
+            ema_overwrite_frequency: None,
         }
     }
 
@@ -248,6 +260,10 @@ impl Optimizer {
         };
         let number = || value.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
         let positive = || number().ok_or_else(|| wrong("write a number that is not negative"));
+        let count = || {
+            let count = value.parse::<u32>().ok().filter(|n| *n >= 1);
+            count.ok_or_else(|| wrong("write a whole number from 1 on"))
+        };
         match key {
             "learning_rate" | "lr" => self.learning_rate = positive()?,
             "weight_decay" => self.weight_decay = positive()?,
@@ -264,6 +280,13 @@ impl Optimizer {
                     _ => self.global_clipnorm = Some(limit),
                 }
             }
+            "use_ema" => self.ema = value.parse().map_err(|_| wrong("write true or false"))?,
+            "ema_momentum" => {
+                let part = number().filter(|x| *x <= 1.0);
+                self.ema_momentum = part.ok_or_else(|| wrong("write a number from 0 to 1"))?;
+            }
+            "ema_overwrite_frequency" => self.ema_overwrite_frequency = Some(count()?),
+            "gradient_accumulation_steps" => self.gradient_accumulation_steps = count()?,
             _ => {
                 if let Some(flag) = self.rule.flag(key) {
                     *flag = value.parse().map_err(|_| wrong("write true or false"))?;

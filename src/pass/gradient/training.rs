@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::clip;
 use super::loss::{self, Link};
-use super::step::{self, Step};
+use super::update::{Update, update};
 use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Writer, differentiate, metric, train_mode,
 };
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Output, Value, Weights};
-use crate::op::{Binary, Cast, Draft, Op, OpDef, Reduce, RuleError, Softmax, Term, Unary};
+use crate::op::{Binary, Draft, Op, Reduce, RuleError, Softmax, Term, Unary};
 use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
 
 /// The loss of one output.
@@ -43,6 +42,8 @@ pub struct Training {
     pub losses: Vec<OutputLoss>,
     /// The metrics of every output that has a loss.
     pub metrics: Vec<Metric>,
+    /// Metrics in which rows count by their weights, where they have some.
+    pub weighted_metrics: Vec<Metric>,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// Parameters that are not trained.
@@ -113,6 +114,8 @@ pub struct TrainingGraph {
     pub trained: Vec<String>,
     /// Parameters that are floats, but not trained, and why.
     pub untrained: Vec<(String, &'static str)>,
+    /// Parameters and the variables that are their moving averages, where the optimizer keeps some.
+    pub averages: Vec<(String, String)>,
 }
 
 /// The name of the variable that counts the steps.
@@ -146,11 +149,13 @@ pub fn training(
     }
     let rate = b.fresh("learning_rate");
     let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
-    update(&mut b, training, &mut steps, (step, rate_value))?;
+    let averages =
+        update(&mut b, &training.optimizer, &mut steps, &Update { step, rate: rate_value })?;
     let mut whole = costs.finish(b);
     whole.learning_rate = Some(rate.to_string());
     whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
     whole.untrained = untrained;
+    whole.averages = averages;
     Ok(whole)
 }
 
@@ -214,6 +219,7 @@ impl Costs {
             metrics: self.metrics.into_iter().map(|(name, ..)| name).collect(),
             trained: Vec::new(),
             untrained: Vec::new(),
+            averages: Vec::new(),
         }
     }
 }
@@ -236,11 +242,12 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
         return Err(TrainingError::Output { output: String::new(), known: known() });
     }
     let (targets, inputs) = targets(b, &found);
-    let (mut loss, mut metrics) = (None, Vec::new());
+    let (mut loss, mut metrics) = (None, Metrics::default());
+    let several = found.len() > 1;
     for ((of, output), (y, weight)) in found.iter().zip(&inputs) {
         suits(b.graph(), of, output)?;
         let (own, logits) = linked(b.graph(), of.loss, output.value);
-        let value = draft(b, ("loss", of.loss.name()), |writer| {
+        let (value, alone) = draft(b, ("loss", of.loss.name()), |writer| {
             let (y, p) = (writer.term(*y), writer.term(logits));
             let (w, sum) = (weight.map(|w| writer.term(w)), loss.map(|l| writer.term(l)));
             let mut at = Draft::new(&mut *writer);
@@ -255,24 +262,83 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
                 Some(sum) => at.add(sum, scaled)?,
                 None => scaled,
             };
-            Ok(writer.value(all))
+            let alone = several.then(|| {
+                let rows = at.size(mean, Dim::n())?;
+                Ok::<_, RuleError>((at.mul(mean, rows)?, rows))
+            });
+            let alone = alone.transpose()?;
+            let alone = alone.map(|(total, rows)| (writer.value(total), writer.value(rows)));
+            Ok((writer.value(all), alone))
         })?;
         loss = Some(value);
-        for metric in &training.metrics {
-            let name = metric.name();
-            let name = if found.len() > 1 { format!("{}_{name}", output.name) } else { name };
-            let (total, count) = draft(b, (&name, &name), |writer| {
-                let (y, p) = (writer.term(*y), writer.term(output.value));
-                let mut at = Draft::new(&mut *writer);
-                let values = metric::write(&mut at, *metric, y, p)?;
-                let (total, count) = sums(&mut at, values)?;
-                Ok((writer.value(total), writer.value(count)))
-            })?;
-            metrics.push((name, total, count));
+        if let Some((total, rows)) = alone {
+            metrics.losses.push((format!("{}_loss", output.name), total, rows));
         }
     }
+    for ((_, output), (y, w)) in found.iter().zip(&inputs) {
+        let before = if several { format!("{}_", output.name) } else { String::new() };
+        let of = Of { before, y: *y, p: output.value };
+        metrics.add(b, &of, (&training.metrics, None))?;
+        metrics.add(b, &of, (&training.weighted_metrics, Some(*w)))?;
+    }
     let Some(loss) = loss else { return Err(TrainingError::Nothing) };
-    Ok(Costs { loss, targets, metrics })
+    Ok(Costs { loss, targets, metrics: metrics.finish() })
+}
+
+/// What the metrics of one output are computed from.
+struct Of {
+    /// How their names begin.
+    before: String,
+    y: Value,
+    p: Value,
+}
+
+/// The sums that metrics are made of, with the names of the metrics, in the order in which they are told.
+#[derive(Default)]
+struct Metrics {
+    losses: Vec<(String, Value, Value)>,
+    plain: Vec<(String, Value, Value)>,
+    weighted: Vec<(String, Value, Value)>,
+}
+
+impl Metrics {
+    /// Adds metrics of one output; of weighted ones the weights of rows are given, where there are some.
+    fn add(
+        &mut self,
+        b: &mut Builder,
+        of: &Of,
+        (metrics, weighted): (&[Metric], Option<Option<Value>>),
+    ) -> Result<(), TrainingError> {
+        for metric in metrics {
+            let name = self.name(&of.before, &metric.name(), weighted.is_some());
+            let (total, count) = draft(b, (&name, &metric.name()), |writer| {
+                let (y, p) = (writer.term(of.y), writer.term(of.p));
+                let w = weighted.flatten().map(|w| writer.term(w));
+                let (total, count) =
+                    metric::sums(&mut Draft::new(&mut *writer), *metric, (y, p), w)?;
+                Ok((writer.value(total), writer.value(count)))
+            })?;
+            let list = if weighted.is_some() { &mut self.weighted } else { &mut self.plain };
+            list.push((name, total, count));
+        }
+        Ok(())
+    }
+
+    /// The name of a metric, which no other has.
+    fn name(&self, before: &str, own: &str, weighted: bool) -> String {
+        let taken = |name: &str| {
+            let all = self.losses.iter().chain(&self.plain).chain(&self.weighted);
+            all.map(|(name, ..)| &**name).chain(["loss"]).any(|other| other == name)
+        };
+        let weighted = weighted.then(|| format!("{before}weighted_{own}"));
+        let numbered = (1u32..).map(|i| format!("{before}{own}_{i}"));
+        let mut names = [format!("{before}{own}")].into_iter().chain(weighted).chain(numbered);
+        names.find(|name| !taken(name)).unwrap_or_default()
+    }
+
+    fn finish(self) -> Vec<(String, Value, Value)> {
+        self.losses.into_iter().chain(self.plain).chain(self.weighted).collect()
+    }
 }
 
 /// The target of an output and the weights of its rows, as inputs.
@@ -349,7 +415,7 @@ pub(super) fn all(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
 }
 
 /// `w: [N]` with axes behind it, to multiply values of this rank.
-fn column(at: &mut Draft<'_>, w: Term, rank: usize) -> Result<Term, RuleError> {
+pub(super) fn column(at: &mut Draft<'_>, w: Term, rank: usize) -> Result<Term, RuleError> {
     let shape = [Dim::n()].into_iter().chain((1..rank).map(|_| Dim::ONE)).collect();
     at.reshape(w, &shape)
 }
@@ -376,13 +442,6 @@ fn mean_over_rows(
         None => at.size(sum, shape.elements().maximum(&Dim::ONE))?,
     };
     at.div(sum, count)
-}
-
-/// The sum of values and their number.
-fn sums(at: &mut Draft<'_>, values: Term) -> Result<(Term, Term), RuleError> {
-    let count = at.shape(values).elements();
-    let total = all(at, values)?;
-    Ok((total, at.size(total, count)?))
 }
 
 /// A parameter and its value, by name.
@@ -468,77 +527,4 @@ fn penalties(
         }
     }
     Ok(loss)
-}
-
-/// Adds the new values of parameters and of the optimizer's variables.
-fn update(
-    b: &mut Builder,
-    training: &Training,
-    steps: &mut [(String, Value, Value)],
-    (step, rate): (Value, Value),
-) -> Result<(), TrainingError> {
-    let optimizer = &training.optimizer;
-    let what = optimizer.name();
-    let next = draft(b, (STEP, what), |writer| {
-        let step = writer.term(step);
-        let mut at = Draft::new(&mut *writer);
-        let next = at.shift(step, 1.0)?;
-        Ok(writer.value(next))
-    })?;
-    b.update(step, next);
-    clip::clip(b, optimizer, steps)?;
-    let mut product = None;
-    if matches!(optimizer.rule, super::Rule::Nadam { .. }) {
-        let variable = b.param("optimizer.product", Tensor::scalar(1.0f64));
-        let new = draft(b, ("optimizer.product", what), |writer| {
-            let (old, next) = (writer.term(variable), writer.term(next));
-            let mut at = Draft::new(&mut *writer);
-            let number = at.cast(next, DType::F64)?;
-            let factor = optimizer.factor(&mut at, number, 0.0)?.unwrap_or(old);
-            let new = at.mul(old, factor)?;
-            Ok(writer.value(new))
-        })?;
-        b.update(variable, new);
-        product = Some(new);
-    }
-    for (name, value, gradient) in steps {
-        let ty = b.graph().ty(*value).clone();
-        let slots: Vec<Value> = optimizer
-            .slots()
-            .into_iter()
-            .map(|(slot, first)| {
-                Ok(b.param(&format!("optimizer.{slot}.{name}"), filled(&ty, first)?))
-            })
-            .collect::<Result<_, TrainingError>>()?;
-        let (new, kept) = draft(b, (&format!("{name}.new"), what), |writer| {
-            let (p, g) = (writer.term(*value), writer.term(*gradient));
-            let old: Vec<Term> = slots.iter().map(|v| writer.term(*v)).collect();
-            let (rate, next) = (writer.term(rate), writer.term(next));
-            let product = product.map(|v| writer.term(v));
-            let mut at = Draft::new(&mut *writer);
-            let product = product.map(|v| at.cast(v, ty.dtype)).transpose()?;
-            let step =
-                Step { rate: at.cast(rate, ty.dtype)?, number: at.cast(next, ty.dtype)?, product };
-            let (new, kept) = step::write(&mut at, optimizer, (p, g), &old, step)?;
-            Ok((writer.value(new), kept.iter().map(|v| writer.value(*v)).collect::<Vec<_>>()))
-        })?;
-        b.update(*value, new);
-        for (slot, kept) in slots.iter().zip(kept) {
-            b.update(*slot, kept);
-        }
-    }
-    Ok(())
-}
-
-/// A tensor of equal numbers.
-fn filled(ty: &TensorType, value: f64) -> Result<Tensor, TensorError> {
-    let sizes =
-        ty.shape.iter().map(|d| d.as_const().and_then(|d| usize::try_from(d).ok()).unwrap_or(0));
-    let sizes: Vec<usize> = sizes.collect();
-    if value == 0.0 {
-        return Tensor::zeros(ty.dtype, &sizes);
-    }
-    let wide = Tensor::new(&sizes, &vec![value; sizes.iter().product()])?;
-    let cast = Cast { to: ty.dtype }.eval(&[&wide]).ok().and_then(|mut all| all.pop());
-    Ok(cast.unwrap_or(wide))
 }

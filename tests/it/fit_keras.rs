@@ -1,0 +1,164 @@
+//! Steps, losses, metrics and learning rates of training against Keras.
+
+use std::sync::Arc;
+
+use fanwise::backend::Cpu;
+use fanwise::pass::{Loss, Metric, Replicate};
+use fanwise::train::data::{Arrays, LoaderOptions};
+use fanwise::train::{Epoch, FitOptions, History, Logs, Place, Schedule, Trainer, TrainerOptions};
+use fanwise::types::{Device, Tensor};
+
+use crate::fit::{feed, given, line, training};
+
+/// What Keras computes (`tests/models/training.py`).
+fn keras() -> serde_json::Value {
+    serde_json::from_str(include_str!("../models/training.json")).unwrap()
+}
+
+fn floats(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn ten_steps_of_every_optimizer_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let gradients = floats(&keras["gradients"]);
+    let optimizers = keras["optimizers"].as_object().unwrap();
+    for name in fanwise::pass::Optimizer::NAMES {
+        assert!(optimizers.contains_key(name), "no steps of {name}");
+    }
+    for (optimizer, expected) in optimizers {
+        let training = training("mae", optimizer, "y", false);
+        let options = TrainerOptions { training, place: Place::default() };
+        let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
+        for (step, (g, expected)) in gradients.iter().zip(floats(expected)).enumerate() {
+            let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
+            let rate = trainer.learning_rate();
+            trainer.train_on_batch(&feed(one(*g), one(-10.0), None, "y"), rate).unwrap();
+            let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
+            // Keras takes its settings from f32 here and there.
+            assert!(
+                (p - expected).abs() < 1e-7,
+                "{optimizer}, step {step}: {p} instead of {expected}"
+            );
+        }
+    }
+}
+
+/// Where an optimizer keeps moving averages, the parameters are these when training ends.
+#[test]
+fn training_ends_with_the_moving_averages_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let gradients = Tensor::new(&[10, 1], &floats(&keras["gradients"])).unwrap();
+    let targets = Tensor::new(&[10, 1], &[-10.0f64; 10]).unwrap();
+    let averaged = |(name, _): &(&String, &serde_json::Value)| name.contains("use_ema");
+    let optimizers = keras["optimizers"].as_object().unwrap();
+    for (optimizer, expected) in optimizers.iter().filter(averaged) {
+        let training = training("mae", optimizer, "y", false);
+        let options = TrainerOptions { training, place: Place::default() };
+        let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
+        let arrays = [("x", &gradients), ("y", &targets)];
+        let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone().into()));
+        let loader = LoaderOptions { batch: 1, ..LoaderOptions::default() };
+        let source = Arc::new(Arrays::new(arrays).unwrap());
+        let data = trainer.loader(source, Vec::new(), loader).unwrap();
+        let schedule = Schedule::Constant;
+        let (validation, resume, observers) = (None, None, Vec::new());
+        let options = FitOptions { data, validation, epochs: 1, schedule, resume, observers };
+        trainer.fit(options).unwrap();
+        let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
+        let expected = *floats(expected).last().unwrap();
+        assert!((p - expected).abs() < 1e-7, "{optimizer}: {p} instead of {expected}");
+    }
+}
+
+#[test]
+fn losses_and_metrics_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let p: Vec<f64> = keras["outputs"].as_array().unwrap().iter().flat_map(floats).collect();
+    let classes: Vec<i64> =
+        keras["classes"].as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
+    let hot: Vec<f64> =
+        classes.iter().flat_map(|c| (0..4).map(move |i| f64::from(u8::from(*c == i)))).collect();
+    let p = Tensor::new(&[5, 4], &p).unwrap();
+    let hot = Tensor::new(&[5, 4], &hot).unwrap();
+    let classes = Tensor::new(&[5], &classes).unwrap();
+    let weights = Tensor::new(&[5], &floats(&keras["weights"])).unwrap();
+    let evaluate = |loss: &str, metrics: Vec<Metric>, weighted: bool| {
+        let mut training = training(loss, "sgd", "out", weighted);
+        training.metrics = metrics;
+        let options = TrainerOptions { training, place: Place::default() };
+        let mut trainer = Trainer::new(given(4), &options, &cpu).unwrap();
+        let y = if loss.starts_with("sparse") { &classes } else { &hot };
+        let w = weighted.then(|| weights.clone());
+        trainer.test_on_batch(&feed(p.clone(), y.clone(), w, "out")).unwrap()
+    };
+    let losses = keras["losses"].as_object().unwrap();
+    for name in Loss::NAMES {
+        let expected = floats(&losses[name]);
+        for (weighted, expected) in [false, true].into_iter().zip(expected) {
+            let found = evaluate(name, Vec::new(), weighted).loss;
+            assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");
+        }
+    }
+    let metrics = keras["metrics"].as_object().unwrap();
+    let all: Vec<Metric> = metrics.keys().map(|name| name.parse().unwrap()).collect();
+    for (name, found) in evaluate("mse", all, false).metrics {
+        let expected = metrics[&name].as_f64().unwrap();
+        assert!((found - expected).abs() < 1e-6, "{name}: {found} instead of {expected}");
+    }
+}
+
+/// Sums over batches and over devices, without and with weights of rows.
+#[test]
+fn metrics_of_thresholds_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let keras = &keras["confusion"];
+    let rows = |name: &str| -> Vec<f64> {
+        keras[name].as_array().unwrap().iter().flat_map(floats).collect()
+    };
+    let p = Tensor::new(&[12, 2], &rows("outputs")).unwrap();
+    let y = Tensor::new(&[12, 2], &rows("targets")).unwrap();
+    let w = Tensor::new(&[12], &floats(&keras["weights"])).unwrap();
+    let names = ["auc", "precision", "recall", "binary_accuracy", "mean_squared_error"];
+    let metrics: Vec<Metric> = names.iter().map(|name| name.parse().unwrap()).collect();
+    for devices in [0, 1, 3, 8] {
+        let mut training = training("mse", "sgd", "out", true);
+        (training.metrics, training.weighted_metrics) = (metrics.clone(), metrics.clone());
+        let replicate = Replicate::over((0..devices).map(Device::gpu).collect());
+        let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
+        let mut trainer =
+            Trainer::new(given(2), &TrainerOptions { training, place }, &cpu).unwrap();
+        let arrays = [("x", &p), ("y", &y), ("sample_weight", &w)];
+        let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone().into()));
+        let loader = LoaderOptions { batch: 5, ..LoaderOptions::default() };
+        let data =
+            trainer.loader(Arc::new(Arrays::new(arrays).unwrap()), Vec::new(), loader).unwrap();
+        let found = trainer.evaluate(&data).unwrap().metrics;
+        let expected = names.iter().map(|name| (name.to_string(), floats(&keras[*name])[0]));
+        let weighted =
+            names.iter().map(|name| (format!("weighted_{name}"), floats(&keras[*name])[1]));
+        assert_eq!(found.len(), 10);
+        for ((name, found), (known, expected)) in found.iter().zip(expected.chain(weighted)) {
+            assert_eq!(*name, known);
+            assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_learning_rate_falls_where_that_of_keras_does() {
+    let keras = keras();
+    let text = "plateau:monitor=loss,factor=0.5,patience=2,min_delta=0.05,cooldown=1,min_rate=0.1";
+    let schedule: Schedule = text.parse().unwrap();
+    let (losses, rates) = (floats(&keras["plateau"]["losses"]), floats(&keras["plateau"]["rates"]));
+    let mut history = History::default();
+    for (epoch, expected) in (0..).zip(rates) {
+        let found = schedule.rate(0.5, epoch, &history);
+        assert!((found - expected).abs() < 1e-7, "epoch {epoch}: {found} instead of {expected}");
+        if let Some(loss) = losses.get(history.epochs.len()) {
+            let training = Logs { loss: *loss, ..Logs::default() };
+            history.epochs.push(Epoch { epoch, training, ..Epoch::default() });
+        }
+    }
+}
