@@ -21,7 +21,7 @@ pub use gradient::{
 pub use refusal::SplitRefused;
 pub use repair::{
     Action, BatchStatistics, Outcome, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
-    repair, repair_with,
+    grouped, repair, repair_with,
 };
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate, replicate_repaired};
 pub use report::{claims_text, report};

@@ -334,12 +334,12 @@ fn ready(
         replicate = Some(Replicate { devices, rule: ShardRule::Balanced, ..given });
     }
     let statistics = place.batch_norm.unwrap_or(BatchStatistics::Sync);
-    if matches!(statistics, BatchStatistics::Ghost(_)) {
-        return Err(TrainError::Groups);
-    }
     let allowed = RepairOptions { allowed: Repair::Comm, batch_norm: Some(statistics) };
     let replicated = match replicate {
-        None => None,
+        None => match statistics {
+            BatchStatistics::Ghost(groups) => Some(pass::grouped(graph, groups)?.into_owned()),
+            BatchStatistics::Sync | BatchStatistics::Local => None,
+        },
         Some(replicate) => {
             let (repaired, _) = pass::repair_with(graph, allowed)?;
             let replicate = Replicate { repair: Repair::Comm, ..replicate };

@@ -57,12 +57,6 @@ pub enum TrainError {
     /// The data do not suit, or could not be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Groups of rows are not offered in training.
-    #[error(
-        "batch normalisation by the statistics of groups of rows cannot be trained; `--batch-norm sync` takes those of \
-         the whole batch"
-    )]
-    Groups,
     /// A number of devices that eight shards cannot be dealt out to.
     #[error("eight shards cannot be dealt out to {0} devices: 1, 2, 4 and 8 give the same bits")]
     Shards(usize),

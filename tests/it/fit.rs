@@ -353,13 +353,6 @@ fn what_cannot_be_trained_is_refused() {
     let all = ["w", "bias", "scale", "shift", "dense", "offset"].map(str::to_owned);
     let error = refusal(model(), Training { frozen: all.into(), ..fits() });
     assert_eq!(error, "the loss depends on no parameter that is trained");
-    let groups = Some(BatchStatistics::Ghost(2.try_into().unwrap()));
-    let place = Place { batch_norm: groups, ..Place::default() };
-    let options = TrainerOptions { training: fits(), place };
-    assert!(matches!(
-        Trainer::new(model(), &options, &Cpu::new(1).unwrap()),
-        Err(TrainError::Groups)
-    ));
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod embed;
 mod examples;
 mod fit;
 mod fit_keras;
+mod fit_shards;
 mod fuzz;
 mod fuzzed;
 mod gradient;

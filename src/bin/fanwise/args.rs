@@ -9,11 +9,11 @@ use clap::{Args, ValueEnum};
 use fanwise::Error;
 use fanwise::analysis;
 use fanwise::backend;
-use fanwise::ir::{self, Graph, NodeId};
+use fanwise::ir::{self, Graph};
 use fanwise::model::{self, LoadOptions, Model};
-use fanwise::op::{Assume, Op};
+use fanwise::op::Assume;
 use fanwise::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
-use fanwise::types::{Device, Dim, ShardRule};
+use fanwise::types::{Device, ShardRule};
 
 use crate::{memory, ui};
 
@@ -171,16 +171,6 @@ pub(crate) struct Place {
     pub(crate) cuda: bool,
 }
 
-/// The name of a batch normalisation that takes its statistics of the whole batch.
-fn ungrouped(graph: &Graph) -> Option<String> {
-    let rows = |id: NodeId| {
-        graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
-    };
-    let trains = |id: &NodeId| matches!(graph.node(*id).op(), Some(Op::BatchNormTrain(_)));
-    let left = graph.ids().find(|id| trains(id) && rows(*id))?;
-    Some(graph.node(left).label().to_owned())
-}
-
 impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
@@ -190,24 +180,11 @@ impl ReplicateArgs {
 
     /// What one device computes: the model itself, or with the statistics of groups of rows, if these are asked for.
     fn grouped<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
-        let batch_norm = self.batch_norm.filter(|b| matches!(b, BatchStatistics::Ghost(_)));
-        if batch_norm.is_none() {
-            return Ok(Cow::Borrowed(template));
-        }
-        let grouped = |allowed| {
-            let options = RepairOptions { allowed, batch_norm };
-            let (graph, _) = pass::repair_with(template, options).map_err(Error::from)?;
-            let left = ungrouped(&graph);
-            anyhow::Ok((graph, left))
-        };
-        // The rows behind an operator that mixes samples are known once it is repaired, and only then.
-        let (mut graph, mut left) = grouped(pass::Repair::None)?;
-        if left.is_some() {
-            (graph, left) = grouped(pass::Repair::Comm)?;
-        }
-        match left {
-            Some(label) => Err(Error::from(PassError::NoGroups(label)).into()),
-            None => Ok(graph),
+        match self.batch_norm {
+            Some(BatchStatistics::Ghost(groups)) => {
+                Ok(pass::grouped(template, groups).map_err(Error::from)?)
+            }
+            _ => Ok(Cow::Borrowed(template)),
         }
     }
 

@@ -13,6 +13,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -22,7 +23,7 @@ pub use action::{
 };
 
 use self::tails::{Tail, tails};
-use super::PassInfo;
+use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
 use crate::op::{BatchNormGrad, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
@@ -81,6 +82,40 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         writer.out.add_update(update.param, values);
     }
     Ok((Cow::Owned(writer.out), writer.done))
+}
+
+/// What one device computes where batch normalisation takes the statistics of `groups` groups of rows: the graph itself
+/// if it has none.
+///
+/// # Errors
+/// If a batch normalisation cannot be split into groups of rows.
+pub fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, PassError> {
+    if ungrouped(template).is_none() {
+        return Ok(Cow::Borrowed(template));
+    }
+    let batch_norm = Some(BatchStatistics::Ghost(groups));
+    let mut left = None;
+    // The rows behind an operator that mixes samples are known once it is repaired, and only then.
+    for allowed in [Repair::None, Repair::Comm] {
+        let (graph, _) = repair_with(template, RepairOptions { allowed, batch_norm })?;
+        left = ungrouped(&graph);
+        if left.is_none() {
+            return Ok(graph);
+        }
+    }
+    Err(PassError::NoGroups(left.unwrap_or_default()))
+}
+
+/// The name of a batch normalisation that takes its statistics of the whole batch.
+fn ungrouped(graph: &Graph) -> Option<String> {
+    let rows = |id: NodeId| {
+        graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
+    };
+    let trains = |id: &NodeId| {
+        matches!(graph.node(*id).op(), Some(Op::BatchNormTrain(_) | Op::BatchNormGrad(_)))
+    };
+    let left = graph.ids().find(|id| trains(id) && rows(*id))?;
+    Some(graph.node(left).label().to_owned())
 }
 
 /// True if batch normalisation that takes local statistics by itself is to take others.
@@ -213,20 +248,20 @@ impl<'g> Writer<'g> {
         };
         self.tail = self.tails[id.index()];
         let written = match (op, self.options.batch_norm) {
+            (
+                Op::BatchNormTrain(_) | Op::BatchNormGrad(_),
+                Some(BatchStatistics::Ghost(groups)),
+            ) => formulas::ghost(self, (op, groups.get()), &operands, node.results(), &at),
             (Op::BatchNormTrain(norm), Some(statistics)) => {
                 self.batch_norm(norm, statistics, &operands, node.results(), &at)
             }
-            (
-                Op::BatchNormGrad(norm),
-                Some(statistics @ (BatchStatistics::Local | BatchStatistics::Sync)),
-            ) => {
+            (Op::BatchNormGrad(norm), Some(statistics)) => {
                 let local = statistics == BatchStatistics::Local;
                 let own = BatchNormGrad { local, ..norm.clone() }.into();
                 self.allowed(Repair::Comm, |writer| {
                     writer.write(&own, &operands, node.results(), &at)
                 })
             }
-            (Op::BatchNormGrad(_), Some(BatchStatistics::Ghost(_))) => Err(Failure::Refused),
             _ => self.write(op, &operands, node.results(), &at),
         };
         match written {
@@ -245,7 +280,7 @@ impl<'g> Writer<'g> {
         Ok(())
     }
 
-    /// Batch normalisation with the statistics that were asked for, whatever else is allowed.
+    /// Batch normalisation with the statistics of replicas or of the batch, whatever else is allowed.
     fn batch_norm(
         &mut self,
         norm: &BatchNormTrain,
@@ -254,9 +289,6 @@ impl<'g> Writer<'g> {
         results: &[ResultInfo],
         at: &At,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
-        if let BatchStatistics::Ghost(groups) = statistics {
-            return formulas::ghost(self, (norm, groups.get()), operands, results, at);
-        }
         if statistics == BatchStatistics::Local {
             let local = BatchNormTrain { local: true, ..norm.clone() }.into();
             let reason = "uses statistics of the whole batch";

@@ -7,8 +7,8 @@ use super::super::{Action, At, Failure, Repair, Writer};
 use super::{Formula, Written};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    BatchNormGrad, BatchNormTrain, Binary, Cast, Constant, Dims, Gather, Range, Reduce, Reshape,
-    SegmentSum, Slice, Unary, Where, rules,
+    BatchNormGrad, BatchNormTrain, Binary, Cast, Constant, Dims, Gather, Op, Range, Reduce,
+    Reshape, SegmentSum, Slice, Unary, Where, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor};
 
@@ -20,11 +20,11 @@ struct Running<'a> {
     new: [&'a ResultInfo; 2],
 }
 
-/// Batch normalisation of each of `groups` groups of rows by its own statistics, whatever repairs are allowed. The
-/// running mean and variance follow those of the groups, weighted by their rows.
+/// Batch normalisation of each of `groups` groups of rows by its own statistics, or its gradients, whatever repairs are
+/// allowed. The running mean and variance follow those of the groups, weighted by their rows.
 pub(in super::super) fn ghost(
     writer: &mut Writer<'_>,
-    (norm, groups): (&BatchNormTrain, u32),
+    (op, groups): (&Op, u32),
     operands: &[Value],
     results: &[ResultInfo],
     at: &At,
@@ -33,18 +33,17 @@ pub(in super::super) fn ghost(
         return Err(Failure::Refused);
     };
     let shard = match writer.claim(*x) {
-        Claim::Invariant => return writer.write(&norm.clone().into(), operands, results, at),
+        Claim::Invariant => return writer.write(op, operands, results, at),
         Claim::Shard(shard) if shard.axis == 0 && shard.outer == 1 => shard,
         Claim::Shard(_) => return Err(Failure::Refused),
         Claim::Partial(_) | Claim::Own | Claim::Mixed => return Err(Failure::Mixed),
     };
     let refusal = rules::refuse(Code::BatchStatistics, 0, "uses statistics of the whole batch");
-    let op = norm.clone().into();
-    writer.note(&refusal, &op, at, Action::GhostStatistics(groups), Some(*x));
+    writer.note(&refusal, op, at, Action::GhostStatistics(groups), Some(*x));
     let allowed = std::mem::replace(&mut writer.options.allowed, Repair::Comm);
     writer.tail = Tail::Used;
     let mut formula = Formula { writer: &mut *writer, at, result };
-    let written = formula.ghost((norm, groups), shard, (operands, results), &refusal);
+    let written = formula.ghost((op, groups), shard, (operands, results), &refusal);
     writer.options.allowed = allowed;
     written?.ok_or(Failure::Refused)
 }
@@ -61,6 +60,16 @@ struct Groups {
     rows: Dim,
     channels: Dim,
     rank: usize,
+}
+
+/// What statistics of groups are made of.
+struct Moments {
+    /// The rows without the means of their groups.
+    shifted: Value,
+    /// The sums of the channels of each group.
+    sums: Value,
+    /// Those of the squares of `shifted`.
+    squares: Value,
 }
 
 impl Formula<'_, '_> {
@@ -84,7 +93,7 @@ impl Formula<'_, '_> {
         let shifted = self.step(Binary::Sub, &[x, mean_of_x], ".shifted")?;
         let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
         let variance = self.step(mean(), &[squares], ".variance")?;
-        let deviation = self.deviation(norm, variance)?;
+        let deviation = self.deviation(norm.epsilon, variance)?;
         let y = self.affine([shifted, deviation, *scale, *bias], y)?;
         let channels = self.writer.out.ty(*scale).shape.to_vec();
         let mut flat =
@@ -118,9 +127,7 @@ impl Formula<'_, '_> {
         let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
         let squares = self.step(sum(), &[squares], ".squares")?;
         let variance = self.step(Binary::Div, &[squares, count], ".variance")?;
-        let epsilon = self.constant(norm.epsilon.into(), ".epsilon")?;
-        let above = self.step(Binary::Add, &[variance, epsilon], ".above")?;
-        let deviation = self.step(Unary::Sqrt, &[above], ".deviation")?;
+        let deviation = self.deviation(norm.epsilon, variance)?;
         let normal = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
         let weighted = self.step(Binary::Mul, &[dy, normal], ".weighted")?;
         let sums = [self.step(sum(), &[dy], ".bias")?, self.step(sum(), &[weighted], ".scale")?];
@@ -147,15 +154,13 @@ impl Formula<'_, '_> {
     /// The same with the statistics of each group of rows.
     fn ghost(
         &mut self,
-        (norm, groups): (&BatchNormTrain, u32),
+        (op, groups): (&Op, u32),
         shard: Shard,
         (operands, results): (&[Value], &[ResultInfo]),
         refusal: &Refusal,
     ) -> Written {
-        let ([x, scale, bias, means, vars], [y, new_mean, new_var]) = (operands, results) else {
-            return Ok(None);
-        };
-        let Some(groups) = self.groups(i64::from(groups), (*x, shard), (refusal, norm))? else {
+        let Some(x) = operands.first() else { return Ok(None) };
+        let Some(groups) = self.groups(i64::from(groups), (*x, shard), (refusal, op))? else {
             return Ok(None);
         };
         let x = self.wide(*x, ".wide")?;
@@ -165,19 +170,85 @@ impl Formula<'_, '_> {
         let shifted = self.step(Binary::Sub, &[x, own_mean], ".shifted")?;
         let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
         let squares = self.sums(squares, &groups)?;
-        let variance = self.step(Binary::Div, &[squares, groups.counts], ".variance")?;
-        let deviation = self.deviation(norm, variance)?;
-        let own_deviation = self.of_rows(deviation, &groups)?;
-        let y = self.affine([shifted, own_deviation, *scale, *bias], y)?;
+        let moments = Moments { shifted, sums, squares };
+        match op {
+            Op::BatchNormTrain(norm) => {
+                self.normal_of_groups(norm, (operands, results), &groups, &moments)
+            }
+            Op::BatchNormGrad(norm) => {
+                self.grad_of_groups(norm, (operands, results), &groups, &moments)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The rows normalised by the statistics of their groups.
+    fn normal_of_groups(
+        &mut self,
+        norm: &BatchNormTrain,
+        (operands, results): (&[Value], &[ResultInfo]),
+        groups: &Groups,
+        of: &Moments,
+    ) -> Written {
+        let ([_, scale, bias, means, vars], [y, new_mean, new_var]) = (operands, results) else {
+            return Ok(None);
+        };
+        let variance = self.step(Binary::Div, &[of.squares, groups.counts], ".variance")?;
+        let deviation = self.deviation(norm.epsilon, variance)?;
+        let own_deviation = self.of_rows(deviation, groups)?;
+        let y = self.affine([of.shifted, own_deviation, *scale, *bias], y)?;
         let mut all = |sums| {
-            let all = Reduce::Sum { axes: vec![0], keepdims: false };
-            let all = self.step(all, &[sums], ".all_groups")?;
+            let all = self.over_groups(sums)?;
             self.step(Binary::Div, &[all, groups.total], ".channels")
         };
-        let current = [all(sums)?, all(squares)?];
+        let current = [all(of.sums)?, all(of.squares)?];
         let running = Running { norm, means: *means, vars: *vars, new: [new_mean, new_var] };
         let [mean, var] = self.running(&running, current)?;
         Ok(Some(smallvec![y, mean, var]))
+    }
+
+    /// The gradients of that: of the rows those of their groups, of scale and bias the sums over all.
+    fn grad_of_groups(
+        &mut self,
+        norm: &BatchNormGrad,
+        (operands, results): (&[Value], &[ResultInfo]),
+        groups: &Groups,
+        of: &Moments,
+    ) -> Written {
+        let ([_, scale, dy], [dx, dscale, dbias]) = (operands, results) else { return Ok(None) };
+        let variance = self.step(Binary::Div, &[of.squares, groups.counts], ".variance")?;
+        let deviation = self.deviation(norm.epsilon, variance)?;
+        let deviation = self.of_rows(deviation, groups)?;
+        let normal = self.step(Binary::Div, &[of.shifted, deviation], ".normal")?;
+        let dy = self.wide(*dy, ".wide")?;
+        let weighted = self.step(Binary::Mul, &[dy, normal], ".weighted")?;
+        let sums = [self.sums(dy, groups)?, self.sums(weighted, groups)?];
+        let mut share = |sums| {
+            let share = self.step(Binary::Div, &[sums, groups.counts], ".share")?;
+            self.of_rows(share, groups)
+        };
+        let (mean, along) = (share(sums[0])?, share(sums[1])?);
+        let along = self.step(Binary::Mul, &[normal, along], ".along")?;
+        let rest = self.step(Binary::Sub, &[dy, mean], ".rest")?;
+        let rest = self.step(Binary::Sub, &[rest, along], ".rest")?;
+        let ones = (2..groups.rank).map(|_| Dim::ONE);
+        let column = std::iter::once(groups.channels.clone()).chain(ones).collect();
+        let scale = self.wide(*scale, ".factor")?;
+        let scale = self.step(Reshape { shape: column }, &[scale], ".factor")?;
+        let factor = self.step(Binary::Div, &[scale, deviation], ".factor")?;
+        let value = self.step(Binary::Mul, &[rest, factor], ".gradient")?;
+        let value = self.one(&Cast { to: dx.ty.dtype }.into(), &[value], dx.clone())?;
+        let mut all = |sums, result: &ResultInfo| {
+            let all = self.over_groups(sums)?;
+            self.one(&Cast { to: result.ty.dtype }.into(), &[all], result.clone())
+        };
+        Ok(Some(smallvec![value, all(sums[1], dscale)?, all(sums[0], dbias)?]))
+    }
+
+    /// The sums over all groups.
+    fn over_groups(&mut self, sums: Value) -> Result<Value, Failure> {
+        let all = Reduce::Sum { axes: vec![0], keepdims: false };
+        self.step(all, &[sums], ".all_groups")
     }
 
     /// The groups of the rows of `x`. Row `i` of `N` belongs to the group `((i + 1) * G - 1) / N`, which is the one
@@ -186,7 +257,7 @@ impl Formula<'_, '_> {
         &mut self,
         count: i64,
         (x, shard): (Value, Shard),
-        (refusal, norm): (&Refusal, &BatchNormTrain),
+        (refusal, op): (&Refusal, &Op),
     ) -> Result<Option<Groups>, Failure> {
         let shape = self.writer.out.ty(x).shape.clone();
         let (rank, rows) = (shape.len(), shape[0].clone());
@@ -210,9 +281,8 @@ impl Formula<'_, '_> {
             group = self.step(op, &[group, by], name)?;
         }
         let group = self.step(Binary::Div, &[group, n], ".group")?;
-        let op = norm.clone().into();
         let to = Claim::Shard(shard);
-        let own = self.writer.bring(group, Claim::Invariant, to, (refusal, &op, self.at))?;
+        let own = self.writer.bring(group, Claim::Invariant, to, (refusal, op, self.at))?;
         let groups = self.integer(count)?;
         let each = self.integer(each)?;
         let ends = self.step(range(Dim::from(count + 1)), &[], ".end")?;
@@ -253,8 +323,8 @@ impl Formula<'_, '_> {
     }
 
     /// The square root of the variance and the epsilon.
-    fn deviation(&mut self, norm: &BatchNormTrain, variance: Value) -> Result<Value, Failure> {
-        let epsilon = self.constant(norm.epsilon.into(), ".epsilon")?;
+    fn deviation(&mut self, epsilon: f32, variance: Value) -> Result<Value, Failure> {
+        let epsilon = self.constant(epsilon.into(), ".epsilon")?;
         let above = self.step(Binary::Add, &[variance, epsilon], ".above")?;
         self.step(Unary::Sqrt, &[above], ".deviation")
     }

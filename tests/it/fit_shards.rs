@@ -1,0 +1,255 @@
+//! Training on shards of any size: whose statistics count, what counts once, and what a mean of the shards' means would
+//! give instead.
+
+use std::collections::BTreeMap;
+
+use fanwise::backend::Cpu;
+use fanwise::format::Model;
+use fanwise::ir::{Builder, Weights};
+use fanwise::op::{BatchNorm, MatMul, Softmax};
+use fanwise::pass::{BatchStatistics, Replicate, Training, WeightPlacement};
+use fanwise::train::data::Feed;
+use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::types::{DType, Device, ShardRule, Tensor};
+
+use crate::fit::{batch, cnn, feed, rows, training};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const LOSS: &str = "categorical_crossentropy";
+
+/// Two layers with batch normalisation between them.
+fn normed() -> Model {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut random = |dims: &[usize]| {
+        let values: Vec<f64> =
+            (0..dims.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
+        Tensor::new(dims, &values).unwrap()
+    };
+    let mut b = Builder::new("normed");
+    let x = b.input("x", rows(DType::F64, &[3]));
+    let first = b.param("first", random(&[3, 4]));
+    let h = b.op("h", MatMul {}, &[x, first]).unwrap();
+    let [scale, shift, mean] = ["scale", "shift", "mean"].map(|name| b.param(name, random(&[4])));
+    let var = b.param("var", Tensor::new(&[4], &[1.0f64; 4]).unwrap());
+    let h = b.op("norm", BatchNorm { epsilon: 1e-3 }, &[h, scale, shift, mean, var]).unwrap();
+    let last = b.param("last", random(&[4, 3]));
+    let h = b.op("logits", MatMul {}, &[h, last]).unwrap();
+    let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
+    b.output("p", p);
+    let (graph, weights) = b.finish();
+    Model { graph, weights, notes: Vec::new() }
+}
+
+/// Rows of three numbers, their classes and weights.
+fn three(seed: u64, n: usize) -> Feed {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let x: Vec<f64> = (0..n * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let mut y = vec![0.0f64; n * 3];
+    for row in 0..n {
+        y[row * 3 + rng.random_range(0..3)] = 1.0;
+    }
+    let w: Vec<f64> = (0..n).map(|_| rng.random_range(0.1..2.0)).collect();
+    let tensor = |dims: &[usize], values: &[f64]| Tensor::new(dims, values).unwrap();
+    feed(tensor(&[n, 3], &x), tensor(&[n, 3], &y), Some(tensor(&[n], &w)), "p")
+}
+
+/// Some rows of a batch.
+fn part(all: &Feed, from: usize, to: usize) -> Feed {
+    let cut = |tensors: &BTreeMap<String, Tensor>| {
+        let cut = |t: &Tensor| {
+            let width: usize = t.dims()[1..].iter().product();
+            let mut dims = t.dims().to_vec();
+            dims[0] = to - from;
+            Tensor::new(&dims, &t.as_slice::<f64>()[from * width..to * width]).unwrap()
+        };
+        tensors.iter().map(|(name, t)| (name.clone(), cut(t))).collect()
+    };
+    Feed { inputs: cut(&all.inputs), targets: cut(&all.targets), weights: cut(&all.weights) }
+}
+
+fn on(devices: u32, statistics: &str) -> Place {
+    let list: Vec<Device> = (0..devices).map(Device::gpu).collect();
+    let weights = [WeightPlacement::Template, WeightPlacement::Mirrored][devices as usize % 2];
+    let rule = ShardRule::RemainderLast;
+    let replicate =
+        (devices > 0).then(|| Replicate { weights, rule, ..Replicate::over(list.clone()) });
+    let batch_norm = Some(statistics.parse::<BatchStatistics>().unwrap());
+    Place { replicate, batch_norm, invariant: false, max_memory: None }
+}
+
+fn trainer(model: Model, training: Training, place: Place) -> Trainer {
+    let options = TrainerOptions { training, place };
+    Trainer::new(model, &options, &Cpu::new(2).unwrap()).unwrap()
+}
+
+/// The losses of steps on these batches, and the weights after them.
+fn steps(model: Model, training: &Training, place: Place, feeds: &[Feed]) -> (Vec<f64>, Weights) {
+    let mut trainer = trainer(model, training.clone(), place);
+    let losses = feeds.iter().map(|feed| trainer.train_on_batch(feed, 0.1).unwrap().loss).collect();
+    (losses, trainer.weights().unwrap())
+}
+
+fn assert_near(found: &(Vec<f64>, Weights), expected: &(Vec<f64>, Weights), what: &str) {
+    for (a, b) in found.0.iter().zip(&expected.0) {
+        assert!((a - b).abs() < 1e-9, "{what}: {:?} instead of {:?}", found.0, expected.0);
+    }
+    for (name, tensor) in expected.1.iter() {
+        let (a, b) = (tensor.to_f64(), found.1.get(name).unwrap().to_f64());
+        let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(error < 1e-9, "{what}, {name}: {error}");
+    }
+}
+
+/// The means of what the parts of a batch give alone, by their rows.
+fn mean_of_parts(all: &Feed, cuts: &[usize]) -> (Vec<f64>, Weights) {
+    let training = training(LOSS, "sgd", "p", true);
+    let (mut loss, mut sums) = (0.0, BTreeMap::<String, Vec<f64>>::new());
+    let (first, last) = (cuts[0], cuts[cuts.len() - 1]);
+    for cut in cuts.windows(2) {
+        let share = (cut[1] - cut[0]) as f64 / (last - first) as f64;
+        let own = [part(all, cut[0], cut[1])];
+        let (losses, weights) = steps(normed(), &training, on(0, "sync"), &own);
+        loss += share * losses[0];
+        for (name, tensor) in weights.iter() {
+            let own = tensor.to_f64();
+            let sums = sums.entry(name.to_string()).or_insert_with(|| vec![0.0; own.len()]);
+            sums.iter_mut().zip(own).for_each(|(sum, x)| *sum += share * x);
+        }
+    }
+    let mut weights = Weights::default();
+    for (name, values) in sums {
+        let dims = normed().weights.get(&name).unwrap().dims().to_vec();
+        weights.insert(&*name, Tensor::new(&dims, &values).unwrap());
+    }
+    (vec![loss], weights)
+}
+
+/// With statistics of groups, and with those of each device, a step of gradient descent is the mean of the steps that the
+/// groups take alone, and so are the running statistics.
+#[test]
+fn groups_have_their_own_statistics() {
+    let training = training(LOSS, "sgd", "p", true);
+    let all = three(1, 7);
+    let expected = mean_of_parts(&all, &[0, 3, 7]);
+    for devices in [0, 1, 2, 3, 8] {
+        let found = steps(normed(), &training, on(devices, "ghost:2"), std::slice::from_ref(&all));
+        assert_near(&found, &expected, &format!("ghost:2 on {devices}"));
+    }
+    let local = steps(normed(), &training, on(2, "local"), std::slice::from_ref(&all));
+    assert_near(&local, &expected, "local");
+    let sync = steps(normed(), &training, on(2, "sync"), std::slice::from_ref(&all));
+    assert!((sync.0[0] - expected.0[0]).abs() > 1e-3);
+    let one = steps(normed(), &training, on(3, "ghost:1"), std::slice::from_ref(&all));
+    assert_near(&one, &sync, "ghost:1");
+}
+
+/// Convolutions, dropout, and batches that groups and devices do not divide.
+#[test]
+fn groups_are_the_same_on_any_number_of_devices() {
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let feeds = [9usize, 5, 2, 1, 8].map(|n| batch(&mut rng, n, DType::F64));
+    let training = training(LOSS, "adam:global_clipnorm=0.5", "p", true);
+    let expected = steps(cnn(DType::F64), &training, on(0, "ghost:4"), &feeds);
+    for devices in [1, 3, 8] {
+        let found = steps(cnn(DType::F64), &training, on(devices, "ghost:4"), &feeds);
+        assert_near(&found, &expected, &format!("ghost:4 on {devices}"));
+    }
+    let mut bits = Vec::new();
+    for devices in [1, 2, 8] {
+        let place = Place { invariant: true, ..on(devices, "ghost:4") };
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        let feeds = [9usize, 5, 2].map(|n| batch(&mut rng, n, DType::F32));
+        bits.push(steps(cnn(DType::F32), &training, place, &feeds));
+    }
+    assert!(bits.iter().all(|found| *found == bits[0]), "the same bits on 1, 2 and 8 devices");
+}
+
+/// Batches smaller than the number of devices, and of no rows at all.
+#[test]
+fn shards_without_rows_leave_no_trace() {
+    let training = training(LOSS, "sgd", "p", true);
+    let feeds = [3, 1, 0, 2].map(|n| three(7 + n as u64, n));
+    for statistics in ["sync", "ghost:3", "local"] {
+        let expected = steps(normed(), &training, on(0, statistics), &feeds);
+        assert!(expected.0[2].abs() < 1e-15, "no rows cost nothing");
+        for devices in [1, 4, 8] {
+            let found = steps(normed(), &training, on(devices, statistics), &feeds);
+            let finite = |t: &Tensor| t.to_f64().iter().all(|x| x.is_finite());
+            assert!(found.0.iter().all(|loss| loss.is_finite()), "{statistics} on {devices}");
+            assert!(found.1.iter().all(|(_, t)| finite(t)), "{statistics} on {devices}");
+            if statistics != "local" {
+                assert_near(&found, &expected, &format!("{statistics} on {devices}"));
+            }
+        }
+        let none = steps(normed(), &training, on(4, statistics), &[three(1, 0)]);
+        assert!(none.1 == normed().weights, "no rows change nothing");
+    }
+}
+
+/// The gradient of shards of 1 and 4 rows, weighted, is that of their rows; a mean of the means of the shards is not.
+#[test]
+fn a_mean_of_the_means_of_replicas_is_something_else() {
+    let mut training = training(LOSS, "sgd", "p", true);
+    training.frozen = ["scale", "shift"].map(str::to_owned).into();
+    let all = three(4, 5);
+    let sync = steps(normed(), &training, on(0, "sync"), std::slice::from_ref(&all));
+    let found = steps(normed(), &training, on(4, "sync"), std::slice::from_ref(&all));
+    assert_near(&found, &sync, "shards of 1, 1, 1 and 2 rows");
+    let mut evaluator = trainer(normed(), training, on(0, "sync"));
+    let whole = evaluator.test_on_batch(&all).unwrap().loss;
+    let of = |evaluator: &mut Trainer, from, to| {
+        evaluator.test_on_batch(&part(&all, from, to)).unwrap().loss
+    };
+    let (few, many) = (of(&mut evaluator, 0, 1), of(&mut evaluator, 1, 5));
+    assert!((f64::midpoint(few, many) - whole).abs() > 5e-3, "{few}, {many}, {whole}");
+    assert!(((few + 4.0 * many) / 5.0 - whole).abs() < 1e-12);
+}
+
+#[test]
+fn penalties_count_once() {
+    let plain = training(LOSS, "sgd", "p", true);
+    let all = three(5, 6);
+    let penalised = Training { l1: 0.01, l2: 0.02, ..plain.clone() };
+    let own: f64 = ["first", "last"]
+        .iter()
+        .flat_map(|name| normed().weights.get(name).unwrap().to_f64())
+        .map(|x| 0.01 * x.abs() + 0.02 * x * x)
+        .sum();
+    let (without, _) = steps(normed(), &plain, on(0, "sync"), std::slice::from_ref(&all));
+    let expected = steps(normed(), &penalised, on(0, "sync"), std::slice::from_ref(&all));
+    assert!((expected.0[0] - without[0] - own).abs() < 1e-12);
+    for devices in [1, 3, 4, 8] {
+        let found = steps(normed(), &penalised, on(devices, "sync"), std::slice::from_ref(&all));
+        assert_near(&found, &expected, &format!("{devices} devices"));
+    }
+}
+
+/// `softmax(x * w)` of logits that leave no probability but 0 and 1.
+#[test]
+fn a_saturated_softmax_has_its_gradient_on_any_number_of_devices() {
+    let model = || {
+        let mut b = Builder::new("saturated");
+        let x = b.input("x", rows(DType::F32, &[2]));
+        let w = b.param("w", Tensor::new(&[2, 2], &[1.0f32, 0.0, 0.0, 1.0]).unwrap());
+        let logits = b.op("logits", MatMul {}, &[x, w]).unwrap();
+        let p = b.op("p", Softmax::Softmax { axis: -1 }, &[logits]).unwrap();
+        b.output("p", p);
+        let (graph, weights) = b.finish();
+        Model { graph, weights, notes: Vec::new() }
+    };
+    let x = [300.0f32, -100.0, -50.0, 250.0, 120.0, -80.0, 0.0, 500.0];
+    let y = [0.0f32, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0];
+    let tensor = |v: &[f32]| Tensor::new(&[4, 2], v).unwrap();
+    let all = [feed(tensor(&x), tensor(&y), None, "p")];
+    let training = training(LOSS, "sgd", "p", false);
+    // Three rows are wrong by 400, 300 and 500.
+    let one = steps(model(), &training, on(0, "sync"), &all);
+    assert!((one.0[0] - 300.0).abs() < 1e-3, "{}", one.0[0]);
+    let w = one.1.get("w").unwrap().to_f64();
+    let known = [1.0 - 8.75, 8.75, 21.25, 1.0 - 21.25];
+    assert!(w.iter().zip(known).all(|(w, known)| (w - known).abs() < 1e-4), "{w:?}");
+    for devices in [1, 4] {
+        assert!(steps(model(), &training, on(devices, "sync"), &all) == one, "{devices} devices");
+    }
+}
