@@ -7,7 +7,7 @@ use super::launch::Context;
 use super::lines::product;
 use super::strides::Walk;
 use crate::lower::BufferId;
-use crate::op::{Gather, GatherAt, OneHot, Op, Reduction, ReverseSequence, Scatter, Trilu};
+use crate::op::{Gather, GatherAt, OneHot, Op, Range, Reduction, ReverseSequence, Scatter, Trilu};
 use crate::types::{DType, Dim, Shape};
 
 const THREADS: u32 = 256;
@@ -27,6 +27,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         (Some(Op::OneHot(op)), [numbers, values], [y]) => {
             one_hot(context, op, [*numbers, *values, *y])
         }
+        (Some(Op::Range(op)), [], [y]) => Ok(range(context, op, *y)),
         (Some(Op::Trilu(op)), [x], [y]) => trilu(context, op, *x, *y),
         (Some(Op::ReverseSequence(op)), [x, numbers], [y]) => {
             reverse_sequence(context, op, [*x, *numbers, *y])
@@ -70,6 +71,22 @@ pub(super) fn gather(
     b.size("PLACES", &b.ty(places).shape.elements());
     b.size("INNER", &part(inner));
     Ok(finish(b, "gather.cu", &count))
+}
+
+/// `range.cu`.
+fn range(context: &Context<'_>, op: &Range, y: BufferId) -> Call {
+    let mut b = Builder::new(context.device);
+    let ty = b.ty(y);
+    b.write("y", y);
+    b.define("ELEMENT", c_type(ty.dtype));
+    b.define("DELTA", format!("(i64){:#x}ull", op.delta));
+    match op.start.as_const() {
+        Some(start) => b.define("START", format!("(i64){start:#x}ull")),
+        None => b.size("START", &op.start),
+    }
+    let count = ty.shape.elements();
+    b.size("COUNT", &count);
+    finish(b, "range.cu", &count)
 }
 
 /// The call of a kernel whose threads take so many elements in strides.

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::kernel::Call;
 use super::{
     CodegenError, collective, conv, elementwise, lines, matmul, moves, pool, random, ranks,
-    recurrent, reduce,
+    recurrent, reduce, training,
 };
 use crate::lower::{BufferId, DeviceProgram, Launch, Step};
 use crate::op::Op;
@@ -81,7 +81,11 @@ pub fn call(device: &DeviceProgram, step: &Step, launch: &Launch) -> Result<Call
         KernelClass::Recurrent => recurrent::call(&context),
         KernelClass::Random => random::call(&context),
         KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(&context),
-        KernelClass::Partial => recurrent::products(&context),
+        KernelClass::Partial if matches!(launch.op, Some(Op::Recurrent(_))) => {
+            recurrent::products(&context)
+        }
+        KernelClass::Partial => training::partial(&context),
+        KernelClass::Training => training::call(&context),
         KernelClass::BatchNorm | KernelClass::View | KernelClass::Copy | KernelClass::Reference => {
             Err(context.unsupported(format!("the class `{}` has none", launch.class)))
         }

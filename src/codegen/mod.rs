@@ -29,6 +29,7 @@ mod strides;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod training;
 mod unit;
 
 pub use kernel::{Arg, Call, Kernel, ParamDecl};

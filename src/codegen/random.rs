@@ -1,10 +1,11 @@
-//! Draws that a seed decides.
+//! Draws that a seed decides, and elements that they drop.
 
 use super::CodegenError;
-use super::builder::{Builder, blocks, c_type, line};
+use super::builder::{Builder, blocks, c_type, float, line};
 use super::kernel::Call;
 use super::launch::Context;
-use crate::op::{Op, Random};
+use super::lines::product;
+use crate::op::{DropoutTrain, Op, Random};
 use crate::types::DType;
 
 /// Threads of a block.
@@ -13,6 +14,9 @@ const THREADS: u32 = 256;
 /// `random.cu`.
 pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
+    if let Some(Op::DropoutTrain(op)) = &launch.op {
+        return dropout(context, op);
+    }
     let (Some(Op::Random(op)), [y]) = (&launch.op, launch.results.as_slice()) else {
         return Err(context.unsupported("it draws no numbers"));
     };
@@ -35,4 +39,28 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.size("COUNT", &count);
     let grid = line(blocks(&count, i64::from(THREADS) * each));
     Ok(b.finish("random.cu", THREADS, String::new(), grid))
+}
+
+/// `dropout.cu`.
+fn dropout(context: &Context<'_>, op: &DropoutTrain) -> Result<Call, CodegenError> {
+    let ([x, rows, step], [y]) =
+        (context.launch.operands.as_slice(), context.launch.results.as_slice())
+    else {
+        return Err(context.unsupported("it has not three operands and one result"));
+    };
+    let mut b = context.row_major()?;
+    let shape = &b.ty(*x).shape;
+    let count = shape.elements();
+    b.read("x", *x);
+    b.read("rows", *rows);
+    b.read("step", *step);
+    b.write("y", *y);
+    b.define("ELEMENT", c_type(b.ty(*x).dtype));
+    b.define("RATE", float(op.rate));
+    b.define("FACTOR", format!("{:?}", 1.0 / (1.0 - f64::from(op.rate))));
+    b.define("SEED", format!("{:#x}ull", op.seed));
+    b.size("WIDTH", &product(&shape[1..]));
+    b.size("COUNT", &count);
+    let grid = line(blocks(&count, i64::from(THREADS)));
+    Ok(b.finish("dropout.cu", THREADS, String::new(), grid))
 }

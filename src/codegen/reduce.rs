@@ -96,6 +96,31 @@ fn last(
     Ok(Form::new(count, along, true).finish(b, "reduce.cu", lines, &Dim::ONE))
 }
 
+/// The sums of `parts: [PARTS, ...]` over the first axis, in the order in which `y` lies in memory.
+pub(super) fn sum(
+    context: &Context<'_>,
+    parts: BufferId,
+    y: BufferId,
+) -> Result<Call, CodegenError> {
+    let mut b = Builder::new(context.device);
+    let [size, kept @ ..] = &b.ty(parts).shape[..] else {
+        return Err(context.unsupported("its parts have no axis"));
+    };
+    let (op, count) = (Reduce::Sum { axes: Vec::new(), keepdims: false }, product(kept));
+    b.define("GIVES_PARTS", 0);
+    b.define("TAKES_PARTS", 1);
+    b.define("PART", PART);
+    b.define("PARTS", 1);
+    b.size("MEMBERS", size);
+    values(&mut b, &op, parts, y);
+    b.size("SIZE", size);
+    b.list("KEPT_SIZES", std::slice::from_ref(&count));
+    b.list("KEPT_STEPS", &[Dim::ONE]);
+    b.list("REDUCED_SIZES", std::slice::from_ref(size));
+    b.list("REDUCED_STEPS", std::slice::from_ref(&count));
+    Ok(Form::new(size, false, true).finish(b, "reduce.cu", &count, &Dim::ONE))
+}
+
 /// What is read and written, and how it is folded.
 fn values(b: &mut Builder<'_>, op: &Reduce, x: BufferId, y: BufferId) {
     b.define("ELEMENT", c_type(b.ty(x).dtype));

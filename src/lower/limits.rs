@@ -33,6 +33,13 @@ pub(super) fn is_within(graph: &Graph, id: NodeId, op: &Op, target: &Target) -> 
         (Op::ConvTranspose(op), [x, w, ..], [y]) => {
             op.windows(x, w).is_ok_and(|windows| positions(&windows, [x, w, y], limits.positions))
         }
+        (Op::ConvWeightGrad(op), [x, y, ..], [w]) => {
+            op.windows(x).is_ok_and(|windows| positions(&windows, [x, w, y], limits.positions))
+        }
+        (Op::PoolGrad(op), [first, ..], _) => {
+            let windows = op.sizes(first).and_then(|sizes| op.windows(&sizes));
+            windows.is_ok_and(|windows| pooled(&windows, limits.windows))
+        }
         (Op::Pool(op), [x], _) => {
             op.windows(x).is_ok_and(|windows| pooled(&windows, limits.windows))
         }

@@ -24,7 +24,7 @@ pub(crate) mod testing;
 pub use chain::{Access, Chain, ChainStep};
 pub use check::{MemoryError, check};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
-pub use parts::{MOST_HIDDEN, PART};
+pub use parts::{BATCH_PART, MOST_HIDDEN, PART, WEIGHT_PART};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
 };

@@ -90,7 +90,10 @@ impl Orders {
         let graph = layout.graph;
         let class = layout.class(id, target);
         let results = graph.node(id).results();
-        let [result] = results else { return false };
+        let Some(result) = results.first() else { return false };
+        if results.len() > 1 && class != KernelClass::Training {
+            return false;
+        }
         let operands = layout.operands(id);
         let is_last =
             |v: &Value| self.launch(v.node) == Order::ChannelsLast && differs(graph.ty(*v));

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::op::{Op, Recurrent, Reduce};
+use crate::op::window::WindowAxis;
+use crate::op::{ConvWeightGrad, Op, Recurrent, Reduce};
 use crate::types::{DType, Dim, KernelClass, Shape, Target, TensorType};
 
 /// The elements of a line that the first launch of a reduction folds to one.
@@ -16,6 +17,12 @@ const LINES: i64 = 4096;
 
 /// The most elements of a recurrent cell's state: some sequences' states stay in the shared memory of a block.
 pub const MOST_HIDDEN: i64 = 4096;
+
+/// The places of a convolution's result whose part in the gradient of its kernel the first launch adds up.
+pub const WEIGHT_PART: i64 = 1024;
+
+/// The elements of a channel whose statistics the first launch of a batch normalisation gives.
+pub const BATCH_PART: i64 = 2048;
 
 /// What lies between two launches.
 pub(super) struct Parts {
@@ -38,6 +45,9 @@ pub(super) fn parts(
     match (class, op?, operands) {
         (KernelClass::Reduce, Op::Reduce(op), [x, ..]) => of_lines(op, x),
         (KernelClass::Recurrent, Op::Recurrent(_), [x, _, r, ..]) => of_steps(x, r),
+        (KernelClass::Training, Op::ConvWeightGrad(op), [x, dy, ..]) => of_weights(op, x, dy),
+        (KernelClass::Training, Op::BatchNormTrain(_), [x, ..]) => of_batch(x, 2, 1),
+        (KernelClass::Training, Op::BatchNormGrad(_), [x, ..]) => of_batch(x, 4, 3),
         _ => None,
     }
 }
@@ -73,6 +83,29 @@ fn of_steps(x: &TensorType, r: &TensorType) -> Option<Parts> {
     Some(Parts { ty, reads: 2 })
 }
 
+/// The sums of parts of all places of a convolution's result: `[parts, M, C / groups, taps]`.
+fn of_weights(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Parts> {
+    let windows = op.windows(x).ok()?;
+    let size = |f: fn(&WindowAxis) -> usize| {
+        windows.iter().try_fold(1i64, |p, a| p.checked_mul(i64::try_from(f(a)).ok()?))
+    };
+    let places = dy.shape.first()?.clone() * size(|a| a.output)?;
+    let parts = (places + (WEIGHT_PART - 1)).floor_div(&WEIGHT_PART.into());
+    let each = x.shape.get(1)?.floor_div(&op.groups.into());
+    let sizes = [parts, dy.shape.get(1)?.clone(), each, size(|a| a.kernel)?.into()];
+    let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
+    Some(Parts { ty, reads: 2 })
+}
+
+/// So many numbers in `f64` for each part of each channel: `[numbers, parts, C]`.
+fn of_batch(x: &TensorType, numbers: i64, reads: usize) -> Option<Parts> {
+    let [rows, channels, sizes @ ..] = &x.shape[..] else { return None };
+    let terms = sizes.iter().fold(rows.clone(), |product, size| product * size.clone());
+    let parts = (terms + (BATCH_PART - 1)).floor_div(&BATCH_PART.into());
+    let shape: Shape = [numbers.into(), parts, channels.clone()].into_iter().collect();
+    Some(Parts { ty: TensorType::new(DType::F64, shape), reads })
+}
+
 /// Whether the kernels of a target that computes operators in parts take an operator on values of these types, operands
 /// first; `None` where its class decides.
 pub(super) fn takes<'a>(
@@ -87,6 +120,7 @@ pub(super) fn takes<'a>(
     #[expect(clippy::wildcard_enum_match_arm, reason = "the class of the others decides")]
     match op {
         Op::Reduce(_) | Op::Random(_) => Some(are(DType::F32) || are(DType::F64)),
+        Op::DropoutTrain(_) => Some(types.clone().next().is_some_and(|x| x.dtype.is_float())),
         Op::Recurrent(op) => {
             let types: SmallVec<[&TensorType; 8]> = types.collect();
             Some(cell(op, &types))

@@ -120,7 +120,7 @@ impl OpDef for BatchNormGrad {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

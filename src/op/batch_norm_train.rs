@@ -109,7 +109,7 @@ impl OpDef for BatchNormTrain {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

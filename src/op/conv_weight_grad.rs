@@ -121,7 +121,7 @@ impl OpDef for ConvWeightGrad {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

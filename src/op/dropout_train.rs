@@ -121,7 +121,7 @@ impl OpDef for DropoutTrain {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Random
     }
 
     fn gradient(&self) -> Gradient {

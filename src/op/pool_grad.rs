@@ -81,8 +81,8 @@ impl PoolGrad {
         sliding.over("kernel", sizes, kernel)
     }
 
-    /// The sizes of the spatial axes of the pool's operand.
-    fn sizes(&self, first: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
+    /// The sizes of the spatial axes of the pool's operand; `first` is the type of the first operand.
+    pub fn sizes(&self, first: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
         match self {
             Self::Max { .. } => spatial_sizes(0, first),
             Self::Average { sizes, .. } => Ok(sizes.as_slice().into()),
@@ -155,7 +155,7 @@ impl OpDef for PoolGrad {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

@@ -95,7 +95,7 @@ impl OpDef for Range {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Index
     }
 
     fn gradient(&self) -> Gradient {

@@ -242,6 +242,13 @@ pub fn spatial_sizes(operand: usize, ty: &TensorType) -> Result<SmallVec<[i64; 3
 }
 
 impl WindowAxis {
+    /// True if a tap of some window lies outside the input.
+    pub fn reaches_outside(&self) -> bool {
+        let last = self.output.saturating_sub(1).saturating_mul(self.stride);
+        let taps = self.kernel.saturating_sub(1).saturating_mul(self.dilation);
+        self.before > 0 || last.saturating_add(taps).saturating_sub(self.before) >= self.input
+    }
+
     /// The input position of a tap of the window `output`, for a pair that [`Self::taps`] or
     /// [`Self::outputs`] gives.
     #[inline]

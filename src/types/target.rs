@@ -44,6 +44,8 @@ pub enum KernelClass {
     Random,
     /// The first of two launches that compute an operator: what it writes only the second one reads.
     Partial,
+    /// What only training has: normalisation by statistics of the batch, gradients of kernels, windows and statistics.
+    Training,
     /// The combination of what replicas have, in their order; of all types but half-precision floats.
     Collective,
     /// The reference evaluation of the operator.
@@ -72,6 +74,7 @@ impl KernelClass {
             Self::Recurrent => "recurrent",
             Self::Random => "random",
             Self::Partial => "partial",
+            Self::Training => "training",
             Self::Collective => "collective",
             Self::Reference => "reference",
         }
@@ -138,7 +141,7 @@ pub struct Target {
     pub keeps_params: bool,
     /// Whether programs may have variables, parameters that a run changes.
     pub updates: bool,
-    /// The kernel classes that take and give images with the channels last in memory: convolutions and pools always,
+    /// The kernel classes that take and give images with the channels last in memory: convolutions, pools and what only training has always,
     /// reductions over all places and concatenations where their operands come so. What is elementwise follows its
     /// first operand, a broadcast one that has the shape of its result; the others, and every target without such classes, know row-major order only.
     pub channels_last: &'static [KernelClass],
@@ -201,7 +204,7 @@ impl Target {
     /// The CUDA backend: kernels compiled at run time. Operators of other classes run on the host.
     pub const CUDA: Self = Self {
         name: "cuda",
-        kernels: classes!(Index, Line, Reorder, Random, Partial, Collective),
+        kernels: classes!(Index, Line, Reorder, Random, Partial, Training, Collective),
         any_type: &[
             KernelClass::Elementwise,
             KernelClass::Broadcast,
@@ -229,6 +232,7 @@ impl Target {
             KernelClass::Pool,
             KernelClass::Reduce,
             KernelClass::Move,
+            KernelClass::Training,
         ],
     };
 

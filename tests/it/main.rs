@@ -9,6 +9,7 @@ mod cli_cuda;
 #[cfg(feature = "cuda")]
 mod cuda_indexing;
 mod cuda_kernels;
+mod cuda_training;
 mod damage;
 mod data;
 mod discovery;

@@ -5,6 +5,7 @@ mod index;
 mod lines;
 mod moves;
 mod products;
+mod training;
 mod types;
 
 use fanwise::ir::{Builder, Graph, Value, Weights};
@@ -22,7 +23,7 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 18] = [
+const CLASSES: [(&str, Make); 20] = [
     ("elementwise_chains", products::elementwise),
     ("broadcasts", products::broadcast),
     ("matrix_products", products::matmul),
@@ -41,15 +42,18 @@ const CLASSES: [(&str, Make); 18] = [
     ("moved_elements", moves::moves),
     ("recurrent_cells", cells::recurrent),
     ("draws", cells::random),
+    ("gradients_of_pools", training::pools),
+    ("gradients_of_weights", training::weights),
 ];
 
 /// Classes whose kernels take the operations of the reference evaluation, in its order.
-const EXACT: [(&str, Make); 5] = [
+const EXACT: [(&str, Make); 6] = [
     ("picked_elements", index::gathers),
     ("placed_elements", index::scatters),
     ("patterns_of_elements", index::patterns),
     ("ordered_lines", index::orders),
     ("scanned_lines", index::scans),
+    ("dropped_elements", training::dropped),
 ];
 
 /// Graphs of each class, on the fake device and on a real one.
@@ -64,7 +68,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));
     let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(trial);
-    all.chain(types::trials()).collect()
+    all.chain(types::trials()).chain(training::trials()).collect()
 }
 
 fn check(name: &str, make: Make, i: usize, tolerance: f64) {

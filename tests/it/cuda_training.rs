@@ -1,0 +1,68 @@
+//! Training graphs on GPUs: what of them the host computes.
+
+use std::collections::BTreeSet;
+
+use fanwise::ir::{Graph, verify};
+use fanwise::lower::{Action, Program, lower};
+use fanwise::pass::{
+    BatchStatistics, Mode, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
+    repair_with, replicate_repaired, training,
+};
+use fanwise::types::{DType, Device, Target};
+use fanwise::zoo;
+
+/// A step of training of a model of the zoo with few features, by a loss of each output.
+pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
+    let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+    let floats = graph.outputs().iter().filter(|o| graph.ty(o.value).dtype == DType::F32);
+    let losses = floats.map(|o| OutputLoss {
+        output: o.name.to_string(),
+        loss: "mse".parse().unwrap(),
+        weight: 1.0,
+        weighted: false,
+    });
+    let training_of = Training {
+        losses: losses.collect(),
+        metrics: Vec::new(),
+        optimizer: optimizer.parse().unwrap(),
+        frozen: BTreeSet::default(),
+        l1: 0.0,
+        l2: 0.0,
+        mode: Mode::default(),
+    };
+    training(&graph, &weights, &training_of).unwrap_or_else(|e| panic!("{name}: {e}")).graph
+}
+
+fn on_gpus(graph: &Graph, statistics: BatchStatistics) -> Program {
+    let options = RepairOptions { allowed: Repair::Comm, batch_norm: Some(statistics) };
+    let (repaired, _) = repair_with(graph, options).unwrap_or_else(|e| panic!("{e}"));
+    let over = Replicate::over((0..2).map(Device::gpu).collect());
+    let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
+    let split = replicate_repaired(graph, &repaired, &how).unwrap_or_else(|e| panic!("{e}"));
+    lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap()
+}
+
+/// The operators of launches on the host.
+fn on_host(program: &Program) -> BTreeSet<&'static str> {
+    let host = program.devices.iter().filter(|d| d.device == Device::HOST);
+    let launches = host.flat_map(|d| &d.steps).filter_map(|step| match &step.action {
+        Action::Launch(launch) => Some(launch),
+        Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
+    });
+    launches.map(|launch| launch.op.as_ref().map_or("chain", |op| op.name())).collect()
+}
+
+#[test]
+fn what_of_training_the_host_computes() {
+    let models = [
+        ("mlp:narrow=8", BatchStatistics::Sync),
+        ("mini_googlenet:narrow=8", BatchStatistics::Sync),
+        ("mobilenet_v2:narrow=16,pixels=32", BatchStatistics::Local),
+        ("resnet50:narrow=16,pixels=32", BatchStatistics::Local),
+        ("transformer", BatchStatistics::Sync),
+    ];
+    for (name, statistics) in models {
+        let found = on_host(&on_gpus(&step(name, "adam:global_clipnorm=1"), statistics));
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["constant", "dims"], "{name}");
+    }
+}
