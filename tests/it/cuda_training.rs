@@ -24,6 +24,7 @@ pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
     let training_of = Training {
         losses: losses.collect(),
         metrics: Vec::new(),
+        weighted_metrics: Vec::new(),
         optimizer: optimizer.parse().unwrap(),
         frozen: BTreeSet::default(),
         l1: 0.0,
