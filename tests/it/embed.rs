@@ -19,9 +19,13 @@ use prost::Message;
 #[path = "../../examples/embed.rs"]
 mod example;
 
+#[path = "../../examples/train.rs"]
+mod training;
+
 #[test]
-fn the_example_runs() {
+fn the_examples_run() {
     example::main().unwrap();
+    training::main().unwrap();
 }
 
 /// The output of a graph of one foreign operator over 5 rows, on as many devices, or the error of the run.

@@ -1,15 +1,13 @@
 //! Training: steps of optimizers by known numbers, and on devices against one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
-use fanwise::pass::{
-    BatchStatistics, Loss, Metric, Mode, OutputLoss, Replicate, Training, WeightPlacement,
-};
+use fanwise::pass::{BatchStatistics, Loss, Metric, Replicate, Training, WeightPlacement};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
     Checkpoint, FitOptions, Observer, Place, Schedule, TrainError, Trainer, TrainerOptions, Watch,
@@ -19,21 +17,11 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 pub(crate) fn training(loss: &str, optimizer: &str, output: &str, weighted: bool) -> Training {
-    Training {
-        losses: vec![OutputLoss {
-            output: output.to_owned(),
-            loss: loss.parse().unwrap(),
-            weight: 1.0,
-            weighted,
-        }],
-        metrics: vec![Metric::Accuracy],
-        weighted_metrics: Vec::new(),
-        optimizer: optimizer.parse().unwrap(),
-        frozen: BTreeSet::default(),
-        l1: 0.0,
-        l2: 0.0,
-        mode: Mode::default(),
-    }
+    let metrics = vec![Metric::Accuracy];
+    let (loss, optimizer) = (loss.parse().unwrap(), optimizer.parse().unwrap());
+    let mut training = Training { metrics, ..Training::new(output, loss, optimizer) };
+    training.losses[0].weighted = weighted;
+    training
 }
 
 pub(crate) fn rows(dtype: DType, sizes: &[i64]) -> TensorType {

@@ -56,6 +56,23 @@ pub struct Training {
     pub mode: Mode,
 }
 
+impl Training {
+    /// Training for the loss of one output, and nothing else.
+    pub fn new(output: &str, loss: Loss, optimizer: Optimizer) -> Self {
+        let output = output.to_owned();
+        Self {
+            losses: vec![OutputLoss { output, loss, weight: 1.0, weighted: false }],
+            metrics: Vec::new(),
+            weighted_metrics: Vec::new(),
+            optimizer,
+            frozen: BTreeSet::new(),
+            l1: 0.0,
+            l2: 0.0,
+            mode: Mode::default(),
+        }
+    }
+}
+
 /// Why there is no training graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
