@@ -10,7 +10,7 @@ use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Value};
 use fanwise::op::{Gemm, Softmax, Unary};
-use fanwise::pass::{Metric, Replicate, Training};
+use fanwise::pass::{Metric, Repair, Replicate, Training};
 use fanwise::train::data::{Column, DataError, LoaderOptions, RowMut, Source, split};
 use fanwise::train::{
     FitOptions, Observer, Place, Schedule, TrainError, Trainer, TrainerOptions, Watch,
@@ -88,8 +88,10 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let loss = "sparse_categorical_crossentropy".parse()?;
     let metrics = vec![Metric::Accuracy];
     let training = Training { metrics, ..Training::new("y", loss, optimizer) };
-    let devices = Some(Replicate::over((0..3).map(Device::gpu).collect()));
-    let place = Place { replicate: devices, ..Place::default() };
+    let devices = Replicate::over((0..3).map(Device::gpu).collect());
+    // Devices of training exchange gradients.
+    let replicate = Some(Replicate { repair: Repair::Comm, ..devices });
+    let place = Place { replicate, ..Place::default() };
     let cpu = Cpu::new(2)?;
     let on_three = TrainerOptions { training: training.clone(), place };
     let mut trainer = Trainer::new(model()?, &on_three, &cpu)?;

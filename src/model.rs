@@ -7,7 +7,7 @@ mod batch;
 mod places;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -153,6 +153,12 @@ pub enum ModelError {
         /// The difference.
         what: String,
     },
+    /// The model is no ONNX file that could be written with other weights.
+    #[error("{} is no ONNX file; trained models of other forms are written as .fan", Quoted(.0))]
+    NotOnnx(String),
+    /// The file does not hold a parameter by itself.
+    #[error("the ONNX file does not hold {} by itself, but computes it; write the model as .fan", Quoted(.0))]
+    NotInFile(String),
     /// Nothing says which model a graph was made from.
     #[error("the graph does not say which model it was made from; name it with `--template MODEL`")]
     NoTemplate,
@@ -269,6 +275,62 @@ pub fn save(
         GraphForm::Json => ir::to_json(&graph),
     };
     Ok(format::write_text(path, &text)?)
+}
+
+/// Fails unless [`save_onnx`] can write the model that [`load`] made of `spec` with other elements of these parameters.
+///
+/// # Errors
+/// If it is no ONNX file, or has one of them in another form.
+pub fn check_onnx(
+    spec: &str,
+    graph: &Graph,
+    params: &BTreeSet<String>,
+    max_memory: u64,
+) -> Result<(), ModelError> {
+    let path = onnx_file(spec)?;
+    let names = onnx::initializer_names(path, max_memory)?;
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    for param in graph.params().iter().filter(|param| params.contains(&*param.name)) {
+        let own = *param.source.file == *spec && names.contains(&*param.source.key);
+        if !own {
+            return Err(ModelError::NotInFile(param.name.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the ONNX file that [`load`] read as `spec` with other elements of the parameters in `params`, which it has as
+/// initializers; everything else stays as it is, and tensors that lay in other files are put into this one.
+///
+/// # Errors
+/// As [`check_onnx`], or if the file cannot be written.
+pub fn save_onnx(
+    path: &Path,
+    spec: &str,
+    graph: &Graph,
+    weights: &Weights,
+    params: &BTreeSet<String>,
+    max_memory: u64,
+) -> Result<(), ModelError> {
+    check_onnx(spec, graph, params, max_memory)?;
+    let changed = graph.params().iter().filter(|param| params.contains(&*param.name));
+    let tensors = changed.filter_map(|param| {
+        Some((param.source.key.to_string(), weights.get(&param.name)?.clone()))
+    });
+    let bytes = onnx::with_initializers(onnx_file(spec)?, &tensors.collect(), max_memory)?;
+    Ok(format::write_bytes(path, &bytes)?)
+}
+
+/// The ONNX file that a model is.
+fn onnx_file(spec: &str) -> Result<&Path, ModelError> {
+    let path = Path::new(spec);
+    let other = || ModelError::NotOnnx(spec.to_owned());
+    if spec.starts_with("zoo:") {
+        return Err(other());
+    }
+    let head = head(path)?;
+    let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
+    if head.starts_with(b"fanwise ") || is_json { Err(other()) } else { Ok(path) }
 }
 
 /// How the key of a parameter begins that simplification computed from others.

@@ -1,5 +1,6 @@
 //! Checkpoints: all that a training needs to go on as if it had not stopped.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,8 @@ pub struct Checkpoint {
     pub at: Position,
     /// The whole epochs so far.
     pub history: History,
+    /// What the run was asked for: the values of settings by name, as whoever keeps it writes them.
+    pub settings: BTreeMap<String, Vec<String>>,
     /// The sums of the epoch that is not whole: rows, loss times rows, and the metrics.
     pub(super) partial: Partial,
 }
@@ -66,6 +69,8 @@ struct State {
     step: u64,
     history: History,
     partial: Partial,
+    #[serde(default)]
+    settings: BTreeMap<String, Vec<String>>,
 }
 
 fn io(path: &Path, error: std::io::Error) -> CheckpointError {
@@ -97,8 +102,9 @@ impl Checkpoint {
         let variables = names.find(|name| !folder.join(name).exists()).unwrap_or_default();
         safetensors::write(&folder.join(&variables), &self.variables)?;
         let (history, partial) = (self.history.clone(), self.partial.clone());
-        let state =
-            State { version: 1, variables: variables.clone(), epoch, step, history, partial };
+        let (version, settings) = (1, self.settings.clone());
+        let named = variables.clone();
+        let state = State { version, variables: named, epoch, step, history, partial, settings };
         let wrong = |error: serde_json::Error| CheckpointError::State {
             path: path.display().to_string(),
             error: error.to_string(),
@@ -140,6 +146,7 @@ impl Checkpoint {
         let mut budget = Budget::new(max_memory);
         let variables = safetensors::read(&folder.join(&state.variables), &mut budget, |_| true)?;
         let at = Position { epoch: state.epoch, step: state.step };
-        Ok(Some(Self { variables, at, history: state.history, partial: state.partial }))
+        let State { history, partial, settings, .. } = state;
+        Ok(Some(Self { variables, at, history, settings, partial }))
     }
 }

@@ -3,15 +3,20 @@
 //! A [`Trainer`] holds three programs of one model: one step of training, evaluation ([`Evaluator`]), and the model itself
 //! ([`Predictor`]). Their parameters have the model's names, so that what is trained on any number of devices runs on one.
 
+mod callback;
 mod checkpoint;
 pub mod data;
 mod history;
+pub mod plot;
 mod schedule;
 mod stage;
 mod trainer;
 
+pub use callback::{
+    CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, Monitor, ParseKeepError, Plot,
+};
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use history::{Epoch, History, Logs};
 pub use schedule::{ParseScheduleError, Plateau, Schedule};
-pub use stage::{Evaluator, Place, Predictor};
+pub use stage::{Evaluator, Place, Predictor, replicated};
 pub use trainer::{FitOptions, Observer, TrainError, Trainer, TrainerOptions, Watch};

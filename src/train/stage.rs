@@ -1,5 +1,6 @@
 //! The programs of a model: one step of training, evaluation, prediction.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,13 +16,14 @@ use crate::format::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
 use crate::op::{Concat, OpDef};
-use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
+use crate::pass::{self, BatchStatistics, RepairOptions, Replicate, Target, TrainingGraph};
 use crate::types::{Device, ShardRule, Tensor};
 
 /// Over which devices programs run, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// The devices and what they hold; without it one device, the host.
+    /// The devices, what they hold, and what may be done to the graph (synchronised batch normalisation exchanges
+    /// values); without it one device, the host.
     pub replicate: Option<Replicate>,
     /// Whose statistics batch normalisation takes; without a choice those of the whole batch.
     pub batch_norm: Option<BatchStatistics>,
@@ -318,13 +320,11 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
     Ok((0..8).map(|i| devices[i * count / 8]).collect())
 }
 
-/// A graph on its devices, ready to run.
-fn ready(
-    graph: &Graph,
-    weights: &Weights,
-    place: &Place,
-    backend: &dyn Backend,
-) -> Result<Box<dyn Executable>, TrainError> {
+/// A graph as it runs: over the devices of `place`, and proved to compute what one device does, or as it is.
+///
+/// # Errors
+/// If it may not be split so.
+pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, TrainError> {
     let mut replicate = place.replicate.clone();
     if place.invariant {
         let devices =
@@ -334,23 +334,29 @@ fn ready(
         replicate = Some(Replicate { devices, rule: ShardRule::Balanced, ..given });
     }
     let statistics = place.batch_norm.unwrap_or(BatchStatistics::Sync);
-    let allowed = RepairOptions { allowed: Repair::Comm, batch_norm: Some(statistics) };
-    let replicated = match replicate {
-        None => match statistics {
-            BatchStatistics::Ghost(groups) => Some(pass::grouped(graph, groups)?.into_owned()),
-            BatchStatistics::Sync | BatchStatistics::Local => None,
-        },
-        Some(replicate) => {
-            let (repaired, _) = pass::repair_with(graph, allowed)?;
-            let replicate = Replicate { repair: Repair::Comm, ..replicate };
-            let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
-            let verified = ir::verify(&replicated).map_err(TrainError::Invalid)?;
-            analysis::prove(&repaired, &verified)?;
-            Some(replicated)
-        }
+    let Some(replicate) = replicate else {
+        return match statistics {
+            BatchStatistics::Ghost(groups) => Ok(pass::grouped(graph, groups)?),
+            BatchStatistics::Sync | BatchStatistics::Local => Ok(Cow::Borrowed(graph)),
+        };
     };
-    let graph = replicated.as_ref().unwrap_or(graph);
-    let verified = ir::verify(graph).map_err(TrainError::Invalid)?;
+    let allowed = RepairOptions { allowed: replicate.repair, batch_norm: Some(statistics) };
+    let (repaired, _) = pass::repair_with(graph, allowed)?;
+    let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
+    let verified = ir::verify(&replicated).map_err(TrainError::Invalid)?;
+    analysis::prove(&repaired, &verified)?;
+    Ok(Cow::Owned(replicated))
+}
+
+/// A graph on its devices, ready to run.
+fn ready(
+    graph: &Graph,
+    weights: &Weights,
+    place: &Place,
+    backend: &dyn Backend,
+) -> Result<Box<dyn Executable>, TrainError> {
+    let graph = replicated(graph, place)?;
+    let verified = ir::verify(&graph).map_err(TrainError::Invalid)?;
     let program = lower::lower(&verified, backend.target())?;
     Ok(backend.compile(program, weights)?)
 }

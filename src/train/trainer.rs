@@ -88,6 +88,8 @@ pub struct Trainer {
     predictor: Predictor,
     /// The training graph of one device.
     graph: Graph,
+    /// Parameters that are not trained, and why.
+    untrained: Vec<(String, &'static str)>,
     /// True while evaluation and prediction have the parameters that training has.
     synced: bool,
 }
@@ -126,7 +128,7 @@ impl Watch<'_> {
     pub fn checkpoint(&self) -> Result<Checkpoint, TrainError> {
         let variables = self.trainer.train.executable.weights()?;
         let (history, partial) = (self.history.clone(), self.sums.parts());
-        Ok(Checkpoint { variables, at: self.at, history, partial })
+        Ok(Checkpoint { variables, at: self.at, history, partial, ..Checkpoint::default() })
     }
 
     /// The whole epochs before.
@@ -137,6 +139,14 @@ impl Watch<'_> {
 
 /// Something that watches a training and may end it.
 pub trait Observer {
+    /// Before the first batch; false ends the training.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn begin(&mut self, _watch: &Watch<'_>) -> Result<bool, TrainError> {
+        Ok(true)
+    }
+
     /// After a batch.
     ///
     /// # Errors
@@ -166,17 +176,40 @@ impl Trainer {
     ) -> Result<Self, TrainError> {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
         let (graph, averages) = (training.graph.clone(), training.averages.clone());
+        let untrained = training.untrained.clone();
         let train = Stage::of(&model, training, &options.place, backend)?;
         let evaluator = Evaluator::new(&model, options, backend)?;
         let predictor = Predictor::new(&model, &options.place, backend)?;
         let optimizer = options.training.optimizer;
         let synced = true;
-        Ok(Self { model, optimizer, averages, train, evaluator, predictor, graph, synced })
+        Ok(Self {
+            model,
+            optimizer,
+            averages,
+            train,
+            evaluator,
+            predictor,
+            graph,
+            untrained,
+            synced,
+        })
     }
 
     /// The training graph of one device.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The parameters that are floats, but not trained, and why: clauses after their names.
+    pub fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.untrained.iter().map(|(name, why)| (&**name, *why))
+    }
+
+    /// The parameters of the model that a step changes: those that are trained, and running statistics.
+    pub fn changed(&self) -> impl Iterator<Item = &str> {
+        let params =
+            self.graph.updates().iter().map(|update| &*self.graph.param(update.param).name);
+        params.filter(|name| self.model.weights.get(name).is_some())
     }
 
     /// The learning rate before any schedule.
@@ -299,6 +332,9 @@ impl Trainer {
         let FitOptions { data, validation, epochs, schedule, resume, mut observers } = options;
         let names = self.train.names(data.columns())?;
         self.follows(&schedule, validation.is_some())?;
+        if let Some(validation) = &validation {
+            self.evaluator.stage.names(validation.columns())?;
+        }
         let (mut at, mut history, mut sums) =
             (Position::default(), History::default(), Sums::default());
         if let Some(checkpoint) = resume {
@@ -309,7 +345,9 @@ impl Trainer {
         let mut batches = data.batches(at, epochs)?;
         // Behind its last batch an epoch only has to be ended: what follows are the batches of the next one.
         let mut over = at.step > 0 && data.steps() == Some(at.step);
-        while at.epoch < epochs {
+        let watch = self.watch(at, &data, &history, &sums);
+        let mut go_on = each(&mut observers, |o| o.begin(&watch))?;
+        while go_on && at.epoch < epochs {
             let began = Instant::now();
             let rate = schedule.rate(self.learning_rate(), at.epoch, &history);
             let own = if std::mem::take(&mut over) { 0 } else { usize::MAX };
@@ -335,13 +373,7 @@ impl Trainer {
             at = Position { epoch: at.epoch + 1, step: 0 };
             sums = Sums::default();
             let watch = self.watch(at, &data, &history, &sums);
-            let mut go_on = true;
-            for observer in &mut observers {
-                go_on &= observer.epoch(&watch)?;
-            }
-            if !go_on {
-                break;
-            }
+            go_on = each(&mut observers, |o| o.epoch(&watch))?;
         }
         self.average()?;
         Ok(history)
@@ -356,8 +388,11 @@ impl Trainer {
         if known { Ok(()) } else { Err(TrainError::Monitor(monitor.to_owned())) }
     }
 
-    /// Gives parameters the values of their moving averages.
-    fn average(&mut self) -> Result<(), TrainError> {
+    /// Gives parameters the values of their moving averages, where the optimizer keeps these.
+    ///
+    /// # Errors
+    /// If devices do not give or take them.
+    pub fn average(&mut self) -> Result<(), TrainError> {
         if self.averages.is_empty() {
             return Ok(());
         }
@@ -379,4 +414,16 @@ impl Trainer {
     ) -> Watch<'t> {
         Watch { at, logs: sums.logs(), steps: data.steps(), trainer: self, history, sums }
     }
+}
+
+/// What every observer says, though one says no: true if all say yes.
+fn each(
+    observers: &mut [&mut dyn Observer],
+    mut ask: impl FnMut(&mut dyn Observer) -> Result<bool, TrainError>,
+) -> Result<bool, TrainError> {
+    let mut all = true;
+    for observer in observers {
+        all &= ask(&mut **observer)?;
+    }
+    Ok(all)
 }

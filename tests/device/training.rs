@@ -8,7 +8,7 @@ use fanwise::format::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
 use fanwise::pass::{
-    BatchStatistics, Metric, Mode, OutputLoss, Replicate, Training, WeightPlacement,
+    BatchStatistics, Metric, Mode, OutputLoss, Repair, Replicate, Training, WeightPlacement,
 };
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
@@ -82,7 +82,7 @@ fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> P
     let rule = if count.is_multiple_of(2) { ShardRule::Balanced } else { ShardRule::RemainderLast };
     let over = Replicate::over((0..count).map(Device::gpu).collect());
     Place {
-        replicate: Some(Replicate { weights, rule, ..over }),
+        replicate: Some(Replicate { weights, rule, repair: Repair::Comm, ..over }),
         batch_norm: Some(statistics),
         invariant: false,
         max_memory: None,

@@ -115,8 +115,9 @@ fn the_chapter_on_claims_has_every_code_and_every_rule_of_the_proof() {
 #[test]
 fn the_page_of_the_command_line_has_its_help() {
     let mut text = String::new();
-    let commands = ["", "compile", "run", "check", "verify", "explain", "summary", "devices"];
-    for command in commands.into_iter().chain(["cache", "passes", "zoo"]) {
+    let commands =
+        ["", "compile", "run", "check", "fit", "evaluate", "predict", "verify", "explain"];
+    for command in commands.into_iter().chain(["summary", "devices", "cache", "passes", "zoo"]) {
         let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
         help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");
         let output = help.output().unwrap();

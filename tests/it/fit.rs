@@ -7,7 +7,7 @@ use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
-use fanwise::pass::{BatchStatistics, Loss, Metric, Replicate, Training, WeightPlacement};
+use fanwise::pass::{BatchStatistics, Loss, Metric, Repair, Replicate, Training, WeightPlacement};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
     Checkpoint, FitOptions, Observer, Place, Schedule, TrainError, Trainer, TrainerOptions, Watch,
@@ -148,8 +148,12 @@ pub(crate) fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> 
     } else {
         ShardRule::RemainderLast
     };
-    let replicate =
-        (!devices.is_empty()).then(|| Replicate { weights, rule, ..Replicate::over(devices) });
+    let replicate = (!devices.is_empty()).then(|| Replicate {
+        weights,
+        rule,
+        repair: Repair::Comm,
+        ..Replicate::over(devices)
+    });
     Place { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
 }
 

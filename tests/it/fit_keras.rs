@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
-use fanwise::pass::{Loss, Metric, Replicate};
+use fanwise::pass::{Loss, Metric, Repair, Replicate};
 use fanwise::train::data::{Arrays, LoaderOptions};
 use fanwise::train::{Epoch, FitOptions, History, Logs, Place, Schedule, Trainer, TrainerOptions};
 use fanwise::types::{Device, Tensor};
@@ -125,7 +125,8 @@ fn metrics_of_thresholds_are_those_of_keras() {
     for devices in [0, 1, 3, 8] {
         let mut training = training("mse", "sgd", "out", true);
         (training.metrics, training.weighted_metrics) = (metrics.clone(), metrics.clone());
-        let replicate = Replicate::over((0..devices).map(Device::gpu).collect());
+        let over = Replicate::over((0..devices).map(Device::gpu).collect());
+        let replicate = Replicate { repair: Repair::Comm, ..over };
         let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
         let mut trainer =
             Trainer::new(given(2), &TrainerOptions { training, place }, &cpu).unwrap();

@@ -7,7 +7,7 @@ use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{BatchNorm, MatMul, Softmax};
-use fanwise::pass::{BatchStatistics, Replicate, Training, WeightPlacement};
+use fanwise::pass::{BatchStatistics, Repair, Replicate, Training, WeightPlacement};
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, ShardRule, Tensor};
@@ -72,8 +72,12 @@ fn on(devices: u32, statistics: &str) -> Place {
     let list: Vec<Device> = (0..devices).map(Device::gpu).collect();
     let weights = [WeightPlacement::Template, WeightPlacement::Mirrored][devices as usize % 2];
     let rule = ShardRule::RemainderLast;
-    let replicate =
-        (devices > 0).then(|| Replicate { weights, rule, ..Replicate::over(list.clone()) });
+    let replicate = (devices > 0).then(|| Replicate {
+        weights,
+        rule,
+        repair: Repair::Comm,
+        ..Replicate::over(list.clone())
+    });
     let batch_norm = Some(statistics.parse::<BatchStatistics>().unwrap());
     Place { replicate, batch_norm, invariant: false, max_memory: None }
 }

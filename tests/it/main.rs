@@ -17,6 +17,7 @@ mod docs;
 mod embed;
 mod examples;
 mod fit;
+mod fit_cli;
 mod fit_keras;
 mod fit_shards;
 mod fuzz;

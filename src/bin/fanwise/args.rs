@@ -53,6 +53,11 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// The model as it was named.
+    pub(crate) fn spec(&self) -> &str {
+        &self.model
+    }
+
     /// Reads the model and simplifies it; remarks go to standard error.
     pub(crate) fn load(&self) -> anyhow::Result<Model> {
         self.load_other(&self.model)
@@ -124,9 +129,9 @@ pub(crate) struct ReplicateArgs {
     /// Which devices hold the weights
     #[arg(long, value_enum, default_value = "template")]
     weights: WeightsArg,
-    /// What may be done to a model that cannot be split as it is
-    #[arg(long, value_enum, default_value = "local")]
-    repair: RepairArg,
+    /// What may be done to a model that cannot be split as it is; by default comm in training, local elsewhere
+    #[arg(long, value_enum)]
+    repair: Option<RepairArg>,
     /// Whose statistics batch normalisation in training uses: `sync` those of the whole batch, combined over all
     /// replicas; `ghost:G` those of G groups of rows, which are another function of the batch, the same one for any
     /// number of devices; `local` each replica those of its own rows: other results for each number of devices
@@ -174,7 +179,10 @@ pub(crate) struct Place {
 impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
-        let options = RepairOptions { allowed: self.repair.level(), batch_norm: self.batch_norm };
+        let options = RepairOptions {
+            allowed: self.repair(pass::Repair::Local),
+            batch_norm: self.batch_norm,
+        };
         Ok(pass::repair_with(template, options).map_err(Error::from)?)
     }
 
@@ -269,7 +277,7 @@ impl ReplicateArgs {
             rule: self.shards.clone(),
             merge,
             weights,
-            repair: self.repair.level(),
+            repair: self.repair(pass::Repair::Local),
         }
     }
 
@@ -280,7 +288,13 @@ impl ReplicateArgs {
             None if place.cuda => vec![Device::gpu(0)],
             None => return Ok(None),
         };
-        Ok(Some(self.over_devices(devices)))
+        let repair = self.repair(pass::Repair::Comm);
+        Ok(Some(Replicate { repair, ..self.over_devices(devices) }))
+    }
+
+    /// What may be done to a model.
+    fn repair(&self, usual: pass::Repair) -> pass::Repair {
+        self.repair.map_or(usual, RepairArg::level)
     }
 
     /// Whether rows are divided in another way than by default.

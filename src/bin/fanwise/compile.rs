@@ -12,11 +12,13 @@ use fanwise::codegen::{Arch, Form};
 use fanwise::format;
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::model::{self, GraphForm, Model};
-use fanwise::pass;
+use fanwise::pass::{self, TrainingGraph};
+use fanwise::train;
 use fanwise::types::Target;
 use fanwise::{analysis, lower};
 
 use crate::args::{ModelArgs, Place, ReplicateArgs, Replicated};
+use crate::fit::{AimArgs, OptimizerArgs};
 use crate::kernels::{self, Kernels};
 use crate::target::{CacheArgs, TargetArg};
 use crate::{exec, ui};
@@ -27,6 +29,7 @@ use crate::{exec, ui};
   graph        the rewritten graph as text, which every command reads back
   graph:input  the graph before the pass
   graph:repaired  the graph after the repairs, before it is replicated
+  graph:training  a step of training: model, --loss, gradients and --optimizer, over --gpus if they are given
   claims       what each value is to a replica: its rows, a part, the whole
   explain      what was split, replicated, combined and repaired, in words
   json         the rewritten graph for programs
@@ -41,6 +44,7 @@ use crate::{exec, ui};
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
   fanwise compile model.onnx --gpus 3 --shards balanced --emit graph=out.fan,program
+  fanwise compile zoo:mlp --emit graph:training --loss mse --optimizer adam --gpus 2
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
@@ -62,6 +66,10 @@ pub(crate) struct CompileArgs {
     /// The rows for which memory is planned
     #[arg(long, value_name = "ROWS", default_value_t = 32)]
     batch: u32,
+    #[command(flatten)]
+    aim: AimArgs,
+    #[command(flatten)]
+    optimizer: OptimizerArgs,
     /// Leave out the table of source names in graphs
     #[arg(long)]
     no_loc: bool,
@@ -79,6 +87,7 @@ enum Kind {
     Graph,
     GraphInput,
     GraphRepaired,
+    GraphTraining,
     Claims,
     Explain,
     Json,
@@ -102,6 +111,7 @@ impl FromStr for Emit {
             "graph" => Kind::Graph,
             "graph:input" => Kind::GraphInput,
             "graph:repaired" => Kind::GraphRepaired,
+            "graph:training" => Kind::GraphTraining,
             "claims" => Kind::Claims,
             "explain" => Kind::Explain,
             "json" => Kind::Json,
@@ -113,8 +123,8 @@ impl FromStr for Emit {
             "cubin" => Kind::Kernels(Kernels::Compiled(Form::Cubin)),
             "summary" => Kind::Summary,
             _ => bail!(
-                "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, cuda, \
-                 ptx, cubin, summary"
+                "the kinds are graph, graph:input, graph:repaired, graph:training, claims, explain, json, dot, program, \
+                 memory, cuda, ptx, cubin, summary"
             ),
         };
         Ok(Self { kind, path })
@@ -141,7 +151,10 @@ impl CompileArgs {
 
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let Model { graph: template, weights, .. } = args.model.load()?;
-    let before = |e: &Emit| matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims);
+    let before = |e: &Emit| {
+        use Kind::{Claims, GraphInput, GraphTraining, Summary};
+        matches!(e.kind, GraphInput | GraphTraining | Summary | Claims)
+    };
     let replicated = if args.emit.iter().all(before) {
         Replicated::of_one(&template)
     } else {
@@ -151,6 +164,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     for emit in &args.emit {
         match emit.kind {
             Kind::GraphInput => write_graph(args, emit, &template, &weights)?,
+            Kind::GraphTraining => write_training(args, emit)?,
             Kind::GraphRepaired => write_graph(args, emit, &replicated.template, &weights)?,
             Kind::Claims => {
                 let (repaired, _) = args.replicate.repaired(&template)?;
@@ -172,6 +186,25 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     std::mem::forget(replicated);
     std::mem::forget(template);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a step of training as a graph.
+fn write_training(args: &CompileArgs, emit: &Emit) -> anyhow::Result<()> {
+    let model = args.model.load_for_training()?;
+    let optimizer = args.optimizer.optimizer()?;
+    let mut training = args.aim.training(&model.graph, &[], false, optimizer)?;
+    args.optimizer.apply(&mut training, 0);
+    let TrainingGraph { graph, weights, .. } =
+        pass::training(&model.graph, &model.weights, &training)
+            .map_err(|error| Error::from(train::TrainError::from(error)))?;
+    let place = train::Place {
+        replicate: args.replicate.choice(args.place())?,
+        batch_norm: args.replicate.statistics(),
+        ..train::Place::default()
+    };
+    let graph = train::replicated(&graph, &place).map_err(Error::from)?;
+    ir::verify(&graph).map_err(Error::from)?;
+    write_graph(args, emit, &graph, &weights)
 }
 
 fn write_graph(

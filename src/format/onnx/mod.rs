@@ -21,6 +21,7 @@ mod node;
 mod ops;
 mod order;
 mod places;
+mod save;
 mod store;
 mod tensor;
 #[cfg(test)]
@@ -45,6 +46,7 @@ use crate::ir::Weights;
 use crate::op::Assume;
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use places::{NodePlace, places};
+pub use save::{initializer_names, with_initializers};
 pub use wire::WireError;
 
 /// What the user says about a model that its file does not say.

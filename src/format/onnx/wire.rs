@@ -76,6 +76,12 @@ impl<'a> Fields<'a> {
         Err("the number has more than ten bytes")
     }
 
+    /// The bytes of the number that comes next.
+    fn varint_bytes(&self) -> usize {
+        let rest = &self.data[self.at..self.end];
+        rest.iter().position(|byte| *byte < 0x80).map_or(rest.len(), |last| last + 1)
+    }
+
     fn skip(&mut self, bytes: u64) -> Result<Span, &'static str> {
         let from = self.at;
         let to = usize::try_from(bytes).ok().and_then(|b| from.checked_add(b));
@@ -116,6 +122,33 @@ impl Iterator for Fields<'_> {
             self.at = self.end;
         }
         Some(field.map_err(|reason| WireError { at, reason: reason.to_owned() }))
+    }
+}
+
+/// The bytes of a message in which `new` gives other bytes for some of its parts, by the number of their field.
+pub(super) fn rewritten(
+    data: &[u8],
+    span: Span,
+    mut new: impl FnMut(u64, Span) -> Result<Option<Vec<u8>>, WireError>,
+) -> Result<Vec<u8>, WireError> {
+    let (mut fields, mut out) = (Fields::of(data, span), Vec::new());
+    loop {
+        let from = fields.at;
+        let Some(field) = fields.next() else { return Ok(out) };
+        let (number, content) = field?;
+        let part = match content {
+            Content::Part(part) => new(number, part)?.map(|bytes| (part, bytes)),
+            Content::Number(_) | Content::Fixed => None,
+        };
+        let Some((part, bytes)) = part else {
+            out.extend_from_slice(&data[from..fields.at]);
+            continue;
+        };
+        // The key of the field stays; the length behind it is another one.
+        let key = Fields::of(data, Span::new(from..part.range().start)).varint_bytes();
+        out.extend_from_slice(&data[from..from + key]);
+        prost::encoding::encode_varint(bytes.len() as u64, &mut out);
+        out.extend_from_slice(&bytes);
     }
 }
 

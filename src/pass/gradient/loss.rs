@@ -159,16 +159,46 @@ impl fmt::Display for Loss {
 
 /// A text that names no loss.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no loss; the losses are {}", Quoted(.0), Loss::NAMES.join(", "))]
-pub struct ParseLossError(String);
+#[non_exhaustive]
+pub enum ParseLossError {
+    /// The name is none of a loss.
+    #[error("{} is no loss; the losses are {}", Quoted(.0), Loss::NAMES.join(", "))]
+    Name(String),
+    /// The loss has no such setting, or it cannot have this value.
+    #[error("{loss} has no setting {}: {expected}", Quoted(.setting))]
+    Setting {
+        /// The loss.
+        loss: &'static str,
+        /// The setting and its value as given.
+        setting: String,
+        /// What may be set.
+        expected: &'static str,
+    },
+}
 
 impl FromStr for Loss {
     type Err = ParseLossError;
 
-    /// Reads a name, or the short form of one; settings have their defaults.
+    /// Reads a name, or the short form of one, and settings behind it: `huber:delta=2`,
+    /// `categorical_crossentropy:smoothing=0.1,from_logits=true`. Those that are not given have their defaults.
     fn from_str(text: &str) -> Result<Self, ParseLossError> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let mut loss = Self::usual(name).ok_or_else(|| ParseLossError::Name(name.to_owned()))?;
+        for setting in settings.split(',').filter(|s| !s.is_empty()) {
+            loss.set(setting).map_err(|expected| {
+                let (loss, setting) = (loss.name(), setting.to_owned());
+                ParseLossError::Setting { loss, setting, expected }
+            })?;
+        }
+        Ok(loss)
+    }
+}
+
+impl Loss {
+    /// The loss of this name with the settings that it usually has.
+    fn usual(name: &str) -> Option<Self> {
         let from_logits = false;
-        Ok(match text {
+        Some(match name {
             "binary_crossentropy" => Self::BinaryCrossentropy { from_logits, smoothing: 0.0 },
             "categorical_crossentropy" => {
                 Self::CategoricalCrossentropy { from_logits, smoothing: 0.0 }
@@ -188,8 +218,45 @@ impl FromStr for Loss {
             "mean_squared_error" | "mse" => Self::MeanSquaredError,
             "mean_squared_logarithmic_error" | "msle" => Self::MeanSquaredLogarithmicError,
             "poisson" => Self::Poisson,
-            _ => return Err(ParseLossError(text.to_owned())),
+            _ => return None,
         })
+    }
+
+    /// Sets one setting; the error is what may be set.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no settings")]
+    fn set(&mut self, setting: &str) -> Result<(), &'static str> {
+        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+        let truth = || value.parse::<bool>().ok();
+        let part = || value.parse::<f64>().ok().filter(|x| (0.0..=1.0).contains(x));
+        match (self, key) {
+            (
+                Self::CategoricalCrossentropy { from_logits, .. }
+                | Self::SparseCategoricalCrossentropy { from_logits, .. }
+                | Self::BinaryCrossentropy { from_logits, .. },
+                "from_logits",
+            ) => *from_logits = truth().ok_or("from_logits is true or false")?,
+            (
+                Self::CategoricalCrossentropy { smoothing, .. }
+                | Self::BinaryCrossentropy { smoothing, .. },
+                "smoothing",
+            ) => *smoothing = part().ok_or("smoothing is a number from 0 to 1")?,
+            (Self::SparseCategoricalCrossentropy { ignore_class, .. }, "ignore_class") => {
+                *ignore_class = Some(value.parse().map_err(|_| "ignore_class is an integer")?);
+            }
+            (Self::Huber { delta }, "delta") => {
+                let found = value.parse().ok().filter(|x: &f64| x.is_finite() && *x > 0.0);
+                *delta = found.ok_or("delta is a number above 0")?;
+            }
+            (Self::SparseCategoricalCrossentropy { .. }, _) => {
+                return Err("it has from_logits and ignore_class");
+            }
+            (Self::CategoricalCrossentropy { .. } | Self::BinaryCrossentropy { .. }, _) => {
+                return Err("it has from_logits and smoothing");
+            }
+            (Self::Huber { .. }, _) => return Err("it has delta"),
+            _ => return Err("it has none"),
+        }
+        Ok(())
     }
 }
 

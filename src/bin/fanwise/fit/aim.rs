@@ -1,0 +1,192 @@
+//! Options of what a model is trained and evaluated for.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use fanwise::ir::Graph;
+use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Training};
+use fanwise::train::data::{Column, SAMPLE_WEIGHT};
+
+/// What a model is trained or evaluated for.
+#[derive(Args)]
+pub(crate) struct AimArgs {
+    /// The loss of every output, or of one: a name, as `mse`, with settings behind it, as
+    /// `categorical_crossentropy:smoothing=0.1`, `sparse_categorical_crossentropy:ignore_class=255`, `huber:delta=2`
+    #[arg(long, value_name = "[OUTPUT=]LOSS[:KEY=VALUE]")]
+    loss: Vec<String>,
+    /// The factor of the loss of an output in the sum of all
+    #[arg(long, value_name = "OUTPUT=FACTOR", value_delimiter = ',', value_parser = factor)]
+    loss_weight: Vec<(String, f64)>,
+    /// Metrics: `accuracy`, `top_5_accuracy`, `auc`, `precision`, `recall`, the name of a loss
+    #[arg(long, value_name = "METRIC", value_delimiter = ',')]
+    metrics: Vec<Metric>,
+    /// Metrics in which rows count by their weights
+    #[arg(long, value_name = "METRIC", value_delimiter = ',')]
+    weighted_metrics: Vec<Metric>,
+    /// The factor of the sum of squares of all weights of two axes or more in the loss
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
+    l2: f64,
+    /// The factor of the sum of their magnitudes
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
+    l1: f64,
+}
+
+/// The parts of losses that a comma separates: `a=mse,b=huber:delta=2`. What has no name of a loss belongs to the part
+/// before, as in `categorical_crossentropy:smoothing=0.1,from_logits=true`.
+fn parts(text: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for piece in text.split(',') {
+        let value = piece.rsplit_once('=').map_or(piece, |(_, value)| value);
+        let setting = !piece.contains(':') && value.parse::<Loss>().is_err();
+        match parts.last_mut().filter(|last| setting && last.contains(':')) {
+            Some(last) => *last = format!("{last},{piece}"),
+            None => parts.push(piece.to_owned()),
+        }
+    }
+    parts
+}
+
+/// `OUTPUT` and `LOSS` of `OUTPUT=LOSS`; the settings behind a colon have their own `=`.
+fn named(text: &str) -> (Option<&str>, &str) {
+    let head = text.split(':').next().unwrap_or(text);
+    match head.rsplit_once('=') {
+        Some((output, _)) => (Some(output), &text[output.len() + 1..]),
+        // The name of an output may have a colon itself.
+        None => match text.rsplit_once('=') {
+            Some((output, loss)) if loss.parse::<Loss>().is_ok() => (Some(output), loss),
+            _ => (None, text),
+        },
+    }
+}
+
+impl AimArgs {
+    /// The losses of the outputs of a graph; `weighted` says of which outputs rows have weights.
+    fn losses(
+        &self,
+        graph: &Graph,
+        weighted: impl Fn(&str) -> bool,
+    ) -> anyhow::Result<Vec<OutputLoss>> {
+        let given: Vec<String> = self.loss.iter().flat_map(|text| parts(text)).collect();
+        let mut losses: Vec<OutputLoss> = Vec::new();
+        let mut add = |output: &str, loss: Loss| {
+            let weight = self.loss_weight.iter().find(|(own, _)| own == output);
+            losses.push(OutputLoss {
+                output: output.to_owned(),
+                loss,
+                weight: weight.map_or(1.0, |(_, weight)| *weight),
+                weighted: weighted(output),
+            });
+        };
+        for text in &given {
+            match named(text) {
+                (Some(output), loss) => add(output, loss.parse()?),
+                (None, _) if given.len() > 1 => {
+                    bail!("write OUTPUT=LOSS where there are several losses")
+                }
+                (None, loss) => {
+                    let loss = loss.parse()?;
+                    graph.outputs().iter().for_each(|output| add(&output.name, loss));
+                }
+            }
+        }
+        if losses.is_empty() {
+            bail!("give the loss: `--loss`");
+        }
+        let known = |output: &str| losses.iter().any(|loss| loss.output == output);
+        if let Some((output, _)) = self.loss_weight.iter().find(|(output, _)| !known(output)) {
+            bail!("`--loss-weight {output}=…`: there is no loss of `{output}`");
+        }
+        Ok(losses)
+    }
+
+    /// What a graph is trained for, of data with these columns; `classes` if rows are weighed by their class.
+    pub(crate) fn training(
+        &self,
+        graph: &Graph,
+        columns: &[Column],
+        classes: bool,
+        optimizer: Optimizer,
+    ) -> anyhow::Result<Training> {
+        let weighted = |output: &str| {
+            let own = format!("{SAMPLE_WEIGHT}:{output}");
+            classes || columns.iter().any(|c| c.name == SAMPLE_WEIGHT || c.name == own)
+        };
+        Ok(Training {
+            losses: self.losses(graph, weighted)?,
+            metrics: self.metrics.clone(),
+            weighted_metrics: self.weighted_metrics.clone(),
+            optimizer,
+            frozen: BTreeSet::new(),
+            l1: self.l1,
+            l2: self.l2,
+            mode: Mode::default(),
+        })
+    }
+}
+
+/// What only training has.
+#[derive(Args)]
+pub(crate) struct OptimizerArgs {
+    /// The optimizer with its settings: sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam, lion
+    #[arg(long, value_name = "NAME[:KEY=VALUE,...]", default_value = "rmsprop")]
+    optimizer: String,
+    /// The learning rate before any schedule; by default the optimizer's own
+    #[arg(long, value_name = "RATE", value_parser = amount)]
+    learning_rate: Option<f64>,
+    /// Parameters that are not trained
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    freeze: Vec<String>,
+    /// The part of running statistics that each step of batch normalisation keeps
+    #[arg(long, value_name = "PART", default_value_t = 0.99, value_parser = amount)]
+    batch_norm_momentum: f64,
+}
+
+impl OptimizerArgs {
+    /// The optimizer.
+    pub(crate) fn optimizer(&self) -> anyhow::Result<Optimizer> {
+        let mut optimizer: Optimizer = self.optimizer.parse()?;
+        if let Some(rate) = self.learning_rate {
+            optimizer.learning_rate = rate;
+        }
+        Ok(optimizer)
+    }
+
+    /// Sets what only training has.
+    pub(crate) fn apply(&self, training: &mut Training, seed: u32) {
+        training.frozen = self.freeze.iter().cloned().collect();
+        #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
+        let momentum = self.batch_norm_momentum.min(1.0) as f32;
+        training.mode = Mode { momentum, seed: seed.into() };
+    }
+}
+
+/// Reads a number that is finite and not negative.
+pub(super) fn amount(text: &str) -> anyhow::Result<f64> {
+    let number = text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
+    number.with_context(|| format!("`{text}` is no finite number from 0 on"))
+}
+
+/// Reads `NAME=NUMBER`.
+fn factor(text: &str) -> anyhow::Result<(String, f64)> {
+    let (name, number) = text.rsplit_once('=').context("write OUTPUT=FACTOR")?;
+    Ok((name.to_owned(), amount(number)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{named, parts};
+
+    #[test]
+    fn losses_and_their_settings_are_told_apart() {
+        let all = parts("a=mse,b=categorical_crossentropy:smoothing=0.1,from_logits=true,c:0=mae");
+        let expected =
+            ["a=mse", "b=categorical_crossentropy:smoothing=0.1,from_logits=true", "c:0=mae"];
+        assert_eq!(all, expected);
+        let named: Vec<_> = all.iter().map(|text| named(text)).collect();
+        let loss = "categorical_crossentropy:smoothing=0.1,from_logits=true";
+        assert_eq!(named, [(Some("a"), "mse"), (Some("b"), loss), (Some("c:0"), "mae")]);
+        assert_eq!(super::named("huber:delta=2"), (None, "huber:delta=2"));
+        assert_eq!(parts("huber"), ["huber"]);
+    }
+}

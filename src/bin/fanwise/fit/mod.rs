@@ -1,0 +1,364 @@
+//! `fanwise fit`, `evaluate` and `predict`: a model, data, and what is learned or said of them.
+
+mod aim;
+mod evaluate;
+mod images;
+mod rows;
+mod settings;
+mod tell;
+
+pub(crate) use aim::{AimArgs, OptimizerArgs};
+pub(crate) use evaluate::{EvaluateArgs, PredictArgs, evaluate, predict};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use fanwise::Error;
+use fanwise::format::safetensors;
+use fanwise::ir::Graph;
+use fanwise::model::{self, GraphForm};
+use fanwise::train::data::{self, LoaderOptions, Source};
+use fanwise::train::{
+    Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, Keep, Keeper, Monitor,
+    Observer, Place, Plot, Schedule, Trainer, TrainerOptions,
+};
+
+use crate::args::ReplicateArgs;
+use crate::target::Runner;
+use crate::ui;
+use evaluate::BaseArgs;
+use images::Augment;
+use settings::Settings;
+use tell::{Bar, Report};
+
+/// Train a model on one device or many: each step is that of the whole batch
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --optimizer adam --epochs 20 --batch 64
+  fanwise fit model.onnx --data train.npz --validation val.npz --loss sparse_categorical_crossentropy \\
+    --metrics accuracy --optimizer adam --gpus 4 --batch 256 --plot curves.svg --log run.csv \\
+    --checkpoint run --keep best --early-stopping val_loss --save trained.fan
+  fanwise fit model.onnx --resume run
+  fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin --normalize mean \\
+    --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
+    --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 --epochs 70 \\
+    --gpus 4 --batch 256 --checkpoint run --plot curves.png
+  fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5")]
+pub(crate) struct FitArgs {
+    #[command(flatten)]
+    base: BaseArgs,
+    #[command(flatten)]
+    aim: AimArgs,
+    #[command(flatten)]
+    optimizer: OptimizerArgs,
+    #[command(flatten)]
+    files: FileArgs,
+    /// Data that evaluate every epoch
+    #[arg(long, value_name = "DATA", conflicts_with = "validation_split")]
+    validation: Option<PathBuf>,
+    /// The last part of the data evaluates every epoch instead, before any shuffling
+    #[arg(long, value_name = "PART")]
+    validation_split: Option<f64>,
+    /// What is drawn for images: `shift=0.1` moves them by up to a tenth, `flip` mirrors half of them (`flip=vertical`),
+    /// `crop=28,pad=4` takes parts; at edges is what `fill` says: nearest, reflect, wrap or a number
+    #[arg(long, value_name = "shift=S,flip,crop=P,...")]
+    augment: Option<Augment>,
+    /// The weights of classes in the loss; others have 1
+    #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
+    class_weight: Vec<(i64, f64)>,
+    /// How the learning rate changes with the epochs
+    #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
+    schedule: Schedule,
+    /// Epochs in all
+    #[arg(long, value_name = "EPOCHS", default_value_t = 1)]
+    epochs: u64,
+    /// Whether every epoch has an order of its own
+    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
+    shuffle: bool,
+    /// Leave out a last batch with fewer rows
+    #[arg(long)]
+    drop_last: bool,
+    /// End an epoch after so many batches
+    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
+    steps_per_epoch: Option<u64>,
+    /// Decides the orders of rows, what is drawn for images, and what dropout drops
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    /// `n-invariant` gives the same weights, bit for bit, on 1, 2, 4 and 8 devices
+    #[arg(long, value_name = "n-invariant")]
+    reproducible: Option<String>,
+    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`, `loss` …
+    #[arg(long, value_name = "NUMBER")]
+    early_stopping: Option<String>,
+    /// Epochs without improvement before the end
+    #[arg(long, value_name = "EPOCHS", default_value_t = 5)]
+    patience: u64,
+    /// The least that is an improvement
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = aim::amount)]
+    min_delta: f64,
+}
+
+/// What is written.
+#[derive(Args)]
+struct FileArgs {
+    /// Keep in this folder what is needed to go on, after every epoch
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// Also after so many batches
+    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: Option<u64>,
+    /// Which checkpoints stay besides the last: none, that of the best epoch in `DIR/best`, whose weights `--save`
+    /// then writes, or that of every epoch
+    #[arg(long, value_name = "last|best|every", default_value_t)]
+    keep: Keep,
+    /// The number by which the best epoch is found; by default that of `--early-stopping`, or the loss of validation
+    #[arg(long, value_name = "NUMBER")]
+    monitor: Option<String>,
+    /// Go on from the checkpoint of this folder, and keep it up to date; options that are not given are those of the
+    /// run that wrote it
+    #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
+    resume: Option<PathBuf>,
+    /// Write a line for each epoch to this file
+    #[arg(long, value_name = "FILE.csv")]
+    log: Option<PathBuf>,
+    /// Draw the loss and the metrics of every epoch to this file
+    #[arg(long, value_name = "FILE.png|FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Write event files for TensorBoard into this folder
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
+    /// Write the trained model: .fan (with its weights beside it), .onnx where MODEL is such a file, or .safetensors for
+    /// the weights alone
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+fn place(replicate: &ReplicateArgs, runner: &Runner, limit: u64) -> anyhow::Result<Place> {
+    Ok(Place {
+        replicate: replicate.choice(runner.place())?,
+        batch_norm: replicate.statistics(),
+        invariant: false,
+        max_memory: Some(limit),
+    })
+}
+
+/// Whether the name of a file ends in one of these.
+fn ends(path: &Path, kinds: &[&str]) -> bool {
+    path.extension().and_then(|e| e.to_str()).is_some_and(|e| kinds.contains(&e))
+}
+
+/// Refuses before anything is read what would fail after training.
+fn check(args: &FitArgs) -> anyhow::Result<()> {
+    let files = &args.files;
+    let kinds = &["fan", "onnx", "safetensors"];
+    if let Some(path) = files.save.as_ref().filter(|path| !ends(path, kinds)) {
+        bail!("{}: trained models are .fan or .onnx, their weights .safetensors", path.display());
+    }
+    if let Some(path) = files.plot.as_ref().filter(|path| !ends(path, &["png", "svg"])) {
+        bail!("{}: curves are drawn to .png or .svg", path.display());
+    }
+    match args.reproducible.as_deref() {
+        Some("n-invariant") if args.base.replicate.divides() => bail!(
+            "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into others"
+        ),
+        Some("n-invariant") | None => {}
+        Some(other) => bail!("`--reproducible {other}`: write n-invariant"),
+    }
+    let kept = files.checkpoint.is_some() || files.resume.is_some();
+    if !kept && (files.checkpoint_every.is_some() || files.keep != Keep::Last) {
+        bail!("`--checkpoint-every` and `--keep` need a folder: give `--checkpoint` or `--resume`");
+    }
+    let kept = files.checkpoint.as_ref().filter(|folder| folder.join("state.json").exists());
+    if let Some(folder) = kept {
+        bail!("{} has a checkpoint; go on from it with `--resume`, or remove it", folder.display());
+    }
+    Ok(())
+}
+
+/// Trains.
+pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
+    let Some(folder) = &args.files.resume else {
+        return fit_from(args, None, settings::of_this_run(None)?);
+    };
+    let limit = args.base.model.max_memory();
+    let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
+    let checkpoint =
+        checkpoint.with_context(|| format!("{} has no checkpoint", folder.display()))?;
+    let settings = settings::of_this_run(Some(&checkpoint.settings))?;
+    let args = settings::resumed(folder, &checkpoint.settings)?;
+    fit_from(&args, Some(checkpoint), settings)
+}
+
+/// The data to train on, and those that validate.
+type Sources = (Arc<dyn Source>, Option<Arc<dyn Source>>);
+
+impl FitArgs {
+    fn sources(&self, limit: u64) -> anyhow::Result<Sources> {
+        let source = self.base.data.open(limit)?;
+        if let Some(part) = self.validation_split.filter(|part| *part != 0.0) {
+            let (first, last) = data::split(&source, part).map_err(Error::from)?;
+            return Ok((Arc::new(first), Some(Arc::new(last))));
+        }
+        let validation = self.validation.as_ref().map(|path| rows::open(path, limit));
+        Ok((source, validation.transpose()?))
+    }
+
+    fn loading(&self) -> LoaderOptions {
+        LoaderOptions {
+            shuffle: self.shuffle,
+            seed: self.seed.into(),
+            drop_last: self.drop_last,
+            steps: self.steps_per_epoch,
+            ..self.base.data.in_order()
+        }
+    }
+
+    /// The number by which epochs are compared.
+    fn monitor(&self, validated: bool) -> Monitor {
+        let given = self.files.monitor.as_ref().or(self.early_stopping.as_ref());
+        let usual = if validated { "val_loss" } else { "loss" };
+        Monitor::new(given.map_or(usual, String::as_str))
+    }
+
+    /// What keeps checkpoints.
+    fn keeper(&self, settings: Settings, validated: bool) -> Option<Keeper> {
+        let files = &self.files;
+        Some(Keeper {
+            folder: files.checkpoint.clone().or_else(|| files.resume.clone())?,
+            keep: files.keep,
+            monitor: self.monitor(validated),
+            every: files.checkpoint_every,
+            settings,
+        })
+    }
+
+    /// What watches the training, checkpoints last: until one is there, a run that goes on tells all again.
+    fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
+        let (epochs, format) = (self.epochs, self.base.data.format);
+        let mut all: Vec<Box<dyn Observer>> =
+            vec![Box::new(Finite), Box::new(Bar::new(epochs)), Box::new(Report { format, epochs })];
+        let files = &self.files;
+        if let Some(path) = files.log.clone() {
+            all.push(Box::new(CsvLog { path }));
+        }
+        if let Some(path) = files.plot.clone() {
+            all.push(Box::new(Plot { path }));
+        }
+        if let Some(folder) = &files.tensorboard {
+            all.push(Box::new(EventLog::new(folder)));
+        }
+        if let Some(keeper) = keeper {
+            all.push(Box::new(keeper));
+        }
+        if let Some(name) = &self.early_stopping {
+            let (patience, least) = (self.patience, self.min_delta);
+            all.push(Box::new(EarlyStopping { monitor: Monitor::new(name), patience, least }));
+        }
+        all
+    }
+}
+
+fn fit_from(
+    args: &FitArgs,
+    resume: Option<Checkpoint>,
+    settings: Settings,
+) -> anyhow::Result<ExitCode> {
+    check(args)?;
+    let BaseArgs { model, replicate, target, data } = &args.base;
+    let limit = model.max_memory();
+    let runner = target.runner(data.threads)?;
+    let model = model.load_for_training()?;
+    let (source, validation) = args.sources(limit)?;
+    let weights: BTreeMap<i64, f64> = args.class_weight.iter().copied().collect();
+    let (columns, classes) = (source.columns(), !weights.is_empty());
+    let optimizer = args.optimizer.optimizer()?;
+    let mut training = args.aim.training(&model.graph, columns, classes, optimizer)?;
+    args.optimizer.apply(&mut training, args.seed);
+    let mut changes = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
+    rows::targets(&mut changes, &model.graph, &training.losses, columns, &weights)?;
+    let mut options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
+    options.place.invariant = args.reproducible.is_some();
+    let graph = model.graph.clone();
+    let mut trainer = Trainer::new(model, &options, runner.backend()).map_err(Error::from)?;
+    note_untrained(&trainer);
+    let changed = trainer.changed().map(str::to_owned).collect();
+    let template = Template { spec: args.base.model.spec(), graph, changed, limit };
+    args.files.save.as_ref().map_or(Ok(()), |path| template.check(path))?;
+    let data = trainer.loader(source, changes.training, args.loading()).map_err(Error::from)?;
+    let others = args.base.data.in_order();
+    let validation = validation.map(|source| trainer.loader(source, changes.others, others));
+    let validation = validation.transpose().map_err(Error::from)?;
+    let keeper = args.keeper(settings, validation.is_some());
+    let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(Keeper::best);
+    let mut observers = args.observers(keeper);
+    let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
+    let (epochs, schedule) = (args.epochs, args.schedule.clone());
+    let fitting = FitOptions { data, validation, epochs, schedule, resume, observers };
+    runner.traced(|| Ok(trainer.fit(fitting).map_err(Error::from)?))?;
+    if let Some(path) = &args.files.save {
+        best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
+        template.save(path, &trainer)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The trainer gets the weights of the best epoch.
+fn take_best(trainer: &mut Trainer, folder: &Path, limit: u64) -> anyhow::Result<()> {
+    let best = Checkpoint::read(folder, limit).map_err(Error::from)?;
+    let best = best.with_context(|| format!("{} has no checkpoint", folder.display()))?;
+    trainer.restore(&best.variables).map_err(Error::from)?;
+    Ok(trainer.average().map_err(Error::from)?)
+}
+
+/// Tells which parameters stay as they are, but for running statistics, which move.
+fn note_untrained(trainer: &Trainer) {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, why) in trainer.untrained() {
+        reasons.entry(why).or_default().push(name);
+    }
+    for (why, names) in reasons.into_iter().filter(|(why, _)| !why.contains("running statistic")) {
+        const SHOWN: usize = 4;
+        let shown = names.iter().take(SHOWN).map(|n| format!("`{n}`")).collect::<Vec<_>>();
+        let more = names.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        ui::talk(&format!("note: not trained: {}{more}: {why}", shown.join(", ")));
+    }
+}
+
+/// A model as it was before training, to be written after it.
+struct Template<'a> {
+    spec: &'a str,
+    graph: Graph,
+    /// The parameters that training changes.
+    changed: BTreeSet<String>,
+    limit: u64,
+}
+
+impl Template<'_> {
+    /// Fails if the trained model cannot be written to a file.
+    fn check(&self, path: &Path) -> anyhow::Result<()> {
+        if ends(path, &["onnx"]) {
+            let Self { spec, graph, changed, limit } = self;
+            model::check_onnx(spec, graph, changed, *limit).map_err(Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn save(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
+        let Self { spec, graph, changed, limit } = self;
+        let weights = trainer.weights().map_err(Error::from)?;
+        if ends(path, &["safetensors"]) {
+            safetensors::write(path, &weights).map_err(Error::from)?;
+        } else if ends(path, &["onnx"]) {
+            model::save_onnx(path, spec, graph, &weights, changed, *limit).map_err(Error::from)?;
+        } else {
+            let trained = model::with_weights(graph, &weights);
+            model::save(path, &trained, &weights, GraphForm::Text).map_err(Error::from)?;
+        }
+        Ok(())
+    }
+}

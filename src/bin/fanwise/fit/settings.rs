@@ -1,0 +1,165 @@
+//! The settings of a run as its checkpoint keeps them: what a run that goes on takes where it is not told, and may not
+//! contradict.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, absolute};
+
+use anyhow::bail;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use fanwise::pass::{Loss, Metric, Optimizer};
+use fanwise::train::Schedule;
+
+use super::FitArgs;
+
+/// Settings by name.
+pub(super) type Settings = BTreeMap<String, Vec<String>>;
+
+/// Options of one run alone.
+const OWN: &[&str] = &[
+    "cache_dir",
+    "checkpoint",
+    "code",
+    "format",
+    "help",
+    "logical",
+    "max_memory",
+    "model",
+    "resume",
+    "target",
+    "threads",
+    "trace",
+    "watchdog",
+];
+
+/// Options that are taken where they are not given, and may be given anew: what follows from the others is the same.
+const FREE: &[&str] = &[
+    "checkpoint_every",
+    "data",
+    "early_stopping",
+    "epochs",
+    "gpus",
+    "keep",
+    "log",
+    "merge",
+    "min_delta",
+    "monitor",
+    "normalize_by",
+    "params",
+    "patience",
+    "plot",
+    "repair",
+    "save",
+    "shards",
+    "tensorboard",
+    "validation",
+    "weights",
+];
+
+/// Options that name files.
+const FILES: &[&str] =
+    &["data", "log", "normalize_by", "params", "plot", "save", "tensorboard", "validation"];
+
+fn command() -> Command {
+    FitArgs::augment_args(Command::new("fanwise fit"))
+}
+
+/// The options of the command line behind `fit`.
+fn options() -> Vec<OsString> {
+    let behind = std::env::args_os().skip(2);
+    std::iter::once(OsString::from("fanwise fit")).chain(behind).collect()
+}
+
+/// The values of an option as texts.
+fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
+    let place = |text: &OsStr| absolute(text).unwrap_or_else(|_| text.into()).into_os_string();
+    let file = FILES.contains(&id);
+    let text = |raw: &OsStr| (if file { place(raw) } else { raw.to_owned() }).into_string().ok();
+    matches.get_raw(id).into_iter().flatten().filter_map(text).collect()
+}
+
+fn is_kept(arg: &Arg) -> bool {
+    arg.get_long().is_some() && !OWN.contains(&arg.get_id().as_str())
+}
+
+/// What a run is asked for.
+pub(super) fn of_this_run(kept: Option<&Settings>) -> anyhow::Result<Settings> {
+    let (command, line) = (command(), completed(kept));
+    let matches = command.clone().try_get_matches_from(line)?;
+    let found = command.get_arguments().filter(|arg| is_kept(arg)).map(|arg| {
+        let id = arg.get_id().as_str();
+        (id.to_owned(), values(&matches, id))
+    });
+    Ok(found.filter(|(_, values)| !values.is_empty()).collect())
+}
+
+/// The command line with the settings that it does not give.
+fn completed(kept: Option<&Settings>) -> Vec<OsString> {
+    let mut line = options();
+    let Some(kept) = kept else { return line };
+    let command = command();
+    let Ok(matches) = command.clone().try_get_matches_from(&line) else { return line };
+    let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    // Of two options that exclude each other the one that is given replaces the other.
+    let other = |id: &str| match id {
+        "validation" => given("validation_split"),
+        _ => false,
+    };
+    for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
+        let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        if given(id) || other(id) {
+            continue;
+        }
+        let flag = matches!(arg.get_action(), ArgAction::SetTrue);
+        for value in kept.get(id).into_iter().flatten() {
+            match (flag, value.as_str()) {
+                (true, "true") => line.push(format!("--{name}").into()),
+                (true, _) => {}
+                (false, value) => line.push(format!("--{name}={value}").into()),
+            }
+        }
+    }
+    line
+}
+
+/// Whether two texts say the same.
+fn alike(a: &str, b: &str) -> bool {
+    fn read<T: std::str::FromStr + PartialEq>(a: &str, b: &str) -> bool {
+        a.parse::<T>().ok().zip(b.parse::<T>().ok()).is_some_and(|(a, b)| a == b)
+    }
+    a == b
+        || read::<f64>(a, b)
+        || read::<Optimizer>(a, b)
+        || read::<Schedule>(a, b)
+        || read::<Loss>(a, b)
+        || read::<Metric>(a, b)
+}
+
+/// The options of a run that goes on from a checkpoint with these settings.
+///
+/// # Errors
+/// If an option contradicts them.
+pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs> {
+    let command = command();
+    let matches = command.clone().try_get_matches_from(options())?;
+    for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
+        let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        if !given || FREE.contains(&id) || kept.is_empty() {
+            continue;
+        }
+        let (now, before) = (values(&matches, id), kept.get(id).cloned().unwrap_or_default());
+        if now.len() == before.len() && now.iter().zip(&before).all(|(a, b)| alike(a, b)) {
+            continue;
+        }
+        let before = match before[..] {
+            [] => "none".to_owned(),
+            _ => format!("`--{name} {}`", before.join(",")),
+        };
+        let (now, folder) = (now.join(","), folder.display());
+        bail!("`--{name} {now}` contradicts the run of {folder}, which has {before}");
+    }
+    let matches = command.try_get_matches_from(completed(Some(kept)))?;
+    Ok(FitArgs::from_arg_matches(&matches)?)
+}

@@ -1,0 +1,61 @@
+//! Files that are written anew with every epoch: the history as a table, and as curves.
+
+use std::path::PathBuf;
+
+use super::failed;
+use crate::format;
+use crate::train::history::History;
+use crate::train::plot;
+use crate::train::trainer::{Observer, TrainError, Watch};
+
+/// Writes [`History::csv`] to a file.
+#[derive(Clone, Debug)]
+pub struct CsvLog {
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl CsvLog {
+    fn write(&self, history: &History) -> Result<bool, TrainError> {
+        if !history.epochs.is_empty() {
+            format::write_text(&self.path, &history.csv()).map_err(failed)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Observer for CsvLog {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+        self.write(watch.history())
+    }
+
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+        self.write(watch.history())
+    }
+}
+
+/// Draws the history to a file, `.png` or `.svg`.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl Plot {
+    fn draw(&self, history: &History) -> Result<bool, TrainError> {
+        if !history.epochs.is_empty() {
+            plot::write(&self.path, history).map_err(failed)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Observer for Plot {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+        self.draw(watch.history())
+    }
+
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+        self.draw(watch.history())
+    }
+}

@@ -1,0 +1,18 @@
+//! What watches a training: it is kept, logged, drawn and ended.
+
+mod events;
+mod files;
+mod keep;
+mod stop;
+
+pub use events::EventLog;
+pub use files::{CsvLog, Plot};
+pub use keep::{Keep, Keeper, ParseKeepError};
+pub use stop::{EarlyStopping, Finite, Monitor};
+
+use super::trainer::TrainError;
+
+/// The error of a watcher.
+fn failed(error: impl std::fmt::Display) -> TrainError {
+    TrainError::Watch(error.to_string())
+}

@@ -1,0 +1,186 @@
+//! What is drawn: panels with axes, curves and names, as lines and texts.
+
+use crate::train::history::History;
+
+/// Width and height of a panel, in pixels.
+const PANEL: (f64, f64) = (720.0, 300.0);
+/// What lies between the edges of a panel and its axes: left, right, top, bottom.
+const EDGES: (f64, f64, f64, f64) = (80.0, 20.0, 40.0, 45.0);
+
+/// Red, green and blue.
+pub(super) type Colour = [u8; 3];
+
+const INK: Colour = [60, 60, 60];
+const GRID: Colour = [225, 225, 225];
+const TRAINING: Colour = [31, 119, 180];
+const VALIDATION: Colour = [255, 127, 14];
+
+/// A place, in pixels from the left and from the top.
+pub(super) type Place = (f64, f64);
+
+/// Which part of a text lies at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// Something drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Mark {
+    /// A line through places.
+    Line { places: Vec<Place>, colour: Colour, width: f64 },
+    /// A text whose middle has the height of a place.
+    Text { at: Place, text: String, anchor: Anchor },
+}
+
+/// A drawing.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Drawing {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) marks: Vec<Mark>,
+}
+
+/// A number of every epoch, with the name of what it is of.
+struct Curve {
+    name: &'static str,
+    colour: Colour,
+    /// Epochs from 1, and numbers that are finite.
+    values: Vec<Place>,
+}
+
+/// Draws a history: a panel for the loss, and one for each metric.
+pub(super) fn draw(history: &History) -> Drawing {
+    let first = history.epochs.first();
+    let metrics = first.iter().flat_map(|e| e.training.metrics.iter().map(|(name, _)| &**name));
+    let names: Vec<&str> = std::iter::once("loss").chain(metrics).collect();
+    let mut marks = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        let curves = [
+            curve(history, name, "training", TRAINING),
+            curve(history, &format!("val_{name}"), "validation", VALIDATION),
+        ];
+        panel(&mut marks, PANEL.1 * i as f64, name, &curves);
+    }
+    Drawing { width: PANEL.0, height: PANEL.1 * names.len() as f64, marks }
+}
+
+fn curve(history: &History, number: &str, name: &'static str, colour: Colour) -> Curve {
+    let values = history.epochs.iter().filter_map(|epoch| {
+        let value = epoch.get(number).filter(|x| x.is_finite())?;
+        Some((epoch.epoch as f64 + 1.0, value))
+    });
+    Curve { name, colour, values: values.collect() }
+}
+
+/// The least and the largest of some numbers, and at least so far apart.
+fn range(values: impl Iterator<Item = f64>, least: f64) -> (f64, f64) {
+    let (low, high) =
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+    if low > high {
+        return (0.0, 1.0);
+    }
+    let apart = least.max(1e-9 * low.abs().max(high.abs()));
+    if high - low >= apart { (low, high) } else { (low - apart / 2.0, low + apart / 2.0) }
+}
+
+/// The distance of about `count` marks on an axis of this length: 1, 2 or 5 times a power of ten.
+fn step(length: f64, count: f64) -> f64 {
+    let power = 10f64.powf((length / count).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|x| x * power);
+    steps.into_iter().find(|step| length / step <= count).unwrap_or(10.0 * power)
+}
+
+/// The marks on an axis from `low` to `high`.
+fn ticks((low, high): (f64, f64), step: f64) -> Vec<f64> {
+    let first = (low / step - 1e-6).ceil();
+    (0..100)
+        .map(|i| (first + f64::from(i)) * step)
+        .take_while(|x| *x <= high + step * 1e-6)
+        .collect()
+}
+
+/// A number on an axis whose marks are so far apart.
+fn label(x: f64, step: f64) -> String {
+    let digits = (-step.log10() - 1e-9).ceil().clamp(0.0, 99.0);
+    if digits > 5.0 || x.abs() >= 1e6 {
+        return if x == 0.0 { "0".to_owned() } else { format!("{x:.1e}") };
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 5")]
+    let digits = digits as usize;
+    // No zero has a sign.
+    format!("{:.digits$}", x + 0.0)
+}
+
+fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
+    let all = || curves.iter().flat_map(|curve| &curve.values);
+    let x_range = range(all().map(|(x, _)| *x), 1.0);
+    let y_range = range(all().map(|(_, y)| *y), 1e-9);
+    let (left, right) = (EDGES.0, PANEL.0 - EDGES.1);
+    let (upper, lower) = (top + EDGES.2, top + PANEL.1 - EDGES.3);
+    let part = |value: f64, (low, high): (f64, f64)| (value - low) / (high - low);
+    let at_x = |x: f64| left + (right - left) * part(x, x_range);
+    let at_y = |y: f64| lower - (lower - upper) * part(y, y_range);
+    let text = |at, text: String, anchor| Mark::Text { at, text, anchor };
+    let line = |from, to, colour| Mark::Line { places: vec![from, to], colour, width: 1.0 };
+    let across = step(x_range.1 - x_range.0, 10.0).max(1.0);
+    for x in ticks(x_range, across) {
+        marks.push(line((at_x(x), upper), (at_x(x), lower), GRID));
+        marks.push(text((at_x(x), lower + 14.0), label(x, across), Anchor::Middle));
+    }
+    let up = step(y_range.1 - y_range.0, 6.0);
+    for y in ticks(y_range, up) {
+        marks.push(line((left, at_y(y)), (right, at_y(y)), GRID));
+        marks.push(text((left - 8.0, at_y(y)), label(y, up), Anchor::End));
+    }
+    marks.push(line((left, upper), (left, lower), INK));
+    marks.push(line((left, lower), (right, lower), INK));
+    marks.push(text(
+        (f64::midpoint(left, right), lower + 32.0),
+        "epoch".to_owned(),
+        Anchor::Middle,
+    ));
+    marks.push(text((left, top + 20.0), title.to_owned(), Anchor::Start));
+    let mut legend = right;
+    for curve in curves.iter().rev().filter(|curve| !curve.values.is_empty()) {
+        marks.push(text((legend, top + 20.0), curve.name.to_owned(), Anchor::End));
+        legend -= 12.0 * curve.name.len() as f64 + 30.0;
+        let places = vec![(legend, top + 20.0), (legend + 20.0, top + 20.0)];
+        marks.push(Mark::Line { places, colour: curve.colour, width: 2.0 });
+        legend -= 20.0;
+    }
+    for curve in curves {
+        let mut places: Vec<Place> =
+            curve.values.iter().map(|(x, y)| (at_x(*x), at_y(*y))).collect();
+        if let [(x, y)] = places[..] {
+            places = vec![(x - 5.0, y), (x + 5.0, y)];
+        }
+        if !places.is_empty() {
+            marks.push(Mark::Line { places, colour: curve.colour, width: 2.0 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{label, range, step, ticks};
+
+    #[test]
+    fn axes_have_round_numbers() {
+        for (low, high, expected) in [
+            (0.0, 1.0, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"].as_slice()),
+            (-1.0, 250.0, &["0", "50", "100", "150", "200", "250"]),
+            (0.0123, 0.0141, &["0.0125", "0.0130", "0.0135", "0.0140"]),
+            (2.0e9, 2.2e9, &["2.0e9", "2.0e9", "2.1e9", "2.2e9", "2.2e9"]),
+        ] {
+            let step = step(high - low, 6.0);
+            let found: Vec<String> =
+                ticks((low, high), step).into_iter().map(|x| label(x, step)).collect();
+            assert_eq!(found, expected);
+        }
+        assert_eq!(range([].into_iter(), 1.0), (0.0, 1.0));
+        assert_eq!(range([3.0].into_iter(), 1.0), (2.5, 3.5));
+    }
+}

@@ -1,0 +1,385 @@
+//! Training from the command line: what a run writes, and how it goes on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fanwise::format::npz;
+use fanwise::types::Tensor;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn command(binary: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Command {
+    let mut command = Command::new(binary);
+    command.args(args).env_remove("RUST_BACKTRACE");
+    command
+}
+
+fn fanwise(args: &[&str]) -> Output {
+    command(env!("CARGO_BIN_EXE_fanwise"), args).output().unwrap()
+}
+
+fn good(args: &[&str]) -> (String, String) {
+    let output = fanwise(args);
+    let (out, err) = texts(&output);
+    assert!(output.status.success(), "{args:?}: {err}");
+    (out, err)
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn refused(args: &[&str]) -> String {
+    let output = fanwise(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {}", texts(&output).0);
+    texts(&output).1
+}
+
+fn path(folder: &Path, name: &str) -> String {
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+/// Data for `zoo:two_head`, the rows of one file and of another.
+fn two_head(folder: &Path) -> (String, String) {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut write = |name: &str, rows: usize| {
+        let mut random = |dims: &[usize]| {
+            let count = dims.iter().product();
+            let values: Vec<f32> = (0..count).map(|_| rng.random_range(-1.0..1.0)).collect();
+            Tensor::new(dims, &values).unwrap()
+        };
+        let mut arrays = BTreeMap::new();
+        for (name, size) in [("x", 8), ("aux", 2), ("score", 1)] {
+            arrays.insert(name.to_owned(), random(&[rows, size]));
+        }
+        let classes: Vec<i64> = (0..rows).map(|row| i64::try_from(row % 3).unwrap()).collect();
+        arrays.insert("logits".to_owned(), Tensor::new(&[rows], &classes).unwrap());
+        let path = path(folder, name);
+        npz::write(Path::new(&path), &arrays).unwrap();
+        path
+    };
+    (write("train.npz", 30), write("test.npz", 10))
+}
+
+const LOSSES: &str =
+    "logits=categorical_crossentropy:from_logits=true,smoothing=0.1,score=huber:delta=0.5";
+
+#[test]
+fn a_run_goes_on_with_its_settings_and_refuses_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let run = |dir: &str, epochs: &str, save: &str, log: &str| {
+        good(&[
+            "fit",
+            "zoo:two_head",
+            "--data",
+            &train,
+            "--validation",
+            &test,
+            "--loss",
+            LOSSES,
+            "--loss-weight",
+            "score=0.5",
+            "--metrics",
+            "mae",
+            "--optimizer",
+            "adam:clipnorm=1",
+            "--batch",
+            "8",
+            "--seed",
+            "7",
+            "--drop-last",
+            "--gpus",
+            "3",
+            "--epochs",
+            epochs,
+            "--checkpoint",
+            dir,
+            "--save",
+            save,
+            "--log",
+            log,
+        ])
+    };
+    run(&at("a"), "4", &at("a.safetensors"), &at("a.csv"));
+    run(&at("b"), "2", &at("b.safetensors"), &at("b.csv"));
+    for (given, said) in [
+        (["--batch", "9"], "`--batch 9` contradicts"),
+        (["--optimizer", "sgd"], "which has `--optimizer adam:clipnorm=1`"),
+        (["--loss-weight", "score=1"], "which has `--loss-weight score=0.5`"),
+        (["--freeze", "h.weight"], "which has none"),
+        (["--shuffle", "false"], "which has `--shuffle true`"),
+    ] {
+        let error =
+            refused(&[&["fit", "zoo:two_head", "--resume", &at("b")][..], &given[..]].concat());
+        assert!(error.contains(said), "{error}");
+    }
+    let same = "adam:clipnorm=1.0";
+    good(&["fit", "zoo:two_head", "--resume", &at("b"), "--epochs", "4", "--optimizer", same]);
+    for name in ["safetensors", "csv"] {
+        let read = |run: &str| fs::read(at(&format!("{run}.{name}"))).unwrap();
+        assert!(read("a") == read("b"), "{name}");
+    }
+    let log = fs::read_to_string(at("a.csv")).unwrap();
+    assert_eq!(log.lines().count(), 5);
+    assert!(log.contains("val_logits_loss"), "{log}");
+}
+
+#[test]
+fn the_best_epoch_stays_and_is_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    // So large a rate makes the first epoch the best.
+    let (out, _) = good(&[
+        "fit",
+        "zoo:two_head",
+        "--data",
+        &train,
+        "--validation",
+        &test,
+        "--loss",
+        "score=mse",
+        "--optimizer",
+        "sgd:global_clipnorm=1",
+        "--learning-rate",
+        "50",
+        "--epochs",
+        "9",
+        "--checkpoint",
+        &at("run"),
+        "--keep",
+        "best",
+        "--early-stopping",
+        "val_loss",
+        "--patience",
+        "2",
+        "--save",
+        &at("best.fan"),
+        "--format",
+        "json",
+    ]);
+    let epochs: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let losses: Vec<f64> = epochs.iter().map(|e| e["val_loss"].as_f64().unwrap()).collect();
+    let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
+    let best = losses.iter().position(|x| x.to_bits() == least.to_bits()).unwrap();
+    assert_eq!(losses.len(), best + 3, "{losses:?}");
+    let (out, _) = good(&[
+        "evaluate",
+        &at("best.fan"),
+        "--data",
+        &test,
+        "--loss",
+        "score=mse",
+        "--format",
+        "json",
+    ]);
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(found["loss"].as_f64().unwrap().to_bits(), least.to_bits());
+    // A run that has ended by itself has ended.
+    good(&["fit", "zoo:two_head", "--resume", &at("run"), "--log", &at("again.csv")]);
+    let log = fs::read_to_string(at("again.csv")).unwrap();
+    assert_eq!(log.lines().count(), losses.len() + 1);
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, _) = two_head(folder.path());
+    let error = refused(&[
+        "fit",
+        "zoo:two_head",
+        "--data",
+        &train,
+        "--loss",
+        "score=mse",
+        "--optimizer",
+        "sgd",
+        "--learning-rate",
+        "1e30",
+        "--epochs",
+        "30",
+    ]);
+    assert!(error.contains("the loss became") && error.contains("of epoch"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_the_first_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let base = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse"];
+    let with = |more: &[&str]| refused(&[&base[..], more].concat());
+    let arrays = [("x".to_owned(), Tensor::new(&[1, 8], &[0.0f32; 8]).unwrap())];
+    npz::write(Path::new(&at("other.npz")), &BTreeMap::from(arrays)).unwrap();
+    for (more, said) in [
+        (&["--validation", &at("other.npz")][..], "no array for"),
+        (&["--keep", "best"], "need a folder"),
+        (&["--plot", "curves.pdf"], ".png or .svg"),
+        (&["--augment", "flip"], "one input of images"),
+        (&["--augment", "turn"], "`turn`"),
+        (&["--loss-weight", "logits=2"], "no loss of `logits`"),
+        (&["--freeze", "nothing"], "no parameter `nothing`"),
+        (&["--class-weight", "0=-1"], "from 0 on"),
+        (&["--resume", &at("nowhere")], "has no checkpoint"),
+        (&["--validation", &test, "--early-stopping", "val_x"], "no epoch has a number `val_x`"),
+    ] {
+        let error = with(more);
+        assert!(error.contains(said), "{more:?}: {error}");
+    }
+    let error = refused(&["fit", "zoo:two_head", "--data", &train]);
+    assert!(error.contains("give the loss"), "{error}");
+    let error =
+        refused(&["fit", "zoo:two_head", "--data", &train, "--loss", "score=huber:smoothing=1"]);
+    assert!(error.contains("huber has no setting"), "{error}");
+}
+
+#[test]
+fn the_training_graph_is_printed_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    for gpus in [&[][..], &["--gpus", "2"]] {
+        let path = path(folder.path(), "training.fan");
+        let emit = format!("graph:training={path}");
+        let args = ["compile", "zoo:two_head", "--emit", &emit, "--loss", "score=mse"];
+        good(&[&args[..], gpus].concat());
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("score.target") && text.contains("optimizer.step"), "{text}");
+        assert_eq!(text.contains("all_reduce"), !gpus.is_empty(), "{text}");
+        let graph = fanwise::ir::parse(&text).unwrap();
+        assert!(fanwise::ir::verify(&graph).is_ok());
+    }
+}
+
+/// Files of the real layout of CIFAR-10 with few images, whose classes have colours of their own.
+fn cifar(folder: &Path) {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    for (name, images) in
+        [("data_batch_1.bin", 24), ("data_batch_2.bin", 21), ("test_batch.bin", 9)]
+    {
+        let mut bytes = Vec::new();
+        for _ in 0..images {
+            let class: u8 = rng.random_range(0..10);
+            bytes.push(class);
+            for channel in 0..3u8 {
+                let base = class.wrapping_mul(23).wrapping_add(channel.wrapping_mul(70)) % 200;
+                bytes.extend((0..1024).map(|_| base + rng.random_range(0..50)));
+            }
+        }
+        assert_eq!(bytes.len(), images * 3073);
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+}
+
+/// The experiment of MiniGoogLeNet on CIFAR-10: its schedule, optimizer and augmentation.
+fn experiment(folder: &Path, name: &str) -> Vec<String> {
+    let at = |end: &str| path(folder, &format!("{name}.{end}"));
+    let texts = [
+        "fit",
+        "zoo:mini_googlenet:narrow=16",
+        "--data",
+        &path(folder, ""),
+        "--validation",
+        &path(folder, "test_batch.bin"),
+        "--normalize",
+        "mean",
+        "--augment",
+        "shift=0.1,flip",
+        "--loss",
+        "categorical_crossentropy",
+        "--metrics",
+        "accuracy",
+        "--optimizer",
+        "sgd:momentum=0.9",
+        "--learning-rate",
+        "0.005",
+        "--schedule",
+        "polynomial:epochs=70,power=1",
+        "--batch",
+        "8",
+        "--gpus",
+        "2",
+        "--epochs",
+        "4",
+        "--checkpoint",
+        &at("run"),
+        "--checkpoint-every",
+        "2",
+        "--log",
+        &at("csv"),
+        "--plot",
+        &at("svg"),
+        "--save",
+        &at("fan"),
+        "--drop-last",
+    ];
+    texts.map(str::to_owned).to_vec()
+}
+
+#[test]
+#[ignore = "runs the release binary: cargo xtask test"]
+fn mini_googlenet_on_cifar_goes_on_after_it_is_killed_at_any_moment() {
+    let binary =
+        std::env::var_os("FANWISE_BIN").expect("FANWISE_BIN is set: run `cargo xtask test`");
+    let folder = tempfile::tempdir().unwrap();
+    cifar(folder.path());
+    let args = |args: &[String]| {
+        let texts: Vec<&str> = args.iter().map(String::as_str).collect();
+        command(&binary, &texts)
+    };
+    let began = Instant::now();
+    let output = args(&experiment(folder.path(), "whole")).output().unwrap();
+    assert!(output.status.success(), "{}", texts(&output).1);
+    let whole = began.elapsed();
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let (fresh, state) =
+        (experiment(folder.path(), "killed"), folder.path().join("killed.run").join("state.json"));
+    let resume = |folder: &Path| {
+        ["fit", "zoo:mini_googlenet:narrow=16", "--resume", &path(folder, "killed.run")]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    let mut kills = 0;
+    loop {
+        let line = if state.exists() { resume(folder.path()) } else { fresh.clone() };
+        let mut child = args(&line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // Later runs get longer, so that there is an end.
+        let part = rng.random_range(0.05..0.4) * (1.0 + f64::from(kills) / 8.0);
+        let (until, began) = (whole.mul_f64(part), Instant::now());
+        while child.try_wait().unwrap().is_none() && (kills >= 8 || began.elapsed() < until) {
+            sleep(Duration::from_millis(2));
+        }
+        // What has ended is not killed.
+        child.kill().unwrap();
+        let output = child.wait_with_output().unwrap();
+        if output.status.code().is_some() {
+            assert!(output.status.success(), "{}", texts(&output).1);
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills > 1, "{kills}");
+    for end in ["safetensors", "fan", "csv", "svg"] {
+        let read = |name: &str| fs::read(folder.path().join(format!("{name}.{end}"))).unwrap();
+        let (one, other) = (read("whole"), read("killed"));
+        let same = if end == "fan" {
+            // The file names that of its weights.
+            let text = String::from_utf8(other).unwrap();
+            text.replace("killed.safetensors", "whole.safetensors").into_bytes() == one
+        } else {
+            other == one
+        };
+        assert!(same, "{end} after {kills} kills");
+    }
+    let log = fs::read_to_string(folder.path().join("whole.csv")).unwrap();
+    assert_eq!(log.lines().count(), 5, "{log}");
+    let last = log.lines().last().unwrap().rsplit_once(',').unwrap().1;
+    let expected = 0.005 * (1.0 - 3.0 / 70.0);
+    assert!((last.parse::<f64>().unwrap() - expected).abs() < 1e-12, "{log}");
+}
