@@ -8,7 +8,8 @@ use fanwise::format::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
 use fanwise::pass::{
-    BatchStatistics, Metric, Mode, OutputLoss, Repair, Replicate, Training, WeightPlacement,
+    BatchStatistics, Metric, Mode, OutputLoss, Recompute, Repair, Replicate, Training,
+    WeightPlacement,
 };
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
@@ -113,6 +114,7 @@ fn trained(
         l1: 0.0,
         l2: 0.0,
         mode: Mode::default(),
+        recompute: Recompute::Nothing,
     };
     let mut trainer = Trainer::new(model, &TrainerOptions { training, place }, backend)
         .unwrap_or_else(|e| panic!("{e}"));

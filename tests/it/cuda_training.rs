@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use fanwise::ir::{Graph, verify};
 use fanwise::lower::{Action, Program, lower};
 use fanwise::pass::{
-    BatchStatistics, Mode, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
-    repair_with, replicate_repaired, training,
+    BatchStatistics, Mode, OutputLoss, Recompute, Repair, RepairOptions, Replicate, Training,
+    WeightPlacement, repair_with, replicate_repaired, training,
 };
 use fanwise::types::{DType, Device, Target};
 use fanwise::zoo;
@@ -30,6 +30,7 @@ pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
         l1: 0.0,
         l2: 0.0,
         mode: Mode::default(),
+        recompute: Recompute::default(),
     };
     training(&graph, &weights, &training_of).unwrap_or_else(|e| panic!("{name}: {e}")).graph
 }

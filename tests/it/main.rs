@@ -19,6 +19,7 @@ mod examples;
 mod fit;
 mod fit_cli;
 mod fit_keras;
+mod fit_memory;
 mod fit_shards;
 mod fuzz;
 mod fuzzed;

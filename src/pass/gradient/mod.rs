@@ -10,6 +10,7 @@ mod loss;
 mod metric;
 mod mode;
 mod optimizer;
+mod recompute;
 mod step;
 mod training;
 mod update;
@@ -22,10 +23,12 @@ pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};
 pub use mode::{Mode, train_mode};
 pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
+pub use recompute::{ParseRecomputeError, Recompute};
 pub use training::{
     OutputLoss, Target, Training, TrainingError, TrainingGraph, evaluation, training,
 };
 
+use self::recompute::Again;
 use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::{
     Backward, Binary, Cast, Constant, Emit, Gradient, Op, OpDef, OpError, RuleError, Term,
@@ -61,13 +64,24 @@ pub fn differentiate(
     loss: Value,
     of: &[Value],
 ) -> Result<Vec<Option<Value>>, GradientError> {
+    differentiate_with(builder, loss, of, Recompute::Nothing)
+}
+
+/// As [`differentiate`]; the gradients compute some values again that they would otherwise keep.
+pub fn differentiate_with(
+    builder: &mut Builder,
+    loss: Value,
+    of: &[Value],
+    again: Recompute,
+) -> Result<Vec<Option<Value>>, GradientError> {
     let ty = builder.graph().ty(loss).clone();
     if ty.rank() != 0 || !ty.dtype.is_float() {
         return Err(GradientError::Loss(Box::new(ty)));
     }
     let order = builder.graph().order()?;
     let reached = reached(builder, &order, of);
-    let mut sums = Sums { builder, gradients: HashMap::new() };
+    let again = Again::new(builder, (&order, &reached), again);
+    let mut sums = Sums { builder, gradients: HashMap::new(), again };
     sums.begin(loss)?;
     for id in order.iter().rev().filter(|id| reached[id.index()]) {
         sums.node(*id, &reached, of)?;
@@ -96,6 +110,7 @@ fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
 struct Sums<'b> {
     builder: &'b mut Builder,
     gradients: HashMap<Value, Value>,
+    again: Again,
 }
 
 impl Sums<'_> {
@@ -142,6 +157,7 @@ impl Sums<'_> {
         }
         self.builder.set_origin(Origin::new(&*label));
         let mut writer = Writer::new(&mut *self.builder, name);
+        writer.again = Some((&mut self.again, Origin::new(&*label)));
         let terms = |writer: &mut Writer<'_>, values: &[Value]| -> Vec<Term> {
             values.iter().map(|v| writer.term(*v)).collect()
         };
@@ -181,11 +197,13 @@ struct Writer<'b> {
     values: Vec<Value>,
     /// What new values are named after.
     name: String,
+    /// The values that are computed again where they are used, and what else is written comes from.
+    again: Option<(&'b mut Again, Origin)>,
 }
 
 impl<'b> Writer<'b> {
     fn new(builder: &'b mut Builder, name: impl Into<String>) -> Self {
-        Self { builder, values: Vec::new(), name: name.into() }
+        Self { builder, values: Vec::new(), name: name.into(), again: None }
     }
 
     fn term(&mut self, value: Value) -> Term {
@@ -204,14 +222,18 @@ impl Emit for Writer<'_> {
     }
 
     fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
-        let operands: Vec<Value> = operands.iter().map(|t| self.value(*t)).collect();
-        let values = self.builder.all(&self.name, op, &operands).map_err(|error| {
-            if let GraphError::Op { error, .. } = error {
-                *error
-            } else {
-                OpError::Unsupported(error.to_string())
+        let plain = |error| match error {
+            GraphError::Op { error, .. } => *error,
+            error => OpError::Unsupported(error.to_string()),
+        };
+        let mut operands: Vec<Value> = operands.iter().map(|t| self.value(*t)).collect();
+        if let Some((again, origin)) = &mut self.again {
+            for operand in &mut operands {
+                *operand = again.value(self.builder, *operand).map_err(plain)?;
             }
-        })?;
+            self.builder.set_origin(origin.clone());
+        }
+        let values = self.builder.all(&self.name, op, &operands).map_err(plain)?;
         Ok(values.into_iter().map(|v| self.term(v)).collect())
     }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::loss::{self, Link};
 use super::update::{Update, update};
 use super::{
-    GradientError, Loss, Metric, Mode, Optimizer, Writer, differentiate, metric, train_mode,
+    GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, metric,
+    train_mode,
 };
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Output, Value, Weights};
 use crate::op::{Binary, Draft, Op, Reduce, RuleError, Softmax, Term, Unary};
@@ -54,6 +55,8 @@ pub struct Training {
     pub l2: f64,
     /// What batch normalisation and dropout do.
     pub mode: Mode,
+    /// What gradients compute again.
+    pub recompute: Recompute,
 }
 
 impl Training {
@@ -69,6 +72,7 @@ impl Training {
             l1: 0.0,
             l2: 0.0,
             mode: Mode::default(),
+            recompute: Recompute::default(),
         }
     }
 }
@@ -153,7 +157,7 @@ pub fn training(
     let (trained, mut untrained) = trainable(&b, model, &statistics, &training.frozen)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     costs.loss = penalties(&mut b, costs.loss, &values, training)?;
-    let gradients = differentiate(&mut b, costs.loss, &values)?;
+    let gradients = differentiate_with(&mut b, costs.loss, &values, training.recompute)?;
     let mut steps = Vec::new();
     for ((name, value), gradient) in trained.into_iter().zip(gradients) {
         match gradient {

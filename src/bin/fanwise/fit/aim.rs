@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::ir::Graph;
-use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Training};
+use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Recompute, Training};
 use fanwise::train::data::{Column, SAMPLE_WEIGHT};
 
 /// What a model is trained or evaluated for.
@@ -121,6 +121,7 @@ impl AimArgs {
             l1: self.l1,
             l2: self.l2,
             mode: Mode::default(),
+            recompute: Recompute::default(),
         })
     }
 }
@@ -140,6 +141,9 @@ pub(crate) struct OptimizerArgs {
     /// The part of running statistics that each step of batch normalisation keeps
     #[arg(long, value_name = "PART", default_value_t = 0.99, value_parser = amount)]
     batch_norm_momentum: f64,
+    /// What gradients compute again to have less memory in use: `nothing`, what is `cheap`, or whole `segments`
+    #[arg(long, value_name = "WHAT", default_value = "nothing")]
+    recompute: Recompute,
 }
 
 impl OptimizerArgs {
@@ -158,6 +162,7 @@ impl OptimizerArgs {
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
         let momentum = self.batch_norm_momentum.min(1.0) as f32;
         training.mode = Mode { momentum, seed: seed.into() };
+        training.recompute = self.recompute;
     }
 }
 

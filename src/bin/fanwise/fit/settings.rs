@@ -49,6 +49,7 @@ const FREE: &[&str] = &[
     "params",
     "patience",
     "plot",
+    "recompute",
     "repair",
     "save",
     "shards",
