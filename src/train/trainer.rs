@@ -212,6 +212,15 @@ impl Trainer {
         params.filter(|name| self.model.weights.get(name).is_some())
     }
 
+    /// The names of the numbers that an epoch tells ([`Epoch::numbers`]), with validation or without.
+    pub fn numbers(&self, validated: bool) -> Vec<String> {
+        let metrics = self.train.metrics.iter().map(|name| (name.clone(), 0.0)).collect();
+        let logs = Logs { metrics, ..Logs::default() };
+        let validation = validated.then(|| logs.clone());
+        let epoch = Epoch { training: logs, validation, ..Epoch::default() };
+        epoch.numbers().into_iter().map(|(name, _)| name).collect()
+    }
+
     /// The learning rate before any schedule.
     pub fn learning_rate(&self) -> f64 {
         self.optimizer.learning_rate

@@ -142,7 +142,9 @@ fn refusals_say_what_was_asked_what_exists_and_what_to_try() {
 
 #[test]
 fn help_has_examples() {
-    for command in ["compile", "run", "check", "summary", "devices", "cache", "passes", "zoo"] {
+    let trains = ["fit", "evaluate", "predict"];
+    let others = ["compile", "run", "check", "summary", "devices", "cache", "passes", "zoo"];
+    for command in trains.into_iter().chain(others) {
         let help = good(&[command, "--help"]);
         assert!(help.contains("Example"), "{command}: {help}");
     }

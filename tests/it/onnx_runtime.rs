@@ -50,7 +50,7 @@ pub(crate) fn read(path: &Path) -> BTreeMap<String, Tensor> {
 }
 
 /// Compares a batch of `rows` on three devices with ONNX Runtime and with one device.
-fn compare(model: &Path, rows: &str, extra: &[&str]) {
+pub(crate) fn compare(model: &Path, rows: &str, extra: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     python("reference.py", &[model, folder.path(), Path::new(rows)]);
     let expected = read(&folder.path().join("out.npz"));

@@ -19,8 +19,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::format::safetensors;
-use fanwise::ir::Graph;
+use fanwise::ir::{Graph, NodeId};
 use fanwise::model::{self, GraphForm};
+use fanwise::op::Op;
 use fanwise::train::data::{self, LoaderOptions, Source};
 use fanwise::train::{
     Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, Keep, Keeper, Monitor,
@@ -224,6 +225,17 @@ impl FitArgs {
         Monitor::new(given.map_or(usual, String::as_str))
     }
 
+    /// Fails where epochs do not tell a number that decides.
+    fn check_numbers(&self, trainer: &Trainer, validated: bool) -> anyhow::Result<()> {
+        let known = trainer.numbers(validated);
+        for name in self.early_stopping.iter().chain(&self.files.monitor) {
+            if !known.contains(name) {
+                bail!("epochs have no number `{name}`; they have {}", known.join(", "));
+            }
+        }
+        Ok(())
+    }
+
     /// What keeps checkpoints.
     fn keeper(&self, settings: Settings, validated: bool) -> Option<Keeper> {
         let files = &self.files;
@@ -272,6 +284,7 @@ fn fit_from(
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
+    note_folded(args.base.model.spec(), &model.graph);
     let (source, validation) = args.sources(limit)?;
     let weights: BTreeMap<i64, f64> = args.class_weight.iter().copied().collect();
     let (columns, classes) = (source.columns(), !weights.is_empty());
@@ -292,6 +305,7 @@ fn fit_from(
     let others = args.base.data.in_order();
     let validation = validation.map(|source| trainer.loader(source, changes.others, others));
     let validation = validation.transpose().map_err(Error::from)?;
+    args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(settings, validation.is_some());
     let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(Keeper::best);
     let mut observers = args.observers(keeper);
@@ -304,6 +318,20 @@ fn fit_from(
         template.save(path, &trainer)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells that batch normalisation may be missing that the exporter of a file put into convolutions.
+fn note_folded(spec: &str, graph: &Graph) {
+    let ops = || graph.ids().filter_map(|id| Some((id, graph.node(id).op()?)));
+    let biased =
+        |(id, op): (NodeId, &Op)| matches!(op, Op::Conv(_)) && graph.operands(id).len() > 2;
+    let normed = |(_, op): (NodeId, &Op)| matches!(op, Op::BatchNorm(_) | Op::BatchNormTrain(_));
+    if !spec.starts_with("zoo:") && ops().any(biased) && !ops().any(normed) {
+        ui::talk(
+            "note: the model has convolutions and no batch normalisation; if its exporter put that into the convolutions, \
+             it is trained without: export it for training to keep it",
+        );
+    }
 }
 
 /// The trainer gets the weights of the best epoch.
