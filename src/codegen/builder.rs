@@ -128,6 +128,18 @@ impl<'a> Builder<'a> {
         self.args.push(Arg::Step);
     }
 
+    /// A list of numbers that the text does not know.
+    pub(super) fn arguments(&mut self, name: &str, numbers: impl IntoIterator<Item = Dim>) {
+        let mut parts = Vec::new();
+        for (i, number) in numbers.into_iter().enumerate() {
+            let part = format!("{name}_{i}");
+            self.params.push(ParamDecl::Size(part.clone()));
+            self.args.push(Arg::Size(number));
+            parts.push(part);
+        }
+        self.define(name, format!("{{{}}}", parts.join(", ")));
+    }
+
     /// A list of sizes, as an initialiser.
     pub(super) fn list(&mut self, name: &str, sizes: &[Dim]) {
         let mut parts = Vec::with_capacity(sizes.len());

@@ -28,6 +28,17 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
             one_hot(context, op, [*numbers, *values, *y])
         }
         (Some(Op::Range(op)), [], [y]) => Ok(range(context, op, *y)),
+        (Some(Op::Constant(op)), [], [y]) => {
+            let bytes = op.value.bytes();
+            let width = op.value.dtype().bytes();
+            let bits = bytes.chunks_exact(width.max(1)).map(|element| {
+                let mut word = [0; 8];
+                word.iter_mut().zip(element).for_each(|(to, from)| *to = *from);
+                Dim::from(i64::from_le_bytes(word))
+            });
+            Ok(written(context, bits.collect(), *y))
+        }
+        (Some(Op::Dims(op)), [], [y]) => Ok(written(context, op.values.clone(), *y)),
         (Some(Op::Trilu(op)), [x], [y]) => trilu(context, op, *x, *y),
         (Some(Op::ReverseSequence(op)), [x, numbers], [y]) => {
             reverse_sequence(context, op, [*x, *numbers, *y])
@@ -71,6 +82,17 @@ pub(super) fn gather(
     b.size("PLACES", &b.ty(places).shape.elements());
     b.size("INNER", &part(inner));
     Ok(finish(b, "gather.cu", &count))
+}
+
+/// `written.cu`.
+fn written(context: &Context<'_>, bits: Vec<Dim>, y: BufferId) -> Call {
+    let mut b = Builder::new(context.device);
+    let ty = bits_type(b.ty(y).dtype);
+    b.write_as("y", y, ty);
+    b.define("ELEMENT", ty);
+    b.define("COUNT", bits.len());
+    b.arguments("BITS", bits);
+    b.finish("written.cu", 32, String::new(), line(Dim::ONE))
 }
 
 /// `range.cu`.

@@ -56,6 +56,7 @@ files![
     "segment_sum.cu",
     "softmax.cu",
     "trilu.cu",
+    "written.cu",
 ];
 
 /// The name under which a kernel's file includes its expression.

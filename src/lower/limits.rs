@@ -43,6 +43,11 @@ pub(super) fn is_within(graph: &Graph, id: NodeId, op: &Op, target: &Target) -> 
         (Op::Pool(op), [x], _) => {
             op.windows(x).is_ok_and(|windows| pooled(&windows, limits.windows))
         }
+        (Op::Constant(op), _, _) => (1..=limits.written).contains(&op.value.len()),
+        (Op::Dims(op), _, _) => {
+            let known = op.values.iter().all(|value| !value.is_overflow());
+            known && (1..=limits.written).contains(&op.values.len())
+        }
         (Op::Sort(op), _, _) => size(op.axis).is_some_and(|size| size <= limits.ranked),
         (Op::TopK(op), _, _) => size(op.axis).is_some_and(|size| size <= limits.ranked),
         // Of no entries there is no extreme, which a kernel cannot say.

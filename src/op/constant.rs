@@ -33,7 +33,7 @@ impl OpDef for Constant {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Index
     }
 
     fn gradient(&self) -> Gradient {

@@ -44,7 +44,7 @@ impl OpDef for Dims {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Index
     }
 
     fn gradient(&self) -> Gradient {

@@ -102,6 +102,8 @@ pub struct Limits {
     pub ranked: i64,
     /// Segments whose rows are summed.
     pub segments: i64,
+    /// Elements that are written in the graph, or follow from the batch size.
+    pub written: usize,
 }
 
 impl Limits {
@@ -113,6 +115,7 @@ impl Limits {
         windows: usize::MAX,
         ranked: i64::MAX,
         segments: i64::MAX,
+        written: usize::MAX,
     };
 }
 
@@ -221,6 +224,7 @@ impl Target {
             windows: (i32::MAX / 8) as usize,
             ranked: 1 << 13,
             segments: 1 << 10,
+            written: 16,
         },
         epilogues: EPILOGUES,
         in_place: &[KernelClass::Elementwise],

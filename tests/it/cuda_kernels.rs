@@ -11,17 +11,33 @@ use fanwise::backend::cuda::{Cache, Compiler, NvrtcSearch, Resources};
 use fanwise::codegen::{Arch, Form, Kernel, Unit, entry_name, kernels, units};
 use fanwise::ir::{Graph, verify};
 use fanwise::lower::{Program, lower};
-use fanwise::pass::{Replicate, WeightPlacement, replicate};
+use fanwise::pass::{BatchStatistics, Replicate, WeightPlacement, replicate};
 use fanwise::types::{Device, Target};
 use fanwise::zoo;
 
-use crate::{cuda_indexing, snap};
+use crate::{cuda_indexing, cuda_training, snap};
 
 /// The name of the graph of operators that no model has.
 const INDEXING: &str = "indexing";
 
 /// The files whose kernels must keep everything in registers.
-const HEAVY: [&str; 3] = ["conv.cu", "depthwise.cu", "matmul.cu"];
+const HEAVY: [&str; 4] = ["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "matmul.cu"];
+
+/// Models in training, and the files of kernels that they are there for.
+const TRAINING: [(&str, &[&str]); 2] = [
+    (
+        "mini_googlenet",
+        &[
+            "batch_norm.cu",
+            "batch_statistics.cu",
+            "conv_weight_grad.cu",
+            "dropout.cu",
+            "pool_grad.cu",
+            "written.cu",
+        ],
+    ),
+    ("mobilenet_v2", &["few_weight_grad.cu"]),
+];
 
 /// The program of a model on so many GPUs.
 fn program(template: &Graph, gpus: u32) -> Program {
@@ -115,6 +131,14 @@ fn every_kernel_of_every_model_compiles() {
     for name in names() {
         for kernel in of(&whole(name), 2) {
             used.entry(kernel).or_default().insert(name);
+        }
+    }
+    for (name, files) in TRAINING {
+        let program =
+            cuda_training::on_gpus(&cuda_training::step(name, "sgd"), BatchStatistics::Local);
+        let own = kernels(&program).unwrap_or_else(|e| panic!("{e}"));
+        for kernel in own.into_iter().filter(|kernel| files.contains(&kernel.file)) {
+            used.entry(kernel).or_default().insert("training");
         }
     }
     let all: Vec<_> = used.keys().cloned().collect();

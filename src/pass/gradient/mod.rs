@@ -11,6 +11,7 @@ mod metric;
 mod mode;
 mod optimizer;
 mod recompute;
+mod share;
 mod step;
 mod training;
 mod update;

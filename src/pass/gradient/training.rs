@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::loss::{self, Link};
+use super::share::share_constants;
 use super::update::{Update, update};
 use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, metric,
@@ -172,6 +173,7 @@ pub fn training(
     let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
     let averages =
         update(&mut b, &training.optimizer, &mut steps, &Update { step, rate: rate_value })?;
+    share_constants(&mut b)?;
     let mut whole = costs.finish(b);
     whole.learning_rate = Some(rate.to_string());
     whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
@@ -191,6 +193,7 @@ pub fn evaluation(
     let (trained, _) = trainable(&b, model, &BTreeSet::new(), &training.frozen)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     costs.loss = penalties(&mut b, costs.loss, &values, training)?;
+    share_constants(&mut b)?;
     Ok(costs.finish(b))
 }
 
