@@ -191,6 +191,10 @@ template <class R>
 __device__ __forceinline__ R prelu(R a, R b) {
     return a < (R)0 ? product_of(a, b) : a;
 }
+template <class R>
+__device__ __forceinline__ R relu_grad(R a, R b) {
+    return a > (R)0 ? b : (R)0;
+}
 
 // The larger and the smaller of two numbers whatever their order: +0 is larger than -0, and a NaN wins.
 __device__ __forceinline__ float larger(float a, float x) {

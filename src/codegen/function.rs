@@ -194,6 +194,7 @@ pub(super) fn binary(op: &Binary, a: &Term, b: &Term) -> Option<String> {
         Binary::Max => "larger_of",
         Binary::Min => "smaller_of",
         Binary::Prelu => "prelu",
+        Binary::ReluGrad => "relu_grad",
     };
     let reporting = if fails(op) { ", p.word, STEP" } else { "" };
     Some(format!("{name}({}, {}{reporting})", a.text, b.text))
@@ -222,6 +223,7 @@ fn of_floats(op: &Binary, a: &str, b: &str, ty: DType) -> String {
         Binary::Max => format!("larger_of({a}, {b})"),
         Binary::Min => format!("smaller_of({a}, {b})"),
         Binary::Prelu => format!("prelu({a}, {b})"),
+        Binary::ReluGrad => format!("relu_grad({a}, {b})"),
     }
 }
 

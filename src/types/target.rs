@@ -192,7 +192,7 @@ impl Target {
     /// The CPU backend: N virtual devices on the host.
     pub const CPU: Self = Self {
         name: "cpu",
-        kernels: classes!(Reference),
+        kernels: classes!(Training, Reference),
         any_type: &[],
         numbers: &[],
         limits: Limits::NONE,

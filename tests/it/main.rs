@@ -41,5 +41,6 @@ mod repairs;
 mod snap;
 mod source;
 mod text;
+mod training_memory;
 mod variables;
 mod writes;

@@ -2,7 +2,7 @@
 //!
 //! For each sample and group the products of all elements with all taps, `[filters * taps, plane]`, are the product of
 //! the transposed weights with the input as it is. The products under each tap, taps in row-major order, are then
-//! added to the elements of the output that they reach.
+//! added to the elements of the output that they reach. Where there is one tap for each element they are the output.
 
 use rayon::prelude::*;
 
@@ -28,6 +28,8 @@ pub struct SpreadPlan {
     /// Elements of an output channel.
     output: usize,
     taps: usize,
+    /// Whether each product is an element of the output.
+    pointwise: bool,
     /// The output channels whose products are computed in one go.
     block: usize,
 }
@@ -51,7 +53,10 @@ impl SpreadPlan {
         let fitting = (PRODUCTS / each.max(1)).max(1);
         let worth = WORTH.div_ceil(each.saturating_mul(channels).max(1));
         let block = filters.min(fitting.min(worth.max(filters.div_ceil(8))));
-        Ok(Self { axes, groups, channels, filters, plane, output, taps, block })
+        let pointwise = axes
+            .iter()
+            .all(|a| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input);
+        Ok(Self { axes, groups, channels, filters, plane, output, taps, pointwise, block })
     }
 
     /// The number of floats of an output sample.
@@ -115,21 +120,32 @@ pub fn conv_transpose(
         y.par_chunks_mut(block * output).enumerate().for_each(|(j, y)| {
             let first = j * block;
             let rows = first * taps..first * taps + y.len() / output * taps;
+            let w = w.block(rows.clone(), 0..channels);
+            let end = |filter: usize, y: &mut [f32]| {
+                if let Some(bias) = bias {
+                    let bias = bias[group * filters + filter];
+                    vectorised!(for y in y.iter_mut() {
+                        *y += bias;
+                    });
+                }
+                epilogue.apply(y, (i * filters + filter) * output);
+            };
+            if plan.pointwise {
+                multiply(w, x, MatrixMut::new(y, (rows.len(), plane), plane), false);
+                for (filter, y) in (first..).zip(y.chunks_exact_mut(output)) {
+                    end(filter, y);
+                }
+                return;
+            }
             scratch::own(rows.len() * plane, |products| {
                 let to = MatrixMut::new(products, (rows.len(), plane), plane);
-                multiply(w.block(rows.clone(), 0..channels), x, to, false);
+                multiply(w, x, to, false);
                 let parts = products.chunks_exact(taps * plane);
                 for (filter, (y, products)) in (first..).zip(y.chunks_exact_mut(output).zip(parts))
                 {
                     y.fill(0.0);
                     plan.gather(products, y);
-                    if let Some(bias) = bias {
-                        let bias = bias[group * filters + filter];
-                        vectorised!(for y in y.iter_mut() {
-                            *y += bias;
-                        });
-                    }
-                    epilogue.apply(y, (i * filters + filter) * output);
+                    end(filter, y);
                 }
             });
         });
@@ -227,6 +243,8 @@ mod tests {
         check(&mut rng, &op(2, 1, 8), &[8, 17, 15], &[8, 1, 4, 4]);
         check(&mut rng, &op(1, 0, 1), &[600, 1, 1], &[600, 10, 4, 4]);
         check(&mut rng, &op(2, 0, 1), &[4, 80, 90], &[4, 5, 3, 3]);
+        check(&mut rng, &op(1, 0, 1), &[40, 7, 7], &[40, 30, 1, 1]);
+        check(&mut rng, &op(1, 0, 2), &[6, 5, 4], &[6, 3, 1, 1]);
     }
 
     #[test]

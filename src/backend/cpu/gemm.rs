@@ -116,6 +116,31 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// Copies the elements of the transpose to `to`, its rows one behind the other at a distance of `width`.
+    ///
+    /// # Panics
+    /// If rows are not contiguous, or `to` is too short: a bug in the caller.
+    pub fn pack_transposed(&self, to: &mut [f32], width: usize) {
+        /// The sides of the squares that are turned one by one.
+        const SIDE: usize = 16;
+        assert!(self.column_stride == 1 || self.columns < 2, "rows that are not contiguous");
+        for j in steps(0..self.columns, SIDE) {
+            for i in steps(0..self.rows, SIDE) {
+                let mut square = [[0.0; SIDE]; SIDE];
+                for (row, from) in i.clone().zip(&mut square) {
+                    let row = &self.data[row * self.row_stride..][j.clone()];
+                    from[..row.len()].copy_from_slice(row);
+                }
+                for (k, column) in j.clone().enumerate() {
+                    let to = &mut to[column * width..][i.clone()];
+                    for (to, row) in to.iter_mut().zip(&square) {
+                        *to = row[k];
+                    }
+                }
+            }
+        }
+    }
+
     /// The same matrix, or one with its only row twice.
     fn two_rows(self) -> Self {
         if self.rows == 1 { Self { rows: 2, row_stride: 0, ..self } } else { self }

@@ -65,8 +65,19 @@ impl Unfold {
 
     /// The rows `terms` of the operand: each is a tap of a channel, channels outermost.
     pub(super) fn fill(&self, x: &[f32], terms: Range<usize>, to: &mut [f32]) {
+        self.fill_rows(x, terms, to, self.width);
+    }
+
+    /// As [`Self::fill`], with a distance between rows that is not less than their width.
+    pub(super) fn fill_rows(
+        &self,
+        x: &[f32],
+        terms: Range<usize>,
+        to: &mut [f32],
+        distance: usize,
+    ) {
         let taps = self.taps.len();
-        for (term, to) in terms.zip(to.chunks_exact_mut(self.width)) {
+        for (term, to) in terms.zip(to.chunks_mut(distance)) {
             let x = &x[term / taps * self.plane..][..self.plane];
             let tap = &self.taps[term % taps];
             for Run { from, to: range } in &tap.runs {

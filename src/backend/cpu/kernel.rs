@@ -2,12 +2,15 @@
 
 use smallvec::SmallVec;
 
+use super::batch_norm::{ChannelSizes, Normalised, batch_norm_grad, batch_norm_train};
 use super::conv::{ConvPlan, conv};
 use super::conv_transpose::{SpreadPlan, conv_transpose};
+use super::conv_weights::{ConvWeightsPlan, conv_weights};
 use super::elementwise::{self, Epilogue};
 use super::matmul::{View, gemm, matmul};
 use super::moves::{JoinPlan, PadPlan, join, pad};
 use super::pool::{PoolPlan, pool};
+use super::pool_grad::{PoolGradPlan, pool_grad};
 use super::recurrent::{RecurrentPlan, recurrent};
 use super::resize::{ResizePlan, resize};
 use super::rows::{
@@ -15,7 +18,7 @@ use super::rows::{
 };
 use super::strides::{BroadcastPlan, StridedPlan, broadcast, strided};
 use crate::lower::{BoundDevice, BufferId, Chain, Launch};
-use crate::op::{Gemm, Op};
+use crate::op::{BatchNormGrad, BatchNormTrain, Gemm, Op};
 use crate::types::{Dim, KernelClass};
 
 /// The code of one launch at one batch size.
@@ -29,6 +32,14 @@ pub(super) enum Kernel {
     Conv(Box<ConvPlan>),
     /// Transposed convolution.
     ConvTranspose(Box<SpreadPlan>),
+    /// The gradient of a convolution's kernel.
+    ConvWeights(Box<ConvWeightsPlan>),
+    /// The gradient of pooling.
+    PoolGrad(Box<PoolGradPlan>),
+    /// Normalisation by statistics of the batch.
+    BatchNormTrain(BatchNormTrain, ChannelSizes),
+    /// Its gradients.
+    BatchNormGrad(BatchNormGrad, ChannelSizes),
     /// Product of matrices with an addend; the sizes of its operands.
     Gemm(Gemm, Sizes),
     /// Product of stacks of matrices; the sizes of its operands.
@@ -106,9 +117,34 @@ impl Kernel {
             (Op::Recurrent(op), [x, _, r, ..]) => {
                 RecurrentPlan::new(op, x, r).map(|plan| Self::Recurrent(Box::new(plan)))
             }
+            _ if launch.class == KernelClass::Training => {
+                let result = launch.results.first().map(dims).unwrap_or_default();
+                Self::of_training(&op, &sizes, &result)
+            }
             _ => Self::by_rows(&op, &sizes, launch, bound),
         };
         fast.unwrap_or(Self::Reference(op))
+    }
+
+    /// The kernels of what only training has.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no others")]
+    fn of_training(op: &Op, sizes: &Sizes, result: &[usize]) -> Option<Self> {
+        match (op, sizes.as_slice()) {
+            (Op::ConvWeightGrad(op), [x, dy]) => {
+                ConvWeightsPlan::new(op, x, dy).ok().map(|plan| Self::ConvWeights(Box::new(plan)))
+            }
+            (Op::PoolGrad(op), _) => {
+                let plan = PoolGradPlan::new(op, result.get(2..)?);
+                plan.ok().flatten().map(|plan| Self::PoolGrad(Box::new(plan)))
+            }
+            (Op::BatchNormTrain(op), [x, ..]) => {
+                ChannelSizes::new(x).map(|sizes| Self::BatchNormTrain(op.clone(), sizes))
+            }
+            (Op::BatchNormGrad(op), [x, ..]) => {
+                ChannelSizes::new(x).map(|sizes| Self::BatchNormGrad(op.clone(), sizes))
+            }
+            _ => None,
+        }
     }
 
     /// The kernels that take rows or elements one by one.
@@ -130,9 +166,7 @@ impl Kernel {
     pub(super) fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited> {
         let Slices { operands, others, mut results } = slices;
         let chain = Epilogue::new(chain, &others).ok_or(Unsuited)?;
-        if let (Self::Recurrent(plan), true) = (self, chain.is_empty()) {
-            let operands: Option<SmallVec<[&[f32]; 8]>> = operands.iter().copied().collect();
-            recurrent(plan, &operands.ok_or(Unsuited)?, &mut results);
+        if chain.is_empty() && self.several(&operands, &mut results)? {
             return Ok(());
         }
         let [result] = results.as_mut_slice() else { return Err(Unsuited) };
@@ -168,6 +202,37 @@ impl Kernel {
         Ok(())
     }
 
+    /// Computes the results of a kernel that may have more than one; false if it is none.
+    fn several(
+        &self,
+        operands: &[Option<&[f32]>],
+        results: &mut [&mut [f32]],
+    ) -> Result<bool, Unsuited> {
+        match (self, operands, results) {
+            (Self::Recurrent(plan), operands, results) => {
+                let operands: Option<SmallVec<[&[f32]; 8]>> = operands.iter().copied().collect();
+                recurrent(plan, &operands.ok_or(Unsuited)?, results);
+            }
+            (
+                Self::BatchNormTrain(op, sizes),
+                [Some(x), Some(scale), Some(bias), Some(mean), Some(var)],
+                [y, means, vars],
+            ) => {
+                let operands = Normalised { x, scale, bias, mean, var };
+                batch_norm_train(op, *sizes, operands, [y, means, vars]);
+            }
+            (
+                Self::BatchNormGrad(op, sizes),
+                [Some(x), Some(scale), Some(dy)],
+                [dx, dscale, dbias],
+            ) => {
+                batch_norm_grad(op, *sizes, (x, scale, dy), [dx, dscale, dbias]);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Computes the result of a kernel without a chain.
     fn rows(&self, operands: &[Option<&[f32]>], result: &mut [f32]) -> Result<(), Unsuited> {
         match (self, operands) {
@@ -183,6 +248,9 @@ impl Kernel {
             (Self::Reduce(plan), [Some(x)]) => reduce(plan, x, result),
             (Self::Resize(plan), [Some(x)]) => resize(plan, x, result),
             (Self::Strided(plan), [Some(x)]) => strided(plan, x, result),
+            (Self::ConvWeights(plan), [Some(x), Some(dy)]) => conv_weights(plan, x, dy, result),
+            (Self::PoolGrad(plan), [Some(dy)]) => pool_grad(plan, &[], dy, result),
+            (Self::PoolGrad(plan), [Some(x), Some(dy)]) => pool_grad(plan, x, dy, result),
             (Self::Broadcast(plan), [Some(a), Some(b)]) => broadcast(plan, a, b, result),
             _ => return Err(Unsuited),
         }

@@ -5,8 +5,10 @@
 //! each output row depend on that row's inputs alone: not on the batch size, the number of threads, the tile in which
 //! the row is computed or the alignment of the memory.
 
+pub mod batch_norm;
 pub mod conv;
 pub mod conv_transpose;
+pub mod conv_weights;
 mod depthwise;
 pub mod elementwise;
 mod events;
@@ -18,6 +20,7 @@ mod memory;
 pub mod moves;
 mod phases;
 pub mod pool;
+pub mod pool_grad;
 pub mod recurrent;
 pub mod resize;
 pub mod rows;

@@ -4,6 +4,7 @@
 
 use rayon::prelude::*;
 
+use super::scratch;
 use super::simd::vectorised;
 use crate::op::{GroupNorm, GroupSizes, LayerNorm, Reduce, Softmax};
 
@@ -103,13 +104,18 @@ pub fn group_norm(plan: &GroupNormPlan, x: &[f32], scale: &[f32], bias: &[f32], 
     });
 }
 
-/// A reduction, cut along the axes before the first one that is reduced.
+/// A reduction, cut along the axes before the first one that is reduced, or into channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReducePlan {
     op: Reduce,
     /// The sizes of one part; the first is that along which parts are joined.
     dims: Vec<usize>,
+    /// Where all axes but the second are reduced its size, and the elements behind it.
+    channels: Option<(usize, usize)>,
 }
+
+/// The channels that are reduced side by side.
+const CHANNELS: usize = 8;
 
 impl ReducePlan {
     /// The plan for an operand of these sizes, none 0, which `op` admits.
@@ -122,9 +128,30 @@ impl ReducePlan {
         let (axes, keepdims) = op.parts();
         let axes = axes.iter().map(shift).collect();
         let own = op.with_axes(axes, keepdims);
+        let channels = match dims {
+            [_, channels, behind @ ..] if *channels > 1 && op.is_over_all_but(dims.len(), 1) => {
+                Some((*channels, behind.iter().product()))
+            }
+            _ => None,
+        };
         let dims = std::iter::once(1).chain(dims[kept..].iter().copied()).collect();
-        Some(Self { op: own, dims })
+        Some(Self { op: own, dims, channels })
     }
+}
+
+/// Reduces each channel of `x: [N, channels, width]`, whose elements are first brought together.
+fn reduce_channels(op: &Reduce, (channels, width): (usize, usize), x: &[f32], y: &mut [f32]) {
+    let row = x.len() / channels;
+    let op = op.with_axes(vec![1], false);
+    y.par_chunks_mut(CHANNELS).enumerate().for_each(|(i, y)| {
+        scratch::own(y.len() * row, |rows| {
+            for (channel, to) in (i * CHANNELS..).zip(rows.chunks_exact_mut(row)) {
+                let from = x.chunks_exact(width).skip(channel).step_by(channels);
+                to.chunks_exact_mut(width).zip(from).for_each(|(to, x)| to.copy_from_slice(x));
+            }
+            op.reduce(&[y.len(), row], rows, y);
+        });
+    });
 }
 
 /// The reduced operand.
@@ -137,6 +164,9 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
     let results = y.len() / parts.max(1);
     if part == 0 || results == 0 {
         return;
+    }
+    if let (Some(channels), true) = (plan.channels, x.len() > WORTH) {
+        return reduce_channels(&plan.op, channels, x, y);
     }
     let many = each(part);
     let tasks = y.par_chunks_mut(many * results).zip(x.par_chunks(many * part));
@@ -272,6 +302,24 @@ mod tests {
             let plan = ReducePlan::new(&op, &dims).unwrap();
             let expected = reference(op, &[&x]);
             check(&expected, &x, &format!("{plan:?} {dims:?}"), |x, y| reduce(&plan, x, y));
+        }
+    }
+
+    #[test]
+    fn channels_are_reduced_as_the_operator_does() {
+        let mut rng = rng(5);
+        for (dims, keepdims) in [([9, 21, 10, 10], false), ([70, 3, 1, 120], true)] {
+            let axes = vec![0, 2, 3];
+            for op in [
+                Reduce::Sum { axes: axes.clone(), keepdims },
+                Reduce::Max { axes: axes.clone(), keepdims },
+            ] {
+                let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
+                let plan = ReducePlan::new(&op, &dims).unwrap();
+                assert_eq!(plan.channels, Some((dims[1], dims[2] * dims[3])));
+                let expected = reference(op, &[&x]);
+                check(&expected, &x, &format!("{plan:?}"), |x, y| reduce(&plan, x, y));
+            }
         }
     }
 }

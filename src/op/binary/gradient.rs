@@ -37,6 +37,7 @@ impl Binary {
                 at.mul(dy, slope)
             }
             Self::Max | Self::Min => self.chosen([a, b, dy], at),
+            Self::ReluGrad => at.scale(dy, 0.0),
             Self::Prelu => {
                 let below = at.mul(dy, b)?;
                 let is_above = at.compare(Compare::Greater, a, 0.0)?;
@@ -77,6 +78,7 @@ impl Binary {
                 at.neg(quotient)
             }
             Self::Max | Self::Min => self.chosen([b, a, dy], at),
+            Self::ReluGrad => at.op(Self::ReluGrad, &[a, dy]),
             Self::Prelu => {
                 let slope = at.mul(dy, a)?;
                 let zero = at.number(a, 0.0)?;

@@ -48,6 +48,8 @@ family! {
         Min = "min",
         /// `a` where not negative, else `a * b`; `b` is broadcast to the shape of `a`.
         Prelu = "prelu",
+        /// `b` where `a` is above 0, else 0: the gradient of the operand of `relu`, from its result and that one's gradient.
+        ReluGrad = "relu_grad",
     }
 }
 

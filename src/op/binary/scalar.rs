@@ -57,6 +57,7 @@ impl Binary {
             Self::Max => v.apply(|a, b| if a > b || a.is_nan() { a } else { b }),
             Self::Min => v.apply(|a, b| if a < b || a.is_nan() { a } else { b }),
             Self::Prelu => v.apply(|a, b| if a < R::of(0.0) { a * b } else { a }),
+            Self::ReluGrad => v.apply(|a, b| if a > R::of(0.0) { b } else { R::of(0.0) }),
         }
     }
 
@@ -72,6 +73,13 @@ impl Binary {
                     a.wrapping_mul(b)
                 } else {
                     a
+                }
+            }
+            Self::ReluGrad => {
+                if a > 0 {
+                    b
+                } else {
+                    0
                 }
             }
             Self::Div => a / divisor?,
@@ -100,7 +108,7 @@ impl Binary {
             Self::Max => a.maximum(b),
             Self::Min => a.minimum(b),
             Self::Prelu if a.is_nonnegative() => a.clone(),
-            Self::Prelu | Self::Pow => return None,
+            Self::Prelu | Self::ReluGrad | Self::Pow => return None,
         };
         ints::element(dtype, value)
     }

@@ -6,7 +6,7 @@ use super::super::{OpDef, OpError, Operand};
 use super::Binary;
 use crate::types::{Claim, DType, Dim, Element, Shape, Shard, Tensor, TensorType};
 
-const ALL: [Binary; 10] = [
+const ALL: [Binary; 11] = [
     Binary::Add,
     Binary::Sub,
     Binary::Mul,
@@ -17,6 +17,7 @@ const ALL: [Binary; 10] = [
     Binary::Max,
     Binary::Min,
     Binary::Prelu,
+    Binary::ReluGrad,
 ];
 
 fn eval<T: Element>(op: Binary, a: &[T], b: &[T]) -> Vec<T> {
@@ -37,6 +38,7 @@ fn formula(op: &Binary, a: f64, b: f64) -> f64 {
         Binary::Max => a.max(b),
         Binary::Min => a.min(b),
         Binary::Prelu => if a < 0.0 { a * b } else { a },
+        Binary::ReluGrad => if a > 0.0 { b } else { 0.0 },
     }
 }
 
@@ -79,6 +81,7 @@ fn integers_wrap_and_truncate() {
     assert_eq!(eval(Binary::Pow, &[1i64, -1, -1, 5, -1], &[-3, -3, -2, -1, 0]), [1, -1, 1, 0, 1]);
     assert_eq!(eval(Binary::Max, &[u64::MAX, 3], &[4, 9]), [u64::MAX, 9]);
     assert_eq!(eval(Binary::Prelu, &[-3i32, 3], &[5, 5]), [-15, 3]);
+    assert_eq!(eval(Binary::ReluGrad, &[-3i32, 3, 0], &[5, 5, 5]), [0, 5, 0]);
 }
 
 #[test]
@@ -98,6 +101,7 @@ fn special_floats() {
     for op in [Binary::Max, Binary::Min] {
         assert!(eval(op.clone(), &[nan, 1.0], &[1.0, nan]).iter().all(|x| x.is_nan()), "{op:?}");
     }
+    assert_eq!(eval(Binary::ReluGrad, &[nan, 0.0, -0.0, -1.0], &[nan, nan, nan, nan]), [0.0; 4]);
     assert_eq!(eval(Binary::Mod { fmod: true }, &[-7.5f32, 7.5], &[2.0, -2.0]), [-1.5, 1.5]);
     assert_eq!(eval(Binary::Pow, &[-8.0f32, 4.0, 0.0, -2.0], &[3.0, 0.5, 0.0, -1.0]), [-512.0, 2.0, 1.0, -0.5]);
     assert!(eval(Binary::Pow, &[-8.0f64], &[0.5])[0].is_nan());

@@ -221,6 +221,11 @@ impl Reduce {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == axes.contains(&i)))
     }
 
+    /// True if all axes but this one of an operand with `rank` axes are reduced.
+    pub fn is_over_all_but(&self, rank: usize, axis: usize) -> bool {
+        self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == (i != axis)))
+    }
+
     /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do not suit.
     pub fn kept(&self, rank: usize) -> Option<usize> {
         let reduced = self.reduced(rank).ok()?;

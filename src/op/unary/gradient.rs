@@ -4,7 +4,7 @@ use std::f64::consts::{FRAC_2_SQRT_PI, PI, SQRT_2};
 
 use super::{GeluForm, Unary};
 use crate::op::gradient::{Backward, RuleError, Term};
-use crate::op::{Compare, Where};
+use crate::op::{Binary, Compare, Where};
 
 /// `0.5 * (1 + t)`.
 fn half_above(at: &mut Backward<'_>, t: Term) -> Result<Term, RuleError> {
@@ -89,10 +89,8 @@ impl Unary {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have one piece")]
     fn pieces(&self, at: &mut Backward<'_>, [x, y, dy]: [Term; 3]) -> Result<Term, RuleError> {
         match *self {
-            Self::Relu => {
-                let is_above = at.compare(Compare::Greater, x, 0.0)?;
-                at.only(is_above, dy)
-            }
+            // The result is above 0 where the operand is, which need not be kept.
+            Self::Relu => at.op(Binary::ReluGrad, &[y, dy]),
             Self::Clip { min, max } => {
                 let mut dx = dy;
                 for (op, bound) in [(Compare::GreaterOrEqual, min), (Compare::LessOrEqual, max)] {

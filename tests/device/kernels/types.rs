@@ -246,10 +246,17 @@ fn arithmetic(net: &mut Net, i: usize) -> Vec<Value> {
     let dtype = NUMBERS[i % 12];
     let dims = sizes(net);
     let x = net.input_of(dtype, &dims);
-    let mut ops: Vec<(Binary, bool)> =
-        [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Min, Binary::Prelu]
-            .map(|op| (op, true))
-            .to_vec();
+    let mut ops: Vec<(Binary, bool)> = [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Max,
+        Binary::Min,
+        Binary::Prelu,
+        Binary::ReluGrad,
+    ]
+    .map(|op| (op, true))
+    .to_vec();
     ops.extend([(Binary::Div, false), (Binary::Mod { fmod: true }, false)]);
     if dtype.is_integer() {
         ops.push((Binary::Mod { fmod: false }, false));

@@ -1,0 +1,214 @@
+//! What the windows of pools over one or two axes give their elements, for `f32`.
+//!
+//! The results have the bits of the reference evaluation.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::op::window::WindowAxis;
+use crate::op::{OpError, PoolGrad};
+
+/// The sizes of the gradient of a pool: a function of everything but the number of planes.
+#[derive(Debug)]
+pub struct PoolGradPlan {
+    /// Elements of a plane of the pool's operand.
+    plane: usize,
+    /// The distance between rows of a plane.
+    width: usize,
+    rows: Vec<Span>,
+    columns: Vec<Span>,
+    greatest: bool,
+}
+
+/// The elements that a window meets along one axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Span {
+    first: usize,
+    count: usize,
+    /// The distance between elements.
+    step: usize,
+    /// The elements among which it is shared.
+    shared: usize,
+}
+
+impl Span {
+    fn positions(&self) -> impl Iterator<Item = usize> + use<> {
+        let Range { start, end } = 0..self.count;
+        let (first, step) = (self.first, self.step);
+        (start..end).map(move |i| first + i * step)
+    }
+}
+
+/// Elements met by windows for which a task is worth its cost.
+const WORTH: usize = 1 << 15;
+
+impl PoolGradPlan {
+    /// The plan for a pool's operand whose spatial axes have these sizes; `None` where there are more than two.
+    pub fn new(op: &PoolGrad, sizes: &[usize]) -> Result<Option<Self>, OpError> {
+        let sizes: Vec<i64> = sizes.iter().map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect();
+        let windows = op.windows(&sizes)?;
+        let include = matches!(op, PoolGrad::Average { count_include_pad: true, .. });
+        let spans = |a: &WindowAxis| -> Vec<Span> {
+            let span = |o: usize| {
+                let taps = a.taps(o);
+                let first = if taps.is_empty() { 0 } else { a.position(o, taps.start) };
+                let shared = if include { a.padded_taps(o) } else { taps.len() };
+                Span { first, count: taps.len(), step: a.dilation, shared }
+            };
+            (0..a.output).map(span).collect()
+        };
+        let alone = || vec![Span { first: 0, count: 1, step: 1, shared: 1 }];
+        let (rows, columns) = match windows.as_slice() {
+            [columns] => (alone(), columns),
+            [rows, columns] => (spans(rows), columns),
+            _ => return Ok(None),
+        };
+        Ok(Some(Self {
+            plane: windows.iter().map(|a| a.input).product(),
+            width: columns.input,
+            rows,
+            columns: spans(columns),
+            greatest: matches!(op, PoolGrad::Max { .. }),
+        }))
+    }
+
+    /// The windows of a plane, in row-major order.
+    fn windows(&self) -> impl Iterator<Item = (&Span, &Span)> {
+        self.rows.iter().flat_map(|row| self.columns.iter().map(move |column| (row, column)))
+    }
+
+    /// Each number of `dy` to the greatest element of its window.
+    fn to_greatest(&self, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+        for ((rows, columns), dy) in self.windows().zip(dy) {
+            let (mut best, mut at) = (f32::NEG_INFINITY, None);
+            for row in rows.positions() {
+                for i in columns.positions().map(|column| row * self.width + column) {
+                    let x = x[i];
+                    if x > best || x.is_nan() || at.is_none() {
+                        (best, at) = (x, Some(i));
+                    }
+                }
+            }
+            if let Some(at) = at {
+                dx[at] += dy;
+            }
+        }
+    }
+
+    /// Each number of `dy` shared among the elements of its window.
+    fn to_all(&self, dy: &[f32], dx: &mut [f32]) {
+        for ((rows, columns), dy) in self.windows().zip(dy) {
+            let count = rows.shared as f64 * columns.shared as f64;
+            if count > 0.0 {
+                let share = dy / count as f32;
+                for row in rows.positions() {
+                    for column in columns.positions() {
+                        dx[row * self.width + column] += share;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The gradient `dx` of the operand from `dy`, that of the result, for as many planes as `dx` has; `x`, the operand, is
+/// empty where the pool is a mean.
+///
+/// # Panics
+/// If a slice has not the size that the plan says: a bug in the caller.
+pub fn pool_grad(plan: &PoolGradPlan, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+    let windows = plan.rows.len() * plan.columns.len();
+    assert_eq!(dx.len() / plan.plane * windows, dy.len(), "planes of {plan:?}");
+    assert_eq!(x.len(), if plan.greatest { dx.len() } else { 0 }, "planes of {plan:?}");
+    let met = |spans: &[Span]| spans.iter().map(|s| s.count).sum::<usize>();
+    let each = (WORTH / met(&plan.rows).saturating_mul(met(&plan.columns)).max(1)).max(1);
+    let planes = dx.par_chunks_exact_mut(plan.plane).zip(dy.par_chunks_exact(windows));
+    planes.with_min_len(each).enumerate().for_each(|(i, (dx, dy))| {
+        dx.fill(0.0);
+        if plan.greatest {
+            plan.to_greatest(&x[i * plan.plane..][..plan.plane], dy, dx);
+        } else {
+            plan.to_all(dy, dx);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::Rng;
+
+    use super::{PoolGradPlan, pool_grad};
+    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use crate::op::{OpDef, PoolGrad};
+    use crate::types::Tensor;
+
+    #[test]
+    fn windows_give_as_in_the_reference() {
+        let mut rng = rng(1);
+        for case in 0..160 {
+            let rank = rng.random_range(1..=2usize);
+            let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
+                (0..n).map(|_| rng.random_range(from..=to)).collect()
+            };
+            let (kernel, strides) = (list(1, 4, rank), list(1, 3, rank));
+            let (dilations, pads) = (list(1, 2, rank), list(0, 3, 2 * rank));
+            let sizes: Vec<i64> =
+                kernel.iter().zip(list(0, 12, rank)).map(|(k, more)| 2 * k - 1 + more).collect();
+            let ceil_mode = rng.random_bool(0.5);
+            let op = if case % 2 == 0 {
+                PoolGrad::Max { kernel, strides, dilations, pads, ceil_mode }
+            } else {
+                let (sizes, count_include_pad) = (sizes.clone(), rng.random_bool(0.5));
+                PoolGrad::Average {
+                    sizes,
+                    kernel,
+                    strides,
+                    dilations,
+                    pads,
+                    ceil_mode,
+                    count_include_pad,
+                }
+            };
+            let windows = op.windows(&sizes).unwrap();
+            let (mut dims, mut out) = (vec![3, 2], vec![3, 2]);
+            dims.extend(windows.iter().map(|a| a.input));
+            out.extend(windows.iter().map(|a| a.output));
+            // Few values, so that there are ties.
+            let mut x: Vec<f32> =
+                (0..dims.iter().product()).map(|_| rng.random_range(0..5u8).into()).collect();
+            if case % 3 == 0 {
+                let at = rng.random_range(0..x.len());
+                x[at] = [f32::NAN, f32::INFINITY, -0.0, f32::NEG_INFINITY][case % 4];
+                x[0] = f32::NAN;
+            }
+            let dy = random(&mut rng, out.iter().product());
+            let plan = PoolGradPlan::new(&op, &dims[2..]).unwrap().expect("the kernel has it");
+            let greatest = case % 2 == 0;
+            let tensors = [Tensor::new(&dims, &x).unwrap(), Tensor::new(&out, &dy).unwrap()];
+            let refs: Vec<&Tensor> = tensors[usize::from(!greatest)..].iter().collect();
+            let expected = op.eval(&refs).unwrap().remove(0);
+            let what = format!("{op:?} {dims:?}");
+            let run = |x: &[f32], dy: &[f32]| {
+                let mut dx = vec![f32::NAN; expected.len()];
+                pool_grad(&plan, if greatest { x } else { &[] }, dy, &mut dx);
+                dx
+            };
+            assert_bits(&with_threads(|| run(&x, &dy)), expected.as_slice(), &what);
+            let (x, dy) = (misaligned(&x), misaligned(&dy));
+            assert_bits(&run(&x[1..], &dy[1..]), expected.as_slice(), &what);
+        }
+    }
+
+    #[test]
+    fn three_axes_have_no_kernel() {
+        let op = PoolGrad::Max {
+            kernel: vec![2; 3],
+            strides: vec![],
+            dilations: vec![],
+            pads: vec![],
+            ceil_mode: false,
+        };
+        assert!(PoolGradPlan::new(&op, &[4, 4, 4]).unwrap().is_none());
+    }
+}

@@ -1,0 +1,72 @@
+//! The memory that training takes: what is planned, what is live, and what a step touches.
+
+use std::collections::BTreeSet;
+
+use fanwise::backend::{Executable, RunOptions};
+use fanwise::ir::verify;
+use fanwise::lower::{check, lower};
+use fanwise::pass::{Mode, OutputLoss, Training, TrainingGraph, training};
+use fanwise::types::Target;
+use fanwise::zoo;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::programs::{executable, inputs};
+
+/// The training graph of a model of the zoo.
+fn graph(name: &str, optimizer: &str) -> TrainingGraph {
+    let (model, weights) = zoo::build(name).unwrap();
+    let losses = vec![OutputLoss {
+        output: model.outputs()[0].name.to_string(),
+        loss: "categorical_crossentropy".parse().unwrap(),
+        weight: 1.0,
+        weighted: false,
+    }];
+    let how = Training {
+        losses,
+        metrics: Vec::new(),
+        optimizer: optimizer.parse().unwrap(),
+        frozen: BTreeSet::default(),
+        l1: 0.0,
+        l2: 0.0,
+        mode: Mode::default(),
+    };
+    training(&model, &weights, &how).unwrap()
+}
+
+#[test]
+fn hardly_more_is_planned_than_is_live() {
+    let models = [("mlp", "adam"), ("mini_googlenet", "sgd:momentum=0.9")];
+    for (name, optimizer) in
+        models.into_iter().chain([("mobilenet_v2", "sgd"), ("resnet50", "sgd")])
+    {
+        let graph = graph(name, optimizer).graph;
+        let program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        for rows in [1, 7, 64, 65] {
+            let bound = program.bind(rows).unwrap();
+            check(&program, &bound).unwrap_or_else(|e| panic!("{name}, {rows} rows: {e}"));
+            let plan = &bound.devices[0];
+            assert!(
+                plan.live <= plan.planned && plan.planned * 100 <= plan.live * 108,
+                "{name}, {rows} rows: {} bytes are planned, {} are live",
+                plan.planned,
+                plan.live
+            );
+        }
+    }
+}
+
+#[test]
+fn a_step_touches_what_is_planned() {
+    for (name, optimizer, rows) in [("mlp", "adam", 16), ("mini_googlenet", "sgd", 2)] {
+        let TrainingGraph { graph, weights, .. } = graph(name, optimizer);
+        let executable = executable(&graph, &weights, &Target::CPU, 2);
+        let feed = inputs(&graph, rows, &mut ChaCha8Rng::seed_from_u64(1));
+        let run = executable.run(&feed, &RunOptions::default()).unwrap();
+        let bound = executable.bind(rows).unwrap();
+        for (device, plan) in run.devices.iter().zip(&bound.devices) {
+            assert_eq!(device.planned, plan.planned as u64, "{name}");
+            assert_eq!(device.used, device.planned, "{name} on {}", device.device);
+        }
+    }
+}
