@@ -30,8 +30,39 @@ pub struct SpreadPlan {
     taps: usize,
     /// Whether each product is an element of the output.
     pointwise: bool,
+    /// Where the products of a channel are added, taps in row-major order.
+    runs: Vec<Run>,
     /// The output channels whose products are computed in one go.
     block: usize,
+}
+
+/// Neighbouring products, and where the first of them is added.
+#[derive(Clone, Debug)]
+struct Run {
+    from: usize,
+    to: usize,
+    len: usize,
+}
+
+/// The runs of a channel. Those of one tap meet different elements, so that runs which follow each other are one.
+fn runs(axes: &[WindowAxis], (taps, plane): (usize, usize)) -> Vec<Run> {
+    let step = axes.last().map_or(1, |a| a.stride);
+    let mut all: Vec<Run> = Vec::new();
+    for tap in 0..taps {
+        let first = all.len();
+        rows_of_tap(axes, tap, &mut |to, row| {
+            let run = Run { from: tap * plane + row.start, to, len: row.len() };
+            match all[first..].last_mut() {
+                Some(last)
+                    if last.from + last.len == run.from && last.to + last.len * step == run.to =>
+                {
+                    last.len += run.len;
+                }
+                _ => all.push(run),
+            }
+        });
+    }
+    all
 }
 
 /// Products that are computed in one go, at most, where one channel has not more.
@@ -53,10 +84,11 @@ impl SpreadPlan {
         let fitting = (PRODUCTS / each.max(1)).max(1);
         let worth = WORTH.div_ceil(each.saturating_mul(channels).max(1));
         let block = filters.min(fitting.min(worth.max(filters.div_ceil(8))));
+        let runs = runs(&axes, (taps, plane));
         let pointwise = axes
             .iter()
             .all(|a| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input);
-        Ok(Self { axes, groups, channels, filters, plane, output, taps, pointwise, block })
+        Ok(Self { axes, groups, channels, filters, plane, output, taps, pointwise, runs, block })
     }
 
     /// The number of floats of an output sample.
@@ -67,20 +99,21 @@ impl SpreadPlan {
     /// Adds to an output channel the products of an input plane with each tap.
     fn gather(&self, products: &[f32], y: &mut [f32]) {
         let step = self.axes.last().map_or(1, |a| a.stride);
-        for (tap, products) in products.chunks_exact(self.plane).enumerate() {
-            rows_of_tap(&self.axes, tap, &mut |at, row| {
-                let (y, products) = (&mut y[at..], &products[row]);
-                if step == 1 {
-                    vectorised!(for (y, x) in y.iter_mut().zip(products) {
-                        *y += x;
-                    });
-                } else {
-                    for (y, x) in y.iter_mut().step_by(step).zip(products) {
-                        *y += x;
-                    }
+        if step > 1 {
+            for Run { from, to, len } in &self.runs {
+                let products = &products[*from..][..*len];
+                for (y, x) in y[*to..].iter_mut().step_by(step).zip(products) {
+                    *y += x;
                 }
-            });
+            }
+            return;
         }
+        vectorised!(for Run { from, to, len } in &self.runs {
+            let products = &products[*from..][..*len];
+            for (y, x) in y[*to..][..*len].iter_mut().zip(products) {
+                *y += x;
+            }
+        });
     }
 }
 
