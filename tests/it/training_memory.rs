@@ -1,11 +1,9 @@
 //! The memory that training takes: what is planned, what is live, and what a step touches.
 
-use std::collections::BTreeSet;
-
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::verify;
 use fanwise::lower::{check, lower};
-use fanwise::pass::{Mode, OutputLoss, Training, TrainingGraph, training};
+use fanwise::pass::{Training, TrainingGraph, training};
 use fanwise::types::Target;
 use fanwise::zoo;
 use rand::SeedableRng;
@@ -16,21 +14,9 @@ use crate::programs::{executable, inputs};
 /// The training graph of a model of the zoo.
 fn graph(name: &str, optimizer: &str) -> TrainingGraph {
     let (model, weights) = zoo::build(name).unwrap();
-    let losses = vec![OutputLoss {
-        output: model.outputs()[0].name.to_string(),
-        loss: "categorical_crossentropy".parse().unwrap(),
-        weight: 1.0,
-        weighted: false,
-    }];
-    let how = Training {
-        losses,
-        metrics: Vec::new(),
-        optimizer: optimizer.parse().unwrap(),
-        frozen: BTreeSet::default(),
-        l1: 0.0,
-        l2: 0.0,
-        mode: Mode::default(),
-    };
+    let output = model.outputs()[0].name.to_string();
+    let loss = "categorical_crossentropy".parse().unwrap();
+    let how = Training::new(&output, loss, optimizer.parse().unwrap());
     training(&model, &weights, &how).unwrap()
 }
 
