@@ -6,7 +6,10 @@ use super::declare::op;
 use super::infer::{dtype, equal, one, result, tensors};
 use super::numeric::{Wide, narrow, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Constant, Gather, Gradient, OpDef, OpError, Operand, Pad, PadMode, Results, RuleError, SplitOperand,
+    rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -107,8 +110,45 @@ impl OpDef for Col2Im {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("the gradient of an image of columns is not offered")
+        Gradient::Defined
     }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, dy, windows) = (at.operand(0)?, at.dy()?, self.windows()?);
+        let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let pads = |side: fn(&WindowAxis) -> usize| {
+            [0, 0].into_iter().chain(windows.iter().map(move |a| size(side(a))))
+        };
+        let pads = pads(|a| a.before).chain(pads(|a| a.after)).collect();
+        let padded = at.op(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[dy])?;
+        let plane: i64 = windows.iter().map(|a| size(a.before + a.input + a.after)).product();
+        let channels = at.shape(dy).iter().take(2).cloned().collect::<Vec<Dim>>();
+        let flat = channels.into_iter().chain([plane.into()]).collect();
+        let flat = at.reshape(padded, &flat)?;
+        let places = places(&windows);
+        let places = at.op(Constant { value: Tensor::new(&[places.len()], &places).map_err(OpError::from)? }, &[])?;
+        let seen = at.op(Gather { axis: 2 }, &[flat, places])?;
+        let shape = at.shape(x);
+        let dx = at.reshape(seen, &shape)?;
+        at.give(0, dx);
+        Ok(())
+    }
+}
+
+/// What each tap sees in each window, taps first: positions in a padded plane.
+fn places(windows: &[WindowAxis]) -> Vec<i64> {
+    let mut taps = vec![0usize];
+    let mut starts = vec![0usize];
+    for axis in windows {
+        let size = axis.before + axis.input + axis.after;
+        let next = |from: &[usize], count: usize, step: usize| -> Vec<usize> {
+            from.iter().flat_map(|at| (0..count).map(move |i| at * size + i * step)).collect()
+        };
+        taps = next(&taps, axis.kernel, axis.dilation);
+        starts = next(&starts, axis.output, axis.stride);
+    }
+    let place = |(tap, start): (usize, usize)| i64::try_from(tap + start).unwrap_or(i64::MAX);
+    taps.iter().flat_map(|tap| starts.iter().map(move |start| (*tap, *start))).map(place).collect()
 }
 
 /// All planes of a result that is not empty and holds zeros.

@@ -180,7 +180,11 @@ impl<'a> Draft<'a> {
 
     /// A number of the element type of `like`, without axes.
     pub fn number(&mut self, like: Term, value: f64) -> Result<Term, RuleError> {
-        let wide = Tensor::scalar(value);
+        self.constant(like, Tensor::scalar(value))
+    }
+
+    /// Numbers that are known, in the element type of `like`.
+    pub fn constant(&mut self, like: Term, wide: Tensor) -> Result<Term, RuleError> {
         let cast = Cast { to: self.ty(like).dtype }.eval(&[&wide])?;
         self.op(Constant { value: cast.into_iter().next().unwrap_or(wide) }, &[])
     }

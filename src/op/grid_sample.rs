@@ -6,7 +6,9 @@ use super::attr::names;
 use super::declare::op;
 use super::infer::{dtype, equal, result, same_dtype, tensors, two};
 use super::numeric::{Wide, narrow, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 names! {
@@ -116,12 +118,32 @@ impl OpDef for GridSample {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("the gradient of a sampled grid is not offered")
+        Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, grid, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let given = at.ops(GridSampleGrad::of(self), &[x, grid, dy])?;
+        for (i, dx) in given.into_iter().enumerate() {
+            if at.wants(i) {
+                at.give(i, dx);
+            }
+        }
+        Ok(())
     }
 }
 
-/// Elements of an axis, or of a plane, with their weights.
+/// Elements of a plane with their weights.
 type Taps<T> = SmallVec<[(usize, T); 16]>;
+
+/// An element of an axis that takes part in the one at a position.
+#[derive(Clone, Copy)]
+pub(super) struct AxisTap<T> {
+    pub(super) at: usize,
+    pub(super) weight: T,
+    /// How the weight changes with the position.
+    pub(super) slope: T,
+}
 
 impl GridSample {
     /// All elements of a result that is not empty and holds zeros.
@@ -151,7 +173,7 @@ impl GridSample {
         for (size, x) in sizes.iter().zip(position.iter().rev()) {
             let own = self.axis_taps(*size, *x);
             let pairs = all.iter().flat_map(|(at, weight)| {
-                own.iter().map(move |(i, w)| (at * size + i, *weight * *w))
+                own.iter().map(move |tap| (at * size + tap.at, *weight * tap.weight))
             });
             all = pairs.collect();
         }
@@ -159,13 +181,12 @@ impl GridSample {
     }
 
     /// The elements of an axis that make the one at a position, without those that are 0.
-    fn axis_taps<T: Wide>(&self, size: usize, x: T) -> Taps<T> {
-        let (length, half) = (T::of(size as f64), T::of(0.5));
-        let one = T::of(1.0);
-        let mut x = if self.align_corners {
-            (x + one) * half * (length - one)
+    pub(super) fn axis_taps<T: Wide>(&self, size: usize, x: T) -> SmallVec<[AxisTap<T>; 4]> {
+        let (length, half, zero, one) = (T::of(size as f64), T::of(0.5), T::of(0.0), T::of(1.0));
+        let (mut x, mut slope) = if self.align_corners {
+            ((x + one) * half * (length - one), half * (length - one))
         } else {
-            ((x + one) * length - one) * half
+            (((x + one) * length - one) * half, half * length)
         };
         if self.mode == ResizeMode::Nearest {
             x = x.round_ties_even();
@@ -173,25 +194,36 @@ impl GridSample {
         let (low, high) = self.ends(size);
         // `cubic` goes on beyond a border, over copies of the elements there.
         let is_clamped = self.padding == GridPadding::Border && self.mode != ResizeMode::Cubic;
-        if is_clamped && x < T::of(0.0) {
-            x = T::of(0.0);
+        if is_clamped && (x <= zero || x >= length - one) {
+            slope = zero;
+        }
+        if is_clamped && x < zero {
+            x = zero;
         } else if is_clamped && x > length - one {
             x = length - one;
         } else if self.padding == GridPadding::Reflection {
-            x = reflected(x, T::of(low), T::of(high));
+            let turned;
+            (x, turned) = reflected(x, T::of(low), T::of(high));
+            slope = turned * slope;
         }
         let base = x.floor();
         let ratio = x - base;
-        let weights: SmallVec<[(i64, T); 4]> = match self.mode {
-            ResizeMode::Nearest => smallvec![(0, one)],
-            ResizeMode::Linear => smallvec![(0, one - ratio), (1, ratio)],
+        let weights: SmallVec<[(i64, T, T); 4]> = match self.mode {
+            ResizeMode::Nearest => smallvec![(0, one, zero)],
+            ResizeMode::Linear => smallvec![(0, one - ratio, -one), (1, ratio, one)],
             ResizeMode::Cubic => {
                 let [a, b] = [ratio, one - ratio];
-                smallvec![(-1, far(a + one)), (0, near(a)), (1, near(b)), (2, far(b + one))]
+                smallvec![
+                    (-1, far(a + one), far_slope(a + one)),
+                    (0, near(a), near_slope(a)),
+                    (1, near(b), -near_slope(b)),
+                    (2, far(b + one), -far_slope(b + one))
+                ]
             }
         };
-        let place = |(step, weight): (i64, T)| {
-            self.inside(size, base.to_f64() + step as f64).map(|at| (at, weight))
+        let place = |(step, weight, own): (i64, T, T)| {
+            self.inside(size, base.to_f64() + step as f64)
+                .map(|at| AxisTap { at, weight, slope: own * slope })
         };
         weights.into_iter().filter_map(place).collect()
     }
@@ -209,29 +241,31 @@ impl GridSample {
             GridPadding::Zeros if at >= 0.0 && at <= last => at,
             GridPadding::Zeros => return None,
             GridPadding::Border => at,
-            GridPadding::Reflection => reflected(at, low, high),
+            GridPadding::Reflection => reflected(at, low, high).0,
         };
         usize::try_from((at as i64).max(0)).ok().map(|at| at.min(size - 1))
     }
 }
 
-/// `x` mirrored at `low` and `high` until it lies between them.
-fn reflected<T: Wide>(x: T, low: T, high: T) -> T {
-    let (range, two) = (high - low, T::of(2.0));
+/// `x` mirrored at `low` and `high` until it lies between them, and how that changes with `x`.
+fn reflected<T: Wide>(x: T, low: T, high: T) -> (T, T) {
+    let (range, one, two) = (high - low, T::of(1.0), T::of(2.0));
     let beyond = if x < low {
         low - x
     } else if x > high {
         x - high
     } else {
-        return x;
+        return (x, one);
     };
     if range <= T::of(0.0) {
-        return low;
+        return (low, T::of(0.0));
     }
     let times = (beyond / range).floor();
     let rest = beyond - times * range;
-    let is_even = (times - (times / two).floor() * two) < T::of(1.0);
-    if (x < low) == is_even { low + rest } else { high - rest }
+    let is_even = (times - (times / two).floor() * two) < one;
+    let is_below = x < low;
+    let slope = if is_even { -one } else { one };
+    (if is_below == is_even { low + rest } else { high - rest }, slope)
 }
 
 /// The weight of an element at a distance of at most 1, and of one at a distance from 1 to 2 (Keys 1981, eq. 4, with -3/4
@@ -243,6 +277,16 @@ fn near<T: Wide>(x: T) -> T {
 fn far<T: Wide>(x: T) -> T {
     let a = T::of(-0.75);
     ((a * x - T::of(5.0) * a) * x + T::of(8.0) * a) * x - T::of(4.0) * a
+}
+
+/// The derivatives of [`near`] and [`far`].
+fn near_slope<T: Wide>(x: T) -> T {
+    (T::of(3.75) * x - T::of(4.5)) * x
+}
+
+fn far_slope<T: Wide>(x: T) -> T {
+    let a = T::of(-0.75);
+    (T::of(3.0) * a * x - T::of(10.0) * a) * x + T::of(8.0) * a
 }
 
 #[cfg(test)]

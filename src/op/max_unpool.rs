@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{dtype, equal, known_sizes, result, sizes, tensors, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Compare, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, Scan, SplitOperand, rules,
+};
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -74,7 +76,30 @@ impl OpDef for MaxUnpool {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("the gradient of an inverted pool is not offered")
+        Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (x, places, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let shape = at.shape(x);
+        let line = |size: Dim| [size].into_iter().collect::<Shape>();
+        let (count, all) = (line(shape.elements()), line(at.shape(dy).elements()));
+        let taken = |at: &mut Backward<'_>, from| {
+            let flat = at.reshape(from, &all)?;
+            at.op(Gather { axis: 0 }, &[flat, places])
+        };
+        // Elements are numbered, so that of several at one position the one that stays is known.
+        let one = at.number(places, 1.0)?;
+        let ones = at.expand(one, &count)?;
+        let numbers = at.op(Scan::Sum { axis: 0, exclusive: false, reverse: false }, &[ones])?;
+        let numbers = at.reshape(numbers, &shape)?;
+        let put = at.op(self.clone(), &[numbers, places])?;
+        let found = taken(at, put)?;
+        let stays = at.op(Compare::Equal, &[found, numbers])?;
+        let dx = taken(at, dy)?;
+        let dx = at.only(stays, dx)?;
+        at.give(0, dx);
+        Ok(())
     }
 }
 

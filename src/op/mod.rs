@@ -65,6 +65,7 @@ ops! {
     blocks::Blocks,
     resize::Resize,
     grid_sample::GridSample,
+    grid_sample_grad::GridSampleGrad,
     col2im::Col2Im,
     max_unpool::MaxUnpool,
     unary::Unary,
@@ -123,6 +124,7 @@ ops! {
     einsum::Einsum,
     reverse_sequence::ReverseSequence,
     recurrent::Recurrent,
+    recurrent_grad::RecurrentGrad,
     external::External,
 }
 

@@ -69,8 +69,23 @@ impl PoolGrad {
                     count_include_pad,
                 })
             }
-            Pool::Lp { .. } => Err(OpError::Unsupported("the gradient of a norm".to_owned())),
+            // What the windows of a norm give is shared, too.
+            Pool::Lp { kernel, strides, dilations, pads, ceil_mode, .. } => {
+                let sizes = spatial_sizes(0, x)?.to_vec();
+                let count_include_pad = false;
+                Ok(Self::Average { sizes, kernel, strides, dilations, pads, ceil_mode, count_include_pad })
+            }
         }
+    }
+
+    /// The number of elements in each window of a channel, as `[1, 1, windows…]`.
+    pub(super) fn counts(windows: &[WindowAxis]) -> Result<Tensor, OpError> {
+        let dims: Vec<usize> = [1, 1].into_iter().chain(windows.iter().map(|a| a.output)).collect();
+        let mut counts = vec![0.0f64; dims.iter().product()];
+        Planes::new(windows).each(counts.len(), |i, _, window| {
+            counts[i] = window.iter().map(|(span, _)| span.count as f64).product();
+        });
+        Ok(Tensor::new(&dims, &counts)?)
     }
 
     /// The windows over the operand of the pool, whose spatial axes have these sizes.

@@ -6,7 +6,10 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::real::Real;
 use super::infer::{axis, count, dtype, not_a_number, result};
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules};
+use super::{
+    Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term, Where,
+    rules,
+};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
 };
@@ -179,24 +182,69 @@ impl OpDef for Scan {
     }
 
     fn gradient(&self) -> Gradient {
-        match self {
-            Self::Sum { .. } => Gradient::Defined,
-            Self::Prod { .. } => Gradient::None("running products have none where a factor is 0"),
-        }
+        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let Self::Sum { axis, exclusive, reverse } = *self else {
-            return Err(RuleError::Undefined("running products have none where a factor is 0"));
-        };
+        let (axis, exclusive, reverse) = self.settings();
+        // For each element the sum over the results that it takes part in.
+        let sum = Self::Sum { axis, exclusive, reverse: !reverse };
         let dy = at.dy()?;
+        if self.by() == Combine::Prod {
+            return self.product_gradients(at, dy, &sum);
+        }
         if at.wants(0) {
-            let dx = at.op(Self::Sum { axis, exclusive, reverse: !reverse }, &[dy])?;
+            let dx = at.op(sum, &[dy])?;
             at.give(0, dx);
         }
         if at.wants(1) {
             at.give_sum(1, dy)?;
         }
+        Ok(())
+    }
+}
+
+impl Scan {
+    /// The gradients of running products. That of a factor is the sum of the products it takes part in, divided by it;
+    /// that of the first 0 of a line is the sum of the products without it, and behind it all are 0.
+    fn product_gradients(
+        &self,
+        at: &mut Backward<'_>,
+        dy: Term,
+        sum: &Self,
+    ) -> Result<(), RuleError> {
+        let (x, y) = (at.operand(0)?, at.result(0)?);
+        let one = at.number(x, 1.0)?;
+        if at.wants(1) {
+            let ones = at.shape(at.operand(1)?);
+            let start = at.expand(one, &ones)?;
+            let products = at.op(self.clone(), &[x, start])?;
+            let shares = at.mul(dy, products)?;
+            at.give_sum(1, shares)?;
+        }
+        if !at.wants(0) {
+            return Ok(());
+        }
+        let is_zero = at.compare(Compare::Equal, x, 0.0)?;
+        let count = at.cast(is_zero, DType::I64)?;
+        let (axis, _, reverse) = self.settings();
+        let count = at.op(Self::Sum { axis, exclusive: false, reverse }, &[count])?;
+        let single = at.compare(Compare::Equal, count, 1.0)?;
+        let first = at.op(Logic::And, &[is_zero, single])?;
+        let without = at.op(Where {}, &[first, one, x])?;
+        let mut operands = vec![without];
+        if at.operands() > 1 {
+            operands.push(at.operand(1)?);
+        }
+        let products = at.op(self.clone(), &operands)?;
+        let (with, without) = (at.mul(dy, y)?, at.mul(dy, products)?);
+        let (with, without) = (at.op(sum.clone(), &[with])?, at.op(sum.clone(), &[without])?);
+        let divisor = at.op(Where {}, &[is_zero, one, x])?;
+        let shares = at.div(with, divisor)?;
+        let zero = at.number(x, 0.0)?;
+        let shares = at.op(Where {}, &[is_zero, zero, shares])?;
+        let dx = at.op(Where {}, &[first, without, shares])?;
+        at.give(0, dx);
         Ok(())
     }
 }

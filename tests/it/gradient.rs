@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fanwise::backend::{Backend, Cpu, RunOptions};
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::op::{
-    BatchNormTrain, Binary, Conv, External, Flatten, Gemm, Pool, Reduce, Softmax, Unary,
+    BatchNormTrain, Binary, Conv, External, Flatten, Gemm, OpDef, Pool, Reduce, Softmax, Unary,
 };
 use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
 use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
@@ -207,4 +207,89 @@ fn an_operator_without_a_gradient_is_named() {
     assert_eq!(error.to_string(), "`h` (external) has no gradient: only its values are known");
     let error = differentiate(&mut b, h, &[w]).unwrap_err();
     assert!(matches!(error, GradientError::Loss(_)), "{error}");
+}
+
+fn numbers(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+/// Elements in the type and the shape of a value.
+fn elements(ty: &TensorType, values: &[f64]) -> Tensor {
+    let dims = ty.shape.at(0);
+    #[expect(clippy::cast_possible_truncation, reason = "the numbers are whole")]
+    let whole: Vec<i64> = values.iter().map(|x| *x as i64).collect();
+    if ty.dtype == DType::F64 {
+        return Tensor::new(&dims, values).unwrap();
+    }
+    let whole = Tensor::new(&dims, &whole).unwrap();
+    fanwise::op::Cast { to: ty.dtype }.eval(&[&whole]).unwrap().remove(0)
+}
+
+/// The gradients of the inputs of a graph, given those of its outputs.
+fn of_inputs(case: &serde_json::Value) -> Result<Vec<(String, Vec<f64>)>, String> {
+    let graph = ir::parse(case["graph"].as_str().unwrap()).map_err(|e| e.to_string())?;
+    let inputs: Vec<(String, Value, TensorType)> =
+        graph.inputs().map(|v| (graph.info(v).name.to_string(), v, graph.ty(v).clone())).collect();
+    let mut b = Builder::over(graph, Weights::default());
+    let mut loss = None;
+    for output in b.take_outputs() {
+        let Some(upstream) = case["upstream"].get(&*output.name) else { continue };
+        let (ty, name) = (b.graph().ty(output.value).clone(), output.name.to_string());
+        let value = elements(&ty, &numbers(upstream));
+        let upstream = b.op(&format!("{name}.dy"), fanwise::op::Constant { value }, &[]).unwrap();
+        let weighted = b.op(&format!("{name}.w"), Binary::Mul, &[output.value, upstream]).unwrap();
+        let axes = (0..).take(ty.rank()).collect();
+        let sum = Reduce::Sum { axes, keepdims: false };
+        let sum = b.op(&format!("{name}.sum"), sum, &[weighted]).unwrap();
+        loss = Some(match loss {
+            None => sum,
+            Some(before) => b.op("more", Binary::Add, &[before, sum]).unwrap(),
+        });
+    }
+    let wanted = case["gradients"].as_object().unwrap();
+    let wanted: Vec<&(String, Value, TensorType)> =
+        inputs.iter().filter(|(name, ..)| wanted.contains_key(name)).collect();
+    let values: Vec<Value> = wanted.iter().map(|(_, v, _)| *v).collect();
+    let gradients = differentiate(&mut b, loss.unwrap(), &values).map_err(|e| e.to_string())?;
+    for ((name, ..), gradient) in wanted.iter().zip(gradients) {
+        b.output(name, gradient.ok_or_else(|| format!("`{name}` has no gradient"))?);
+    }
+    let (graph, weights) = b.finish();
+    ir::verify(&graph).map_err(|e| e.to_string())?;
+    let given = |(name, _, ty): &(String, Value, TensorType)| {
+        (name.clone(), elements(ty, &numbers(&case["inputs"][name])))
+    };
+    Ok(run(&graph, &weights, &inputs.iter().map(given).collect(), 0))
+}
+
+/// At a corner a rule takes the slope of the side below, of `clip` that inside its bounds, of `abs` 0; equal elements
+/// share where they are reduced or compared, and a pool takes the first of them. PyTorch does the same where it is
+/// listed in `tests/models/gradients.py`.
+#[test]
+fn gradients_are_those_of_pytorch() {
+    let text = include_str!("../models/gradients.json");
+    let all: serde_json::Value = serde_json::from_str(text).unwrap();
+    let mut failed = Vec::new();
+    for case in all["cases"].as_array().unwrap() {
+        let name = &case["name"];
+        let found = match of_inputs(case) {
+            Ok(found) => found,
+            Err(error) => {
+                failed.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        for (input, found) in found {
+            let expected = numbers(&case["gradients"][&input]);
+            assert_eq!(found.len(), expected.len(), "{name}, {input}");
+            let error = |(a, b): (&f64, &f64)| (a - b).abs() / b.abs().max(1.0);
+            let errors = found.iter().zip(&expected).map(error).enumerate();
+            let worst = errors.max_by(|a, b| a.1.total_cmp(&b.1));
+            if let Some((at, error)) = worst.filter(|(_, e)| e.is_nan() || *e > 1e-6) {
+                let (a, b) = (found[at], expected[at]);
+                failed.push(format!("{name}, {input}[{at}]: {a} instead of {b} ({error:e})"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} fail:\n{}", failed.len(), failed.join("\n"));
 }

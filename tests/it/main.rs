@@ -12,6 +12,7 @@ mod cuda_kernels;
 mod cuda_training;
 mod damage;
 mod data;
+mod digits;
 mod discovery;
 mod docs;
 mod embed;

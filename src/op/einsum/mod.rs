@@ -5,7 +5,8 @@ mod labels;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 
 use smallvec::smallvec;
 
@@ -14,7 +15,7 @@ pub use labels::Labels;
 use super::declare::op;
 use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -41,23 +42,17 @@ impl Einsum {
     }
 }
 
-impl Einsum {
-    /// The gradient of operand `i`: the sum of the products of the result's gradient with all other operands.
-    fn contribution(
-        at: &mut Backward<'_>,
-        labels: &Labels,
-        i: usize,
-    ) -> Result<super::Term, RuleError> {
-        let own = &labels.operands[i];
-        let mut seen = std::collections::BTreeSet::new();
-        if own.iter().any(|l| !seen.insert(*l)) {
-            return Err(RuleError::Undefined("it takes a diagonal"));
-        }
-        let mut letters: BTreeMap<u8, char> = BTreeMap::new();
-        let all = labels.operands.iter().flatten().chain(&labels.result);
-        for (label, letter) in all.collect::<std::collections::BTreeSet<_>>().into_iter().zip(('a'..='z').chain('A'..='Z')) {
-            letters.insert(*label, letter);
-        }
+/// The letters and the sizes of labels.
+struct Named {
+    letters: BTreeMap<u8, char>,
+    sizes: BTreeMap<u8, Dim>,
+}
+
+impl Named {
+    fn new(at: &Backward<'_>, labels: &Labels) -> Result<Self, RuleError> {
+        let all: BTreeSet<u8> =
+            labels.operands.iter().flatten().chain(&labels.result).copied().collect();
+        let letters = all.into_iter().zip(letters()).collect();
         let mut sizes: BTreeMap<u8, Dim> = BTreeMap::new();
         for (o, of) in labels.operands.iter().enumerate() {
             for (label, size) in of.iter().zip(at.shape(at.operand(o)?).iter()) {
@@ -66,35 +61,97 @@ impl Einsum {
                 }
             }
         }
-        let text = |of: &[u8]| of.iter().filter_map(|l| letters.get(l)).collect::<String>();
-        let (mut equation, mut operands) = (text(&labels.result), vec![at.dy()?]);
+        Ok(Self { letters, sizes })
+    }
+
+    fn text(&self, labels: &[u8]) -> String {
+        labels.iter().filter_map(|l| self.letters.get(l)).collect()
+    }
+}
+
+impl Einsum {
+    /// The gradient of operand `i`: the sum of the products of the result's gradient with all other operands.
+    fn contribution(at: &mut Backward<'_>, labels: &Labels, i: usize) -> Result<Term, RuleError> {
+        let named = Named::new(at, labels)?;
+        // Of an operand whose diagonal is taken, the axes of the diagonal.
+        let (mut own, mut to): (Vec<u8>, Vec<Dim>) = (Vec::new(), Vec::new());
+        for (label, size) in labels.operands[i].iter().zip(at.shape(at.operand(i)?).iter()) {
+            if !own.contains(label) {
+                own.push(*label);
+                to.push(size.clone());
+            }
+        }
+        let to: Shape = to.into_iter().collect();
+        let (mut equation, mut operands) = (named.text(&labels.result), vec![at.dy()?]);
         for (o, of) in labels.operands.iter().enumerate().filter(|(o, _)| *o != i) {
             equation.push(',');
-            equation.push_str(&text(of));
+            equation.push_str(&named.text(of));
             operands.push(at.operand(o)?);
         }
         // Labels that only this operand has are summed: their gradient is the same at every place.
         let others = labels.operands.iter().enumerate().filter(|(o, _)| *o != i);
-        let elsewhere: std::collections::BTreeSet<u8> =
+        let elsewhere: BTreeSet<u8> =
             others.flat_map(|(_, of)| of.iter().copied()).chain(labels.result.iter().copied()).collect();
         let kept: Vec<u8> = own.iter().copied().filter(|l| elsewhere.contains(l)).collect();
         equation.push_str("->");
-        equation.push_str(&text(&kept));
+        equation.push_str(&named.text(&kept));
         let dx = at.op(Self { equation }, &operands)?;
-        let to = at.shape(at.operand(i)?);
-        let apart: Shape = own
-            .iter()
-            .map(|l| if elsewhere.contains(l) { sizes[l].clone() } else { Dim::ONE })
-            .collect();
+        let size = |l: &u8, alone: &Dim| {
+            if elsewhere.contains(l) { named.sizes[l].clone() } else { alone.clone() }
+        };
+        let apart: Shape = own.iter().map(|l| size(l, &Dim::ONE)).collect();
         let dx = at.reshape(dx, &apart)?;
-        let broadcast: Shape = own
-            .iter()
-            .zip(to.iter())
-            .map(|(l, d)| if elsewhere.contains(l) { sizes[l].clone() } else { d.clone() })
-            .collect();
+        let broadcast: Shape = own.iter().zip(to.iter()).map(|(l, d)| size(l, d)).collect();
         let dx = at.expand(dx, &broadcast)?;
-        at.sum_to(dx, &to)
+        let dx = at.sum_to(dx, &to)?;
+        if own.len() == labels.operands[i].len() {
+            return Ok(dx);
+        }
+        Self::on_diagonal(at, dx, &own, &labels.operands[i], &named)
     }
+
+    /// `dx`, whose axes have the labels `own`, on the diagonal of zeros whose axes have the labels `of`.
+    fn on_diagonal(
+        at: &mut Backward<'_>,
+        dx: Term,
+        own: &[u8],
+        of: &[u8],
+        named: &Named,
+    ) -> Result<Term, RuleError> {
+        let sizes = at.shape(dx);
+        let mut free = letters().filter(|letter| !named.letters.values().any(|l| l == letter));
+        let (mut equation, mut result) = (named.text(own), String::new());
+        let (mut operands, mut seen) = (vec![dx], BTreeSet::new());
+        for label in of {
+            let (Some(letter), Some(place)) =
+                (named.letters.get(label), own.iter().position(|l| l == label))
+            else {
+                return Err(RuleError::Undefined("it has more labels than there are letters"));
+            };
+            if seen.insert(*label) {
+                result.push(*letter);
+                continue;
+            }
+            let Some(size) = sizes[place].as_const().and_then(|n| usize::try_from(n).ok()) else {
+                return Err(RuleError::Undefined("it takes a diagonal of the batch"));
+            };
+            let another = free.next();
+            let another =
+                another.ok_or(RuleError::Undefined("it has more labels than there are letters"))?;
+            result.push(another);
+            let _ = write!(equation, ",{letter}{another}");
+            let one = |i: usize| if i / size == i % size { 1.0f64 } else { 0.0 };
+            let ones: Vec<f64> = (0..size.saturating_mul(size)).map(one).collect();
+            let ones = Tensor::new(&[size, size], &ones).map_err(OpError::from)?;
+            operands.push(at.constant(dx, ones)?);
+        }
+        at.op(Self { equation: format!("{equation}->{result}") }, &operands)
+    }
+}
+
+/// What axes can be called.
+fn letters() -> impl Iterator<Item = char> {
+    ('a'..='z').chain('A'..='Z')
 }
 
 /// The size of each label.

@@ -10,7 +10,10 @@ use super::declare::family;
 use super::infer::{dtype, one, results};
 use super::numeric::{Ordered, Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, PoolGrad, Results, SplitOperand, rules};
+use super::{
+    Backward, Binary, Claims, Compare, Gradient, OpDef, OpError, Operand, PoolGrad, Results, RuleError, SplitOperand, Term,
+    Unary, rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -86,6 +89,36 @@ impl Pool {
 
     fn has_indices(&self) -> bool {
         matches!(self, Self::Max { indices: true, .. })
+    }
+}
+
+impl Pool {
+    /// The gradient of the `p`-norms of windows: of each norm `sign(x) (|x| / y)^(p - 1)`, and 0 of a norm that is 0.
+    /// `shared` shares a number for each window among its elements.
+    fn norm_gradient(&self, at: &mut Backward<'_>, p: i64, shared: PoolGrad) -> Result<Term, RuleError> {
+        let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
+        let power = p as f64 - 1.0;
+        let mut each = dy;
+        if p > 1 {
+            let exponent = at.number(y, -power)?;
+            let factor = at.op(Binary::Pow, &[y, exponent])?;
+            each = at.mul(each, factor)?;
+        }
+        let some = at.compare(Compare::Greater, y, 0.0)?;
+        let each = at.only(some, each)?;
+        let counts = PoolGrad::counts(&self.windows(at.ty(x))?)?;
+        let counts = at.constant(y, counts)?;
+        let each = at.mul(each, counts)?;
+        let all = at.op(shared, &[each])?;
+        let sign = at.op(Unary::Sign, &[x])?;
+        let all = at.mul(all, sign)?;
+        if p == 1 {
+            return Ok(all);
+        }
+        let size = at.op(Unary::Abs, &[x])?;
+        let exponent = at.number(x, power)?;
+        let size = at.op(Binary::Pow, &[size, exponent])?;
+        at.mul(all, size)
     }
 }
 
@@ -166,10 +199,7 @@ impl OpDef for Pool {
     }
 
     fn gradient(&self) -> Gradient {
-        match self {
-            Self::Max { .. } | Self::Average { .. } => Gradient::Defined,
-            Self::Lp { .. } => Gradient::None("the gradient of the norm of a window is not offered"),
-        }
+        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -177,7 +207,10 @@ impl OpDef for Pool {
         let grad = PoolGrad::of(self, at.ty(x))?;
         let dx = match grad {
             PoolGrad::Max { .. } => at.op(grad, &[x, dy])?,
-            PoolGrad::Average { .. } => at.op(grad, &[dy])?,
+            PoolGrad::Average { .. } => match *self {
+                Self::Lp { p, .. } => self.norm_gradient(at, p, grad)?,
+                Self::Max { .. } | Self::Average { .. } => at.op(grad, &[dy])?,
+            },
         };
         at.give(0, dx);
         Ok(())

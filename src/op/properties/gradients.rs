@@ -67,6 +67,11 @@ fn results(op: &Op, operands: &[Tensor]) -> Option<Vec<Tensor>> {
     op.eval(&operands.iter().collect::<Vec<_>>()).ok()
 }
 
+/// Whether gradients may come from every result.
+fn all_used(op: &Op) -> bool {
+    matches!(op.name(), "split" | "lstm" | "gru" | "rnn")
+}
+
 /// The sum of the products of results and weights.
 fn loss(op: &Op, operands: &[Tensor], weights: &[Option<Tensor>]) -> f64 {
     let all = results(op, operands).unwrap_or_default();
@@ -127,7 +132,7 @@ fn check(draw: &mut Draw, case: &Case) -> Result<Option<usize>, String> {
     let weights: Vec<Option<Tensor>> = ys
         .iter()
         .enumerate()
-        .map(|(i, y)| weight(y, &mut draw.rng).filter(|_| i == 0 || op.name() == "split"))
+        .map(|(i, y)| weight(y, &mut draw.rng).filter(|_| i == 0 || all_used(&op)))
         .collect();
     if weights.iter().all(Option::is_none) || ys[0].is_empty() {
         return Ok(None);

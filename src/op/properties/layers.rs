@@ -3,11 +3,12 @@
 use rand::Rng;
 
 use super::Generator;
-use super::draw::{Case, Draw, N, case, named};
+use super::draw::{Case, Draw, Held, N, case, named};
 use crate::op::{
     Attr, BatchNorm, BatchNormGrad, BatchNormTrain, BlockOrder, Blocks, Col2Im, Conv,
     ConvTranspose, ConvWeightGrad, DropoutTrain, DynamicQuantize, Einsum, Gemm, GridPadding,
-    GridSample, GroupNorm, LayerNorm, Lrn, MatMul, MaxUnpool, Pool, PoolGrad, Resize, ResizeMode,
+    GridSample, GridSampleGrad, GroupNorm, LayerNorm, Lrn, MatMul, MaxUnpool, Pool, PoolGrad,
+    Resize, ResizeMode,
 };
 use crate::op::{Coordinates, Nearest};
 use crate::types::{DType, Dim};
@@ -27,8 +28,10 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("blocks", blocks),
     ("resize", resize),
     ("grid_sample", grid_sample),
+    ("grid_sample_grad", grid_sample_grad),
     ("col2im", col2im),
     ("recurrent", recurrent),
+    ("recurrent_grad", recurrent_grad),
     ("whole", whole),
 ];
 
@@ -297,6 +300,18 @@ fn grid_sample(draw: &mut Draw) -> Option<Case> {
     case(GridSample { mode, padding, align_corners: draw.chance(2) }, operands)
 }
 
+fn grid_sample_grad(draw: &mut Draw) -> Option<Case> {
+    let mode = draw.of(&[ResizeMode::Linear, ResizeMode::Nearest, ResizeMode::Cubic]);
+    let padding = draw.of(&[GridPadding::Zeros, GridPadding::Border, GridPadding::Reflection]);
+    let [x, grid, dy] = match draw.int(0, 5) {
+        0 => [vec![2, N, 4, 3], vec![2, 3, 2, 2], vec![2, N, 3, 2]],
+        1 => [vec![2, 2, 4, 3], vec![2, 3, N, 2], vec![2, 2, 3, N]],
+        _ => [vec![N, 2, 4, 3], vec![N, 3, 2, 2], vec![N, 2, 3, 2]],
+    };
+    let operands = [x, grid, dy].map(|shape| draw.held(DType::F32, &shape));
+    case(GridSampleGrad { mode, padding, align_corners: draw.chance(2) }, operands)
+}
+
 fn col2im(draw: &mut Draw) -> Option<Case> {
     let stride = draw.int(1, 3);
     let windows = usize::try_from(((5 - 1 - 2) / stride + 1) * ((4 - 2) / stride + 1)).unwrap();
@@ -310,13 +325,23 @@ fn col2im(draw: &mut Draw) -> Option<Case> {
     case(op, [draw.held(DType::F32, &[N, 8, windows])])
 }
 
-fn recurrent(draw: &mut Draw) -> Option<Case> {
+/// A cell with its attributes and operands, and the shapes of its results.
+struct Cell {
+    name: &'static str,
+    attrs: Vec<(&'static str, Attr)>,
+    operands: Vec<Held>,
+    results: Vec<Vec<usize>>,
+}
+
+fn cell(draw: &mut Draw) -> Cell {
     let (name, gates) = draw.of(&[("lstm", 4), ("gru", 3), ("rnn", 1)]);
     let (direction, ways) = draw.of(&[("forward", 1), ("reverse", 1), ("bidirectional", 2)]);
     let [batch_first, bias, lengths, initial, more] = [(); 5].map(|()| draw.chance(2));
     let (hidden, size, steps) = (2, 3, 4);
     let sequence = if batch_first { [N, steps, size] } else { [steps, N, size] };
     let state = if batch_first { [N, ways, hidden] } else { [ways, N, hidden] };
+    let states =
+        if batch_first { vec![N, steps, ways, hidden] } else { vec![steps, ways, N, hidden] };
     let mut operands = vec![
         draw.held(DType::F32, &sequence),
         draw.held(DType::F32, &[ways, gates * hidden, size]),
@@ -328,8 +353,8 @@ fn recurrent(draw: &mut Draw) -> Option<Case> {
     if lengths {
         operands.push(draw.ints(DType::I32, &[N], 0, 5));
     }
-    let states = if name == "lstm" { 2 } else { 1 };
-    for _ in 0..(if initial { states } else { 0 }) {
+    let kept = if name == "lstm" { 2 } else { 1 };
+    for _ in 0..(if initial { kept } else { 0 }) {
         operands.push(draw.held(DType::F32, &state));
     }
     let mut attrs = vec![
@@ -339,15 +364,47 @@ fn recurrent(draw: &mut Draw) -> Option<Case> {
         ("lengths", Attr::Bool(lengths)),
         ("initial", Attr::Bool(initial)),
     ];
+    if draw.chance(4) {
+        attrs.push(("clip", Attr::Float(1.5)));
+    }
+    let function = |draw: &mut Draw, own: &str| {
+        let others = [
+            "affine(0.5, 0.25)",
+            "elu(0.5)",
+            "scaled_tanh(1.5, 0.5)",
+            "softsign",
+            "softplus",
+            "relu",
+        ];
+        Attr::Name(if draw.chance(3) { draw.of(&others).to_owned() } else { own.to_owned() })
+    };
+    attrs.push(("candidate", function(draw, "tanh")));
     match name {
-        "lstm" if more => {
-            attrs.push(("peepholes", Attr::Bool(true)));
-            operands.push(draw.held(DType::F32, &[ways, 3 * hidden]));
+        "lstm" => {
+            attrs.push(("hidden", function(draw, "tanh")));
+            attrs.push(("coupled", Attr::Bool(draw.chance(3))));
+            if more {
+                attrs.push(("peepholes", Attr::Bool(true)));
+                operands.push(draw.held(DType::F32, &[ways, 3 * hidden]));
+            }
         }
         "gru" => attrs.push(("reset_after", Attr::Bool(more))),
         _ => {}
     }
+    let last = std::iter::repeat_n(state.to_vec(), kept);
+    Cell { name, attrs, operands, results: std::iter::once(states).chain(last).collect() }
+}
+
+fn recurrent(draw: &mut Draw) -> Option<Case> {
+    let Cell { name, attrs, operands, .. } = cell(draw);
     case(named(name, attrs)?, operands)
+}
+
+fn recurrent_grad(draw: &mut Draw) -> Option<Case> {
+    let Cell { name, mut attrs, mut operands, results } = cell(draw);
+    attrs.push(("cell", Attr::Name(name.to_owned())));
+    operands.extend(results.iter().map(|shape| draw.held(DType::F32, shape)));
+    case(named("recurrent_grad", attrs)?, operands)
 }
 
 /// Operators that take all samples together.
@@ -370,7 +427,7 @@ fn whole(draw: &mut Draw) -> Option<Case> {
         _ => {
             let x = draw.held(DType::F32, &[N, 1, 2]);
             let sizes: Vec<Dim> = draw.dims(&[N, 1, 4]);
-            case(MaxUnpool { sizes }, [x, draw.ints(DType::I64, &[N, 1, 2], 0, 1)])
+            case(MaxUnpool { sizes }, [x, draw.ints(DType::I64, &[N, 1, 2], 0, 4)])
         }
     }
 }

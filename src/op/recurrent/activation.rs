@@ -82,7 +82,7 @@ impl Activation {
     /// Applies the function to every element of a row.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub(super) fn row<R: Real>(&self, x: &mut [R]) {
+    pub(in crate::op) fn row<R: Real>(&self, x: &mut [R]) {
         match self {
             Self::Unary(op) => op.visit(Row(x)),
             Self::Affine(a, b) => {
@@ -94,6 +94,37 @@ impl Activation {
                 Row(x).apply(|x| a * (b * x).tanh());
             }
         }
+    }
+}
+
+impl Activation {
+    /// The derivative at `x`, where the function is `y`; where two slopes meet it is that of the side below. `None` of
+    /// functions that no name stands for.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no name here")]
+    pub(in crate::op) fn slope<R: Real>(&self, x: R, y: R) -> Option<R> {
+        let (zero, one) = (R::of(0.0), R::of(1.0));
+        let step = |bound: f32, above: R, below: R| if x > R::of(bound.into()) { above } else { below };
+        Some(match self {
+            Self::Affine(a, _) => R::of((*a).into()),
+            Self::ScaledTanh(a, b) => {
+                let (a, b) = (R::of((*a).into()), R::of((*b).into()));
+                let inner = (b * x).tanh();
+                a * b * (one - inner * inner)
+            }
+            Self::Unary(op) => match *op {
+                Unary::Relu => step(0.0, one, zero),
+                Unary::Tanh => one - y * y,
+                Unary::Sigmoid => y * (one - y),
+                Unary::Softsign => one / ((one + x.abs()) * (one + x.abs())),
+                Unary::Softplus => x.sigmoid(),
+                Unary::LeakyRelu { alpha } => step(0.0, one, R::of(alpha.into())),
+                Unary::ThresholdedRelu { alpha } => step(alpha, one, zero),
+                Unary::Elu { alpha } => step(0.0, one, y + R::of(alpha.into())),
+                Unary::HardSigmoid { alpha, .. } if y > zero && y < one => R::of(alpha.into()),
+                Unary::HardSigmoid { .. } => zero,
+                _ => return None,
+            },
+        })
     }
 }
 

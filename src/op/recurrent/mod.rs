@@ -16,7 +16,7 @@ use super::element::Float;
 use super::infer::{dtype, equal, results};
 use super::numeric::{narrow, wide, widen};
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, RecurrentGrad, Results, RuleError, SplitOperand, rules};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -126,14 +126,14 @@ family! {
 
 /// Where the operands that may be absent are.
 #[derive(Clone, Copy, Default)]
-struct Places {
-    bias: Option<usize>,
-    lengths: Option<usize>,
-    initial: Option<usize>,
-    initial_cell: Option<usize>,
-    peepholes: Option<usize>,
+pub(super) struct Places {
+    pub(super) bias: Option<usize>,
+    pub(super) lengths: Option<usize>,
+    pub(super) initial: Option<usize>,
+    pub(super) initial_cell: Option<usize>,
+    pub(super) peepholes: Option<usize>,
     /// All operands.
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Recurrent {
@@ -154,11 +154,11 @@ impl Recurrent {
         }
     }
 
-    const fn result_count(&self) -> usize {
+    pub(super) const fn result_count(&self) -> usize {
         if matches!(self, Self::Lstm { .. }) { 3 } else { 2 }
     }
 
-    fn places(&self) -> Places {
+    pub(super) fn places(&self) -> Places {
         let (flags, lstm, peepholes) = match *self {
             Self::Lstm { bias, lengths, initial, peepholes, .. } => {
                 ([bias, lengths, initial], true, peepholes)
@@ -244,7 +244,7 @@ impl Recurrent {
     }
 
     /// The number of steps of each sequence, of `steps`; none where they are no operand.
-    fn lengths(&self, operands: &[&Tensor], steps: usize) -> Result<Vec<usize>, OpError> {
+    pub(super) fn lengths(&self, operands: &[&Tensor], steps: usize) -> Result<Vec<usize>, OpError> {
         let Some(operand) = self.places().lengths else { return Ok(Vec::new()) };
         let given = operands.get(operand).and_then(|t| t.to_i64()).unwrap_or_default();
         let checked = |length: i64| {
@@ -282,7 +282,7 @@ impl Recurrent {
             let sequence = self.sequence(&cell, sizes, d, &floats, &lengths);
             let states = y[0].as_mut_slice::<R>();
             let last = sequence.run(0..rows, &Terms(sequence), |time, row, state| {
-                let at = if batch_first { (row * steps + time) * directions + d } else { (time * directions + d) * rows + row };
+                let at = sizes.states(time, d, row);
                 states[at * hidden..][..hidden].copy_from_slice(state);
             });
             for (y, last) in y[1..].iter_mut().zip([last.hidden, last.cell]) {
@@ -453,6 +453,30 @@ impl OpDef for Recurrent {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::None("the gradient of a recurrent layer is not offered")
+        Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let mut operands = Vec::new();
+        for i in 0..at.operands() {
+            operands.push(at.operand(i)?);
+        }
+        for i in 0..self.result_count() {
+            let y = at.result(i)?;
+            let shape = at.shape(y);
+            operands.push(match at.gradient(i) {
+                Some(dy) => dy,
+                None => at.zeros(y, &shape)?,
+            });
+        }
+        let lengths = self.places().lengths;
+        let floats = (0..at.operands()).filter(|i| Some(*i) != lengths);
+        let given = at.ops(RecurrentGrad::of(self), &operands)?;
+        for (i, dx) in floats.collect::<Vec<_>>().into_iter().zip(given) {
+            if at.wants(i) {
+                at.give(i, dx);
+            }
+        }
+        Ok(())
     }
 }

@@ -4,20 +4,22 @@ use std::ops::Range;
 
 use super::Activation;
 use crate::op::Unary;
+use crate::op::attr::names;
 use crate::op::real::Real;
 
 /// The rows that are multiplied by the weights of the operand in one go, about.
 const ROWS_AT_ONCE: usize = 256;
 
-/// Which cell it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CellKind {
-    /// Four gates and a cell state.
-    Lstm,
-    /// Three gates.
-    Gru,
-    /// One.
-    Rnn,
+names! {
+    /// Which cell it is.
+    pub enum CellKind {
+        /// Four gates and a cell state.
+        Lstm = "lstm",
+        /// Three gates.
+        Gru = "gru",
+        /// One.
+        Rnn = "rnn",
+    }
 }
 
 impl CellKind {
@@ -43,6 +45,28 @@ pub struct Cell {
     pub(super) coupled: bool,
     /// The reset gate of a GRU is applied after the product.
     pub(super) reset_after: bool,
+}
+
+impl Cell {
+    /// Which it is.
+    pub(in crate::op) const fn kind(&self) -> CellKind {
+        self.kind
+    }
+
+    /// One of its functions: of the gates (of an RNN, of the candidate), of the candidate, of the state given out.
+    pub(in crate::op) const fn function(&self, i: usize) -> &Activation {
+        &self.functions[i]
+    }
+
+    /// The bound of what functions of gates are applied to.
+    pub(in crate::op) const fn clip(&self) -> Option<f32> {
+        self.clip
+    }
+
+    /// Whether the forget gate is 1 minus the input gate.
+    pub(in crate::op) const fn coupled(&self) -> bool {
+        self.coupled
+    }
 }
 
 /// The sizes of a call.
@@ -74,6 +98,15 @@ impl Sizes {
             row * self.directions + direction
         } else {
             direction * self.rows + row
+        }
+    }
+
+    /// The position of the state after a step among those of all steps.
+    pub fn states(&self, time: usize, direction: usize, row: usize) -> usize {
+        if self.batch_first {
+            (row * self.steps + time) * self.directions + direction
+        } else {
+            (time * self.directions + direction) * self.rows + row
         }
     }
 
@@ -168,17 +201,18 @@ impl<'a, R: Real> Sequence<'a, R> {
     }
 
     /// Whether the reset gate is applied before a product of its own.
-    fn resets_first(&self) -> bool {
+    pub(in crate::op) fn resets_first(&self) -> bool {
         self.cell.kind == CellKind::Gru && !self.cell.reset_after
     }
 
     /// The step that a sequence takes as its `i`-th; `None` behind its end.
-    fn time(&self, row: usize, i: usize) -> Option<usize> {
+    pub(in crate::op) fn time(&self, row: usize, i: usize) -> Option<usize> {
         let length = self.lengths.get(row).copied().unwrap_or(self.sizes.steps);
         (i < length).then(|| if self.reverse { length - 1 - i } else { i })
     }
 
-    fn begin(&self, initial: &[R], rows: Range<usize>) -> Vec<R> {
+    /// The states of some sequences at the beginning.
+    pub(in crate::op) fn begin(&self, initial: &[R], rows: Range<usize>) -> Vec<R> {
         let hidden = self.sizes.hidden;
         let mut state = vec![R::of(0.0); rows.len() * hidden];
         if !initial.is_empty() {
@@ -310,7 +344,7 @@ impl<'a, R: Real> Sequence<'a, R> {
     /// Applies one of the cell's functions.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn apply(&self, function: usize, x: &mut [R]) {
+    pub(in crate::op) fn apply(&self, function: usize, x: &mut [R]) {
         if let Some(bound) = self.cell.clip {
             let bound = f64::from(bound);
             let clip = Unary::Clip { min: Some(-bound), max: Some(bound) };

@@ -75,8 +75,9 @@ impl Python {
             )?;
         Step::new(system, &["-m", "venv", &folder.to_string_lossy()]).run()?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        // All that is needed is listed; of what is not imported the dependencies are not.
         Step::new(interpreter, &pip)
-            .args(&["--only-binary", ":all:", "-r", &requirements.to_string_lossy()])
+            .args(&["--no-deps", "--only-binary", ":all:", "-r", &requirements.to_string_lossy()])
             .run()
     }
 }

@@ -1,0 +1,149 @@
+//! The gradients of elements taken at positions that a grid gives.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::declare::op;
+use super::grid_sample::{AxisTap, GridPadding, GridSample};
+use super::infer::{count, results, same_dtype, tensors};
+use super::numeric::{Wide, narrow, widen};
+use super::{Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, rules};
+use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+
+op! {
+    /// The gradients of both operands of `grid_sample`, from these operands and the gradient of its result.
+    ///
+    /// A position that is moved to a border, or lies on it, has the gradient 0 along that axis; so have all of `nearest`.
+    /// `f16` and `bf16` are computed in `f32`; what points give an element is summed in row-major order of the points,
+    /// what channels give a position in their order.
+    pub struct GridSampleGrad = "grid_sample_grad" {
+        /// How elements between others were made.
+        pub mode: ResizeMode = ResizeMode::Linear,
+        /// What lay outside.
+        pub padding: GridPadding = GridPadding::Zeros,
+        /// Whether -1 and 1 were the middles of the first and the last element.
+        pub align_corners: bool = false,
+    }
+}
+
+/// An element of a plane with its weight and how that changes with the position on each axis.
+struct Tap<T> {
+    at: usize,
+    weight: T,
+    slopes: SmallVec<[T; 3]>,
+}
+
+impl GridSampleGrad {
+    /// The gradients of `op`.
+    pub(super) fn of(op: &GridSample) -> Self {
+        let GridSample { mode, padding, align_corners } = *op;
+        Self { mode, padding, align_corners }
+    }
+
+    fn forward(&self) -> GridSample {
+        let Self { mode, padding, align_corners } = *self;
+        GridSample { mode, padding, align_corners }
+    }
+
+    /// The elements of a plane that made the one at a position; slopes are in the order of the axes.
+    fn taps<T: Wide>(&self, sizes: &[usize], position: &[T]) -> Vec<Tap<T>> {
+        let forward = self.forward();
+        let mut all = vec![Tap { at: 0, weight: T::of(1.0), slopes: SmallVec::new() }];
+        for (size, x) in sizes.iter().zip(position.iter().rev()) {
+            let own = forward.axis_taps(*size, *x);
+            let with = |tap: &Tap<T>, own: &AxisTap<T>| {
+                let before = tap.slopes.iter().map(|slope| *slope * own.weight);
+                let slopes = before.chain([tap.weight * own.slope]).collect();
+                Tap { at: tap.at * size + own.at, weight: tap.weight * own.weight, slopes }
+            };
+            all = all.iter().flat_map(|tap| own.iter().map(move |own| with(tap, own))).collect();
+        }
+        all
+    }
+
+    /// Adds the gradients of all samples to zeros.
+    fn give<T: Wide>(&self, given: [&mut Tensor; 2], [x, grid, dy]: [&Tensor; 3]) {
+        let [dx, dgrid] = given;
+        let (channels, sizes) = (x.dims()[1], x.dims()[2..].to_vec());
+        let plane: usize = sizes.iter().product();
+        let points: usize = dy.dims()[2..].iter().product();
+        let width = sizes.len();
+        let (x, grid, dy) = (x.as_slice::<T>(), grid.as_slice::<T>(), dy.as_slice::<T>());
+        let (dx, dgrid) = (dx.as_mut_slice::<T>(), dgrid.as_mut_slice::<T>());
+        for (at, (position, d_position)) in
+            grid.chunks_exact(width).zip(dgrid.chunks_exact_mut(width)).enumerate()
+        {
+            let (sample, point) = (at / points, at % points);
+            let taps = self.taps(&sizes, position);
+            for channel in sample * channels..(sample + 1) * channels {
+                let g = dy[channel * points + point];
+                let own = channel * plane;
+                for tap in &taps {
+                    dx[own + tap.at] = dx[own + tap.at].add_product(tap.weight, g);
+                    // A position has the last axis first.
+                    for (d, slope) in d_position.iter_mut().rev().zip(&tap.slopes) {
+                        *d = d.add_product(*slope * x[own + tap.at], g);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OpDef for GridSampleGrad {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        count(operands, 3, 3, "3")?;
+        same_dtype(operands)?;
+        let (own, dy) = operands.split_at(2);
+        for (dy, y) in dy.iter().zip(self.forward().infer(own)?) {
+            if *dy.ty != y.ty {
+                let expected = format!("it is {}, as the elements taken are", y.ty);
+                return Err(OpError::Shape { operand: 2, found: dy.ty.clone(), expected });
+            }
+        }
+        results(own.iter().map(|x| x.ty.clone()))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let [x, grid, dy] = operands else { return rules::whole_results(results) };
+        let made = self.forward().split(&[*x, *grid], std::slice::from_ref(dy.ty))?;
+        if made.first() != Some(&dy.claim) {
+            return Err(rules::refuse(Code::Misaligned, 2, "pairs rows with those of others"));
+        }
+        if dy.claim.shard().is_none() {
+            return Ok(rules::invariant(2));
+        }
+        // What is whole gets a sum over what is not.
+        let claim = |x: &SplitOperand<'_>| {
+            x.claim.shard().map_or(Claim::Partial(Combine::Sum), Claim::Shard)
+        };
+        Ok(smallvec![claim(x), claim(grid)])
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x, grid, dy] = tensors(operands)?;
+        let (x_wide, grid_wide, dy_wide) = (widen(x)?, widen(grid)?, widen(dy)?);
+        let mut dx = Tensor::zeros(x_wide.dtype(), x.dims())?;
+        let mut dgrid = Tensor::zeros(x_wide.dtype(), grid.dims())?;
+        if !dy.is_empty() {
+            let (given, from) = ([&mut dx, &mut dgrid], [&x_wide, &grid_wide, &dy_wide]);
+            if x_wide.dtype() == DType::F64 {
+                self.give::<f64>(given, from);
+            } else {
+                self.give::<f32>(given, from);
+            }
+        }
+        Ok(vec![narrow(dx, x.dtype())?, narrow(dgrid, x.dtype())?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it is a gradient itself")
+    }
+}
