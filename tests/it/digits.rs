@@ -1,6 +1,6 @@
 //! Training on real data: steps on devices are those of one device, and what is learned holds for other rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,15 +9,14 @@ use fanwise::format::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::model::{self, GraphForm};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
-use fanwise::pass::{
-    BatchStatistics, Metric, Mode, OutputLoss, Replicate, Training, WeightPlacement,
-};
+use fanwise::pass::WeightPlacement;
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
-use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
+use fanwise::types::{DType, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::fit::{place, rows, training};
 use crate::onnx_runtime::{python, read, set};
 
 const PLACEMENTS: [WeightPlacement; 3] =
@@ -43,9 +42,7 @@ struct Net {
 impl Net {
     fn new(name: &str, dtype: DType, sizes: &[i64]) -> (Self, Value) {
         let mut builder = Builder::new(name);
-        let shape: Shape =
-            std::iter::once(Dim::n()).chain(sizes.iter().map(|d| Dim::from(*d))).collect();
-        let x = builder.input("x", TensorType::new(dtype, shape));
+        let x = builder.input("x", rows(dtype, sizes));
         (Self { builder, rng: ChaCha8Rng::seed_from_u64(1), dtype }, x)
     }
 
@@ -154,35 +151,9 @@ fn batches(file: &Path, dtype: DType, sizes: &[usize]) -> Vec<Feed> {
     sizes.iter().map(|n| take(*n)).collect()
 }
 
-fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
-    let devices: Vec<Device> = (0..devices).map(Device::gpu).collect();
-    let rule = if devices.len().is_multiple_of(2) {
-        ShardRule::Balanced
-    } else {
-        ShardRule::RemainderLast
-    };
-    let replicate =
-        (!devices.is_empty()).then(|| Replicate { weights, rule, ..Replicate::over(devices) });
-    Place { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
-}
-
 /// The loss of every step, and the weights after the last.
 fn trained(model: Model, optimizer: &str, place: Place, feeds: &[Feed]) -> (Vec<f64>, Weights) {
-    let loss = OutputLoss {
-        output: "p".to_owned(),
-        loss: "categorical_crossentropy".parse().unwrap(),
-        weight: 1.0,
-        weighted: false,
-    };
-    let training = Training {
-        losses: vec![loss],
-        metrics: vec![Metric::Accuracy],
-        optimizer: optimizer.parse().unwrap(),
-        frozen: BTreeSet::new(),
-        l1: 0.0,
-        l2: 0.0,
-        mode: Mode::default(),
-    };
+    let training = training("categorical_crossentropy", optimizer, "p", false);
     let options = TrainerOptions { training, place };
     let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
     let rate = trainer.learning_rate();
@@ -278,8 +249,9 @@ fn accuracy(model: &Model, data: &str, epochs: &str) -> f64 {
     let (train, test) = (at(&format!("train{data}.npz")), at(&format!("test{data}.npz")));
     let trained = at("trained.fan");
     let fit = ["fit", &path, "--data", &train, "--optimizer", "adam", "--learning-rate", "0.003"];
+    let schedule = format!("polynomial:epochs={epochs},power=1");
     let how = ["--epochs", epochs, "--batch", "64", "--seed", "1", "--batch-norm-momentum", "0.9"];
-    let place = ["--gpus", "2", "--save", &trained];
+    let place = ["--schedule", &schedule, "--gpus", "2", "--save", &trained];
     let lines = fanwise(&[&fit[..], &how, &place, &aim].concat());
     assert_eq!(lines.lines().count().to_string(), epochs, "{lines}");
     let told = fanwise(&[&["evaluate", &trained, "--data", &test][..], &aim].concat());

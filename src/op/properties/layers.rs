@@ -333,6 +333,13 @@ struct Cell {
     results: Vec<Vec<usize>>,
 }
 
+/// A function of a cell, mostly `tanh`.
+fn function(draw: &mut Draw) -> Attr {
+    let others =
+        ["affine(0.5, 0.25)", "elu(0.5)", "scaled_tanh(1.5, 0.5)", "softsign", "softplus", "relu"];
+    Attr::Name(if draw.chance(3) { draw.of(&others) } else { "tanh" }.to_owned())
+}
+
 fn cell(draw: &mut Draw) -> Cell {
     let (name, gates) = draw.of(&[("lstm", 4), ("gru", 3), ("rnn", 1)]);
     let (direction, ways) = draw.of(&[("forward", 1), ("reverse", 1), ("bidirectional", 2)]);
@@ -367,21 +374,10 @@ fn cell(draw: &mut Draw) -> Cell {
     if draw.chance(4) {
         attrs.push(("clip", Attr::Float(1.5)));
     }
-    let function = |draw: &mut Draw, own: &str| {
-        let others = [
-            "affine(0.5, 0.25)",
-            "elu(0.5)",
-            "scaled_tanh(1.5, 0.5)",
-            "softsign",
-            "softplus",
-            "relu",
-        ];
-        Attr::Name(if draw.chance(3) { draw.of(&others).to_owned() } else { own.to_owned() })
-    };
-    attrs.push(("candidate", function(draw, "tanh")));
+    attrs.push(("candidate", function(draw)));
     match name {
         "lstm" => {
-            attrs.push(("hidden", function(draw, "tanh")));
+            attrs.push(("hidden", function(draw)));
             attrs.push(("coupled", Attr::Bool(draw.chance(3))));
             if more {
                 attrs.push(("peepholes", Attr::Bool(true)));
@@ -426,7 +422,7 @@ fn whole(draw: &mut Draw) -> Option<Case> {
         2 => case(DynamicQuantize::Range, [draw.held(DType::F32, &[]), draw.held(DType::F32, &[])]),
         _ => {
             let x = draw.held(DType::F32, &[N, 1, 2]);
-            let sizes: Vec<Dim> = draw.dims(&[N, 1, 4]);
+            let sizes: Vec<Dim> = draw.dims(&[4]);
             case(MaxUnpool { sizes }, [x, draw.ints(DType::I64, &[N, 1, 2], 0, 4)])
         }
     }

@@ -23,7 +23,6 @@ op! {
     /// Steps are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; what sequences and steps give
     /// weights, biases and peepholes is summed in `f64`, sequences ascending and of each the last step first, and
     /// rounded once.
-    #[expect(clippy::struct_excessive_bools, reason = "they are the attributes of the cell")]
     pub struct RecurrentGrad = "recurrent_grad" {
         /// Which cell it is.
         pub cell: CellKind,
