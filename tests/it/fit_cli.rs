@@ -119,6 +119,7 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
         (["--loss-weight", "score=1"], "which has `--loss-weight score=0.5`"),
         (["--freeze", "h.weight"], "which has none"),
         (["--shuffle", "false"], "which has `--shuffle true`"),
+        (["--data", &test], "the data are 10 rows of"),
     ] {
         let error =
             refused(&[&["fit", "zoo:two_head", "--resume", &at("b")][..], &given[..]].concat());
@@ -191,6 +192,29 @@ fn the_best_epoch_stays_and_is_saved() {
     good(&["fit", "zoo:two_head", "--resume", &at("run"), "--log", &at("again.csv")]);
     let log = fs::read_to_string(at("again.csv")).unwrap();
     assert_eq!(log.lines().count(), losses.len() + 1);
+}
+
+#[test]
+fn weights_of_classes_are_weights_of_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, _) = two_head(folder.path());
+    let mut arrays = npz::read(Path::new(&train), &mut Budget::new(1 << 20)).unwrap();
+    let of_class = |class: &i64| [1.0f32, 0.25, 3.0][usize::try_from(*class).unwrap()];
+    let weights: Vec<f32> = arrays["logits"].as_slice::<i64>().iter().map(of_class).collect();
+    arrays.insert("sample_weight".to_owned(), Tensor::new(&[weights.len()], &weights).unwrap());
+    npz::write(Path::new(&at("weighted.npz")), &arrays).unwrap();
+    let run = |data: &str, log: &str, more: &[&str]| {
+        let loss = "logits=sparse_categorical_crossentropy:from_logits=true";
+        let args = ["fit", "zoo:two_head", "--data", data, "--loss", loss, "--log", log];
+        good(&[&args[..], &["--epochs", "3", "--batch", "8"], more].concat());
+        fs::read_to_string(log).unwrap()
+    };
+    let plain = run(&train, &at("plain.csv"), &[]);
+    let rows = run(&at("weighted.npz"), &at("rows.csv"), &[]);
+    let classes = run(&train, &at("classes.csv"), &["--class-weight", "1=0.25,2=3"]);
+    assert_eq!(rows, classes);
+    assert_ne!(plain, classes);
 }
 
 #[test]

@@ -223,7 +223,6 @@ impl Loss {
     }
 
     /// Sets one setting; the error is what may be set.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no settings")]
     fn set(&mut self, setting: &str) -> Result<(), &'static str> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let truth = || value.parse::<bool>().ok();

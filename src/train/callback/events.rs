@@ -1,4 +1,4 @@
-//! Event files as TensorBoard reads them: records of protocol buffers with checksums (TFRecord).
+//! Event files as `TensorBoard` reads them: records of protocol buffers with checksums (`TFRecord`).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

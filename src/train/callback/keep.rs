@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::{Monitor, failed};
@@ -67,11 +67,11 @@ impl Keeper {
         self.folder.join("best")
     }
 
-    fn write(&self, watch: &Watch<'_>, also: Option<PathBuf>) -> Result<(), TrainError> {
+    fn write(&self, watch: &Watch<'_>, also: Option<&Path>) -> Result<(), TrainError> {
         let mut checkpoint = watch.checkpoint()?;
         checkpoint.settings.clone_from(&self.settings);
         // The last one comes last: until it is there, a training that goes on writes the others again.
-        for folder in also.iter().chain([&self.folder]) {
+        for folder in also.into_iter().chain([&*self.folder]) {
             checkpoint.write(folder).map_err(failed)?;
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Observer for Keeper {
                 (best.last().is_none_or(|at| at + 1 == epochs)).then(|| self.best())
             }
         };
-        self.write(watch, also)?;
+        self.write(watch, also.as_deref())?;
         Ok(true)
     }
 }

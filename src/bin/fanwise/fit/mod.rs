@@ -129,7 +129,7 @@ struct FileArgs {
     /// Draw the loss and the metrics of every epoch to this file
     #[arg(long, value_name = "FILE.png|FILE.svg")]
     plot: Option<PathBuf>,
-    /// Write event files for TensorBoard into this folder
+    /// Write event files, which `tensorboard` shows, into this folder
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
     /// Write the trained model: .fan (with its weights beside it), .onnx where MODEL is such a file, or .safetensors for
@@ -286,6 +286,7 @@ fn fit_from(
     let model = model.load_for_training()?;
     note_folded(args.base.model.spec(), &model.graph);
     let (source, validation) = args.sources(limit)?;
+    let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let weights: BTreeMap<i64, f64> = args.class_weight.iter().copied().collect();
     let (columns, classes) = (source.columns(), !weights.is_empty());
     let optimizer = args.optimizer.optimizer()?;

@@ -201,17 +201,13 @@ pub(super) fn targets(
         let Some((classes, rest)) = dims.split_last() else { continue };
         let (numbers, ones) = (long(&column.dims) == long(rest), column.dims == dims);
         let column = name.clone();
-        match loss.loss {
-            Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge
-                if numbers && *classes > 1 =>
-            {
-                let dtype = graph.ty(output.value).dtype;
-                changes.both(Categorical { column, classes: *classes, dtype });
-            }
-            Loss::SparseCategoricalCrossentropy { .. } if ones && *classes > 1 => {
-                changes.both(Integer { column });
-            }
-            _ => {}
+        let takes_ones =
+            matches!(loss.loss, Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge);
+        if takes_ones && numbers && *classes > 1 {
+            let dtype = graph.ty(output.value).dtype;
+            changes.both(Categorical { column, classes: *classes, dtype });
+        } else if loss.loss.takes_classes() && ones && *classes > 1 {
+            changes.both(Integer { column });
         }
     }
     Ok(())

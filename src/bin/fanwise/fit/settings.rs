@@ -9,7 +9,8 @@ use anyhow::bail;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use fanwise::pass::{Loss, Metric, Optimizer};
-use fanwise::train::Schedule;
+use fanwise::train::data::Source;
+use fanwise::train::{Checkpoint, Schedule};
 
 use super::FitArgs;
 
@@ -61,6 +62,9 @@ const FREE: &[&str] = &[
 /// Options that name files.
 const FILES: &[&str] =
     &["data", "log", "normalize_by", "params", "plot", "save", "tensorboard", "validation"];
+
+/// What is kept besides options: the rows of the data and their types.
+const ROWS: &str = "rows of the data";
 
 fn command() -> Command {
     FitArgs::augment_args(Command::new("fanwise fit"))
@@ -122,6 +126,26 @@ fn completed(kept: Option<&Settings>) -> Vec<OsString> {
         }
     }
     line
+}
+
+/// Settings with what the data to train on are.
+///
+/// # Errors
+/// If they are others than those of the run that goes on.
+pub(super) fn with_data(
+    mut settings: Settings,
+    resume: Option<&Checkpoint>,
+    source: &dyn Source,
+) -> anyhow::Result<Settings> {
+    let columns: Vec<String> =
+        source.columns().iter().map(|c| format!("{} {}", c.name, c.row_type())).collect();
+    let now = vec![format!("{} rows of {}", source.rows(), columns.join(", "))];
+    let before = resume.and_then(|checkpoint| checkpoint.settings.get(ROWS));
+    if let Some(before) = before.filter(|before| **before != now) {
+        bail!("the data are {}; those of the run to go on with are {}", now[0], before.join(""));
+    }
+    settings.insert(ROWS.to_owned(), now);
+    Ok(settings)
 }
 
 /// Whether two texts say the same.

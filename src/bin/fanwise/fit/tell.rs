@@ -58,7 +58,7 @@ impl Observer for Report {
 
 /// Shows how far an epoch is, on standard error if that is a terminal.
 pub(super) struct Bar {
-    bar: ProgressBar,
+    shown: ProgressBar,
     /// When the first batch of the epoch that is seen had come, and the rows until then.
     since: Option<(Instant, u64)>,
     epochs: u64,
@@ -73,32 +73,32 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Self { bar, since: None, epochs }
+        Self { shown: bar, since: None, epochs }
     }
 }
 
 impl Observer for Bar {
     fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
-        if self.bar.is_hidden() {
+        if self.shown.is_hidden() {
             return Ok(());
         }
         let rows = watch.logs.rows;
         let (since, first) = *self.since.get_or_insert_with(|| {
-            self.bar.reset();
-            self.bar.set_length(watch.steps.unwrap_or(0));
-            self.bar.set_prefix(format!("epoch {}/{}", watch.at.epoch + 1, self.epochs));
+            self.shown.set_prefix(format!("epoch {}/{}", watch.at.epoch + 1, self.epochs));
+            self.shown.set_length(watch.steps.unwrap_or(0));
+            self.shown.reset();
             (Instant::now(), rows)
         });
         let seconds = since.elapsed().as_secs_f64().max(1e-9);
         let rate = rows.saturating_sub(first) as f64 / seconds;
-        self.bar.set_position(watch.at.step);
-        self.bar.set_message(format!("{}  {rate:.0} rows/s", told(&watch.logs, "")));
+        self.shown.set_position(watch.at.step);
+        self.shown.set_message(format!("{}  {rate:.0} rows/s", told(&watch.logs, "")));
         Ok(())
     }
 
     fn epoch(&mut self, _: &Watch<'_>) -> Result<bool, TrainError> {
-        if !self.bar.is_hidden() {
-            self.bar.finish_and_clear();
+        if !self.shown.is_hidden() {
+            self.shown.finish_and_clear();
         }
         self.since = None;
         Ok(true)
