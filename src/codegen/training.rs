@@ -21,6 +21,9 @@ const LINES: i64 = 32;
 /// The most channels of a group, in the operand and in the result, whose weights' gradients are computed without a tile.
 const FEW: i64 = 16;
 
+/// The most rows of a tile: two blocks of taller ones have too few registers where windows are looked up along the terms.
+const MOST_ROWS: i64 = 64;
+
 /// The most blocks that normalise one channel; each of them joins what is known of all parts of it.
 const SLICES: i64 = 256;
 
@@ -40,7 +43,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
             names.into_iter().zip(operands).for_each(|(name, id)| b.read(name, *id));
             let names = ["y", "new_mean", "new_variance"];
             names.into_iter().zip(results).for_each(|(name, id)| b.write(name, *id));
-            normalised(b, *x, *parts)
+            Ok(normalised(b, *x, *parts))
         }
         (Some(Op::BatchNormGrad(op)), [x, scale, dy, parts], results) => {
             let mut b = batch(context, *x, *parts, true)?;
@@ -49,7 +52,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
             b.read("dy", *dy);
             let names = ["dx", "dscale", "dbias"];
             names.into_iter().zip(results).for_each(|(name, id)| b.write(name, *id));
-            normalised(b, *x, *parts)
+            Ok(normalised(b, *x, *parts))
         }
         _ => Err(context.unsupported("it is no operator of training")),
     }
@@ -170,7 +173,7 @@ fn weights(
     b.flag("DY_VECTORS", dy_aligned && m_each % 4 == 0);
     b.flag("Y_VECTORS", columns % 4 == 0);
     b.flag("HOLES", windows.iter().any(WindowAxis::reaches_outside));
-    let tile = Tile::new(m_each, columns);
+    let tile = Tile::new(m_each.min(MOST_ROWS), columns);
     let (threads, tiles) = tile.define(&mut b, &m_each.into(), &columns.into());
     Ok(b.finish("conv_weight_grad.cu", threads, String::new(), line(tiles * groups * count)))
 }
@@ -231,9 +234,9 @@ fn statistics(
 }
 
 /// `batch_norm.cu`.
-fn normalised(mut b: Builder<'_>, x: BufferId, parts: BufferId) -> Result<Call, CodegenError> {
+fn normalised(mut b: Builder<'_>, x: BufferId, parts: BufferId) -> Call {
     b.read("parts", parts);
     let slices = b.ty(parts).shape[1].clone().maximum(&Dim::ONE).minimum(&SLICES.into());
     let grid = line(across(&b, x) * slices);
-    Ok(b.finish("batch_norm.cu", u32::try_from(THREADS).unwrap_or(0), String::new(), grid))
+    b.finish("batch_norm.cu", u32::try_from(THREADS).unwrap_or(0), String::new(), grid)
 }
