@@ -114,7 +114,14 @@ impl Stage {
             match (&target.weight, names.weights.get(&target.output)) {
                 (Some(input), Some(column)) => want(column, input),
                 (None, None) => {}
-                (wanted, _) => return Err(unweighted(&target.output, wanted.is_some())),
+                (wanted, _) => {
+                    return Err(uneven("weights of rows", &target.output, wanted.is_some()));
+                }
+            }
+            match (&target.mask, names.masks.get(&target.output)) {
+                (Some(input), Some(column)) => want(column, input),
+                (None, None) => {}
+                (wanted, _) => return Err(uneven("a mask", &target.output, wanted.is_some())),
             }
             if let Some(column) = names.targets.get(&target.output) {
                 want(column, &target.input);
@@ -140,6 +147,10 @@ impl Stage {
             if let Some(name) = &target.weight {
                 let weight = feed.weights.get(&target.output).ok_or_else(|| missing("weight"))?;
                 inputs.insert(name.clone(), weight.clone());
+            }
+            if let Some(name) = &target.mask {
+                let mask = feed.masks.get(&target.output).ok_or_else(|| missing("mask"))?;
+                inputs.insert(name.clone(), mask.clone());
             }
         }
         if let (Some(name), Some(rate)) = (&self.rate, rate) {
@@ -286,11 +297,12 @@ impl Predictor {
     }
 }
 
-/// The error for data some of which have weights of rows and some have not.
-fn unweighted(output: &str, wanted: bool) -> TrainError {
+/// The error for data some of which have something of an output and some have not.
+fn uneven(what: &str, output: &str, wanted: bool) -> TrainError {
     let others = if wanted { "other data have" } else { "no other data have" };
     let have = if wanted { "have no" } else { "have" };
-    let reason = format!("the data {have} weights of rows for `{output}`, which {others}");
+    let what = if wanted { what.strip_prefix("a ").unwrap_or(what) } else { what };
+    let reason = format!("the data {have} {what} for `{output}`, which {others}");
     DataError::Columns(reason).into()
 }
 

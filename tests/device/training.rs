@@ -106,6 +106,7 @@ fn trained(
             loss: "categorical_crossentropy".parse().unwrap(),
             weight: 1.0,
             weighted: true,
+            masked: false,
         }],
         metrics: vec![Metric::Accuracy],
         weighted_metrics: Vec::new(),
@@ -160,6 +161,7 @@ fn batch(rng: &mut ChaCha8Rng, n: usize, sizes: &[usize]) -> Feed {
         inputs: one("x", x),
         targets: one("p", Tensor::new(&[n, CLASSES], &classes).unwrap()),
         weights: one("p", weights),
+        masks: BTreeMap::new(),
     }
 }
 

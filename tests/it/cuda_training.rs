@@ -20,6 +20,7 @@ pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
         loss: "mse".parse().unwrap(),
         weight: 1.0,
         weighted: false,
+        masked: false,
     });
     let training_of = Training {
         losses: losses.collect(),

@@ -47,6 +47,7 @@ pub(crate) fn feed(x: Tensor, y: Tensor, weight: Option<Tensor>, output: &str) -
         inputs: one("x", x),
         targets: one(output, y),
         weights: weight.map(|w| one(output, w)).unwrap_or_default(),
+        masks: BTreeMap::new(),
     }
 }
 

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
+use fanwise::format::Model;
+use fanwise::ir::Builder;
+use fanwise::op::Binary;
 use fanwise::pass::{Loss, Metric, Repair, Replicate};
 use fanwise::train::data::{Arrays, LoaderOptions};
 use fanwise::train::{Epoch, FitOptions, History, Logs, Place, Schedule, Trainer, TrainerOptions};
-use fanwise::types::{Device, Tensor};
+use fanwise::types::{DType, Device, Tensor};
 
-use crate::fit::{feed, given, line, training};
+use crate::fit::{feed, given, line, rows, training};
 
 /// What Keras computes (`tests/models/training.py`).
 fn keras() -> serde_json::Value {
@@ -143,6 +146,53 @@ fn metrics_of_thresholds_are_those_of_keras() {
         for ((name, found), (known, expected)) in found.iter().zip(expected.chain(weighted)) {
             assert_eq!(*name, known);
             assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");
+        }
+    }
+}
+
+/// Costs and rows that a mask leaves out are not counted, whatever they hold.
+#[test]
+fn masked_costs_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let keras = &keras["masked"];
+    let mut b = Builder::new("sequences");
+    let x = b.input("x", rows(DType::F64, &[4, 3]));
+    let zero = b.param("zero", Tensor::new(&[1], &[0.0f64]).unwrap());
+    let out = b.op("out", Binary::Add, &[x, zero]).unwrap();
+    b.output("out", out);
+    let (graph, weights) = b.finish();
+    let model = || Model { graph: graph.clone(), weights: weights.clone(), notes: Vec::new() };
+    let mask = floats(&keras["mask"]);
+    let mut p = floats(&keras["outputs"]);
+    let mut classes: Vec<i64> =
+        keras["classes"].as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
+    let first = mask.iter().position(|kept| *kept == 0.0).unwrap();
+    (p[first * 3], classes[first]) = (0.0, 7);
+    let x = Tensor::new(&[5, 4, 3], &p).unwrap();
+    let y = Tensor::new(&[5, 4], &classes).unwrap();
+    let mask = Tensor::new(&[5, 4], &mask).unwrap();
+    let w = Tensor::new(&[5], &floats(&keras["weights"])).unwrap();
+    for (devices, weighted) in [(0, false), (0, true), (3, true), (8, false)] {
+        let mut training = training("sparse_categorical_crossentropy", "sgd", "out", weighted);
+        (training.losses[0].masked, training.weighted_metrics) = (true, vec![Metric::Accuracy]);
+        let replicate = Replicate::over((0..devices).map(Device::gpu).collect());
+        let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
+        let mut trainer = Trainer::new(model(), &TrainerOptions { training, place }, &cpu).unwrap();
+        let mut arrays = vec![("x", &x), ("y", &y), ("sample_mask", &mask)];
+        arrays.extend(weighted.then_some(("sample_weight", &w)));
+        let arrays = arrays.into_iter().map(|(name, all)| (name.to_owned(), all.clone().into()));
+        let source = Arc::new(Arrays::new(arrays).unwrap());
+        let data = trainer.loader(source, Vec::new(), LoaderOptions::default()).unwrap();
+        let found = trainer.evaluate(&data).unwrap();
+        let name = if weighted { "weighted_" } else { "" };
+        let number = |name: &str| keras[name].as_f64().unwrap();
+        let known = [
+            (found.loss, number(&format!("{name}loss"))),
+            (found.metrics[0].1, number("accuracy")),
+            (found.metrics[1].1, number(&format!("{name}accuracy"))),
+        ];
+        for (found, known) in known {
+            assert!((found - known).abs() < 1e-7, "{devices}, {weighted}: {found}, not {known}");
         }
     }
 }

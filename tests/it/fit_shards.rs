@@ -65,7 +65,12 @@ fn part(all: &Feed, from: usize, to: usize) -> Feed {
         };
         tensors.iter().map(|(name, t)| (name.clone(), cut(t))).collect()
     };
-    Feed { inputs: cut(&all.inputs), targets: cut(&all.targets), weights: cut(&all.weights) }
+    Feed {
+        inputs: cut(&all.inputs),
+        targets: cut(&all.targets),
+        weights: cut(&all.weights),
+        masks: BTreeMap::new(),
+    }
 }
 
 fn on(devices: u32, statistics: &str) -> Place {

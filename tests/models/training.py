@@ -92,6 +92,33 @@ def confusion(metrics, y, p, weights):
     return found
 
 
+def masked(rng):
+    """Losses and metrics of sequences of which a mask leaves some places."""
+    p = rng.uniform(0.05, 1.0, (5, 4, 3))
+    p = p / p.sum(axis=2, keepdims=True)
+    classes = rng.integers(0, 3, (5, 4))
+    mask = rng.uniform(0, 1, (5, 4)) < 0.6
+    mask[2] = False
+    weights = rng.uniform(0.1, 2.0, 5)
+    output = keras.ops.convert_to_tensor(p)
+    output._keras_mask = keras.ops.convert_to_tensor(mask)
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    accuracy.update_state(classes, output)
+    weighted = keras.metrics.SparseCategoricalAccuracy()
+    weighted.update_state(classes, output, sample_weight=weights[:, None])
+    return {
+        "outputs": p.ravel().tolist(),
+        "classes": classes.ravel().tolist(),
+        "mask": mask.ravel().astype("float64").tolist(),
+        "weights": weights.tolist(),
+        "loss": float(loss(classes, output)),
+        "weighted_loss": float(loss(classes, output, sample_weight=weights[:, None])),
+        "accuracy": float(accuracy.result()),
+        "weighted_accuracy": float(weighted.result()),
+    }
+
+
 def plateau(losses):
     """The learning rates of epochs with these losses, and that after them."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -158,6 +185,7 @@ def main():
             "binary_accuracy": confusion(keras.metrics.BinaryAccuracy, yes, q, own),
             "mean_squared_error": confusion(keras.metrics.MeanSquaredError, yes, q, own),
         },
+        "masked": masked(rng),
         "plateau": {"losses": losses_of_epochs, "rates": plateau(losses_of_epochs)},
     }
     print(json.dumps(out, indent=1))

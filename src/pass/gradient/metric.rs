@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::loss::{self, Loss};
-use super::training::{all, column};
+use super::training::{TrainingError, aligned, all, draft};
+use crate::ir::{Builder, Value};
 use crate::op::{Arg, Compare, Draft, RuleError, SegmentSum, Squeeze, Term, TopK, Unary, Where};
 use crate::types::{DType, Dim, Quoted, Shape};
 
@@ -93,22 +94,87 @@ impl FromStr for Metric {
     }
 }
 
-/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`, where rows have weights
-/// `w: [N]` with these: numbers whose ratio it is, or of [`Metric::Auc`] the weights of the positive targets and of the
+/// What the metrics of one output are computed from.
+pub(super) struct Of {
+    /// How their names begin.
+    pub(super) before: String,
+    /// The target.
+    pub(super) y: Value,
+    /// The output.
+    pub(super) p: Value,
+    /// The weights of rows.
+    pub(super) w: Option<Value>,
+    /// 1 for each vector of the last axis that the mask leaves, else 0.
+    pub(super) kept: Option<Value>,
+}
+
+/// The sums that metrics are made of, with the names of the metrics, in the order in which they are told.
+#[derive(Default)]
+pub(super) struct Metrics {
+    pub(super) losses: Vec<(String, Value, Value)>,
+    plain: Vec<(String, Value, Value)>,
+    weighted: Vec<(String, Value, Value)>,
+}
+
+impl Metrics {
+    /// Adds metrics of one output.
+    pub(super) fn add(
+        &mut self,
+        b: &mut Builder,
+        of: &Of,
+        metrics: &[Metric],
+        weighted: bool,
+    ) -> Result<(), TrainingError> {
+        for metric in metrics {
+            let name = self.name(&of.before, &metric.name(), weighted);
+            let weights = [of.kept, of.w.filter(|_| weighted)];
+            let (total, count) = draft(b, (&name, &metric.name()), |writer| {
+                let (y, p) = (writer.term(of.y), writer.term(of.p));
+                let weights: Vec<Term> =
+                    weights.into_iter().flatten().map(|w| writer.term(w)).collect();
+                let (total, count) =
+                    sums(&mut Draft::new(&mut *writer), *metric, (y, p), &weights)?;
+                Ok((writer.value(total), writer.value(count)))
+            })?;
+            let list = if weighted { &mut self.weighted } else { &mut self.plain };
+            list.push((name, total, count));
+        }
+        Ok(())
+    }
+
+    /// The name of a metric, which no other has.
+    fn name(&self, before: &str, own: &str, weighted: bool) -> String {
+        let taken = |name: &str| {
+            let all = self.losses.iter().chain(&self.plain).chain(&self.weighted);
+            all.map(|(name, ..)| &**name).chain(["loss"]).any(|other| other == name)
+        };
+        let weighted = weighted.then(|| format!("{before}weighted_{own}"));
+        let numbered = (1u32..).map(|i| format!("{before}{own}_{i}"));
+        let mut names = [format!("{before}{own}")].into_iter().chain(weighted).chain(numbered);
+        names.find(|name| !taken(name)).unwrap_or_default()
+    }
+
+    /// All of them, in the order in which they are told.
+    pub(super) fn finish(self) -> Vec<(String, Value, Value)> {
+        self.losses.into_iter().chain(self.plain).chain(self.weighted).collect()
+    }
+}
+
+/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`, where each row or each vector
+/// of the last axis has the product of `weights`: numbers whose ratio it is, or of [`Metric::Auc`] the weights of the positive targets and of the
 /// others between one threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
-pub(super) fn sums(
+fn sums(
     at: &mut Draft<'_>,
     metric: Metric,
     (y, p): (Term, Term),
-    w: Option<Term>,
+    weights: &[Term],
 ) -> Result<(Term, Term), RuleError> {
     if !matches!(metric, Metric::Auc | Metric::Precision | Metric::Recall) {
         let mut values = write(at, metric, y, p)?;
         let shape = at.shape(values);
-        let count = match w {
+        let count = match product(at, weights, shape.len())? {
             None => at.size(values, shape.elements())?,
             Some(w) => {
-                let w = column(at, w, shape.len())?;
                 let w = at.expand(w, &shape)?;
                 values = at.mul(values, w)?;
                 all(at, w)?
@@ -120,8 +186,7 @@ pub(super) fn sums(
     let mut yes = positive(at, y, p)?;
     let no = at.neg(yes)?;
     let mut no = at.shift(no, 1.0)?;
-    if let Some(w) = w {
-        let w = column(at, w, shape.len())?;
+    if let Some(w) = product(at, weights, shape.len())? {
         (yes, no) = (at.mul(yes, w)?, at.mul(no, w)?);
     }
     if metric == Metric::Auc {
@@ -132,6 +197,19 @@ pub(super) fn sums(
     let other = if metric == Metric::Recall { yes } else { at.only(above, no)? };
     let (found, other) = (all(at, found)?, all(at, other)?);
     if metric == Metric::Recall { Ok((found, other)) } else { Ok((found, at.add(found, other)?)) }
+}
+
+/// The product of weights, to multiply values of this rank.
+fn product(at: &mut Draft<'_>, weights: &[Term], rank: usize) -> Result<Option<Term>, RuleError> {
+    let mut product = None;
+    for w in weights {
+        let w = aligned(at, *w, rank)?;
+        product = Some(match product {
+            Some(product) => at.mul(product, w)?,
+            None => w,
+        });
+    }
+    Ok(product)
 }
 
 /// 1 for each output whose target is not 0, else 0.

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::loss::{self, Link};
+use super::metric::{Metrics, Of};
 use super::share::share_constants;
 use super::update::{Update, update};
 use super::{
-    GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, metric,
-    train_mode,
+    GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, train_mode,
 };
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Output, Value, Weights};
-use crate::op::{Binary, Draft, Op, Reduce, RuleError, Softmax, Term, Unary};
+use crate::op::{Binary, Compare, Draft, Op, Reduce, RuleError, Softmax, Term, Unary, Where};
 use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
 
 /// The loss of one output.
@@ -24,6 +24,8 @@ pub struct OutputLoss {
     pub weight: f64,
     /// Whether rows have weights.
     pub weighted: bool,
+    /// Whether there is a mask, with a number for each cost: those of 0 cost nothing and are not counted.
+    pub masked: bool,
 }
 
 /// The inputs of a training graph that belong to one output.
@@ -35,6 +37,8 @@ pub struct Target {
     pub input: String,
     /// The input that has the weights of rows.
     pub weight: Option<String>,
+    /// The input that has the mask.
+    pub mask: Option<String>,
 }
 
 /// What a training graph is made of, besides the model.
@@ -65,7 +69,7 @@ impl Training {
     pub fn new(output: &str, loss: Loss, optimizer: Optimizer) -> Self {
         let output = output.to_owned();
         Self {
-            losses: vec![OutputLoss { output, loss, weight: 1.0, weighted: false }],
+            losses: vec![OutputLoss { output, loss, weight: 1.0, weighted: false, masked: false }],
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),
             optimizer,
@@ -265,17 +269,20 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     if found.is_empty() {
         return Err(TrainingError::Output { output: String::new(), known: known() });
     }
-    let (targets, inputs) = targets(b, &found);
+    let (targets, inputs) = targets(b, &found)?;
     let (mut loss, mut metrics) = (None, Metrics::default());
     let several = found.len() > 1;
-    for ((of, output), (y, weight)) in found.iter().zip(&inputs) {
+    for ((of, output), given) in found.iter().zip(&inputs) {
         suits(b.graph(), of, output)?;
         let (own, logits) = linked(b.graph(), of.loss, output.value);
         let (value, alone) = draft(b, ("loss", of.loss.name()), |writer| {
-            let (y, p) = (writer.term(*y), writer.term(logits));
-            let (w, sum) = (weight.map(|w| writer.term(w)), loss.map(|l| writer.term(l)));
+            let (y, p) = (writer.term(given.y), writer.term(logits));
+            let [w, kept, sum] = [given.w, given.kept, loss].map(|v| v.map(|v| writer.term(v)));
             let mut at = Draft::new(&mut *writer);
-            let cost = loss::write(&mut at, own, y, p)?;
+            let mut cost = loss::write(&mut at, own, y, p)?;
+            if let Some(kept) = kept {
+                mask(&mut at, &mut cost, kept)?;
+            }
             let mean = mean_over_rows(&mut at, &cost, w)?;
             let scaled = if of.weight.to_bits() == 1.0f64.to_bits() {
                 mean
@@ -299,86 +306,41 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
             metrics.losses.push((format!("{}_loss", output.name), total, rows));
         }
     }
-    for ((_, output), (y, w)) in found.iter().zip(&inputs) {
+    for ((_, output), given) in found.iter().zip(&inputs) {
         let before = if several { format!("{}_", output.name) } else { String::new() };
-        let of = Of { before, y: *y, p: output.value };
-        metrics.add(b, &of, (&training.metrics, None))?;
-        metrics.add(b, &of, (&training.weighted_metrics, Some(*w)))?;
+        let of = Of { before, y: given.y, p: output.value, w: given.w, kept: given.kept };
+        metrics.add(b, &of, &training.metrics, false)?;
+        metrics.add(b, &of, &training.weighted_metrics, true)?;
     }
     let Some(loss) = loss else { return Err(TrainingError::Nothing) };
     Ok(Costs { loss, targets, metrics: metrics.finish() })
 }
 
-/// What the metrics of one output are computed from.
-struct Of {
-    /// How their names begin.
-    before: String,
+/// What an output is compared with.
+struct Given {
+    /// Its target.
     y: Value,
-    p: Value,
+    /// The weights of its rows.
+    w: Option<Value>,
+    /// 1 for each cost that the mask leaves, else 0.
+    kept: Option<Value>,
 }
-
-/// The sums that metrics are made of, with the names of the metrics, in the order in which they are told.
-#[derive(Default)]
-struct Metrics {
-    losses: Vec<(String, Value, Value)>,
-    plain: Vec<(String, Value, Value)>,
-    weighted: Vec<(String, Value, Value)>,
-}
-
-impl Metrics {
-    /// Adds metrics of one output; of weighted ones the weights of rows are given, where there are some.
-    fn add(
-        &mut self,
-        b: &mut Builder,
-        of: &Of,
-        (metrics, weighted): (&[Metric], Option<Option<Value>>),
-    ) -> Result<(), TrainingError> {
-        for metric in metrics {
-            let name = self.name(&of.before, &metric.name(), weighted.is_some());
-            let (total, count) = draft(b, (&name, &metric.name()), |writer| {
-                let (y, p) = (writer.term(of.y), writer.term(of.p));
-                let w = weighted.flatten().map(|w| writer.term(w));
-                let (total, count) =
-                    metric::sums(&mut Draft::new(&mut *writer), *metric, (y, p), w)?;
-                Ok((writer.value(total), writer.value(count)))
-            })?;
-            let list = if weighted.is_some() { &mut self.weighted } else { &mut self.plain };
-            list.push((name, total, count));
-        }
-        Ok(())
-    }
-
-    /// The name of a metric, which no other has.
-    fn name(&self, before: &str, own: &str, weighted: bool) -> String {
-        let taken = |name: &str| {
-            let all = self.losses.iter().chain(&self.plain).chain(&self.weighted);
-            all.map(|(name, ..)| &**name).chain(["loss"]).any(|other| other == name)
-        };
-        let weighted = weighted.then(|| format!("{before}weighted_{own}"));
-        let numbered = (1u32..).map(|i| format!("{before}{own}_{i}"));
-        let mut names = [format!("{before}{own}")].into_iter().chain(weighted).chain(numbered);
-        names.find(|name| !taken(name)).unwrap_or_default()
-    }
-
-    fn finish(self) -> Vec<(String, Value, Value)> {
-        self.losses.into_iter().chain(self.plain).chain(self.weighted).collect()
-    }
-}
-
-/// The target of an output and the weights of its rows, as inputs.
-type Given = (Value, Option<Value>);
 
 /// Adds the inputs that losses take.
-fn targets(b: &mut Builder, found: &[(&OutputLoss, &Output)]) -> (Vec<Target>, Vec<Given>) {
+fn targets(
+    b: &mut Builder,
+    found: &[(&OutputLoss, &Output)],
+) -> Result<(Vec<Target>, Vec<Given>), TrainingError> {
     let (mut targets, mut inputs) = (Vec::new(), Vec::new());
     for (loss, output) in found {
         let input = b.fresh(&format!("{}.target", output.name));
         let ty = b.graph().ty(output.value).clone();
-        let classes = || {
+        let each = |dtype| {
             let axes = ty.shape.len().saturating_sub(1);
-            TensorType { dtype: DType::I64, shape: ty.shape.iter().take(axes).cloned().collect() }
+            TensorType { dtype, shape: ty.shape.iter().take(axes).cloned().collect() }
         };
-        let y = b.input(&input, if loss.loss.takes_classes() { classes() } else { ty.clone() });
+        let classes = loss.loss.takes_classes();
+        let y = b.input(&input, if classes { each(DType::I64) } else { ty.clone() });
         let (mut weight, mut w) = (None, None);
         if loss.weighted {
             let name = b.fresh(&format!("{}.weight", output.name));
@@ -386,10 +348,25 @@ fn targets(b: &mut Builder, found: &[(&OutputLoss, &Output)]) -> (Vec<Target>, V
             w = Some(b.input(&name, TensorType::new(ty.dtype, rows)));
             weight = Some(name.to_string());
         }
-        inputs.push((y, w));
-        targets.push(Target { output: output.name.to_string(), input: input.to_string(), weight });
+        let (mut mask, mut kept) = (None, None);
+        if loss.masked {
+            let name = b.fresh(&format!("{}.mask", output.name));
+            let given = b.input(&name, each(ty.dtype));
+            kept = Some(draft(b, (&format!("{name}.kept"), "the mask"), |writer| {
+                let given = writer.term(given);
+                let mut at = Draft::new(&mut *writer);
+                let none = at.compare(Compare::Equal, given, 0.0)?;
+                let (zero, one) = (at.number(given, 0.0)?, at.number(given, 1.0)?);
+                let kept = at.op(Where {}, &[none, zero, one])?;
+                Ok(writer.value(kept))
+            })?);
+            mask = Some(name.to_string());
+        }
+        inputs.push(Given { y, w, kept });
+        let (output, input) = (output.name.to_string(), input.to_string());
+        targets.push(Target { output, input, weight, mask });
     }
-    (targets, inputs)
+    Ok((targets, inputs))
 }
 
 /// Fails unless a loss can be taken of an output.
@@ -438,10 +415,23 @@ pub(super) fn all(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
     at.op(Reduce::Sum { axes, keepdims: false }, &[a])
 }
 
-/// `w: [N]` with axes behind it, to multiply values of this rank.
-pub(super) fn column(at: &mut Draft<'_>, w: Term, rank: usize) -> Result<Term, RuleError> {
-    let shape = [Dim::n()].into_iter().chain((1..rank).map(|_| Dim::ONE)).collect();
+/// `w` with axes behind its own, to multiply values of this rank.
+pub(super) fn aligned(at: &mut Draft<'_>, w: Term, rank: usize) -> Result<Term, RuleError> {
+    let own = at.shape(w);
+    let behind = rank.saturating_sub(own.len());
+    let shape = own.iter().cloned().chain((0..behind).map(|_| Dim::ONE)).collect();
     at.reshape(w, &shape)
+}
+
+/// Leaves the costs for which `kept` is 1, and counts no others.
+fn mask(at: &mut Draft<'_>, cost: &mut loss::Cost, kept: Term) -> Result<(), RuleError> {
+    let is_kept = at.compare(Compare::Greater, kept, 0.0)?;
+    cost.values = at.only(is_kept, cost.values)?;
+    cost.counted = Some(match cost.counted {
+        Some(counted) => at.mul(counted, kept)?,
+        None => kept,
+    });
+    Ok(())
 }
 
 /// The sum of the costs, divided by their number, or by that of those that are counted; of no rows 0.
@@ -453,7 +443,7 @@ fn mean_over_rows(
     let mut values = cost.values;
     let shape = at.shape(values);
     if let Some(w) = w {
-        let w = column(at, w, shape.len())?;
+        let w = aligned(at, w, shape.len())?;
         values = at.mul(values, w)?;
     }
     let sum = all(at, values)?;

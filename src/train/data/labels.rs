@@ -10,6 +10,9 @@ use crate::types::{DType, Quoted, Tensor};
 /// The name of the column that holds the weight of a row, for the losses of all outputs.
 pub const SAMPLE_WEIGHT: &str = "sample_weight";
 
+/// The name of the column that holds the masks of the losses of all outputs.
+pub const SAMPLE_MASK: &str = "sample_mask";
+
 /// The elements in another type: exact, except that a float may be rounded to the nearest of its new type.
 pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
     let cast = |tensor: &Tensor, to: DType| {

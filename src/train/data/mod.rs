@@ -66,7 +66,7 @@ pub use error::DataError;
 pub use files::{OpenOptions, open};
 pub use folder::{Folder, FolderOptions};
 pub use images::{Fill, Images, Layout, Step};
-pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_WEIGHT};
+pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT};
 pub use loader::{Batch, Batches, Input, Loader, LoaderOptions, Position};
 pub use names::{Feed, Fit, Names};
 pub use resize::Resize;

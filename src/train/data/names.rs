@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::labels::{SAMPLE_WEIGHT, convert};
+use super::labels::{SAMPLE_MASK, SAMPLE_WEIGHT, convert};
 use super::{Batch, Change, Column, DataError, RowKey, column};
 use crate::types::{Quoted, Tensor};
 
@@ -10,7 +10,7 @@ use crate::types::{Quoted, Tensor};
 ///
 /// An input has the column of its name, and so has the target of an output. The only input may also be `x`, and the
 /// only output `y`. `sample_weight` is the weight of a row in the losses of all outputs, `sample_weight:NAME` that in
-/// the loss of output `NAME`, which it replaces.
+/// the loss of output `NAME`, which it replaces; `sample_mask` and `sample_mask:NAME` are masks in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Inputs and their columns.
@@ -19,6 +19,8 @@ pub struct Names {
     pub targets: BTreeMap<String, String>,
     /// Outputs and the columns of their weights, of those that have any.
     pub weights: BTreeMap<String, String>,
+    /// Outputs and the columns of their masks, of those that have any.
+    pub masks: BTreeMap<String, String>,
 }
 
 /// The tensors of a batch by what they are for.
@@ -30,6 +32,8 @@ pub struct Feed {
     pub targets: BTreeMap<String, Tensor>,
     /// The weights of the rows for the outputs that have any.
     pub weights: BTreeMap<String, Tensor>,
+    /// The masks of the outputs that have any.
+    pub masks: BTreeMap<String, Tensor>,
 }
 
 /// The columns of `names`; `usual` serves for the only one.
@@ -57,6 +61,13 @@ fn bind(
     Ok(found)
 }
 
+/// The column `KIND:OUTPUT`, or without it that named `KIND`.
+fn of_output<'c>(columns: &'c [Column], kind: &str, output: &str) -> Option<&'c Column> {
+    let own = format!("{kind}:{output}");
+    let mut names = [own.as_str(), kind].into_iter();
+    names.find_map(|name| columns.iter().find(|column| column.name == name))
+}
+
 impl Names {
     /// The columns for these inputs and for the targets of these outputs; without outputs for the inputs alone.
     ///
@@ -65,13 +76,12 @@ impl Names {
     pub fn of(columns: &[Column], inputs: &[&str], outputs: &[&str]) -> Result<Self, DataError> {
         let targets = bind(columns, outputs, "y", "output")?;
         let inputs = bind(columns, inputs, "x", "input")?;
-        let mut weights = BTreeMap::new();
+        let (mut weights, mut masks) = (BTreeMap::new(), BTreeMap::new());
         for output in outputs {
-            let own = format!("{SAMPLE_WEIGHT}:{output}");
-            let found = [own.as_str(), SAMPLE_WEIGHT]
-                .into_iter()
-                .find_map(|name| columns.iter().find(|column| column.name == name));
-            let Some(column) = found else { continue };
+            if let Some(column) = of_output(columns, SAMPLE_MASK, output) {
+                masks.insert((*output).to_owned(), column.name.clone());
+            }
+            let Some(column) = of_output(columns, SAMPLE_WEIGHT, output) else { continue };
             if column.elements() != Some(1)
                 || !(column.dtype.is_float() || column.dtype.is_integer())
             {
@@ -81,7 +91,7 @@ impl Names {
             }
             weights.insert((*output).to_owned(), column.name.clone());
         }
-        Ok(Self { inputs, targets, weights })
+        Ok(Self { inputs, targets, weights, masks })
     }
 
     /// The tensors of a batch, which are shared with it.
@@ -98,7 +108,8 @@ impl Names {
             names.iter().map(tensor).collect::<Result<BTreeMap<_, _>, DataError>>()
         };
         let (inputs, targets) = (take(&self.inputs)?, take(&self.targets)?);
-        Ok(Feed { inputs, targets, weights: take(&self.weights)? })
+        let (weights, masks) = (take(&self.weights)?, take(&self.masks)?);
+        Ok(Feed { inputs, targets, weights, masks })
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::ir::Graph;
 use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Recompute, Training};
-use fanwise::train::data::{Column, SAMPLE_WEIGHT};
+use fanwise::train::data::{Column, SAMPLE_MASK, SAMPLE_WEIGHT};
 
 /// What a model is trained or evaluated for.
 #[derive(Args)]
@@ -61,13 +61,13 @@ fn named(text: &str) -> (Option<&str>, &str) {
 }
 
 impl AimArgs {
-    /// The losses of the outputs of a graph; `weighted` says of which outputs rows have weights.
+    /// The losses of the outputs of a graph; `given` says of which outputs there are weights and masks.
     fn losses(
         &self,
         graph: &Graph,
-        weighted: impl Fn(&str) -> bool,
+        given: impl Fn(&str, &str) -> bool,
     ) -> anyhow::Result<Vec<OutputLoss>> {
-        let given: Vec<String> = self.loss.iter().flat_map(|text| parts(text)).collect();
+        let texts: Vec<String> = self.loss.iter().flat_map(|text| parts(text)).collect();
         let mut losses: Vec<OutputLoss> = Vec::new();
         let mut add = |output: &str, loss: Loss| {
             let weight = self.loss_weight.iter().find(|(own, _)| own == output);
@@ -75,13 +75,14 @@ impl AimArgs {
                 output: output.to_owned(),
                 loss,
                 weight: weight.map_or(1.0, |(_, weight)| *weight),
-                weighted: weighted(output),
+                weighted: given(SAMPLE_WEIGHT, output),
+                masked: given(SAMPLE_MASK, output),
             });
         };
-        for text in &given {
+        for text in &texts {
             match named(text) {
                 (Some(output), loss) => add(output, loss.parse()?),
-                (None, _) if given.len() > 1 => {
+                (None, _) if texts.len() > 1 => {
                     bail!("write OUTPUT=LOSS where there are several losses")
                 }
                 (None, loss) => {
@@ -108,12 +109,13 @@ impl AimArgs {
         classes: bool,
         optimizer: Optimizer,
     ) -> anyhow::Result<Training> {
-        let weighted = |output: &str| {
-            let own = format!("{SAMPLE_WEIGHT}:{output}");
-            classes || columns.iter().any(|c| c.name == SAMPLE_WEIGHT || c.name == own)
+        let given = |what: &str, output: &str| {
+            let own = format!("{what}:{output}");
+            let weighed = classes && what == SAMPLE_WEIGHT;
+            weighed || columns.iter().any(|c| c.name == what || c.name == own)
         };
         Ok(Training {
-            losses: self.losses(graph, weighted)?,
+            losses: self.losses(graph, given)?,
             metrics: self.metrics.clone(),
             weighted_metrics: self.weighted_metrics.clone(),
             optimizer,
