@@ -123,9 +123,10 @@ impl Plateau {
 impl Schedule {
     /// The learning rate of an epoch, from 0, after those of the history; `base` is the optimizer's own.
     pub fn rate(&self, base: f64, epoch: u64, history: &History) -> f64 {
-        match self {
-            Self::Plateau(plateau) => plateau.rate(base, history),
-            _ => base * self.factor(epoch),
+        if let Self::Plateau(plateau) = self {
+            plateau.rate(base, history)
+        } else {
+            base * self.factor(epoch)
         }
     }
 

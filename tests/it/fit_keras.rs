@@ -175,7 +175,8 @@ fn masked_costs_are_those_of_keras() {
     for (devices, weighted) in [(0, false), (0, true), (3, true), (8, false)] {
         let mut training = training("sparse_categorical_crossentropy", "sgd", "out", weighted);
         (training.losses[0].masked, training.weighted_metrics) = (true, vec![Metric::Accuracy]);
-        let replicate = Replicate::over((0..devices).map(Device::gpu).collect());
+        let over = Replicate::over((0..devices).map(Device::gpu).collect());
+        let replicate = Replicate { repair: Repair::Comm, ..over };
         let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
         let mut trainer = Trainer::new(model(), &TrainerOptions { training, place }, &cpu).unwrap();
         let mut arrays = vec![("x", &x), ("y", &y), ("sample_mask", &mask)];

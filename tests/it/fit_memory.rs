@@ -7,7 +7,7 @@ use fanwise::format::Model;
 use fanwise::ir::{Builder, verify};
 use fanwise::lower::lower;
 use fanwise::op::{BatchNorm, Binary, Conv, Dropout, Flatten, MatMul, Softmax, Unary};
-use fanwise::pass::{self, Recompute, Replicate};
+use fanwise::pass::{self, Recompute, Repair, Replicate};
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, Target, Tensor};
@@ -78,7 +78,8 @@ fn what_is_computed_again_takes_less_memory_and_changes_no_bit() {
         let bound = program.bind(64).unwrap();
         bytes.push(bound.devices.iter().map(|d| d.planned).max().unwrap());
         for devices in [0, 3] {
-            let replicate = Replicate::over((0..devices).map(Device::gpu).collect());
+            let over = Replicate::over((0..devices).map(Device::gpu).collect());
+            let replicate = Replicate { repair: Repair::Comm, ..over };
             let replicate = (devices > 0).then_some(replicate);
             let place = Place { replicate, ..Place::default() };
             let options = TrainerOptions { training: training.clone(), place };

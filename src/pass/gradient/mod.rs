@@ -223,9 +223,12 @@ impl Emit for Writer<'_> {
     }
 
     fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
-        let plain = |error| match error {
-            GraphError::Op { error, .. } => *error,
-            error => OpError::Unsupported(error.to_string()),
+        let plain = |error| {
+            if let GraphError::Op { error, .. } = error {
+                *error
+            } else {
+                OpError::Unsupported(error.to_string())
+            }
         };
         let mut operands: Vec<Value> = operands.iter().map(|t| self.value(*t)).collect();
         if let Some((again, origin)) = &mut self.again {

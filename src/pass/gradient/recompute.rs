@@ -116,10 +116,10 @@ impl Again {
                     dies[last].push(value);
                 }
             }
-            if let (1, Some(only)) = (alive.len(), alive.iter().next()) {
-                if self.repeated[only.node.index()] {
-                    cuts.push((at, only.node));
-                }
+            if let (1, Some(only)) = (alive.len(), alive.iter().next())
+                && self.repeated[only.node.index()]
+            {
+                cuts.push((at, only.node));
             }
         }
         cuts.dedup_by_key(|(_, node)| *node);

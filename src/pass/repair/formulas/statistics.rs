@@ -171,15 +171,11 @@ impl Formula<'_, '_> {
         let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
         let squares = self.sums(squares, &groups)?;
         let moments = Moments { shifted, sums, squares };
-        match op {
-            Op::BatchNormTrain(norm) => {
-                self.normal_of_groups(norm, (operands, results), &groups, &moments)
-            }
-            Op::BatchNormGrad(norm) => {
-                self.grad_of_groups(norm, (operands, results), &groups, &moments)
-            }
-            _ => Ok(None),
+        if let Op::BatchNormTrain(norm) = op {
+            return self.normal_of_groups(norm, (operands, results), &groups, &moments);
         }
+        let Op::BatchNormGrad(norm) = op else { return Ok(None) };
+        self.grad_of_groups(norm, (operands, results), &groups, &moments)
     }
 
     /// The rows normalised by the statistics of their groups.
