@@ -143,7 +143,7 @@ fn batches(file: &Path, dtype: DType, sizes: &[usize]) -> Vec<Feed> {
         let feed = Feed {
             inputs: BTreeMap::from([("x".to_owned(), part(&arrays["x"]))]),
             targets: BTreeMap::from([("p".to_owned(), part(&arrays["y"]))]),
-            weights: BTreeMap::new(),
+            ..Feed::default()
         };
         from += n;
         feed
