@@ -3,6 +3,7 @@
 Usage: python training_speed.py FANWISE        (needs keras, tensorflow, jax, torch and numpy)
 
 Every program runs in a process of its own, in turn, three rounds in one call; a time is the median of the rounds' medians.
+Beside the time is that of the processors, which other work on the machine changes less.
 A step takes a batch of 64 images of 32x32 pixels: forward in training mode (batch normalisation by the batch's
 statistics, dropout), categorical cross-entropy, backward, SGD with momentum. The first steps, which compile, are left out.
 """
@@ -10,6 +11,7 @@ statistics, dropout), categorical cross-entropy, backward, SGD with momentum. Th
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -29,13 +31,13 @@ def data(rows):
 
 
 def median(step):
-    """The median time of a step, which waits for its results."""
+    """The median time of a step, which waits for its results, and that of the processors."""
     times = []
     for _ in range(WARM + STEPS):
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         step()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[WARM:])
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    return [statistics.median(t) for t in zip(*times[WARM:])]
 
 
 def net(image, conv, pool, concat):
@@ -146,11 +148,17 @@ def fanwise(program, folder):
         x, y = data(BATCH * 2)
         np.savez(path, x=x, y=y)
     command = [program, "fit", "zoo:mini_googlenet", "--data", str(path), "--loss", "categorical_crossentropy"]
-    command += ["--optimizer", "sgd:momentum=0.9", "--batch", str(BATCH), "--epochs", str((WARM + STEPS) // 2)]
-    command += ["--threads", str(THREADS), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    epochs = [json.loads(line)["seconds"] / 2 for line in done.stdout.splitlines() if '"epoch"' in line]
-    return statistics.median(epochs[WARM // 2 :])
+    command += ["--optimizer", "sgd:momentum=0.9", "--batch", str(BATCH), "--threads", str(THREADS), "--format", "json"]
+
+    def run(epochs):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([*command, "--epochs", str(epochs)], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = [json.loads(line)["seconds"] / 2 for line in done.stdout.splitlines() if '"epoch"' in line]
+        return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    (_, short), (epochs, long) = run(WARM // 2), run((WARM + STEPS) // 2)
+    return [statistics.median(epochs[WARM // 2 :]), (long - short) / STEPS]
 
 
 def timed(name):
@@ -158,24 +166,23 @@ def timed(name):
     environment = {**os.environ, "CHANNELS_LAST": own[1], "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--peer", own[0]]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main():
     if sys.argv[1] == "--peer":
-        return print(peer(sys.argv[2]))
+        return print(json.dumps(peer(sys.argv[2])))
     names = [*PEERS, "torch-channels-last"]
     with tempfile.TemporaryDirectory() as folder:
         rounds = []
         for _ in range(ROUNDS):
             rounds.append({"fanwise": fanwise(sys.argv[1], folder), **{n: timed(n) for n in names}})
-            print({n: round(t, 3) for n, t in rounds[-1].items()}, flush=True)
-    times = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
-    fastest = min(names, key=times.get)
-    for name, seconds in times.items():
-        print(f"{name}: {seconds * 1e3:.0f} ms")
-    ratio = statistics.median(r["fanwise"] / min(r[n] for n in names) for r in rounds)
-    print(f"fanwise / {fastest}: {times['fanwise'] / times[fastest]:.2f}, by rounds {ratio:.2f}")
+            print(json.dumps(rounds[-1]), flush=True)
+    for i, what in enumerate(["time", "time of the processors"]):
+        times = {name: statistics.median(r[name][i] for r in rounds) for name in rounds[0]}
+        ratio = statistics.median(r["fanwise"][i] / min(r[n][i] for n in names) for r in rounds)
+        print(what + ": " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
+        print(f"  fanwise against the fastest: {ratio:.2f}")
 
 
 main()
