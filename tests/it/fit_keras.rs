@@ -152,6 +152,7 @@ fn metrics_of_thresholds_are_those_of_keras() {
 
 /// Costs and rows that a mask leaves out are not counted, whatever they hold.
 #[test]
+#[expect(clippy::many_single_char_names, reason = "the values of a graph and its data")]
 fn masked_costs_are_those_of_keras() {
     let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
     let keras = &keras["masked"];
