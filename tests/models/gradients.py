@@ -229,8 +229,8 @@ def elementwise():
     inside = rand(8, low=-0.9, high=0.9)
     above = rand(8, low=1.1)
     for line, x, f in [
-        ("relu(%x)", kinks, F.relu), # PyTorch gives nothing at the upper bound.
-        ("clip(%x) {max=5.0, min=0.0}", kinks, lambda x: torch.clamp(x, 0, 5)),
+        ("relu(%x)", kinks, F.relu), # PyTorch gives nothing at a bound.
+        ("clip(%x) {max=5.0, min=-2.0}", kinks, lambda x: torch.clamp(x, -2, 5)),
         ("leaky_relu(%x) {alpha=0.1}", kinks, lambda x: F.leaky_relu(x, 0.1)),
         ("thresholded_relu(%x) {alpha=1.0}", kinks, lambda x: F.threshold(x, 1.0, 0.0)),
         ("elu(%x) {alpha=0.5}", kinks, lambda x: F.elu(x, 0.5)), ("selu(%x)", kinks, F.selu),
