@@ -96,6 +96,7 @@ pub struct Normalised<'a> {
 ///
 /// # Panics
 /// If a slice has not the size that the others and `sizes` say: a bug in the caller.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
 pub fn batch_norm_train(
     op: &BatchNormTrain,
     sizes: ChannelSizes,
@@ -128,6 +129,7 @@ pub fn batch_norm_train(
 ///
 /// # Panics
 /// If a slice has not the size that the others and `sizes` say: a bug in the caller.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
 pub fn batch_norm_grad(
     op: &BatchNormGrad,
     sizes: ChannelSizes,

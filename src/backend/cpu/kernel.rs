@@ -127,7 +127,6 @@ impl Kernel {
     }
 
     /// The kernels of what only training has.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no others")]
     fn of_training(op: &Op, sizes: &Sizes, result: &[usize]) -> Option<Self> {
         match (op, sizes.as_slice()) {
             (Op::ConvWeightGrad(op), [x, dy]) => {

@@ -2,8 +2,6 @@
 //!
 //! The results have the bits of the reference evaluation.
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 
 use crate::op::window::WindowAxis;
@@ -34,9 +32,8 @@ struct Span {
 
 impl Span {
     fn positions(&self) -> impl Iterator<Item = usize> + use<> {
-        let Range { start, end } = 0..self.count;
         let (first, step) = (self.first, self.step);
-        (start..end).map(move |i| first + i * step)
+        (0..self.count).map(move |i| first + i * step)
     }
 }
 
@@ -97,6 +94,7 @@ impl PoolGradPlan {
     }
 
     /// Each number of `dy` shared among the elements of its window.
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
     fn to_all(&self, dy: &[f32], dx: &mut [f32]) {
         for ((rows, columns), dy) in self.windows().zip(dy) {
             let count = rows.shared as f64 * columns.shared as f64;
