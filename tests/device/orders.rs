@@ -19,10 +19,10 @@ use crate::collectives::needy;
 use crate::setup::{digest, executable, inputs, options, replicas, say};
 
 /// Orders, and the number of devices, which some replicas share where there are few.
-const ORDERS: [(&str, &str); 5] =
-    [("late", "8"), ("random:1", "8"), ("random:2", "3"), ("lifo", "8"), ("random:3", "1")];
+const ORDERS: [(&str, &str); 4] =
+    [("late", "8"), ("random:1", "3"), ("lifo", "8"), ("random:2", "1")];
 
-/// Models of many kernels, for which the first order is enough.
+/// Models of many kernels, for which the first order is enough; each of their outputs is that of one device.
 const LARGE: [&str; 4] = ["mini_googlenet", "mobilenet_v2", "resnet50", "xception"];
 
 /// Most devices.
@@ -46,17 +46,28 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn check(name: &str) {
     let args = ["--scenario", &format!("orders/{name}")];
-    let right = spawn(&args, &[("FAKECUDA_DEVICES", "8")]);
-    assert!(right.success && right.report.is_empty(), "{name}: {right:?}");
-    let runs = right.output.lines().filter(|line| line.contains(" outputs ")).count();
-    let least = if name == "cases" { CASES } else { MOST as usize };
-    assert!(runs >= least, "{name}: {right:?}");
     let orders = if LARGE.contains(&name) { &ORDERS[..1] } else { &ORDERS[..] };
+    let mut first: Option<String> = None;
     for &(order, devices) in orders {
         let ended = spawn(&args, &[("FAKECUDA_ORDER", order), ("FAKECUDA_DEVICES", devices)]);
         let what = format!("{name} in the order {order} on {devices}: {ended:?}");
         assert!(ended.success && ended.report.is_empty(), "{what}");
-        assert_eq!(ended.output, right.output, "{what}");
+        match &first {
+            Some(first) => assert_eq!(ended.output, *first, "{what}"),
+            None => assert_complete(name, &ended.output, &what),
+        }
+        first.get_or_insert(ended.output);
+    }
+}
+
+/// There is an output of every run, of a model the same on any number of devices.
+fn assert_complete(name: &str, output: &str, what: &str) {
+    let runs = output.lines().filter_map(|line| Some(line.split_once(" outputs ")?.1));
+    let runs: Vec<&str> = runs.collect();
+    let least = if name == "cases" { CASES } else { 2 * MOST as usize };
+    assert!(runs.len() >= least, "{what}");
+    if LARGE.contains(&name) {
+        assert!(runs.iter().all(|run| *run == runs[0]), "{what}");
     }
 }
 

@@ -200,10 +200,11 @@ pub(crate) fn digest(outputs: &[Tensor]) -> String {
 pub(crate) fn small(name: &str) -> (Graph, Weights) {
     let options = match name {
         "gru" | "lstm" => "narrow=8,steps=5",
-        "mini_googlenet" | "mlp" | "nested" => "narrow=8",
-        "mobilenet_v2" | "resnet50" => "narrow=16,pixels=32",
+        "mini_googlenet" => "narrow=16",
+        "mlp" | "nested" => "narrow=8",
+        "mobilenet_v2" | "resnet50" => "narrow=32,pixels=32",
         "unet" | "video" => "narrow=8,pixels=16",
-        "xception" => "narrow=16,pixels=71",
+        "xception" => "narrow=32,pixels=71",
         _ => return zoo::build(name).unwrap_or_else(|e| panic!("{e}")),
     };
     zoo::build(&format!("{name}:{options}")).unwrap_or_else(|e| panic!("{e}"))

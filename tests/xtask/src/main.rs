@@ -91,7 +91,8 @@ fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
     std::fs::copy(library, folder.join("libcuda.so")).map_err(failed)?;
     let report = folder.join("report.txt");
     std::fs::write(&report, "").map_err(failed)?;
-    let counts = Step::cargo(&["test", "--test", "device"])
+    // More than there are cores: processes on the fake driver wait for each other.
+    let counts = Step::cargo(&["test", "--test", "device", "--", "--test-threads", "4"])
         .env("LD_LIBRARY_PATH", &folder)
         .env("FANWISE_DEVICE", "fake")
         // Fewer than some tests ask for, so that logical devices share one, too.
