@@ -21,8 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::setup::options;
 
 /// The models, and the sizes of a sample of each.
-const MODELS: [(&str, fn() -> Model, &[usize]); 2] =
-    [("mlp", mlp, &[10]), ("cnn", cnn, &[2, 8, 8])];
+const MODELS: [Sample; 2] = [("mlp", mlp, &[10]), ("cnn", cnn, &[2, 8, 8])];
 
 const OPTIMIZERS: [(&str, &str); 3] =
     [("sgd", "sgd:momentum=0.9"), ("rmsprop", "rmsprop"), ("adam", "adam:global_clipnorm=1")];

@@ -73,43 +73,21 @@ fn two_head(folder: &Path) -> (String, String) {
 const LOSSES: &str =
     "logits=categorical_crossentropy:from_logits=true,smoothing=0.1,score=huber:delta=0.5";
 
+/// What both runs are asked for, besides their files.
+const SETTINGS: &str = "--loss-weight score=0.5 --metrics mae --optimizer adam:clipnorm=1 --batch 8 --seed 7 \
+    --drop-last --gpus 3";
+
 #[test]
 fn a_run_goes_on_with_its_settings_and_refuses_others() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| path(folder.path(), name);
     let (train, test) = two_head(folder.path());
     let run = |dir: &str, epochs: &str, save: &str, log: &str| {
-        good(&[
-            "fit",
-            "zoo:two_head",
-            "--data",
-            &train,
-            "--validation",
-            &test,
-            "--loss",
-            LOSSES,
-            "--loss-weight",
-            "score=0.5",
-            "--metrics",
-            "mae",
-            "--optimizer",
-            "adam:clipnorm=1",
-            "--batch",
-            "8",
-            "--seed",
-            "7",
-            "--drop-last",
-            "--gpus",
-            "3",
-            "--epochs",
-            epochs,
-            "--checkpoint",
-            dir,
-            "--save",
-            save,
-            "--log",
-            log,
-        ])
+        let files = ["--data", &train, "--validation", &test, "--checkpoint", dir];
+        let results = ["--epochs", epochs, "--save", save, "--log", log];
+        let settings: Vec<&str> = SETTINGS.split_whitespace().collect();
+        let begin = ["fit", "zoo:two_head", "--loss", LOSSES];
+        good(&[&begin[..], &settings, &files, &results].concat())
     };
     run(&at("a"), "4", &at("a.safetensors"), &at("a.csv"));
     run(&at("b"), "2", &at("b.safetensors"), &at("b.csv"));

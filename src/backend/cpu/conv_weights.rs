@@ -138,7 +138,7 @@ fn part(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
         pieces.iter().map(|p| Unfold::new(&plan.axes, p.clone(), p.len())).collect();
     dw.par_chunks_mut(plan.filters * terms).enumerate().for_each(|(group, dw)| {
         tiles(dw, terms, plan.tile).into_par_iter().for_each(|tile| {
-            let group = Group { plan, group, x, dy };
+            let group = Group { plan, number: group, x, dy };
             group.tile(tile, &pieces, &unfolds);
         });
     });
@@ -147,7 +147,7 @@ fn part(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
 /// One group of channels of some samples.
 struct Group<'a> {
     plan: &'a ConvWeightsPlan,
-    group: usize,
+    number: usize,
     x: &'a [f32],
     dy: &'a [f32],
 }
@@ -157,7 +157,7 @@ impl Group<'_> {
     fn sample(&self, i: usize) -> (&[f32], &[f32]) {
         let ConvWeightsPlan { groups, channels, filters, plane, windows, .. } = *self.plan;
         let (input, output) = (channels * plane, filters * windows);
-        let at = i * groups + self.group;
+        let at = i * groups + self.number;
         (&self.x[at * input..][..input], &self.dy[at * output..][..output])
     }
 

@@ -252,23 +252,27 @@ impl Costs {
     }
 }
 
-fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
-    let outputs = b.take_outputs();
-    let known = || outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
+/// The losses with the outputs that they are taken of.
+fn chosen<'a>(
+    losses: &'a [OutputLoss],
+    outputs: &'a [Output],
+) -> Result<Vec<(&'a OutputLoss, &'a Output)>, TrainingError> {
+    let none = |output: &str| {
+        let known = outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
+        TrainingError::Output { output: output.to_owned(), known }
+    };
     let mut found: Vec<(&OutputLoss, &Output)> = Vec::new();
-    for loss in &training.losses {
+    for loss in losses {
         let output = outputs.iter().find(|o| *o.name == *loss.output);
         let taken = found.iter().any(|(other, _)| other.output == loss.output);
-        match output.filter(|_| !taken) {
-            Some(output) => found.push((loss, output)),
-            None => {
-                return Err(TrainingError::Output { output: loss.output.clone(), known: known() });
-            }
-        }
+        found.push((loss, output.filter(|_| !taken).ok_or_else(|| none(&loss.output))?));
     }
-    if found.is_empty() {
-        return Err(TrainingError::Output { output: String::new(), known: known() });
-    }
+    if found.is_empty() { Err(none("")) } else { Ok(found) }
+}
+
+fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
+    let outputs = b.take_outputs();
+    let found = chosen(&training.losses, &outputs)?;
     let (targets, inputs) = targets(b, &found)?;
     let (mut loss, mut metrics) = (None, Metrics::default());
     let several = found.len() > 1;

@@ -63,6 +63,7 @@ pub(super) fn pools(net: &mut Net, i: usize) -> Vec<Value> {
 const CHANNELS: [(usize, usize, usize); 8] =
     [(3, 8, 1), (4, 36, 1), (1, 5, 1), (20, 4, 2), (1, 1, 40), (3, 2, 3), (1, 2, 5), (4, 4, 8)];
 
+#[expect(clippy::many_single_char_names, reason = "the letters of the formula")]
 /// Gradients of convolutions' kernels; in some graphs one of what comes back is infinite.
 pub(super) fn weights(net: &mut Net, i: usize) -> Vec<Value> {
     let Windows { strides, dilations, mut pads, mut image, kernel } =
