@@ -115,8 +115,7 @@ impl Checkpoint {
             let entry = entry.map_err(|e| io(folder, e))?;
             let name = entry.file_name();
             let old = name.to_string_lossy();
-            let ours = old.starts_with(VARIABLES) && old.ends_with(SAFETENSORS);
-            if ours && *old != *variables {
+            if is_of_variables(&old) && *old != *variables {
                 // One that stays is in nobody's way.
                 drop(std::fs::remove_file(entry.path()));
             }
@@ -149,4 +148,12 @@ impl Checkpoint {
         let State { history, partial, settings, .. } = state;
         Ok(Some(Self { variables, at, history, settings, partial }))
     }
+}
+
+/// Whether a file has a name that a checkpoint gives its variables.
+fn is_of_variables(name: &str) -> bool {
+    let numbers = name.strip_prefix(VARIABLES).and_then(|name| name.strip_suffix(SAFETENSORS));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    numbers
+        .is_some_and(|numbers| numbers.split('-').count() == 3 && numbers.split('-').all(is_number))
 }

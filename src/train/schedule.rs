@@ -98,9 +98,10 @@ impl Plateau {
             if cooling > 0 {
                 (cooling, wait) = (cooling - 1, 0);
             }
-            let improved = best.is_none_or(|best: f64| {
+            let better = |best: f64| {
                 if self.largest { now - self.min_delta > best } else { now + self.min_delta < best }
-            });
+            };
+            let improved = !now.is_nan() && best.is_none_or(better);
             if improved {
                 (best, wait) = (Some(now), 0);
             } else if cooling == 0 {
@@ -145,7 +146,7 @@ impl Schedule {
     pub fn factor(&self, epoch: u64) -> f64 {
         let warmup = self.warmup();
         if epoch < warmup {
-            return (epoch + 1) as f64 / (warmup + 1) as f64;
+            return (epoch as f64 + 1.0) / (warmup as f64 + 1.0);
         }
         let since = epoch - warmup;
         let past = |epochs: u64| {

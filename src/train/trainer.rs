@@ -406,6 +406,10 @@ impl Trainer {
             return Ok(());
         }
         let (now, mut averaged) = (self.train.executable.weights()?, Weights::default());
+        if now.get(pass::STEP).is_some_and(|step| *step.as_slice::<i64>() == [0]) {
+            // There are no averages before the first batch.
+            return Ok(());
+        }
         for (name, variable) in &self.averages {
             let tensor = now.get(variable).cloned();
             averaged.insert(&**name, tensor.ok_or_else(|| TrainError::Missing(variable.clone()))?);

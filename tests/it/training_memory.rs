@@ -52,7 +52,9 @@ fn a_step_touches_what_is_planned() {
         let bound = executable.bind(rows).unwrap();
         for (device, plan) in run.devices.iter().zip(&bound.devices) {
             assert_eq!(device.planned, plan.planned as u64, "{name}");
-            assert_eq!(device.used, device.planned, "{name} on {}", device.device);
+            // What ends last need not fill its place, which is a multiple of 64 bytes.
+            let rest = device.planned.checked_sub(device.used);
+            assert!(rest.is_some_and(|rest| rest < 64), "{name}: {device:?}");
         }
     }
 }

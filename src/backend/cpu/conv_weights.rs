@@ -107,7 +107,10 @@ pub fn conv_weights(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32
     }
     let batch = x.len() / input;
     assert_eq!((x.len(), dy.len()), (batch * input, batch * output), "samples of {plan:?}");
-    if plan.filters.min(plan.terms()) < FEW {
+    // Products with padding are not part of the sum; in those of matrices they are 0 if all factors are numbers.
+    let outside = plan.axes.iter().any(WindowAxis::reaches_outside);
+    let products = !outside || dy.iter().all(|x| x.is_finite());
+    if plan.filters.min(plan.terms()) < FEW || !products {
         return lanes(plan, x, dy, dw);
     }
     let each = batch.div_ceil(plan.parts).max(1);
@@ -304,6 +307,27 @@ mod tests {
             x.extend((0..rank).map(|_| 5 + rng.random_range(0..=7usize)));
             check(&mut rng, &op, &x, filters);
         }
+    }
+
+    /// Padding is no term: beside it an infinite gradient stays infinite.
+    #[test]
+    fn infinite_gradients_at_borders() {
+        let op = ConvWeightGrad {
+            strides: vec![1; 2],
+            pads: vec![1; 4],
+            kernel: vec![3; 2],
+            dilations: vec![],
+            groups: 1,
+        };
+        let plan = ConvWeightsPlan::new(&op, &[2, 8, 6, 6], &[2, 9, 6, 6]).unwrap();
+        let (x, mut dy) = (vec![1.0; 2 * 8 * 36], vec![0.5; 2 * 9 * 36]);
+        dy[0] = f32::INFINITY;
+        let mut dw = vec![f32::NAN; plan.size()];
+        conv_weights(&plan, &x, &dy, &mut dw);
+        let x = Tensor::new(&[2, 8, 6, 6], &x).unwrap();
+        let dy = Tensor::new(&[2, 9, 6, 6], &dy).unwrap();
+        let expected = op.eval(&[&x, &dy]).unwrap().remove(0);
+        assert_eq!(dw, expected.as_slice::<f32>());
     }
 
     #[test]

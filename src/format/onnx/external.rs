@@ -38,6 +38,11 @@ impl Folder {
         self.model.structure.clone()
     }
 
+    /// All bytes of the model's file.
+    pub(super) fn whole(&self) -> Bytes {
+        self.model.whole()
+    }
+
     /// The elements that lie in the model's file, where they do.
     pub(super) fn elements(&self, raw: &Bytes) -> Bytes {
         self.model.elements(raw)

@@ -43,8 +43,7 @@ pub fn with_initializers(
 ) -> Result<Vec<u8>, ImportError> {
     let mut budget = Budget::new(max_memory);
     let mut folder = external::Folder::of(path, store::Store::open(path, &budget)?);
-    let data = folder.structure();
-    let file = file::File::new(data.clone())?;
+    let file = file::File::new(folder.structure())?;
     let mut replaced = BTreeMap::new();
     for span in &file.graph.initializers {
         let (name, proto) = (file.tensor_name(*span)?, file.tensor(*span)?);
@@ -67,7 +66,8 @@ pub fn with_initializers(
     if let Some(name) = tensors.keys().find(|name| !has(name)) {
         return Err(wrong(name, "it is no initializer of the file"));
     }
-    folder.check()?;
+    // What stays is copied with its elements.
+    let data = folder.whole();
     let whole = Span::new(0..data.len());
     let tensor = |number: u64, span: Span| {
         let found = replaced.get(&span.range().start).filter(|_| number == 5);
@@ -77,6 +77,7 @@ pub fn with_initializers(
         7 => Ok(Some(wire::rewritten(&data, span, tensor)?)),
         _ => Ok(None),
     })?;
+    folder.check()?;
     if bytes.len() > MOST {
         return Err(wrong("", "a file of this form has at most 2 GiB"));
     }
@@ -97,4 +98,45 @@ fn encoded(proto: TensorProto, elements: &Tensor) -> Vec<u8> {
         ..proto
     };
     proto.encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use prost::Message;
+
+    use super::with_initializers;
+    use crate::format::onnx::proto::{GraphProto, ModelProto, TensorProto};
+    use crate::types::Tensor;
+
+    fn initializer(name: &str, elements: &[f32]) -> TensorProto {
+        TensorProto {
+            name: Some(name.to_owned()),
+            dims: vec![i64::try_from(elements.len()).unwrap()],
+            data_type: Some(1),
+            raw_data: Some(
+                elements.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into(),
+            ),
+            ..TensorProto::default()
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_stays_however_large() {
+        let large: Vec<f32> = (0..40_000u16).map(f32::from).collect();
+        let initializers = vec![initializer("large", &large), initializer("small", &[1.0, 2.0])];
+        let graph = GraphProto { initializer: initializers, ..GraphProto::default() };
+        let model = ModelProto { ir_version: Some(8), graph: Some(graph), ..ModelProto::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.onnx");
+        std::fs::write(&path, model.encode_to_vec()).unwrap();
+        let given = Tensor::new(&[2], &[3.0f32, 4.0]).unwrap();
+        let given = BTreeMap::from([("small".to_owned(), given)]);
+        let written = with_initializers(&path, &given, u64::MAX).unwrap();
+        let found = ModelProto::decode(Bytes::from(written)).unwrap().graph.unwrap().initializer;
+        assert_eq!(found[0], initializer("large", &large));
+        assert_eq!(found[1].raw_data, initializer("small", &[3.0, 4.0]).raw_data);
+    }
 }

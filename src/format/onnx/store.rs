@@ -57,6 +57,11 @@ impl Store {
         Ok(Self { structure: structure.into(), file: Some((path.to_owned(), map)) })
     }
 
+    /// All bytes of the file, at the places that they have in the structure.
+    pub(super) fn whole(&self) -> Bytes {
+        self.file.as_ref().map_or_else(|| self.structure.clone(), |(_, map)| map.bytes().clone())
+    }
+
     /// The raw elements of a tensor that was decoded from the structure.
     pub(super) fn elements(&self, raw: &Bytes) -> Bytes {
         let from = (raw.as_ptr() as usize).wrapping_sub(self.structure.as_ptr() as usize);

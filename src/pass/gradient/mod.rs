@@ -26,7 +26,7 @@ pub use mode::{Mode, train_mode};
 pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
 pub use recompute::{ParseRecomputeError, Recompute};
 pub use training::{
-    OutputLoss, Target, Training, TrainingError, TrainingGraph, evaluation, training,
+    OutputLoss, STEP, Target, Training, TrainingError, TrainingGraph, evaluation, training,
 };
 
 use self::recompute::Again;

@@ -145,7 +145,7 @@ pub struct TrainingGraph {
 }
 
 /// The name of the variable that counts the steps.
-pub(super) const STEP: &str = "optimizer.step";
+pub const STEP: &str = "optimizer.step";
 
 /// Makes the graph of one training step: losses, their gradients, and the new values of all variables.
 ///

@@ -162,6 +162,12 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
     if let Some(path) = files.plot.as_ref().filter(|path| !ends(path, &["png", "svg"])) {
         bail!("{}: curves are drawn to .png or .svg", path.display());
     }
+    for path in [&files.save, &files.plot, &files.log].into_iter().flatten() {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            bail!("{}: there is no folder {}", path.display(), folder.display());
+        }
+    }
     match args.reproducible.as_deref() {
         Some("n-invariant") if args.base.replicate.divides() => bail!(
             "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into others"
