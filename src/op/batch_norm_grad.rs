@@ -14,7 +14,8 @@ op! {
     /// `scale / sqrt(var + epsilon) * (dy - mean of dy - v * mean of dy * v)`, that of the scale the sum of `dy * v`, that of
     /// the bias the sum of `dy`.
     ///
-    /// It is computed in `f64` and each result rounded once; sums run over the elements in row-major order.
+    /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements in row-major order,
+    /// kernels in one that follows from the sizes.
     pub struct BatchNormGrad = "batch_norm_train_grad" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,

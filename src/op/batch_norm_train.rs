@@ -12,8 +12,8 @@ op! {
     /// `bias` and the running mean and variance, `[C]` and of any floating-point type; further results are the new
     /// running mean and variance, `running * momentum + current * (1 - momentum)`.
     ///
-    /// It is computed in `f64` and each result rounded once; sums run over the elements in row-major order. Where
-    /// a channel has no elements, the running mean and variance stay.
+    /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements in row-major order,
+    /// kernels in one that follows from the sizes. Where a channel has no elements, the running mean and variance stay.
     pub struct BatchNormTrain = "batch_norm_train" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,

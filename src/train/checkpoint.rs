@@ -126,11 +126,13 @@ impl Checkpoint {
     /// Reads the checkpoint of a folder; `None` where it has none.
     pub fn read(folder: &Path, max_memory: u64) -> Result<Option<Self>, CheckpointError> {
         let path = folder.join(STATE);
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
+        let mut budget = Budget::new(max_memory);
+        match path.metadata() {
+            Ok(file) => budget.charge(STATE, file.len()).map_err(FileError::from)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(&path, error)),
-        };
+        }
+        let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
         let wrong =
             |error: String| CheckpointError::State { path: path.display().to_string(), error };
         let state: State = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
@@ -142,7 +144,6 @@ impl Checkpoint {
         if !plain {
             return Err(wrong("its variables lie outside its folder".to_owned()));
         }
-        let mut budget = Budget::new(max_memory);
         let variables = safetensors::read(&folder.join(&state.variables), &mut budget, |_| true)?;
         let at = Position { epoch: state.epoch, step: state.step };
         let State { history, partial, settings, .. } = state;

@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 use std::fmt;
 use std::str::FromStr;
 
-use super::History;
+use super::{History, Monitor};
 use crate::types::Quoted;
 
 /// How the learning rate changes with the epochs: a factor of the optimizer's own rate. In `warmup` epochs before, it
@@ -113,11 +113,6 @@ impl Plateau {
             }
         }
         rate
-    }
-
-    /// Whether more of this number is better.
-    fn is_better_larger(monitor: &str) -> bool {
-        ["accuracy", "auc", "precision", "recall"].iter().any(|end| monitor.ends_with(end))
     }
 }
 
@@ -238,7 +233,7 @@ impl<'a> Settings<'a> {
         let usual = Plateau::default();
         let monitor = self.take("monitor").map_or(usual.monitor, str::to_owned);
         let largest = match self.take("mode") {
-            None | Some("auto") => Plateau::is_better_larger(&monitor),
+            None | Some("auto") => Monitor::new(&*monitor).more,
             Some("max") => true,
             Some("min") => false,
             Some(_) => return Err(self.wrong()),

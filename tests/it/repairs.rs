@@ -113,8 +113,9 @@ fn expectations(row: &Row) -> Vec<(i64, BTreeMap<String, Tensor>, Vec<Tensor>)> 
 fn assert_same(row: &Row, allowed: Repair) {
     let (template, _) = repair(&row.graph, allowed).unwrap();
     let expected = expectations(row);
-    for count in [2, 3, 5] {
-        for rule in rules(count) {
+    for (i, count) in [2, 3, 5].into_iter().enumerate() {
+        // Three devices by every rule, the others by one.
+        for (_, rule) in rules(count).into_iter().enumerate().filter(|(r, _)| i == 1 || *r == i) {
             let what = format!("{count} devices, {rule}, {allowed:?}");
             let graph = replicate(&row.graph, &options(count, rule, allowed)).unwrap();
             let verified = verify(&graph).unwrap_or_else(|e| panic!("{what}: {e}"));
