@@ -94,6 +94,11 @@ impl<const K: usize> Broadcast<K> {
 
     /// Calls `f` with the runs that make up the result, in order.
     pub fn runs(&self, mut f: impl FnMut(Run<K>)) {
+        self.each(&mut f);
+    }
+
+    /// As [`Self::runs`], compiled once for all that is done with a run.
+    fn each(&self, f: &mut dyn FnMut(Run<K>)) {
         let Some(((len, steps), outer)) = self.axes.split_last() else { return };
         if *len == 0 {
             return;

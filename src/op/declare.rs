@@ -1,5 +1,12 @@
 //! The macros that declare operators: `op!` one of them, `family!` several of one kind, `ops!` the list.
 
+use super::attr::Attr;
+
+/// Puts attributes in the order in which they are printed.
+pub(super) fn by_name(attrs: &mut [(&'static str, Attr)]) {
+    attrs.sort_unstable_by_key(|(name, _)| *name);
+}
+
 /// Declares an operator: its name in the text form and its attributes, printed in alphabetical order, those
 /// with a default only where they differ from it.
 macro_rules! op {
@@ -23,7 +30,7 @@ macro_rules! op {
                 #[allow(unused_mut, reason = "some operators have no attributes")]
                 let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
                 $($crate::op::declare::print_attr!(attrs, $field, &self.$field, $ty $(, $default)?);)*
-                attrs.sort_unstable_by_key(|(name, _)| *name);
+                $crate::op::declare::by_name(&mut attrs);
                 attrs
             }
 
@@ -114,7 +121,7 @@ macro_rules! family {
                         $($($crate::op::declare::print_attr!(attrs, $field, $field, $ty $(, $default)?);)*)?
                     })*
                 }
-                attrs.sort_unstable_by_key(|(name, _)| *name);
+                $crate::op::declare::by_name(&mut attrs);
                 attrs
             }
 

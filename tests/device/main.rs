@@ -60,14 +60,15 @@ fn main() -> ExitCode {
     if setup::is_fake() && !apart::is_alone() && !ignored {
         trials = trials.iter().map(apart::apart).collect();
     }
-    // These start processes themselves.
-    trials.extend(failures::trials());
+    // These start processes themselves and wait for them the longest: first, the others fill the gaps.
+    let mut all = failures::trials();
     if setup::is_fake() {
-        trials.push(variables::disturbed());
-        trials.extend(orders::trials());
-        trials.extend(script::trials());
+        all.push(variables::disturbed());
+        all.extend(orders::trials());
+        all.extend(script::trials());
     }
-    let trials = trials.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
+    all.extend(trials);
+    let trials = all.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
     let mut arguments = Arguments::from_args();
     if !ignored {
         // Devices are shared, and a test uses several threads anyway; those on the fake one are processes.

@@ -61,38 +61,37 @@ fn bless() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it, or a release
-/// build; `snapshots` is insta's
-/// `INSTA_UPDATE`.
+/// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it, or the command
+/// line; `snapshots` is insta's `INSTA_UPDATE`.
 fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
-    let fast = ["test", "--workspace", "--no-fail-fast"];
-    let counts = Step::cargo(&fast).env("INSTA_UPDATE", snapshots).run_tests()?;
+    let fast = cargo_test(&["--no-fail-fast"]);
+    let counts = fast.env("INSTA_UPDATE", snapshots).run_tests()?;
     let python = Python::prepare(&target())?;
-    Step::cargo(&["build", "--release"]).run()?;
-    let slow = ["test", "--lib", "--test", "it", "--no-fail-fast", "--", "--ignored"];
-    let slow = Step::cargo(&slow)
+    let slow = ["--lib", "--test", "it", "--test", "e2e", "--no-fail-fast", "--", "--ignored"];
+    let slow = cargo_test(&slow)
         .env("INSTA_UPDATE", snapshots)
         .env("FANWISE_PYTHON", &python.interpreter)
         .env("FANWISE_ONNX_DATA", &python.onnx_data)
         .env("FANWISE_NVRTC", &python.packages)
-        .env("FANWISE_BIN", target().join("release").join(EXECUTABLE));
+        .env("FANWISE_BIN", built(EXECUTABLE));
     Ok(counts + slow.run_tests()? + run_device_tests(&python)?)
 }
 
-/// Runs the fake driver's own tests, then the device tests on it. What that reports, leaks among it, is a failure.
+/// `cargo test` of every package, so that all of them share what is built.
+fn cargo_test(args: &[&str]) -> Step {
+    Step::cargo(&["test", "--profile", PROFILE, "--workspace"]).args(args)
+}
+
+/// Runs the device tests on the fake driver. What that reports, leaks among it, is a failure.
 fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
-    let own = ["test", "-p", "fakecuda", "--test", "e2e", "--", "--ignored"];
-    let own = Step::cargo(&own).env("FANWISE_NVRTC", &python.packages).run_tests()?;
-    Step::cargo(&["build", "--release", "-p", "fakecuda"]).run()?;
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     std::fs::create_dir_all(&folder).map_err(failed)?;
-    let library = target().join("release").join("libfakecuda.so");
-    std::fs::copy(library, folder.join("libcuda.so")).map_err(failed)?;
+    std::fs::copy(built("deps/libfakecuda.so"), folder.join("libcuda.so")).map_err(failed)?;
     let report = folder.join("report.txt");
     std::fs::write(&report, "").map_err(failed)?;
     // More than there are cores: processes on the fake driver wait for each other.
-    let counts = Step::cargo(&["test", "--test", "device", "--", "--test-threads", "4"])
+    let counts = cargo_test(&["--test", "device", "--", "--test-threads", "8"])
         .env("LD_LIBRARY_PATH", &folder)
         .env("FANWISE_DEVICE", "fake")
         // Fewer than some tests ask for, so that logical devices share one, too.
@@ -103,9 +102,17 @@ fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
         .env("FAKECUDA_REPORT", &report)
         .run_tests()?;
     match std::fs::read_to_string(&report).map_err(failed)?.trim() {
-        "" => Ok(own + counts),
+        "" => Ok(counts),
         found => Err(format!("the fake driver reports\n{found}")),
     }
+}
+
+/// The profile that tests are built in.
+const PROFILE: &str = "checked";
+
+/// A file that the tests' profile builds.
+fn built(name: &str) -> PathBuf {
+    target().join(PROFILE).join(name)
 }
 
 /// The file that cargo builds of the command line.
