@@ -233,7 +233,7 @@ fn eight_shards_of_digits_give_the_same_bits() {
     }
 }
 
-/// The part of the rows kept from training whose digit the release binary's training on two devices finds.
+/// The part of the rows kept from training whose digit the command line's training on two devices finds.
 fn accuracy(model: &Model, data: &str, epochs: &str) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path());
@@ -260,14 +260,14 @@ fn accuracy(model: &Model, data: &str, epochs: &str) -> f64 {
 }
 
 #[test]
-#[ignore = "runs the release binary: cargo xtask test"]
+#[ignore = "runs the command line: cargo xtask test"]
 fn a_perceptron_learns_digits() {
     let found = accuracy(&mlp(DType::F32, 64), "", "50");
     assert!(found >= 0.97, "{found}");
 }
 
 #[test]
-#[ignore = "runs the release binary: cargo xtask test"]
+#[ignore = "runs the command line: cargo xtask test"]
 fn a_convolutional_network_learns_digits() {
     let found = accuracy(&cnn(DType::F32, 16), "_images", "20");
     assert!(found >= 0.985, "{found}");

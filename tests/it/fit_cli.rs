@@ -333,7 +333,7 @@ fn experiment(folder: &Path, name: &str) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "runs the release binary: cargo xtask test"]
+#[ignore = "runs the command line: cargo xtask test"]
 fn mini_googlenet_on_cifar_goes_on_after_it_is_killed_at_any_moment() {
     let binary =
         std::env::var_os("FANWISE_BIN").expect("FANWISE_BIN is set: run `cargo xtask test`");
@@ -453,7 +453,7 @@ fn a_trained_onnx_file_has_other_weights_and_nothing_else_changed() {
 }
 
 #[test]
-#[ignore = "needs Python and the release binary: cargo xtask test"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn onnx_runtime_computes_what_a_trained_file_says() {
     let binary =
         std::env::var_os("FANWISE_BIN").expect("FANWISE_BIN is set: run `cargo xtask test`");

@@ -87,7 +87,7 @@ fn models(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-#[ignore = "needs Python and the release binary: cargo xtask test"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn light_models_of_the_onnx_package() {
     let models = models(&set("FANWISE_ONNX_DATA").join("light"));
     assert_eq!(models.len(), 9, "{models:?}");
@@ -97,7 +97,7 @@ fn light_models_of_the_onnx_package() {
 }
 
 #[test]
-#[ignore = "needs Python and the release binary: cargo xtask test"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn light_models_with_random_weights() {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet"] {
@@ -109,7 +109,7 @@ fn light_models_with_random_weights() {
 }
 
 #[test]
-#[ignore = "needs Python and the release binary: cargo xtask test"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn models_with_random_weights_and_a_dynamic_batch() {
     let folder = tempfile::tempdir().expect("a folder");
     python("generate.py", &[folder.path()]);
@@ -123,7 +123,7 @@ fn models_with_random_weights_and_a_dynamic_batch() {
 }
 
 #[test]
-#[ignore = "needs Python and the release binary: cargo xtask test"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn operators_that_need_all_rows() {
     for rows in ["7", "2", "1"] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -154,7 +154,7 @@ fn exported() -> (Vec<PathBuf>, Vec<PathBuf>) {
 }
 
 #[test]
-#[ignore = "needs Python and the release binary: cargo xtask test"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn models_that_exporters_wrote() {
     let (supported, _) = exported();
     assert!(supported.len() >= 49, "{supported:?}");

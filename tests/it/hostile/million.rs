@@ -59,7 +59,7 @@ fn onnx() -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "needs the release binary: cargo xtask test"]
+#[ignore = "needs the command line: cargo xtask test"]
 fn a_million_nodes_are_read_split_and_written() {
     let binary: PathBuf = std::env::var_os("FANWISE_BIN").expect("run `cargo xtask test`").into();
     let binary = fs::canonicalize(binary).expect("the binary");
