@@ -10,9 +10,71 @@ pub struct Logs {
     /// The rows.
     pub rows: u64,
     /// The mean loss.
+    #[serde(with = "any_number")]
     pub loss: f64,
     /// The metrics with their names.
+    #[serde(with = "named_numbers")]
     pub metrics: Vec<(String, f64)>,
+}
+
+/// A number in a file, which JSON holds as a text where it is not finite.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Number {
+    /// A finite one.
+    Finite(f64),
+    /// Another as it is printed.
+    Other(String),
+}
+
+impl From<f64> for Number {
+    fn from(x: f64) -> Self {
+        if x.is_finite() { Self::Finite(x) } else { Self::Other(x.to_string()) }
+    }
+}
+
+impl TryFrom<Number> for f64 {
+    type Error = std::num::ParseFloatError;
+    fn try_from(number: Number) -> Result<Self, Self::Error> {
+        match number {
+            Number::Finite(x) => Ok(x),
+            Number::Other(text) => text.parse(),
+        }
+    }
+}
+
+mod any_number {
+    use super::Number;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+    pub(super) fn serialize<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        Number::from(*x).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<f64, D::Error> {
+        Number::deserialize(deserializer)?.try_into().map_err(D::Error::custom)
+    }
+}
+
+mod named_numbers {
+    use super::Number;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        all: &[(String, f64)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(all.iter().map(|(name, x)| (name, Number::from(*x))))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        deserializer: D,
+    ) -> Result<Vec<(String, f64)>, D::Error> {
+        let read = |(name, x): (String, Number)| x.try_into().map(|x| (name, x));
+        let all = Vec::<(String, Number)>::deserialize(deserializer)?;
+        all.into_iter().map(read).collect::<Result<_, _>>().map_err(D::Error::custom)
+    }
 }
 
 /// Sums from which logs are made: those of batches add up.

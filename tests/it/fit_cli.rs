@@ -112,6 +112,18 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
     let log = fs::read_to_string(at("a.csv")).unwrap();
     assert_eq!(log.lines().count(), 5);
     assert!(log.contains("val_logits_loss"), "{log}");
+    // A checkpoint that somebody else made names a file anywhere.
+    let state = at("b/state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let secret = path(elsewhere.path(), "secret.csv");
+    fs::write(&state, text.replace(&at("b.csv"), &secret)).unwrap();
+    let again = ["fit", "zoo:two_head", "--resume", &at("b"), "--epochs", "5"];
+    let error = refused(&again);
+    assert!(error.contains(&format!("wrote `--log {secret}`")), "{error}");
+    assert!(!Path::new(&secret).exists());
+    good(&[&again[..], &["--log", &secret]].concat());
+    assert!(Path::new(&secret).exists());
 }
 
 #[test]

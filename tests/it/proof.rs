@@ -261,7 +261,7 @@ fn rows_of_another_replica_are_refuted() {
 fn mutants_of_the_zoo(nodes: usize) -> usize {
     let names: Vec<&str> = zoo::names().collect();
     let fates = each(0..4 * names.len() as u64, |seed, fates| {
-        let (model, weights) = zoo::build(names[seed as usize / 4]).unwrap();
+        let (model, weights) = zoo::build(names[usize::try_from(seed / 4).unwrap()]).unwrap();
         let times = (nodes / model.len()).max(4);
         mutate(MUTATIONS, (&model, &weights), seed, times / 4, fates);
     });

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, absolute};
+use std::path::{Component, Path, absolute};
 
 use anyhow::bail;
 use clap::parser::ValueSource;
@@ -62,6 +62,9 @@ const FREE: &[&str] = &[
 /// Options that name files.
 const FILES: &[&str] =
     &["data", "log", "normalize_by", "params", "plot", "save", "tensorboard", "validation"];
+
+/// Options that name files which are written.
+const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 
 /// What is kept besides options: the rows of the data and their types.
 const ROWS: &str = "rows of the data";
@@ -161,13 +164,33 @@ fn alike(a: &str, b: &str) -> bool {
         || read::<Metric>(a, b)
 }
 
+/// Whether a file lies in the working folder or beside the checkpoint: others may not be written because a checkpoint,
+/// which may come from somebody else, names them.
+fn is_near(file: &Path, checkpoint: &Path) -> bool {
+    let beside = absolute(checkpoint).ok().and_then(|folder| Some(folder.parent()?.to_owned()));
+    let folders = beside.into_iter().chain(std::env::current_dir().ok());
+    let goes_up = file.components().any(|part| part == Component::ParentDir);
+    !goes_up && folders.into_iter().any(|folder| file.starts_with(folder))
+}
+
 /// The options of a run that goes on from a checkpoint with these settings.
 ///
 /// # Errors
-/// If an option contradicts them.
+/// If an option contradicts them, or they name a file to write that lies elsewhere.
 pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs> {
     let command = command();
     let matches = command.clone().try_get_matches_from(options())?;
+    for name in WRITTEN {
+        let given = matches.value_source(name) == Some(ValueSource::CommandLine);
+        let mut files = kept.get(*name).into_iter().flatten();
+        if let Some(file) = files.find(|file| !given && !is_near(Path::new(file), folder)) {
+            bail!(
+                "the run of {} wrote `--{name} {file}`, which lies neither in this folder nor beside the checkpoint; \
+                 give `--{name}` again to write there",
+                folder.display()
+            );
+        }
+    }
     for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
         let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let given = matches.value_source(id) == Some(ValueSource::CommandLine);
