@@ -116,7 +116,7 @@ fn train_code(error: &TrainError) -> &'static str {
         TrainError::Data(error) => data_code(error),
         TrainError::Shards(_) | TrainError::Foreign(_) | TrainError::Monitor(_) => "E0611",
         TrainError::Missing(_) | TrainError::Rows(_) => "E0612",
-        TrainError::Watch(_) => "E0613",
+        TrainError::Watch(_) | TrainError::Diverged(_) => "E0613",
     }
 }
 

@@ -34,7 +34,12 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         (Some(Op::PoolGrad(op)), [.., dy], [dx]) => {
             pool(context, op, launch.operands[0], [*dy, *dx])
         }
-        (Some(Op::ConvWeightGrad(_)), [_, _, parts], [dw]) => reduce::sum(context, *parts, *dw),
+        (Some(Op::ConvWeightGrad(_)), [_, _, parts], [dw]) => {
+            if !Builder::new(context.device).is_channels_last(*dw) {
+                return Err(context.unsupported("its result is not channels last"));
+            }
+            reduce::sum(context, *parts, *dw)
+        }
         (Some(Op::BatchNormTrain(op)), [x, operands @ .., parts], results) => {
             let mut b = batch(context, *x, *parts, false)?;
             b.define("EPSILON", float(op.epsilon));

@@ -9,6 +9,11 @@ use tempfile::Builder;
 /// How the names of files begin that are not yet at their place: what a killed process may leave.
 const PREFIX: &str = ".fanwise-";
 
+/// Whether a file has a name of one that is not yet at its place.
+pub(crate) fn is_unfinished(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
 /// Writes a file through `write`: beside its place first, then renamed, so that a reader never sees a part of
 /// it and a failure leaves what was there. A place that is a device or a pipe is written to directly.
 pub(super) fn write(

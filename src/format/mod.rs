@@ -15,6 +15,7 @@ mod error;
 mod mmap;
 
 pub use array::Array;
+pub(crate) use atomic::is_unfinished;
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
 pub(crate) use error::open;

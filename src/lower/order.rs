@@ -44,7 +44,7 @@ impl Orders {
         orders
     }
 
-    /// Parameters that every launch takes channels last are held so.
+    /// Parameters that every launch takes channels last are held so, but for variables: what a run gives them is row-major.
     fn turn_params(&mut self, layout: &Layout<'_>, fixed: &Table<bool>) {
         let graph = layout.graph;
         let mut as_rows = fixed.clone();
@@ -55,7 +55,8 @@ impl Orders {
                 }
             }
         }
-        for id in layout.order.iter().filter(|id| layout.param(**id).is_some()) {
+        let stays = |id: &NodeId| layout.param(*id).is_some_and(|p| !layout.variables.contains(&p));
+        for id in layout.order.iter().filter(|id| stays(id)) {
             let value = Value { node: *id, output: 0 };
             if !as_rows.get(value) && differs(graph.ty(value)) {
                 self.values.set(value, Order::ChannelsLast);

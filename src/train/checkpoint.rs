@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::History;
 use super::data::Position;
 use super::history::Number;
-use crate::format::{Budget, FileError, safetensors, write_text};
+use crate::format::{Budget, FileError, is_unfinished, safetensors, write_text};
 use crate::ir::Weights;
-use crate::types::{DType, Tensor};
 
 /// The name of the file that says which variables belong to the checkpoint.
 const STATE: &str = "state.json";
@@ -96,23 +95,18 @@ fn io(path: &Path, error: std::io::Error) -> CheckpointError {
 }
 
 impl Checkpoint {
-    /// What is no finite number, so that nothing can be learned after it.
-    fn not_finite(&self) -> Option<String> {
+    /// Whether something can be learned after the losses so far.
+    fn is_finite(&self) -> bool {
         let epochs = self.history.epochs.iter().map(|epoch| epoch.training.loss);
-        if !epochs.chain([self.partial.1]).all(f64::is_finite) {
-            return Some("the loss".to_owned());
-        }
-        let mut variables = self.variables.iter();
-        let (name, _) = variables.find(|(_, tensor)| has_nan(tensor))?;
-        Some(format!("an element of `{name}`"))
+        epochs.chain([self.partial.1]).all(f64::is_finite)
     }
 
     /// Writes it to a folder, which is made if it does not exist. The variables are written first, under a name of their
     /// own; the checkpoint before counts until the file that names them is in its place.
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(STATE);
-        if let Some(what) = self.not_finite() {
-            let error = format!("{what} is no number, and nothing could go on from it");
+        if !self.is_finite() {
+            let error = "the loss is not finite, and nothing could go on from it".to_owned();
             return Err(CheckpointError::State { path: path.display().to_string(), error });
         }
         std::fs::create_dir_all(folder).map_err(|e| io(folder, e))?;
@@ -135,12 +129,18 @@ impl Checkpoint {
             let entry = entry.map_err(|e| io(folder, e))?;
             let name = entry.file_name();
             let old = name.to_string_lossy();
-            if is_of_variables(&old) && *old != *variables {
+            // The second is what a writer left that was killed.
+            if (is_of_variables(&old) && *old != *variables) || is_unfinished(&old) {
                 // One that stays is in nobody's way.
                 drop(std::fs::remove_file(entry.path()));
             }
         }
         Ok(())
+    }
+
+    /// Whether a folder has a checkpoint.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(STATE).exists()
     }
 
     /// Reads the checkpoint of a folder; `None` where it has none.
@@ -172,15 +172,6 @@ impl Checkpoint {
     }
 }
 
-/// Whether an element of floats, which training works with, is a NaN; masks may well be infinite.
-fn has_nan(tensor: &Tensor) -> bool {
-    if tensor.dtype() == DType::F32 {
-        tensor.as_slice::<f32>().iter().any(|x| x.is_nan())
-    } else {
-        tensor.dtype() == DType::F64 && tensor.as_slice::<f64>().iter().any(|x| x.is_nan())
-    }
-}
-
 /// Whether a file has a name that a checkpoint gives its variables.
 fn is_of_variables(name: &str) -> bool {
     let numbers = name.strip_prefix(VARIABLES).and_then(|name| name.strip_suffix(SAFETENSORS));
@@ -193,7 +184,6 @@ fn is_of_variables(name: &str) -> bool {
 mod tests {
     use super::{Checkpoint, History};
     use crate::train::{Epoch, Logs};
-    use crate::types::Tensor;
 
     fn of_losses(training: f64, validation: f64) -> Checkpoint {
         let logs = |loss| Logs { rows: 3, loss, metrics: vec![("mse".to_owned(), validation)] };
@@ -205,6 +195,7 @@ mod tests {
     #[test]
     fn numbers_that_are_told_may_be_any() {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(".fanwise-killed"), "a part").unwrap();
         for told in [f64::INFINITY, f64::NEG_INFINITY, 0.1 + 0.2] {
             let mut kept = of_losses(0.5, told);
             kept.partial = (2, 0.25, vec![("mse".to_owned(), vec![told], vec![2.0])]);
@@ -213,6 +204,7 @@ mod tests {
             assert_eq!((read.history, read.partial), (kept.history, kept.partial));
         }
         of_losses(0.5, f64::NAN).write(folder.path()).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
         let read = Checkpoint::read(folder.path(), 1 << 20).unwrap().unwrap();
         assert!(read.history.epochs[0].validation.as_ref().is_some_and(|logs| logs.loss.is_nan()));
     }
@@ -221,11 +213,8 @@ mod tests {
     fn nothing_is_kept_from_which_nothing_can_go_on() {
         let folder = tempfile::tempdir().unwrap();
         let refused = |kept: &Checkpoint| kept.write(folder.path()).unwrap_err().to_string();
-        assert!(refused(&of_losses(f64::NAN, 1.0)).contains("the loss is no number"));
-        let mut kept = of_losses(0.5, 1.0);
-        let weights = Tensor::new(&[2], &[1.0f32, f32::NAN]).unwrap();
-        kept.variables.insert("w", weights);
-        assert!(refused(&kept).contains("`w` is no number"));
+        assert!(refused(&of_losses(f64::NAN, 1.0)).contains("the loss is not finite"));
+        assert!(refused(&of_losses(f64::INFINITY, 1.0)).contains("the loss is not finite"));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

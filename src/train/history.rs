@@ -89,7 +89,7 @@ impl Sums {
     /// Adds a batch: its rows, its mean loss, and of each metric the sum and what divides it, or the weights of positive
     /// targets and of the others between thresholds.
     pub(super) fn add(&mut self, rows: u64, loss: f64, metrics: &[(String, Vec<f64>, Vec<f64>)]) {
-        self.rows += rows;
+        self.rows = self.rows.saturating_add(rows);
         self.loss += loss * rows as f64;
         if self.metrics.is_empty() {
             self.metrics = metrics.to_vec();
@@ -194,20 +194,17 @@ pub struct History {
 }
 
 impl History {
-    /// A table with a line for each epoch: comma-separated, with a head.
+    /// A table with a line for each epoch: comma-separated, with a head. A number that an epoch lacks is an empty cell.
     pub fn csv(&self) -> String {
-        let Some(first) = self.epochs.first() else { return String::new() };
-        let names = first.numbers().into_iter().map(|(name, _)| name);
-        let mut text =
-            std::iter::once("epoch".to_owned()).chain(names).collect::<Vec<_>>().join(",");
-        text.push('\n');
-        for epoch in &self.epochs {
-            let numbers = epoch.numbers().into_iter().map(|(_, x)| x.to_string());
-            let line: Vec<String> =
-                std::iter::once(epoch.epoch.to_string()).chain(numbers).collect();
-            text.push_str(&line.join(","));
-            text.push('\n');
-        }
-        text
+        let most = self.epochs.iter().max_by_key(|epoch| epoch.numbers().len());
+        let Some(most) = most else { return String::new() };
+        let names: Vec<String> = most.numbers().into_iter().map(|(name, _)| name).collect();
+        let head = format!("epoch,{}\n", names.join(","));
+        let lines = self.epochs.iter().map(|epoch| {
+            let cell = |name: &String| epoch.get(name).map_or_else(String::new, |x| x.to_string());
+            let cells: Vec<String> = names.iter().map(cell).collect();
+            format!("{},{}\n", epoch.epoch, cells.join(","))
+        });
+        std::iter::once(head).chain(lines).collect()
     }
 }

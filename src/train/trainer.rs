@@ -15,7 +15,7 @@ use crate::format::Model;
 use crate::ir::{Graph, GraphError, VerifyErrors, Weights};
 use crate::lower::LowerError;
 use crate::pass::{self, Optimizer, PassError, Training, TrainingError};
-use crate::types::Tensor;
+use crate::types::{DType, Tensor};
 
 /// For what a model is trained, and where.
 #[derive(Clone, Debug)]
@@ -72,6 +72,11 @@ pub enum TrainError {
     /// The learning rate follows a number that no epoch tells.
     #[error("the learning rate follows `{0}`, which no epoch tells")]
     Monitor(String),
+    /// A step made a variable infinite or NaN.
+    #[error(
+        "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning rate, or clipped gradients"
+    )]
+    Diverged(String),
     /// A watcher of the training failed.
     #[error("{0}")]
     Watch(String),
@@ -124,9 +129,14 @@ pub struct Watch<'t> {
 }
 
 impl Watch<'_> {
-    /// All that is needed to go on from here.
+    /// All that is needed to go on from here with the same options; those that a run was given go into
+    /// [`Checkpoint::settings`].
+    ///
+    /// # Errors
+    /// If devices do not give the variables, or one that steps change is no longer finite.
     pub fn checkpoint(&self) -> Result<Checkpoint, TrainError> {
         let variables = self.trainer.train.executable.weights()?;
+        self.trainer.assert_finite(&variables)?;
         let (history, partial) = (self.history.clone(), self.sums.parts());
         Ok(Checkpoint { variables, at: self.at, history, partial, ..Checkpoint::default() })
     }
@@ -238,6 +248,24 @@ impl Trainer {
             }
         }
         Ok(weights)
+    }
+
+    /// Fails if the last step made a variable infinite or NaN.
+    ///
+    /// # Errors
+    /// If it did, or if devices do not give the variables.
+    pub fn check(&self) -> Result<(), TrainError> {
+        self.assert_finite(&self.train.executable.weights()?)
+    }
+
+    fn assert_finite(&self, variables: &Weights) -> Result<(), TrainError> {
+        for update in self.graph.updates() {
+            let name = &self.graph.param(update.param).name;
+            if variables.get(name).is_some_and(|tensor| !is_finite(tensor)) {
+                return Err(TrainError::Diverged(name.to_string()));
+            }
+        }
+        Ok(())
     }
 
     /// Gives all variables the values of a checkpoint.
@@ -439,4 +467,11 @@ fn each(
         all &= ask(&mut **observer)?;
     }
     Ok(all)
+}
+
+/// Whether all elements of floats, which training works with, are finite.
+fn is_finite(tensor: &Tensor) -> bool {
+    let dtype = tensor.dtype();
+    (dtype != DType::F32 || tensor.as_slice::<f32>().iter().all(|x| x.is_finite()))
+        && (dtype != DType::F64 || tensor.as_slice::<f64>().iter().all(|x| x.is_finite()))
 }

@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("steps", gpus_hold_what_the_cpu_holds_after_every_step),
         trial("failures", a_run_that_fails_on_gpus_leaves_the_variables_as_they_were),
         trial("set", parameters_on_gpus_can_be_set),
+        trial("images", images_that_runs_change_are_those_that_kernels_read),
     ]
 }
 
@@ -71,8 +72,30 @@ graph @train(%x: f32[N,8], %t: f32[N,4], %i: i64[N]) -> (p: f32[N,4], picked: f3
 }
 ";
 
+/// An image and the weights of a convolution, which is all that reads them.
+const IMAGES: &str = "fanwise 1
+symbol N >= 0
+param @image : f32[1,4,6,6] = \"t#image\" blake3:0000000000000001
+param @w : f32[4,4,3,3] = \"t#w\" blake3:0000000000000002
+graph @images(%x: f32[N,4,6,6]) -> (y: f32[N,4,6,6]) {
+  %y : f32[N,4,6,6] = conv(%x, @w) {pads=[1, 1, 1, 1]}
+  %next : f32[1,4,6,6] = conv(@image, @w) {pads=[1, 1, 1, 1]}
+  %bounded : f32[1,4,6,6] = tanh(%next)
+  %half : f32[] = constant() {value=f32[] [0.5]}
+  %less : f32[4,4,3,3] = mul(@w, %half)
+  update @image = %bounded
+  update @w = %less
+  return %y
+}
+";
+
 fn train() -> (Graph, Weights) {
-    let graph = parse(TRAIN).unwrap_or_else(|e| panic!("{e}"));
+    with_weights(TRAIN)
+}
+
+/// A graph with random weights.
+fn with_weights(text: &str) -> (Graph, Weights) {
+    let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
     let mut weights = Weights::default();
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for param in graph.params() {
@@ -151,6 +174,33 @@ fn gpus_hold_what_the_cpu_holds_after_every_step() {
             for (batch, want) in batches.iter().zip(&expected) {
                 gpus.run(batch, &RunOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert_near(want, &gpus.weights().unwrap(), &what);
+            }
+        }
+    }
+}
+
+/// Kernels read images channels last, what a run gives them is row-major.
+fn images_that_runs_change_are_those_that_kernels_read() {
+    let (model, weights) = with_weights(IMAGES);
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let program = lower(&verify(&model).unwrap(), &Target::CPU).unwrap();
+    let one = Cpu::new(1).unwrap().executable(program, &weights).unwrap();
+    for count in [1, 2] {
+        for how in ways(count) {
+            let what = format!("{count} GPUs, {:?}, {:?}", how.weights, how.merge);
+            let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let gpus = on_gpus(&graph, &weights, count);
+            one.set_weights(&weights).unwrap();
+            for _ in 0..3 {
+                let batch = inputs(&model, 3, &mut rng);
+                let want = one.run(&batch, &RunOptions::default()).unwrap();
+                let got = gpus.run(&batch, &RunOptions::default()).unwrap();
+                for ((_, want), (_, got)) in want.outputs.iter().zip(&got.outputs) {
+                    for (a, b) in want.to_f64().iter().zip(got.to_f64()) {
+                        assert!((a - b).abs() < 1e-4, "{what}: {a} and {b}");
+                    }
+                }
+                assert_near(&one.weights().unwrap(), &gpus.weights().unwrap(), &what);
             }
         }
     }

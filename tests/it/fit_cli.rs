@@ -127,6 +127,71 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
 }
 
 #[test]
+fn a_run_may_watch_more_when_it_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let begin = ["fit", "zoo:two_head", "--loss", "score=mse", "--learning-rate", "1e-9"];
+    good(&[&begin[..], &["--data", &train, "--epochs", "2", "--checkpoint", &at("run")]].concat());
+    let more = ["--validation", &test, "--keep", "best", "--save", &at("best.safetensors")];
+    let again = ["fit", "zoo:two_head", "--resume", &at("run"), "--epochs", "3"];
+    good(&[&again[..], &more, &["--log", &at("log.csv")]].concat());
+    let log = fs::read_to_string(at("log.csv")).unwrap();
+    let lines: Vec<Vec<&str>> = log.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0], ["epoch", "loss", "val_loss", "learning_rate"], "{log}");
+    assert!(lines.iter().all(|line| line.len() == 4), "{log}");
+    assert!(lines[1][2].is_empty() && !lines[3][2].is_empty(), "{log}");
+    // The best of a run is the best where it goes on and gets no better.
+    let worse = ["--learning-rate", "50", "--monitor", "loss", "--keep", "best"];
+    let data = ["--data", &train, "--checkpoint", &at("other"), "--epochs", "1"];
+    good(&[&["fit", "zoo:two_head", "--loss", "score=mse"][..], &worse, &data].concat());
+    let again = ["fit", "zoo:two_head", "--resume", &at("other/best"), "--epochs", "2"];
+    good(&[&again[..], &["--save", &at("kept.safetensors")]].concat());
+    let read = |file: &str| fs::read(at(file)).unwrap();
+    assert!(read("kept.safetensors").len() == read("best.safetensors").len());
+}
+
+#[test]
+fn the_mean_of_a_loss_counts_what_the_loss_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, _) = two_head(folder.path());
+    let begin = [
+        "fit",
+        "zoo:two_head",
+        "--data",
+        &train,
+        "--epochs",
+        "1",
+        "--batch",
+        "30",
+        "--format",
+        "json",
+    ];
+    let loss = "sparse_categorical_crossentropy:ignore_class=1";
+    let (out, _) =
+        good(&[&begin[..], &["--loss", &format!("logits={loss}"), "--metrics", loss]].concat());
+    let epoch: serde_json::Value = serde_json::from_str(out.trim()).unwrap();
+    let metric = &epoch["sparse_categorical_crossentropy"];
+    let (loss, metric) = (epoch["loss"].as_f64().unwrap(), metric.as_f64().unwrap());
+    assert!((loss - metric).abs() < 1e-6 * loss, "{loss} and {metric}");
+}
+
+#[test]
+fn weights_that_are_no_longer_finite_are_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, _) = two_head(folder.path());
+    let begin = ["fit", "zoo:two_head", "--loss", "score=mse", "--epochs", "1", "--batch", "30"];
+    let rate = ["--data", &train, "--learning-rate", "1e38", "--loss-weight", "score=1000"];
+    let begin = [&begin[..], &rate].concat();
+    for how in [["--save", &at("w.safetensors")], ["--checkpoint", &at("run")]] {
+        let (out, error) = texts(&fanwise(&[&begin[..], &how].concat()));
+        assert!(error.contains("is no longer finite"), "{out}{error}");
+        assert!(!Path::new(how[1]).join("state.json").exists() && !Path::new(how[1]).is_file());
+    }
+}
+
+#[test]
 fn the_best_epoch_stays_and_is_saved() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| path(folder.path(), name);

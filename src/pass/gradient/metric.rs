@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::loss::{self, Loss};
+use super::loss::{self, Cost, Loss};
 use super::training::{TrainingError, aligned, all, draft};
 use crate::ir::{Builder, Value};
 use crate::op::{Arg, Compare, Draft, RuleError, SegmentSum, Squeeze, Term, TopK, Unary, Where};
@@ -170,9 +170,10 @@ fn sums(
     weights: &[Term],
 ) -> Result<(Term, Term), RuleError> {
     if !matches!(metric, Metric::Auc | Metric::Precision | Metric::Recall) {
-        let mut values = write(at, metric, y, p)?;
+        let Cost { mut values, counted } = write(at, metric, y, p)?;
+        let weights: Vec<Term> = weights.iter().copied().chain(counted).collect();
         let shape = at.shape(values);
-        let count = match product(at, weights, shape.len())? {
+        let count = match product(at, &weights, shape.len())? {
             None => at.size(values, shape.elements())?,
             Some(w) => {
                 let w = at.expand(w, &shape)?;
@@ -248,7 +249,7 @@ fn between_thresholds(
 
 /// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both without the last axis
 /// the result.
-fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Term, RuleError> {
+fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, RuleError> {
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
     let to = of_p.dtype;
@@ -256,10 +257,10 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Term, R
         || (of_y.rank() == of_p.rank()
             && of_y.shape.last() == Some(&Dim::ONE)
             && classes != Dim::ONE);
-    match metric {
-        Metric::Accuracy if classes == Dim::ONE => write(at, Metric::BinaryAccuracy, y, p),
-        Metric::Accuracy if numbers => write(at, Metric::SparseCategoricalAccuracy, y, p),
-        Metric::Accuracy => write(at, Metric::CategoricalAccuracy, y, p),
+    let values = match metric {
+        Metric::Accuracy if classes == Dim::ONE => return write(at, Metric::BinaryAccuracy, y, p),
+        Metric::Accuracy if numbers => return write(at, Metric::SparseCategoricalAccuracy, y, p),
+        Metric::Accuracy => return write(at, Metric::CategoricalAccuracy, y, p),
         Metric::CategoricalAccuracy | Metric::BinaryAccuracy if numbers && classes != Dim::ONE => {
             Err(RuleError::Undefined("its targets are numbers of classes"))
         }
@@ -298,11 +299,12 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Term, R
             let among = at.cast(among, to)?;
             loss::total(at, among)
         }
-        Metric::Mean(loss) => Ok(loss::write(at, loss, y, p)?.values),
+        Metric::Mean(loss) => return loss::write(at, loss, y, p),
         Metric::Auc | Metric::Precision | Metric::Recall => {
             Err(RuleError::Undefined("it is no mean over rows"))
         }
-    }
+    };
+    Ok(Cost { values: values?, counted: None })
 }
 
 /// The places of the largest elements of the last axis.

@@ -37,7 +37,8 @@ pub fn train_mode(
 ) -> Result<BTreeSet<NodeId>, TrainingError> {
     let mut statistics = BTreeSet::new();
     let mut rows = None;
-    let mut layer = mode.seed;
+    // Each layer has a seed of its own, which no layer has under a seed nearby.
+    let mut layer = mode.seed.rotate_left(20);
     let ids: Vec<NodeId> = builder.graph().order()?;
     for id in ids {
         let node = builder.graph().node(id);

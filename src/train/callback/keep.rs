@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::{Monitor, failed};
+use crate::train::checkpoint::Checkpoint;
 use crate::train::trainer::{Observer, TrainError, Watch};
 use crate::types::Quoted;
 
@@ -79,6 +80,15 @@ impl Keeper {
 }
 
 impl Observer for Keeper {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+        // Where a run goes on that kept no best epoch, what it has is the best that is known.
+        let goes_on = !watch.history().epochs.is_empty();
+        if self.keep == Keep::Best && goes_on && !Checkpoint::is_in(&self.best()) {
+            self.write(watch, Some(&self.best()))?;
+        }
+        Ok(true)
+    }
+
     fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
         match self.every {
             Some(every) if watch.at.step.is_multiple_of(every.max(1)) => self.write(watch, None),

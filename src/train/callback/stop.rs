@@ -19,7 +19,10 @@ impl Monitor {
     /// The number of this name: of accuracies, `auc`, `precision` and `recall` more is better, of all else less.
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
-        let more = ["accuracy", "auc", "precision", "recall"].iter().any(|end| name.ends_with(end));
+        // The second metric of a name has a number behind it.
+        let numbered = name.rsplit_once('_').filter(|(_, n)| n.parse::<u32>().is_ok());
+        let kind = numbered.map_or(&*name, |(kind, _)| kind);
+        let more = ["accuracy", "auc", "precision", "recall"].iter().any(|end| kind.ends_with(end));
         Self { name, more }
     }
 
@@ -34,17 +37,21 @@ impl Monitor {
     }
 
     /// The epochs that were better than all before them by more than `least`, the first one among them, as places in the
-    /// history.
+    /// history. Epochs without the number do not count.
     ///
     /// # Errors
-    /// If an epoch has no such number.
+    /// If the last epoch has no such number.
     pub fn better(&self, history: &History, least: f64) -> Result<Vec<usize>, TrainError> {
         let (mut found, mut best) = (Vec::new(), f64::NAN);
         for (at, epoch) in history.epochs.iter().enumerate() {
-            let value = epoch.get(&self.name).ok_or_else(|| {
+            let Some(value) = epoch.get(&self.name) else {
+                if at + 1 < history.epochs.len() {
+                    continue;
+                }
                 let known: Vec<String> = epoch.numbers().into_iter().map(|(n, _)| n).collect();
-                failed(format!("no epoch has a number `{self}`; it has {}", known.join(", ")))
-            })?;
+                let known = known.join(", ");
+                return Err(failed(format!("no epoch has a number `{self}`; it has {known}")));
+            };
             if self.gain(value, best) > least {
                 found.push(at);
                 best = value;

@@ -179,7 +179,7 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
     if !kept && (files.checkpoint_every.is_some() || files.keep != Keep::Last) {
         bail!("`--checkpoint-every` and `--keep` need a folder: give `--checkpoint` or `--resume`");
     }
-    let kept = files.checkpoint.as_ref().filter(|folder| folder.join("state.json").exists());
+    let kept = files.checkpoint.as_ref().filter(|folder| Checkpoint::is_in(folder));
     if let Some(folder) = kept {
         bail!("{} has a checkpoint; go on from it with `--resume`, or remove it", folder.display());
     }
@@ -321,6 +321,7 @@ fn fit_from(
     let fitting = FitOptions { data, validation, epochs, schedule, resume, observers };
     runner.traced(|| Ok(trainer.fit(fitting).map_err(Error::from)?))?;
     if let Some(path) = &args.files.save {
+        trainer.check().map_err(Error::from)?;
         best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
         template.save(path, &trainer)?;
     }

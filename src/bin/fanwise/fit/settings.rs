@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Component, Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::bail;
 use clap::parser::ValueSource;
@@ -164,13 +164,17 @@ fn alike(a: &str, b: &str) -> bool {
         || read::<Metric>(a, b)
 }
 
-/// Whether a file lies in the working folder or beside the checkpoint: others may not be written because a checkpoint,
-/// which may come from somebody else, names them.
+/// Whether a file lies in the working folder or beside the checkpoint, is no link and not hidden: others may not be written
+/// because a checkpoint, which may come from somebody else, names them.
 fn is_near(file: &Path, checkpoint: &Path) -> bool {
-    let beside = absolute(checkpoint).ok().and_then(|folder| Some(folder.parent()?.to_owned()));
-    let folders = beside.into_iter().chain(std::env::current_dir().ok());
-    let goes_up = file.components().any(|part| part == Component::ParentDir);
-    !goes_up && folders.into_iter().any(|folder| file.starts_with(folder))
+    let Some((folder, name)) = file.parent().zip(file.file_name()) else { return false };
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let beside = checkpoint.canonicalize().ok().and_then(|own| Some(own.parent()?.to_owned()));
+    let here = Path::new(".").canonicalize().ok();
+    let hidden = |name: &OsStr| name.as_encoded_bytes().starts_with(b".");
+    let within =
+        |near: &PathBuf| folder.strip_prefix(near).is_ok_and(|rest| !rest.iter().any(hidden));
+    !hidden(name) && !file.is_symlink() && beside.iter().chain(&here).any(within)
 }
 
 /// The options of a run that goes on from a checkpoint with these settings.
@@ -185,7 +189,7 @@ pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs>
         let mut files = kept.get(*name).into_iter().flatten();
         if let Some(file) = files.find(|file| !given && !is_near(Path::new(file), folder)) {
             bail!(
-                "the run of {} wrote `--{name} {file}`, which lies neither in this folder nor beside the checkpoint; \
+                "the run of {} wrote `--{name} {file}`, which is no plain file in this folder or beside the checkpoint; \
                  give `--{name}` again to write there",
                 folder.display()
             );
