@@ -23,7 +23,8 @@ const ORDERS: [(&str, &str); 4] =
     [("late", "8"), ("random:1", "3"), ("lifo", "8"), ("random:2", "1")];
 
 /// Models of many kernels, for which the first order is enough; each of their outputs is that of one device.
-const LARGE: [&str; 4] = ["mini_googlenet", "mobilenet_v2", "resnet50", "xception"];
+const LARGE: [&str; 7] =
+    ["mini_googlenet", "mobilenet_v2", "resnet50", "transformer", "unet", "video", "xception"];
 
 /// Most devices.
 const MOST: u32 = 8;

@@ -92,7 +92,9 @@ fn light_models_of_the_onnx_package() {
     let models = models(&set("FANWISE_ONNX_DATA").join("light"));
     assert_eq!(models.len(), 9, "{models:?}");
     for model in models {
-        compare(&model, "5", &["--free-batch"]);
+        // By far the most multiplications, on three devices of which one has no row.
+        let rows = if model.ends_with("light_vgg19.onnx") { "2" } else { "5" };
+        compare(&model, rows, &["--free-batch"]);
     }
 }
 

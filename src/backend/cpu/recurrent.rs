@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn a_sequence_does_not_depend_on_the_others() {
         let mut rng = rng(2);
-        for case in 0..12 {
+        for case in 0..6 {
             let (cell, rows) = (case % 3, 41);
-            let sizes = [70, rows, 5, 17];
+            let sizes = [30, rows, 5, 17];
             let op = loop {
                 let op = drawn(&mut rng, cell);
                 if op.order().1 {

@@ -57,7 +57,7 @@ const EXACT: [(&str, Make); 6] = [
 ];
 
 /// Graphs of each class, on the fake device and on a real one.
-const GRAPHS: [usize; 2] = [24, 120];
+const GRAPHS: [usize; 2] = [12, 120];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |((name, make), tolerance): ((&'static str, Make), f64)| {

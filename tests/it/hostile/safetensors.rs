@@ -190,7 +190,8 @@ fn cases() -> Vec<Case> {
             fs::write(path, file(header.as_bytes(), &[])).expect("written");
             let whole = fs::File::options().write(true).open(path).expect("opened");
             whole.set_len(8 + header.len() as u64 + size).expect("made longer");
-        }),
+        })
+        .args(&["--max-memory", "64M"]),
     ];
     for cut in [1, 7, 8, 9, 30, 64, 70, whole.len() - 1] {
         cases.push(new(&format!("cut at byte {cut}"), whole[..cut].to_vec()));

@@ -13,7 +13,7 @@ const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  test    run every check, the cheapest first; stop at the first that fails
+  test    run every check
   bless   run the tests and accept every changed snapshot
   python  make the Python environment that tests compare with, and print its interpreter
 ";
@@ -42,16 +42,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// The checks, the cheapest first.
+/// All checks: the format, then lints and documentation beside the tests, which leave a core idle now and then.
 fn test() -> Result<(), Failure> {
-    let deny = ["--", "-D", "warnings"];
     Step::cargo(&["fmt", "--all", "--check"]).run()?;
-    Step::cargo(&["clippy", "--workspace", "--all-targets"]).args(&deny).run()?;
-    Step::cargo(&["clippy", "--no-default-features", "--lib"]).args(&deny).run()?;
-    let counts = run_tests("no")?;
-    Step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    let (linted, counts) = beside(lint, || run_tests("no"));
+    linted?;
+    let counts = counts?;
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
     Ok(())
+}
+
+/// Lints, also of the library without the command line and CUDA, and the documentation, with warnings as errors.
+fn lint() -> Result<(), Failure> {
+    let deny = ["--", "-D", "warnings"];
+    Step::cargo(&["clippy", "--workspace", "--all-targets"]).args(&deny).run()?;
+    Step::cargo(&["clippy", "--no-default-features", "--lib"]).args(&deny).run()?;
+    Step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
 /// Accepts what the snapshot tests print now.
@@ -64,22 +70,49 @@ fn bless() -> Result<(), Failure> {
 /// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it, or the command
 /// line; `snapshots` is insta's `INSTA_UPDATE`.
 fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
-    let fast = cargo_test(&["--no-fail-fast"]);
-    let counts = fast.env("INSTA_UPDATE", snapshots).run_tests()?;
-    let python = Python::prepare(&target())?;
-    let slow = ["--lib", "--test", "it", "--test", "e2e", "--no-fail-fast", "--", "--ignored"];
-    let slow = cargo_test(&slow)
-        .env("INSTA_UPDATE", snapshots)
-        .env("FANWISE_PYTHON", &python.interpreter)
-        .env("FANWISE_ONNX_DATA", &python.onnx_data)
-        .env("FANWISE_NVRTC", &python.packages)
-        .env("FANWISE_BIN", built(EXECUTABLE));
-    Ok(counts + slow.run_tests()? + run_device_tests(&python)?)
+    let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots));
+    let (python, fast) = (python?, fast?);
+    let ignored = ["--no-fail-fast", "--", "--ignored"];
+    let with = |step: Step| {
+        step.args(&ignored)
+            .env("INSTA_UPDATE", snapshots)
+            .env("FANWISE_PYTHON", &python.interpreter)
+            .env("FANWISE_ONNX_DATA", &python.onnx_data)
+            .env("FANWISE_NVRTC", &python.packages)
+            .env("FANWISE_BIN", built(EXECUTABLE))
+            .run_tests()
+    };
+    let slow = with(unit_tests())? + with(cargo_test(&["--test", "it", "--test", "e2e"]))?;
+    Ok(fast + slow + run_device_tests(&python)?)
+}
+
+/// Runs the tests that a plain `cargo test` runs.
+fn run_fast_tests(snapshots: &str) -> Result<Counts, Failure> {
+    let run = |step: Step| step.env("INSTA_UPDATE", snapshots).run_tests();
+    let unit = run(unit_tests().args(&["--no-fail-fast"]))?;
+    let whole = run(cargo_test(&["--bins", "--test", "*", "--no-fail-fast"]))?;
+    Ok(unit + whole + run(cargo_test(&["--doc"]))?)
+}
+
+/// The unit tests. They are small, so their build of the library is not optimised, which takes a third of the time.
+fn unit_tests() -> Step {
+    let plain = |package| format!("profile.{PROFILE}.package.{package}.opt-level=0");
+    let step = cargo_test(&["--lib"]);
+    step.args(&["--config", &plain("fanwise"), "--config", &plain("fakecuda")])
 }
 
 /// `cargo test` of every package, so that all of them share what is built.
 fn cargo_test(args: &[&str]) -> Step {
     Step::cargo(&["test", "--profile", PROFILE, "--workspace"]).args(args)
+}
+
+/// Does both at once.
+fn beside<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
+    std::thread::scope(|scope| {
+        let one = scope.spawn(one);
+        let other = other();
+        (one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), other)
+    })
 }
 
 /// Runs the device tests on the fake driver. What that reports, leaks among it, is a failure.

@@ -122,7 +122,7 @@ impl Step {
     fn finish(&self, child: std::io::Result<Child>, start: Instant) -> Result<(), Failure> {
         let status = child.and_then(|mut child| child.wait());
         let status = status.map_err(|e| format!("`{}` does not start: {e}", self.shown))?;
-        complain(&format!("    {:.0} s", start.elapsed().as_secs_f64()));
+        complain(&format!("    {:.0} s: {}", start.elapsed().as_secs_f64(), self.shown));
         if status.success() { Ok(()) } else { Err(format!("`{}` failed", self.shown)) }
     }
 }
