@@ -104,6 +104,32 @@ pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) 
     (writer.running.dtype == place.types[1]).then(|| writer.text(place.types[0], &loads))
 }
 
+/// The text of a step's result for the running element `x`, and its type; `operand` gives the element of an operand. `None`
+/// if the step has none for these types, or is a normalisation.
+pub(super) fn applied(
+    step: &ChainStep,
+    x: &Term,
+    operand: &mut dyn FnMut(usize, Access) -> Option<Term>,
+) -> Option<(String, DType)> {
+    match step {
+        ChainStep::Unary(op) => Some((unary(op, x)?, x.dtype)),
+        ChainStep::Binary { op, operand: of, access, swapped } => {
+            let other = operand(*of, *access)?;
+            let (a, b) = if *swapped { (&other, x) } else { (x, &other) };
+            Some((binary(op, a, b)?, x.dtype))
+        }
+        ChainStep::ScaleShift { .. } => None,
+        ChainStep::Mixed { op, slot, operands, accesses, to } => {
+            let mut terms = Vec::with_capacity(operands.len() + 1);
+            for (of, access) in operands.iter().zip(accesses) {
+                terms.push(operand(*of, *access)?);
+            }
+            terms.insert((*slot).min(terms.len()), x.clone());
+            Some((apply(op, &terms, *to)?, *to))
+        }
+    }
+}
+
 impl Writer {
     /// The place in a vector of the element that meets element `i`.
     fn place(access: Access) -> String {
@@ -121,24 +147,10 @@ impl Writer {
 
     fn step(&mut self, step: &ChainStep) -> Option<()> {
         let x = self.running.clone();
-        let (text, to) = match step {
-            ChainStep::Unary(op) => (unary(op, &x)?, x.dtype),
-            ChainStep::Binary { op, operand, access, swapped } => {
-                let other = self.operand(*operand, *access)?;
-                let (a, b) = if *swapped { (&other, &x) } else { (&x, &other) };
-                (binary(op, a, b)?, x.dtype)
-            }
-            ChainStep::ScaleShift { op, operands, access } => {
-                (self.scale_shift(op, operands, *access)?, x.dtype)
-            }
-            ChainStep::Mixed { op, slot, operands, accesses, to } => {
-                let mut terms = Vec::with_capacity(operands.len() + 1);
-                for (operand, access) in operands.iter().zip(accesses) {
-                    terms.push(self.operand(*operand, *access)?);
-                }
-                terms.insert((*slot).min(terms.len()), x.clone());
-                (apply(op, &terms, *to)?, *to)
-            }
+        let (text, to) = if let ChainStep::ScaleShift { op, operands, access } = step {
+            (self.scale_shift(op, operands, *access)?, x.dtype)
+        } else {
+            applied(step, &x, &mut |operand, access| self.operand(operand, access))?
         };
         let line = if to == x.dtype {
             format!("    {} = {text};\n", x.text)

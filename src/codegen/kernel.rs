@@ -37,7 +37,7 @@ pub enum ParamDecl {
     Size(String),
 }
 
-/// How a launch of a program calls its kernel.
+/// A call of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The kernel.

@@ -4,9 +4,9 @@ use super::builder::Builder;
 use super::kernel::Call;
 use super::{
     CodegenError, collective, conv, elementwise, lines, matmul, moves, pool, random, ranks,
-    recurrent, reduce, training,
+    recurrent, reduce, training, update,
 };
-use crate::lower::{BufferId, DeviceProgram, Launch, Step};
+use crate::lower::{Action, BufferId, DeviceProgram, Launch, Step};
 use crate::op::Op;
 use crate::types::{DType, KernelClass};
 
@@ -18,6 +18,12 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
+    /// That of a step, if it is a launch.
+    fn of(device: &'a DeviceProgram, step: &'a Step) -> Option<Self> {
+        let Action::Launch(launch) = &step.action else { return None };
+        Some(Self { device, launch, label: &step.label })
+    }
+
     /// The error for what no kernel does.
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> CodegenError {
         let op = self.launch.op.as_ref().map_or(self.launch.class.name(), Op::name);
@@ -63,30 +69,57 @@ impl<'a> Context<'a> {
     }
 }
 
-/// How a launch of a device's program calls its kernel. Nothing is compiled, and no driver is asked.
-pub fn call(device: &DeviceProgram, step: &Step, launch: &Launch) -> Result<Call, CodegenError> {
-    let context = Context { device, launch, label: &step.label };
-    match launch.class {
-        KernelClass::Elementwise => elementwise::chain(&context),
-        KernelClass::Broadcast => elementwise::broadcast(&context),
-        KernelClass::Conv => conv::call(&context),
-        KernelClass::MatMul => matmul::call(&context),
-        KernelClass::Pool => pool::call(&context),
-        KernelClass::Reduce => reduce::call(&context),
-        KernelClass::Softmax => lines::softmax(&context),
-        KernelClass::Norm => lines::norm(&context),
-        KernelClass::Move | KernelClass::Reorder => moves::call(&context),
-        KernelClass::Index | KernelClass::Line => ranks::call(&context),
-        KernelClass::Collective => collective::call(&context),
-        KernelClass::Recurrent => recurrent::call(&context),
-        KernelClass::Random => random::call(&context),
-        KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(&context),
-        KernelClass::Partial if matches!(launch.op, Some(Op::Recurrent(_))) => {
-            recurrent::products(&context)
+/// The kernels that each step of a device's program calls, one after the other: one for a launch; of launches of the
+/// class [`KernelClass::Update`] in a row, all with the first one and none with the others. Nothing is compiled, and no
+/// driver is asked.
+pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
+    let mut calls = vec![Vec::new(); device.steps.len()];
+    let mut at = 0;
+    while let Some(first) = device.steps.get(at) {
+        let row = device.steps[at..].iter().map_while(|step| {
+            let context = Context::of(device, step)?;
+            let together = context.launch.class == KernelClass::Update && step.guard == first.guard;
+            together.then_some(context)
+        });
+        let row: Vec<Context<'_>> = row.collect();
+        if !row.is_empty() {
+            calls[at] = update::calls(device, &row)?;
+        } else if let Some(context) = Context::of(device, first) {
+            calls[at].push(call(&context)?);
         }
-        KernelClass::Partial => training::partial(&context),
-        KernelClass::Training => training::call(&context),
-        KernelClass::BatchNorm | KernelClass::View | KernelClass::Copy | KernelClass::Reference => {
+        at += row.len().max(1);
+    }
+    Ok(calls)
+}
+
+/// How a launch calls its kernel.
+fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    match launch.class {
+        KernelClass::Elementwise => elementwise::chain(context),
+        KernelClass::Broadcast => elementwise::broadcast(context),
+        KernelClass::Conv => conv::call(context),
+        KernelClass::MatMul => matmul::call(context),
+        KernelClass::Pool => pool::call(context),
+        KernelClass::Reduce => reduce::call(context),
+        KernelClass::Softmax => lines::softmax(context),
+        KernelClass::Norm => lines::norm(context),
+        KernelClass::Move | KernelClass::Reorder => moves::call(context),
+        KernelClass::Index | KernelClass::Line => ranks::call(context),
+        KernelClass::Collective => collective::call(context),
+        KernelClass::Recurrent => recurrent::call(context),
+        KernelClass::Random => random::call(context),
+        KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(context),
+        KernelClass::Partial if matches!(launch.op, Some(Op::Recurrent(_))) => {
+            recurrent::products(context)
+        }
+        KernelClass::Partial => training::partial(context),
+        KernelClass::Training => training::call(context),
+        KernelClass::BatchNorm
+        | KernelClass::View
+        | KernelClass::Copy
+        | KernelClass::Update
+        | KernelClass::Reference => {
             Err(context.unsupported(format!("the class `{}` has none", launch.class)))
         }
     }

@@ -31,10 +31,11 @@ pub(crate) mod testing;
 mod tests;
 mod training;
 mod unit;
+mod update;
 
 pub use kernel::{Arg, Call, Kernel, ParamDecl};
 pub use key::{Arch, ArchError, Form, Key, key, options};
-pub use launch::call;
+pub use launch::calls;
 pub use program::kernels;
 pub use unit::{Entry, Unit, entry_name, units};
 

@@ -56,6 +56,7 @@ files![
     "segment_sum.cu",
     "softmax.cu",
     "trilu.cu",
+    "update.cu",
     "written.cu",
 ];
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Arg, Call, Kernel, ParamDecl, call, units};
+use super::{Arg, Call, Kernel, ParamDecl, units};
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
@@ -11,7 +11,7 @@ use crate::op::{
     Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent, Reduce, Reduction, Resize, ResizeMode,
     Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary, Where,
 };
-use crate::pass::{Replicate, replicate};
+use crate::pass::{Replicate, WeightPlacement, replicate};
 use crate::types::{DType, Device, Dim, Shape, Target, Tensor, TensorType};
 
 fn input(b: &mut Builder, name: &str, dims: &[i64]) -> Value {
@@ -58,13 +58,7 @@ fn on_gpus(graph: &Graph, count: u32) -> Program {
 
 /// The calls of each device but the host.
 fn calls(program: &Program) -> Vec<Vec<Call>> {
-    let of = |device: &crate::lower::DeviceProgram| {
-        let launch = |step: &crate::lower::Step| match &step.action {
-            Action::Launch(launch) => Some(call(device, step, launch).unwrap()),
-            Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
-        };
-        device.steps.iter().filter_map(launch).collect()
-    };
+    let of = |device| super::calls(device).unwrap().into_iter().flatten().collect();
     program.devices.iter().filter(|d| d.device != Device::HOST).map(of).collect()
 }
 
@@ -378,4 +372,59 @@ fn recurrent_cells_take_two_launches() {
     assert_eq!(define(&last.kernel, "TOGETHER"), Some("4"));
     assert_eq!(last.grid.each_ref().map(|d| d.eval(9)), [3, 2, 1]);
     assert!(last.kernel.expression.contains("float gate_of(float x) { return sigmoid(x); }"));
+}
+
+/// Weights with a momentum each, and a rate with none.
+#[expect(clippy::many_single_char_names, reason = "the values of a graph")]
+fn updated(sizes: &[usize]) -> Graph {
+    let mut b = Builder::new("updated");
+    let x = input(&mut b, "x", &[4]);
+    let y = b.op("y", Unary::Relu, &[x]).unwrap();
+    b.output("y", y);
+    let rate = param(&mut b, "rate", &[]);
+    for (i, size) in sizes.iter().enumerate() {
+        let [w, v] = ["w", "v"].map(|name| param(&mut b, &format!("{name}{i}"), &[*size]));
+        let mut op = |name: &str, op: Binary, operands: &[Value]| {
+            b.op(&format!("{name}{i}"), op, operands).unwrap()
+        };
+        let part = op("part", Binary::Mul, &[v, rate]);
+        let kept = op("kept", Binary::Add, &[part, w]);
+        let step = op("step", Binary::Mul, &[kept, rate]);
+        let next = op("next", Binary::Sub, &[w, step]);
+        b.update(w, next);
+        b.update(v, kept);
+    }
+    let less = b.op("less", Unary::Tanh, &[rate]).unwrap();
+    b.update(rate, less);
+    b.finish().0
+}
+
+#[test]
+fn parameters_that_are_updated_alike_are_one_call() {
+    let of = |sizes: &[usize]| -> Vec<Call> {
+        let mut how = Replicate::over(vec![Device::gpu(0)]);
+        how.weights = WeightPlacement::Mirrored;
+        let graph = replicate(&updated(sizes), &how).unwrap();
+        let program = lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap();
+        let all = calls(&program).remove(0);
+        all.into_iter().filter(|call| call.kernel.file == "update.cu").collect()
+    };
+    let [rate, weights] = &of(&[7, 5000, 1024])[..] else { panic!("{:?}", of(&[7, 5000, 1024])) };
+    let (rate, weights) = if rate.args.len() == 2 { (rate, weights) } else { (weights, rate) };
+    assert_eq!(rate.grid[0].eval(3), 1);
+    // The rate, and of each of the three what is read and written: v, w, and the new v and w.
+    assert_eq!((weights.args.len(), weights.grid[0].eval(3)), (1 + 3 * 4, 1 + 5 + 1));
+    let text = &weights.kernel.expression;
+    for line in [
+        "struct Segment {\n    const float* a0;\n    const float* a1;\n    const float* a2;\n    float* a3;\n    float* a4;\n    i64 count, first;\n};\n",
+        "    if (block < 1) {\n    return {p.s0_a0, p.a1, p.s0_a2, p.s0_a3, p.s0_a4, 7, 0};\n    }\n",
+        "    return {p.s2_a0, p.a1, p.s2_a2, p.s2_a3, p.s2_a4, 1024, 6};\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert_eq!(text.matches("s.a3[i] = ").count(), 1, "{text}");
+    // 511 addresses are those of 127 parameters.
+    let many = of(&[3; 150]);
+    assert_eq!(many.iter().map(|call| call.args.len()).sum::<usize>(), 2 + 2 + 150 * 4);
+    assert_eq!(many.len(), 3);
 }

@@ -14,7 +14,7 @@ const LIGHT_PER_UNIT: usize = 20;
 
 /// The most members of a kernel's argument; with eight bytes each they fill the 4096 bytes that every architecture
 /// takes.
-const MOST_PARAMS: usize = 512;
+pub(super) const MOST_PARAMS: usize = 512;
 
 /// A translation unit.
 #[derive(Clone, Debug, PartialEq, Eq)]

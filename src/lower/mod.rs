@@ -20,6 +20,7 @@ mod reuse;
 mod schedule;
 #[cfg(test)]
 pub(crate) mod testing;
+mod updates;
 
 pub use chain::{Access, Chain, ChainStep};
 pub use check::{MemoryError, check};
@@ -74,6 +75,7 @@ pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerErro
     let layout = layout::Layout::new(graph, target)?;
     let mut program = emit::emit(&layout, target)?;
     for d in 0..program.devices.len() {
+        updates::gather(&mut program.devices, d, target);
         reuse::reuse(&mut program.devices, d, target);
         program.devices[d].regions = memory::regions(&program.devices, d);
     }

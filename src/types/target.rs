@@ -46,6 +46,9 @@ pub enum KernelClass {
     Partial,
     /// What only training has: normalisation by statistics of the batch, gradients of kernels, windows and statistics.
     Training,
+    /// Chains that give parameters their new elements, each of which meets others of them at its own place alone: a device
+    /// runs them together.
+    Update,
     /// The combination of what replicas have, in their order; of all types but half-precision floats.
     Collective,
     /// The reference evaluation of the operator.
@@ -75,6 +78,7 @@ impl KernelClass {
             Self::Random => "random",
             Self::Partial => "partial",
             Self::Training => "training",
+            Self::Update => "update",
             Self::Collective => "collective",
             Self::Reference => "reference",
         }
@@ -207,7 +211,7 @@ impl Target {
     /// The CUDA backend: kernels compiled at run time. Operators of other classes run on the host.
     pub const CUDA: Self = Self {
         name: "cuda",
-        kernels: classes!(Index, Line, Reorder, Random, Partial, Training, Collective),
+        kernels: classes!(Index, Line, Reorder, Random, Partial, Training, Update, Collective),
         any_type: &[
             KernelClass::Elementwise,
             KernelClass::Broadcast,
@@ -227,7 +231,7 @@ impl Target {
             written: 16,
         },
         epilogues: EPILOGUES,
-        in_place: &[KernelClass::Elementwise],
+        in_place: &[KernelClass::Elementwise, KernelClass::Update],
         alignment: 256,
         keeps_params: true,
         updates: true,

@@ -33,6 +33,7 @@ const TRAINING: [(&str, &[&str]); 2] = [
             "conv_weight_grad.cu",
             "dropout.cu",
             "pool_grad.cu",
+            "update.cu",
             "written.cu",
         ],
     ),

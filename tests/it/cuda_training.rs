@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use fanwise::codegen::calls;
 use fanwise::ir::{Graph, verify};
-use fanwise::lower::{Action, Program, lower};
+use fanwise::lower::{Action, Buffer, Program, Storage, lower};
 use fanwise::pass::{
     BatchStatistics, Mode, OutputLoss, Recompute, Repair, RepairOptions, Replicate, Training,
     WeightPlacement, repair_with, replicate_repaired, training,
 };
-use fanwise::types::{DType, Device, Target};
+use fanwise::types::{DType, Device, KernelClass, Target};
 use fanwise::zoo;
 
 /// A step of training of a model of the zoo with few features, by a loss of each output.
@@ -67,5 +68,40 @@ fn what_of_training_the_host_computes() {
     for (name, statistics) in models {
         let found = on_host(&on_gpus(&step(name, "adam:global_clipnorm=1"), statistics));
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [""; 0], "{name}");
+    }
+}
+
+/// Of the launches that give parameters their new elements a device makes one for all that are computed alike, as far as
+/// the addresses of theirs fit in a kernel's argument; none of more than one element is left over.
+#[test]
+fn parameters_are_updated_together() {
+    let models = [
+        ("mlp:narrow=8", "sgd", 1),
+        ("mini_googlenet:narrow=8", "sgd:momentum=0.9", 3),
+        ("mini_googlenet:narrow=8", "adamw", 4),
+        ("transformer", "rmsprop:centered=true,momentum=0.9", 3),
+        ("transformer", "adam:global_clipnorm=1", 3),
+    ];
+    for (name, optimizer, most) in models {
+        let program = on_gpus(&step(name, optimizer), BatchStatistics::Sync);
+        for device in program.devices.iter().filter(|d| d.device != Device::HOST) {
+            let calls = calls(device).unwrap_or_else(|e| panic!("{e}"));
+            let updates = calls.iter().flatten().filter(|call| call.kernel.file == "update.cu");
+            let found = updates.count();
+            assert!((1..=most).contains(&found), "{name}, {optimizer}: {found} launches");
+            let alone = device.steps.iter().filter_map(|step| match &step.action {
+                Action::Launch(launch) if launch.class == KernelClass::Elementwise => {
+                    Some(device.buffer(launch.results[0]))
+                }
+                Action::Launch(_) | Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => {
+                    None
+                }
+            });
+            let is_update = |b: &&Buffer| matches!(b.storage, Storage::Update(_));
+            for buffer in alone.filter(is_update) {
+                let count = buffer.ty.shape.elements().as_const();
+                assert_eq!(count, Some(1), "{name}, {optimizer}: {}", buffer.name);
+            }
+        }
     }
 }

@@ -83,8 +83,8 @@ pub struct CompileProgress {
 /// A GPU that a program uses, and the architecture for which its kernels are compiled.
 type Gpu = (Arc<Context>, Arch);
 
-/// The kernel of each step of each device, where it has one.
-type Steps = Vec<Vec<Option<Loaded>>>;
+/// The kernels of each step of each device.
+type Steps = Vec<Vec<Vec<Option<Loaded>>>>;
 
 /// Kernels as functions of the GPUs with these numbers.
 type Functions = BTreeMap<(u32, Arc<Kernel>), Arc<Function>>;
@@ -227,31 +227,26 @@ impl Cuda {
         program: &Program,
         placed: &[Option<Gpu>],
     ) -> Result<(Steps, Vec<String>), CompileError> {
-        let mut calls: Vec<Vec<Option<Call>>> = Vec::with_capacity(placed.len());
+        let mut calls: Vec<Vec<Vec<Call>>> = Vec::with_capacity(placed.len());
         let mut wanted: BTreeMap<Arch, Vec<Arc<Kernel>>> = BTreeMap::new();
         for (device, place) in program.devices.iter().zip(placed) {
-            let mut own = Vec::with_capacity(device.steps.len());
-            for step in &device.steps {
-                own.push(match (&step.action, place) {
-                    (Action::Launch(launch), Some((_, arch))) => {
-                        let call = codegen::call(device, step, launch)?;
-                        wanted.entry(*arch).or_default().push(call.kernel.clone());
-                        Some(call)
-                    }
-                    _ => None,
-                });
-            }
+            let Some((_, arch)) = place else {
+                calls.push(vec![Vec::new(); device.steps.len()]);
+                continue;
+            };
+            let own = codegen::calls(device)?;
+            let kernels = own.iter().flatten().map(|call| call.kernel.clone());
+            wanted.entry(*arch).or_default().extend(kernels);
             calls.push(own);
         }
         let (functions, warnings) = self.compile(&wanted, program, placed)?;
-        let load = |(calls, place): (Vec<Option<Call>>, &Option<Gpu>)| {
+        let load = |(calls, place): (Vec<Vec<Call>>, &Option<Gpu>)| {
             let ordinal = place.as_ref().map(|(context, _)| context.ordinal());
-            let load = |call: Option<Call>| {
-                let call = call?;
+            let load = |call: Call| {
                 let function = functions.get(&(ordinal?, call.kernel.clone()))?.clone();
                 Some(Loaded { call, function })
             };
-            calls.into_iter().map(load).collect()
+            calls.into_iter().map(|own| own.into_iter().map(load).collect()).collect()
         };
         Ok((calls.into_iter().zip(placed).map(load).collect(), warnings))
     }

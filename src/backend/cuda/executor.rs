@@ -41,8 +41,8 @@ pub(super) struct Parts {
     pub(super) program: Arc<Program>,
     /// For each device its context; none for the host.
     pub(super) contexts: Arc<Vec<Option<Arc<Context>>>>,
-    /// For each step of each device its kernel.
-    pub(super) loaded: Vec<Vec<Option<Loaded>>>,
+    /// For each step of each device its kernels.
+    pub(super) loaded: Vec<Vec<Vec<Option<Loaded>>>>,
     /// The parameters on each device, and their bytes.
     pub(super) params: Vec<Params>,
     pub(super) param_bytes: Vec<u64>,

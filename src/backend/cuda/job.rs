@@ -13,7 +13,7 @@ use super::trace::Recorder;
 use crate::backend::cpu::{Cpu, DeviceMemory, Events, StepError, Stopped};
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Program};
-use crate::types::Tensor;
+use crate::types::{KernelClass, Tensor};
 
 /// Everything that the workers of one run share.
 pub(super) struct Job {
@@ -57,6 +57,7 @@ impl Job {
         let (first, last) = self.board.steps(d);
         let Some(step) = steps.get(first) else { return (String::new(), "none") };
         let op = match &step.action {
+            Action::Launch(launch) if launch.class == KernelClass::Update => "update",
             Action::Launch(launch) => launch.op.as_ref().map_or("chain", crate::op::Op::name),
             Action::Copy { .. } => "copy",
             Action::Wait(_) => "wait",

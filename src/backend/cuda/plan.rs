@@ -14,7 +14,7 @@ use crate::codegen::{Arg, Call};
 use crate::lower::{
     Action, Bound, BoundDevice, BufferId, DeviceProgram, Location, Program, Space, Step,
 };
-use crate::types::{Device, Order};
+use crate::types::{Device, KernelClass, Order};
 
 /// The kernel of a launch, loaded on its device, and how it is called.
 #[derive(Debug)]
@@ -143,8 +143,8 @@ pub(super) struct Plan {
 /// What plans are made from.
 pub(super) struct Source<'a> {
     pub(super) program: &'a Program,
-    /// For each step of each device its kernel, where it launches one on a GPU.
-    pub(super) loaded: &'a [Vec<Option<Loaded>>],
+    /// For each step of each device the kernels that it launches on a GPU.
+    pub(super) loaded: &'a [Vec<Vec<Option<Loaded>>>],
     pub(super) params: &'a [Params],
     /// The memory of each device for new elements of parameters.
     pub(super) updates: &'a [Updates],
@@ -206,11 +206,19 @@ impl Source<'_> {
                 Action::Copy { device: source, from, to } => {
                     self.copy(bound, (d, *to), (*source, *from), step)?
                 }
-                Action::Launch(_) => {
-                    let loaded = self.loaded[d].get(i).and_then(Option::as_ref);
-                    let loaded = loaded
-                        .ok_or_else(|| fault(device.device, step, "the launch has no kernel"))?;
-                    self.launch(bound, d, (i, step), loaded)?
+                Action::Launch(launch) => {
+                    let loaded = self.loaded[d].get(i).map_or(&[][..], Vec::as_slice);
+                    let missing = || fault(device.device, step, "the launch has no kernel");
+                    // Updates in a row are launched with the first of them.
+                    if loaded.is_empty() && launch.class != KernelClass::Update {
+                        return Err(missing());
+                    }
+                    for loaded in loaded {
+                        let loaded = loaded.as_ref().ok_or_else(missing)?;
+                        let task = self.launch(bound, d, (i, step), loaded)?;
+                        tasks.extend(task.map(|task| (i, task)));
+                    }
+                    None
                 }
             };
             tasks.extend(task.map(|task| (i, task)));

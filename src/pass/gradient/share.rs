@@ -1,30 +1,81 @@
-//! One node for constants that are equal.
+//! One node for small values that are computed alike.
 
 use std::collections::BTreeMap;
 
-use crate::ir::{Builder, GraphError, Value};
+use crate::ir::{Builder, GraphError, NodeKind, Value};
 use crate::op::Op;
-use crate::types::TensorType;
 
-/// The bytes up to which constants are compared.
-const SMALL: usize = 64;
+/// The bytes up to which values are compared.
+const SMALL: i64 = 64;
 
-/// Makes all that takes a small constant take the first one that equals it.
-pub(super) fn share_constants(b: &mut Builder) -> Result<(), GraphError> {
-    let mut firsts: BTreeMap<(String, Vec<u8>), Value> = BTreeMap::new();
+/// Makes all that takes a small value take the first one that is computed alike: an equal constant, or an equal
+/// operator of the same values. What rules write for each parameter anew, as the learning rate in its type, is computed
+/// once.
+pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
+    let mut firsts: BTreeMap<(String, Vec<Value>), Value> = BTreeMap::new();
     let ids: Vec<_> = b.graph().ids().collect();
     for id in ids {
-        let Some(Op::Constant(constant)) = b.graph().node(id).op() else { continue };
-        let bytes = constant.value.bytes();
-        if bytes.len() > SMALL {
+        let node = b.graph().node(id);
+        let (NodeKind::Op(op), [result]) = (node.kind(), node.results()) else { continue };
+        if result.ty.bytes().as_const().is_none_or(|bytes| bytes > SMALL) {
             continue;
         }
-        let ty: TensorType = constant.value.tensor_type();
-        let (key, value) = ((ty.to_string(), bytes.to_vec()), Value { node: id, output: 0 });
-        match firsts.get(&key) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the text of most says all of them")]
+        let text = match op {
+            Op::Constant(constant) => {
+                format!("{} {:?}", constant.value.tensor_type(), constant.value.bytes())
+            }
+            Op::ConstantOfShape(op) => format!("{op:?} {:?}", op.value.bytes()),
+            // Each may give other results than its twin.
+            Op::Random(_) | Op::External(_) => continue,
+            _ => format!("{op:?}"),
+        };
+        let value = Value { node: id, output: 0 };
+        match firsts.get(&(text.clone(), b.graph().operands(id).to_vec())) {
             Some(first) => b.replace(value, *first)?,
-            None => drop(firsts.insert(key, value)),
+            None => drop(firsts.insert((text, b.graph().operands(id).to_vec()), value)),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_small;
+    use crate::ir::{Builder, Value};
+    use crate::op::{Binary, Cast, Constant, ConstantOfShape, Unary};
+    use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+
+    #[test]
+    fn what_is_computed_alike_is_one_node() {
+        let mut b = Builder::new("alike");
+        let x = b.input("x", TensorType::new(DType::F64, Shape::default()));
+        let wide: Shape = [Dim::from(100)].into_iter().collect();
+        let big = b.input("big", TensorType::new(DType::F32, wide));
+        let mut alike = |i: usize| -> Vec<Value> {
+            let mut op = |name: &str, op: crate::op::Op, operands: &[Value]| {
+                b.op(&format!("{name}{i}"), op, operands).unwrap()
+            };
+            let two = op("two", Constant { value: Tensor::scalar(2.0f32) }.into(), &[]);
+            let cast = op("cast", Cast { to: DType::F32 }.into(), &[x]);
+            let product = op("product", Binary::Mul.into(), &[cast, two]);
+            let turned = op("turned", Binary::Mul.into(), &[two, cast]);
+            let large = op("large", Unary::Neg.into(), &[big]);
+            // As f64 both are the same number.
+            let value = Tensor::new(&[1], &[(1i64 << 53) + i64::try_from(i).unwrap()]).unwrap();
+            let shape = vec![Dim::from(2)];
+            let filled = op("filled", ConstantOfShape { shape, value }.into(), &[]);
+            vec![product, turned, large, filled]
+        };
+        let all = [alike(0), alike(1)];
+        for (i, value) in all.concat().into_iter().enumerate() {
+            b.output(&format!("y{i}"), value);
+        }
+        share_small(&mut b).unwrap();
+        let (graph, _) = b.finish();
+        let values: Vec<Value> = graph.outputs().iter().map(|o| o.value).collect();
+        let same: Vec<bool> = (0..4).map(|i| values[i] == values[i + 4]).collect();
+        assert_eq!(same, [true, true, false, false], "{graph}");
+        assert_ne!(values[0], values[1], "{graph}");
+    }
 }

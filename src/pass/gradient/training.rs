@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::loss::{self, Link};
 use super::metric::{Metrics, Of};
-use super::share::share_constants;
+use super::share::share_small;
 use super::update::{Update, update};
 use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, train_mode,
@@ -177,7 +177,7 @@ pub fn training(
     let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
     let averages =
         update(&mut b, &training.optimizer, &mut steps, &Update { step, rate: rate_value })?;
-    share_constants(&mut b)?;
+    share_small(&mut b)?;
     let mut whole = costs.finish(b);
     whole.learning_rate = Some(rate.to_string());
     whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
@@ -197,7 +197,7 @@ pub fn evaluation(
     let (trained, _) = trainable(&b, model, &BTreeSet::new(), &training.frozen)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     costs.loss = penalties(&mut b, costs.loss, &values, training)?;
-    share_constants(&mut b)?;
+    share_small(&mut b)?;
     Ok(costs.finish(b))
 }
 
