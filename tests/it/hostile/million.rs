@@ -1,4 +1,4 @@
-//! Graphs of a million nodes, and of a quarter of that in the forms that take longer to read.
+//! Graphs of a million nodes, and of a tenth of that in the forms that take longer to read.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -65,7 +65,7 @@ fn a_million_nodes_are_read_split_and_written() {
     let binary: PathBuf = std::env::var_os("FANWISE_BIN").expect("run `cargo xtask test`").into();
     let binary = fs::canonicalize(binary).expect("the binary");
     let forms =
-        [("m.fan", 1_000_000, text as Form), ("m.json", 250_000, json), ("m.onnx", 250_000, onnx)];
+        [("m.fan", 1_000_000, text as Form), ("m.json", 100_000, json), ("m.onnx", 100_000, onnx)];
     for (file, nodes, make) in forms {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join(file), make(nodes)).expect("written");
