@@ -428,3 +428,35 @@ fn parameters_that_are_updated_alike_are_one_call() {
     assert_eq!(many.iter().map(|call| call.args.len()).sum::<usize>(), 2 + 2 + 150 * 4);
     assert_eq!(many.len(), 3);
 }
+
+#[test]
+fn parameters_whose_addresses_fit_in_no_argument_are_updated_one_by_one() {
+    const COUNT: usize = 300;
+    let mut b = Builder::new("joined");
+    let x = input(&mut b, "x", &[4]);
+    let y = b.op("y", Unary::Relu, &[x]).unwrap();
+    b.output("y", y);
+    let base = param(&mut b, "base", &[9]);
+    let mut last = b.op("first", Unary::Tanh, &[base]).unwrap();
+    for i in 0..COUNT {
+        let w = param(&mut b, &format!("w{i}"), &[9]);
+        // Each takes what the one before takes, too.
+        last = b.op(&format!("sum{i}"), Binary::Add, &[last, w]).unwrap();
+        let next = b.op(&format!("next{i}"), Binary::Mul, &[last, w]).unwrap();
+        b.update(w, next);
+    }
+    let mut how = Replicate::over(vec![Device::gpu(0)]);
+    how.weights = WeightPlacement::Mirrored;
+    let graph = replicate(&b.finish().0, &how).unwrap();
+    let program = lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap();
+    let (device, calls) = (&program.devices[1], calls(&program).remove(0));
+    let files: BTreeSet<&str> = calls.iter().map(|call| call.kernel.file).collect();
+    assert_eq!(files, BTreeSet::from(["elementwise.cu"]));
+    let order = device.steps.iter().filter_map(|step| match &step.action {
+        Action::Launch(launch) => Some(Arg::Buffer(launch.results[0])),
+        Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
+    });
+    let order: Vec<Arg> = order.collect();
+    assert!(order.len() == calls.len() && calls.len() >= 2 * COUNT, "{}", calls.len());
+    assert!(order.iter().zip(&calls).all(|(result, call)| call.args.contains(result)));
+}

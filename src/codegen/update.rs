@@ -1,6 +1,6 @@
 //! The launches that give parameters their new elements, in as few kernels as there are ways to compute them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -21,17 +21,18 @@ const THREADS: u32 = 256;
 const PER_BLOCK: i64 = 4 * THREADS as i64;
 
 /// `update.cu` for launches in a row: one call for all parameters whose elements are computed alike, as far as their
-/// addresses fit in its argument.
+/// addresses fit in its argument. Where those of parameters that depend on one another do not, each launch is a call of
+/// its own.
 pub(super) fn calls(
     device: &DeviceProgram,
     launches: &[Context<'_>],
 ) -> Result<Vec<Call>, CodegenError> {
     let mut alike: Vec<(Formula, Vec<Segment>)> = Vec::new();
-    let mut large = Vec::new();
+    let mut alone: BTreeSet<&BufferId> = BTreeSet::new();
     for members in segments(launches) {
         let (formula, segment) = written(device, &members)?;
         if formula.pointers.len() > MOST_PARAMS {
-            large.extend(members);
+            alone.extend(members.iter().flat_map(|context| &context.launch.results));
             continue;
         }
         match alike.iter_mut().find(|(known, _)| *known == formula) {
@@ -46,8 +47,10 @@ pub(super) fn calls(
         let most = MOST_PARAMS.saturating_sub(shared.len() - own) / own.max(1);
         calls.extend(segments.chunks(most.max(1)).map(|part| formula.call(part, &shared)));
     }
-    // Last: they write what lies between to the arena, in the places of gradients that the others read.
-    for context in large {
+    // Last and in their order: they write what lies between to the arena, perhaps to the place of what those before read.
+    let is_alone =
+        |context: &&Context<'_>| context.launch.results.iter().any(|result| alone.contains(result));
+    for context in launches.iter().filter(is_alone) {
         calls.push(elementwise::chain(context)?);
     }
     Ok(calls)

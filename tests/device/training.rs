@@ -26,6 +26,9 @@ const MODELS: [Sample; 2] = [("mlp", mlp, &[10]), ("cnn", cnn, &[2, 8, 8])];
 const OPTIMIZERS: [(&str, &str); 3] =
     [("sgd", "sgd:momentum=0.9"), ("rmsprop", "rmsprop"), ("adam", "adam:global_clipnorm=1")];
 
+/// An optimizer that takes a step for two batches and keeps moving averages: its updates choose among values.
+const CHOOSING: &str = "adamw:gradient_accumulation_steps=2,use_ema=true";
+
 const CLASSES: usize = 3;
 
 /// What one step after the other takes: they do not divide, and some devices have no row.
@@ -41,6 +44,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             }));
         }
     }
+    trials.push(Trial::test("training_mlp_choosing", || {
+        check(MODELS[0], CHOOSING);
+        Ok(())
+    }));
     trials
 }
 

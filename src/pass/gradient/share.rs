@@ -1,6 +1,7 @@
 //! One node for small values that are computed alike.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use crate::ir::{Builder, GraphError, NodeKind, Value};
 use crate::op::Op;
@@ -31,9 +32,9 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
             _ => format!("{op:?}"),
         };
         let value = Value { node: id, output: 0 };
-        match firsts.get(&(text.clone(), b.graph().operands(id).to_vec())) {
-            Some(first) => b.replace(value, *first)?,
-            None => drop(firsts.insert((text, b.graph().operands(id).to_vec()), value)),
+        match firsts.entry((text, b.graph().operands(id).to_vec())) {
+            Entry::Occupied(first) => b.replace(value, *first.get())?,
+            Entry::Vacant(place) => drop(place.insert(value)),
         }
     }
     Ok(())
