@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::memory::{Bound, BoundDevice, Location, Space};
-use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
+use super::program::{Action, BufferId, DeviceProgram, Lane, Program, Storage};
 use crate::types::Device;
 
 /// A place where a memory plan is not sound.
@@ -20,8 +20,9 @@ pub struct MemoryError {
 
 /// Checks a memory plan against its program: buffers lie inside their memory and at the target's alignment;
 /// whatever a step reads was written before and by nothing else since, also where another device reads it; a
-/// device waits for what it copies; no byte of a buffer is written twice; the outputs are written whole, and so is each
-/// update, once on every device that holds the parameter.
+/// device waits for what it copies; what runs beside other steps touches nothing that they write, and writes nothing that
+/// they touch; no byte of a buffer is written twice; the outputs are written whole, and so is each update, once on every
+/// device that holds the parameter.
 pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
     for (d, device) in program.devices.iter().enumerate() {
         let Some(plan) = bound.devices.get(d) else { continue };
@@ -31,6 +32,7 @@ pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
             play.step(i)?;
         }
         play.end()?;
+        play.lanes()?;
         for i in (0u32..).take(program.updates.len()) {
             play.updated(i)?;
         }
@@ -164,8 +166,7 @@ impl Play<'_> {
         let (a, b) = (self.at(written), self.at(read));
         let in_place = matches!(self.device.buffer(written).storage, Storage::Reuse { .. })
             && (a.offset, a.bytes) == (b.offset, b.bytes);
-        let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
-        a.space == b.space && a.bytes > 0 && b.bytes > 0 && !apart && !in_place
+        self.overlap(written, read) && !in_place
     }
 
     /// All bytes of the buffer are there, as they were written for it. Returns the last step that wrote some.
@@ -246,10 +247,13 @@ impl Play<'_> {
         let Some((last, _)) = device.steps.iter().enumerate().rfind(active) else {
             return Ok(());
         };
-        let recorded =
-            |event: u32| device.steps[last..].iter().any(|s| s.action == Action::Record(event));
+        let lane = device.steps[last].lane;
+        let recorded = |event: u32| {
+            device.steps[last..].iter().any(|s| s.lane == lane && s.action == Action::Record(event))
+        };
+        let own = self.device.steps[i].lane;
         let waits = self.device.steps[..i].iter().any(|s| match s.action {
-            Action::Wait(event) => recorded(event),
+            Action::Wait(event) => s.lane == own && recorded(event),
             Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => false,
         });
         if waits {
@@ -279,5 +283,47 @@ impl Play<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Steps on the lane for exchange meet none of those beside which they may run.
+    fn lanes(&self) -> Result<(), MemoryError> {
+        let steps = &self.device.steps;
+        let on = |lane: Lane| {
+            steps.iter().enumerate().filter(move |(i, s)| s.lane == lane && self.runs(*i))
+        };
+        let recorded = |event: u32| {
+            let found =
+                |s: &super::Step| s.lane == Lane::Compute && s.action == Action::Record(event);
+            steps.iter().position(found)
+        };
+        let ends = self.device.ends();
+        for (i, step) in on(Lane::Exchange) {
+            // What was computed before is done.
+            let waited = steps[..i].iter().filter(|s| s.lane == Lane::Exchange);
+            let begin = waited.filter_map(|s| match s.action {
+                Action::Wait(event) => recorded(event),
+                Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => None,
+            });
+            let begin = begin.max().unwrap_or(0);
+            let (reads, writes) = self.touched(&step.action);
+            for (j, other) in on(Lane::Compute).filter(|(j, _)| (begin..ends[i]).contains(j)) {
+                let (read, written) = self.touched(&other.action);
+                let meet = |own: &[BufferId], others: &[BufferId]| {
+                    own.iter().any(|a| others.iter().any(|b| self.overlap(*a, *b)))
+                };
+                if meet(&writes, &read) || meet(&writes, &written) || meet(&reads, &written) {
+                    let text = format!("step {j} may run at the same time and meets its memory");
+                    return Err(self.error(i, text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True if two buffers have bytes in common.
+    fn overlap(&self, a: BufferId, b: BufferId) -> bool {
+        let (a, b) = (self.at(a), self.at(b));
+        let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+        a.space == b.space && a.bytes > 0 && b.bytes > 0 && !apart
     }
 }

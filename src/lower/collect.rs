@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::layout::{Layout, Role};
 use super::place;
-use super::program::Guard;
+use super::program::{Guard, Lane};
 use crate::ir::{NodeId, Value};
 use crate::op::Op;
 use crate::types::{Device, DeviceKind, Dim, KernelClass, Target};
@@ -20,7 +20,6 @@ const SLICED_FROM: i64 = 1 << 19;
 const SLICE_UNIT: i64 = 64;
 
 /// What joins or combines the values of all replicas, on the devices that need the result.
-///
 #[derive(Clone, Debug)]
 pub(super) struct Collective {
     /// Where the replicas compute what is joined, in the order of the node's operands. They are the operands of its group.
@@ -31,6 +30,8 @@ pub(super) struct Collective {
     views: Vec<Value>,
     /// How they work together.
     pub(super) form: Form,
+    /// On which lane of each device.
+    pub(super) lane: Lane,
 }
 
 /// How the members of a collective work together.
@@ -102,7 +103,7 @@ fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool], target: &Target) -> Op
     let scans = matches!(op, Op::ExclusiveScan(_));
     let (members, views) = members(layout, id, needed, scans)?;
     let form = if scans { Form::Scan } else { form(layout, id, op, &members) };
-    Some(Collective { parts, members, views, form })
+    Some(Collective { parts, members, views, form, lane: Lane::Compute })
 }
 
 /// Where a value comes from, if it is a copy.

@@ -11,7 +11,7 @@ use super::layout::{Layout, Role, Table};
 use super::order::{self, Orders};
 use super::parts;
 use super::program::{
-    Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
+    Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 use crate::ir::{Graph, NodeId, Value};
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
@@ -27,14 +27,27 @@ struct Emitter<'a> {
     orders: Orders,
     /// The buffers that hold a value on another device than its own, or in another order.
     forms: BTreeMap<(Value, usize, Order), BufferId>,
-    /// How many steps of its device a node's results need, by node.
-    defined: Vec<usize>,
-    /// The event to record on a device after so many of its steps.
-    records: BTreeMap<(usize, usize), u32>,
-    /// The steps of each device (second index) that each device has waited for.
-    waited: Vec<Vec<usize>>,
+    /// The steps that a node's results need, by node.
+    defined: Vec<Point>,
+    /// The events to record.
+    records: BTreeMap<Point, u32>,
+    /// What each lane of a device has waited for, by its own device and lane and the other's.
+    waited: BTreeMap<[(usize, Lane); 2], usize>,
     events: u32,
+    /// The lane of the steps that are written.
+    lane: Lane,
 }
+
+/// What a lane of a device has done when so many steps of that device are behind it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    device: usize,
+    steps: usize,
+    lane: Lane,
+}
+
+/// Before all steps.
+const START: Point = Point { device: 0, steps: 0, lane: Lane::Compute };
 
 /// The program that follows from the decisions in `layout`.
 pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, LowerError> {
@@ -44,14 +57,15 @@ pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, Lowe
         layout,
         graph,
         target,
-        waited: vec![vec![0; devices.len()]; devices.len()],
+        waited: BTreeMap::new(),
         devices,
         buffers: Table::new(graph, &BufferId(u32::MAX)),
         orders: Orders::new(layout, target),
         forms: BTreeMap::new(),
-        defined: vec![0; graph.id_bound()],
+        defined: vec![START; graph.id_bound()],
         records: BTreeMap::new(),
         events: 0,
+        lane: Lane::Compute,
     };
     emitter.buffers()?;
     for id in &layout.order {
@@ -155,7 +169,8 @@ impl Emitter<'_> {
     }
 
     fn push(&mut self, device: usize, label: &str, guard: Guard, action: Action) {
-        self.devices[device].steps.push(Step { label: label.into(), guard, action });
+        let step = Step { label: label.into(), lane: self.lane, guard, action };
+        self.devices[device].steps.push(step);
     }
 
     fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
@@ -168,8 +183,8 @@ impl Emitter<'_> {
             Role::External | Role::Absorbed | Role::Received => return Ok(()),
             Role::View => {
                 let operands = self.layout.operands(id);
-                self.defined[id.index()] =
-                    operands.iter().map(|v| self.defined[v.node.index()]).max().unwrap_or(0);
+                let defined = operands.iter().map(|v| self.defined[v.node.index()]).max();
+                self.defined[id.index()] = defined.unwrap_or(START);
                 return Ok(());
             }
             Role::Copy => {
@@ -182,8 +197,13 @@ impl Emitter<'_> {
             Role::First => self.first(id),
             Role::Launch => self.launch(id)?,
         }
-        self.defined[id.index()] = self.devices[device].steps.len();
+        self.defined[id.index()] = self.now(device);
         Ok(())
+    }
+
+    /// All that is written for the lane, and before it, on a device.
+    fn now(&self, device: usize) -> Point {
+        Point { device, steps: self.devices[device].steps.len(), lane: self.lane }
     }
 
     fn launch(&mut self, id: NodeId) -> Result<(), LowerError> {
@@ -272,6 +292,10 @@ impl Emitter<'_> {
         let ty = self.graph.ty(value);
         let (own, is_here) = (self.orders.value(value), self.device(value.node) == device);
         let order = if order::differs(ty) { order } else { own };
+        if is_here {
+            let name = &self.graph.info(value).name;
+            self.wait(name, device, self.defined[value.node.index()]);
+        }
         if is_here && order == own {
             return Ok(*self.buffers.get(value));
         }
@@ -314,17 +338,19 @@ impl Emitter<'_> {
     /// Copies `value` into a buffer, after the steps that give it.
     fn copy(&mut self, label: &str, guard: Guard, value: Value, to: (usize, BufferId)) {
         let source = self.device(value.node);
-        self.wait(label, to.0, (source, self.defined[value.node.index()]));
+        self.wait(label, to.0, self.defined[value.node.index()]);
         let from = *self.buffers.get(value);
         let (device, to) = to;
         self.push(device, label, guard, Action::Copy { device: source, from, to });
     }
 
-    /// Lets a device wait until another one has done so many of its steps.
-    fn wait(&mut self, label: &str, device: usize, (source, steps): (usize, usize)) {
-        if source != device && steps > self.waited[device][source] {
-            self.waited[device][source] = steps;
-            let event = *self.records.entry((source, steps)).or_insert(self.events);
+    /// Lets the lane wait on a device until another device, or its other lane, has come to a point.
+    fn wait(&mut self, label: &str, device: usize, point: Point) {
+        let (own, other) = ((device, self.lane), (point.device, point.lane));
+        let waited = self.waited.entry([own, other]).or_default();
+        if own != other && point.steps > *waited {
+            *waited = point.steps;
+            let event = *self.records.entry(point).or_insert(self.events);
             if event == self.events {
                 self.events += 1;
             }
@@ -414,18 +440,15 @@ impl Emitter<'_> {
 
     fn insert_records(&mut self) {
         for (d, device) in self.devices.iter_mut().enumerate() {
-            let records = self.records.range((d, 0)..=(d, usize::MAX));
-            let mut records = records.map(|((_, before), event)| (*before, *event)).peekable();
+            let records = self.records.iter().filter(|(point, _)| point.device == d);
+            let mut records = records.peekable();
             let steps = std::mem::take(&mut device.steps);
             for (i, step) in steps.into_iter().map(Some).chain([None]).enumerate() {
-                while let Some((_, event)) = records.next_if(|(before, _)| *before == i) {
+                while let Some((point, event)) = records.next_if(|(point, _)| point.steps == i) {
                     let label =
                         device.steps.last().map_or_else(|| "".into(), |s: &Step| s.label.clone());
-                    device.steps.push(Step {
-                        label,
-                        guard: Guard::Always,
-                        action: Action::Record(event),
-                    });
+                    let (lane, action) = (point.lane, Action::Record(*event));
+                    device.steps.push(Step { label, lane, guard: Guard::Always, action });
                 }
                 device.steps.extend(step);
             }

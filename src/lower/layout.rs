@@ -8,7 +8,7 @@ use super::chain::Chain;
 use super::collect::{self, Collective};
 use super::fuse::Group;
 use super::program::Guard;
-use super::{LowerError, fuse, place, schedule};
+use super::{LowerError, fuse, lanes, place, schedule};
 use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
 use crate::op::{Op, Slice};
 use crate::types::{Device, Dim, KernelClass, Keys, Target, TensorType};
@@ -125,6 +125,7 @@ impl<'a> Layout<'a> {
         if collect::collect(&mut layout, target) {
             // Copies of the parts to where the graph combines them are no longer needed.
             layout.order = schedule::schedule(graph, &layout.order, &layout.roles, &layout.groups);
+            lanes::set_aside(&mut layout);
         }
         layout.place_operands();
         layout.resolve();

@@ -14,7 +14,7 @@ pub struct Region {
     pub buffer: BufferId,
     /// The first step that touches it.
     pub first: usize,
-    /// The last step that touches it.
+    /// The last step that touches it, or beside which one that does may still run.
     pub last: usize,
 }
 
@@ -116,15 +116,19 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
             *span = (span.0.min(step), span.1.max(step));
         }
     };
-    for (i, step) in device.steps.iter().enumerate() {
+    for (i, (step, end)) in device.steps.iter().zip(device.ends()).enumerate() {
+        let mut touch = |buffer: BufferId| {
+            touch(buffer, i);
+            touch(buffer, end);
+        };
         match &step.action {
             Action::Launch(launch) => {
-                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b, i));
+                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b));
             }
             Action::Copy { device, from, to } => {
-                touch(*to, i);
+                touch(*to);
                 if *device == d {
-                    touch(*from, i);
+                    touch(*from);
                 }
             }
             Action::Wait(_) | Action::Record(_) => {}

@@ -6,6 +6,7 @@ mod check;
 mod collect;
 mod emit;
 mod fuse;
+mod lanes;
 mod layout;
 mod limits;
 mod memory;
@@ -27,7 +28,7 @@ pub use check::{MemoryError, check};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
 pub use parts::{BATCH_PART, MOST_HIDDEN, PART, WEIGHT_PART};
 pub use program::{
-    Action, Buffer, BufferId, DeviceProgram, Guard, Launch, Port, Program, Step, Storage,
+    Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 pub use report::MemoryReport;
 

@@ -3,7 +3,7 @@ use std::fmt;
 use super::chain::print_attrs;
 use crate::types::Order;
 
-use super::program::{Action, Buffer, DeviceProgram, Guard, Launch, Program, Step, Storage};
+use super::program::{Action, Buffer, DeviceProgram, Guard, Lane, Launch, Program, Step, Storage};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,6 +45,9 @@ impl Program {
     }
 
     fn print_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
+        if step.lane == Lane::Exchange {
+            f.write_str("aside ")?;
+        }
         if step.guard != Guard::Always {
             write!(f, "if {}: ", step.guard)?;
         }

@@ -8,7 +8,8 @@ use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 /// What a graph runs as: for each device its buffers and the steps it takes, in order.
 ///
 /// Plain data. Sizes are functions of the batch size `N`; [`Program::bind`] places the buffers for one `N`.
-/// Devices run their steps side by side; events order a copy after the steps that give what it reads.
+/// Devices run their steps side by side, and so do the lanes of a device; events order a step after those of other
+/// devices and lanes whose results it takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The graph's name.
@@ -107,11 +108,22 @@ pub enum Storage {
     },
 }
 
+/// Steps of a device that run one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// What the device computes, and all copies for it.
+    Compute,
+    /// What devices exchange beside that.
+    Exchange,
+}
+
 /// One thing that a device does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The name of the node that it comes from.
     pub label: Arc<str>,
+    /// Behind which steps it runs.
+    pub lane: Lane,
     /// When it is done; otherwise it is skipped.
     pub guard: Guard,
     /// What is done.
@@ -169,7 +181,7 @@ pub enum Action {
     },
     /// Waits until an event was recorded.
     Wait(u32),
-    /// Records an event: every step before it is done.
+    /// Records an event: every step before it on its lane is done.
     Record(u32),
 }
 

@@ -62,11 +62,14 @@ fn begin_with(launch: &mut Launch, at: usize) {
     }
 }
 
-/// The last step that touches each buffer that is not part of another.
+/// The last step that touches each buffer that is not part of another, or beside which one that does may still run.
 fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
     let mut last = vec![0; device.buffers.len()];
-    for (i, step) in device.steps.iter().enumerate() {
-        let mut touch = |b: BufferId| last[device.root(b).index()] = i;
+    for (step, end) in device.steps.iter().zip(device.ends()) {
+        let mut touch = |b: BufferId| {
+            let last = &mut last[device.root(b).index()];
+            *last = end.max(*last);
+        };
         match &step.action {
             Action::Launch(launch) => {
                 launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b));

@@ -1,7 +1,12 @@
+use std::collections::BTreeSet;
+
 use super::testing::{Replication, block, template, views};
-use super::{Buffer, BufferId, Guard, Program, Storage, check, lower};
+use super::{
+    Action, Bound, Buffer, BufferId, Guard, Lane, Program, Region, Step, Storage, check, lower,
+};
 use crate::ir::{Builder, Graph, Placement, Value, parse, verify};
 use crate::op::{Concat, Slice, Unary};
+use crate::pass::{Repair, Replicate, WeightPlacement, replicate};
 use crate::snap;
 use crate::types::{Device, Dim, ShardRule, Target};
 
@@ -95,16 +100,26 @@ fn corrupted_updates_are_found() {
     }
 }
 
-#[test]
-fn corrupted_plans_are_found() {
-    let graph = Replication { merge: Device::gpu(0), ..Replication::of(3) }.graph().0;
-    let program = program(&graph);
-    let bound = program.bind(6).unwrap();
+/// Two regions may not begin at one place where a step touches one of them while the other is live; those on the lane for
+/// exchange run one after the other.
+fn regions_may_not_meet(program: &Program, bound: &Bound) {
     for (d, device) in bound.devices.iter().enumerate() {
-        // Every two regions that are live together may not begin at one place.
-        let regions = &program.devices[d].regions;
+        let own = &program.devices[d];
+        let regions = &own.regions;
+        let touches = |step: &Step, buffer: BufferId| match &step.action {
+            Action::Launch(launch) => {
+                let mut touched = launch.operands.iter().chain(&launch.results);
+                touched.any(|b| own.region(*b) == Some(buffer))
+            }
+            Action::Copy { to, .. } => own.region(*to) == Some(buffer),
+            Action::Wait(_) | Action::Record(_) => false,
+        };
+        let meet = |a: &Region, b: &Region| {
+            let live = own.steps.iter().take(b.last + 1).skip(b.first);
+            live.filter(|s| s.lane == Lane::Compute).any(|s| touches(s, a.buffer))
+        };
         for (i, a) in regions.iter().enumerate() {
-            for b in regions[..i].iter().filter(|b| a.first <= b.last && b.first <= a.last) {
+            for b in regions[..i].iter().filter(|b| meet(a, b) || meet(b, a)) {
                 let mut wrong = bound.clone();
                 let place = device.locations[a.buffer.index()].offset;
                 let shift = wrong.devices[d].locations[b.buffer.index()].offset;
@@ -115,14 +130,59 @@ fn corrupted_plans_are_found() {
                     }
                 }
                 wrong.devices[d].planned *= 4;
-                assert!(check(&program, &wrong).is_err(), "{a:?} and {b:?} on device {d}");
+                assert!(check(program, &wrong).is_err(), "{a:?} and {b:?} on device {d}");
             }
         }
     }
+}
+
+#[test]
+fn corrupted_plans_are_found() {
+    let graph = Replication { merge: Device::gpu(0), ..Replication::of(3) }.graph().0;
+    let program = program(&graph);
+    regions_may_not_meet(&program, &program.bind(6).unwrap());
     let mut early = program.clone();
-    early.devices[1].steps.retain(|s| !matches!(s.action, super::Action::Wait(_)));
+    early.devices[1].steps.retain(|s| !matches!(s.action, Action::Wait(_)));
     let error = check(&early, &early.bind(6).unwrap()).unwrap_err();
     assert!(error.to_string().contains("nothing waits until"), "{error}");
+}
+
+/// What runs beside other steps has a place of its own until it is waited for, and each wait is needed.
+#[test]
+fn corrupted_lanes_are_found() {
+    let template = parse(include_str!("../../tests/cases/lower/buckets.fan"));
+    let devices = (0..3).map(Device::gpu).collect();
+    let options = Replicate {
+        weights: WeightPlacement::Mirrored,
+        repair: Repair::Comm,
+        ..Replicate::over(devices)
+    };
+    let graph = replicate(&template.unwrap_or_else(|e| panic!("{e}")), &options).unwrap();
+    let program = lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap();
+    let bound = program.bind(7).unwrap();
+    check(&program, &bound).unwrap_or_else(|e| panic!("{e}\n{program}"));
+    regions_may_not_meet(&program, &bound);
+    let mut reasons = BTreeSet::new();
+    for (d, device) in program.devices.iter().enumerate() {
+        for (i, step) in device.steps.iter().enumerate() {
+            // Of two waits for the other lane in a row the second is enough.
+            let waits = |step: Option<&Step>| {
+                step.is_some_and(|s| s.lane == Lane::Compute && matches!(s.action, Action::Wait(_)))
+            };
+            let in_row = waits(Some(step)) && waits(device.steps.get(i + 1));
+            if matches!(step.action, Action::Wait(_)) && !in_row {
+                let mut early = program.clone();
+                early.devices[d].steps.remove(i);
+                let mut bound = bound.clone();
+                bound.devices[d].active.remove(i);
+                let error =
+                    check(&early, &bound).expect_err(&format!("step {i} of {d}\n{program}"));
+                let has = |text: &str| error.reason.contains(text);
+                reasons.insert((has("nothing waits until"), has("may run at the same time")));
+            }
+        }
+    }
+    assert_eq!(reasons.into_iter().collect::<Vec<_>>(), [(false, true), (true, false)]);
 }
 
 #[test]

@@ -352,8 +352,9 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
             BatchStatistics::Sync | BatchStatistics::Local => Ok(Cow::Borrowed(graph)),
         };
     };
-    let allowed = RepairOptions { allowed: replicate.repair, batch_norm: Some(statistics) };
-    let (repaired, _) = pass::repair_with(graph, allowed)?;
+    let new = RepairOptions::new(replicate.repair);
+    let options = RepairOptions { batch_norm: Some(statistics), ..new };
+    let (repaired, _) = pass::repair_with(graph, options)?;
     let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
     let verified = ir::verify(&replicated).map_err(TrainError::Invalid)?;
     analysis::prove(&repaired, &verified)?;

@@ -469,7 +469,7 @@ fn repaired(
         _ => WeightPlacement::Mirrored,
     };
     how.repair = Repair::Comm;
-    let options = RepairOptions { allowed: Repair::Comm, batch_norm };
+    let options = RepairOptions { batch_norm, ..RepairOptions::new(Repair::Comm) };
     let (repaired, _) = repair_with(template, options).unwrap();
     replicate_repaired(template, &repaired, &how).unwrap_or_else(|e| panic!("{e}"))
 }

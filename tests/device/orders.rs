@@ -1,13 +1,18 @@
-//! Streams in adversarial orders: every model of the zoo, every graph of the cases and one that needs every collective on
-//! one to eight devices compute the same, and the fake driver finds no access out of order, no leak and no use after a free.
+//! Streams in adversarial orders: every model of the zoo, every graph of the cases, one that needs every collective and
+//! steps of training on one to eight devices compute the same, and the fake driver finds no access out of order, no leak
+//! and no use after a free.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
-use fanwise::pass::{Replicate, replicate};
+use fanwise::pass::{
+    Mode, OutputLoss, Recompute, Repair, RepairOptions, Replicate, Training, WeightPlacement,
+    repair_with, replicate, replicate_repaired, training,
+};
 use fanwise::types::{DType, Device, Target, Tensor};
 use fanwise::zoo;
 use libtest_mimic::Trial;
@@ -42,7 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         })
     };
-    zoo::names().chain(["cases", "needy"]).map(trial).collect()
+    zoo::names().chain(["cases", "needy", "training"]).map(trial).collect()
 }
 
 fn check(name: &str) {
@@ -83,6 +88,11 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
             let (_, split, weights) = needy(count, count as usize);
             run(&format!("{name} on {count}"), &split, &weights);
         }
+    } else if name == "training" {
+        for count in 1..=MOST {
+            let (split, weights) = step(count);
+            run(&format!("{name} on {count}"), &split, &weights);
+        }
     } else {
         let (graph, weights) = tiny(name);
         for count in 1..=MOST {
@@ -105,7 +115,37 @@ fn tiny(name: &str) -> (Graph, Weights) {
     zoo::build(&format!("{name}:{options}")).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs kernel by kernel, then captured, and says what comes out.
+/// A step of training on so many devices whose gradients fill several buckets.
+fn step(count: u32) -> (Graph, Weights) {
+    let (model, weights) = tiny("mlp");
+    let loss = OutputLoss {
+        output: model.outputs()[0].name.to_string(),
+        loss: "mse".parse().unwrap(),
+        weight: 1.0,
+        weighted: false,
+        masked: false,
+    };
+    let of = Training {
+        losses: vec![loss],
+        metrics: Vec::new(),
+        weighted_metrics: Vec::new(),
+        optimizer: "adam".parse().unwrap(),
+        frozen: BTreeSet::default(),
+        l1: 0.0,
+        l2: 0.0,
+        mode: Mode::default(),
+        recompute: Recompute::default(),
+    };
+    let step = training(&model, &weights, &of).unwrap_or_else(|e| panic!("{e}"));
+    let options = RepairOptions { bucket: 64, ..RepairOptions::new(Repair::Comm) };
+    let (repaired, _) = repair_with(&step.graph, options).unwrap();
+    let over = Replicate::over((0..count).map(Device::gpu).collect());
+    let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
+    let split = replicate_repaired(&step.graph, &repaired, &how).unwrap_or_else(|e| panic!("{e}"));
+    (split, step.weights)
+}
+
+/// Runs kernel by kernel, then captured, and says what comes out, and what parameters are then.
 fn run(what: &str, graph: &Graph, weights: &Weights) {
     let batch = inputs(graph, ROWS, &mut ChaCha8Rng::seed_from_u64(9));
     let count = u32::try_from(graph.split().map_or(1, |split| split.devices().len())).unwrap();
@@ -113,7 +153,11 @@ fn run(what: &str, graph: &Graph, weights: &Weights) {
     for _ in 0..2 {
         match run.run(&batch, &RunOptions::default()) {
             Ok(output) => {
-                let outputs: Vec<_> = output.outputs.into_iter().map(|(_, t)| t).collect();
+                let mut outputs: Vec<_> = output.outputs.into_iter().map(|(_, t)| t).collect();
+                if !graph.updates().is_empty() {
+                    let weights = run.weights().unwrap_or_else(|e| panic!("{e}"));
+                    outputs.extend(weights.iter().map(|(_, tensor)| tensor.clone()));
+                }
                 say(&format!("{what} outputs {}", digest(&outputs)));
             }
             Err(error) => say(&format!("{what}: {error}")),

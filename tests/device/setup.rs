@@ -139,6 +139,9 @@ pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> Tensors {
             // Few enough for the smallest table and the shortest sequence.
             let ids: Vec<i64> = (0..count).map(|_| rng.random_range(0..6)).collect();
             Tensor::new(&dims, &ids)
+        } else if info.ty.dtype == DType::F64 {
+            let data: Vec<f64> = (0..count).map(|_| rng.random_range(0.0..0.1)).collect();
+            Tensor::new(&dims, &data)
         } else {
             let data: Vec<f32> = (0..count).map(|_| rng.random_range(-2.0..2.0)).collect();
             Tensor::new(&dims, &data)

@@ -374,7 +374,7 @@ graph @g(%x: f32[N,3,2], %scale: f32[3], %bias: f32[3], %mean: f32[3], %v: f32[3
 /// The template with the statistics of so many groups of rows.
 fn ghost(graph: &Graph, groups: u32, allowed: Repair) -> Graph {
     let statistics = BatchStatistics::Ghost(groups.try_into().unwrap());
-    let options = RepairOptions { allowed, batch_norm: Some(statistics) };
+    let options = RepairOptions { batch_norm: Some(statistics), ..RepairOptions::new(allowed) };
     repair_with(graph, options).unwrap().0.into_owned()
 }
 
@@ -464,8 +464,8 @@ fn statistics_of_groups_are_those_of_any_number_of_devices() {
 #[test]
 fn groups_are_of_rows_on_the_first_axis() {
     let options = |groups: &str| RepairOptions {
-        allowed: Repair::Comm,
         batch_norm: Some(groups.parse().unwrap()),
+        ..RepairOptions::new(Repair::Comm)
     };
     let row = row("ghost", "", "", BATCH_NORM);
     let (_, done) = repair_with(&row.graph, options("ghost:4")).unwrap();

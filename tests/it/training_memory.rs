@@ -3,12 +3,13 @@
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::verify;
 use fanwise::lower::{check, lower};
-use fanwise::pass::{Training, TrainingGraph, training};
+use fanwise::pass::{BatchStatistics, Training, TrainingGraph, training};
 use fanwise::types::Target;
 use fanwise::zoo;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::cuda_training::on_gpus;
 use crate::programs::{executable, inputs};
 
 /// The training graph of a model of the zoo.
@@ -38,6 +39,27 @@ fn hardly_more_is_planned_than_is_live() {
                 plan.planned,
                 plan.live
             );
+        }
+    }
+}
+
+/// On GPUs, too, with what they exchange beside the backward pass.
+#[test]
+fn hardly_more_is_planned_on_gpus() {
+    for (name, optimizer) in
+        [("mlp", "adam"), ("mini_googlenet", "sgd:momentum=0.9"), ("resnet50", "adam")]
+    {
+        let program = on_gpus(&graph(name, optimizer).graph, BatchStatistics::Sync);
+        for rows in [2, 7, 64, 129] {
+            let bound = program.bind(rows).unwrap();
+            check(&program, &bound).unwrap_or_else(|e| panic!("{name}, {rows} rows: {e}"));
+            for plan in &bound.devices[1..] {
+                let (live, planned) = (plan.live, plan.planned);
+                assert!(
+                    live <= planned && planned * 100 <= live * 108,
+                    "{name}, {rows} rows: {planned} bytes are planned, {live} are live"
+                );
+            }
         }
     }
 }

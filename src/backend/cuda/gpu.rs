@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::driver::Context;
 use super::job::{Failure, Job, Left, Outcome, State};
-use super::plan::{Argument, GpuPlan, Phase, Task};
+use super::plan::{Argument, GpuPlan, Phase, Placed, Task};
 use super::report::Report;
 use super::stream::{Event, Graph, Stream};
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cpu::StepError;
-use crate::lower::Action;
+use crate::lower::{Action, Lane};
 use crate::op::{Binary, Op, OpError};
 use crate::types::KernelClass;
 
@@ -28,6 +28,8 @@ pub(super) struct Gpu {
     context: Arc<Context>,
     /// Kernels, and copies from devices.
     compute: Stream,
+    /// The lane for exchange.
+    exchange: Stream,
     /// Copies from the host.
     uploads: Stream,
     /// Recorded on `compute` for `uploads` to wait for.
@@ -44,7 +46,7 @@ pub(super) struct Gpu {
     /// The units of this run whose work is on the streams, and those of them that are in the trace.
     put: usize,
     traced: usize,
-    /// True if there is work on `compute` that `uploads` does not wait for.
+    /// True if there is work, or a wait, on `compute` that `uploads` does not wait for.
     is_computing: bool,
     /// True if there are copies on `uploads` that `compute` does not wait for.
     is_uploading: bool,
@@ -80,6 +82,7 @@ impl Gpu {
             d,
             context: context.clone(),
             compute: Stream::new(context)?,
+            exchange: Stream::new(context)?,
             uploads: Stream::new(context)?,
             computed: Event::new(context, false)?,
             uploaded: Event::new(context, false)?,
@@ -103,8 +106,8 @@ impl Gpu {
         let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
         let left = match (&result, sticky) {
             (Ok(_), _) => Left::Clean,
-            (Err(_), true) => job.settle([&self.compute, &self.uploads]).max(Left::Broken),
-            (Err(_), false) => job.settle([&self.compute, &self.uploads]),
+            (Err(_), true) => job.settle(self.streams()).max(Left::Broken),
+            (Err(_), false) => job.settle(self.streams()),
         };
         let result = match result {
             Ok(time) => Ok(Some(time)),
@@ -112,6 +115,28 @@ impl Gpu {
         };
         job.board.mark(self.d, (0, 0), State::Idle);
         Outcome { result, left }
+    }
+
+    fn streams(&self) -> [&Stream; 3] {
+        [&self.compute, &self.exchange, &self.uploads]
+    }
+
+    /// True if nothing is left to be done on any stream.
+    fn is_idle(&self) -> Result<bool, DriverError> {
+        for stream in self.streams() {
+            if !stream.is_idle()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The stream of a lane.
+    fn stream(&self, lane: Lane) -> &Stream {
+        match lane {
+            Lane::Compute => &self.compute,
+            Lane::Exchange => &self.exchange,
+        }
     }
 
     fn work(&mut self, job: &Job) -> Result<Duration, Failure> {
@@ -178,15 +203,19 @@ impl Gpu {
     ) -> Result<(), DriverError> {
         let (before, after) = &self.timers[self.traced];
         self.traced += 1;
-        let (step, task) = &plan.tasks[unit.start];
+        let Placed { step, lane, task } = &plan.tasks[unit.start];
+        let stream = match lane {
+            Lane::Compute => "compute",
+            Lane::Exchange => "exchange",
+        };
         let device = &job.program.devices[self.d];
         let work = || device.steps[*step].label.clone();
         let (track, name, kind) = match task {
             Task::Record(_) => return Ok(()),
-            Task::Wait(_) => ("compute", WAIT.into(), Kind::Wait),
+            Task::Wait(_) => (stream, WAIT.into(), Kind::Wait),
             Task::Upload { .. } => ("uploads", work(), Kind::Work),
             Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
-                ("compute", work(), Kind::Work)
+                (stream, work(), Kind::Work)
             }
         };
         trace.add([Span {
@@ -233,7 +262,7 @@ impl Gpu {
 
     /// The first and the last step of a unit.
     fn steps(plan: &GpuPlan, unit: &Range<usize>) -> (usize, usize) {
-        let step = |at: usize| plan.tasks.get(at).map_or(0, |(step, _)| *step);
+        let step = |at: usize| plan.tasks.get(at).map_or(0, |placed| placed.step);
         (step(unit.start), step(unit.end.saturating_sub(1)))
     }
 
@@ -247,24 +276,27 @@ impl Gpu {
     ) -> Result<(), Failure> {
         job.board.mark(self.d, Self::steps(plan, unit), State::Device);
         job.events.check()?;
-        match &plan.tasks[unit.start].1 {
+        let Placed { lane, task, .. } = &plan.tasks[unit.start];
+        match task {
             Task::Wait(event) => {
                 job.board.mark(self.d, Self::steps(plan, unit), State::Other);
                 if job.trace.is_some() {
-                    self.compute.record(&self.timers[u].0)?;
+                    self.stream(*lane).record(&self.timers[u].0)?;
                 }
                 job.events.wait(*event)?;
                 if let Some(Some(mark)) = job.marks.get(*event as usize) {
-                    self.compute.wait(mark)?;
+                    self.stream(*lane).wait(mark)?;
                 }
+                // What the other lane touched is free only behind this.
+                self.is_computing |= *lane == Lane::Compute;
                 if job.trace.is_some() {
-                    self.compute.record(&self.timers[u].1)?;
+                    self.stream(*lane).record(&self.timers[u].1)?;
                 }
             }
             Task::Record(event) => {
                 self.join_uploads()?;
                 if let Some(Some(mark)) = job.marks.get(*event as usize) {
-                    self.compute.record(mark)?;
+                    self.stream(*lane).record(mark)?;
                 }
                 job.events.record(*event);
             }
@@ -280,14 +312,14 @@ impl Gpu {
             }
             Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
                 self.join_uploads()?;
-                self.compute.record(&self.timers[u].0)?;
-                self.compute_unit(job, plan, (u, unit), mode)?;
-                self.compute.record(&self.timers[u].1)?;
-                self.is_computing = true;
+                self.stream(*lane).record(&self.timers[u].0)?;
+                self.unit(job, plan, (u, unit), mode)?;
+                self.stream(*lane).record(&self.timers[u].1)?;
+                self.is_computing |= *lane == Lane::Compute;
             }
         }
         if mode == Mode::Proving {
-            job.poll(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?))?;
+            job.poll(|| self.is_idle())?;
         }
         job.count(unit.len());
         Ok(())
@@ -311,31 +343,31 @@ impl Gpu {
         Ok(())
     }
 
-    /// Puts a unit on the compute stream: task by task, or as a graph.
-    fn compute_unit(
+    /// Puts a unit on the stream of its lane: task by task, or as a graph.
+    fn unit(
         &mut self,
         job: &Job,
         plan: &GpuPlan,
         (u, unit): (usize, &Range<usize>),
         mode: Mode,
     ) -> Result<(), Failure> {
+        let stream = self.stream(plan.tasks[unit.start].lane);
+        let put = |at: usize| self.task(job, stream, &plan.tasks[at].task);
         if mode != Mode::Replayed || unit.len() < 2 {
             for at in unit.clone() {
                 if mode == Mode::Proving {
                     job.board.mark(self.d, Self::steps(plan, &(at..at + 1)), State::Device);
                 }
-                self.task(job, &plan.tasks[at].1)?;
+                put(at)?;
                 if mode == Mode::Proving {
-                    job.poll(|| self.compute.is_idle())?;
+                    job.poll(|| stream.is_idle())?;
                 }
             }
             return Ok(());
         }
         let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
         if !captured {
-            let graph = self
-                .compute
-                .capture(|| unit.clone().try_for_each(|at| self.task(job, &plan.tasks[at].1)))?;
+            let graph = stream.capture(|| unit.clone().try_for_each(put))?;
             if let Some(size) = self.sizes.front_mut() {
                 if size.graphs.len() <= u {
                     size.graphs.resize_with(u + 1, || None);
@@ -344,13 +376,13 @@ impl Gpu {
             }
         }
         match self.sizes.front().and_then(|s| s.graphs.get(u)) {
-            Some(Some(graph)) => Ok(self.compute.replay(graph)?),
+            Some(Some(graph)) => Ok(self.stream(plan.tasks[unit.start].lane).replay(graph)?),
             _ => Err(StepError::Internal("the graph is not kept".to_owned()).into()),
         }
     }
 
-    /// Puts one task on the compute stream.
-    fn task(&self, job: &Job, task: &Task) -> Result<(), Failure> {
+    /// Puts one task on a stream.
+    fn task(&self, job: &Job, stream: &Stream, task: &Task) -> Result<(), Failure> {
         let arena = job.arenas[self.d];
         match task {
             Task::Launch { function, grid, arguments } => {
@@ -360,18 +392,18 @@ impl Gpu {
                     Argument::Report => self.report.address(),
                 };
                 let mut arguments: Vec<u64> = arguments.iter().map(value).collect();
-                self.compute.launch(function, *grid, &mut arguments)?;
+                stream.launch(function, *grid, &mut arguments)?;
             }
             Task::Copy { from, to, bytes } => {
-                self.compute.copy(from.address(arena), to.address(arena), *bytes)?;
+                stream.copy(from.address(arena), to.address(arena), *bytes)?;
             }
             Task::Receive { device, from, to, bytes } => {
                 let (from, to) = (from.address(job.arenas[*device]), to.address(arena));
                 match job.contexts.get(*device).and_then(Option::as_ref) {
                     Some(other) if other.ordinal() != self.context.ordinal() => {
-                        self.compute.copy_from(other, from, to, *bytes)?;
+                        stream.copy_from(other, from, to, *bytes)?;
                     }
-                    _ => self.compute.copy(from, to, *bytes)?,
+                    _ => stream.copy(from, to, *bytes)?,
                 }
             }
             Task::Wait(_) | Task::Record(_) | Task::Upload { .. } => {}
@@ -389,7 +421,8 @@ impl Gpu {
     ) -> Result<Duration, Failure> {
         let mut time = 0.0;
         for (u, unit) in units.iter().enumerate() {
-            let is_work = !matches!(plan.tasks[unit.start].1, Task::Wait(_) | Task::Record(_));
+            let task = &plan.tasks[unit.start].task;
+            let is_work = !matches!(task, Task::Wait(_) | Task::Record(_));
             if is_work {
                 let (before, after) = &self.timers[u];
                 job.board.mark(self.d, Self::steps(plan, unit), State::Device);
@@ -404,7 +437,7 @@ impl Gpu {
         if plan.reports {
             self.report.fetch(&self.compute)?;
         }
-        job.poll(|| Ok(self.compute.is_idle()? && self.uploads.is_idle()?))?;
+        job.poll(|| self.is_idle())?;
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
     }
 

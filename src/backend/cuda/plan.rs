@@ -12,7 +12,7 @@ use crate::backend::RunError;
 use crate::backend::cpu::{Kernels, highest};
 use crate::codegen::{Arg, Call};
 use crate::lower::{
-    Action, Bound, BoundDevice, BufferId, DeviceProgram, Location, Program, Space, Step,
+    Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Program, Space, Step,
 };
 use crate::types::{Device, KernelClass, Order};
 
@@ -114,11 +114,20 @@ impl Phase {
     }
 }
 
+/// A task of a GPU.
+#[derive(Debug)]
+pub(super) struct Placed {
+    /// The position of its step.
+    pub(super) step: usize,
+    pub(super) lane: Lane,
+    pub(super) task: Task,
+}
+
 /// What a GPU does at one batch size.
 #[derive(Debug, Default)]
 pub(super) struct GpuPlan {
-    /// The tasks with the positions of their steps, in order.
-    pub(super) tasks: Vec<(usize, Task)>,
+    /// The tasks, in the order of their steps.
+    pub(super) tasks: Vec<Placed>,
     /// The tasks in groups, in order.
     pub(super) phases: Vec<Phase>,
     /// Whether a kernel may say that an element names no entry.
@@ -167,8 +176,8 @@ impl Source<'_> {
             let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
             active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
         });
-        let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|(_, task)| {
-            let Task::Upload { from, .. } = task else { return None };
+        let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|placed| {
+            let Task::Upload { from, .. } = &placed.task else { return None };
             if let Space::Input(i) = from.space { Some(i) } else { None }
         });
         let mut staged: Vec<u32> = inputs.collect();
@@ -200,6 +209,7 @@ impl Source<'_> {
         let (device, own) = (&self.program.devices[d], &bound.devices[d]);
         let mut tasks = Vec::new();
         for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| own.active[*i]) {
+            let placed = |task| Placed { step: i, lane: step.lane, task };
             let task = match &step.action {
                 Action::Wait(event) => Some(Task::Wait(*event)),
                 Action::Record(event) => Some(Task::Record(*event)),
@@ -216,15 +226,15 @@ impl Source<'_> {
                     for loaded in loaded {
                         let loaded = loaded.as_ref().ok_or_else(missing)?;
                         let task = self.launch(bound, d, (i, step), loaded)?;
-                        tasks.extend(task.map(|task| (i, task)));
+                        tasks.extend(task.map(placed));
                     }
                     None
                 }
             };
-            tasks.extend(task.map(|task| (i, task)));
+            tasks.extend(task.map(placed));
         }
         let phases = phases(&tasks);
-        let reports = tasks.iter().any(|(_, task)| match task {
+        let reports = tasks.iter().any(|placed| match &placed.task {
             Task::Launch { arguments, .. } => {
                 arguments.iter().any(|argument| matches!(argument, Argument::Report))
             }
@@ -340,16 +350,17 @@ fn host_place(at: &Location) -> HostPlace {
     HostPlace { space: at.space, offset: at.offset }
 }
 
-/// The tasks in groups: those that concern the device alone together.
-fn phases(tasks: &[(usize, Task)]) -> Vec<Phase> {
+/// The tasks in groups: those of one lane that concern the device alone together.
+fn phases(tasks: &[Placed]) -> Vec<Phase> {
     let mut phases: Vec<Phase> = Vec::new();
-    for (at, (_, task)) in tasks.iter().enumerate() {
+    for (at, Placed { lane, task, .. }) in tasks.iter().enumerate() {
         if !matches!(task, Task::Launch { .. } | Task::Copy { .. }) {
             phases.push(Phase::Alone(at));
-        } else if let Some(Phase::Graph(range)) = phases.last_mut() {
-            range.end = at + 1;
-        } else {
-            phases.push(Phase::Graph(at..at + 1));
+            continue;
+        }
+        match phases.last_mut() {
+            Some(Phase::Graph(range)) if tasks[range.start].lane == *lane => range.end = at + 1,
+            _ => phases.push(Phase::Graph(at..at + 1)),
         }
     }
     phases

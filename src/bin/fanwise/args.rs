@@ -179,10 +179,8 @@ pub(crate) struct Place {
 impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
-        let options = RepairOptions {
-            allowed: self.repair(pass::Repair::Local),
-            batch_norm: self.batch_norm,
-        };
+        let new = RepairOptions::new(self.repair(pass::Repair::Local));
+        let options = RepairOptions { batch_norm: self.batch_norm, ..new };
         Ok(pass::repair_with(template, options).map_err(Error::from)?)
     }
 

@@ -46,18 +46,20 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let template = args.graph.load_other(&template)?.graph;
     let verified = ir::verify(&graph).map_err(Error::from)?;
-    // The repairs that were allowed are not known: the graph is right if it is so for one of them.
-    let prove = |allowed| -> anyhow::Result<_> {
-        let options = RepairOptions { allowed, batch_norm: args.batch_norm };
+    // The repairs that were allowed are not known, nor whether sums were put into buckets: the graph is right if it is so
+    // for one choice.
+    let prove = |(allowed, bucket)| -> anyhow::Result<_> {
+        let options = RepairOptions { allowed, batch_norm: args.batch_norm, bucket };
         let (repaired, _) = pass::repair_with(&template, options).map_err(Error::from)?;
         Ok(analysis::prove(&repaired, &verified))
     };
-    let mut result = prove(Repair::None)?;
-    for allowed in [Repair::Local, Repair::Comm] {
+    let most = RepairOptions::BUCKET;
+    let mut result = prove((Repair::None, most))?;
+    for choice in [(Repair::Local, most), (Repair::Comm, most), (Repair::Comm, 0)] {
         if result.is_ok() {
             break;
         }
-        let proof = prove(allowed)?;
+        let proof = prove(choice)?;
         // A model that may not be split without more repairs says less than a rule that is broken.
         if proof.is_ok() || matches!(result, Err(ProofError::Template(_))) {
             result = proof;

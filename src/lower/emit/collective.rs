@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::Emitter;
+use super::{Emitter, Point};
 use crate::ir::{NodeId, Value};
 use crate::lower::LowerError;
 use crate::lower::chain::Chain;
 use crate::lower::collect::{Collective, Form, Member, bytes};
 use crate::lower::layout::Role;
-use crate::lower::program::{Action, Buffer, BufferId, Guard, Launch, Storage};
+use crate::lower::program::{Action, Buffer, BufferId, Guard, Lane, Launch, Storage};
 use crate::op::{ExclusiveScan, Op};
 use crate::types::{Dim, Order, Shape, TensorType};
 
@@ -19,6 +19,10 @@ impl Emitter<'_> {
         id: NodeId,
         collective: &Collective,
     ) -> Result<(), LowerError> {
+        self.lane = collective.lane;
+        for member in &collective.members {
+            self.begin(id, self.position(member.device));
+        }
         if matches!(collective.form, Form::Sliced(_)) {
             self.sliced(id, collective)?;
         }
@@ -40,7 +44,17 @@ impl Emitter<'_> {
             }
             self.receive(id, member, m == 0);
         }
+        self.lane = Lane::Compute;
         Ok(())
+    }
+
+    /// Beside its computing a device begins when all that was computed before is done: what is written may take the place
+    /// of something that was read.
+    fn begin(&mut self, id: NodeId, device: usize) {
+        let steps = self.devices[device].steps.iter().rposition(|s| s.lane == Lane::Compute);
+        let steps = steps.map_or(0, |at| at + 1);
+        let label = self.graph.node(id).label();
+        self.wait(label, device, Point { device, steps, lane: Lane::Compute });
     }
 
     /// Says that a member has its results, and copies those that it needs more than once.
@@ -54,13 +68,13 @@ impl Emitter<'_> {
                 self.push(device, label, guard, Action::Copy { device, from, to });
             }
         }
-        let steps = self.devices[device].steps.len();
+        let now = self.now(device);
         let again = member.again.iter().map(|(_, value)| value);
         for value in member.results.iter().flatten().chain(again) {
-            self.defined[value.node.index()] = steps;
+            self.defined[value.node.index()] = now;
         }
         if is_first {
-            self.defined[id.index()] = steps;
+            self.defined[id.index()] = now;
         }
     }
 
@@ -166,17 +180,17 @@ impl Emitter<'_> {
             // Whatever rows the member has: the others need its slice.
             let op = self.graph.node(id).op().cloned();
             self.launch_of(id, (device, Guard::Always), (op, operands, vec![result]));
-            done.push(Some((device, result, self.devices[device].steps.len())));
+            done.push(Some((self.now(device), result)));
         }
         for (to, member) in collective.members.iter().enumerate() {
             let Some(own) = member.results.first().copied().flatten() else { continue };
             let device = self.position(member.device);
             for (from, slice) in slices.iter().enumerate().filter(|(from, _)| *from != to) {
-                let Some((source, buffer, steps)) = done[from] else { continue };
+                let Some((point, buffer)) = done[from] else { continue };
                 let place = self.slice_of(own, device, *slice)?;
                 let label = self.graph.node(id).label();
-                self.wait(label, device, (source, steps));
-                let action = Action::Copy { device: source, from: buffer, to: place };
+                self.wait(label, device, point);
+                let action = Action::Copy { device: point.device, from: buffer, to: place };
                 self.push(device, label, member.guard, action);
             }
         }
@@ -193,14 +207,14 @@ impl Emitter<'_> {
     ) -> Result<BufferId, LowerError> {
         let source = self.device(part.node);
         let from = self.slice_of(part, source, slice)?;
+        let label = self.graph.node(id).label();
+        self.wait(label, device, self.defined[part.node.index()]);
         if source == device {
             return Ok(from);
         }
         let buffer =
             Buffer { storage: Storage::Arena, ..self.devices[source].buffer(from).clone() };
         let to = self.add_buffer(device, buffer)?;
-        let label = self.graph.node(id).label();
-        self.wait(label, device, (source, self.defined[part.node.index()]));
         let guard = self.layout.guard(part.node);
         self.push(device, label, guard, Action::Copy { device: source, from, to });
         Ok(to)

@@ -71,13 +71,31 @@ impl FromStr for BatchStatistics {
 }
 
 /// What may be done to a graph that cannot be split as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairOptions {
     /// Which repairs are allowed.
     pub allowed: Repair,
     /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where repairs that exchange
     /// values are allowed.
     pub batch_norm: Option<BatchStatistics>,
+    /// The bytes of values for updates that replicas sum together, as one; 0 for each by itself.
+    pub bucket: u64,
+}
+
+impl RepairOptions {
+    /// The bytes of a bucket, where nothing else is said.
+    pub const BUCKET: u64 = 25 << 20;
+
+    /// These repairs, and the defaults for all else.
+    pub const fn new(allowed: Repair) -> Self {
+        Self { allowed, batch_norm: None, bucket: Self::BUCKET }
+    }
+}
+
+impl Default for RepairOptions {
+    fn default() -> Self {
+        Self::new(Repair::default())
+    }
 }
 
 /// What a repair does at an operator.

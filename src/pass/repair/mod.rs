@@ -6,6 +6,7 @@
 
 mod action;
 mod bring;
+mod bucket;
 mod formulas;
 mod tails;
 #[cfg(test)]
@@ -40,7 +41,7 @@ pub type Outcome<'g> = (Cow<'g, Graph>, Vec<Repaired>);
 /// A graph that computes what the template does and may be split, with what was done; the template itself where nothing
 /// had to be. Operators that no allowed repair helps stay as they are.
 pub fn repair(template: &Graph, allowed: Repair) -> Result<Outcome<'_>, GraphError> {
-    repair_with(template, RepairOptions { allowed, batch_norm: None })
+    repair_with(template, RepairOptions::new(allowed))
 }
 
 /// As [`repair`], with a choice of the statistics of batch normalisation. Local ones and those of groups change what is
@@ -51,7 +52,7 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         matches!(r.refusal.code, Code::NoBatchAxis)
             || matches!(template.node(r.node).kind(), NodeKind::Input)
     };
-    let none = options == RepairOptions { allowed: Repair::None, batch_norm: None };
+    let none = (options.allowed, options.batch_norm) == (Repair::None, None);
     let idle = (survey.refused().is_empty() && !changes_statistics(template, options)) || none;
     let rounds = survey.order().iter().any(|id| {
         let op = template.node(*id).op();
@@ -81,7 +82,7 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         let values: SmallVec<[Value; 1]> = values.collect::<Result<_, _>>()?;
         writer.out.add_update(update.param, values);
     }
-    Ok((Cow::Owned(writer.out), writer.done))
+    Ok((Cow::Owned(bucket::bucket(writer.out, options.bucket)?), writer.done))
 }
 
 /// What one device computes where batch normalisation takes the statistics of `groups` groups of rows: the graph itself
@@ -97,7 +98,7 @@ pub fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, P
     let mut left = None;
     // The rows behind an operator that mixes samples are known once it is repaired, and only then.
     for allowed in [Repair::None, Repair::Comm] {
-        let (graph, _) = repair_with(template, RepairOptions { allowed, batch_norm })?;
+        let (graph, _) = repair_with(template, RepairOptions { allowed, batch_norm, bucket: 0 })?;
         left = ungrouped(&graph);
         if left.is_none() {
             return Ok(graph);
