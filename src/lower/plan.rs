@@ -17,10 +17,11 @@ impl Item {
 }
 
 /// Above this number of items only the methods run whose cost is nearly linear.
-const MAX_QUADRATIC: usize = 2048;
+const MAX_QUADRATIC: usize = 8192;
 
-/// Attempts at repairing the best order found.
+/// Attempts at repairing the best order found, of so many items at most.
 const REPAIRS: usize = 64;
+const MAX_REPAIRED: usize = 2048;
 
 /// An offset for each item so that no two that are live at the same step overlap, and the bytes taken.
 ///
@@ -46,7 +47,8 @@ pub(super) fn plan(items: &[Item]) -> (Vec<usize>, usize) {
         }
     }
     let mut order = best_order;
-    for _ in 0..REPAIRS {
+    let repairs = if items.len() > MAX_REPAIRED { 0 } else { REPAIRS };
+    for _ in 0..repairs {
         let found = greedy(items, &order);
         let end = |i: &usize| found.0[*i] + items[*i].size;
         let Some(at) = (0..order.len()).max_by_key(|at| (end(&order[*at]), *at)) else { break };
