@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::apart::spawn;
 use crate::collectives::needy;
-use crate::setup::{digest, executable, inputs, options, replicas, say};
+use crate::setup::{digest, executable, inputs, options, replicas, say, small};
 
 /// Orders, and the number of devices, which some replicas share where there are few.
 const ORDERS: [(&str, &str); 4] =
@@ -94,7 +94,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
             run(&format!("{name} on {count}"), &split, &weights);
         }
     } else {
-        let (graph, weights) = tiny(name);
+        let (graph, weights) = small(name);
         for count in 1..=MOST {
             run(&format!("{name} on {count}"), &replicas(&graph, count, count.into()), &weights);
         }
@@ -102,22 +102,9 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A model of the zoo that is as deep as the whole one, with next to no features.
-fn tiny(name: &str) -> (Graph, Weights) {
-    let options = match name {
-        "gru" | "lstm" => "narrow=16,steps=3",
-        "mini_googlenet" | "mlp" | "nested" => "narrow=32",
-        "mobilenet_v2" | "resnet50" => "narrow=64,pixels=32",
-        "unet" | "video" => "narrow=32,pixels=16",
-        "xception" => "narrow=64,pixels=71",
-        _ => return zoo::build(name).unwrap_or_else(|e| panic!("{e}")),
-    };
-    zoo::build(&format!("{name}:{options}")).unwrap_or_else(|e| panic!("{e}"))
-}
-
 /// A step of training on so many devices whose gradients fill several buckets.
 fn step(count: u32) -> (Graph, Weights) {
-    let (model, weights) = tiny("mlp");
+    let (model, weights) = small("mlp");
     let loss = OutputLoss {
         output: model.outputs()[0].name.to_string(),
         loss: "mse".parse().unwrap(),
