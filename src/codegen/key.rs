@@ -152,11 +152,10 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The key of a unit compiled with these options by this version of NVRTC.
-pub fn key(unit: &Unit, options: &[String], nvrtc: (i32, i32)) -> Key {
+/// The key of a unit compiled with these options by the compiler of this name, which no other has.
+pub fn key(unit: &Unit, options: &[String], compiler: &str) -> Key {
     let mut hasher = blake3::Hasher::new();
-    let version = format!("nvrtc {}.{}", nvrtc.0, nvrtc.1);
-    let parts = [version.as_str()].into_iter().chain(options.iter().map(String::as_str));
+    let parts = [compiler].into_iter().chain(options.iter().map(String::as_str));
     for part in parts.chain([unit.text.as_str()]) {
         hasher.update(&part.len().to_le_bytes());
         hasher.update(part.as_bytes());
@@ -203,17 +202,17 @@ mod tests {
         let unit = |ty| units(&[Arc::new(copy(ty))]).unwrap().remove(0);
         let arch: Arch = "sm_80".parse().unwrap();
         let other: Arch = "sm_86".parse().unwrap();
-        let base = key(&unit("float"), &options(arch, Form::Cubin), (13, 0));
-        assert_eq!(base, key(&unit("float"), &options(arch, Form::Cubin), (13, 0)));
+        let base = key(&unit("float"), &options(arch, Form::Cubin), "13.0");
+        assert_eq!(base, key(&unit("float"), &options(arch, Form::Cubin), "13.0"));
         let mut header = unit("float");
         header.text = header.text.replacen("(a + b - 1) / b", "(a - 1 + b) / b", 1);
         assert_ne!(header, unit("float"));
         for changed in [
-            key(&unit("double"), &options(arch, Form::Cubin), (13, 0)),
-            key(&header, &options(arch, Form::Cubin), (13, 0)),
-            key(&unit("float"), &options(arch, Form::Ptx), (13, 0)),
-            key(&unit("float"), &options(other, Form::Cubin), (13, 0)),
-            key(&unit("float"), &options(arch, Form::Cubin), (12, 9)),
+            key(&unit("double"), &options(arch, Form::Cubin), "13.0"),
+            key(&header, &options(arch, Form::Cubin), "13.0"),
+            key(&unit("float"), &options(arch, Form::Ptx), "13.0"),
+            key(&unit("float"), &options(other, Form::Cubin), "13.0"),
+            key(&unit("float"), &options(arch, Form::Cubin), "12.9"),
         ] {
             assert_ne!(base, changed);
         }

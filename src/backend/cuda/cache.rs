@@ -229,7 +229,7 @@ mod tests {
 
     fn key_of(number: i32) -> Key {
         let unit = units(&[Arc::new(copy("float"))]).unwrap().remove(0);
-        key(&unit, &options(arch(), Form::Cubin), (number, 0))
+        key(&unit, &options(arch(), Form::Cubin), &number.to_string())
     }
 
     fn unit(bytes: usize) -> Compiled {

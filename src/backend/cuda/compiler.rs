@@ -133,8 +133,7 @@ impl Work<'_> {
     }
 
     fn module(&self, unit: &Unit) -> Result<Module, KernelError> {
-        let version = self.compiler.nvrtc.version();
-        let key = key(unit, &self.options, (version.major, version.minor));
+        let key = key(unit, &self.options, self.compiler.nvrtc.identity());
         let Some(cache) = &self.compiler.cache else {
             let compiled = self.compiler.nvrtc.compile(unit, self.arch, self.form)?;
             return Ok(Module { key, compiled, from_cache: false });

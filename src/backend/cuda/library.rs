@@ -126,6 +126,13 @@ impl Loaded {
         self.version
     }
 
+    /// The size of its file, where that is known.
+    pub(super) fn bytes(self) -> Option<u64> {
+        let file =
+            if self.path.is_absolute() { Some(self.path.to_owned()) } else { mapped(self.path) };
+        Some(file.unwrap_or_else(|| self.path.to_owned()).metadata().ok()?.len())
+    }
+
     fn check(self, function: &'static str, code: Code) -> Result<(), Failed> {
         if code == 0 {
             return Ok(());
@@ -339,6 +346,17 @@ fn open(path: &Path) -> Result<Open, String> {
     Ok(open)
 }
 
+/// The file that the system took for a library of this name, as the process has it in its memory. A system that does not
+/// tell has none.
+fn mapped(name: &Path) -> Option<PathBuf> {
+    let (name, maps) = (name.to_str()?, std::fs::read_to_string("/proc/self/maps").ok()?);
+    let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    let is_it = |path: &&Path| {
+        path.file_name().and_then(|own| own.to_str()).is_some_and(|own| own.starts_with(name))
+    };
+    { paths }.find(is_it).map(Path::to_owned)
+}
+
 /// NVRTC of a library, which was in this folder or on the library path, with its builtins.
 fn load((path, library): Open, folder: Option<&Path>) -> Result<Loaded, String> {
     let version = version(library)?;
@@ -376,12 +394,12 @@ fn version(library: &Library) -> Result<Version, String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
-    use super::{Version, builtins, find, libraries, numbers};
+    use super::{Version, builtins, find, libraries, mapped, numbers};
     use crate::backend::cuda::{NvrtcSearch, ProbeError};
 
-    fn in_folder(folder: &std::path::Path) -> String {
+    fn in_folder(folder: &Path) -> String {
         let folder = Some(folder.to_owned());
         let found = find(&NvrtcSearch { folder, candidates: Vec::new() });
         found.map(|_| ()).unwrap_err().to_string()
@@ -397,6 +415,14 @@ mod tests {
         }
         let said = in_folder(folder.path());
         assert!(said.contains("libnvrtc.so.13: "), "{said}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_file_of_a_library_on_the_path_is_found() {
+        let file = mapped(Path::new("libgcc_s.so.1")).unwrap();
+        assert!(file.is_absolute() && file.metadata().unwrap().len() > 0, "{}", file.display());
+        assert_eq!(mapped(Path::new("libnothing.so.1")), None);
     }
 
     /// A library of the process itself under NVRTC's name: it opens, and is another one.

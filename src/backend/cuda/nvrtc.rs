@@ -89,6 +89,7 @@ impl Compiled {
 pub struct Nvrtc {
     library: Loaded,
     archs: Vec<Arch>,
+    identity: String,
 }
 
 impl fmt::Debug for Nvrtc {
@@ -114,12 +115,20 @@ impl Nvrtc {
         let numbers = library.archs()?.into_iter().filter_map(|n| u16::try_from(n).ok());
         let mut archs: Vec<_> = numbers.map(Arch::of_number).collect();
         archs.sort_unstable();
-        Ok(Self { library, archs })
+        // The version that it tells is that of all its patches.
+        let bytes = library.bytes().map_or_else(String::new, |bytes| format!(", {bytes} bytes"));
+        let identity = format!("nvrtc {}{bytes}", library.version());
+        Ok(Self { library, archs, identity })
     }
 
     /// Its version.
     pub fn version(&self) -> Version {
         self.library.version()
+    }
+
+    /// What tells it apart from others, its patches among them: the version and the size of the library's file.
+    pub fn identity(&self) -> &str {
+        &self.identity
     }
 
     /// The library's file, or its name where it is on the library path.
