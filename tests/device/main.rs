@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     // These start processes themselves and wait for them the longest: first, the others fill the gaps.
     let mut all = failures::trials();
     if setup::is_fake() {
-        all.push(variables::disturbed());
+        all.extend(variables::disturbed());
         all.extend(orders::trials());
         all.extend(script::trials());
     }

@@ -31,12 +31,18 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The test that starts processes, for the fake driver.
-pub(crate) fn disturbed() -> Trial {
-    Trial::test("variables::disturbed", || {
-        calls_that_fail_leave_a_state_of_some_step();
-        Ok(())
-    })
+/// The tests that start processes, for the fake driver.
+pub(crate) fn disturbed() -> Vec<Trial> {
+    let trial = |name: &str, run: fn()| {
+        Trial::test(format!("variables::{name}"), move || {
+            run();
+            Ok(())
+        })
+    };
+    vec![
+        trial("disturbed", calls_that_fail_leave_a_state_of_some_step),
+        trial("short", parameters_that_are_not_set_for_want_of_memory_stay),
+    ]
 }
 
 /// A linear model with its gradient written out, momentum, a count of steps, and a table that is looked up, which
@@ -253,8 +259,10 @@ fn parameters_on_gpus_can_be_set() {
     }
 }
 
-/// One process of a test: steps, and after each what the parameters hold, with what the driver is told to do.
+/// One process of a test: steps, and after each what the parameters hold, with what the driver is told to do. With `set/`
+/// before the way parameters are given other elements after the first step.
 pub(crate) fn scenario(way: &str) -> ExitCode {
+    let (way, sets) = way.strip_prefix("set/").map_or((way, false), |way| (way, true));
     let (model, weights) = train();
     let how = ways(2).swap_remove(way.parse().unwrap());
     let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{e}"));
@@ -281,8 +289,42 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
             }
             Err(error) => say(&format!("no state: {error}")),
         }
+        if sets {
+            // No free block suits so few bytes: memory of the host has to be taken.
+            let mut new = Weights::default();
+            new.insert("rate", Tensor::scalar(0.25f32));
+            match gpus.set_weights(&new) {
+                Ok(()) => say("set"),
+                Err(error) => say(&format!("not set: {error}")),
+            }
+        }
     }
     ExitCode::SUCCESS
+}
+
+/// A run after parameters could not be set does what it does where nobody tried.
+fn parameters_that_are_not_set_for_want_of_memory_stay() {
+    // Every GPU has the parameters.
+    let right = spawn(&["--scenario", "train/2"], &[]);
+    let states: Vec<&str> =
+        right.output.lines().filter(|line| line.starts_with("state ")).collect();
+    let mut refused = 0;
+    for at in 1.. {
+        // The code is one after which memory is not asked for again.
+        let fail = format!("alloc@{at}:4321");
+        let ended = spawn(&["--scenario", "train/set/2"], &[("FAKECUDA_FAIL", &fail)]);
+        assert!(ended.success && ended.report.is_empty(), "{fail}: {ended:?}");
+        if !ended.output.contains("4321") {
+            break;
+        }
+        let lines: Vec<&str> = ended.output.lines().collect();
+        if lines.get(2).is_some_and(|line| line.starts_with("not set: ")) {
+            refused += 1;
+            assert_eq!(lines[..2], ["done", states[0]], "{fail}: {ended:?}");
+            assert_eq!(lines[3..6], ["done", states[1], "set"], "{fail}: {ended:?}");
+        }
+    }
+    assert!(refused > 0);
 }
 
 /// Whatever call of the driver fails, the parameters hold what they held after the runs that succeeded, or the devices

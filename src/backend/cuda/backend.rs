@@ -1,6 +1,7 @@
 //! The backend: which GPUs, and how a program is readied for them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use super::compiler::Compiler;
 use super::contexts::Contexts;
 use super::driver::{self, Context, NOT_READY};
 use super::executor::{CudaExecutable, Parts};
-use super::memory::{Global, Pinned, PinnedPool};
+use super::memory::{Global, HostBlock, Pinned, PinnedPool};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
 use super::probe::{ProbeError, Version};
@@ -372,44 +373,67 @@ fn upload_one(
         CompileError::OutOfMemory { device, name, asked, free }
     })?;
     let global = Arc::new(global);
-    write((context, device, name), &global, (tensor, order), (pool, limit))?;
+    if bytes > 0 {
+        let staging = Staging::new(pool, bytes, [context]);
+        let written = staging.and_then(|s| s.write(context, &global, (tensor, order), limit));
+        written.map_err(|error| failed(device, &format!("the parameter `{name}`"), error))?;
+    }
     Ok(global)
 }
 
-/// Copies the elements of a parameter to the memory of a GPU, in an order.
-pub(super) fn write(
-    (context, device, name): (&Arc<Context>, Device, &str),
-    global: &Arc<Global>,
-    (tensor, order): (&Tensor, Order),
-    (pool, limit): (&PinnedPool, Duration),
-) -> Result<(), CompileError> {
-    let turned;
-    let data = match order {
-        Order::RowMajor => tensor.bytes(),
-        Order::ChannelsLast => {
-            turned = channels_last(tensor.bytes(), tensor.dims(), tensor.dtype().bytes());
-            &turned
-        }
-    };
-    if data.is_empty() {
-        return Ok(());
-    }
-    let wrong = |error: DriverError| failed(device, &format!("the parameter `{name}`"), error);
-    let stream = Stream::new(context).map_err(wrong)?;
-    let mut block = pool.take(data.len().min(STAGING)).map_err(wrong)?;
-    for (i, part) in data.chunks(STAGING).enumerate() {
-        block.fill(part);
-        let to = global.address() + (i * STAGING) as u64;
-        stream.upload(block.pinned(), 0, to, part.len()).map_err(wrong)?;
-        if let Err(error) = finish(&stream, limit) {
-            if error.code == NOT_READY {
-                // The device may still be at it.
-                std::mem::forget((Arc::clone(global), stream, block));
+/// Through what elements are copied to the memory of GPUs: pinned memory, and a stream of each.
+pub(super) struct Staging {
+    block: HostBlock,
+    streams: BTreeMap<u32, Stream>,
+}
+
+impl Staging {
+    /// For tensors of up to so many bytes, and the GPUs of these contexts.
+    pub(super) fn new<'c>(
+        pool: &PinnedPool,
+        bytes: usize,
+        contexts: impl IntoIterator<Item = &'c Arc<Context>>,
+    ) -> Result<Self, DriverError> {
+        let mut streams = BTreeMap::new();
+        for context in contexts {
+            if let Entry::Vacant(entry) = streams.entry(context.ordinal()) {
+                entry.insert(Stream::new(context)?);
             }
-            return Err(wrong(error));
         }
+        Ok(Self { block: pool.take(bytes.min(STAGING))?, streams })
     }
-    Ok(())
+
+    /// Copies the elements of a tensor to the memory of a GPU, in an order, and gives itself back for the next.
+    pub(super) fn write(
+        mut self,
+        context: &Context,
+        global: &Arc<Global>,
+        (tensor, order): (&Tensor, Order),
+        limit: Duration,
+    ) -> Result<Self, DriverError> {
+        let turned;
+        let data = match order {
+            Order::RowMajor => tensor.bytes(),
+            Order::ChannelsLast => {
+                turned = channels_last(tensor.bytes(), tensor.dims(), tensor.dtype().bytes());
+                &turned
+            }
+        };
+        let Some(stream) = self.streams.get(&context.ordinal()) else { return Ok(self) };
+        for (i, part) in data.chunks(STAGING).enumerate() {
+            self.block.fill(part);
+            let to = global.address() + (i * STAGING) as u64;
+            stream.upload(self.block.pinned(), 0, to, part.len())?;
+            if let Err(error) = finish(stream, limit) {
+                if error.code == NOT_READY {
+                    // The device may still be at it.
+                    std::mem::forget((Arc::clone(global), self));
+                }
+                return Err(error);
+            }
+        }
+        Ok(self)
+    }
 }
 
 /// Waits until a stream is idle, but no longer than `limit`.

@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::backend::{finish, write};
+use super::backend::{Staging, finish};
 use super::driver::{Context, NOT_READY};
 use super::executor::CudaExecutable;
-use super::memory::{Global, HostBlock, Pinned, PinnedPool};
+use super::memory::{Global, HostBlock, Pinned};
 use super::plan::Params;
 use super::stream::Stream;
 use crate::backend::cpu::lock;
@@ -229,7 +228,8 @@ impl CudaExecutable {
         Ok(block)
     }
 
-    /// Gives parameters other elements, between two runs.
+    /// Gives parameters other elements, between two runs. Where memory for the copies is not to be had, they stay as they
+    /// were.
     pub(super) fn set(&self, weights: &Weights) -> Result<(), CompileError> {
         let parts = &self.parts;
         let program = &parts.program;
@@ -251,7 +251,11 @@ impl CudaExecutable {
             new.insert(i, tensor);
         }
         let held = self.with(&new)?;
-        let written = self.write_all(&new, (&parts.pool, parts.watchdog));
+        let writes = self.writes(&new);
+        let bytes = writes.iter().map(|write| write.tensor.bytes().len()).max().unwrap_or(0);
+        let staging = Staging::new(&parts.pool, bytes, writes.iter().map(|write| write.context));
+        let staging = staging.map_err(|error| failed(Device::HOST, "parameters", error))?;
+        let written = self.write_all(&writes, staging);
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());
             let error = RunError::Driver { device: *device, label, op: "memory", error };
@@ -286,25 +290,45 @@ impl CudaExecutable {
         Ok(Held { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
     }
 
-    /// Writes elements to every device that holds them.
-    fn write_all(
-        &self,
-        new: &BTreeMap<u32, &Tensor>,
-        (pool, limit): (&PinnedPool, Duration),
-    ) -> Result<(), CompileError> {
+    /// What has to be written where: elements to every GPU that holds them, once.
+    fn writes<'a>(&'a self, new: &BTreeMap<u32, &'a Tensor>) -> Vec<Write<'a>> {
         let parts = &self.parts;
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut writes) = (BTreeSet::new(), Vec::new());
         for (d, (held, context)) in parts.params.iter().zip(parts.contexts.iter()).enumerate() {
             let Some(context) = context else { continue };
             for ((i, order), global) in held {
-                let Some(tensor) = new.get(i) else { continue };
+                let Some(tensor) = new.get(i).filter(|tensor| !tensor.bytes().is_empty()) else {
+                    continue;
+                };
                 if seen.insert((context.ordinal(), global.address())) {
+                    let device = parts.program.devices[d].device;
                     let name = &parts.program.params[*i as usize].name;
-                    let place = (context, parts.program.devices[d].device, &**name);
-                    write(place, global, (tensor, *order), (pool, limit))?;
+                    writes.push(Write { device, context, name, global, tensor, order: *order });
                 }
             }
         }
+        writes
+    }
+
+    fn write_all(&self, writes: &[Write<'_>], staging: Staging) -> Result<(), CompileError> {
+        let mut staging = staging;
+        for Write { device, context, name, global, tensor, order } in writes {
+            let written = staging.write(context, global, (tensor, *order), self.parts.watchdog);
+            staging = written.map_err(|error| {
+                let what = format!("the parameter `{name}`");
+                CompileError::Driver { device: *device, what, error: Box::new(error) }
+            })?;
+        }
         Ok(())
     }
+}
+
+/// New elements of a parameter in the memory of a GPU.
+struct Write<'a> {
+    device: Device,
+    context: &'a Arc<Context>,
+    name: &'a str,
+    global: &'a Arc<Global>,
+    tensor: &'a Tensor,
+    order: Order,
 }
