@@ -3,46 +3,206 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ir::{Graph, NodeKind, Value};
+use super::interval::{self, Interval};
+use crate::ir::{Graph, NodeId, NodeKind, Value};
 use crate::op::{Gather, GatherAt, Op, ReverseSequence, Scatter};
 use crate::types::{DType, Dim};
 
-/// For every integer input that reaches indices or lengths of sequences, through operators that leave elements as they
-/// are, the number of values that are valid for all of them: `0..number`.
+/// Integers of an input that no lookup bounds are drawn from `0..` this.
+pub(super) const UNBOUNDED: i64 = 100;
+
+/// For every integer input that reaches indices or lengths of sequences, directly or through arithmetic, a number of values
+/// that are valid for all of them: `0..number`. Where arithmetic gives what no such range makes valid, or what is not
+/// followed, it is only what the direct uses allow.
 pub fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
-    let mut ranges = BTreeMap::new();
-    let Ok(order) = graph.order() else { return ranges };
-    // The values that are valid for all uses of a node's results.
-    let mut entries: Vec<Option<i64>> = vec![None; graph.id_bound()];
-    for id in order.into_iter().rev() {
-        let node = graph.node(id);
-        let operands = graph.operands(id);
-        let (sources, own) = match (node.kind(), operands.as_slice()) {
-            (NodeKind::Op(op), operands) => match named(graph, op, operands) {
-                Some((source, own)) => (vec![source], Some(own)),
-                None if keeps_elements(op) => (operands.to_vec(), entries[id.index()]),
-                None => continue,
-            },
-            (NodeKind::Input, _) => {
-                let info = &node.results()[0];
-                if let Some(own) = entries[id.index()].filter(|_| info.ty.dtype != DType::Bool) {
-                    ranges.insert(info.name.clone(), own);
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        let Some(own) = own else { continue };
-        for source in sources {
-            let known = &mut entries[source.node.index()];
-            *known = Some(known.map_or(own, |known| known.min(own)));
-        }
+    let Ok(order) = graph.order() else { return BTreeMap::new() };
+    let lookups = order.iter().filter_map(|id| lookup(graph, *id)).collect::<Vec<_>>();
+    let mut caps = direct(graph, &order, &lookups);
+    let mut elements = Elements(vec![None; graph.id_bound()]);
+    for group in groups(graph, &order, &lookups) {
+        group.bound(graph, &mut caps, &mut elements);
     }
-    ranges
+    let inputs = order.iter().filter(|id| matches!(graph.node(**id).kind(), NodeKind::Input));
+    let named = |id: &NodeId| Some((graph.node(*id).results()[0].name.clone(), caps[id.index()]?));
+    inputs.filter(|id| is_drawn(graph, **id)).filter_map(named).collect()
 }
 
-/// The operand of an operator that holds indices or lengths, and the number of values valid there.
-fn named(graph: &Graph, op: &Op, operands: &[Value]) -> Option<(Value, i64)> {
+/// Whether a node is an input of integers.
+fn is_drawn(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let dtype = node.results()[0].ty.dtype;
+    matches!(node.kind(), NodeKind::Input) && dtype != DType::Bool && !dtype.is_float()
+}
+
+/// For each node the values that are valid for all lookups that its results reach unchanged.
+fn direct(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64>> {
+    let mut caps: Vec<Option<i64>> = vec![None; graph.id_bound()];
+    let lower = |cap: &mut Option<i64>, own: i64| *cap = Some(cap.map_or(own, |cap| cap.min(own)));
+    for lookup in lookups {
+        lower(&mut caps[lookup.source.node.index()], lookup.count);
+    }
+    for id in order.iter().rev() {
+        let node = graph.node(*id);
+        let (Some(op), Some(own)) = (node.op(), caps[id.index()]) else { continue };
+        if interval::moves(op) || matches!(op, Op::Cast(_)) {
+            for source in graph.operands(*id) {
+                lower(&mut caps[source.node.index()], own);
+            }
+        }
+    }
+    caps
+}
+
+/// Indices or lengths: where they are, and what is valid there.
+#[derive(Clone, Copy)]
+struct Lookup {
+    source: Value,
+    /// The least valid number.
+    low: i64,
+    /// The number of valid ones from 0 on.
+    count: i64,
+}
+
+/// What inputs reach together through operators that are followed: their nodes in order, and the lookups behind them.
+#[derive(Default)]
+struct Group {
+    nodes: Vec<NodeId>,
+    lookups: Vec<Lookup>,
+}
+
+/// The groups of a graph, in order.
+fn groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Group> {
+    let mut needed = vec![false; graph.id_bound()];
+    for lookup in lookups {
+        needed[lookup.source.node.index()] = true;
+    }
+    // The first node of the group of each node, or one nearer to it.
+    let mut first: Vec<usize> = (0..graph.id_bound()).collect();
+    for id in
+        order.iter().rev().filter(|id| graph.node(**id).op().is_some_and(interval::is_followed))
+    {
+        if !needed[id.index()] {
+            continue;
+        }
+        for source in graph.operands(*id) {
+            needed[source.node.index()] = true;
+            // A constant makes no group of all that it is used for.
+            if !is_leaf(graph, source.node) || is_drawn(graph, source.node) {
+                let (a, b) = (root(&mut first, id.index()), root(&mut first, source.node.index()));
+                first[a.max(b)] = a.min(b);
+            }
+        }
+    }
+    let mut groups: BTreeMap<usize, Group> = BTreeMap::new();
+    for id in order.iter().filter(|id| needed[id.index()]) {
+        groups.entry(root(&mut first, id.index())).or_default().nodes.push(*id);
+    }
+    for lookup in lookups {
+        let at = root(&mut first, lookup.source.node.index());
+        groups.entry(at).or_default().lookups.push(*lookup);
+    }
+    let drawn = |group: &Group| group.nodes.iter().any(|id| is_drawn(graph, *id));
+    groups.into_values().filter(|group| drawn(group) && !group.lookups.is_empty()).collect()
+}
+
+/// The first node of a group; the way there is shortened.
+fn root(first: &mut [usize], mut at: usize) -> usize {
+    while first[at] != at {
+        first[at] = first[first[at]];
+        at = first[at];
+    }
+    at
+}
+
+/// Whether a node has no operands.
+fn is_leaf(graph: &Graph, id: NodeId) -> bool {
+    graph.operands(id).is_empty()
+}
+
+impl Group {
+    /// Lowers the ranges of the inputs, all to one number, until every lookup is valid that some number makes valid.
+    fn bound(&self, graph: &Graph, caps: &mut [Option<i64>], elements: &mut Elements) {
+        elements.read(graph, &self.nodes);
+        let mut valid = |cap: i64, caps: &[Option<i64>], lookups: &[Lookup]| {
+            elements.follow(graph, &self.nodes, caps, cap);
+            let known = lookups.iter().copied();
+            known
+                .filter(|l| elements.of(graph, l.source).is_some_and(|x| l.takes(x)))
+                .collect::<Vec<_>>()
+        };
+        let can = valid(1, caps, &self.lookups);
+        let Some(most) = can.iter().map(|lookup| lookup.count.max(UNBOUNDED)).max() else { return };
+        // The most is not valid, or nothing has to be searched for.
+        let (mut good, mut bad) = (1, most.saturating_add(1));
+        if valid(most, caps, &can).len() == can.len() {
+            good = most;
+        }
+        while good + 1 < bad && good < most {
+            let middle = good.midpoint(bad);
+            if valid(middle, caps, &can).len() == can.len() {
+                good = middle;
+            } else {
+                bad = middle;
+            }
+        }
+        for id in self.nodes.iter().filter(|id| is_drawn(graph, **id)) {
+            let cap = &mut caps[id.index()];
+            *cap = Some(cap.map_or(good, |own| own.min(good)));
+        }
+    }
+}
+
+/// The elements that nodes give, by number.
+struct Elements(Vec<Option<Interval>>);
+
+impl Elements {
+    /// Notes what the operands of nodes are that are not followed.
+    fn read(&mut self, graph: &Graph, nodes: &[NodeId]) {
+        for id in nodes {
+            for source in graph.operands(*id).into_iter().map(|value| value.node).chain([*id]) {
+                if let [result] = graph.node(source).results() {
+                    self.0[source.index()] = Interval::of_leaf(graph.node(source).kind(), result);
+                }
+            }
+        }
+    }
+
+    /// Follows nodes where inputs are drawn from `0..cap`, or fewer.
+    fn follow(&mut self, graph: &Graph, nodes: &[NodeId], caps: &[Option<i64>], cap: i64) {
+        for id in nodes {
+            let node = graph.node(*id);
+            if is_drawn(graph, *id) {
+                let high = caps[id.index()].map_or(cap, |own| own.min(cap)).max(1) - 1;
+                self.0[id.index()] = Some(Interval { low: 0, high });
+            } else if let Some(op) = node.op().filter(|op| interval::is_followed(op)) {
+                let operands = graph.operands(*id).into_iter();
+                let operands: Vec<_> = operands.map(|value| self.of(graph, value)).collect();
+                self.0[id.index()] = interval::of_op(op, node.results()[0].ty.dtype, &operands);
+            }
+        }
+    }
+
+    /// The elements of a value.
+    fn of(&self, graph: &Graph, value: Value) -> Option<Interval> {
+        let node = graph.node(value.node);
+        if node.results().len() == 1 || node.op().is_some_and(interval::is_followed) {
+            self.0[value.node.index()]
+        } else {
+            Interval::any(graph.ty(value).dtype)
+        }
+    }
+}
+
+impl Lookup {
+    /// Whether all of these are valid.
+    fn takes(&self, elements: Interval) -> bool {
+        self.low <= elements.low && elements.high < self.count
+    }
+}
+
+/// The operand of an operator that holds indices or lengths.
+fn lookup(graph: &Graph, id: NodeId) -> Option<Lookup> {
+    let (op, operands) = (graph.node(id).op()?, graph.operands(id));
     let sizes = |i: usize| operands.get(i).map(|v| &graph.ty(*v).shape);
     let size = |listed: i64| {
         let shape = sizes(0)?;
@@ -60,36 +220,107 @@ fn named(graph: &Graph, op: &Op, operands: &[Value]) -> Option<(Value, i64)> {
         clippy::wildcard_enum_match_arm,
         reason = "no other operator takes numbers of entries"
     )]
-    let (operand, count) = match op {
+    let (operand, count, from_end) = match op {
         Op::Gather(Gather { axis })
         | Op::GatherAt(GatherAt::Elements { axis })
-        | Op::Scatter(Scatter::Elements { axis, .. }) => (1, size(*axis)?),
-        Op::GatherAt(GatherAt::Nd { batch_dims }) => (1, smallest(*batch_dims)?),
-        Op::Scatter(Scatter::Nd { .. }) => (1, smallest(0)?),
-        Op::ReverseSequence(ReverseSequence { time_axis, .. }) => (1, lengths(*time_axis)?),
-        Op::Recurrent(op) => (op.lengths_operand()?, lengths(i64::from(op.order().1))?),
+        | Op::Scatter(Scatter::Elements { axis, .. }) => (1, size(*axis)?, true),
+        Op::GatherAt(GatherAt::Nd { batch_dims }) => (1, smallest(*batch_dims)?, true),
+        Op::Scatter(Scatter::Nd { .. }) => (1, smallest(0)?, true),
+        Op::ReverseSequence(ReverseSequence { time_axis, .. }) => (1, lengths(*time_axis)?, false),
+        Op::Recurrent(op) => (op.lengths_operand()?, lengths(i64::from(op.order().1))?, false),
         _ => return None,
     };
-    Some((*operands.get(operand)?, count))
+    let source = *operands.get(operand)?;
+    Some(Lookup { source, low: if from_end { -count } else { 0 }, count })
 }
 
-/// True for the operators whose results hold elements of their operands, unchanged.
-fn keeps_elements(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape(_)
-            | Op::Flatten(_)
-            | Op::Squeeze(_)
-            | Op::Unsqueeze(_)
-            | Op::Transpose(_)
-            | Op::Blocks(_)
-            | Op::Slice(_)
-            | Op::Concat(_)
-            | Op::Identity(_)
-            | Op::CopyOp(_)
-            | Op::Expand(_)
-            | Op::Cast(_)
-            | Op::SplitOp(_)
-            | Op::First(_)
-    )
+#[cfg(test)]
+mod tests {
+    use super::index_ranges;
+    use crate::ir::{Builder, Graph, Value};
+    use crate::op::{Binary, Cast, Compare, Constant, Gather, Logic, Unary, Where};
+    use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+
+    /// The ranges of a graph whose indices of 20 entries follow from `x`, an input of these integers.
+    fn ranges(dtype: DType, indices: impl FnOnce(&mut Builder, Value) -> Value) -> Option<i64> {
+        let mut b = Builder::new("net");
+        let shape = Shape::from([Dim::n(), 7.into()].as_slice());
+        let x = b.input("x", TensorType::new(dtype, shape));
+        let table = b.param("table", Tensor::zeros(DType::F32, &[20, 4]).unwrap());
+        let at = indices(&mut b, x);
+        let rows = b.op("rows", Gather { axis: 0 }, &[table, at]).unwrap();
+        b.output("rows", rows);
+        let graph: Graph = b.finish().0;
+        index_ranges(&graph).get("x").copied()
+    }
+
+    fn number(b: &mut Builder, value: Tensor) -> Value {
+        let name = b.fresh("number");
+        b.op(&name, Constant { value }, &[]).unwrap()
+    }
+
+    fn op(b: &mut Builder, op: impl Into<crate::op::Op>, operands: &[Value]) -> Value {
+        let name = b.fresh("value");
+        b.op(&name, op, operands).unwrap()
+    }
+
+    #[test]
+    fn an_input_is_followed_to_the_indices_that_follow_from_it() {
+        assert_eq!(ranges(DType::I32, |_, x| x), Some(20));
+        // x < 0 ? x + 20 : x
+        let chosen = ranges(DType::I64, |b, x| {
+            let (zero, size) = (number(b, Tensor::scalar(0i64)), number(b, Tensor::scalar(20i64)));
+            let below = op(b, Compare::Less, &[x, zero]);
+            let moved = op(b, Binary::Add, &[x, size]);
+            op(b, Where {}, &[below, moved, x])
+        });
+        assert_eq!(chosen, Some(20));
+        // (x < 0) * (x + 20) + !(x < 0) * x, compared as floats.
+        let summed = ranges(DType::I32, |b, x| {
+            let (zero, size) = (number(b, Tensor::scalar(0f32)), number(b, Tensor::scalar(20i32)));
+            let float = op(b, Cast { to: DType::F32 }, &[x]);
+            let below = op(b, Compare::Less, &[float, zero]);
+            let above = op(b, Logic::Not, &[below]);
+            let [below, above] = [below, above].map(|x| op(b, Cast { to: DType::I32 }, &[x]));
+            let moved = op(b, Binary::Add, &[x, size]);
+            let (moved, kept) =
+                (op(b, Binary::Mul, &[below, moved]), op(b, Binary::Mul, &[x, above]));
+            op(b, Binary::Add, &[moved, kept])
+        });
+        assert_eq!(summed, Some(20));
+        // x + (x < 0) * 20
+        let added = ranges(DType::I32, |b, x| {
+            let (zero, size) = (number(b, Tensor::scalar(0i32)), number(b, Tensor::scalar(20i32)));
+            let below = op(b, Compare::Less, &[x, zero]);
+            let below = op(b, Cast { to: DType::I32 }, &[below]);
+            let moved = op(b, Binary::Mul, &[below, size]);
+            op(b, Binary::Add, &[x, moved])
+        });
+        assert_eq!(added, Some(20));
+    }
+
+    #[test]
+    fn arithmetic_moves_the_end_of_a_range() {
+        let with = |arithmetic: Binary, by: i64| {
+            ranges(DType::I64, |b, x| {
+                let by = number(b, Tensor::scalar(by));
+                op(b, arithmetic, &[x, by])
+            })
+        };
+        assert_eq!(with(Binary::Add, 5), Some(15));
+        // Negative numbers count from the end.
+        assert_eq!(with(Binary::Sub, 20), Some(40));
+        assert_eq!(with(Binary::Mul, 3), Some(7));
+        assert_eq!(with(Binary::Div, 4), Some(80));
+        assert_eq!(with(Binary::Mod { fmod: false }, 20), Some(100));
+        assert_eq!(with(Binary::Min, 19), Some(100));
+        let clip = Unary::Clip { min: Some(0.0), max: Some(19.0) };
+        assert_eq!(ranges(DType::I64, |b, x| op(b, clip, &[x])), Some(100));
+        // No number is valid, or nothing is known of the result.
+        assert_eq!(with(Binary::Add, 20), None);
+        assert_eq!(with(Binary::Sub, 21), None);
+        assert_eq!(with(Binary::Pow, 2), None);
+        // Numbers that wrap are not followed.
+        assert_eq!(with(Binary::Mul, i64::MAX), Some(1));
+    }
 }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod index_range;
+mod interval;
 mod proof;
 mod random;
 mod summary;

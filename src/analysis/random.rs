@@ -6,12 +6,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::StandardNormal;
 
-use super::index_ranges;
+use super::index_range::{UNBOUNDED, index_ranges};
 use crate::ir::Graph;
 use crate::types::{DType, Tensor, TensorError};
-
-/// Integers of an input that no lookup bounds are drawn from `0..` this.
-const UNBOUNDED: i64 = 100;
 
 /// A tensor for each input, by name, at a batch of `rows`: floats are standard normal, integers uniform over
 /// the range that the graph's lookups allow, `bool` even. The same seed gives the same tensors.

@@ -1,9 +1,13 @@
 //! The command line as a user meets it: results, exit codes, messages, files.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use fanwise::format::npz;
+use fanwise::types::Tensor;
 
 use crate::snap;
 
@@ -193,6 +197,52 @@ fn rewritten_graphs_are_proved() {
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     let said = stdout(&output);
     assert!(said.starts_with("error[P1]: the inputs are not those of the template\n"), "{said}");
+}
+
+#[test]
+fn random_indices_that_an_exporter_computes_are_in_range() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/models/exported/keras_multi_io.onnx");
+    for gpus in ["1", "2", "3"] {
+        good(&["check", model, "--gpus", gpus, "--batch", "64"]);
+    }
+    good(&["run", model, "--gpus", "2", "--batch", "64"]);
+}
+
+/// A lookup for which no number from 0 on is valid.
+const SHIFTED: &str = "fanwise 1
+symbol N >= 0
+graph @shifted(%x: i64[N]) -> (y: f32[N]) {
+  %table : f32[3] = constant() {value=f32[3] [0.5, 1.5, 2.5]}
+  %three : i64[] = constant() {value=i64[] [3]}
+  %at : i64[N] = add(%x, %three)
+  %y : f32[N] = gather(%table, %at) {axis=0}
+  return %y
+}
+";
+
+#[test]
+fn inputs_of_a_file_are_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, inputs) = (path(folder.path(), "shifted.fan"), path(folder.path(), "in.npz"));
+    fs::write(&model, SHIFTED).expect("the model");
+    let hint = "note: the inputs are random, integers from 0 on; where the model takes only some numbers, give such ones \
+                with `--inputs IN.npz`";
+    for command in ["run", "check"] {
+        let error = refused(&[command, &model, "--gpus", "2"]);
+        assert!(error.contains(hint) && error.contains("is outside an axis of 3"), "{error}");
+    }
+    let write = |numbers: &[i64]| {
+        let x = Tensor::new(&[numbers.len()], numbers).expect("a tensor");
+        npz::write(Path::new(&inputs), &BTreeMap::from([("x".to_owned(), x)])).expect("written");
+    };
+    write(&[-6, -3, -2, -1]);
+    let told = good(&["check", &model, "--gpus", "2", "--inputs", &inputs]);
+    assert!(told.ends_with("1 device and 2, 4 rows: equal in every bit\n"), "{told}");
+    write(&[-6, 0]);
+    let error = refused(&["check", &model, "--gpus", "2", "--inputs", &inputs]);
+    assert!(!error.contains(hint) && error.contains("is outside an axis of 3"), "{error}");
+    let both = fanwise(&["check", &model, "--inputs", &inputs, "--batch", "3"]);
+    assert_eq!(code(&both), 2, "{}", stderr(&both));
 }
 
 /// Batch normalisation while training.

@@ -11,7 +11,7 @@ use fanwise::types::Tensor;
 use serde_json::json;
 
 use crate::args::{Format, ModelArgs, ReplicateArgs};
-use crate::exec;
+use crate::exec::{self, InputArgs};
 use crate::target::TargetArgs;
 use crate::ui;
 
@@ -26,7 +26,8 @@ ones for each number of devices, so there is nothing to compare: exit code 2.
 Examples:
   fanwise check zoo:siamese --gpus 3 --batch 10
   fanwise check zoo:resnet50 --gpus 4 --target cuda --logical 4
-  fanwise check model.onnx --gpus 8 --batch 5 --shards balanced"
+  fanwise check model.onnx --gpus 8 --batch 5 --shards balanced
+  fanwise check model.onnx --gpus 2 --inputs in.npz"
 )]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
@@ -38,9 +39,8 @@ pub(crate) struct CheckArgs {
     /// Rows of random inputs
     #[arg(long, value_name = "ROWS", default_value_t = 10)]
     batch: u32,
-    /// Seed of random inputs
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    inputs: InputArgs,
     /// Worker threads; by default one for each core
     #[arg(long, value_name = "T")]
     threads: Option<usize>,
@@ -75,13 +75,14 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if let Some(local) = local_statistics(&model.graph, graph) {
         return Err(Error::from(PassError::LocalStatistics(local)).into());
     }
-    let inputs = exec::random_inputs(&model.graph, args.batch, args.seed, limit)?;
+    let inputs = args.inputs.tensors(&model.graph, args.batch, limit)?;
     let run = |graph| -> anyhow::Result<_> {
         let executable = runner.prepare(graph, &model.weights)?;
         Ok(exec::run(&*executable, &inputs, 1, limit)?.0)
     };
     let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
-    let (one, many) = runner.traced(|| Ok((run(&single.graph)?, run(graph)?)))?;
+    let ran = runner.traced(|| Ok((run(&single.graph)?, run(graph)?)));
+    let (one, many) = args.inputs.told(ran)?;
     exec::note_empty(graph, one.n);
     let labels = graph.labels();
     let mut equal = one.outputs.len() == many.outputs.len();

@@ -2,22 +2,63 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use fanwise::Error;
 use fanwise::analysis;
 use fanwise::backend::{Executable, RunError, RunOptions, RunOutput};
+use fanwise::format::{Budget, npz};
 use fanwise::ir::Graph;
 use fanwise::types::Tensor;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::ui;
 
+/// What a model is run on.
+#[derive(Args)]
+pub(crate) struct InputArgs {
+    /// A .npz file with an array for each input of the model
+    #[arg(long, value_name = "IN.npz", conflicts_with_all = ["batch", "seed"])]
+    inputs: Option<PathBuf>,
+    /// Seed of random inputs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl InputArgs {
+    /// The arrays of the file, or random inputs of `rows` rows.
+    pub(crate) fn tensors(
+        &self,
+        graph: &Graph,
+        rows: u32,
+        max_memory: u64,
+    ) -> anyhow::Result<BTreeMap<String, Tensor>> {
+        match &self.inputs {
+            Some(path) => Ok(npz::read(path, &mut Budget::new(max_memory)).map_err(Error::from)?),
+            None => random_inputs(graph, rows, self.seed, max_memory),
+        }
+    }
+
+    /// What work on the inputs gave; where an operator failed on random ones it is told how others are given.
+    pub(crate) fn told<R>(&self, result: anyhow::Result<R>) -> anyhow::Result<R> {
+        let error = result.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
+        if self.inputs.is_none() && matches!(error, Some(Error::Run(RunError::Op { .. }))) {
+            ui::talk(
+                "note: the inputs are random, integers from 0 on; where the model takes only some numbers, give such \
+                 ones with `--inputs IN.npz`",
+            );
+        }
+        result
+    }
+}
+
 /// Random inputs for `rows` rows, if they fit in the memory that may be used.
-pub(crate) fn random_inputs(
+fn random_inputs(
     graph: &Graph,
     rows: u32,
     seed: u64,

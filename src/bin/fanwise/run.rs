@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use fanwise::Error;
 use fanwise::backend::RunOutput;
-use fanwise::format::{Budget, npz};
+use fanwise::format::npz;
 use serde_json::json;
 
 use crate::args::{Format, ModelArgs, ReplicateArgs};
-use crate::exec;
+use crate::exec::{self, InputArgs};
 use crate::target::TargetArgs;
 use crate::ui;
 
@@ -29,15 +29,11 @@ pub(crate) struct RunArgs {
     replicate: ReplicateArgs,
     #[command(flatten)]
     target: TargetArgs,
-    /// A .npz file with an array for each input of the model
-    #[arg(long, value_name = "IN.npz", conflicts_with_all = ["batch", "seed"])]
-    inputs: Option<PathBuf>,
     /// Rows of random inputs
     #[arg(long, value_name = "ROWS", default_value_t = 1)]
     batch: u32,
-    /// Seed of random inputs
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    inputs: InputArgs,
     /// Write an array for each output of the model to this .npz file
     #[arg(long, value_name = "OUT.npz")]
     outputs: Option<PathBuf>,
@@ -58,12 +54,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let model = args.model.load()?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
-    let inputs = match &args.inputs {
-        Some(path) => npz::read(path, &mut Budget::new(limit)).map_err(Error::from)?,
-        None => exec::random_inputs(graph, args.batch, args.seed, limit)?,
-    };
+    let inputs = args.inputs.tensors(graph, args.batch, limit)?;
     let executable = runner.prepare(graph, &model.weights)?;
-    let (run, times) = runner.traced(|| exec::run(&*executable, &inputs, args.repeat, limit))?;
+    let ran = runner.traced(|| exec::run(&*executable, &inputs, args.repeat, limit));
+    let (run, times) = args.inputs.told(ran)?;
     exec::note_empty(graph, run.n);
     if let Some(path) = &args.outputs {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
