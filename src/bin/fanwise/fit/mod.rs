@@ -120,7 +120,8 @@ struct FileArgs {
     #[arg(long, value_name = "NUMBER")]
     monitor: Option<String>,
     /// Go on from the checkpoint of this folder, and keep it up to date; options that are not given are those of the
-    /// run that wrote it
+    /// run that wrote it. The files to write (`--log`, `--plot`, `--save`, `--tensorboard`) are so only where they lie, as
+    /// plain files, in the working folder or beside the checkpoint; elsewhere they have to be named again
     #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
     resume: Option<PathBuf>,
     /// Write a line for each epoch to this file
