@@ -174,6 +174,16 @@ fn the_mean_of_a_loss_counts_what_the_loss_counts() {
     let metric = &epoch["sparse_categorical_crossentropy"];
     let (loss, metric) = (epoch["loss"].as_f64().unwrap(), metric.as_f64().unwrap());
     assert!((loss - metric).abs() < 1e-6 * loss, "{loss} and {metric}");
+    // A setting behind a comma belongs to the metric before it.
+    let loss = "sparse_categorical_crossentropy:ignore_class=1,from_logits=true";
+    let metrics = format!("accuracy,{loss},top_2_accuracy");
+    let more = ["--loss", &format!("logits={loss}"), "--metrics", &metrics];
+    let (out, _) = good(&[&begin[..], &more].concat());
+    let epoch: serde_json::Value = serde_json::from_str(out.trim()).unwrap();
+    let metric = &epoch["sparse_categorical_crossentropy"];
+    let (loss, metric) = (epoch["loss"].as_f64().unwrap(), metric.as_f64().unwrap());
+    assert!((loss - metric).abs() < 1e-6 * loss, "{loss} and {metric}");
+    assert!(epoch["accuracy"].is_number() && epoch["top_2_accuracy"].is_number(), "{epoch}");
 }
 
 #[test]

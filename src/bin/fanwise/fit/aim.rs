@@ -1,11 +1,14 @@
 //! Options of what a model is trained and evaluated for.
 
 use std::collections::BTreeSet;
+use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::ir::Graph;
-use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Recompute, Training};
+use fanwise::pass::{
+    Loss, Metric, Mode, Optimizer, OutputLoss, ParseMetricError, Recompute, Training,
+};
 use fanwise::train::data::{Column, SAMPLE_MASK, SAMPLE_WEIGHT};
 
 /// What a model is trained or evaluated for.
@@ -18,12 +21,13 @@ pub(crate) struct AimArgs {
     /// The factor of the loss of an output in the sum of all
     #[arg(long, value_name = "OUTPUT=FACTOR", value_delimiter = ',', value_parser = factor)]
     loss_weight: Vec<(String, f64)>,
-    /// Metrics: `accuracy`, `top_5_accuracy`, `auc`, `precision`, `recall`, the name of a loss
-    #[arg(long, value_name = "METRIC", value_delimiter = ',')]
-    metrics: Vec<Metric>,
+    /// Metrics, separated by commas: `accuracy`, `top_5_accuracy`, `auc`, `precision`, `recall`, the name of a loss with
+    /// its settings, as `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
+    #[arg(long, value_name = "METRIC[:KEY=VALUE,...],...")]
+    metrics: Vec<Metrics>,
     /// Metrics in which rows count by their weights
-    #[arg(long, value_name = "METRIC", value_delimiter = ',')]
-    weighted_metrics: Vec<Metric>,
+    #[arg(long, value_name = "METRIC[:KEY=VALUE,...],...")]
+    weighted_metrics: Vec<Metrics>,
     /// The factor of the sum of squares of all weights of two axes or more in the loss
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
     l2: f64,
@@ -32,19 +36,45 @@ pub(crate) struct AimArgs {
     l1: f64,
 }
 
-/// The parts of losses that a comma separates: `a=mse,b=huber:delta=2`. What has no name of a loss belongs to the part
-/// before, as in `categorical_crossentropy:smoothing=0.1,from_logits=true`.
-fn parts(text: &str) -> Vec<String> {
+/// Metrics as one option lists them.
+#[derive(Clone, PartialEq)]
+pub(super) struct Metrics(Vec<Metric>);
+
+impl FromStr for Metrics {
+    type Err = ParseMetricError;
+
+    /// Reads metrics that commas separate. A setting, which has a `=` and no `:` before it, belongs to the metric before it.
+    fn from_str(text: &str) -> Result<Self, ParseMetricError> {
+        let setting = |piece: &str| {
+            piece.split('=').next().is_some_and(|key| key != piece && !key.contains(':'))
+        };
+        joined(text, setting)
+            .iter()
+            .map(|metric| metric.parse())
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+/// The pieces of a text that commas separate, each with the settings that follow it.
+fn joined(text: &str, setting: impl Fn(&str) -> bool) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for piece in text.split(',') {
-        let value = piece.rsplit_once('=').map_or(piece, |(_, value)| value);
-        let setting = !piece.contains(':') && value.parse::<Loss>().is_err();
-        match parts.last_mut().filter(|last| setting && last.contains(':')) {
+        match parts.last_mut().filter(|last| last.contains(':') && setting(piece)) {
             Some(last) => *last = format!("{last},{piece}"),
             None => parts.push(piece.to_owned()),
         }
     }
     parts
+}
+
+/// The parts of losses that a comma separates: `a=mse,b=huber:delta=2`. What has no name of a loss belongs to the part
+/// before, as in `categorical_crossentropy:smoothing=0.1,from_logits=true`.
+fn parts(text: &str) -> Vec<String> {
+    joined(text, |piece| {
+        let value = piece.rsplit_once('=').map_or(piece, |(_, value)| value);
+        !piece.contains(':') && value.parse::<Loss>().is_err()
+    })
 }
 
 /// `OUTPUT` and `LOSS` of `OUTPUT=LOSS`; the settings behind a colon have their own `=`.
@@ -109,6 +139,7 @@ impl AimArgs {
         classes: bool,
         optimizer: Optimizer,
     ) -> anyhow::Result<Training> {
+        let all = |lists: &[Metrics]| lists.iter().flat_map(|list| list.0.clone()).collect();
         let given = |what: &str, output: &str| {
             let own = format!("{what}:{output}");
             let weighed = classes && what == SAMPLE_WEIGHT;
@@ -116,8 +147,8 @@ impl AimArgs {
         };
         Ok(Training {
             losses: self.losses(graph, given)?,
-            metrics: self.metrics.clone(),
-            weighted_metrics: self.weighted_metrics.clone(),
+            metrics: all(&self.metrics),
+            weighted_metrics: all(&self.weighted_metrics),
             optimizer,
             frozen: BTreeSet::new(),
             l1: self.l1,
@@ -182,7 +213,7 @@ fn factor(text: &str) -> anyhow::Result<(String, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{named, parts};
+    use super::{Metrics, named, parts};
 
     #[test]
     fn losses_and_their_settings_are_told_apart() {
@@ -195,5 +226,23 @@ mod tests {
         assert_eq!(named, [(Some("a"), "mse"), (Some("b"), loss), (Some("c:0"), "mae")]);
         assert_eq!(super::named("huber:delta=2"), (None, "huber:delta=2"));
         assert_eq!(parts("huber"), ["huber"]);
+    }
+    #[test]
+    fn a_setting_belongs_to_the_metric_before_it() {
+        let read = |text: &str| text.parse::<Metrics>().map(|all| all.0).map_err(|e| e.to_string());
+        let loss = "sparse_categorical_crossentropy:ignore_class=0,from_logits=true";
+        let expected = ["accuracy", loss, "huber:delta=2", "auc"].map(|one| one.parse().unwrap());
+        let text = format!("accuracy,{loss},huber:delta=2,auc");
+        assert_eq!(read(&text).unwrap(), expected);
+        assert!(read(&text) == read(&text.replace("delta=2", "delta=2.0")));
+        assert!(
+            read("accuracy,from_logits=true")
+                .unwrap_err()
+                .contains("`from_logits=true` is no metric")
+        );
+        assert!(
+            read("mse,huber:delta=x,auc").unwrap_err().contains("`huber:delta=x` is no metric")
+        );
+        assert!(read("").is_err() && read("mse,").is_err());
     }
 }

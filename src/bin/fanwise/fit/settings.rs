@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::bail;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use fanwise::pass::{Loss, Metric, Optimizer};
+use fanwise::pass::{Loss, Optimizer};
 use fanwise::train::data::Source;
 use fanwise::train::{Checkpoint, Schedule};
 
 use super::FitArgs;
+use super::aim::Metrics;
 
 /// Settings by name.
 pub(super) type Settings = BTreeMap<String, Vec<String>>;
@@ -161,7 +162,7 @@ fn alike(a: &str, b: &str) -> bool {
         || read::<Optimizer>(a, b)
         || read::<Schedule>(a, b)
         || read::<Loss>(a, b)
-        || read::<Metric>(a, b)
+        || read::<Metrics>(a, b)
 }
 
 /// Whether a file lies in the working folder or beside the checkpoint, is no link and not hidden: others may not be written
