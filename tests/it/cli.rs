@@ -245,6 +245,39 @@ fn inputs_of_a_file_are_checked() {
     assert_eq!(code(&both), 2, "{}", stderr(&both));
 }
 
+#[test]
+fn a_step_of_training_is_printed_in_every_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = path(folder.path(), "training.fan");
+    let compile = |kind: &str, gpus: &[&str]| {
+        let args = ["compile", "zoo:two_head", "--loss", "score=mse", "--emit", kind];
+        fanwise(&[&args[..], gpus].concat())
+    };
+    for gpus in [&[][..], &["--gpus", "2"]] {
+        assert_eq!(code(&compile(&format!("graph:training={file}"), gpus)), 0);
+        let text = fs::read_to_string(&file).expect("the graph");
+        assert!(text.contains("score.target") && text.contains("optimizer.step"), "{text}");
+        assert_eq!(text.contains("all_reduce"), !gpus.is_empty(), "{text}");
+        let graph = fanwise::ir::parse(&text).unwrap();
+        assert!(fanwise::ir::verify(&graph).is_ok());
+        // Its program is that of the graph as it is read back.
+        for kind in ["program", "memory"] {
+            let of_model = compile(&format!("{kind}:training"), gpus);
+            assert_eq!(stdout(&of_model), good(&["compile", &file, "--emit", kind]), "{kind}");
+        }
+        for kind in ["json", "dot", "cuda"] {
+            let told = compile(&format!("{kind}:training"), gpus);
+            assert!(stdout(&told).len() > 1000 && stderr(&told).is_empty(), "{}", stderr(&told));
+        }
+    }
+    let said = stderr(&compile("program", &[]));
+    assert!(said.contains("note: `--loss` is of a step of training"), "{said}");
+    for kind in ["claims:training", "summary:training", "graph:input:training"] {
+        let error = stderr(&compile(kind, &[]));
+        assert!(error.contains("of a step of training graph:training, json:training"), "{error}");
+    }
+}
+
 /// Batch normalisation while training.
 const BATCH_NORM: &str = "fanwise 1
 symbol N >= 0

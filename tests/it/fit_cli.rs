@@ -338,22 +338,6 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
     assert!(error.contains("huber has no setting"), "{error}");
 }
 
-#[test]
-fn the_training_graph_is_printed_and_read_back() {
-    let folder = tempfile::tempdir().unwrap();
-    for gpus in [&[][..], &["--gpus", "2"]] {
-        let path = path(folder.path(), "training.fan");
-        let emit = format!("graph:training={path}");
-        let args = ["compile", "zoo:two_head", "--emit", &emit, "--loss", "score=mse"];
-        good(&[&args[..], gpus].concat());
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains("score.target") && text.contains("optimizer.step"), "{text}");
-        assert_eq!(text.contains("all_reduce"), !gpus.is_empty(), "{text}");
-        let graph = fanwise::ir::parse(&text).unwrap();
-        assert!(fanwise::ir::verify(&graph).is_ok());
-    }
-}
-
 /// Files of the real layout of CIFAR-10 with few images, whose classes have colours of their own.
 fn cifar(folder: &Path) {
     let mut rng = ChaCha8Rng::seed_from_u64(11);

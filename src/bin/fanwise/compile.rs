@@ -29,7 +29,6 @@ use crate::{exec, ui};
   graph        the rewritten graph as text, which every command reads back
   graph:input  the graph before the pass
   graph:repaired  the graph after the repairs, before it is replicated
-  graph:training  a step of training: model, --loss, gradients and --optimizer, over --gpus if they are given
   claims       what each value is to a replica: its rows, a part, the whole
   explain      what was split, replicated, combined and repaired, in words
   json         the rewritten graph for programs
@@ -40,11 +39,13 @@ use crate::{exec, ui};
   ptx          what NVRTC compiles them to for --arch, without a GPU
   cubin        likewise machine code; without a folder a table of what each kernel takes
   summary      the model as a table
+  KIND:training  graph, json, dot, program, memory, cuda, ptx or cubin of a step of training: the
+                 model, --loss, gradients and --optimizer, over --gpus if they are given
 
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
   fanwise compile model.onnx --gpus 3 --shards balanced --emit graph=out.fan,program
-  fanwise compile zoo:mlp --emit graph:training --loss mse --optimizer adam --gpus 2
+  fanwise compile zoo:mlp --emit graph:training,memory:training --loss mse --optimizer adam --gpus 2
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
@@ -79,6 +80,8 @@ pub(crate) struct CompileArgs {
 #[derive(Clone)]
 struct Emit {
     kind: Kind,
+    /// Of a step of training, not of the model.
+    training: bool,
     path: Option<PathBuf>,
 }
 
@@ -87,7 +90,6 @@ enum Kind {
     Graph,
     GraphInput,
     GraphRepaired,
-    GraphTraining,
     Claims,
     Explain,
     Json,
@@ -96,6 +98,19 @@ enum Kind {
     Memory,
     Kernels(Kernels),
     Summary,
+}
+
+/// What a text is told that names no kind.
+const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, cuda, ptx, \
+    cubin, summary; of a step of training graph:training, json:training, dot:training, program:training, \
+    memory:training, cuda:training, ptx:training, cubin:training";
+
+impl Kind {
+    /// Whether a step of training has it, too.
+    fn is_of_training(self) -> bool {
+        use Kind::{Claims, Explain, GraphInput, GraphRepaired, Summary};
+        !matches!(self, GraphInput | GraphRepaired | Claims | Explain | Summary)
+    }
 }
 
 impl FromStr for Emit {
@@ -107,11 +122,14 @@ impl FromStr for Emit {
             Some((kind, path)) => (kind, Some(PathBuf::from(path))),
             None => (text, None),
         };
+        let (kind, training) = match kind.strip_suffix(":training") {
+            Some(kind) => (kind, true),
+            None => (kind, false),
+        };
         let kind = match kind {
             "graph" => Kind::Graph,
             "graph:input" => Kind::GraphInput,
             "graph:repaired" => Kind::GraphRepaired,
-            "graph:training" => Kind::GraphTraining,
             "claims" => Kind::Claims,
             "explain" => Kind::Explain,
             "json" => Kind::Json,
@@ -122,12 +140,12 @@ impl FromStr for Emit {
             "ptx" => Kind::Kernels(Kernels::Compiled(Form::Ptx)),
             "cubin" => Kind::Kernels(Kernels::Compiled(Form::Cubin)),
             "summary" => Kind::Summary,
-            _ => bail!(
-                "the kinds are graph, graph:input, graph:repaired, graph:training, claims, explain, json, dot, program, \
-                 memory, cuda, ptx, cubin, summary"
-            ),
+            _ => bail!(KINDS),
         };
-        Ok(Self { kind, path })
+        if training && !kind.is_of_training() {
+            bail!(KINDS);
+        }
+        Ok(Self { kind, training, path })
     }
 }
 
@@ -151,21 +169,25 @@ impl CompileArgs {
 
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let Model { graph: template, weights, .. } = args.model.load()?;
-    let before = |e: &Emit| {
-        use Kind::{Claims, GraphInput, GraphTraining, Summary};
-        matches!(e.kind, GraphInput | GraphTraining | Summary | Claims)
-    };
+    let before =
+        |e: &Emit| e.training || matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims);
     let replicated = if args.emit.iter().all(before) {
         Replicated::of_one(&template)
     } else {
         args.replicate.apply(&args.model, &template, args.place())?
     };
-    let graph = &*replicated.graph;
+    let trained = args.emit.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
+    if trained.is_none() && args.aim.has_loss() {
+        ui::talk("note: `--loss` is of a step of training, which is emitted as KIND:training");
+    }
     for emit in &args.emit {
+        let (graph, weights) = match trained.as_ref().filter(|_| emit.training) {
+            Some((graph, weights)) => (graph, weights),
+            None => (&*replicated.graph, &weights),
+        };
         match emit.kind {
-            Kind::GraphInput => write_graph(args, emit, &template, &weights)?,
-            Kind::GraphTraining => write_training(args, emit)?,
-            Kind::GraphRepaired => write_graph(args, emit, &replicated.template, &weights)?,
+            Kind::GraphInput => write_graph(args, emit, &template, weights)?,
+            Kind::GraphRepaired => write_graph(args, emit, &replicated.template, weights)?,
             Kind::Claims => {
                 let (repaired, _) = args.replicate.repaired(&template)?;
                 write(emit, &pass::claims_text(&repaired).map_err(Error::from)?)?;
@@ -174,7 +196,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
                 let Replicated { template, repairs, graph } = &replicated;
                 write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)?;
             }
-            Kind::Graph | Kind::Json => write_graph(args, emit, graph, &weights)?,
+            Kind::Graph | Kind::Json => write_graph(args, emit, graph, weights)?,
             Kind::Summary => {
                 write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?;
             }
@@ -183,13 +205,13 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
         }
     }
     // The process ends: the system takes its memory back sooner than it is freed piece by piece.
-    std::mem::forget(replicated);
+    std::mem::forget((replicated, trained));
     std::mem::forget(template);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a step of training as a graph.
-fn write_training(args: &CompileArgs, emit: &Emit) -> anyhow::Result<()> {
+/// A step of training as it runs on its devices.
+fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let model = args.model.load_for_training()?;
     let optimizer = args.optimizer.optimizer()?;
     let mut training = args.aim.training(&model.graph, &[], false, optimizer)?;
@@ -202,9 +224,9 @@ fn write_training(args: &CompileArgs, emit: &Emit) -> anyhow::Result<()> {
         batch_norm: args.replicate.statistics(),
         ..train::Place::default()
     };
-    let graph = train::replicated(&graph, &place).map_err(Error::from)?;
+    let graph = train::replicated(&graph, &place).map_err(Error::from)?.into_owned();
     ir::verify(&graph).map_err(Error::from)?;
-    write_graph(args, emit, &graph, &weights)
+    Ok((graph, weights))
 }
 
 fn write_graph(

@@ -91,6 +91,11 @@ fn named(text: &str) -> (Option<&str>, &str) {
 }
 
 impl AimArgs {
+    /// Whether a loss is given.
+    pub(crate) fn has_loss(&self) -> bool {
+        !self.loss.is_empty()
+    }
+
     /// The losses of the outputs of a graph; `given` says of which outputs there are weights and masks.
     fn losses(
         &self,
