@@ -6,14 +6,17 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::History;
 use super::data::Position;
 use super::history::Number;
+use super::{History, Monitor};
 use crate::format::{Budget, FileError, is_unfinished, safetensors, write_text};
 use crate::ir::Weights;
 
 /// The name of the file that says which variables belong to the checkpoint.
 const STATE: &str = "state.json";
+
+/// The most bytes that it may have where it is read for what it says alone.
+const MAX_STATE: u64 = 1 << 28;
 
 /// How the names of files of variables begin and end.
 const VARIABLES: &str = "variables-";
@@ -28,6 +31,11 @@ pub struct Checkpoint {
     pub at: Position,
     /// The whole epochs so far.
     pub history: History,
+    /// What follows depends on besides the model, its losses and the data: the `optimizer` and the `schedule`, how rows
+    /// become `batches`, and the `mode` with what decides what dropout drops, as texts. A training goes on with the same ones.
+    pub terms: BTreeMap<String, String>,
+    /// The number by which it was found to be that of the best epoch, where it is kept for that.
+    pub best_by: Option<Monitor>,
     /// What the run was asked for: the values of settings by name, as whoever keeps it writes them.
     pub settings: BTreeMap<String, Vec<String>>,
     /// The sums of the epoch that is not whole: rows, loss times rows, and the metrics.
@@ -87,6 +95,10 @@ struct State {
     history: History,
     partial: PartialForm,
     #[serde(default)]
+    terms: BTreeMap<String, String>,
+    #[serde(default)]
+    best_by: Option<Monitor>,
+    #[serde(default)]
     settings: BTreeMap<String, Vec<String>>,
 }
 
@@ -116,9 +128,17 @@ impl Checkpoint {
         let variables = names.find(|name| !folder.join(name).exists()).unwrap_or_default();
         safetensors::write(&folder.join(&variables), &self.variables)?;
         let (history, partial) = (self.history.clone(), form_of(&self.partial));
-        let (version, settings) = (1, self.settings.clone());
-        let named = variables.clone();
-        let state = State { version, variables: named, epoch, step, history, partial, settings };
+        let state = State {
+            version: 1,
+            variables: variables.clone(),
+            epoch,
+            step,
+            history,
+            partial,
+            terms: self.terms.clone(),
+            best_by: self.best_by.clone(),
+            settings: self.settings.clone(),
+        };
         let wrong = |error: serde_json::Error| CheckpointError::State {
             path: path.display().to_string(),
             error: error.to_string(),
@@ -145,8 +165,18 @@ impl Checkpoint {
 
     /// Reads the checkpoint of a folder; `None` where it has none.
     pub fn read(folder: &Path, max_memory: u64) -> Result<Option<Self>, CheckpointError> {
-        let path = folder.join(STATE);
         let mut budget = Budget::new(max_memory);
+        let Some((mut read, file)) = Self::state(folder, &mut budget)? else { return Ok(None) };
+        read.variables = safetensors::read(&folder.join(file), &mut budget, |_| true)?;
+        Ok(Some(read))
+    }
+
+    /// All but the variables of the checkpoint of a folder, and the name of their file; `None` where it has none.
+    fn state(
+        folder: &Path,
+        budget: &mut Budget,
+    ) -> Result<Option<(Self, String)>, CheckpointError> {
+        let path = folder.join(STATE);
         match path.metadata() {
             Ok(file) => budget.charge(STATE, file.len()).map_err(FileError::from)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -164,11 +194,25 @@ impl Checkpoint {
         if !plain {
             return Err(wrong("its variables lie outside its folder".to_owned()));
         }
-        let variables = safetensors::read(&folder.join(&state.variables), &mut budget, |_| true)?;
         let at = Position { epoch: state.epoch, step: state.step };
-        let State { history, partial, settings, .. } = state;
+        let State { history, partial, terms, best_by, settings, .. } = state;
         let partial = read_form(partial).map_err(|e| wrong(e.to_string()))?;
-        Ok(Some(Self { variables, at, history, settings, partial }))
+        let variables = Weights::default();
+        let read = Self { variables, at, history, terms, best_by, settings, partial };
+        Ok(Some((read, state.variables)))
+    }
+
+    /// All but the variables of the checkpoint of a folder; `None` where it has none.
+    pub(super) fn read_state(folder: &Path) -> Result<Option<Self>, CheckpointError> {
+        Ok(Self::state(folder, &mut Budget::new(MAX_STATE))?.map(|(read, _)| read))
+    }
+
+    /// The name of a term that is another one in these, with both texts. A checkpoint that has no terms agrees with all.
+    pub(super) fn contradiction(&self, terms: &BTreeMap<String, String>) -> Option<[String; 3]> {
+        let mut others =
+            self.terms.iter().filter(|(name, before)| terms.get(*name) != Some(before));
+        let (name, before) = others.next()?;
+        Some([name.clone(), before.clone(), terms.get(name).cloned().unwrap_or_default()])
     }
 }
 

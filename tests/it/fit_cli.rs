@@ -260,6 +260,40 @@ fn the_best_epoch_stays_and_is_saved() {
 }
 
 #[test]
+fn the_best_epoch_is_found_anew_by_another_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--validation", &test];
+    let aim = ["--loss", "score=mse", "--metrics", "mae", "--optimizer", "sgd:global_clipnorm=1"];
+    let kept = ["--learning-rate", "50", "--checkpoint", &at("run"), "--keep", "best"];
+    let (out, _) =
+        good(&[&begin[..], &aim, &kept, &["--epochs", "3", "--format", "json"]].concat());
+    let losses = out.lines().map(|line| -> f64 {
+        let epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+        epoch["val_loss"].as_f64().unwrap()
+    });
+    let least = losses.enumerate().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
+    let best = || -> (u64, String) {
+        let text = fs::read_to_string(at("run/best/state.json")).unwrap();
+        let state: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let by = state["best_by"]["name"].as_str().unwrap().to_owned();
+        (state["epoch"].as_u64().unwrap(), by)
+    };
+    assert_eq!(best(), (least as u64 + 1, "val_loss".to_owned()));
+    let again = ["fit", "zoo:two_head", "--resume", &at("run")];
+    let (_, said) = good(&[&again[..], &["--epochs", "4", "--monitor", "learning_rate"]].concat());
+    let note = "note: the best epoch so far was found by `val_loss`; by `learning_rate` it is the last one, until one is \
+                better";
+    assert!(said.contains(note), "{said}");
+    // It never changes, so the epoch that is there when the run goes on stays the best.
+    assert_eq!(best(), (3, "learning_rate".to_owned()));
+    let (_, said) = good(&[&again[..], &["--epochs", "5"]].concat());
+    assert!(!said.contains("the best epoch"), "{said}");
+    assert_eq!(best(), (3, "learning_rate".to_owned()));
+}
+
+#[test]
 fn weights_of_classes_are_weights_of_rows() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| path(folder.path(), name);

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::{Monitor, failed};
-use crate::train::checkpoint::Checkpoint;
+use crate::train::checkpoint::{Checkpoint, CheckpointError};
+use crate::train::history::History;
 use crate::train::trainer::{Observer, TrainError, Watch};
 use crate::types::Quoted;
 
@@ -68,22 +69,57 @@ impl Keeper {
         self.folder.join("best")
     }
 
+    /// The number by which the checkpoint in the folder of the best epoch was found to be that, if it is another one than
+    /// the epochs of this run are compared by: what is kept there is then no longer the best one.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read.
+    pub fn replaces(&self) -> Result<Option<Monitor>, CheckpointError> {
+        let kept = (self.keep == Keep::Best).then(|| Checkpoint::read_state(&self.best()));
+        let by = kept.transpose()?.flatten().and_then(|kept| kept.best_by);
+        Ok(by.filter(|by| *by != self.monitor))
+    }
+
     fn write(&self, watch: &Watch<'_>, also: Option<&Path>) -> Result<(), TrainError> {
         let mut checkpoint = watch.checkpoint()?;
         checkpoint.settings.clone_from(&self.settings);
         // The last one comes last: until it is there, a training that goes on writes the others again.
-        for folder in also.into_iter().chain([&*self.folder]) {
+        if let Some(folder) = also {
+            checkpoint.best_by = (self.keep == Keep::Best).then(|| self.monitor.clone());
             checkpoint.write(folder).map_err(failed)?;
+            checkpoint.best_by = None;
         }
-        Ok(())
+        checkpoint.write(&self.folder).map_err(failed)
+    }
+
+    /// The best checkpoint so far, without its variables.
+    fn kept(&self) -> Result<Option<Checkpoint>, TrainError> {
+        let kept = Checkpoint::read_state(&self.best()).map_err(failed)?;
+        Ok(kept.filter(|kept| kept.best_by.as_ref() == Some(&self.monitor)))
+    }
+
+    /// Whether the last epoch is better than that of the checkpoint which is kept as the best.
+    fn is_best(&self, history: &History) -> Result<bool, TrainError> {
+        let all = &history.epochs;
+        let until = |epochs: usize| Some(History { epochs: all.get(..epochs)?.to_vec() }.csv());
+        let ours = |kept: &Checkpoint| until(kept.history.epochs.len()) == Some(kept.history.csv());
+        let kept = self.kept()?.filter(ours);
+        // One that was kept within an epoch is not that of any epoch; the next whole one is better.
+        let first = kept.map_or(all.len(), |kept| {
+            kept.history.epochs.len().saturating_sub(usize::from(kept.at.step == 0))
+        });
+        let epochs = all.get(first.min(all.len().saturating_sub(1))..).unwrap_or_default();
+        let better = self.monitor.better_of(epochs, 0.0)?;
+        Ok(better.last().is_none_or(|at| at + 1 == epochs.len()))
     }
 }
 
 impl Observer for Keeper {
     fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
-        // Where a run goes on that kept no best epoch, what it has is the best that is known.
+        // Where a run goes on that kept no best epoch, or one that was so by another number, what it has is the best that
+        // is known.
         let goes_on = !watch.history().epochs.is_empty();
-        if self.keep == Keep::Best && goes_on && !Checkpoint::is_in(&self.best()) {
+        if self.keep == Keep::Best && goes_on && self.kept()?.is_none() {
             self.write(watch, Some(&self.best()))?;
         }
         Ok(true)
@@ -101,10 +137,7 @@ impl Observer for Keeper {
         let also = match self.keep {
             Keep::Last => None,
             Keep::Every => Some(self.folder.join(format!("epoch-{epochs}"))),
-            Keep::Best => {
-                let best = self.monitor.better(watch.history(), 0.0)?;
-                (best.last().is_none_or(|at| at + 1 == epochs)).then(|| self.best())
-            }
+            Keep::Best => self.is_best(watch.history())?.then(|| self.best()),
         };
         self.write(watch, also.as_deref())?;
         Ok(true)

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::failed;
-use crate::train::history::History;
+use crate::train::history::{Epoch, History};
 use crate::train::trainer::{Observer, TrainError, Watch};
 
 /// A number of every epoch by which epochs are compared: `loss`, `val_loss`, `val_accuracy`, …
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Monitor {
     /// Its name.
     pub name: String,
@@ -42,10 +44,15 @@ impl Monitor {
     /// # Errors
     /// If the last epoch has no such number.
     pub fn better(&self, history: &History, least: f64) -> Result<Vec<usize>, TrainError> {
+        self.better_of(&history.epochs, least)
+    }
+
+    /// [`Self::better`] of some epochs.
+    pub(super) fn better_of(&self, epochs: &[Epoch], least: f64) -> Result<Vec<usize>, TrainError> {
         let (mut found, mut best) = (Vec::new(), f64::NAN);
-        for (at, epoch) in history.epochs.iter().enumerate() {
+        for (at, epoch) in epochs.iter().enumerate() {
             let Some(value) = epoch.get(&self.name) else {
-                if at + 1 < history.epochs.len() {
+                if at + 1 < epochs.len() {
                     continue;
                 }
                 let known: Vec<String> = epoch.numbers().into_iter().map(|(n, _)| n).collect();

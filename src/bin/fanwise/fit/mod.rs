@@ -316,6 +316,7 @@ fn fit_from(
     args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(settings, validation.is_some());
     let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(Keeper::best);
+    keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let mut observers = args.observers(keeper);
     let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
     let (epochs, schedule) = (args.epochs, args.schedule.clone());
@@ -327,6 +328,17 @@ fn fit_from(
         template.save(path, &trainer)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells that the best epoch is found anew, because it was so by another number.
+fn note_replaced(keeper: &Keeper) -> anyhow::Result<()> {
+    if let Some(before) = keeper.replaces().map_err(Error::from)? {
+        ui::talk(&format!(
+            "note: the best epoch so far was found by `{before}`; by `{}` it is the last one, until one is better",
+            keeper.monitor
+        ));
+    }
+    Ok(())
 }
 
 /// Tells that batch normalisation may be missing that the exporter of a file put into convolutions.
