@@ -114,7 +114,10 @@ fn train_code(error: &TrainError) -> &'static str {
         TrainError::Compile(_) => "E0500",
         TrainError::Run(_) => "E0501",
         TrainError::Data(error) => data_code(error),
-        TrainError::Shards(_) | TrainError::Foreign(_) | TrainError::Monitor(_) => "E0611",
+        TrainError::Shards(_)
+        | TrainError::Foreign(_)
+        | TrainError::Terms { .. }
+        | TrainError::Monitor(_) => "E0611",
         TrainError::Missing(_) | TrainError::Rows(_) => "E0612",
         TrainError::Watch(_) | TrainError::Diverged(_) => "E0613",
     }

@@ -14,7 +14,7 @@ use crate::backend::{Backend, CompileError, RunError};
 use crate::format::Model;
 use crate::ir::{Graph, GraphError, VerifyErrors, Weights};
 use crate::lower::LowerError;
-use crate::pass::{self, Optimizer, PassError, Training, TrainingError};
+use crate::pass::{self, Mode, Optimizer, PassError, Training, TrainingError};
 use crate::types::{DType, Tensor};
 
 /// For what a model is trained, and where.
@@ -69,6 +69,16 @@ pub enum TrainError {
     /// A checkpoint is of another model or optimizer.
     #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
     Foreign(String),
+    /// A checkpoint is of a run with another optimizer, schedule, batches or seed.
+    #[error("the checkpoint is of a run with the {what} `{before}`, not `{now}`")]
+    Terms {
+        /// What differs.
+        what: String,
+        /// What it was.
+        before: String,
+        /// What it is now.
+        now: String,
+    },
     /// The learning rate follows a number that no epoch tells.
     #[error("the learning rate follows `{0}`, which no epoch tells")]
     Monitor(String),
@@ -86,6 +96,7 @@ pub enum TrainError {
 pub struct Trainer {
     model: Model,
     optimizer: Optimizer,
+    mode: Mode,
     /// Parameters and the variables that are their moving averages.
     averages: Vec<(String, String)>,
     train: Stage,
@@ -124,12 +135,14 @@ pub struct Watch<'t> {
     /// Its batches in all, where that is known.
     pub steps: Option<u64>,
     trainer: &'t Trainer,
+    terms: &'t BTreeMap<String, String>,
     history: &'t History,
     sums: &'t Sums,
 }
 
 impl Watch<'_> {
-    /// All that is needed to go on from here with the same options; those that a run was given go into
+    /// All that is needed to go on from here: the weights, the variables of the optimizer and the step, the optimizer, the
+    /// schedule and the seeds as texts, the place in the data, and the history. What a run was given besides goes into
     /// [`Checkpoint::settings`].
     ///
     /// # Errors
@@ -138,7 +151,8 @@ impl Watch<'_> {
         let variables = self.trainer.train.executable.weights()?;
         self.trainer.assert_finite(&variables)?;
         let (history, partial) = (self.history.clone(), self.sums.parts());
-        Ok(Checkpoint { variables, at: self.at, history, partial, ..Checkpoint::default() })
+        let terms = self.terms.clone();
+        Ok(Checkpoint { variables, at: self.at, history, terms, partial, ..Checkpoint::default() })
     }
 
     /// The whole epochs before.
@@ -190,11 +204,12 @@ impl Trainer {
         let train = Stage::of(&model, training, &options.place, backend)?;
         let evaluator = Evaluator::new(&model, options, backend)?;
         let predictor = Predictor::new(&model, &options.place, backend)?;
-        let optimizer = options.training.optimizer;
+        let Training { optimizer, mode, .. } = options.training;
         let synced = true;
         Ok(Self {
             model,
             optimizer,
+            mode,
             averages,
             train,
             evaluator,
@@ -364,7 +379,8 @@ impl Trainer {
     /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these in the end.
     ///
     /// # Errors
-    /// If data cannot be read, a step fails, or an observer does; if the schedule follows a number that there is not.
+    /// If data cannot be read, a step fails, or an observer does; if the schedule follows a number that there is not; if the
+    /// checkpoint is of another model, or has other [`terms`](Checkpoint::terms).
     pub fn fit(&mut self, options: FitOptions<'_>) -> Result<History, TrainError> {
         let FitOptions { data, validation, epochs, schedule, resume, mut observers } = options;
         let names = self.train.names(data.columns())?;
@@ -374,7 +390,11 @@ impl Trainer {
         }
         let (mut at, mut history, mut sums) =
             (Position::default(), History::default(), Sums::default());
+        let terms = self.terms(&schedule, &data);
         if let Some(checkpoint) = resume {
+            if let Some([what, before, now]) = checkpoint.contradiction(&terms) {
+                return Err(TrainError::Terms { what, before, now });
+            }
             self.restore(&checkpoint.variables)?;
             (at, history) = (checkpoint.at, checkpoint.history);
             sums = Sums::of(checkpoint.partial);
@@ -382,7 +402,7 @@ impl Trainer {
         let mut batches = data.batches(at, epochs)?;
         // Behind its last batch an epoch only has to be ended: what follows are the batches of the next one.
         let mut over = at.step > 0 && data.steps() == Some(at.step);
-        let watch = self.watch(at, &data, &history, &sums);
+        let watch = self.watch(at, (&data, &terms), &history, &sums);
         let mut go_on = each(&mut observers, |o| o.begin(&watch))?;
         while go_on && at.epoch < epochs {
             let began = Instant::now();
@@ -392,7 +412,7 @@ impl Trainer {
                 let batch = batch?;
                 self.step(&names.feed(&batch)?, rate, &mut sums)?;
                 at = Position { epoch: batch.at.epoch, step: batch.at.step + 1 };
-                let watch = self.watch(at, &data, &history, &sums);
+                let watch = self.watch(at, (&data, &terms), &history, &sums);
                 observers.iter_mut().try_for_each(|o| o.batch(&watch))?;
             }
             let training = sums.logs();
@@ -409,7 +429,7 @@ impl Trainer {
             });
             at = Position { epoch: at.epoch + 1, step: 0 };
             sums = Sums::default();
-            let watch = self.watch(at, &data, &history, &sums);
+            let watch = self.watch(at, (&data, &terms), &history, &sums);
             go_on = each(&mut observers, |o| o.epoch(&watch))?;
         }
         self.average()?;
@@ -449,11 +469,27 @@ impl Trainer {
     fn watch<'t>(
         &'t self,
         at: Position,
-        data: &Loader,
+        (data, terms): (&Loader, &'t BTreeMap<String, String>),
         history: &'t History,
         sums: &'t Sums,
     ) -> Watch<'t> {
-        Watch { at, logs: sums.logs(), steps: data.steps(), trainer: self, history, sums }
+        Watch { at, logs: sums.logs(), steps: data.steps(), trainer: self, terms, history, sums }
+    }
+
+    /// What a training depends on, as a checkpoint says it.
+    fn terms(&self, schedule: &Schedule, data: &Loader) -> BTreeMap<String, String> {
+        let LoaderOptions { batch, shuffle, seed, drop_last, steps, .. } = data.options();
+        let steps = steps.map_or_else(String::new, |steps| format!(",steps={steps}"));
+        let batches =
+            format!("batch={batch},shuffle={shuffle},seed={seed},drop_last={drop_last}{steps}");
+        let Mode { momentum, seed } = self.mode;
+        let texts = [
+            ("optimizer", self.optimizer.to_string()),
+            ("schedule", schedule.to_string()),
+            ("batches", batches),
+            ("mode", format!("seed={seed},momentum={momentum}")),
+        ];
+        texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
     }
 }
 

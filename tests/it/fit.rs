@@ -10,7 +10,7 @@ use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
 use fanwise::pass::{BatchStatistics, Loss, Metric, Repair, Replicate, Training, WeightPlacement};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
-    Checkpoint, FitOptions, Observer, Place, Schedule, TrainError, Trainer, TrainerOptions, Watch,
+    Checkpoint, FitOptions, History, Observer, Place, TrainError, Trainer, TrainerOptions, Watch,
 };
 use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
@@ -232,53 +232,100 @@ impl Observer for Stop {
     }
 }
 
-#[test]
-fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
+/// A training of three epochs from the beginning or a checkpoint.
+fn fitted(
+    place: Place,
+    schedule: &str,
+    resume: Option<Checkpoint>,
+    stop: &mut Stop,
+) -> Result<(History, Weights), TrainError> {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let all = batch(&mut rng, 23, DType::F32);
     let arrays =
         [("x", &all.inputs["x"]), ("y", &all.targets["p"]), ("sample_weight", &all.weights["p"])];
     let source =
         Arc::new(Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone().into()))).unwrap());
-    let cpu = Cpu::new(2).unwrap();
-    let fit = |resume: Option<Checkpoint>, stop: &mut Stop| {
-        let training = training("categorical_crossentropy", "adam", "p", true);
-        let options =
-            TrainerOptions { training, place: place(3, WeightPlacement::Mirrored, false) };
-        let mut trainer = Trainer::new(cnn(DType::F32), &options, &cpu).unwrap();
-        let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
-        let data = trainer.loader(source.clone(), Vec::new(), loader).unwrap();
-        let validation =
-            Some(trainer.loader(source.clone(), Vec::new(), LoaderOptions::default()).unwrap());
-        let observers: Vec<&mut dyn Observer> = vec![stop];
-        let schedule = Schedule::Polynomial { epochs: 5, power: 1.0, end: 0.0, warmup: 0 };
-        let options = FitOptions { data, validation, epochs: 3, schedule, resume, observers };
-        let history = trainer.fit(options).unwrap();
-        (history, trainer.weights().unwrap())
-    };
-    for at in [3, 5] {
+    let training = training("categorical_crossentropy", "adam", "p", true);
+    let options = TrainerOptions { training, place };
+    let mut trainer = Trainer::new(cnn(DType::F32), &options, &Cpu::new(2).unwrap()).unwrap();
+    let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
+    let data = trainer.loader(source.clone(), Vec::new(), loader).unwrap();
+    let validation = Some(trainer.loader(source, Vec::new(), LoaderOptions::default()).unwrap());
+    let observers: Vec<&mut dyn Observer> = vec![stop];
+    let schedule = schedule.parse().unwrap();
+    let options = FitOptions { data, validation, epochs: 3, schedule, resume, observers };
+    Ok((trainer.fit(options)?, trainer.weights().unwrap()))
+}
+
+/// The checkpoint as it is read from its folder.
+fn through_a_folder(kept: &Checkpoint) -> Checkpoint {
+    let folder = tempfile::tempdir().unwrap();
+    kept.write(folder.path()).unwrap();
+    Checkpoint::read(folder.path(), u64::MAX).unwrap().unwrap()
+}
+
+/// The rate falls before the last epoch.
+const SCHEDULES: [&str; 2] =
+    ["polynomial:epochs=5", "plateau:monitor=val_loss,patience=1,factor=0.5,min_delta=100"];
+
+#[test]
+fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
+    let three = || place(3, WeightPlacement::Mirrored, false);
+    for (at, schedule) in [3, 5].into_iter().zip(SCHEDULES) {
         let mut stop = Stop { at, kept: None };
-        let (history, weights) = fit(None, &mut stop);
-        let folder =
-            std::env::temp_dir().join(format!("fanwise-checkpoint-{}", std::process::id()));
-        stop.kept.take().unwrap().write(&folder).unwrap();
-        let kept = Checkpoint::read(&folder, u64::MAX).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
-        let (again, found) = fit(kept, &mut Stop { at: 0, kept: None });
+        let (history, weights) = fitted(three(), schedule, None, &mut stop).unwrap();
+        let kept = through_a_folder(&stop.kept.take().unwrap());
+        let (again, found) = fitted(three(), schedule, Some(kept), &mut stop).unwrap();
         assert!(weights == found);
         assert_eq!(history.epochs.len(), 3);
         for (a, b) in history.epochs.iter().zip(&again.epochs) {
-            assert_eq!(
-                (&a.training, &a.validation, a.learning_rate),
-                (&b.training, &b.validation, b.learning_rate)
-            );
+            assert_eq!((&a.training, &a.validation), (&b.training, &b.validation));
         }
+        assert_eq!(history.csv(), again.csv(), "{schedule}");
+        let rates: Vec<u64> = history.epochs.iter().map(|e| e.learning_rate.to_bits()).collect();
+        assert!(rates[2] < rates[0], "{schedule}: {rates:?}");
         assert!(
             history
                 .csv()
                 .starts_with("epoch,loss,accuracy,val_loss,val_accuracy,learning_rate\n0,")
         );
     }
+}
+
+#[test]
+fn a_run_goes_on_with_the_same_bits_on_another_number_of_devices() {
+    let on = |devices| place(devices, WeightPlacement::Mirrored, true);
+    let mut stop = Stop { at: 2, kept: None };
+    let (history, weights) = fitted(on(2), SCHEDULES[0], None, &mut stop).unwrap();
+    let kept = through_a_folder(&stop.kept.take().unwrap());
+    let (again, found) = fitted(on(4), SCHEDULES[0], Some(kept), &mut stop).unwrap();
+    assert!(weights == found);
+    assert_eq!(history.csv(), again.csv());
+}
+
+#[test]
+fn a_checkpoint_says_what_it_goes_on_with() {
+    let one = Place::default;
+    let mut stop = Stop { at: 3, kept: None };
+    fitted(one(), SCHEDULES[0], None, &mut stop).unwrap();
+    let kept = through_a_folder(&stop.kept.take().unwrap());
+    let terms: Vec<(&str, &str)> = kept.terms.iter().map(|(n, t)| (&**n, &**t)).collect();
+    let adam = "adam:learning_rate=0.001,beta_1=0.9,beta_2=0.999,epsilon=0.0000001,amsgrad=false";
+    let expected = [
+        ("batches", "batch=5,shuffle=true,seed=4,drop_last=false"),
+        ("mode", "seed=0,momentum=0.99"),
+        ("optimizer", adam),
+        ("schedule", "polynomial:epochs=5,power=1,end=0"),
+    ];
+    assert_eq!(terms, expected);
+    let slots = ["optimizer.momentum.dense", "optimizer.velocity.dense", "optimizer.step"];
+    for name in ["dense", "running_mean"].into_iter().chain(slots) {
+        assert!(kept.variables.get(name).is_some(), "{name}");
+    }
+    let error = fitted(one(), "constant", Some(kept), &mut stop).unwrap_err().to_string();
+    let before = "polynomial:epochs=5,power=1,end=0";
+    let said = format!("the checkpoint is of a run with the schedule `{before}`, not `constant`");
+    assert_eq!(error, said);
 }
 
 /// A loss, targets and outputs of two rows, their weights, and what it is.

@@ -183,8 +183,43 @@ impl Optimizer {
 }
 
 impl fmt::Display for Optimizer {
+    /// The name and all settings: the text that it is read from.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        write!(f, "{}:learning_rate={}", self.name(), self.learning_rate)?;
+        let mut rule = self.rule;
+        for key in Rule::NUMBERS {
+            if let Some(number) = rule.number(key) {
+                write!(f, ",{key}={number}")?;
+            }
+        }
+        for key in Rule::FLAGS {
+            if let Some(flag) = rule.flag(key) {
+                write!(f, ",{key}={flag}")?;
+            }
+        }
+        if let Rule::RmsProp { place: EpsilonPlace::Outside, .. } = rule {
+            f.write_str(",epsilon=outside")?;
+        }
+        if self.weight_decay > 0.0 {
+            write!(f, ",weight_decay={}", self.weight_decay)?;
+        }
+        let clips = [
+            ("clipvalue", self.clipvalue),
+            ("clipnorm", self.clipnorm),
+            ("global_clipnorm", self.global_clipnorm),
+        ];
+        for (key, limit) in clips {
+            limit.map_or(Ok(()), |limit| write!(f, ",{key}={limit}"))?;
+        }
+        if self.gradient_accumulation_steps > 1 {
+            write!(f, ",gradient_accumulation_steps={}", self.gradient_accumulation_steps)?;
+        }
+        if self.ema {
+            write!(f, ",use_ema=true,ema_momentum={}", self.ema_momentum)?;
+            let every = self.ema_overwrite_frequency;
+            every.map_or(Ok(()), |every| write!(f, ",ema_overwrite_frequency={every}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -311,6 +346,17 @@ impl Optimizer {
 }
 
 impl Rule {
+    /// The names of settings that are numbers, and of those that are true or false.
+    const NUMBERS: [&'static str; 6] =
+        ["momentum", "rho", "beta_1", "beta_2", "epsilon", "initial_accumulator_value"];
+    const FLAGS: [&'static str; 3] = ["nesterov", "centered", "amsgrad"];
+
+    /// The setting of this name that is a number.
+    fn number(&mut self, key: &str) -> Option<f64> {
+        let size = self.size(key).map(|size| *size);
+        size.or_else(|| self.part(key).map(|part| *part))
+    }
+
     /// The setting of this name that is true or false.
     fn flag(&mut self, key: &str) -> Option<&mut bool> {
         match (self, key) {
@@ -360,6 +406,29 @@ impl Rule {
                 "beta_2",
             ) => Some(beta_2),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Optimizer;
+
+    #[test]
+    fn an_optimizer_is_read_as_it_is_printed() {
+        for name in Optimizer::NAMES {
+            let optimizer: Optimizer = name.parse().unwrap();
+            assert_eq!(optimizer.to_string().parse(), Ok(optimizer), "{name}");
+        }
+        for text in [
+            "sgd:learning_rate=0.5,momentum=0.9,nesterov=true,clipvalue=2",
+            "rmsprop:learning_rate=0.001,momentum=0.25,rho=0.75,epsilon=0.01,centered=true,epsilon=outside",
+            "adam:learning_rate=0.001,beta_1=0.5,beta_2=0.75,epsilon=1,amsgrad=true,clipnorm=1",
+            "adamw:learning_rate=0.001,beta_1=0.5,beta_2=0.75,epsilon=1,amsgrad=false,weight_decay=0.1,global_clipnorm=3",
+            "adagrad:learning_rate=0.1,epsilon=0.5,initial_accumulator_value=0,gradient_accumulation_steps=4",
+            "lion:learning_rate=0.1,beta_1=0.5,beta_2=0.25,use_ema=true,ema_momentum=0.5,ema_overwrite_frequency=3",
+        ] {
+            assert_eq!(text.parse::<Optimizer>().unwrap().to_string(), text);
         }
     }
 }
