@@ -108,6 +108,6 @@ pub struct DeviceStats {
     pub used: u64,
     /// Bytes of the parameters that it holds.
     pub params: u64,
-    /// Time spent on steps, without waiting for other devices.
+    /// Time spent on steps, without waiting for other devices; what a device does at the same time counts twice.
     pub time: Duration,
 }

@@ -243,20 +243,24 @@ impl Play<'_> {
             Action::Copy { to, .. } => gives(*to),
             Action::Wait(_) | Action::Record(_) => false,
         };
-        let active = |(i, step): &(usize, &super::Step)| plan.active[*i] && writes(step);
-        let Some((last, _)) = device.steps.iter().enumerate().rfind(active) else {
-            return Ok(());
-        };
-        let lane = device.steps[last].lane;
-        let recorded = |event: u32| {
-            device.steps[last..].iter().any(|s| s.lane == lane && s.action == Action::Record(event))
-        };
         let own = self.device.steps[i].lane;
-        let waits = self.device.steps[..i].iter().any(|s| match s.action {
-            Action::Wait(event) => s.lane == own && recorded(event),
-            Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => false,
-        });
-        if waits {
+        let is_waited_for = |lane: Lane| {
+            let active = |(i, step): &(usize, &super::Step)| {
+                plan.active[*i] && step.lane == lane && writes(step)
+            };
+            let Some((last, _)) = device.steps.iter().enumerate().rfind(active) else {
+                return true;
+            };
+            let recorded = |event: u32| {
+                let mut after = device.steps[last..].iter();
+                after.any(|s| s.lane == lane && s.action == Action::Record(event))
+            };
+            self.device.steps[..i].iter().any(|s| match s.action {
+                Action::Wait(event) => s.lane == own && recorded(event),
+                Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => false,
+            })
+        };
+        if [Lane::Compute, Lane::Exchange].into_iter().all(is_waited_for) {
             return Ok(());
         }
         let name = &device.buffer(from).name;
@@ -289,31 +293,32 @@ impl Play<'_> {
     fn lanes(&self) -> Result<(), MemoryError> {
         let steps = &self.device.steps;
         let on = |lane: Lane| {
-            steps.iter().enumerate().filter(move |(i, s)| s.lane == lane && self.runs(*i))
+            let runs = steps.iter().enumerate().filter(|(i, s)| s.lane == lane && self.runs(*i));
+            runs.map(|(i, s)| (i, self.touched(&s.action))).collect::<Vec<_>>()
         };
+        let (exchanges, computes) = (on(Lane::Exchange), on(Lane::Compute));
         let recorded = |event: u32| {
             let found =
                 |s: &super::Step| s.lane == Lane::Compute && s.action == Action::Record(event);
             steps.iter().position(found)
         };
         let ends = self.device.ends();
-        for (i, step) in on(Lane::Exchange) {
+        for (i, (reads, writes)) in &exchanges {
             // What was computed before is done.
-            let waited = steps[..i].iter().filter(|s| s.lane == Lane::Exchange);
+            let waited = steps[..*i].iter().filter(|s| s.lane == Lane::Exchange);
             let begin = waited.filter_map(|s| match s.action {
                 Action::Wait(event) => recorded(event),
                 Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => None,
             });
             let begin = begin.max().unwrap_or(0);
-            let (reads, writes) = self.touched(&step.action);
-            for (j, other) in on(Lane::Compute).filter(|(j, _)| (begin..ends[i]).contains(j)) {
-                let (read, written) = self.touched(&other.action);
+            let beside = computes.iter().filter(|(j, ..)| (begin..ends[*i]).contains(j));
+            for (j, (read, written)) in beside {
                 let meet = |own: &[BufferId], others: &[BufferId]| {
                     own.iter().any(|a| others.iter().any(|b| self.overlap(*a, *b)))
                 };
-                if meet(&writes, &read) || meet(&writes, &written) || meet(&reads, &written) {
+                if meet(writes, read) || meet(writes, written) || meet(reads, written) {
                     let text = format!("step {j} may run at the same time and meets its memory");
-                    return Err(self.error(i, text));
+                    return Err(self.error(*i, text));
                 }
             }
         }

@@ -25,8 +25,8 @@ struct Emitter<'a> {
     devices: Vec<DeviceProgram>,
     buffers: Table<BufferId>,
     orders: Orders,
-    /// The buffers that hold a value on another device than its own, or in another order.
-    forms: BTreeMap<(Value, usize, Order), BufferId>,
+    /// The buffers that hold a value on another device than its own, or in another order, and when they do.
+    forms: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
     /// The steps that a node's results need, by node.
     defined: Vec<Point>,
     /// The events to record.
@@ -36,6 +36,8 @@ struct Emitter<'a> {
     events: u32,
     /// The lane of the steps that are written.
     lane: Lane,
+    /// The ends of what each device has exchanged beside its computing, in order.
+    exchanged: Vec<Vec<Point>>,
 }
 
 /// What a lane of a device has done when so many steps of that device are behind it.
@@ -58,6 +60,7 @@ pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, Lowe
         graph,
         target,
         waited: BTreeMap::new(),
+        exchanged: vec![Vec::new(); devices.len()],
         devices,
         buffers: Table::new(graph, &BufferId(u32::MAX)),
         orders: Orders::new(layout, target),
@@ -236,7 +239,7 @@ impl Emitter<'_> {
             let turned = order != self.orders.value(value) && order::differs(&result.ty);
             launch.results.push(if turned {
                 let from = self.other_form(value, device, order, Storage::Arena)?;
-                reorders.push((from, to));
+                reorders.push((value, from, to));
                 from
             } else {
                 to
@@ -244,7 +247,9 @@ impl Emitter<'_> {
         }
         self.first_part(device, label, guard, &mut launch)?;
         self.push(device, label, guard, Action::Launch(Box::new(launch)));
-        for (from, to) in reorders {
+        let now = self.now(device);
+        for (value, from, to) in reorders {
+            self.forms.insert((value, device, order), (from, now));
             self.push(device, label, guard, reorder(from, to));
         }
         Ok(())
@@ -299,24 +304,29 @@ impl Emitter<'_> {
         if is_here && order == own {
             return Ok(*self.buffers.get(value));
         }
-        if let Some(known) = self.forms.get(&(value, device, order)) {
-            return Ok(*known);
-        }
         let label = self.graph.info(value).name.clone();
+        if let Some((known, point)) = self.forms.get(&(value, device, order)).copied() {
+            self.wait(&label, device, point);
+            return Ok(known);
+        }
         let guard = self.layout.guard(value.node);
         if !is_here && order == own {
             let to = self.other_form(value, device, order, Storage::Arena)?;
             self.copy(&label, guard, value, (device, to));
+            self.forms.insert((value, device, order), (to, self.now(device)));
             return Ok(to);
         }
         // What a run changes is held in one order.
         let kept = self.layout.param(value.node).filter(|id| !self.layout.variables.contains(id));
         if is_here && let Some(id) = kept {
-            return self.other_form(value, device, order, Storage::Param(id.0));
+            let held = self.other_form(value, device, order, Storage::Param(id.0))?;
+            self.forms.insert((value, device, order), (held, START));
+            return Ok(held);
         }
         let from = self.form(value, device, own)?;
         let to = self.other_form(value, device, order, Storage::Arena)?;
         self.push(device, &label, guard, reorder(from, to));
+        self.forms.insert((value, device, order), (to, self.now(device)));
         Ok(to)
     }
 
@@ -330,9 +340,7 @@ impl Emitter<'_> {
     ) -> Result<BufferId, LowerError> {
         let info = self.graph.info(value);
         let buffer = Buffer { name: info.name.clone(), ty: info.ty.clone(), storage, order };
-        let id = self.add_buffer(device, buffer)?;
-        self.forms.insert((value, device, order), id);
-        Ok(id)
+        self.add_buffer(device, buffer)
     }
 
     /// Copies `value` into a buffer, after the steps that give it.
@@ -347,9 +355,9 @@ impl Emitter<'_> {
     /// Lets the lane wait on a device until another device, or its other lane, has come to a point.
     fn wait(&mut self, label: &str, device: usize, point: Point) {
         let (own, other) = ((device, self.lane), (point.device, point.lane));
-        let waited = self.waited.entry([own, other]).or_default();
-        if own != other && point.steps > *waited {
-            *waited = point.steps;
+        let waited = self.waited.get(&[own, other]).copied().unwrap_or(0);
+        if own != other && point.steps > waited {
+            self.waited.insert([own, other], point.steps);
             let event = *self.records.entry(point).or_insert(self.events);
             if event == self.events {
                 self.events += 1;
@@ -376,6 +384,8 @@ impl Emitter<'_> {
                 let part = self.add_buffer(device, buffer)?;
                 let guard = self.layout.guard(operand.node);
                 self.copy(self.graph.node(id).label(), guard, operand, (device, part));
+            } else {
+                self.wait(self.graph.node(id).label(), device, self.defined[operand.node.index()]);
             }
             offset = offset + bytes;
         }
@@ -389,6 +399,8 @@ impl Emitter<'_> {
         for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
             if self.layout.base(operand) != self.layout.base(result) {
                 self.copy(self.graph.node(id).label(), Guard::First(r), operand, place);
+            } else {
+                self.wait(self.graph.node(id).label(), place.0, self.defined[operand.node.index()]);
             }
         }
     }
@@ -440,8 +452,8 @@ impl Emitter<'_> {
 
     fn insert_records(&mut self) {
         for (d, device) in self.devices.iter_mut().enumerate() {
-            let records = self.records.iter().filter(|(point, _)| point.device == d);
-            let mut records = records.peekable();
+            let from = |device| Point { device, ..START };
+            let mut records = self.records.range(from(d)..from(d + 1)).peekable();
             let steps = std::mem::take(&mut device.steps);
             for (i, step) in steps.into_iter().map(Some).chain([None]).enumerate() {
                 while let Some((point, event)) = records.next_if(|(point, _)| point.steps == i) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::layout::Layout;
+use super::layout::{Layout, Role};
 use super::program::{Action, DeviceProgram, Lane};
 use crate::ir::NodeId;
 use crate::op::Op;
@@ -39,47 +39,65 @@ fn for_updates(layout: &Layout<'_>) -> Vec<bool> {
     apart
 }
 
-/// The order in which every device does what it did, in its order, but with what is set aside as soon as its parts are
-/// there, and all else that joins replicas when no device has anything else to do.
+/// The order in which every device does what it did, in its order, but with what is set aside, and what only joins parts
+/// for it, as soon as the parts are there; and all else that joins replicas when no device has anything else to do.
 fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
     let bound = layout.graph.id_bound();
     let mut missing = vec![0usize; bound];
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); bound];
-    let mut devices: BTreeMap<Device, (usize, VecDeque<NodeId>)> = BTreeMap::new();
-    let (mut joins, mut apart) = (VecDeque::new(), Vec::new());
     for id in &layout.order {
         let operands = layout.operands(*id);
         missing[id.index()] = operands.len();
         operands.iter().for_each(|v| users[v.node.index()].push(*id));
-        match layout.collectives.get(id).map(|collective| collective.lane) {
-            None => devices.entry(layout.device(*id)).or_default().1.push_back(*id),
-            Some(Lane::Compute) => joins.push_back(*id),
-            Some(Lane::Exchange) => apart.push(*id),
+    }
+    let apart = at_once(layout, &users);
+    let mut devices: BTreeMap<Device, (usize, VecDeque<NodeId>)> = BTreeMap::new();
+    let (mut joins, mut ready) = (VecDeque::new(), VecDeque::new());
+    for id in &layout.order {
+        if apart[id.index()] {
+            ready.extend((missing[id.index()] == 0).then_some(*id));
+        } else if layout.collectives.contains_key(id) {
+            joins.push_back(*id);
+        } else {
+            devices.entry(layout.device(*id)).or_default().1.push_back(*id);
         }
     }
     let mut out = Vec::with_capacity(layout.order.len());
     loop {
         let is_ready = |id: &NodeId| missing[id.index()] == 0;
-        let next = if let Some(at) = apart.iter().position(is_ready) {
-            Some(apart.remove(at))
-        } else {
+        let next = ready.pop_front().or_else(|| {
             // The device that has done the fewest goes on.
             let queues =
                 devices.values_mut().filter(|(_, queue)| queue.front().is_some_and(is_ready));
-            match queues.min_by_key(|(done, _)| *done) {
-                Some((done, queue)) => {
-                    *done += 1;
-                    queue.pop_front()
-                }
-                None => joins.pop_front(),
-            }
-        };
+            let Some((done, queue)) = queues.min_by_key(|(done, _)| *done) else {
+                return joins.pop_front();
+            };
+            *done += 1;
+            queue.pop_front()
+        });
         let Some(next) = next else { return out };
         out.push(next);
         for user in &users[next.index()] {
             missing[user.index()] -= 1;
+            if missing[user.index()] == 0 && apart[user.index()] {
+                ready.push_back(*user);
+            }
         }
     }
+}
+
+/// Which nodes are set aside, or give nothing but parts to what is, and take no step where these lie in place.
+fn at_once(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
+    let mut apart = vec![false; users.len()];
+    for id in layout.order.iter().rev() {
+        let own = &users[id.index()];
+        let joins = matches!(layout.role(*id), Role::View | Role::Join);
+        apart[id.index()] = match layout.collectives.get(id) {
+            Some(collective) => collective.lane == Lane::Exchange,
+            None => joins && !own.is_empty() && own.iter().all(|user| apart[user.index()]),
+        };
+    }
+    apart
 }
 
 impl DeviceProgram {

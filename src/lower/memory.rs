@@ -106,6 +106,25 @@ pub enum BindError {
     ArenaTooLarge(i64),
 }
 
+/// The last regions that were planned: replicas with as many rows have the same.
+#[derive(Default)]
+struct Planned {
+    items: Vec<Item>,
+    offsets: Vec<usize>,
+    bytes: usize,
+}
+
+impl Planned {
+    /// An offset for each item, and the bytes taken.
+    fn plan(&mut self, items: &[Item]) -> (&[usize], usize) {
+        if self.items != items {
+            (self.offsets, self.bytes) = plan(items);
+            self.items = items.to_vec();
+        }
+        (&self.offsets, self.bytes)
+    }
+}
+
 /// The regions of a device's arena, in the order of their buffers.
 pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
     let device = &devices[d];
@@ -169,10 +188,11 @@ impl Program {
             return Err(BindError::Negative(n));
         }
         let rows: Vec<i64> = self.rows.iter().map(|d| d.eval(n)).collect();
+        let mut planned = Planned::default();
         let devices = self
             .devices
             .iter()
-            .map(|device| self.bind_device(device, n, &rows))
+            .map(|device| self.bind_device(device, (n, &rows), &mut planned))
             .collect::<Result<_, _>>()?;
         Ok(Bound { n, rows, devices })
     }
@@ -180,8 +200,8 @@ impl Program {
     fn bind_device(
         &self,
         device: &DeviceProgram,
-        n: i64,
-        rows: &[i64],
+        (n, rows): (i64, &[i64]),
+        known: &mut Planned,
     ) -> Result<BoundDevice, BindError> {
         let active: Vec<bool> = device.steps.iter().map(|s| s.guard.holds(rows)).collect();
         check_entries(device, n)?;
@@ -208,8 +228,8 @@ impl Program {
         let items = items(device, &active, &locations, self.target.alignment as usize);
         let total = items.iter().try_fold(0usize, |sum, i| sum.checked_add(i.size));
         total.filter(|t| isize::try_from(*t).is_ok()).ok_or(BindError::ArenaTooLarge(n))?;
-        let (offsets, planned) = plan(&items);
-        for (region, offset) in device.regions.iter().zip(&offsets) {
+        let (offsets, planned) = known.plan(&items);
+        for (region, offset) in device.regions.iter().zip(offsets) {
             locations[region.buffer.index()].offset = *offset;
         }
         place_dependents(device, n, &mut locations);

@@ -95,22 +95,26 @@ fn by_start(items: &[Item]) -> Vec<usize> {
 
 /// The items of the fullest step first, large before small, then those of the next.
 fn by_breadth(items: &[Item]) -> Vec<usize> {
-    let starts: BTreeSet<usize> = items.iter().map(|i| i.first).collect();
-    let mut steps: Vec<(usize, Vec<usize>)> = starts
-        .into_iter()
-        .map(|step| {
-            let live = |i: &usize| items[*i].first <= step && step <= items[*i].last;
-            let live: Vec<usize> = (0..items.len()).filter(live).collect();
-            (live.iter().map(|i| items[*i].size).sum(), live)
-        })
-        .collect();
-    steps.sort_by_key(|(sum, _)| std::cmp::Reverse(*sum));
-    let mut taken = vec![false; items.len()];
+    let mut changes: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for item in items {
+        changes.entry(item.first).or_default().0 += item.size;
+        changes.entry(item.last + 1).or_default().1 += item.size;
+    }
+    let mut now = 0;
+    let mut steps: Vec<(usize, usize)> = Vec::with_capacity(changes.len());
+    for (step, (begins, ends)) in changes {
+        now = now + begins - ends;
+        steps.push((step, now));
+    }
+    steps.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    let mut left: Vec<usize> = (0..items.len()).collect();
     let mut order = Vec::with_capacity(items.len());
-    for (_, mut live) in steps {
-        live.retain(|i| !std::mem::replace(&mut taken[*i], true));
-        live.sort_by_key(|i| std::cmp::Reverse(items[*i].size));
-        order.extend(live);
+    for (step, _) in steps {
+        let live = |i: &usize| items[*i].first <= step && step <= items[*i].last;
+        let mut taken: Vec<usize> = left.iter().copied().filter(live).collect();
+        left.retain(|i| !live(i));
+        taken.sort_by_key(|i| std::cmp::Reverse(items[*i].size));
+        order.extend(taken);
     }
     order
 }

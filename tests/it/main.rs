@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod acceptance;
+mod buckets;
 mod cli;
 #[cfg(feature = "cuda")]
 mod cli_cuda;

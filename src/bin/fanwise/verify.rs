@@ -55,7 +55,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let most = RepairOptions::BUCKET;
     let mut result = prove((Repair::None, most))?;
-    for choice in [(Repair::Local, most), (Repair::Comm, most), (Repair::Comm, 0)] {
+    let (local, comm) = (Repair::Local, Repair::Comm);
+    for choice in [(local, most), (comm, most), (local, 0), (comm, 0)] {
         if result.is_ok() {
             break;
         }

@@ -19,9 +19,23 @@ impl Emitter<'_> {
         id: NodeId,
         collective: &Collective,
     ) -> Result<(), LowerError> {
-        self.lane = collective.lane;
-        for member in &collective.members {
-            self.begin(id, self.position(member.device));
+        self.on(collective.lane, |emitter| emitter.work(id, collective))
+    }
+
+    /// Does something on a lane.
+    fn on<T>(&mut self, lane: Lane, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.lane, lane);
+        let done = work(self);
+        self.lane = before;
+        done
+    }
+
+    /// The steps of every member, on the lane.
+    fn work(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
+        let devices: Vec<usize> =
+            collective.members.iter().map(|m| self.position(m.device)).collect();
+        if self.lane == Lane::Exchange {
+            devices.iter().for_each(|device| self.begin(id, *device));
         }
         if matches!(collective.form, Form::Sliced(_)) {
             self.sliced(id, collective)?;
@@ -44,16 +58,25 @@ impl Emitter<'_> {
             }
             self.receive(id, member, m == 0);
         }
-        self.lane = Lane::Compute;
+        if self.lane == Lane::Exchange {
+            for device in devices {
+                let now = self.now(device);
+                self.exchanged[device].push(now);
+            }
+        }
         Ok(())
     }
 
     /// Beside its computing a device begins when all that was computed before is done: what is written may take the place
-    /// of something that was read.
+    /// of something that was read. Of the exchanges before at most the last is left beside: the memory of others is free.
     fn begin(&mut self, id: NodeId, device: usize) {
+        let label = self.graph.node(id).label();
+        if let [.., before, _] = self.exchanged[device].as_slice() {
+            let before = *before;
+            self.on(Lane::Compute, |emitter| emitter.wait(label, device, before));
+        }
         let steps = self.devices[device].steps.iter().rposition(|s| s.lane == Lane::Compute);
         let steps = steps.map_or(0, |at| at + 1);
-        let label = self.graph.node(id).label();
         self.wait(label, device, Point { device, steps, lane: Lane::Compute });
     }
 

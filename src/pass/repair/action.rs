@@ -78,7 +78,7 @@ pub struct RepairOptions {
     /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where repairs that exchange
     /// values are allowed.
     pub batch_norm: Option<BatchStatistics>,
-    /// The bytes of values for updates that replicas sum together, as one; 0 for each by itself.
+    /// The bytes of values for updates from which on replicas sum them, as one; 0 for each by itself.
     pub bucket: u64,
 }
 

@@ -19,12 +19,13 @@ struct Bucket {
     bytes: u64,
 }
 
-/// Joins the parts of values that only updates take, up to `most` bytes, and combines them as one: element by element
-/// that gives the same.
-pub(super) fn bucket(graph: Graph, most: u64) -> Result<Graph, GraphError> {
+/// Joins the parts of values that only updates take until they have `most` bytes, and combines them as one: element by
+/// element that gives the same.
+pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
     if graph.updates().is_empty() || most == 0 {
         return Ok(graph);
     }
+    graph.remove_unused();
     let mut open: Vec<Bucket> = Vec::new();
     let mut full = Vec::new();
     for id in candidates(&graph)? {
