@@ -7,7 +7,7 @@
 // state_of are the functions of the cell.
 //
 // Geometry: a block takes TOGETHER sequences through all steps, in one direction; grid x counts the blocks, grid y the
-// directions. LANES threads share an element of the state: each adds up a part of the terms of the products of all
+// directions. CELL_LANES threads share an element of the state: each adds up a part of the terms of the products of all
 // sequences, and lane i finishes sequence i. States stay in shared memory.
 // Bytes: 4 * GATES * HIDDEN * HIDDEN for each step and block, from L2; gates and y once.
 // Operations: 2 * GATES * HIDDEN * HIDDEN for each step of a sequence.
@@ -16,12 +16,12 @@
 #include "common.cuh"
 #include "index.cuh"
 #include "functions.cuh"
+#include "recurrent.cuh"
 #include "report.cuh"
 #include "expression.cuh"
 
 constexpr int GATES = KIND == 0 ? 4 : (KIND == 1 ? 3 : 1);
-constexpr int LANES = 8;
-constexpr int UNITS = THREADS / LANES;
+constexpr int UNITS = THREADS / CELL_LANES;
 constexpr int PADDED = (HIDDEN + 3) / 4 * 4;
 // The gates whose products with the state are computed first: the candidate's of a gru takes what passed its reset gate.
 constexpr int DIRECT = RESET_FIRST ? 2 : GATES;
@@ -36,56 +36,6 @@ __device__ __forceinline__ float clipped(float x) {
 #endif
 }
 
-// The products of the states and the weights from `r` on of one element in so many gates, for each sequence; all lanes
-// have the same.
-template <int Gates>
-__device__ __forceinline__ void multiply(const float* r, const States& states, int lane, float (&sums)[Gates][TOGETHER]) {
-#pragma unroll
-    for (int g = 0; g < Gates; ++g)
-#pragma unroll
-        for (int s = 0; s < TOGETHER; ++s) sums[g][s] = 0.0f;
-    for (int k = 4 * lane; k < HIDDEN; k += 4 * LANES) {
-        float4 h[TOGETHER];
-#pragma unroll
-        for (int s = 0; s < TOGETHER; ++s) h[s] = load4(&states[s][k]);
-#pragma unroll
-        for (int g = 0; g < Gates; ++g) {
-            const float* from = r + (i64)g * HIDDEN * HIDDEN + k;
-#if R_VECTORS
-            const float4 w = constant4(from);
-#else
-            const float4 w = make_float4(__ldg(from), k + 1 < HIDDEN ? __ldg(from + 1) : 0.0f,
-                                         k + 2 < HIDDEN ? __ldg(from + 2) : 0.0f, k + 3 < HIDDEN ? __ldg(from + 3) : 0.0f);
-#endif
-#pragma unroll
-            for (int s = 0; s < TOGETHER; ++s) {
-                float sum = fmaf(h[s].x, w.x, sums[g][s]);
-                sum = fmaf(h[s].y, w.y, sum);
-                sum = fmaf(h[s].z, w.z, sum);
-                sums[g][s] = fmaf(h[s].w, w.w, sum);
-            }
-        }
-    }
-#pragma unroll
-    for (int g = 0; g < Gates; ++g)
-#pragma unroll
-        for (int s = 0; s < TOGETHER; ++s)
-#pragma unroll
-            for (int half = LANES / 2; half > 0; half /= 2)
-                sums[g][s] = sums[g][s] + __shfl_xor_sync(0xffffffff, sums[g][s], half);
-}
-
-// The sums of one sequence.
-template <int Gates>
-__device__ __forceinline__ void pick(const float (&sums)[Gates][TOGETHER], int sequence, float (&own)[Gates]) {
-#pragma unroll
-    for (int g = 0; g < Gates; ++g) {
-        own[g] = sums[g][0];
-#pragma unroll
-        for (int s = 1; s < TOGETHER; ++s) own[g] = s == sequence ? sums[g][s] : own[g];
-    }
-}
-
 // What the element `j` of a gate sums up before the product with the state: `own` says that the state's bias is not part
 // of it.
 __device__ __forceinline__ float outer(const Params& p, const float* gates, int direction, int gate, int j, bool own) {
@@ -96,8 +46,6 @@ __device__ __forceinline__ float outer(const Params& p, const float* gates, int 
 #endif
     return x;
 }
-
-__device__ __forceinline__ float mixed(float z, float candidate, float h) { return (1.0f - z) * candidate + z * h; }
 
 // The position of a sequence's state among those at the beginning and the end.
 __device__ __forceinline__ i64 position(const Params& p, i64 row, int direction) {
@@ -132,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     // The cell states, or the update gates.
     __shared__ float kept[TOGETHER][HIDDEN];
 #endif
-    const int d = blockIdx.y, lane = threadIdx.x % LANES, unit = threadIdx.x / LANES;
+    const int d = blockIdx.y, lane = threadIdx.x % CELL_LANES, unit = threadIdx.x / CELL_LANES;
     const i64 rows = ROWS, steps = STEPS, first_row = blockIdx.x * (i64)TOGETHER, row = first_row + lane;
     const bool mine = lane < TOGETHER && row < rows, reverse = REVERSE || d == 1;
     const float* r = p.r + (i64)d * (GATES * HIDDEN) * HIDDEN;
@@ -171,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         for (int from = 0; from < HIDDEN; from += UNITS) {
             const int j = from + unit;
             float sums[DIRECT][TOGETHER], h[DIRECT];
-            multiply(r + (i64)least(j, HIDDEN - 1) * HIDDEN, states[now], lane, sums);
+            multiply<HIDDEN, R_VECTORS>(r + (i64)least(j, HIDDEN - 1) * HIDDEN, states[now], lane, sums);
             if (!mine || j >= HIDDEN) continue;
             pick(sums, lane, h);
             const float before = states[now][lane][j];
@@ -205,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         for (int from = 0; from < HIDDEN; from += UNITS) {
             const int j = from + unit;
             float sums[1][TOGETHER], h[1];
-            multiply(r + (i64)(2 * HIDDEN + least(j, HIDDEN - 1)) * HIDDEN, states[1], lane, sums);
+            multiply<HIDDEN, R_VECTORS>(r + (i64)(2 * HIDDEN + least(j, HIDDEN - 1)) * HIDDEN, states[1], lane, sums);
             if (!mine || j >= HIDDEN) continue;
             pick(sums, lane, h);
             if (active) {

@@ -228,6 +228,10 @@ fn lookup(graph: &Graph, id: NodeId) -> Option<Lookup> {
         Op::Scatter(Scatter::Nd { .. }) => (1, smallest(0)?, true),
         Op::ReverseSequence(ReverseSequence { time_axis, .. }) => (1, lengths(*time_axis)?, false),
         Op::Recurrent(op) => (op.lengths_operand()?, lengths(i64::from(op.order().1))?, false),
+        Op::RecurrentGrad(op) => {
+            let time_axis = i64::from(op.batch_first);
+            (op.forward().lengths_operand()?, lengths(time_axis)?, false)
+        }
         _ => return None,
     };
     let source = *operands.get(operand)?;

@@ -107,10 +107,15 @@ fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         KernelClass::Move | KernelClass::Reorder => moves::call(context),
         KernelClass::Index | KernelClass::Line => ranks::call(context),
         KernelClass::Collective => collective::call(context),
+        KernelClass::Recurrent if matches!(launch.op, Some(Op::RecurrentGrad(_))) => {
+            recurrent::gradient(context)
+        }
         KernelClass::Recurrent => recurrent::call(context),
         KernelClass::Random => random::call(context),
         KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(context),
-        KernelClass::Partial if matches!(launch.op, Some(Op::Recurrent(_))) => {
+        KernelClass::Partial
+            if matches!(launch.op, Some(Op::Recurrent(_) | Op::RecurrentGrad(_))) =>
+        {
             recurrent::products(context)
         }
         KernelClass::Partial => training::partial(context),

@@ -1,13 +1,13 @@
-//! Recurrent cells, in two launches.
+//! Recurrent cells and their gradients, each in two launches.
 
 use super::CodegenError;
 use super::builder::{Builder, ceil_div, float};
 use super::function::of_float;
 use super::kernel::Call;
 use super::launch::Context;
-use super::matmul;
+use super::matmul::{self, by_four};
 use crate::lower::{BufferId, MOST_HIDDEN};
-use crate::op::{Activation, Direction, Op, Recurrent};
+use crate::op::{Activation, Direction, Op, Recurrent, Unary};
 use crate::types::{DType, Dim};
 
 /// Threads of a block.
@@ -121,38 +121,62 @@ impl<'a> Cell<'a> {
 
     /// The functions, as text.
     fn expression(&self) -> String {
-        let names = ["gate_of", "candidate_of", "state_of"];
-        names.into_iter().zip(self.functions).fold(String::new(), |text, (name, function)| {
-            let Some(function) = function else { return text };
-            let body = match function {
-                Activation::Unary(op) => of_float(op, "x", DType::F32),
-                Activation::Affine(a, b) => format!("{} * x + {}", float(*a), float(*b)),
-                Activation::ScaledTanh(a, b) => {
-                    format!("{} * tanh_of({} * x)", float(*a), float(*b))
-                }
-            };
-            text + &format!(
-                "__device__ __forceinline__ float {name}(float x) {{ return {body}; }}\n"
-            )
+        let text = |op: &Activation| match op {
+            Activation::Unary(op) => of_float(op, "x", DType::F32),
+            Activation::Affine(a, b) => format!("{} * x + {}", float(*a), float(*b)),
+            Activation::ScaledTanh(a, b) => format!("{} * tanh_of({} * x)", float(*a), float(*b)),
+        };
+        self.each(|name, op| {
+            let text = text(op);
+            Some(function(&format!("{name}_of(float x)"), &text))
+        })
+        .unwrap_or_default()
+    }
+
+    /// Their derivatives, as text; `None` where one is not offered.
+    fn slopes(&self) -> Option<String> {
+        self.each(|name, op| {
+            Some(function(&format!("{name}_slope(float x, float y)"), &slope(op)?))
         })
     }
 
+    /// A text for each function.
+    fn each(&self, text: impl Fn(&str, &Activation) -> Option<String>) -> Option<String> {
+        let functions = ["gate", "candidate", "state"].into_iter().zip(self.functions);
+        functions.filter_map(|(name, op)| Some(text(name, op?))).collect()
+    }
+
     /// The operands behind the first three, by their names in the kernel.
-    fn read(&self, b: &mut Builder<'_>, mut operands: &[BufferId]) {
+    fn read(&self, b: &mut Builder<'_>, operands: &[BufferId], gradient: bool) {
         let lstm = self.kind == 0;
-        for (name, given) in [
+        let all = [
             ("bias", self.bias),
             ("lengths", self.lengths),
             ("initial", self.initial),
             ("initial_cell", self.initial && lstm),
             ("peepholes", self.peepholes),
+            ("dy", gradient),
+            ("dlast", gradient),
+            ("dlast_cell", gradient && lstm),
             ("gates", true),
-        ] {
-            if given && let [first, rest @ ..] = operands {
-                b.read(name, *first);
-                operands = rest;
-            }
-        }
+        ];
+        let names = all.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
+        names.zip(operands).for_each(|(name, id)| b.read(name, *id));
+    }
+
+    /// The results of the gradient, by their names in the kernel.
+    fn write(&self, b: &mut Builder<'_>, results: &[BufferId]) {
+        let lstm = self.kind == 0;
+        let all = [
+            ("sums", true),
+            ("states", true),
+            ("kept", self.kind < 2),
+            ("products", self.peepholes),
+            ("initial_grad", self.initial),
+            ("initial_cell_grad", self.initial && lstm),
+        ];
+        let names = all.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
+        names.zip(results).for_each(|(name, id)| b.write(name, *id));
     }
 }
 
@@ -163,11 +187,46 @@ fn together(hidden: i64) -> i64 {
     (MOST_HIDDEN / padded).clamp(1, MOST_TOGETHER)
 }
 
-/// `recurrent.cu`.
-pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (Some(Op::Recurrent(op)), [x, _, r, rest @ ..], [y, last, cell_state @ ..]) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
+/// A function of a kernel.
+fn function(head: &str, body: &str) -> String {
+    format!("__device__ __forceinline__ float {head} {{ return {body}; }}\n")
+}
+
+/// The derivative of a function at `x`, where it is `y`, as that of the operator; `None` where that has none.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are no functions of cells")]
+fn slope(op: &Activation) -> Option<String> {
+    let step = |bound: f32, above: f32, below: &str| {
+        format!("x > {} ? {} : {below}", float(bound), float(above))
+    };
+    Some(match op {
+        Activation::Affine(a, _) => float(*a),
+        Activation::ScaledTanh(a, b) => {
+            format!("scaled_tanh_slope(x, {}, {})", float(*a), float(*b))
+        }
+        Activation::Unary(op) => match *op {
+            Unary::Relu => step(0.0, 1.0, "0.0f"),
+            Unary::Tanh => "1.0f - y * y".to_owned(),
+            Unary::Sigmoid => "y * (1.0f - y)".to_owned(),
+            Unary::Softsign => "1.0f / ((1.0f + fabsf(x)) * (1.0f + fabsf(x)))".to_owned(),
+            Unary::Softplus => "sigmoid(x)".to_owned(),
+            Unary::LeakyRelu { alpha } => step(0.0, 1.0, &float(alpha)),
+            Unary::ThresholdedRelu { alpha } => step(alpha, 1.0, "0.0f"),
+            Unary::Elu { alpha } => step(0.0, 1.0, &format!("y + {}", float(alpha))),
+            Unary::HardSigmoid { alpha, .. } => {
+                format!("y > 0.0f && y < 1.0f ? {} : 0.0f", float(alpha))
+            }
+            _ => return None,
+        },
+    })
+}
+
+/// What both kernels know of a cell: its attributes, sizes and weights. Gives the blocks and directions, too.
+fn define<'a>(
+    context: &Context<'a>,
+    (op, cell): (&Recurrent, &Cell<'_>),
+) -> Result<(Builder<'a>, [Dim; 3]), CodegenError> {
+    let ([x, _, r, ..], [y, ..]) =
+        (context.launch.operands.as_slice(), context.launch.results.as_slice())
     else {
         return Err(context.unsupported("it is no recurrent cell"));
     };
@@ -182,7 +241,6 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let (direction, batch_first) = op.order();
     let (steps, rows) =
         if batch_first { (x[1].clone(), x[0].clone()) } else { (x[0].clone(), x[1].clone()) };
-    let cell = Cell::new(op);
     cell.define(&mut b);
     b.define("HIDDEN", hidden);
     b.define("DIRECTIONS", direction.count());
@@ -192,18 +250,47 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.define("TOGETHER", sequences);
     b.flag("R_VECTORS", b.is_aligned(*r) && hidden % 4 == 0);
     b.read("r", *r);
-    cell.read(&mut b, rest);
-    b.write("y", *y);
-    b.write("last", *last);
-    if let Some(state) = cell_state.first() {
-        b.write("last_cell", *state);
-    }
     if cell.lengths {
         b.report();
     }
     b.size("ROWS", &rows);
     b.size("STEPS", &steps);
     let directions = i64::try_from(direction.count()).unwrap_or(1);
-    let grid = [ceil_div(&rows, sequences), directions.into(), Dim::ONE];
+    Ok((b, [ceil_div(&rows, sequences), directions.into(), Dim::ONE]))
+}
+
+/// `recurrent.cu`.
+pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    let (Some(Op::Recurrent(op)), [_, _, _, rest @ ..], results) =
+        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
+    else {
+        return Err(context.unsupported("it is no recurrent cell"));
+    };
+    let cell = Cell::new(op);
+    let (mut b, grid) = define(context, (op, &cell))?;
+    cell.read(&mut b, rest, false);
+    let names = ["y", "last", "last_cell"];
+    names.into_iter().zip(results).for_each(|(name, id)| b.write(name, *id));
     Ok(b.finish("recurrent.cu", THREADS, cell.expression(), grid))
+}
+
+/// `recurrent_grad.cu`.
+pub(super) fn gradient(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    let (Some(Op::RecurrentGrad(op)), [_, _, r, rest @ ..], results) =
+        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
+    else {
+        return Err(context.unsupported("it is no gradient of a recurrent cell"));
+    };
+    let op = op.forward();
+    let cell = Cell::new(&op);
+    let (mut b, grid) = define(context, (&op, &cell))?;
+    let quads = by_four(&b.ty(*r).shape[2]) && results.iter().all(|id| b.is_aligned(*id));
+    b.flag("GRADIENT_VECTORS", quads);
+    cell.read(&mut b, rest, true);
+    cell.write(&mut b, results);
+    let slopes = cell.slopes();
+    let slopes = slopes.ok_or_else(|| context.unsupported("one of its functions has no slope"))?;
+    Ok(b.finish("recurrent_grad.cu", THREADS, cell.expression() + &slopes, grid))
 }

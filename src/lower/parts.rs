@@ -1,7 +1,5 @@
 //! What the first of two launches that compute an operator leaves to the second.
 
-use smallvec::SmallVec;
-
 use crate::op::window::WindowAxis;
 use crate::op::{ConvWeightGrad, Op, Recurrent, Reduce};
 use crate::types::{DType, Dim, KernelClass, Shape, Target, TensorType};
@@ -44,7 +42,9 @@ pub(super) fn parts(
     }
     match (class, op?, operands) {
         (KernelClass::Reduce, Op::Reduce(op), [x, ..]) => of_lines(op, x),
-        (KernelClass::Recurrent, Op::Recurrent(_), [x, _, r, ..]) => of_steps(x, r),
+        (KernelClass::Recurrent, Op::Recurrent(_) | Op::RecurrentGrad(_), [x, _, r, ..]) => {
+            of_steps(x, r)
+        }
         (KernelClass::Training, Op::ConvWeightGrad(op), [x, dy, ..]) => of_weights(op, x, dy),
         (KernelClass::Training, Op::BatchNormTrain(_), [x, ..]) => of_batch(x, 2, 1),
         (KernelClass::Training, Op::BatchNormGrad(_), [x, ..]) => of_batch(x, 4, 3),
@@ -121,10 +121,8 @@ pub(super) fn takes<'a>(
     match op {
         Op::Reduce(_) | Op::Random(_) => Some(are(DType::F32) || are(DType::F64)),
         Op::DropoutTrain(_) => Some(types.clone().next().is_some_and(|x| x.dtype.is_float())),
-        Op::Recurrent(op) => {
-            let types: SmallVec<[&TensorType; 8]> = types.collect();
-            Some(cell(op, &types))
-        }
+        Op::Recurrent(op) => Some(cell(op, &types.collect::<Vec<_>>())),
+        Op::RecurrentGrad(op) => Some(cell(&op.forward(), &types.collect::<Vec<_>>())),
         _ => None,
     }
 }

@@ -6,7 +6,10 @@ use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{Backend, Cpu};
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Value, Weights};
-use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
+use fanwise::op::{
+    Activation, BatchNorm, Conv, Direction, Dropout, Flatten, Gemm, Pool, Recurrent, Reshape,
+    Softmax, Unary,
+};
 use fanwise::pass::{
     BatchStatistics, Metric, Mode, OutputLoss, Recompute, Repair, Replicate, Training,
     WeightPlacement,
@@ -22,6 +25,9 @@ use crate::setup::options;
 
 /// The models, and the sizes of a sample of each.
 const MODELS: [Sample; 2] = [("mlp", mlp, &[10]), ("cnn", cnn, &[2, 8, 8])];
+
+/// A model of recurrent cells, trained by one optimizer.
+const CELLS: Sample = ("cells", cells, &[5, 4]);
 
 const OPTIMIZERS: [(&str, &str); 3] =
     [("sgd", "sgd:momentum=0.9"), ("rmsprop", "rmsprop"), ("adam", "adam:global_clipnorm=1")];
@@ -48,6 +54,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         check(MODELS[0], CHOOSING);
         Ok(())
     }));
+    trials.push(Trial::test("training_cells", || {
+        check(CELLS, OPTIMIZERS[0].1);
+        Ok(())
+    }));
     trials
 }
 
@@ -72,7 +82,7 @@ fn check((name, model, sizes): Sample, optimizer: &str) {
         let what = format!("{name}, {optimizer}, {weights:?} and {statistics:?} on {count}");
         let local = statistics == BatchStatistics::Local;
         let is_first = optimizer == OPTIMIZERS[0].1;
-        if (local && name == "mlp") || (!is_first && weights == WeightPlacement::Template) {
+        if (local && name != "cnn") || (!is_first && weights == WeightPlacement::Template) {
             continue;
         }
         let place = || place(count, weights, statistics);
@@ -197,6 +207,15 @@ impl Net {
         self.builder.op(name, op, operands).unwrap_or_else(|e| panic!("{e}"))
     }
 
+    fn ops<const N: usize>(
+        &mut self,
+        names: [&str; N],
+        op: impl Into<fanwise::op::Op>,
+        operands: &[Value],
+    ) -> Vec<Value> {
+        self.builder.ops(&names, op, operands).unwrap_or_else(|e| panic!("{e}"))
+    }
+
     fn dense(&mut self, name: &str, x: Value, [from, to]: [usize; 2]) -> Value {
         let weight = self.param(&format!("{name}.weight"), &[from, to], -0.5, 0.5);
         let bias = self.param(&format!("{name}.bias"), &[to], -0.1, 0.1);
@@ -271,5 +290,49 @@ fn cnn() -> Model {
     let h = net.op("flat", Flatten { axis: 1 }, &[h]);
     let h = net.op("drop", Dropout { mask: false, rate: 0.25 }, &[h]);
     let logits = net.dense("logits", h, [24, CLASSES]);
+    net.finish(logits)
+}
+
+/// A GRU in both directions, the whole sequences of which an LSTM takes; both with biases of their own.
+fn cells() -> Model {
+    let (mut net, x) = Net::new("cells", &[5, 4]);
+    let mut weights = |name: &str, directions: usize, [width, from, hidden]: [usize; 3]| {
+        let mut param =
+            |part: &str, dims: &[usize]| net.param(&format!("{name}.{part}"), dims, -0.5, 0.5);
+        let kernel = param("kernel", &[directions, width, from]);
+        let recurrent = param("recurrent", &[directions, width, hidden]);
+        [kernel, recurrent, param("bias", &[directions, 2 * width])]
+    };
+    let [first, second] = [weights("gru", 2, [18, 4, 6]), weights("lstm", 1, [32, 12, 8])];
+    let (clip, gate, candidate) = (None, Activation::SIGMOID, Activation::TANH);
+    let gru = Recurrent::Gru {
+        direction: Direction::Both,
+        batch_first: true,
+        bias: true,
+        lengths: false,
+        initial: false,
+        reset_after: true,
+        clip,
+        gate: gate.clone(),
+        candidate: candidate.clone(),
+    };
+    let lstm = Recurrent::Lstm {
+        direction: Direction::Forward,
+        batch_first: true,
+        bias: true,
+        lengths: false,
+        initial: false,
+        peepholes: false,
+        coupled: false,
+        clip,
+        gate,
+        candidate,
+        hidden: Activation::TANH,
+    };
+    let h = net.ops(["gru", "gru.last"], gru, &[&[x], &first[..]].concat())[0];
+    let h = net.op("both", Reshape { shape: vec![Dim::n(), 5.into(), 12.into()] }, &[h]);
+    let h = net.ops(["lstm", "lstm.last", "lstm.cell"], lstm, &[&[h], &second[..]].concat())[1];
+    let h = net.op("flat", Flatten { axis: 1 }, &[h]);
+    let logits = net.dense("logits", h, [8, CLASSES]);
     net.finish(logits)
 }

@@ -24,7 +24,7 @@ const INDEXING: &str = "indexing";
 const HEAVY: [&str; 4] = ["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "matmul.cu"];
 
 /// Models in training, and the files of kernels that they are there for.
-const TRAINING: [(&str, &[&str]); 2] = [
+const TRAINING: [(&str, &[&str]); 4] = [
     (
         "mini_googlenet",
         &[
@@ -38,6 +38,8 @@ const TRAINING: [(&str, &[&str]); 2] = [
         ],
     ),
     ("mobilenet_v2", &["few_weight_grad.cu"]),
+    ("gru", &["recurrent_grad.cu"]),
+    ("lstm", &["recurrent_grad.cu"]),
 ];
 
 /// The program of a model on so many GPUs.

@@ -74,6 +74,9 @@ fn what_of_training_the_host_computes() {
         ("mobilenet_v2:narrow=16,pixels=32", BatchStatistics::Local),
         ("resnet50:narrow=16,pixels=32", BatchStatistics::Local),
         ("transformer", BatchStatistics::Sync),
+        ("gru:narrow=8,steps=5", BatchStatistics::Sync),
+        ("lstm:narrow=32,steps=5", BatchStatistics::Sync),
+        ("video:narrow=8,pixels=16", BatchStatistics::Sync),
     ];
     for (name, statistics) in models {
         let found = on_host(&on_gpus(&step(name, "adam:global_clipnorm=1"), statistics));

@@ -453,6 +453,7 @@ impl Gpu {
         };
         let lengths = launch.and_then(|launch| match &launch.op {
             Some(Op::Recurrent(op)) => op.lengths_operand(),
+            Some(Op::RecurrentGrad(op)) => op.forward().lengths_operand(),
             Some(Op::ReverseSequence(_)) => Some(1),
             _ => None,
         });

@@ -16,7 +16,7 @@ use super::element::Float;
 use super::infer::{dtype, equal, results};
 use super::numeric::{narrow, wide, widen};
 use super::real::Real;
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, RecurrentGrad, Results, RuleError, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, recurrent_grad, rules};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -457,26 +457,6 @@ impl OpDef for Recurrent {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let mut operands = Vec::new();
-        for i in 0..at.operands() {
-            operands.push(at.operand(i)?);
-        }
-        for i in 0..self.result_count() {
-            let y = at.result(i)?;
-            let shape = at.shape(y);
-            operands.push(match at.gradient(i) {
-                Some(dy) => dy,
-                None => at.zeros(y, &shape)?,
-            });
-        }
-        let lengths = self.places().lengths;
-        let floats = (0..at.operands()).filter(|i| Some(*i) != lengths);
-        let given = at.ops(RecurrentGrad::of(self), &operands)?;
-        for (i, dx) in floats.collect::<Vec<_>>().into_iter().zip(given) {
-            if at.wants(i) {
-                at.give(i, dx);
-            }
-        }
-        Ok(())
+        recurrent_grad::backward(self, at)
     }
 }

@@ -1,6 +1,11 @@
 //! The gradients of recurrent cells over sequences.
 
+mod rule;
 mod steps;
+
+pub(super) use rule::backward;
+
+use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::element::Float;
@@ -9,20 +14,31 @@ use super::numeric::{narrow, wide, widen};
 use super::real::Real;
 use super::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
-use steps::Sums;
+use crate::types::{
+    Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType,
+};
+use steps::Given;
 
 op! {
-    /// The gradients of the floating-point operands of `lstm`, `gru` or `rnn`, in their order and of their shapes: the
-    /// operands are those of the cell, then the gradients of all its results.
+    /// The gradients of what the gates of `lstm`, `gru` or `rnn` sum up in each step, with what those of the weights are
+    /// products of them with; and those of the states at the beginning.
+    ///
+    /// Operands are those of the cell, then the gradients of all its results. The first results have for each step in
+    /// the order of `x` `[steps, batch, …]` (or `[batch, steps, …]`) so many elements of each direction, and 0 behind the
+    /// end of a sequence:
+    ///
+    /// 1. `G*H`: the gradients of what the gates sum up;
+    /// 2. `H`: the state before the step;
+    /// 3. of `lstm` `H`: the cell state before the step; of `gru` `H`: the state that passed the reset gate, or with
+    ///    `reset_after` `3*H`: the gradients of the products with the state;
+    /// 4. of `lstm` with `peepholes` `3*H`: the gradients of the gates times the cell state that they see.
+    ///
+    /// The others are the gradients of the states at the beginning, where these are given.
     ///
     /// Attributes are those of the cell. The states are computed once more; then the gradients of states run from the
     /// last step of each sequence to its first. Where two slopes of a function meet, its slope is that of the side
-    /// below; a bound counts as within it.
-    ///
-    /// Steps are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; what sequences and steps give
-    /// weights, biases and peepholes is summed in `f64`, sequences ascending and of each the last step first, and
-    /// rounded once.
+    /// below; a bound counts as within it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for
+    /// `f64`; results are rounded once.
     pub struct RecurrentGrad = "recurrent_grad" {
         /// Which cell it is.
         pub cell: CellKind,
@@ -55,7 +71,7 @@ op! {
 
 impl RecurrentGrad {
     /// The gradients of `op`.
-    pub(super) fn of(op: &Recurrent) -> Self {
+    pub fn of(op: &Recurrent) -> Self {
         let (sigmoid, tanh) = (Activation::SIGMOID, Activation::TANH);
         match op.clone() {
             Recurrent::Lstm {
@@ -81,7 +97,7 @@ impl RecurrentGrad {
     }
 
     /// The cell.
-    fn forward(&self) -> Recurrent {
+    pub fn forward(&self) -> Recurrent {
         let Self { cell, direction, batch_first, bias, lengths, initial, peepholes, coupled, reset_after, clip, .. } =
             *self;
         let Self { gate, candidate, hidden, .. } = self.clone();
@@ -118,6 +134,16 @@ impl RecurrentGrad {
         Ok(())
     }
 
+    /// For each result that every step has a part of, the elements of that part, in states.
+    fn widths(&self) -> SmallVec<[usize; 4]> {
+        match self.cell {
+            CellKind::Lstm if self.peepholes => smallvec![4, 1, 1, 3],
+            CellKind::Lstm => smallvec![4, 1, 1],
+            CellKind::Gru => smallvec![3, 1, if self.reset_after { 3 } else { 1 }],
+            CellKind::Rnn => smallvec![1, 1],
+        }
+    }
+
     fn compute<R: Real + Float<Real = R>>(
         &self,
         operands: &[&Tensor],
@@ -133,23 +159,28 @@ impl RecurrentGrad {
             .map(|(i, t)| if Some(i) == places.lengths { &[][..] } else { t.as_slice::<R>() })
             .collect();
         let dys: Vec<&[R]> = dys.iter().map(|t| t.as_slice::<R>()).collect();
-        let mut sums = Sums::new(floats.iter().map(|x| x.len()));
+        let widths: Vec<usize> = self.widths().iter().map(|w| w * sizes.hidden).collect();
+        let [first, second, _] = *own[0].dims() else { return Err(wrong(operands.len())) };
+        let mut dims: Vec<Vec<usize>> =
+            widths.iter().map(|w| vec![first, second, sizes.directions * w]).collect();
+        let initial = places.initial.into_iter().chain(places.initial_cell);
+        dims.extend(initial.map(|i| own[i].dims().to_vec()));
+        let mut given = Given::new(dims.iter().map(|d| d.iter().product()), widths);
         let cell = forward.cell();
         for d in 0..sizes.directions {
             let sequence = forward.sequence(&cell, sizes, d, &floats, &lengths);
             for row in 0..sizes.rows {
-                sums.add(&sequence, places, row, &dys);
+                given.sequence(&sequence, row, &dys);
             }
         }
-        let whole = own.iter().zip(sums.operands).enumerate();
-        whole
-            .filter(|(i, _)| Some(*i) != places.lengths)
-            .map(|(_, (t, sums))| {
-                let sums: Vec<R> = sums.into_iter().map(R::of).collect();
-                Ok(Tensor::new(t.dims(), &sums)?)
-            })
-            .collect()
+        let results = dims.iter().zip(&given.results);
+        results.map(|(dims, data)| Ok(Tensor::new(dims, data)?)).collect()
     }
+}
+
+/// The error for so many operands.
+fn wrong(found: usize) -> OpError {
+    OpError::Operands { expected: "those of the cell and the gradient of each of its results", found }
 }
 
 impl OpDef for RecurrentGrad {
@@ -159,8 +190,7 @@ impl OpDef for RecurrentGrad {
         let places = forward.places();
         let states = forward.result_count();
         if operands.len() != places.count + states {
-            let expected = "those of the cell and the gradient of each of its results";
-            return Err(OpError::Operands { expected, found: operands.len() });
+            return Err(wrong(operands.len()));
         }
         let (own, dys) = operands.split_at(places.count);
         for (i, (dy, y)) in dys.iter().zip(forward.infer(own)?).enumerate() {
@@ -169,8 +199,14 @@ impl OpDef for RecurrentGrad {
                 return Err(OpError::Shape { operand: places.count + i, found: dy.ty.clone(), expected });
             }
         }
-        let floats = own.iter().enumerate().filter(|(i, _)| Some(*i) != places.lengths);
-        results(floats.map(|(_, x)| x.ty.clone()))
+        let (x, r) = (own[0].ty, own[2].ty);
+        let part = |width: usize| {
+            let width = i64::try_from(width * self.direction.count()).unwrap_or(i64::MAX);
+            let sizes = [x.shape[0].clone(), x.shape[1].clone(), r.shape[2].clone() * width];
+            TensorType { dtype: x.dtype, shape: sizes.into_iter().collect() }
+        };
+        let initial = places.initial.into_iter().chain(places.initial_cell);
+        results(self.widths().into_iter().map(part).chain(initial.map(|i| own[i].ty.clone())))
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
@@ -185,19 +221,15 @@ impl OpDef for RecurrentGrad {
                 return Err(rules::refuse(Code::Misaligned, places.count + i, reason));
             }
         }
-        if rules::first_shard(own).is_none() {
+        let Some((_, shard)) = rules::first_shard(own) else {
             return Ok(rules::invariant(results.len()));
-        }
-        let floats = own.iter().enumerate().filter(|(i, _)| Some(*i) != places.lengths);
-        // What all sequences share gets a sum over them.
-        let claim = |x: &SplitOperand<'_>| {
-            x.claim.shard().map_or(Claim::Partial(Combine::Sum), Claim::Shard)
         };
-        Ok(floats.map(|(_, x)| claim(x)).collect())
+        let axis = usize::from(!self.batch_first);
+        Ok(results.iter().map(|_| Claim::Shard(Shard { axis, ..shard })).collect())
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let missing = || OpError::Operands { expected: "those of the cell", found: operands.len() };
+        let missing = || wrong(operands.len());
         let (x, r) = (operands.first().ok_or_else(missing)?, operands.get(2).ok_or_else(missing)?);
         let forward = self.forward();
         let sizes = forward.sizes(x.dims(), r.dims()).ok_or_else(missing)?;
@@ -216,7 +248,7 @@ impl OpDef for RecurrentGrad {
     }
 
     fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
+        KernelClass::Recurrent
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,11 +1,13 @@
 //! One sequence: its steps forwards, then the gradients of its states backwards.
 
 use crate::op::real::Real;
-use crate::op::recurrent::{CellKind, Places, Sequence};
+use crate::op::recurrent::{CellKind, Sequence};
 
-/// The gradients of all operands, by their positions; none where an operand holds no floats.
-pub(super) struct Sums {
-    pub(super) operands: Vec<Vec<f64>>,
+/// The results, in their order.
+pub(super) struct Given<R> {
+    pub(super) results: Vec<Vec<R>>,
+    /// The elements of each result that a step of one direction has, for each of those of every step.
+    widths: Vec<usize>,
 }
 
 /// What a step was computed from, and what it gave.
@@ -28,7 +30,7 @@ struct Step<R> {
 struct Back<R> {
     /// Of what the gates sum up.
     sums: Vec<R>,
-    /// Of the part that comes from the state, and its bias.
+    /// Of a GRU what the gates' products with the state and their biases get.
     recurrent: Vec<R>,
     state: Vec<R>,
     cell: Vec<R>,
@@ -51,94 +53,54 @@ fn product_back<R: Real>(dx: &mut [R], matrix: &[R], dy: &[R]) {
     }
 }
 
-/// Adds to a sum of gradients of a matrix what its products with `x` give it.
-fn outer<R: Real>(sums: &mut [f64], dy: &[R], x: &[R]) {
-    for (i, g) in dy.iter().enumerate() {
-        let row = &mut sums[i * x.len()..][..x.len()];
-        row.iter_mut().zip(x).for_each(|(sum, x)| *sum += (*g * *x).to_f64());
-    }
-}
-
-fn accumulate<R: Real>(sums: &mut [f64], terms: &[R]) {
-    sums.iter_mut().zip(terms).for_each(|(sum, x)| *sum += x.to_f64());
-}
-
 fn add<R: Real>(x: &mut [R], y: &[R]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x = *x + *y);
 }
 
-impl Sums {
-    /// Zeros for operands of so many floats.
-    pub(super) fn new(sizes: impl Iterator<Item = usize>) -> Self {
-        Self { operands: sizes.map(|n| vec![0.0; n]).collect() }
+impl<R: Real> Given<R> {
+    /// Zeros; `widths` are those of the results that every step has a part of, which come first.
+    pub(super) fn new(sizes: impl Iterator<Item = usize>, widths: Vec<usize>) -> Self {
+        Self { results: sizes.map(|n| vec![R::of(0.0); n]).collect(), widths }
     }
 
-    /// Adds what one sequence of one direction gives; `dys` are the gradients of the cell's results.
-    pub(super) fn add<R: Real>(
-        &mut self,
-        sequence: &Sequence<'_, R>,
-        places: Places,
-        row: usize,
-        dys: &[&[R]],
-    ) {
-        let sizes = sequence.sizes;
-        let (hidden, own) = (sizes.hidden, sizes.state(sequence.direction, row) * sizes.hidden);
+    /// Writes what one sequence of one direction gives; `dys` are the gradients of the cell's results.
+    pub(super) fn sequence(&mut self, sequence: &Sequence<'_, R>, row: usize, dys: &[&[R]]) {
+        let (sizes, d) = (sequence.sizes, sequence.direction);
+        let (hidden, own) = (sizes.hidden, sizes.state(d, row) * sizes.hidden);
         let last = |i: usize| dys.get(i).map(|dy| dy[own..own + hidden].to_vec());
         let mut state = last(1).unwrap_or_default();
         let mut cell = last(2).unwrap_or_default();
         for step in steps(sequence, row).iter().rev() {
-            let at = sizes.states(step.time, sequence.direction, row) * hidden;
+            let at = sizes.states(step.time, d, row) * hidden;
             add(&mut state, &dys[0][at..at + hidden]);
-            let back = match sequence.cell.kind() {
+            let mut back = match sequence.cell.kind() {
                 CellKind::Lstm => lstm_back(sequence, step, &state, cell),
                 CellKind::Gru => gru_back(sequence, step, &state),
                 CellKind::Rnn => rnn_back(sequence, step, &state),
             };
-            self.step(sequence, places, (row, step), &back);
-            (state, cell) = (back.state, back.cell);
-        }
-        for (place, values) in [(places.initial, state), (places.initial_cell, cell)] {
-            if let Some(i) = place {
-                accumulate(&mut self.operands[i][own..own + hidden], &values);
+            (state, cell) = (std::mem::take(&mut back.state), std::mem::take(&mut back.cell));
+            let kept = match sequence.cell.kind() {
+                CellKind::Lstm => &step.cell,
+                CellKind::Gru if sequence.resets_first() => &step.reset,
+                CellKind::Gru | CellKind::Rnn => &back.recurrent,
+            };
+            let products = peephole_products(step, &back.sums, hidden);
+            let parts = [&back.sums, &step.state, kept, &products];
+            for ((result, width), part) in self.results.iter_mut().zip(&self.widths).zip(parts) {
+                let at = (sizes.step(step.time, row) * sizes.directions + d) * width;
+                result[at..at + width].copy_from_slice(part);
             }
         }
+        let states = self.results.iter_mut().skip(self.widths.len());
+        states.zip([state, cell]).for_each(|(result, x)| result[own..own + hidden].copy_from_slice(&x));
     }
+}
 
-    /// Adds what one step gives its elements, the weights, the bias and the peepholes.
-    fn step<R: Real>(
-        &mut self,
-        sequence: &Sequence<'_, R>,
-        places: Places,
-        (row, step): (usize, &Step<R>),
-        back: &Back<R>,
-    ) {
-        let (sizes, d) = (sequence.sizes, sequence.direction);
-        let (hidden, input, width) = (sizes.hidden, sizes.input, back.sums.len());
-        let at = sizes.step(step.time, row) * input;
-        let mut dx = vec![R::of(0.0); input];
-        product_back(&mut dx, sequence.w, &back.sums);
-        accumulate(&mut self.operands[0][at..at + input], &dx);
-        let x = &sequence.x[at..at + input];
-        outer(&mut self.operands[1][d * width * input..][..width * input], &back.sums, x);
-        let weights = &mut self.operands[2][d * width * hidden..][..width * hidden];
-        let direct = if sequence.resets_first() { 2 * hidden } else { width };
-        outer(&mut weights[..direct * hidden], &back.recurrent[..direct], &step.state);
-        outer(&mut weights[direct * hidden..], &back.recurrent[direct..], &step.reset);
-        if let Some(i) = places.bias {
-            let (own, state) = self.operands[i][d * 2 * width..][..2 * width].split_at_mut(width);
-            accumulate(own, &back.sums);
-            accumulate(state, &back.recurrent);
-        }
-        if let Some(i) = places.peepholes {
-            let sums = &mut self.operands[i][d * 3 * hidden..][..3 * hidden];
-            for (gate, cell) in [&step.cell, &step.next, &step.cell].into_iter().enumerate() {
-                let (sums, gate) = (&mut sums[gate * hidden..], &back.sums[gate * hidden..]);
-                for ((sum, g), c) in sums.iter_mut().zip(gate).zip(cell) {
-                    *sum += (*g * *c).to_f64();
-                }
-            }
-        }
-    }
+/// What the peepholes of the input, output and forget gate of an LSTM get from a step.
+fn peephole_products<R: Real>(step: &Step<R>, sums: &[R], hidden: usize) -> Vec<R> {
+    let seen = [&step.cell, &step.next, &step.cell];
+    let gates = sums.chunks_exact(hidden.max(1)).zip(seen);
+    gates.flat_map(|(gate, cell)| gate.iter().zip(cell).map(|(g, c)| *g * *c)).collect()
 }
 
 /// The steps of a sequence, in order.
@@ -258,7 +220,7 @@ fn lstm_back<R: Real>(
     }
     let mut state = vec![R::of(0.0); hidden];
     product_back(&mut state, sequence.r, &sums);
-    Back { recurrent: sums.clone(), sums, state, cell: dc }
+    Back { recurrent: Vec::new(), sums, state, cell: dc }
 }
 
 fn gru<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> Vec<R> {
@@ -339,5 +301,5 @@ fn rnn_back<R: Real>(sequence: &Sequence<'_, R>, step: &Step<R>, dh: &[R]) -> Ba
     let sums: Vec<R> = dh.iter().zip(&step.sums).zip(&step.gates).map(through).collect();
     let mut state = vec![R::of(0.0); dh.len()];
     product_back(&mut state, sequence.r, &sums);
-    Back { recurrent: sums.clone(), sums, state, cell: Vec::new() }
+    Back { recurrent: Vec::new(), sums, state, cell: Vec::new() }
 }

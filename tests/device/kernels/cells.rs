@@ -1,7 +1,9 @@
-//! Recurrent cells and draws.
+//! Recurrent cells, their gradients, and draws.
 
 use fanwise::ir::Value;
-use fanwise::op::{Activation, Binary, Cast, Direction, Random, Recurrent, Transpose};
+use fanwise::op::{
+    Activation, Binary, Cast, Direction, Random, Recurrent, RecurrentGrad, Transpose,
+};
 use fanwise::types::{DType, Dim};
 
 use super::{Net, signed};
@@ -35,16 +37,21 @@ struct Given {
 }
 
 impl Given {
+    /// An input with these sizes behind the batch, which is the first or the second axis.
+    fn input(&self, net: &mut Net, dims: &[usize]) -> Value {
+        let x = net.input(dims);
+        let mut perm: Vec<usize> = (0..=dims.len()).collect();
+        perm[..dims.len()].rotate_left(1);
+        if self.batch_first { x } else { net.op(Transpose { perm }, &[x]) }
+    }
+
     fn operands(
         &self,
         net: &mut Net,
         (gates, directions): (usize, usize),
         [steps, input, hidden]: [usize; 3],
     ) -> Vec<Value> {
-        let given = |net: &mut Net, dims: &[usize]| {
-            let x = net.input(dims);
-            if self.batch_first { x } else { net.op(Transpose { perm: vec![1, 0, 2] }, &[x]) }
-        };
+        let given = |net: &mut Net, dims: &[usize]| self.input(net, dims);
         let scale =
             |net: &mut Net, dims: &[usize]| net.param_within(1.0 / (hidden as f32).sqrt(), dims);
         let mut operands = vec![given(net, &[steps, input])];
@@ -69,6 +76,35 @@ impl Given {
 }
 
 pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
+    let Case { op, operands, results, .. } = case(net, i);
+    net.ops(results, op, &operands)
+}
+
+pub(super) fn gradients(net: &mut Net, i: usize) -> Vec<Value> {
+    let Case { op, mut operands, results, given, dims } = case(net, i);
+    let [steps, directions, hidden] = dims;
+    for result in 0..results {
+        let behind = [steps, directions, hidden];
+        operands.push(given.input(net, &behind[usize::from(result > 0)..]));
+    }
+    let grad = RecurrentGrad::of(&op);
+    let parts = 2 + usize::from(results == 3 || !matches!(op, Recurrent::Rnn { .. }));
+    let others =
+        usize::from(results == 3 && given.peepholes) + usize::from(given.initial) * (results - 1);
+    net.ops(parts + others, grad, &operands)
+}
+
+/// A cell with its operands.
+struct Case {
+    op: Recurrent,
+    operands: Vec<Value>,
+    results: usize,
+    given: Given,
+    /// Steps, directions and elements of the state.
+    dims: [usize; 3],
+}
+
+fn case(net: &mut Net, i: usize) -> Case {
     let (steps, input) = (8 + i % 2, net.size(20));
     // One case with two sequences in a block.
     let hidden = if i == 11 { 1100 } else { net.size(70) };
@@ -117,7 +153,8 @@ pub(super) fn recurrent(net: &mut Net, i: usize) -> Vec<Value> {
     };
     let given = Given { batch_first, bias, lengths, initial, peepholes };
     let operands = given.operands(net, (gates, direction.count()), [steps, input, hidden]);
-    net.ops(if gates == 4 { 3 } else { 2 }, op, &operands)
+    let results = if gates == 4 { 3 } else { 2 };
+    Case { op, operands, results, given, dims: [steps, direction.count(), hidden] }
 }
 
 pub(super) fn random(net: &mut Net, i: usize) -> Vec<Value> {

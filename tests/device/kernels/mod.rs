@@ -23,7 +23,7 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 20] = [
+const CLASSES: [(&str, Make); 21] = [
     ("elementwise_chains", products::elementwise),
     ("broadcasts", products::broadcast),
     ("matrix_products", products::matmul),
@@ -41,6 +41,7 @@ const CLASSES: [(&str, Make); 20] = [
     ("resized_images", lines::resize),
     ("moved_elements", moves::moves),
     ("recurrent_cells", cells::recurrent),
+    ("gradients_of_recurrent_cells", cells::gradients),
     ("draws", cells::random),
     ("gradients_of_pools", training::pools),
     ("gradients_of_weights", training::weights),
