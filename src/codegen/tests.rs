@@ -8,8 +8,8 @@ use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
     Activation, BatchNorm, Binary, Cast, Compare, Concat, Conv, Coordinates, Direction, Gather,
-    Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent, Reduce, Reduction, Resize, ResizeMode,
-    Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary, Where,
+    Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent, RecurrentGrad, Reduce, Reduction, Resize,
+    ResizeMode, Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary, Where,
 };
 use crate::pass::{Replicate, WeightPlacement, replicate};
 use crate::types::{DType, Device, Dim, Shape, Target, Tensor, TensorType};
@@ -372,6 +372,35 @@ fn recurrent_cells_take_two_launches() {
     assert_eq!(define(&last.kernel, "TOGETHER"), Some("4"));
     assert_eq!(last.grid.each_ref().map(|d| d.eval(9)), [3, 2, 1]);
     assert!(last.kernel.expression.contains("float gate_of(float x) { return sigmoid(x); }"));
+}
+
+#[test]
+fn every_function_of_a_cell_has_its_slope_in_the_gradient() {
+    for name in Activation::NAMES {
+        let rnn = Recurrent::Rnn {
+            direction: Direction::Reverse,
+            batch_first: true,
+            bias: false,
+            lengths: false,
+            initial: false,
+            clip: Some(0.5),
+            candidate: Activation::new(name, None, None).unwrap(),
+        };
+        let mut b = Builder::new("one");
+        let x = input(&mut b, "x", &[7, 6]);
+        let [w, r] = [5, 6].map(|i| param(&mut b, &format!("w{i}"), &[1, 6, 6]));
+        let [dy, dlast] =
+            [&[7, 1, 6][..], &[1, 6]].map(|dims| input(&mut b, &format!("{dims:?}"), dims));
+        let grad = RecurrentGrad::of(&rnn);
+        let given = b.ops(&["sums", "states"], grad, &[x, w, r, dy, dlast]).unwrap();
+        b.output("sums", given[0]);
+        let both = calls(&on_gpus(&b.finish().0, 1)).remove(0);
+        let [first, last] = both.as_slice() else { panic!("{} launches", both.len()) };
+        assert_eq!((first.kernel.file, last.kernel.file), ("matmul.cu", "recurrent_grad.cu"));
+        assert_eq!(define(&last.kernel, "GRADIENT_VECTORS"), Some("0"));
+        let expression = &last.kernel.expression;
+        assert!(expression.contains("float candidate_slope(float x, float y)"), "{expression}");
+    }
 }
 
 /// Weights with a momentum each, and a rate with none.

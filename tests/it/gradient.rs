@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use fanwise::backend::{Backend, Cpu, RunOptions};
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::op::{
-    BatchNormTrain, Binary, Conv, External, Flatten, Gemm, OpDef, Pool, Reduce, Softmax, Unary,
+    Activation, BatchNormTrain, Binary, Conv, Direction, External, Flatten, Gemm, OpDef, Pool,
+    Recurrent, Reduce, Softmax, Transpose, Unary,
 };
 use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
 use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
@@ -117,6 +118,39 @@ fn cnn(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
     with_gradients(b, loss)
 }
 
+/// Steps first, then the batch; in two directions, sequences end at steps of their own.
+fn cell(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
+    let mut b = Builder::new("cell");
+    let x = b.input("x", rows(&[STEPS, 2]));
+    let lengths: Shape = std::iter::once(Dim::n()).collect();
+    let lengths = b.input("lengths", TensorType::new(DType::I64, lengths));
+    let x = b.op("steps", Transpose { perm: vec![1, 0, 2] }, &[x]).unwrap();
+    let w = b.param("w", random(rng, &[2, 9, 2]));
+    let r = b.param("r", random(rng, &[2, 9, 3]));
+    let bias = b.param("bias", random(rng, &[2, 18]));
+    let gru = Recurrent::Gru {
+        direction: Direction::Both,
+        batch_first: false,
+        bias: true,
+        lengths: true,
+        initial: false,
+        reset_after: false,
+        clip: None,
+        gate: Activation::SIGMOID,
+        candidate: Activation::TANH,
+    };
+    let h = b.ops(&["states", "last"], gru, &[x, w, r, bias, lengths]).unwrap();
+    let mean = Reduce::Mean { axes: vec![0, 1], keepdims: false };
+    let mean = b.op("mean_state", mean, &h[..1]).unwrap();
+    let last = b.op("both", Reduce::Sum { axes: vec![0], keepdims: false }, &h[1..]).unwrap();
+    let h = b.op("sum", Binary::Add, &[mean, last]).unwrap();
+    let loss = cross_entropy(&mut b, h, 3);
+    with_gradients(b, loss)
+}
+
+/// The steps of the sequences of [`cell`].
+const STEPS: i64 = 4;
+
 fn inputs(rng: &mut ChaCha8Rng, graph: &Graph, n: usize) -> Inputs {
     let of = |v: Value| {
         let dims: Vec<usize> = graph
@@ -129,9 +163,24 @@ fn inputs(rng: &mut ChaCha8Rng, graph: &Graph, n: usize) -> Inputs {
     };
     let all: Vec<(String, Vec<usize>)> =
         graph.inputs().map(|v| (graph.info(v).name.to_string(), of(v))).collect();
+    let ends = all.iter().any(|(name, _)| name == "lengths");
+    let length = |row: usize| row % (usize::try_from(STEPS).unwrap() + 1);
     let one = |(name, dims): (String, Vec<usize>)| {
+        if name == "lengths" {
+            let lengths: Vec<i64> =
+                (0..dims[0]).map(|i| i64::try_from(length(i)).unwrap()).collect();
+            return (name, Tensor::new(&dims, &lengths).unwrap());
+        }
         if name != "y" {
-            return (name, random(rng, &dims));
+            let mut x = random(rng, &dims);
+            if ends {
+                // What stands behind the end of a sequence is nobody's business.
+                for (at, x) in x.as_mut_slice::<f64>().iter_mut().enumerate() {
+                    let (row, step) = (at / dims[2] / dims[1], at / dims[2] % dims[1]);
+                    *x = if step < length(row) { *x } else { f64::NAN };
+                }
+            }
+            return (name, x);
         }
         let mut hot = vec![0.0f64; dims[0] * dims[1]];
         for row in 0..dims[0] {
@@ -161,7 +210,7 @@ fn run(graph: &Graph, weights: &Weights, inputs: &Inputs, devices: u32) -> Vec<(
 
 #[test]
 fn gradients_agree_with_differences_and_on_devices_with_one() {
-    for (model, n) in [(mlp as fn(&mut ChaCha8Rng) -> _, 7), (cnn, 5)] {
+    for (model, n) in [(mlp as fn(&mut ChaCha8Rng) -> _, 7), (cnn, 5), (cell, 6)] {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let (graph, weights) = model(&mut rng);
         let given = inputs(&mut rng, &graph, n);
