@@ -125,8 +125,8 @@ fn cell(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
     let lengths: Shape = std::iter::once(Dim::n()).collect();
     let lengths = b.input("lengths", TensorType::new(DType::I64, lengths));
     let x = b.op("steps", Transpose { perm: vec![1, 0, 2] }, &[x]).unwrap();
-    let w = b.param("w", random(rng, &[2, 9, 2]));
-    let r = b.param("r", random(rng, &[2, 9, 3]));
+    let kernel = b.param("kernel", random(rng, &[2, 9, 2]));
+    let recurrent = b.param("recurrent", random(rng, &[2, 9, 3]));
     let bias = b.param("bias", random(rng, &[2, 18]));
     let gru = Recurrent::Gru {
         direction: Direction::Both,
@@ -139,7 +139,7 @@ fn cell(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
         gate: Activation::SIGMOID,
         candidate: Activation::TANH,
     };
-    let h = b.ops(&["states", "last"], gru, &[x, w, r, bias, lengths]).unwrap();
+    let h = b.ops(&["states", "last"], gru, &[x, kernel, recurrent, bias, lengths]).unwrap();
     let mean = Reduce::Mean { axes: vec![0, 1], keepdims: false };
     let mean = b.op("mean_state", mean, &h[..1]).unwrap();
     let last = b.op("both", Reduce::Sum { axes: vec![0], keepdims: false }, &h[1..]).unwrap();
