@@ -158,8 +158,12 @@ struct Elements(Vec<Option<Interval>>);
 impl Elements {
     /// Notes what the operands of nodes are that are not followed.
     fn read(&mut self, graph: &Graph, nodes: &[NodeId]) {
+        let mut seen = vec![false; self.0.len()];
         for id in nodes {
             for source in graph.operands(*id).into_iter().map(|value| value.node).chain([*id]) {
+                if std::mem::replace(&mut seen[source.index()], true) {
+                    continue;
+                }
                 if let [result] = graph.node(source).results() {
                     self.0[source.index()] = Interval::of_leaf(graph.node(source).kind(), result);
                 }

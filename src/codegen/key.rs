@@ -152,7 +152,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The key of a unit compiled with these options by the compiler of this name, which no other has.
+/// The key of a unit compiled with these options by the compiler of this name, which tells it from others.
 pub fn key(unit: &Unit, options: &[String], compiler: &str) -> Key {
     let mut hasher = blake3::Hasher::new();
     let parts = [compiler].into_iter().chain(options.iter().map(String::as_str));

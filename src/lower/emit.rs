@@ -369,25 +369,20 @@ impl Emitter<'_> {
     /// Copies the operands of a concatenation that were not written in place to where they lie in its result on a device.
     fn join(&mut self, id: NodeId, (device, result): (usize, Value)) -> Result<(), LowerError> {
         let (base, mut offset) = self.layout.base(result);
+        let label = self.graph.node(id).label();
         for operand in self.layout.operands(id) {
-            let bytes = self.graph.ty(operand).bytes();
-            if self.layout.base(operand) != (base, offset.clone()) {
-                let info = self.graph.info(operand);
-                let of = *self.buffers.get(base);
-                let storage = Storage::Part { of, offset: offset.clone() };
-                let buffer = Buffer {
-                    name: info.name.clone(),
-                    ty: info.ty.clone(),
-                    storage,
-                    order: Order::RowMajor,
-                };
-                let part = self.add_buffer(device, buffer)?;
-                let guard = self.layout.guard(operand.node);
-                self.copy(self.graph.node(id).label(), guard, operand, (device, part));
-            } else {
-                self.wait(self.graph.node(id).label(), device, self.defined[operand.node.index()]);
+            let info = self.graph.info(operand);
+            let from = offset.clone();
+            offset = offset + info.ty.bytes();
+            if self.layout.base(operand) == (base, from.clone()) {
+                self.wait(label, device, self.defined[operand.node.index()]);
+                continue;
             }
-            offset = offset + bytes;
+            let of = *self.buffers.get(base);
+            let storage = Storage::Part { of, offset: from };
+            let (name, ty, order) = (info.name.clone(), info.ty.clone(), Order::RowMajor);
+            let part = self.add_buffer(device, Buffer { name, ty, storage, order })?;
+            self.copy(label, self.layout.guard(operand.node), operand, (device, part));
         }
         Ok(())
     }
@@ -397,10 +392,11 @@ impl Emitter<'_> {
         let result = Value { node: id, output: 0 };
         let place = (self.device(id), *self.buffers.get(result));
         for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
-            if self.layout.base(operand) != self.layout.base(result) {
-                self.copy(self.graph.node(id).label(), Guard::First(r), operand, place);
+            let label = self.graph.node(id).label();
+            if self.layout.base(operand) == self.layout.base(result) {
+                self.wait(label, place.0, self.defined[operand.node.index()]);
             } else {
-                self.wait(self.graph.node(id).label(), place.0, self.defined[operand.node.index()]);
+                self.copy(label, Guard::First(r), operand, place);
             }
         }
     }

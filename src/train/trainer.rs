@@ -15,7 +15,7 @@ use crate::format::Model;
 use crate::ir::{Graph, GraphError, VerifyErrors, Weights};
 use crate::lower::LowerError;
 use crate::pass::{self, Mode, Optimizer, PassError, Training, TrainingError};
-use crate::types::{DType, Tensor};
+use crate::types::{DType, Escaped, Quoted, Tensor};
 
 /// For what a model is trained, and where.
 #[derive(Clone, Debug)]
@@ -70,7 +70,12 @@ pub enum TrainError {
     #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
     Foreign(String),
     /// A checkpoint is of a run with another optimizer, schedule, batches or seed.
-    #[error("the checkpoint is of a run with the {what} `{before}`, not `{now}`")]
+    #[error(
+        "the checkpoint is of a run with the {} {}, not {}",
+        Escaped(what),
+        Quoted(before),
+        Quoted(now)
+    )]
     Terms {
         /// What differs.
         what: String,

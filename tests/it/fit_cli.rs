@@ -74,7 +74,7 @@ const LOSSES: &str =
     "logits=categorical_crossentropy:from_logits=true,smoothing=0.1,score=huber:delta=0.5";
 
 /// What both runs are asked for, besides their files.
-const SETTINGS: &str = "--loss-weight score=0.5 --metrics mae --optimizer adam:clipnorm=1 --batch 8 --seed 7 \
+const SETTINGS: &str = "--loss-weight score=0.5 --metrics mae --metrics mse --optimizer adam:clipnorm=1 --batch 8 --seed 7 \
     --drop-last --gpus 3";
 
 #[test]
@@ -104,7 +104,8 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
         assert!(error.contains(said), "{error}");
     }
     let same = "adam:clipnorm=1.0";
-    good(&["fit", "zoo:two_head", "--resume", &at("b"), "--epochs", "4", "--optimizer", same]);
+    let given = ["--epochs", "4", "--optimizer", same, "--metrics", "mae,mse"];
+    good(&[&["fit", "zoo:two_head", "--resume", &at("b")][..], &given[..]].concat());
     for name in ["safetensors", "csv"] {
         let read = |run: &str| fs::read(at(&format!("{run}.{name}"))).unwrap();
         assert!(read("a") == read("b"), "{name}");
@@ -291,6 +292,16 @@ fn the_best_epoch_is_found_anew_by_another_number() {
     let (_, said) = good(&[&again[..], &["--epochs", "5"]].concat());
     assert!(!said.contains("the best epoch"), "{said}");
     assert_eq!(best(), (3, "learning_rate".to_owned()));
+    // A checkpoint that does not say by what it is the best stays it.
+    let state = at("run/best/state.json");
+    let mut silent: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+    silent.as_object_mut().unwrap().remove("best_by");
+    fs::write(&state, silent.to_string()).unwrap();
+    good(&[&again[..], &["--epochs", "6"]].concat());
+    let silent: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+    assert_eq!((silent["epoch"].as_u64(), silent.get("best_by")), (Some(3), None));
 }
 
 #[test]

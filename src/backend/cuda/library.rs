@@ -128,9 +128,9 @@ impl Loaded {
 
     /// The size of its file, where that is known.
     pub(super) fn bytes(self) -> Option<u64> {
-        let file =
-            if self.path.is_absolute() { Some(self.path.to_owned()) } else { mapped(self.path) };
-        Some(file.unwrap_or_else(|| self.path.to_owned()).metadata().ok()?.len())
+        let named = self.path.components().count() == 1;
+        let file = if named { mapped(self.path)? } else { self.path.to_owned() };
+        Some(file.metadata().ok()?.len())
     }
 
     fn check(self, function: &'static str, code: Code) -> Result<(), Failed> {

@@ -258,6 +258,10 @@ impl CudaExecutable {
         let written = self.write_all(&writes, staging);
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());
+            if error.code == NOT_READY {
+                // The device may still be at it; what is freed would wait for it.
+                mem::forget(Arc::clone(&self.parts));
+            }
             let error = RunError::Driver { device: *device, label, op: "memory", error };
             lock(&self.dead).get_or_insert(error);
         }

@@ -35,7 +35,9 @@ impl Emitter<'_> {
         let devices: Vec<usize> =
             collective.members.iter().map(|m| self.position(m.device)).collect();
         if self.lane == Lane::Exchange {
-            devices.iter().for_each(|device| self.begin(id, *device));
+            for device in &devices {
+                self.begin(id, *device);
+            }
         }
         if matches!(collective.form, Form::Sliced(_)) {
             self.sliced(id, collective)?;

@@ -20,15 +20,15 @@ use crate::types::{
 use steps::Given;
 
 op! {
-    /// The gradients of what the gates of `lstm`, `gru` or `rnn` sum up in each step, with what those of the weights are
-    /// products of them with; and those of the states at the beginning.
+    /// The gradients of what the gates of `lstm`, `gru` or `rnn` sum up in each step; what these are multiplied with to give
+    /// the gradients of the weights; and the gradients of the states at the beginning.
     ///
     /// Operands are those of the cell, then the gradients of all its results. The first results have for each step in
     /// the order of `x` `[steps, batch, …]` (or `[batch, steps, …]`) so many elements of each direction, and 0 behind the
     /// end of a sequence:
     ///
     /// 1. `G*H`: the gradients of what the gates sum up;
-    /// 2. `H`: the state before the step;
+    /// 2. `H`: the state before the step, which with `reset_after` meets the third result instead of the first;
     /// 3. of `lstm` `H`: the cell state before the step; of `gru` `H`: the state that passed the reset gate, or with
     ///    `reset_after` `3*H`: the gradients of the products with the state;
     /// 4. of `lstm` with `peepholes` `3*H`: the gradients of the gates times the cell state that they see.

@@ -84,7 +84,10 @@ impl<R: Real> Given<R> {
                 CellKind::Gru if sequence.resets_first() => &step.reset,
                 CellKind::Gru | CellKind::Rnn => &back.recurrent,
             };
-            let products = peephole_products(step, &back.sums, hidden);
+            let products = match self.widths.len() {
+                4 => peephole_products(step, &back.sums, hidden),
+                _ => Vec::new(),
+            };
             let parts = [&back.sums, &step.state, kept, &products];
             for ((result, width), part) in self.results.iter_mut().zip(&self.widths).zip(parts) {
                 let at = (sizes.step(step.time, row) * sizes.directions + d) * width;

@@ -92,10 +92,10 @@ impl Keeper {
         checkpoint.write(&self.folder).map_err(failed)
     }
 
-    /// The best checkpoint so far, without its variables.
+    /// The best checkpoint so far, without its variables. One that does not say by what it was found is that.
     fn kept(&self) -> Result<Option<Checkpoint>, TrainError> {
         let kept = Checkpoint::read_state(&self.best()).map_err(failed)?;
-        Ok(kept.filter(|kept| kept.best_by.as_ref() == Some(&self.monitor)))
+        Ok(kept.filter(|kept| kept.best_by.as_ref().is_none_or(|by| *by == self.monitor)))
     }
 
     /// Whether the last epoch is better than that of the checkpoint which is kept as the best.
@@ -103,13 +103,11 @@ impl Keeper {
         let all = &history.epochs;
         let until = |epochs: usize| Some(History { epochs: all.get(..epochs)?.to_vec() }.csv());
         let ours = |kept: &Checkpoint| until(kept.history.epochs.len()) == Some(kept.history.csv());
-        let kept = self.kept()?.filter(ours);
         // One that was kept within an epoch is not that of any epoch; the next whole one is better.
-        let first = kept.map_or(all.len(), |kept| {
-            kept.history.epochs.len().saturating_sub(usize::from(kept.at.step == 0))
-        });
-        let epochs = all.get(first.min(all.len().saturating_sub(1))..).unwrap_or_default();
-        let better = self.monitor.better_of(epochs, 0.0)?;
+        let kept = self.kept()?.filter(ours).filter(|kept| kept.at.step == 0);
+        let kept = kept.and_then(|kept| all.get(kept.history.epochs.len().checked_sub(1)?));
+        let epochs: Vec<_> = kept.into_iter().chain(all.last()).cloned().collect();
+        let better = self.monitor.better_of(&epochs, 0.0)?;
         Ok(better.last().is_none_or(|at| at + 1 == epochs.len()))
     }
 }
@@ -119,7 +117,7 @@ impl Observer for Keeper {
         // Where a run goes on that kept no best epoch, or one that was so by another number, what it has is the best that
         // is known.
         let goes_on = !watch.history().epochs.is_empty();
-        if self.keep == Keep::Best && goes_on && self.kept()?.is_none() {
+        if self.keep == Keep::Best && self.kept()?.is_none() && goes_on {
             self.write(watch, Some(&self.best()))?;
         }
         Ok(true)

@@ -334,7 +334,8 @@ fn fit_from(
 fn note_replaced(keeper: &Keeper) -> anyhow::Result<()> {
     if let Some(before) = keeper.replaces().map_err(Error::from)? {
         ui::talk(&format!(
-            "note: the best epoch so far was found by `{before}`; by `{}` it is the last one, until one is better",
+            "note: the best epoch so far was found by `{}`; by `{}` it is the last one, until one is better",
+            before.to_string().escape_debug(),
             keeper.monitor
         ));
     }

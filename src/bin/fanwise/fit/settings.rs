@@ -203,7 +203,10 @@ pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs>
             continue;
         }
         let (now, before) = (values(&matches, id), kept.get(id).cloned().unwrap_or_default());
-        if now.len() == before.len() && now.iter().zip(&before).all(|(a, b)| alike(a, b)) {
+        let one_by_one =
+            now.len() == before.len() && now.iter().zip(&before).all(|(a, b)| alike(a, b));
+        // What is given several times may as well be given at once, behind commas.
+        if one_by_one || alike(&now.join(","), &before.join(",")) {
             continue;
         }
         let before = match before[..] {
