@@ -115,6 +115,7 @@ fn train_code(error: &TrainError) -> &'static str {
         TrainError::Run(_) => "E0501",
         TrainError::Data(error) => data_code(error),
         TrainError::Shards(_)
+        | TrainError::Local
         | TrainError::Foreign(_)
         | TrainError::Terms { .. }
         | TrainError::Monitor(_) => "E0611",

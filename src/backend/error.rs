@@ -88,7 +88,8 @@ pub enum CompileError {
     },
     /// A device has too little memory for the parameters.
     #[error(
-        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, {free} are free"
+        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that it holds from run to run is \
+         planned to take {planned}, {free} are free"
     )]
     OutOfMemory {
         /// The device.
@@ -97,6 +98,8 @@ pub enum CompileError {
         name: String,
         /// Its bytes.
         asked: u64,
+        /// The bytes of all parameters that the device holds, and of the new elements of those that runs change.
+        planned: u64,
         /// The bytes that the device has free.
         free: u64,
     },

@@ -339,6 +339,9 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
 pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, TrainError> {
     let mut replicate = place.replicate.clone();
     if place.invariant {
+        if place.batch_norm == Some(BatchStatistics::Local) {
+            return Err(TrainError::Local);
+        }
         let devices =
             replicate.as_ref().map_or_else(|| vec![Device::gpu(0)], |r| r.devices.clone());
         let devices = eight(&devices)?;

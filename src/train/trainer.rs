@@ -60,6 +60,12 @@ pub enum TrainError {
     /// A number of devices that eight shards cannot be dealt out to.
     #[error("eight shards cannot be dealt out to {0} devices: 1, 2, 4 and 8 give the same bits")]
     Shards(usize),
+    /// Statistics that depend on the number of devices, where the bits shall not.
+    #[error(
+        "the same bits on any number of devices need batch normalisation with the statistics `sync` or `ghost:G`; those \
+         that are `local` to devices differ with their number"
+    )]
+    Local,
     /// An output that is not there.
     #[error("a step gives no `{0}`")]
     Missing(String),

@@ -9,8 +9,13 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::setup::runs_whole_models;
+
 /// How long one process may take.
 const LIMIT: Duration = Duration::from_mins(if cfg!(debug_assertions) { 15 } else { 10 });
+
+/// How long one process may take where whole models run, which on the fake device takes hours.
+const LONG: Duration = Duration::from_hours(24);
 
 /// Says that a process runs one test, itself.
 const ALONE: &str = "FANWISE_DEVICE_ALONE";
@@ -44,7 +49,7 @@ pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Ended {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if begin.elapsed() > LIMIT {
+        if begin.elapsed() > limit() {
             child.kill().unwrap();
             panic!("{args:?} with {variables:?} hangs");
         }
@@ -92,4 +97,9 @@ pub(crate) fn apart(trial: &Trial) -> Trial {
         let Ended { output, errors, report, .. } = ended;
         Err(Failed::from(format!("{output}\n{errors}\nthe driver reports: {report}")))
     })
+}
+
+/// How long one process may take.
+fn limit() -> Duration {
+    if runs_whole_models() { LONG } else { LIMIT }
 }

@@ -185,3 +185,11 @@ fn kernels_are_compiled_without_a_gpu() {
         assert_eq!(kept % (1 + round.min(1)), 0, "each architecture has its own");
     }
 }
+
+#[test]
+fn programs_of_the_cpu_have_no_kernels_of_gpus() {
+    for kind in ["cuda", "ptx", "cubin"] {
+        let said = refused(&["compile", "zoo:mlp", "--target", "cpu", "--emit", kind]);
+        assert!(said.contains("give `--target cuda`"), "{said}");
+    }
+}

@@ -26,7 +26,7 @@ fn fanwise(args: &[&str]) -> Output {
     command(env!("CARGO_BIN_EXE_fanwise"), args).output().unwrap()
 }
 
-fn good(args: &[&str]) -> (String, String) {
+pub(crate) fn good(args: &[&str]) -> (String, String) {
     let output = fanwise(args);
     let (out, err) = texts(&output);
     assert!(output.status.success(), "{args:?}: {err}");
@@ -44,7 +44,7 @@ fn refused(args: &[&str]) -> String {
     texts(&output).1
 }
 
-fn path(folder: &Path, name: &str) -> String {
+pub(crate) fn path(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 

@@ -2,14 +2,17 @@
 //! give instead.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
-use fanwise::op::{BatchNorm, MatMul, Softmax};
+use fanwise::op::{BatchNorm, MatMul, Softmax, Squeeze, Unary};
 use fanwise::pass::{BatchStatistics, Repair, Replicate, Training, WeightPlacement};
-use fanwise::train::data::Feed;
-use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::train::data::{
+    Arrays, Change, ClassWeights, Feed, LoaderOptions, SAMPLE_MASK, SAMPLE_WEIGHT,
+};
+use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, ShardRule, Tensor};
 
 use crate::fit::{batch, cnn, feed, rows, training};
@@ -172,6 +175,102 @@ fn groups_are_the_same_on_any_number_of_devices() {
         bits.push(steps(cnn(DType::F32), &training, place, &feeds));
     }
     assert!(bits.iter().all(|found| *found == bits[0]), "the same bits on 1, 2 and 8 devices");
+}
+
+/// A clip of the whole gradient, Adam, and statistics of the whole batch together.
+#[test]
+fn clipped_adam_with_synchronised_statistics_is_that_of_one_device() {
+    let mut rng = ChaCha8Rng::seed_from_u64(10);
+    let feeds = [9usize, 5, 2, 1, 8].map(|n| batch(&mut rng, n, DType::F64));
+    let training = training(LOSS, "adam:global_clipnorm=0.5", "p", true);
+    let expected = steps(cnn(DType::F64), &training, on(0, "sync"), &feeds);
+    for devices in 1..=8 {
+        let found = steps(cnn(DType::F64), &training, on(devices, "sync"), &feeds);
+        assert_near(&found, &expected, &format!("sync on {devices}"));
+    }
+}
+
+/// Weights of rows, weights of classes and masks together, as data give them; some shards have no row that counts.
+#[test]
+fn masked_and_weighed_classes_are_those_of_one_device() {
+    let mut training = training(LOSS, "adam", "p", true);
+    training.losses[0].masked = true;
+    let rows = 23;
+    let all = batch(&mut ChaCha8Rng::seed_from_u64(11), rows, DType::F64);
+    // Of the first batches of 5 rows shards of each kind are left out whole.
+    let mask: Vec<f64> = (0..rows).map(|i| f64::from(u8::from(i % 5 > 1 && i != 7))).collect();
+    let mask = Tensor::new(&[rows], &mask).unwrap();
+    let classes = ClassWeights {
+        column: "y".to_owned(),
+        weights: [(0, 0.5), (2, 3.0)].into(),
+        into: SAMPLE_WEIGHT.to_owned(),
+    };
+    let run = |place: Place, weighed: bool| {
+        let columns = [
+            ("x", &all.inputs["x"]),
+            ("y", &all.targets["p"]),
+            (SAMPLE_WEIGHT, &all.weights["p"]),
+            (SAMPLE_MASK, &mask),
+        ];
+        let columns = columns.map(|(name, t)| (name.to_owned(), t.clone().into()));
+        let source = Arc::new(Arrays::new(columns).unwrap());
+        let mut trainer = trainer(cnn(DType::F64), training.clone(), place);
+        let changes: Vec<Arc<dyn Change>> =
+            if weighed { vec![Arc::new(classes.clone())] } else { Vec::new() };
+        let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
+        let data = trainer.loader(source, changes, loader).unwrap();
+        let schedule = "constant".parse().unwrap();
+        let (validation, resume, observers) = (None, None, Vec::new());
+        let options = FitOptions { data, validation, epochs: 2, schedule, resume, observers };
+        let history = trainer.fit(options).unwrap();
+        let losses = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
+        (losses, trainer.weights().unwrap())
+    };
+    let expected: (Vec<f64>, Weights) = run(on(0, "sync"), true);
+    for devices in 1..=8 {
+        assert_near(&run(on(devices, "sync"), true), &expected, &format!("{devices} devices"));
+    }
+    let plain = run(on(0, "sync"), false);
+    assert!((plain.0[0] - expected.0[0]).abs() > 1e-3, "the classes count");
+}
+
+/// An output of one number for each row is trained as one with an axis of 1 behind the rows.
+#[test]
+fn outputs_without_a_second_axis_are_trained() {
+    let model = |flat: bool| {
+        let mut b = Builder::new("line");
+        let x = b.input("x", rows(DType::F64, &[3]));
+        let w = b.param("w", Tensor::new(&[3, 1], &[0.5f64, -1.0, 2.0]).unwrap());
+        let logits = b.op("logits", MatMul {}, &[x, w]).unwrap();
+        let logits =
+            if flat { b.op("flat", Squeeze { axes: vec![1] }, &[logits]).unwrap() } else { logits };
+        let p = b.op("p", Unary::Sigmoid, &[logits]).unwrap();
+        b.output("p", p);
+        let (graph, weights) = b.finish();
+        Model { graph, weights, notes: Vec::new() }
+    };
+    let all = three(8, 7);
+    let y: Vec<f64> = (0..7u8).map(|i| f64::from(i % 2)).collect();
+    let y = Tensor::new(&[7, 1], &y).unwrap();
+    let all = feed(all.inputs["x"].clone(), y, None, "p");
+    for loss in ["mse", "binary_crossentropy"] {
+        let training = training(loss, "adam", "p", false);
+        let feeds = std::slice::from_ref(&all);
+        let expected = steps(model(false), &training, on(0, "sync"), feeds);
+        for devices in [0, 1, 3, 8] {
+            let found = steps(model(true), &training, on(devices, "sync"), feeds);
+            assert_near(&found, &expected, &format!("{loss} on {devices}"));
+        }
+    }
+}
+
+/// Statistics of each device would differ with the number of devices.
+#[test]
+fn the_same_bits_are_not_promised_for_local_statistics() {
+    let place = Place { invariant: true, ..on(2, "local") };
+    let options = TrainerOptions { training: training(LOSS, "sgd", "p", true), place };
+    let refused = Trainer::new(cnn(DType::F32), &options, &Cpu::new(1).unwrap()).err().unwrap();
+    assert!(refused.to_string().contains("`sync` or `ghost:G`"), "{refused}");
 }
 
 /// Batches smaller than the number of devices, and of no rows at all.

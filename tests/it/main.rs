@@ -20,6 +20,7 @@ mod embed;
 mod examples;
 mod fit;
 mod fit_cli;
+mod fit_images;
 mod fit_keras;
 mod fit_memory;
 mod fit_shards;

@@ -1,7 +1,7 @@
 //! The backend: which GPUs, and how a program is readied for them.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, CompileError, DriverError, Executable, params};
 use crate::codegen::{self, Arch, Call, Form, Kernel};
 use crate::ir::Weights;
-use crate::lower::{Action, Program, Storage};
+use crate::lower::{Action, DeviceProgram, Port, Program, Storage};
 use crate::types::{Device, Order, Target, Tensor};
 
 /// Bytes of parameters that are copied to a device at a time.
@@ -326,6 +326,7 @@ fn upload(
             continue;
         };
         let mut held = Params::new();
+        let planned = planned(program, device);
         for buffer in &device.buffers {
             let held_here = match buffer.storage {
                 Storage::Param(i) => Some(i),
@@ -344,7 +345,7 @@ fn upload(
                 global.clone()
             } else {
                 let place = (context, device.device, &*buffer.name);
-                let global = upload_one(place, tensor, buffer.order, (pool, limit))?;
+                let global = upload_one(place, tensor, (buffer.order, planned), (pool, limit))?;
                 all.insert(key, global.clone());
                 global
             };
@@ -356,11 +357,31 @@ fn upload(
     Ok((params, bytes))
 }
 
+/// The bytes that a device holds from run to run: its parameters, in each order, and the new elements of those that runs
+/// change.
+pub(super) fn planned(program: &Program, device: &DeviceProgram) -> u64 {
+    let mut seen = BTreeSet::new();
+    let mut of = |kind: u8, i: u32, order: Order, port: Option<&Port>| {
+        let bytes = port.and_then(|port| u64::try_from(port.ty.bytes().eval(0)).ok());
+        bytes.filter(|_| seen.insert((kind, i, order))).unwrap_or(0)
+    };
+    let held = device.buffers.iter().map(|buffer| match buffer.storage {
+        Storage::Param(i) => of(0, i, buffer.order, program.params.get(i as usize)),
+        Storage::Update(i) => of(1, i, buffer.order, program.update(i)),
+        Storage::Input(_)
+        | Storage::Output(_)
+        | Storage::Arena
+        | Storage::Part { .. }
+        | Storage::Reuse { .. } => 0,
+    });
+    held.sum()
+}
+
 /// A parameter in the memory of a GPU.
 fn upload_one(
     (context, device, name): (&Arc<Context>, Device, &str),
     tensor: &Tensor,
-    order: Order,
+    (order, planned): (Order, u64),
     (pool, limit): (&PinnedPool, Duration),
 ) -> Result<Arc<Global>, CompileError> {
     let bytes = tensor.bytes().len();
@@ -370,7 +391,7 @@ fn upload_one(
         }
         let (name, asked) = (name.to_owned(), bytes as u64);
         let free = context.free_memory().unwrap_or(0);
-        CompileError::OutOfMemory { device, name, asked, free }
+        CompileError::OutOfMemory { device, name, asked, planned, free }
     })?;
     let global = Arc::new(global);
     if bytes > 0 {

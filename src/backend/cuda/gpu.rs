@@ -352,12 +352,16 @@ impl Gpu {
         mode: Mode,
     ) -> Result<(), Failure> {
         let stream = self.stream(plan.tasks[unit.start].lane);
-        let put = |at: usize| self.task(job, stream, &plan.tasks[at].task);
+        let mark = |range: &Range<usize>| {
+            job.board.mark(self.d, Self::steps(plan, range), State::Device);
+        };
+        // A call that fails is that of one task.
+        let put = |at: usize| {
+            mark(&(at..at + 1));
+            self.task(job, stream, &plan.tasks[at].task)
+        };
         if mode != Mode::Replayed || unit.len() < 2 {
             for at in unit.clone() {
-                if mode == Mode::Proving {
-                    job.board.mark(self.d, Self::steps(plan, &(at..at + 1)), State::Device);
-                }
                 put(at)?;
                 if mode == Mode::Proving {
                     job.poll(|| stream.is_idle())?;
@@ -368,6 +372,7 @@ impl Gpu {
         let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
         if !captured {
             let graph = stream.capture(|| unit.clone().try_for_each(put))?;
+            mark(unit);
             if let Some(size) = self.sizes.front_mut() {
                 if size.graphs.len() <= u {
                     size.graphs.resize_with(u + 1, || None);

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use super::backend::{Staging, finish};
+use super::backend::{Staging, finish, planned};
 use super::driver::{Context, NOT_READY};
 use super::executor::CudaExecutable;
 use super::memory::{Global, HostBlock, Pinned};
@@ -88,7 +88,8 @@ pub(super) fn prepare(
                 }
                 let free = context.free_memory().unwrap_or(0);
                 let (name, asked) = (name.to_owned(), bytes(program, i) as u64);
-                CompileError::OutOfMemory { device, name, asked, free }
+                let planned = planned(program, &program.devices[d]);
+                CompileError::OutOfMemory { device, name, asked, planned, free }
             })?;
             let param = program.updates.get(i as usize);
             let old = param.and_then(|param| params.get(d)?.get(&(*param, Order::RowMajor)));

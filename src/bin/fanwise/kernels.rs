@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use fanwise::codegen::{self, Arch, Form, Unit};
 use fanwise::lower::Program;
+use fanwise::types::Target;
 use fanwise::{Error, format};
 
 use crate::target::CacheArgs;
@@ -35,6 +36,9 @@ pub(crate) fn emit(
     folder: Option<&Path>,
     options: &For<'_>,
 ) -> anyhow::Result<()> {
+    if program.target.name == Target::CPU.name {
+        bail!("a program for the CPU has no kernels of a GPU: give `--target cuda`");
+    }
     let kernels = codegen::kernels(program).map_err(Error::from)?;
     let units = codegen::units(&kernels).map_err(Error::from)?;
     let emitted = match what {
@@ -51,6 +55,8 @@ pub(crate) fn emit(
 struct Emitted {
     /// The name and content of each file.
     files: Vec<(String, Vec<u8>)>,
+    /// How their names end.
+    ending: &'static str,
     /// What stands in the file beside them that lists the kernels.
     index: String,
     /// What is shown without a folder.
@@ -62,8 +68,12 @@ fn file(unit: usize, ending: &str) -> String {
 }
 
 impl Emitted {
+    fn new(ending: &'static str) -> Self {
+        Self { files: Vec::new(), ending, index: String::new(), shown: String::new() }
+    }
+
     fn text(units: &[Unit]) -> Self {
-        let mut emitted = Self { files: Vec::new(), index: String::new(), shown: String::new() };
+        let mut emitted = Self::new("cu");
         for (number, unit) in units.iter().enumerate() {
             let name = file(number, "cu");
             emitted.shown.extend([format!("// {name}\n{}", unit.text)]);
@@ -97,7 +107,7 @@ impl Emitted {
         if let Some(error) = &modules.cache_error {
             ui::talk(&format!("note: compiled kernels could not be kept: {error}"));
         }
-        let mut emitted = Self { files: Vec::new(), index: String::new(), shown: String::new() };
+        let mut emitted = Self::new(form.name());
         let mut rows = Vec::new();
         for (number, module) in modules.modules.iter().enumerate() {
             let name = file(number, form.name());
@@ -128,8 +138,7 @@ impl Emitted {
         for (name, content) in &self.files {
             format::write_bytes(&folder.join(name), content).map_err(Error::from)?;
         }
-        let ending = self.files.first().and_then(|(name, _)| name.rsplit('.').next());
-        let index = format!("kernels.{}.txt", ending.unwrap_or("none"));
+        let index = format!("kernels.{}.txt", self.ending);
         Ok(format::write_text(&folder.join(index), &self.index).map_err(Error::from)?)
     }
 }

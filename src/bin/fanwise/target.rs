@@ -220,6 +220,8 @@ pub(crate) use cuda::{cache, compiler, search};
 
 #[cfg(feature = "cuda")]
 mod cuda {
+    use std::cmp::Reverse;
+    use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
     use std::{env, fs, thread};
 
@@ -254,25 +256,59 @@ mod cuda {
         let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
         let mut roots: Vec<PathBuf> = environments.collect();
         candidates.extend(roots.iter().cloned());
-        roots.extend(variable("HOME").map(|home| home.join(".local")));
+        // The Python that a shell finds, which may be none of the system's.
+        let path = variable("PATH").unwrap_or_default();
+        let programs = env::split_paths(&path).filter(|folder| folder.ends_with("bin"));
+        roots.extend(programs.filter_map(|folder| folder.parent().map(Path::to_owned)));
+        let home = variable("HOME");
+        let pyenv = variable("PYENV_ROOT").or_else(|| Some(home.as_ref()?.join(".pyenv")));
+        roots.extend(pyenv.into_iter().flat_map(|root| below(&root.join("versions"), "")));
+        roots.extend(home.map(|home| home.join(".local")));
         roots.extend([PathBuf::from("/usr/local"), PathBuf::from("/usr")]);
         for python in roots.iter().flat_map(|root| below(&root.join("lib"), "python3")) {
             candidates.push(python.join("site-packages"));
             candidates.push(python.join("dist-packages"));
         }
-        candidates.retain(|folder| folder.is_dir());
+        let mut seen = BTreeSet::new();
+        candidates.retain(|folder| folder.is_dir() && seen.insert(folder.clone()));
         NvrtcSearch { folder: None, candidates }
     }
 
-    /// The folders in `folder` whose names begin so, the last by name first.
+    /// The folders in `folder` whose names begin so, the latest version first.
     fn below(folder: &Path, start: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         let begins = |path: &PathBuf| {
             path.file_name().and_then(|name| name.to_str()).is_some_and(|n| n.starts_with(start))
         };
         let mut found: Vec<_> = entries.map(|entry| entry.path()).filter(begins).collect();
-        found.sort();
-        found.reverse();
+        found.sort_by_cached_key(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            Reverse(numbers(name))
+        });
         found
+    }
+
+    /// The numbers in a name, in order.
+    fn numbers(name: &str) -> Vec<u64> {
+        let parts = name.split(|c: char| !c.is_ascii_digit());
+        parts.filter_map(|part| part.parse().ok()).collect()
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::fs;
+
+        use super::below;
+
+        #[test]
+        fn later_versions_come_first() {
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["cuda-12.9", "cuda", "cuda-12.10", "other-13"] {
+                fs::create_dir(folder.path().join(name)).unwrap();
+            }
+            let found = below(folder.path(), "cuda");
+            let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
+            assert_eq!(names, ["cuda-12.10", "cuda-12.9", "cuda"]);
+        }
     }
 }

@@ -10,7 +10,9 @@ use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, train_mode,
 };
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Output, Value, Weights};
-use crate::op::{Binary, Compare, Draft, Op, Reduce, RuleError, Softmax, Term, Unary, Where};
+use crate::op::{
+    Binary, Compare, Draft, Op, Reduce, Reshape, RuleError, Softmax, Term, Unary, Where,
+};
 use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
 
 /// The loss of one output.
@@ -270,8 +272,23 @@ fn chosen<'a>(
     if found.is_empty() { Err(none("")) } else { Ok(found) }
 }
 
+/// The outputs of the model; those with losses that are one number for each row as `[N,1]`.
+fn columns(b: &mut Builder, training: &Training) -> Result<Vec<Output>, TrainingError> {
+    let mut outputs = b.take_outputs();
+    for output in &mut outputs {
+        let costs = training.losses.iter().any(|loss| *loss.output == *output.name);
+        let shape = b.graph().ty(output.value).shape.to_vec();
+        if costs && shape == [Dim::n()] {
+            let name = format!("{}.column", output.name);
+            let column = Reshape { shape: vec![Dim::n(), Dim::ONE] };
+            output.value = b.op(&name, column, &[output.value])?;
+        }
+    }
+    Ok(outputs)
+}
+
 fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
-    let outputs = b.take_outputs();
+    let outputs = columns(b, training)?;
     let found = chosen(&training.losses, &outputs)?;
     let (targets, inputs) = targets(b, &found)?;
     let (mut loss, mut metrics) = (None, Metrics::default());

@@ -58,7 +58,7 @@ const EXACT: [(&str, Make); 6] = [
 ];
 
 /// Graphs of each class, on the fake device and on a real one; each setting of a class comes in the first nine.
-const GRAPHS: [usize; 2] = [9, 120];
+const GRAPHS: [usize; 2] = [9, 30];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |((name, make), tolerance): ((&'static str, Make), f64)| {

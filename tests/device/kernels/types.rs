@@ -39,7 +39,7 @@ pub(super) fn trials() -> impl Iterator<Item = Trial> {
     });
     let classes = CLASSES.into_iter().map(|(name, make, cases, far)| {
         Trial::test(format!("kernels_types_{name}"), move || {
-            let cases = if is_fake() { cases } else { 8 * cases };
+            let cases = if is_fake() { cases } else { 2 * cases };
             (0..cases).for_each(|i| check(name, make, i, far));
             Ok(())
         })

@@ -65,7 +65,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
-    let source = data.open(limit)?;
+    let source = data.open(&model.graph, limit)?;
     let training = args.aim.training(&model.graph, source.columns(), false, "sgd".parse()?)?;
     let mut changes = data.images(&model.graph, &*source, None, limit)?;
     let (graph, losses) = (&model.graph, &training.losses);
@@ -94,7 +94,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load()?;
-    let source = data.open(limit)?;
+    let source = data.open(&model.graph, limit)?;
     let changes = data.images(&model.graph, &*source, None, limit)?;
     let place = place(replicate, &runner, limit)?;
     let predictor = Predictor::new(&model, &place, runner.backend());

@@ -205,13 +205,13 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
 type Sources = (Arc<dyn Source>, Option<Arc<dyn Source>>);
 
 impl FitArgs {
-    fn sources(&self, limit: u64) -> anyhow::Result<Sources> {
-        let source = self.base.data.open(limit)?;
+    fn sources(&self, graph: &Graph, limit: u64) -> anyhow::Result<Sources> {
+        let source = self.base.data.open(graph, limit)?;
         if let Some(part) = self.validation_split.filter(|part| *part != 0.0) {
             let (first, last) = data::split(&source, part).map_err(Error::from)?;
             return Ok((Arc::new(first), Some(Arc::new(last))));
         }
-        let validation = self.validation.as_ref().map(|path| rows::open(path, limit));
+        let validation = self.validation.as_ref().map(|path| rows::open(path, graph, limit));
         Ok((source, validation.transpose()?))
     }
 
@@ -292,7 +292,7 @@ fn fit_from(
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
     note_folded(args.base.model.spec(), &model.graph);
-    let (source, validation) = args.sources(limit)?;
+    let (source, validation) = args.sources(&model.graph, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let weights: BTreeMap<i64, f64> = args.class_weight.iter().copied().collect();
     let (columns, classes) = (source.columns(), !weights.is_empty());

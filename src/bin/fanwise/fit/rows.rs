@@ -10,8 +10,8 @@ use fanwise::Error;
 use fanwise::ir::Graph;
 use fanwise::pass::{Loss, OutputLoss};
 use fanwise::train::data::{
-    self, Categorical, Change, ClassWeights, Column, Images, Integer, Layout, LoaderOptions, Names,
-    OpenOptions, SAMPLE_WEIGHT, Source, Statistics, Step,
+    self, Categorical, Change, ClassWeights, Column, FolderOptions, Images, Integer, Layout,
+    LoaderOptions, Names, OpenOptions, SAMPLE_WEIGHT, Source, Statistics, Step,
 };
 
 use super::images::{self, Augment, Normalize};
@@ -20,8 +20,9 @@ use crate::args::Format;
 /// The data and its batches.
 #[derive(Args)]
 pub(super) struct DataArgs {
-    /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder: arrays named like the inputs and outputs of the
-    /// model (`x` and `y` serve for the only ones), and `sample_weight` where rows have weights
+    /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder, a folder with a folder of PNG and JPEG files for
+    /// each class: arrays named like the inputs and outputs of the model (`x` and `y` serve for the only ones),
+    /// `sample_weight` where rows have weights, and `sample_mask` where some do not count
     #[arg(long, value_name = "DATA")]
     data: Option<PathBuf>,
     /// Rows of a batch
@@ -45,10 +46,25 @@ pub(super) struct DataArgs {
     pub(super) format: Format,
 }
 
-/// The data at a path.
-pub(super) fn open(path: &Path, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-    let options = OpenOptions { max_memory: limit, ..OpenOptions::default() };
+/// The data at a path. Images of a folder get the sizes that the model takes.
+pub(super) fn open(path: &Path, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
+    let images = of_folders(graph);
+    let options = OpenOptions { images, max_memory: limit, ..OpenOptions::default() };
     Ok(data::open(path, &options).map_err(Error::from)?)
+}
+
+/// What the images of a folder become for a model with one input of images, in colours or grey.
+fn of_folders(graph: &Graph) -> Option<FolderOptions> {
+    let images: Vec<Vec<usize>> =
+        graph.inputs().filter_map(|v| row(graph, v)).filter(|dims| dims.len() == 3).collect();
+    let [dims] = images.as_slice() else { return None };
+    let few = |size: usize| matches!(size, 1 | 3);
+    let (layout, [channels, height, width]) = match dims[..] {
+        [a, b, c] if few(a) => (Layout::ChannelsFirst, [a, b, c]),
+        [a, b, c] if few(c) => (Layout::ChannelsLast, [c, a, b]),
+        _ => return None,
+    };
+    Some(FolderOptions { channels, layout, ..FolderOptions::new(height, width) })
 }
 
 /// Changes of rows: of those to train on, and of others.
@@ -78,8 +94,8 @@ fn long(dims: &[usize]) -> Vec<usize> {
 
 impl DataArgs {
     /// The data.
-    pub(super) fn open(&self, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-        open(self.data.as_deref().context("give the data: `--data`")?, limit)
+    pub(super) fn open(&self, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
+        open(self.data.as_deref().context("give the data: `--data`")?, graph, limit)
     }
 
     /// Batches of rows in their order.
@@ -123,7 +139,7 @@ impl DataArgs {
         }
         let cut = augment.and_then(Augment::cut);
         let (from, to) = images::layouts(column, wanted, cut, self.layout)?;
-        let before = self.normal(source, column, from, limit)?;
+        let before = self.normal(source, column, from, (graph, limit))?;
         let steps = |more: Vec<Step>| Images {
             column: column.name.clone(),
             layout: from,
@@ -141,7 +157,7 @@ impl DataArgs {
         source: &dyn Source,
         column: &Column,
         layout: Layout,
-        limit: u64,
+        (graph, limit): (&Graph, u64),
     ) -> anyhow::Result<Option<Step>> {
         let Some(normalize) = self.normalize else { return Ok(None) };
         if normalize == Normalize::Unit {
@@ -149,7 +165,7 @@ impl DataArgs {
         }
         let statistics = match &self.normalize_by {
             None => Statistics::of(source, &column.name),
-            Some(path) => Statistics::of(&*open(path, limit)?, &column.name),
+            Some(path) => Statistics::of(&*open(path, graph, limit)?, &column.name),
         };
         let statistics = statistics.map_err(Error::from)?;
         if normalize == Normalize::Mean {

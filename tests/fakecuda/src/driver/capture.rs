@@ -162,6 +162,7 @@ impl Driver {
         };
         let (work, branches, last) = (of.graph.work.clone(), of.branches.clone(), of.last);
         self.stats.graph_launches += 1;
+        self.hang(stream)?;
         if let Some(last) = last.filter(|m| self.markers.contains_key(m)) {
             self.enqueue(stream, Work::Wait(last))?;
         }

@@ -288,6 +288,15 @@ impl Driver {
         id
     }
 
+    /// Lets a stream never go on, if that was asked for.
+    pub(super) fn hang(&mut self, stream: u64) -> Call<()> {
+        if std::mem::take(&mut self.is_hanging) {
+            let never = self.new_marker(stream);
+            self.enqueue(stream, Work::Wait(never))?;
+        }
+        Ok(())
+    }
+
     /// Puts work at the end of a stream, in the order that the default stream asks for.
     pub(super) fn enqueue(&mut self, stream: u64, work: Work) -> Call<()> {
         let Some(of) = self.streams.get(&stream) else {

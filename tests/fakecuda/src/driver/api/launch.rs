@@ -118,9 +118,9 @@ impl Driver {
         let device = self.context(context)?.device;
         let launch =
             Launch { grid: asked.grid, block: asked.block, dynamic_shared: shared, params, device };
-        if std::mem::take(&mut self.is_hanging) {
-            let never = self.new_marker(stream);
-            self.enqueue(stream, Work::Wait(never))?;
+        // A captured kernel hangs when its graph is launched.
+        if self.streams.get(&stream).is_some_and(|s| s.capture.is_none()) {
+            self.hang(stream)?;
         }
         self.enqueue(stream, Work::Launch { kernel, launch: Arc::new(launch) })?;
         Ok(Goal::Nothing)
