@@ -87,10 +87,11 @@ pub(super) fn collect(layout: &mut Layout<'_>, target: &Target) -> bool {
 fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool], target: &Target) -> Option<Collective> {
     let node = layout.graph.node(id);
     let op = node.op()?;
-    let joins =
-        matches!(op, Op::AllReduce(_) | Op::AllGather(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_));
     let role = layout.role(id);
-    if !joins || node.place().replica.is_some() || !matches!(role, Role::Launch | Role::Join) {
+    if !op.is_collective()
+        || node.place().replica.is_some()
+        || !matches!(role, Role::Launch | Role::Join)
+    {
         return None;
     }
     let parts: Vec<Value> = layout.graph.operands(id).iter().map(|v| source(layout, *v)).collect();

@@ -139,6 +139,14 @@ impl Op {
         }
     }
 
+    /// True of what joins the values of all replicas.
+    pub(crate) const fn is_collective(&self) -> bool {
+        matches!(
+            self,
+            Self::AllReduce(_) | Self::AllGather(_) | Self::ExclusiveScan(_) | Self::MergeTopK(_)
+        )
+    }
+
     /// Of what combines parts of replicas, which operands it reads where the replicas have these rows; `None` of other
     /// operators.
     pub fn present(&self, n: i64) -> Option<Vec<bool>> {

@@ -68,12 +68,7 @@ fn candidates(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
     graph.outputs().iter().for_each(|output| early[output.value.node.index()] = true);
     let mut found = Vec::new();
     for id in order.iter().rev() {
-        let exchanges = |user: NodeId| {
-            matches!(
-                graph.node(user).op(),
-                Some(Op::AllReduce(_) | Op::AllGather(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_))
-            )
-        };
+        let exchanges = |user: NodeId| graph.node(user).op().is_some_and(Op::is_collective);
         let users = graph.users(*id);
         early[id.index()] |= users.iter().any(|(user, ..)| early[user.index()] || exchanges(*user));
         let reduces = matches!(graph.node(*id).op(), Some(Op::AllReduce(_)));

@@ -36,10 +36,7 @@ impl Rewrite<'_> {
 
     /// True of what joins the values of all replicas.
     fn joins(&self, id: NodeId) -> bool {
-        let joins = matches!(
-            self.template.node(id).op(),
-            Some(Op::AllReduce(_) | Op::AllGather(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_))
-        );
+        let joins = self.template.node(id).op().is_some_and(Op::is_collective);
         // Of what is whole on every replica it is an operator like others.
         let parts = |v: &Value| self.claims.get(*v) != Claim::Invariant;
         joins && self.template.operands(id).first().is_some_and(parts)

@@ -66,17 +66,7 @@ impl Once {
 /// True of an operator that no sample changes, of values that none changes, and that brings nothing to replicas.
 fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
     let node = template.node(id);
-    let brings = |op: &Op| {
-        matches!(
-            op,
-            Op::AllReduce(_)
-                | Op::AllGather(_)
-                | Op::OwnRows(_)
-                | Op::ExclusiveScan(_)
-                | Op::MergeTopK(_)
-                | Op::First(_)
-        )
-    };
+    let brings = |op: &Op| op.is_collective() || matches!(op, Op::OwnRows(_) | Op::First(_));
     let gathers = |v: &Value| matches!(template.node(v.node).op(), Some(Op::AllGather(_)));
     let Some(op) = node.op().filter(|op| !brings(op)) else { return false };
     let operands = template.operands(id);
