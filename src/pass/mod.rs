@@ -17,7 +17,7 @@ pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParseRecomputeError, Recompute, Rule, STEP, Target,
     Training, TrainingError, TrainingGraph, differentiate, differentiate_with, evaluation,
-    train_mode, training,
+    fixed_parameters, train_mode, training,
 };
 pub use refusal::SplitRefused;
 pub use repair::{

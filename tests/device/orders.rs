@@ -118,6 +118,7 @@ fn step(count: u32) -> (Graph, Weights) {
     let (model, weights) = zoo::build("mlp:narrow=32").unwrap_or_else(|e| panic!("{e}"));
     let loss = OutputLoss {
         output: model.outputs()[0].name.to_string(),
+        class_axis: None,
         loss: "mse".parse().unwrap(),
         weight: 1.0,
         weighted: false,
@@ -129,6 +130,7 @@ fn step(count: u32) -> (Graph, Weights) {
         weighted_metrics: Vec::new(),
         optimizer: "adam".parse().unwrap(),
         frozen: BTreeSet::default(),
+        learned: BTreeSet::default(),
         l1: 0.0,
         l2: 0.0,
         mode: Mode::default(),

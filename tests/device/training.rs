@@ -121,6 +121,7 @@ fn trained(
     let training = Training {
         losses: vec![OutputLoss {
             output: "p".to_owned(),
+            class_axis: None,
             loss: "categorical_crossentropy".parse().unwrap(),
             weight: 1.0,
             weighted: true,
@@ -130,6 +131,7 @@ fn trained(
         weighted_metrics: Vec::new(),
         optimizer: optimizer.parse().unwrap(),
         frozen: BTreeSet::default(),
+        learned: BTreeSet::default(),
         l1: 0.0,
         l2: 0.0,
         mode: Mode::default(),

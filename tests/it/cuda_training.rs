@@ -18,6 +18,7 @@ pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
     let floats = graph.outputs().iter().filter(|o| graph.ty(o.value).dtype == DType::F32);
     let losses = floats.map(|o| OutputLoss {
         output: o.name.to_string(),
+        class_axis: None,
         loss: "mse".parse().unwrap(),
         weight: 1.0,
         weighted: false,
@@ -29,6 +30,7 @@ pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
         weighted_metrics: Vec::new(),
         optimizer: optimizer.parse().unwrap(),
         frozen: BTreeSet::default(),
+        learned: BTreeSet::default(),
         l1: 0.0,
         l2: 0.0,
         mode: Mode::default(),

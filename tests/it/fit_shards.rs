@@ -7,13 +7,15 @@ use std::sync::Arc;
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
-use fanwise::op::{BatchNorm, MatMul, Softmax, Squeeze, Unary};
-use fanwise::pass::{BatchStatistics, Repair, Replicate, Training, WeightPlacement};
+use fanwise::op::{
+    BatchNorm, Dropout, MatMul, Reduce, Reshape, Softmax, Squeeze, Transpose, Unary,
+};
+use fanwise::pass::{BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement};
 use fanwise::train::data::{
     Arrays, Change, ClassWeights, Feed, LoaderOptions, SAMPLE_MASK, SAMPLE_WEIGHT,
 };
 use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
-use fanwise::types::{DType, Device, ShardRule, Tensor};
+use fanwise::types::{DType, Device, Dim, ShardRule, Tensor};
 
 use crate::fit::{batch, cnn, feed, rows, training};
 use rand::{Rng, SeedableRng};
@@ -76,7 +78,7 @@ fn part(all: &Feed, from: usize, to: usize) -> Feed {
     }
 }
 
-fn on(devices: u32, statistics: &str) -> Place {
+pub(crate) fn on(devices: u32, statistics: &str) -> Place {
     let list: Vec<Device> = (0..devices).map(Device::gpu).collect();
     let weights = [WeightPlacement::Template, WeightPlacement::Mirrored][devices as usize % 2];
     let rule = ShardRule::RemainderLast;
@@ -175,6 +177,67 @@ fn groups_are_the_same_on_any_number_of_devices() {
         bits.push(steps(cnn(DType::F32), &training, place, &feeds));
     }
     assert!(bits.iter().all(|found| *found == bits[0]), "the same bits on 1, 2 and 8 devices");
+}
+
+/// Dropout where the rows are on another axis, share an axis with positions, or are not there at all.
+#[test]
+fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
+    let drop = || Dropout { mask: false, rate: 0.4 };
+    let model = |time_major: bool| {
+        let mut b = Builder::new("dropped");
+        let x = b.input("x", rows(DType::F64, &[5, 3]));
+        let random = |seed, dims: &[usize]| uniform(seed, dims);
+        let (w, v) = (b.param("w", random(1, &[3, 4])), b.param("v", random(2, &[4, 3])));
+        let w = b.op("thin", drop(), &[w]).unwrap();
+        let shape = vec![Dim::n() * 5, 3.into()];
+        let h = b.op("flat", Reshape { shape }, &[x]).unwrap();
+        let h = b.op("h", MatMul {}, &[h, w]).unwrap();
+        let h = b.op("drop", drop(), &[h]).unwrap();
+        let shape = vec![Dim::n(), 5.into(), 4.into()];
+        let mut h = b.op("rows", Reshape { shape }, &[h]).unwrap();
+        let turn = || Transpose { perm: vec![1, 0, 2] };
+        if time_major {
+            h = b.op("turned", turn(), &[h]).unwrap();
+        }
+        let mut h = b.op("again", drop(), &[h]).unwrap();
+        if time_major {
+            h = b.op("back", turn(), &[h]).unwrap();
+        }
+        let sum = Reduce::Sum { axes: vec![1], keepdims: false };
+        let h = b.op("sum", sum, &[h]).unwrap();
+        let h = b.op("logits", MatMul {}, &[h, v]).unwrap();
+        let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
+        b.output("p", p);
+        let (graph, weights) = b.finish();
+        Model { graph, weights, notes: Vec::new() }
+    };
+    let feeds: Vec<Feed> = [7usize, 2, 9]
+        .iter()
+        .map(|n| Feed {
+            inputs: [("x".to_owned(), uniform(3, &[*n, 5, 3]))].into(),
+            ..three(4, *n)
+        })
+        .collect();
+    let training = training(LOSS, "sgd", "p", true);
+    let expected = steps(model(true), &training, Place::default(), &feeds);
+    assert_near(&steps(model(false), &training, Place::default(), &feeds), &expected, "rows first");
+    let evaluated = steps(model(true), &training, Place::default(), &feeds[..1]);
+    let other = Training { mode: Mode { seed: 1, ..training.mode }, ..training.clone() };
+    let other = steps(model(true), &other, Place::default(), &feeds[..1]);
+    assert!((evaluated.0[0] - other.0[0]).abs() > 1e-6, "another seed drops others");
+    for devices in [1, 2, 3, 8] {
+        for time_major in [true, false] {
+            let found = steps(model(time_major), &training, on(devices, "sync"), &feeds);
+            assert_near(&found, &expected, &format!("{devices} devices, {time_major}"));
+        }
+    }
+}
+
+fn uniform(seed: u64, dims: &[usize]) -> Tensor {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let values: Vec<f64> =
+        (0..dims.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
+    Tensor::new(dims, &values).unwrap()
 }
 
 /// A clip of the whole gradient, Adam, and statistics of the whole batch together.

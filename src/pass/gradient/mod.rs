@@ -5,7 +5,9 @@
 //! user first. The result is a graph like any other: a pass that splits the batch finds the gradients of parameters to be
 //! sums over it.
 
+mod classes;
 mod clip;
+mod fixed;
 mod loss;
 mod metric;
 mod mode;
@@ -13,6 +15,7 @@ mod optimizer;
 mod recompute;
 mod share;
 mod step;
+mod trainable;
 mod training;
 mod update;
 
@@ -20,6 +23,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+pub use fixed::fixed_parameters;
 pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};
 pub use mode::{Mode, train_mode};

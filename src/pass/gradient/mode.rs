@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::TrainingError;
+use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
-use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, RuleError};
-use crate::types::{DType, Dim};
+use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Transpose};
+use crate::types::{Claim, DType, Dim};
 
 /// What train mode depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,14 +30,15 @@ impl Default for Mode {
 /// Batch normalisation whose statistics are no parameters stays as it is.
 ///
 /// # Errors
-/// If two layers share running statistics, or the mask of a dropout is used.
+/// If two layers share running statistics, the mask of a dropout is used, or one drops of what is not told apart by rows.
 pub fn train_mode(
     builder: &mut Builder,
     step: Value,
     mode: Mode,
 ) -> Result<BTreeSet<NodeId>, TrainingError> {
     let mut statistics = BTreeSet::new();
-    let mut rows = None;
+    let claims = survey(builder.graph())?;
+    let mut rows = Rows::default();
     // Each layer has a seed of its own, which no layer has under a seed nearby.
     let mut layer = mode.seed.rotate_left(20);
     let ids: Vec<NodeId> = builder.graph().order()?;
@@ -72,10 +74,19 @@ pub fn train_mode(
                 if dropout.mask && builder.graph().is_used(Value { node: id, output: 1 }) {
                     return Err(refused(&label, "its mask is used, which training does not give"));
                 }
-                let numbers = numbers(builder, &mut rows)?;
                 layer = layer.wrapping_add(1);
                 let train = DropoutTrain { rate: dropout.rate, seed: layer };
-                let new = builder.op(&format!("{name}.train"), train, &[*x, numbers, step])?;
+                let Some(form) = Form::of(builder.graph(), *x, claims.get(*x)) else {
+                    return Err(refused(
+                        &label,
+                        "what it drops of is of no row of the batch alone",
+                    ));
+                };
+                let name = format!("{name}.train");
+                let new = form.apply(builder, &name, *x, |builder, name, x| {
+                    let numbers = rows.numbers(builder, form.has_rows)?;
+                    builder.op(name, train, &[x, numbers, step])
+                })?;
                 builder.replace(old, new)?;
             }
             _ => {}
@@ -102,15 +113,97 @@ fn once(
     Err(refused(label, "its running statistics are those of another layer, too"))
 }
 
-/// The number of every row of the batch, made once.
-fn numbers(builder: &mut Builder, rows: &mut Option<Value>) -> Result<Value, GraphError> {
-    if let Some(rows) = *rows {
-        return Ok(rows);
+/// The numbers of rows, each made once.
+#[derive(Default)]
+struct Rows {
+    batch: Option<Value>,
+    one: Option<Value>,
+}
+
+impl Rows {
+    /// The number of every row of the batch; of a value that has none, 0.
+    fn numbers(&mut self, builder: &mut Builder, of_batch: bool) -> Result<Value, GraphError> {
+        let (made, limit, name) = if of_batch {
+            (&mut self.batch, Dim::n(), "row")
+        } else {
+            (&mut self.one, Dim::ONE, "no_row")
+        };
+        if let Some(made) = *made {
+            return Ok(made);
+        }
+        let all = Range { delta: 1, dtype: DType::I64, limit, start: Dim::ZERO };
+        Ok(*made.insert(builder.op(name, all, &[])?))
     }
-    let all = Range { delta: 1, dtype: DType::I64, limit: Dim::n(), start: Dim::ZERO };
-    let numbers = builder.op("row", all, &[])?;
-    *rows = Some(numbers);
-    Ok(numbers)
+}
+
+/// How the rows of a value come to its first axis: through a shape that has them on an axis of their own, in another order.
+struct Form {
+    /// The shape of the value.
+    whole: Vec<Dim>,
+    /// The shape that has the rows on an axis of their own.
+    apart: Vec<Dim>,
+    /// The order of its axes that begins with the rows.
+    perm: Vec<usize>,
+    /// Whether there are rows; a value without them is one.
+    has_rows: bool,
+}
+
+impl Form {
+    /// That of a value of this claim; `None` if its elements are not those of rows.
+    fn of(graph: &Graph, x: Value, claim: Claim) -> Option<Self> {
+        let whole = graph.ty(x).shape.to_vec();
+        let mut apart = whole.clone();
+        let (rows, has_rows) = match claim {
+            Claim::Shard(shard) => {
+                let inner = i64::try_from(shard.inner).ok()?;
+                let outer = i64::try_from(shard.outer).ok()?;
+                let parts = [Dim::from(outer), Dim::n(), Dim::from(inner)];
+                let own = parts.into_iter().filter(|size| *size != Dim::ONE);
+                apart.splice(shard.axis..=shard.axis, own);
+                (shard.axis + usize::from(outer != 1), true)
+            }
+            Claim::Mixed if whole.first() == Some(&Dim::n()) => (0, true),
+            Claim::Invariant | Claim::Partial(_) if !whole.iter().any(Dim::depends_on_batch) => {
+                apart.insert(0, Dim::ONE);
+                (0, false)
+            }
+            _ => return None,
+        };
+        let others = (0..apart.len()).filter(|axis| *axis != rows);
+        let perm = std::iter::once(rows).chain(others).collect();
+        Some(Self { whole, apart, perm, has_rows })
+    }
+
+    /// Writes what `write` makes of the value in this form, which has the same type, and brings it back.
+    fn apply(
+        &self,
+        b: &mut Builder,
+        name: &str,
+        x: Value,
+        write: impl FnOnce(&mut Builder, &str, Value) -> Result<Value, GraphError>,
+    ) -> Result<Value, GraphError> {
+        let Self { whole, apart, perm, .. } = self;
+        let (reshaped, turned) = (whole != apart, !perm.is_sorted());
+        let mut x = x;
+        if reshaped {
+            x = b.op(&format!("{name}.apart"), Reshape { shape: apart.clone() }, &[x])?;
+        }
+        if turned {
+            x = b.op(&format!("{name}.rows"), Transpose { perm: perm.clone() }, &[x])?;
+        }
+        let own = if reshaped || turned { format!("{name}.dropped") } else { name.to_owned() };
+        let mut y = write(b, &own, x)?;
+        if turned {
+            let mut back = vec![0; perm.len()];
+            perm.iter().enumerate().for_each(|(to, from)| back[*from] = to);
+            let own = if reshaped { format!("{name}.back") } else { name.to_owned() };
+            y = b.op(&own, Transpose { perm: back }, &[y])?;
+        }
+        if reshaped {
+            y = b.op(name, Reshape { shape: whole.clone() }, &[y])?;
+        }
+        Ok(y)
+    }
 }
 
 fn is_param(graph: &Graph, value: Value) -> bool {

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use super::loss::{self, Link};
+use super::classes::{ClassAxis, columns};
+use super::loss;
 use super::metric::{Metrics, Of};
 use super::share::share_small;
+use super::trainable::{Parameters, nothing};
 use super::update::{Update, update};
 use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, train_mode,
 };
-use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Output, Value, Weights};
-use crate::op::{
-    Binary, Compare, Draft, Op, Reduce, Reshape, RuleError, Softmax, Term, Unary, Where,
-};
+use crate::ir::{Builder, Graph, GraphError, Output, Value, Weights};
+use crate::op::{Binary, Compare, Draft, Reduce, RuleError, Term, Unary, Where};
 use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
 
 /// The loss of one output.
@@ -22,6 +22,9 @@ pub struct OutputLoss {
     pub output: String,
     /// Its loss.
     pub loss: Loss,
+    /// The axis of its classes, from the end if negative, which losses and metrics compare along; by default that of the
+    /// softmax that gives the output to a cross-entropy, else the last.
+    pub class_axis: Option<i64>,
     /// The weight of the loss in the sum of all.
     pub weight: f64,
     /// Whether rows have weights.
@@ -56,6 +59,8 @@ pub struct Training {
     pub optimizer: Optimizer,
     /// Parameters that are not trained.
     pub frozen: BTreeSet<String>,
+    /// Parameters that are trained though they look like a table by position or a constant of the formula.
+    pub learned: BTreeSet<String>,
     /// The factor of the sum of magnitudes of all trained parameters of two axes or more.
     pub l1: f64,
     /// The factor of their sum of squares.
@@ -71,11 +76,19 @@ impl Training {
     pub fn new(output: &str, loss: Loss, optimizer: Optimizer) -> Self {
         let output = output.to_owned();
         Self {
-            losses: vec![OutputLoss { output, loss, weight: 1.0, weighted: false, masked: false }],
+            losses: vec![OutputLoss {
+                output,
+                loss,
+                class_axis: None,
+                weight: 1.0,
+                weighted: false,
+                masked: false,
+            }],
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),
             optimizer,
             frozen: BTreeSet::new(),
+            learned: BTreeSet::new(),
             l1: 0.0,
             l2: 0.0,
             mode: Mode::default(),
@@ -107,12 +120,17 @@ pub enum TrainingError {
     /// A model that is replicated, or has variables already.
     #[error("the model is {0}; give the model itself")]
     NoModel(&'static str),
-    /// A parameter to freeze does not exist.
-    #[error("there is no parameter `{0}` to freeze")]
-    NoParam(String),
+    /// A parameter to freeze or to train does not exist.
+    #[error("there is no parameter `{name}` to {verb}")]
+    NoParam {
+        /// Its name.
+        name: String,
+        /// What was to be done with it.
+        verb: &'static str,
+    },
     /// There is nothing to train.
-    #[error("the loss depends on no parameter that is trained")]
-    Nothing,
+    #[error("the loss depends on no parameter that is trained{0}")]
+    Nothing(String),
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -161,7 +179,8 @@ pub fn training(
     let step = b.param(STEP, Tensor::scalar(0i64));
     let statistics = train_mode(&mut b, step, training.mode)?;
     let mut costs = costs(&mut b, training)?;
-    let (trained, mut untrained) = trainable(&b, model, &statistics, &training.frozen)?;
+    let Parameters { trained, mut untrained } =
+        Parameters::of((model, weights), training, &b, &statistics)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     costs.loss = penalties(&mut b, costs.loss, &values, training)?;
     let gradients = differentiate_with(&mut b, costs.loss, &values, training.recompute)?;
@@ -173,7 +192,7 @@ pub fn training(
         }
     }
     if steps.is_empty() {
-        return Err(TrainingError::Nothing);
+        return Err(nothing(&untrained));
     }
     let rate = b.fresh("learning_rate");
     let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
@@ -196,7 +215,8 @@ pub fn evaluation(
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
     let mut costs = costs(&mut b, training)?;
-    let (trained, _) = trainable(&b, model, &BTreeSet::new(), &training.frozen)?;
+    let Parameters { trained, .. } =
+        Parameters::of((model, weights), training, &b, &BTreeSet::new())?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     costs.loss = penalties(&mut b, costs.loss, &values, training)?;
     share_small(&mut b)?;
@@ -272,30 +292,15 @@ fn chosen<'a>(
     if found.is_empty() { Err(none("")) } else { Ok(found) }
 }
 
-/// The outputs of the model; those with losses that are one number for each row as `[N,1]`.
-fn columns(b: &mut Builder, training: &Training) -> Result<Vec<Output>, TrainingError> {
-    let mut outputs = b.take_outputs();
-    for output in &mut outputs {
-        let costs = training.losses.iter().any(|loss| *loss.output == *output.name);
-        let shape = b.graph().ty(output.value).shape.to_vec();
-        if costs && shape == [Dim::n()] {
-            let name = format!("{}.column", output.name);
-            let column = Reshape { shape: vec![Dim::n(), Dim::ONE] };
-            output.value = b.op(&name, column, &[output.value])?;
-        }
-    }
-    Ok(outputs)
-}
-
 fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
-    let outputs = columns(b, training)?;
+    let outputs = columns(b, &training.losses)?;
     let found = chosen(&training.losses, &outputs)?;
     let (targets, inputs) = targets(b, &found)?;
     let (mut loss, mut metrics) = (None, Metrics::default());
     let several = found.len() > 1;
     for ((of, output), given) in found.iter().zip(&inputs) {
-        suits(b.graph(), of, output)?;
-        let (own, logits) = linked(b.graph(), of.loss, output.value);
+        let (own, logits) = given.axis.linked(b.graph(), of.loss, output.value);
+        let logits = given.axis.last(b, &format!("{}.logits", output.name), logits)?;
         let (value, alone) = draft(b, ("loss", of.loss.name()), |writer| {
             let (y, p) = (writer.term(given.y), writer.term(logits));
             let [w, kept, sum] = [given.w, given.kept, loss].map(|v| v.map(|v| writer.term(v)));
@@ -329,17 +334,20 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     }
     for ((_, output), given) in found.iter().zip(&inputs) {
         let before = if several { format!("{}_", output.name) } else { String::new() };
-        let of = Of { before, y: given.y, p: output.value, w: given.w, kept: given.kept };
+        let p = given.axis.last(b, &output.name, output.value)?;
+        let of = Of { before, y: given.y, p, w: given.w, kept: given.kept };
         metrics.add(b, &of, &training.metrics, false)?;
         metrics.add(b, &of, &training.weighted_metrics, true)?;
     }
-    let Some(loss) = loss else { return Err(TrainingError::Nothing) };
+    let Some(loss) = loss else { return Err(nothing(&[])) };
     Ok(Costs { loss, targets, metrics: metrics.finish() })
 }
 
 /// What an output is compared with.
 struct Given {
-    /// Its target.
+    /// The axis of its classes.
+    axis: ClassAxis,
+    /// Its target, where it has classes with these on the last axis.
     y: Value,
     /// The weights of its rows.
     w: Option<Value>,
@@ -355,13 +363,14 @@ fn targets(
     let (mut targets, mut inputs) = (Vec::new(), Vec::new());
     for (loss, output) in found {
         let input = b.fresh(&format!("{}.target", output.name));
+        let axis = ClassAxis::of(b.graph(), loss, output)?;
         let ty = b.graph().ty(output.value).clone();
-        let each = |dtype| {
-            let axes = ty.shape.len().saturating_sub(1);
-            TensorType { dtype, shape: ty.shape.iter().take(axes).cloned().collect() }
+        let y = if loss.loss.takes_classes() {
+            b.input(&input, axis.each(&ty, DType::I64))
+        } else {
+            let y = b.input(&input, ty.clone());
+            axis.last(b, &input, y)?
         };
-        let classes = loss.loss.takes_classes();
-        let y = b.input(&input, if classes { each(DType::I64) } else { ty.clone() });
         let (mut weight, mut w) = (None, None);
         if loss.weighted {
             let name = b.fresh(&format!("{}.weight", output.name));
@@ -372,7 +381,7 @@ fn targets(
         let (mut mask, mut kept) = (None, None);
         if loss.masked {
             let name = b.fresh(&format!("{}.mask", output.name));
-            let given = b.input(&name, each(ty.dtype));
+            let given = b.input(&name, axis.each(&ty, ty.dtype));
             kept = Some(draft(b, (&format!("{name}.kept"), "the mask"), |writer| {
                 let given = writer.term(given);
                 let mut at = Draft::new(&mut *writer);
@@ -383,51 +392,11 @@ fn targets(
             })?);
             mask = Some(name.to_string());
         }
-        inputs.push(Given { y, w, kept });
+        inputs.push(Given { axis, y, w, kept });
         let (output, input) = (output.name.to_string(), input.to_string());
         targets.push(Target { output, input, weight, mask });
     }
     Ok((targets, inputs))
-}
-
-/// Fails unless a loss can be taken of an output.
-fn suits(graph: &Graph, of: &OutputLoss, output: &Output) -> Result<(), TrainingError> {
-    let ty = graph.ty(output.value);
-    let wrong = |reason| {
-        let what = format!("{} of `{}`, {ty}", of.loss, output.name);
-        Err(TrainingError::Rule { what, error: RuleError::Undefined(reason) })
-    };
-    if !matches!(ty.dtype, DType::F32 | DType::F64) {
-        return wrong("training takes outputs of f32 and f64");
-    }
-    if ty.rank() < 2 {
-        return wrong("the output has no axis behind its rows");
-    }
-    let last = i64::try_from(ty.rank()).unwrap_or(0) - 1;
-    match graph.node(output.value.node).op() {
-        Some(Op::Softmax(Softmax::Softmax { axis }))
-            if of.loss.link() == Some(Link::Softmax) && *axis != -1 && *axis != last =>
-        {
-            wrong("its classes are not on the last axis")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The loss of logits and the logits, where the output is the probabilities that they give.
-fn linked(graph: &Graph, loss: Loss, output: Value) -> (Loss, Value) {
-    let rank = i64::try_from(graph.ty(output).rank()).unwrap_or(0);
-    let link = match graph.node(output.node).op() {
-        Some(Op::Softmax(Softmax::Softmax { axis })) if *axis == -1 || *axis == rank - 1 => {
-            Some(Link::Softmax)
-        }
-        Some(Op::Unary(Unary::Sigmoid)) => Some(Link::Sigmoid),
-        _ => None,
-    };
-    match graph.operands(output.node)[..] {
-        [logits] if link.is_some() && link == loss.link() => (loss.of_logits(), logits),
-        _ => (loss, output),
-    }
 }
 
 /// The sum of all elements.
@@ -477,60 +446,6 @@ fn mean_over_rows(
         None => at.size(sum, shape.elements().maximum(&Dim::ONE))?,
     };
     at.div(sum, count)
-}
-
-/// A parameter and its value, by name.
-type Named = (String, Value);
-
-/// The parameters that are trained, in the order of the model's, and those that are not though they are floats.
-#[expect(clippy::type_complexity, reason = "two lists")]
-fn trainable(
-    b: &Builder,
-    model: &Graph,
-    statistics: &BTreeSet<NodeId>,
-    frozen: &BTreeSet<String>,
-) -> Result<(Vec<Named>, Vec<(String, &'static str)>), TrainingError> {
-    let graph = b.graph();
-    if let Some(name) =
-        frozen.iter().find(|name| !model.params().iter().any(|p| *p.name == ***name))
-    {
-        return Err(TrainingError::NoParam(name.clone()));
-    }
-    let (mut trained, mut untrained) = (Vec::new(), Vec::new());
-    for id in graph.ids() {
-        let NodeKind::Param(param) = *graph.node(id).kind() else { continue };
-        let param = graph.param(param);
-        let name = param.name.to_string();
-        if !param.ty.dtype.is_float() || !model.params().iter().any(|p| p.name == param.name) {
-            continue;
-        }
-        let users = graph.users(id);
-        let running = |(user, slot): (NodeId, usize)| {
-            matches!(graph.node(user).op(), Some(Op::BatchNorm(_) | Op::BatchNormTrain(_)))
-                && slot >= 3
-        };
-        if statistics.contains(&id) || users.iter().any(|(user, slot, _)| running((*user, *slot))) {
-            if frozen.contains(&name) {
-                let error = RuleError::Undefined(
-                    "it is a running statistic, which is not trained but moves",
-                );
-                return Err(TrainingError::Rule { what: format!("`{name}`"), error });
-            }
-            untrained.push((name, "it is a running statistic"));
-        } else if frozen.contains(&name) {
-            untrained.push((name, "it is frozen"));
-        } else if !matches!(param.ty.dtype, DType::F32 | DType::F64) {
-            let error = RuleError::Undefined(
-                "training takes parameters of f32 and f64; freeze it, or convert the model",
-            );
-            return Err(TrainingError::Rule { what: format!("`{name}`, {}", param.ty), error });
-        } else if param.ty.rank() == 0 {
-            untrained.push((name, "it is a constant of the formula"));
-        } else {
-            trained.push((name, Value { node: id, output: 0 }));
-        }
-    }
-    Ok((trained, untrained))
 }
 
 /// The loss with the penalties of parameters, which count once.

@@ -21,6 +21,10 @@ pub(crate) struct AimArgs {
     /// The factor of the loss of an output in the sum of all
     #[arg(long, value_name = "OUTPUT=FACTOR", value_delimiter = ',', value_parser = factor)]
     loss_weight: Vec<(String, f64)>,
+    /// The axis of classes of outputs, which losses and metrics compare along: 1 for images with channels first; by default
+    /// that of the softmax that gives the output, else the last
+    #[arg(long, value_name = "[OUTPUT=]AXIS", value_delimiter = ',', value_parser = axis, allow_hyphen_values = true)]
+    class_axis: Vec<(Option<String>, i64)>,
     /// Metrics, separated by commas: `accuracy`, `top_5_accuracy`, `auc`, `precision`, `recall`, the name of a loss with
     /// its settings, as `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
     #[arg(long, value_name = "METRIC[:KEY=VALUE,...],...")]
@@ -106,9 +110,12 @@ impl AimArgs {
         let mut losses: Vec<OutputLoss> = Vec::new();
         let mut add = |output: &str, loss: Loss| {
             let weight = self.loss_weight.iter().find(|(own, _)| own == output);
+            let axis =
+                self.class_axis.iter().find(|(own, _)| own.as_deref().is_none_or(|o| o == output));
             losses.push(OutputLoss {
                 output: output.to_owned(),
                 loss,
+                class_axis: axis.map(|(_, axis)| *axis),
                 weight: weight.map_or(1.0, |(_, weight)| *weight),
                 weighted: given(SAMPLE_WEIGHT, output),
                 masked: given(SAMPLE_MASK, output),
@@ -133,6 +140,10 @@ impl AimArgs {
         if let Some((output, _)) = self.loss_weight.iter().find(|(output, _)| !known(output)) {
             bail!("`--loss-weight {output}=…`: there is no loss of `{output}`");
         }
+        let outputs = self.class_axis.iter().filter_map(|(output, _)| output.as_deref());
+        if let Some(output) = outputs.into_iter().find(|output| !known(output)) {
+            bail!("`--class-axis {output}=…`: there is no loss of `{output}`");
+        }
         Ok(losses)
     }
 
@@ -156,6 +167,7 @@ impl AimArgs {
             weighted_metrics: all(&self.weighted_metrics),
             optimizer,
             frozen: BTreeSet::new(),
+            learned: BTreeSet::new(),
             l1: self.l1,
             l2: self.l2,
             mode: Mode::default(),
@@ -176,6 +188,9 @@ pub(crate) struct OptimizerArgs {
     /// Parameters that are not trained
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     freeze: Vec<String>,
+    /// Parameters that are trained though they look like a table by position or a constant of the formula
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    train: Vec<String>,
     /// The part of running statistics that each step of batch normalisation keeps
     #[arg(long, value_name = "PART", default_value_t = 0.99, value_parser = amount)]
     batch_norm_momentum: f64,
@@ -197,6 +212,7 @@ impl OptimizerArgs {
     /// Sets what only training has.
     pub(crate) fn apply(&self, training: &mut Training, seed: u32) {
         training.frozen = self.freeze.iter().cloned().collect();
+        training.learned = self.train.iter().cloned().collect();
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
         let momentum = self.batch_norm_momentum.min(1.0) as f32;
         training.mode = Mode { momentum, seed: seed.into() };
@@ -208,6 +224,16 @@ impl OptimizerArgs {
 pub(super) fn amount(text: &str) -> anyhow::Result<f64> {
     let number = text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
     number.with_context(|| format!("`{text}` is no finite number from 0 on"))
+}
+
+/// Reads `AXIS` or `OUTPUT=AXIS`.
+fn axis(text: &str) -> anyhow::Result<(Option<String>, i64)> {
+    let (output, axis) = match text.rsplit_once('=') {
+        Some((output, axis)) => (Some(output.to_owned()), axis),
+        None => (None, text),
+    };
+    let axis = axis.parse().ok().with_context(|| format!("`{axis}` is no number of an axis"))?;
+    Ok((output, axis))
 }
 
 /// Reads `NAME=NUMBER`.

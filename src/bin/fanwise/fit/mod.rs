@@ -375,7 +375,12 @@ fn note_untrained(trainer: &Trainer) {
         let shown = names.iter().take(SHOWN).map(|n| format!("`{n}`")).collect::<Vec<_>>();
         let more = names.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        ui::talk(&format!("note: not trained: {}{more}: {why}", shown.join(", ")));
+        let way = if why == "it is frozen" || why.contains("depend") {
+            ""
+        } else {
+            "; `--train` trains it"
+        };
+        ui::talk(&format!("note: not trained: {}{more}: {why}{way}", shown.join(", ")));
     }
 }
 

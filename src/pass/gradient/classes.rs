@@ -1,0 +1,119 @@
+//! On which axis an output has its classes, and what losses take of it.
+
+use super::Loss;
+use super::loss::Link;
+use super::training::{OutputLoss, TrainingError};
+use crate::ir::{Builder, Graph, GraphError, Output, Value};
+use crate::op::{Op, Reshape, RuleError, Softmax, Transpose, Unary};
+use crate::types::{DType, Dim, Shape, TensorType};
+
+/// The outputs of the model; those with losses that are one number for each row as `[N,1]`.
+pub(super) fn columns(
+    b: &mut Builder,
+    losses: &[OutputLoss],
+) -> Result<Vec<Output>, TrainingError> {
+    let mut outputs = b.take_outputs();
+    for output in &mut outputs {
+        let costs = losses.iter().any(|loss| *loss.output == *output.name);
+        let shape = b.graph().ty(output.value).shape.to_vec();
+        if costs && shape == [Dim::n()] {
+            let name = format!("{}.column", output.name);
+            let column = Reshape { shape: vec![Dim::n(), Dim::ONE] };
+            output.value = b.op(&name, column, &[output.value])?;
+        }
+    }
+    Ok(outputs)
+}
+
+/// The axis of the classes of an output of rank 2 or more.
+#[derive(Clone, Copy)]
+pub(super) struct ClassAxis {
+    axis: usize,
+    rank: usize,
+}
+
+impl ClassAxis {
+    /// That of an output of which a loss is taken.
+    ///
+    /// # Errors
+    /// If the loss cannot be taken of the output.
+    pub(super) fn of(
+        graph: &Graph,
+        of: &OutputLoss,
+        output: &Output,
+    ) -> Result<Self, TrainingError> {
+        let ty = graph.ty(output.value);
+        let wrong = |reason| {
+            let what = format!("{} of `{}`, {ty}", of.loss, output.name);
+            TrainingError::Rule { what, error: RuleError::Undefined(reason) }
+        };
+        if !matches!(ty.dtype, DType::F32 | DType::F64) {
+            return Err(wrong("training takes outputs of f32 and f64"));
+        }
+        let rank = ty.rank();
+        if rank < 2 {
+            return Err(wrong("the output has no axis behind its rows"));
+        }
+        let of_softmax = of.loss.link().filter(|link| *link == Link::Softmax);
+        let axis = of.class_axis.or(of_softmax.and_then(|_| softmax_axis(graph, output.value)));
+        let axis = resolved(axis.unwrap_or(-1), rank)
+            .ok_or_else(|| wrong("the output has no such axis of classes"))?;
+        if ty.shape[axis].depends_on_batch() {
+            return Err(wrong("its classes are on the axis of its rows"));
+        }
+        Ok(Self { axis, rank })
+    }
+
+    /// The type of what has one element for all classes together.
+    pub(super) fn each(self, ty: &TensorType, dtype: DType) -> TensorType {
+        let others = ty.shape.iter().enumerate().filter(|(axis, _)| *axis != self.axis);
+        TensorType { dtype, shape: others.map(|(_, size)| size.clone()).collect::<Shape>() }
+    }
+
+    /// A value of the output's shape with the classes on its last axis.
+    pub(super) fn last(
+        self,
+        b: &mut Builder,
+        name: &str,
+        value: Value,
+    ) -> Result<Value, GraphError> {
+        if self.axis + 1 == self.rank {
+            return Ok(value);
+        }
+        let others = (0..self.rank).filter(|axis| *axis != self.axis);
+        let perm = others.chain([self.axis]).collect();
+        b.op(&format!("{name}.classes_last"), Transpose { perm }, &[value])
+    }
+
+    /// The loss of logits and the logits, where the output is the probabilities that they give.
+    pub(super) fn linked(self, graph: &Graph, loss: Loss, output: Value) -> (Loss, Value) {
+        let link = match graph.node(output.node).op() {
+            Some(Op::Softmax(Softmax::Softmax { axis }))
+                if resolved(*axis, self.rank) == Some(self.axis) =>
+            {
+                Some(Link::Softmax)
+            }
+            Some(Op::Unary(Unary::Sigmoid)) => Some(Link::Sigmoid),
+            _ => None,
+        };
+        match graph.operands(output.node)[..] {
+            [logits] if link.is_some() && link == loss.link() => (loss.of_logits(), logits),
+            _ => (loss, output),
+        }
+    }
+}
+
+/// The axis of the softmax that gives a value.
+fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
+    match graph.node(value.node).op() {
+        Some(Op::Softmax(Softmax::Softmax { axis })) => Some(*axis),
+        _ => None,
+    }
+}
+
+/// An axis that may count from the end.
+fn resolved(axis: i64, rank: usize) -> Option<usize> {
+    let behind = i64::try_from(rank).ok()?;
+    let axis = if axis < 0 { axis.checked_add(behind)? } else { axis };
+    usize::try_from(axis).ok().filter(|axis| *axis < rank)
+}

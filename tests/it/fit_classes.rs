@@ -1,0 +1,126 @@
+//! Losses and metrics of outputs whose classes are not on the last axis.
+
+use fanwise::backend::Cpu;
+use fanwise::format::Model;
+use fanwise::ir::Builder;
+use fanwise::op::{Binary, Softmax};
+use fanwise::pass::{Metric, Training};
+use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::types::{DType, Tensor};
+
+use crate::fit::{feed, rows, training};
+use crate::fit_shards::on;
+
+const CLASSES: usize = 3;
+const PLACES: usize = 4;
+
+/// `p = softmax(x + bias)` over axis 1 of `[N,3,2,2]`, or the logits themselves.
+fn segments(softmax: bool) -> Model {
+    let mut b = Builder::new("segments");
+    let x = b.input("x", rows(DType::F64, &[3, 2, 2]));
+    let bias = b.param("bias", Tensor::new(&[3, 1, 1], &[0.0f64; 3]).unwrap());
+    let logits = b.op("logits", Binary::Add, &[x, bias]).unwrap();
+    let p =
+        if softmax { b.op("p", Softmax::Softmax { axis: 1 }, &[logits]).unwrap() } else { logits };
+    b.output("out", p);
+    let (graph, weights) = b.finish();
+    Model { graph, weights, notes: Vec::new() }
+}
+
+fn logit(row: usize, class: usize, place: usize) -> f64 {
+    f64::from(u8::try_from((row * 7 + class * 5 + place * 3) % 11).unwrap()) / 3.0 - 1.0
+}
+
+fn class(row: usize, place: usize) -> usize {
+    (row + place * 2) % CLASSES
+}
+
+/// The mean of `-ln p` of each place's class, the gradient of the bias, and the part of places at which the class has the
+/// largest logit.
+fn known(n: usize) -> (f64, [f64; CLASSES], f64) {
+    let (mut loss, mut right, mut gradient) = (0.0, 0.0, [0.0; CLASSES]);
+    for (row, place) in (0..n).flat_map(|row| (0..PLACES).map(move |place| (row, place))) {
+        let logits: [f64; CLASSES] = std::array::from_fn(|c| logit(row, c, place));
+        let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+        let own = class(row, place);
+        loss += sum.ln() - logits[own];
+        for (c, x) in logits.iter().enumerate() {
+            gradient[c] += x.exp() / sum - f64::from(u8::from(c == own));
+        }
+        right += f64::from(u8::from(logits.iter().all(|x| *x <= logits[own])));
+    }
+    let count = (n * PLACES) as f64;
+    (loss / count, gradient.map(|g| g / count), right / count)
+}
+
+#[test]
+fn classes_may_be_on_any_axis_but_that_of_the_rows() {
+    let n = 5;
+    let (loss, gradient, right) = known(n);
+    let places = || (0..n).flat_map(|row| (0..PLACES).map(move |place| (row, place)));
+    let mut x = vec![0.0; n * CLASSES * PLACES];
+    let mut hot = x.clone();
+    for (row, place) in places() {
+        for c in 0..CLASSES {
+            let at = (row * CLASSES + c) * PLACES + place;
+            x[at] = logit(row, c, place);
+            hot[at] = f64::from(u8::from(c == class(row, place)));
+        }
+    }
+    let numbers: Vec<i64> =
+        places().map(|(row, place)| i64::try_from(class(row, place)).unwrap()).collect();
+    let image = |values: &[f64]| Tensor::new(&[n, CLASSES, 2, 2], values).unwrap();
+    let numbers = Tensor::new(&[n, 2, 2], &numbers).unwrap();
+    let cases = [
+        ("categorical_crossentropy", image(&hot), true, None, Metric::CategoricalAccuracy),
+        ("sparse_categorical_crossentropy", numbers.clone(), true, None, Metric::Accuracy),
+        (
+            "sparse_categorical_crossentropy:from_logits=true",
+            numbers,
+            false,
+            Some(-3),
+            Metric::Accuracy,
+        ),
+        (
+            "categorical_crossentropy:from_logits=true",
+            image(&hot),
+            false,
+            Some(1),
+            Metric::Accuracy,
+        ),
+    ];
+    for (name, y, softmax, class_axis, metric) in cases {
+        let mut terms = training(name, "sgd:learning_rate=1", "out", false);
+        terms.losses[0].class_axis = class_axis;
+        terms.metrics = vec![metric];
+        for devices in [0, 1, 2, 3] {
+            let options = TrainerOptions { training: terms.clone(), place: on(devices, "sync") };
+            let mut trainer =
+                Trainer::new(segments(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
+            let feed = feed(image(&x), y.clone(), None, "out");
+            let found = trainer.train_on_batch(&feed, 1.0).unwrap();
+            assert!((found.loss - loss).abs() < 1e-12, "{name}: {} for {loss}", found.loss);
+            let accuracy = found.metrics[0].1;
+            assert!((accuracy - right).abs() < 1e-12, "{name}: {accuracy} for {right}");
+            let bias = trainer.weights().unwrap().get("bias").unwrap().to_f64();
+            for (b, g) in bias.iter().zip(gradient) {
+                assert!((b + g).abs() < 1e-12, "{name}: {b} for {}", -g);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_axis_that_has_no_classes_is_refused() {
+    let refused = |class_axis: i64| {
+        let mut terms: Training = training("categorical_crossentropy", "sgd", "out", false);
+        terms.losses[0].class_axis = Some(class_axis);
+        let options = TrainerOptions { training: terms, place: Place::default() };
+        Trainer::new(segments(true), &options, &Cpu::new(1).unwrap()).err().unwrap().to_string()
+    };
+    assert!(refused(0).ends_with("its classes are on the axis of its rows"), "{}", refused(0));
+    for axis in [4, -5, i64::MIN] {
+        let text = refused(axis);
+        assert!(text.ends_with("the output has no such axis of classes"), "{text}");
+    }
+}
