@@ -13,6 +13,7 @@ use super::{
 };
 use crate::ir::{Builder, Graph, GraphError, Output, Value, Weights};
 use crate::op::{Binary, Compare, Draft, Reduce, RuleError, Term, Unary, Where};
+use crate::pass::simplify::remove_identities;
 use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
 
 /// The loss of one output.
@@ -199,7 +200,7 @@ pub fn training(
     let averages =
         update(&mut b, &training.optimizer, &mut steps, &Update { step, rate: rate_value })?;
     share_small(&mut b)?;
-    let mut whole = costs.finish(b);
+    let mut whole = costs.finish(b)?;
     whole.learning_rate = Some(rate.to_string());
     whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
     whole.untrained = untrained;
@@ -220,7 +221,7 @@ pub fn evaluation(
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     costs.loss = penalties(&mut b, costs.loss, &values, training)?;
     share_small(&mut b)?;
-    Ok(costs.finish(b))
+    Ok(costs.finish(b)?)
 }
 
 fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
@@ -251,17 +252,17 @@ struct Costs {
 }
 
 impl Costs {
-    fn finish(self, mut b: Builder) -> TrainingGraph {
+    fn finish(self, mut b: Builder) -> Result<TrainingGraph, GraphError> {
         b.output("loss", self.loss);
         for (name, total, count) in &self.metrics {
             b.output(&format!("{name}.total"), *total);
             b.output(&format!("{name}.count"), *count);
         }
         let (mut graph, mut weights) = b.finish();
-        graph.remove_unused();
+        remove_identities(&mut graph, true)?;
         let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
         weights.retain(|name| used.contains(name));
-        TrainingGraph {
+        Ok(TrainingGraph {
             graph,
             weights,
             targets: self.targets,
@@ -270,7 +271,7 @@ impl Costs {
             trained: Vec::new(),
             untrained: Vec::new(),
             averages: Vec::new(),
-        }
+        })
     }
 }
 

@@ -8,6 +8,8 @@ mod identity;
 mod rows;
 mod sizes;
 
+pub(super) use identity::remove_identities;
+
 use super::{PassError, PassInfo};
 use crate::ir::{Graph, Weights};
 
