@@ -137,7 +137,7 @@ fn model_code(error: &ModelError) -> &'static str {
         ModelError::NoSource { .. } | ModelError::Missing { .. } => "E0111",
         ModelError::Changed { .. } => "E0112",
         ModelError::NoTemplate => "E0113",
-        ModelError::NotOnnx(_) | ModelError::NotInFile(_) => "E0114",
+        ModelError::Export(_) => "E0114",
         ModelError::Pass(error) => pass_code(error),
     }
 }

@@ -153,12 +153,9 @@ pub enum ModelError {
         /// The difference.
         what: String,
     },
-    /// The model is no ONNX file that could be written with other weights.
-    #[error("{} is no ONNX file; trained models of other forms are written as .fan", Quoted(.0))]
-    NotOnnx(String),
-    /// The file does not hold a parameter by itself.
-    #[error("the ONNX file does not hold {} by itself, but computes it; write the model as .fan", Quoted(.0))]
-    NotInFile(String),
+    /// The model cannot be written as an ONNX file.
+    #[error(transparent)]
+    Export(#[from] onnx::ExportError),
     /// Nothing says which model a graph was made from.
     #[error("the graph does not say which model it was made from; name it with `--template MODEL`")]
     NoTemplate,
@@ -277,60 +274,84 @@ pub fn save(
     Ok(format::write_text(path, &text)?)
 }
 
-/// Fails unless [`save_onnx`] can write the model that [`load`] made of `spec` with other elements of these parameters.
+/// Writes the model that [`load`] made of `spec` as an ONNX file, with other elements of the parameters in `params`.
+///
+/// If `spec` is an ONNX file which has these as initializers, everything else stays as it is there, and tensors that lay
+/// in other files are put into this one. Else the file is written anew, operator by operator.
 ///
 /// # Errors
-/// If it is no ONNX file, or has one of them in another form.
-pub fn check_onnx(
+/// If an operator has no counterpart in ONNX, or the file cannot be written.
+pub fn save_onnx(
+    path: &Path,
     spec: &str,
-    graph: &Graph,
+    (graph, weights): (&Graph, &Weights),
     params: &BTreeSet<String>,
     max_memory: u64,
 ) -> Result<(), ModelError> {
-    let path = onnx_file(spec)?;
-    let names = onnx::initializer_names(path, max_memory)?;
-    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    for param in graph.params().iter().filter(|param| params.contains(&*param.name)) {
-        let own = *param.source.file == *spec && names.contains(&*param.source.key);
-        if !own {
-            return Err(ModelError::NotInFile(param.name.to_string()));
+    let bytes = match own_initializers(spec, graph, params, max_memory)? {
+        Some((file, keys)) => {
+            let tensors =
+                keys.into_iter().filter_map(|(name, key)| Some((key, weights.get(&name)?.clone())));
+            onnx::with_initializers(file, &tensors.collect(), max_memory)?
         }
+        None => onnx::export(graph, weights)?,
+    };
+    Ok(format::write_bytes(path, &bytes)?)
+}
+
+/// Writes a model as an ONNX file, operator by operator.
+///
+/// # Errors
+/// If the graph is no model, an operator has no counterpart in ONNX, or the file cannot be written.
+pub fn export_onnx(path: &Path, graph: &Graph, weights: &Weights) -> Result<(), ModelError> {
+    Ok(format::write_bytes(path, &onnx::export(graph, weights)?)?)
+}
+
+/// Fails if [`save_onnx`] will, but for what only writing shows.
+///
+/// # Errors
+/// As [`save_onnx`].
+pub fn check_onnx(
+    spec: &str,
+    (graph, weights): (&Graph, &Weights),
+    params: &BTreeSet<String>,
+    max_memory: u64,
+) -> Result<(), ModelError> {
+    if own_initializers(spec, graph, params, max_memory)?.is_none() {
+        onnx::export(graph, weights)?;
     }
     Ok(())
 }
 
-/// Writes the ONNX file that [`load`] read as `spec` with other elements of the parameters in `params`, which it has as
-/// initializers; everything else stays as it is, and tensors that lay in other files are put into this one.
-///
-/// # Errors
-/// As [`check_onnx`], or if the file cannot be written.
-pub fn save_onnx(
-    path: &Path,
-    spec: &str,
+/// The ONNX file that `spec` is, and the names of these parameters with those of their initializers; `None` if it is
+/// none, or has one of them in another form.
+#[expect(clippy::type_complexity, reason = "a file and pairs of names")]
+fn own_initializers<'a>(
+    spec: &'a str,
     graph: &Graph,
-    weights: &Weights,
     params: &BTreeSet<String>,
     max_memory: u64,
-) -> Result<(), ModelError> {
-    check_onnx(spec, graph, params, max_memory)?;
+) -> Result<Option<(&'a Path, Vec<(String, String)>)>, ModelError> {
+    let Some(path) = onnx_file(spec)? else { return Ok(None) };
+    let names = onnx::initializer_names(path, max_memory)?;
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let changed = graph.params().iter().filter(|param| params.contains(&*param.name));
-    let tensors = changed.filter_map(|param| {
-        Some((param.source.key.to_string(), weights.get(&param.name)?.clone()))
+    let own = changed.map(|param| {
+        let own = *param.source.file == *spec && names.contains(&*param.source.key);
+        own.then(|| (param.name.to_string(), param.source.key.to_string()))
     });
-    let bytes = onnx::with_initializers(onnx_file(spec)?, &tensors.collect(), max_memory)?;
-    Ok(format::write_bytes(path, &bytes)?)
+    Ok(own.collect::<Option<_>>().map(|own| (path, own)))
 }
 
 /// The ONNX file that a model is.
-fn onnx_file(spec: &str) -> Result<&Path, ModelError> {
-    let path = Path::new(spec);
-    let other = || ModelError::NotOnnx(spec.to_owned());
+fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     if spec.starts_with("zoo:") {
-        return Err(other());
+        return Ok(None);
     }
+    let path = Path::new(spec);
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-    if head.starts_with(b"fanwise ") || is_json { Err(other()) } else { Ok(path) }
+    Ok((!head.starts_with(b"fanwise ") && !is_json).then_some(path))
 }
 
 /// How the key of a parameter begins that simplification computed from others.

@@ -161,6 +161,34 @@ fn exported() -> (Vec<PathBuf>, Vec<PathBuf>) {
 
 #[test]
 #[ignore = "needs Python and the command line: cargo xtask test"]
+fn models_of_the_zoo_are_written_as_onnx() {
+    let binary = set("FANWISE_BIN");
+    let small = [
+        "gru",
+        "lstm",
+        "mini_googlenet",
+        "mlp",
+        "nested",
+        "siamese",
+        "transformer",
+        "two_head",
+        "unet",
+        "video",
+    ];
+    let scaled = [
+        "mobilenet_v2:narrow=4,pixels=64",
+        "resnet50:narrow=8,pixels=64",
+        "xception:narrow=8,pixels=71",
+    ];
+    let specs: Vec<PathBuf> =
+        small.iter().chain(&scaled).map(|name| PathBuf::from(format!("zoo:{name}"))).collect();
+    let args: Vec<&Path> =
+        [binary.as_path()].into_iter().chain(specs.iter().map(PathBuf::as_path)).collect();
+    python("compare.py", &args);
+}
+
+#[test]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn models_that_exporters_wrote() {
     let (supported, _) = exported();
     assert!(supported.len() >= 49, "{supported:?}");

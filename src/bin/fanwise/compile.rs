@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::backend;
@@ -39,6 +39,7 @@ use crate::{exec, ui};
   ptx          what NVRTC compiles them to for --arch, without a GPU
   cubin        likewise machine code; without a folder a table of what each kernel takes
   summary      the model as a table
+  onnx         the model, before any pass, as an ONNX file; PATH is needed
   KIND:training  graph, json, dot, program, memory, cuda, ptx or cubin of a step of training: the
                  model, --loss, gradients and --optimizer, over --gpus if they are given
 
@@ -46,6 +47,7 @@ Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
   fanwise compile model.onnx --gpus 3 --shards balanced --emit graph=out.fan,program
   fanwise compile zoo:mlp --emit graph:training,memory:training --loss mse --optimizer adam --gpus 2
+  fanwise compile zoo:mlp --emit onnx=mlp.onnx
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
@@ -98,18 +100,19 @@ enum Kind {
     Memory,
     Kernels(Kernels),
     Summary,
+    Onnx,
 }
 
 /// What a text is told that names no kind.
 const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, cuda, ptx, \
-    cubin, summary; of a step of training graph:training, json:training, dot:training, program:training, \
+    cubin, summary, onnx; of a step of training graph:training, json:training, dot:training, program:training, \
     memory:training, cuda:training, ptx:training, cubin:training";
 
 impl Kind {
     /// Whether a step of training has it, too.
     fn is_of_training(self) -> bool {
-        use Kind::{Claims, Explain, GraphInput, GraphRepaired, Summary};
-        !matches!(self, GraphInput | GraphRepaired | Claims | Explain | Summary)
+        use Kind::{Claims, Explain, GraphInput, GraphRepaired, Onnx, Summary};
+        !matches!(self, GraphInput | GraphRepaired | Claims | Explain | Summary | Onnx)
     }
 }
 
@@ -140,6 +143,7 @@ impl FromStr for Emit {
             "ptx" => Kind::Kernels(Kernels::Compiled(Form::Ptx)),
             "cubin" => Kind::Kernels(Kernels::Compiled(Form::Cubin)),
             "summary" => Kind::Summary,
+            "onnx" => Kind::Onnx,
             _ => bail!(KINDS),
         };
         if training && !kind.is_of_training() {
@@ -169,8 +173,9 @@ impl CompileArgs {
 
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let Model { graph: template, weights, .. } = args.model.load()?;
-    let before =
-        |e: &Emit| e.training || matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims);
+    let before = |e: &Emit| {
+        e.training || matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims | Kind::Onnx)
+    };
     let replicated = if args.emit.iter().all(before) {
         Replicated::of_one(&template)
     } else {
@@ -200,6 +205,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
             Kind::Summary => {
                 write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?;
             }
+            Kind::Onnx => write_onnx(emit, &template, weights)?,
             Kind::Dot => write(emit, &ir::to_dot(graph))?,
             Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph)?,
         }
@@ -243,6 +249,12 @@ fn write_graph(
         GraphForm::Json => ui::out(&ir::to_json(graph)),
         GraphForm::Text => ui::out(&ir::Printer { locations: !args.no_loc }.print(graph)),
     }
+}
+
+/// Writes the model, before any pass, as an ONNX file.
+fn write_onnx(emit: &Emit, template: &Graph, weights: &Weights) -> anyhow::Result<()> {
+    let path = emit.path.as_ref().context("name the file: `--emit onnx=FILE`")?;
+    Ok(model::export_onnx(path, template, weights).map_err(Error::from)?)
 }
 
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {

@@ -10,6 +10,7 @@
 
 mod calls;
 mod error;
+mod export;
 mod external;
 mod file;
 mod flatten;
@@ -45,6 +46,7 @@ use super::{Budget, Model};
 use crate::ir::Weights;
 use crate::op::Assume;
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
+pub use export::{ExportError, export};
 pub use places::{NodePlace, places};
 pub use save::{initializer_names, with_initializers};
 pub use wire::WireError;

@@ -13,7 +13,7 @@ use crate::format::Budget;
 use crate::types::Tensor;
 
 /// The bytes that a file of protocol buffers may have.
-const MOST: usize = i32::MAX as usize;
+pub(super) const MOST: usize = i32::MAX as usize;
 
 fn wrong(name: &str, reason: &str) -> ImportError {
     ImportError::Tensor { tensor: name.to_owned(), reason: reason.to_owned() }

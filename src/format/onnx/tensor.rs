@@ -112,6 +112,25 @@ pub(super) fn element(number: i32) -> Result<DType, String> {
     })
 }
 
+/// ONNX's number of an element type.
+pub(super) fn number(dtype: DType) -> i32 {
+    i32::from(match dtype {
+        DType::F64 => DataType::Double,
+        DType::F32 => DataType::Float,
+        DType::F16 => DataType::Float16,
+        DType::Bf16 => DataType::Bfloat16,
+        DType::I64 => DataType::Int64,
+        DType::I32 => DataType::Int32,
+        DType::I16 => DataType::Int16,
+        DType::I8 => DataType::Int8,
+        DType::U64 => DataType::Uint64,
+        DType::U32 => DataType::Uint32,
+        DType::U16 => DataType::Uint16,
+        DType::U8 => DataType::Uint8,
+        DType::Bool => DataType::Bool,
+    })
+}
+
 /// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width, or of
 /// varints.
 struct Numbers<'a> {

@@ -69,7 +69,7 @@ impl Activation {
 
     /// The name and the parameters.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no parameters")]
-    fn parts(&self) -> (&'static str, [Option<f32>; 2]) {
+    pub(crate) fn parts(&self) -> (&'static str, [Option<f32>; 2]) {
         match self {
             Self::Affine(a, b) => ("affine", [Some(*a), Some(*b)]),
             Self::ScaledTanh(a, b) => ("scaled_tanh", [Some(*a), Some(*b)]),

@@ -308,7 +308,7 @@ fn fit_from(
     note_untrained(&trainer);
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit };
-    args.files.save.as_ref().map_or(Ok(()), |path| template.check(path))?;
+    args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
     let data = trainer.loader(source, changes.training, args.loading()).map_err(Error::from)?;
     let others = args.base.data.in_order();
     let validation = validation.map(|source| trainer.loader(source, changes.others, others));
@@ -395,10 +395,11 @@ struct Template<'a> {
 
 impl Template<'_> {
     /// Fails if the trained model cannot be written to a file.
-    fn check(&self, path: &Path) -> anyhow::Result<()> {
+    fn check(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
         if ends(path, &["onnx"]) {
             let Self { spec, graph, changed, limit } = self;
-            model::check_onnx(spec, graph, changed, *limit).map_err(Error::from)?;
+            let weights = trainer.weights().map_err(Error::from)?;
+            model::check_onnx(spec, (graph, &weights), changed, *limit).map_err(Error::from)?;
         }
         Ok(())
     }
@@ -409,7 +410,8 @@ impl Template<'_> {
         if ends(path, &["safetensors"]) {
             safetensors::write(path, &weights).map_err(Error::from)?;
         } else if ends(path, &["onnx"]) {
-            model::save_onnx(path, spec, graph, &weights, changed, *limit).map_err(Error::from)?;
+            model::save_onnx(path, spec, (graph, &weights), changed, *limit)
+                .map_err(Error::from)?;
         } else {
             let trained = model::with_weights(graph, &weights);
             model::save(path, &trained, &weights, GraphForm::Text).map_err(Error::from)?;
