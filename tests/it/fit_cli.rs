@@ -562,10 +562,26 @@ fn a_trained_onnx_file_has_other_weights_and_nothing_else_changed() {
     let folder = tempfile::tempdir().unwrap();
     let binary = env!("CARGO_BIN_EXE_fanwise").as_ref();
     trained_onnx(binary, "torch_script_convnet.onnx", folder.path());
+}
+
+/// A model that was read from no ONNX file is written as one, with what was learned.
+#[test]
+fn a_trained_model_of_any_form_is_saved_as_onnx() {
+    let folder = tempfile::tempdir().unwrap();
     let (train, _) = two_head(folder.path());
-    let args = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse", "--save", "x.onnx"];
-    let error = refused(&args);
-    assert!(error.contains("`zoo:two_head` is no ONNX file"), "{error}");
+    let saved = ["x.onnx", "x.safetensors"].map(|name| path(folder.path(), name));
+    for to in &saved {
+        let args = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse", "--save", to];
+        good(&args);
+    }
+    let learned =
+        safetensors::read(Path::new(&saved[1]), &mut Budget::new(1 << 20), |_| true).unwrap();
+    let written = weights(Path::new(&saved[0]));
+    let zoo = fanwise::zoo::build("two_head").unwrap().1;
+    for (name, tensor) in learned.iter() {
+        assert_eq!(written.get(name), Some(tensor), "{name}");
+    }
+    assert!(learned.iter().any(|(name, tensor)| zoo.get(name) != Some(tensor)), "nothing learned");
 }
 
 #[test]

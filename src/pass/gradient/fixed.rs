@@ -125,7 +125,7 @@ impl Search<'_> {
                     }
                     Some(Op::Unary(Unary::Sin | Unary::Cos)) => waves = true,
                     Some(Op::Binary(Binary::Add | Binary::Mul) | Op::Concat(_)) => {
-                        next.push(result)
+                        next.push(result);
                     }
                     Some(op) if is_view(op, slot) => next.push(result),
                     // What is made of it by any other operator is not the parameter itself.
@@ -177,11 +177,9 @@ impl Search<'_> {
             if self.of_input[by.node.index()] {
                 continue;
             }
-            let begins = match op {
-                Binary::Sub | Binary::Div => slot == 1,
-                Binary::Mul => self.sizes(*by).iter().all(|size| *size == Dim::ONE),
-                _ => false,
-            };
+            let single = || self.sizes(*by).iter().all(|size| *size == Dim::ONE);
+            let begins = (matches!(op, Binary::Sub | Binary::Div) && slot == 1)
+                || (*op == Binary::Mul && single());
             let goes_on = matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div);
             if (raw.contains(given) && begins) || (scaled.contains(given) && goes_on) {
                 scaled.insert(result);
@@ -227,10 +225,17 @@ fn is_view(op: &Op, slot: usize) -> bool {
 /// Whether there is nothing but 0 and 1, or 0 and very negative numbers, and both of them.
 fn masks(elements: &[f64]) -> bool {
     let both = |other: &dyn Fn(f64) -> bool| {
-        let is = |x: &f64| *x == 0.0 || other(*x);
-        elements.iter().all(is) && elements.contains(&0.0) && elements.iter().any(|x| *x != 0.0)
+        let is = |x: &f64| same(*x, 0.0) || other(*x);
+        elements.iter().all(is)
+            && elements.contains(&0.0)
+            && elements.iter().any(|x| !same(*x, 0.0))
     };
-    both(&|x| x == 1.0) || both(&|x| x <= -1e4)
+    both(&|x| same(x, 1.0)) || both(&|x| x <= -1e4)
+}
+
+/// Whether these are the same number, bit by bit but for the sign of 0.
+fn same(a: f64, b: f64) -> bool {
+    a.partial_cmp(&b) == Some(std::cmp::Ordering::Equal)
 }
 
 /// Whether these are the cosines or the sines of angles that grow from 0 along the last but one axis that is not of size 1.
@@ -240,8 +245,8 @@ fn rotary(elements: &[f64], sizes: &[Dim]) -> bool {
         return false;
     };
     let first = elements.chunks_exact(width).next().unwrap_or_default();
-    let begins = |with: f64| !first.is_empty() && first.iter().all(|x| *x == with);
+    let begins = |with: f64| !first.is_empty() && first.iter().all(|x| same(*x, with));
     elements.iter().all(|x| x.abs() <= 1.0)
         && (begins(0.0) || begins(1.0))
-        && elements.iter().any(|x| *x != first[0])
+        && elements.iter().any(|x| !same(*x, first[0]))
 }

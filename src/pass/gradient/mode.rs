@@ -167,7 +167,7 @@ impl Form {
                 apart.insert(0, Dim::ONE);
                 (0, false)
             }
-            _ => return None,
+            Claim::Mixed | Claim::Invariant | Claim::Partial(_) | Claim::Own => return None,
         };
         let others = (0..apart.len()).filter(|axis| *axis != rows);
         let perm = std::iter::once(rows).chain(others).collect();

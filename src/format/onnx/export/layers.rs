@@ -180,14 +180,13 @@ fn resize(w: &mut Writer<'_>, op: &Resize) -> Result<(), Refused> {
         ResizeMode::Cubic => "cubic",
     };
     let nearest = match op.nearest {
-        Nearest::RoundPreferFloor => "round_prefer_floor",
         Nearest::RoundPreferCeil => "round_prefer_ceil",
         Nearest::Floor => "floor",
         Nearest::Ceil => "ceil",
         Nearest::Simple if op.mode == ResizeMode::Nearest => {
             return Err("its rounding is that of operator sets before 11".to_owned());
         }
-        Nearest::Simple => "round_prefer_floor",
+        Nearest::RoundPreferFloor | Nearest::Simple => "round_prefer_floor",
     };
     let coordinates = match op.coordinates {
         Coordinates::HalfPixel => "half_pixel",

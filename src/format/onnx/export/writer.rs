@@ -154,6 +154,7 @@ impl<'g> Writer<'g> {
     }
 
     /// Writes the present node as one node of these operands.
+    #[expect(clippy::unnecessary_wraps, reason = "the last step of functions that may fail before")]
     pub(super) fn done(
         &mut self,
         op: &str,
