@@ -6,6 +6,7 @@
 mod callback;
 mod checkpoint;
 pub mod data;
+mod error;
 mod history;
 pub mod plot;
 mod schedule;
@@ -16,7 +17,8 @@ pub use callback::{
     CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, Monitor, ParseKeepError, Plot,
 };
 pub use checkpoint::{Checkpoint, CheckpointError};
+pub use error::TrainError;
 pub use history::{Epoch, History, Logs};
 pub use schedule::{ParseScheduleError, Plateau, Schedule};
 pub use stage::{Evaluator, Place, Predictor, replicated};
-pub use trainer::{FitOptions, Observer, TrainError, Trainer, TrainerOptions, Watch};
+pub use trainer::{FitOptions, Observer, Trainer, TrainerOptions, Watch};

@@ -9,7 +9,9 @@ use super::data::{
     Source,
 };
 use super::history::{Logs, Sums};
-use super::trainer::{TrainError, TrainerOptions};
+use super::TrainError;
+use super::trainer::TrainerOptions;
+use crate::Error;
 use crate::analysis;
 use crate::backend::{Backend, Executable, RunOptions};
 use crate::format::Model;
@@ -52,7 +54,7 @@ impl Stage {
         graph: TrainingGraph,
         place: &Place,
         backend: &dyn Backend,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Error> {
         let executable = ready(&graph.graph, &graph.weights, place, backend)?;
         Ok(Self {
             executable,
@@ -65,7 +67,7 @@ impl Stage {
     }
 
     /// Gives the parameters that it has the values of these.
-    pub(super) fn set(&self, variables: &Weights) -> Result<(), TrainError> {
+    pub(super) fn set(&self, variables: &Weights) -> Result<(), Error> {
         let mut known = Weights::default();
         for port in &self.executable.program().params {
             if let Some(tensor) = variables.get(&port.name) {
@@ -76,7 +78,7 @@ impl Stage {
     }
 
     /// The names under which data with these columns has what it takes.
-    pub(super) fn names(&self, columns: &[Column]) -> Result<Names, TrainError> {
+    pub(super) fn names(&self, columns: &[Column]) -> Result<Names, Error> {
         let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
         let outputs: Vec<&str> = self.targets.iter().map(|t| &*t.output).collect();
         Ok(Names::of(columns, &inputs, &outputs)?)
@@ -88,7 +90,7 @@ impl Stage {
         source: Arc<dyn Source>,
         mut changes: Vec<Arc<dyn Change>>,
         options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
+    ) -> Result<Arc<Loader>, Error> {
         let mut columns = source.columns().to_vec();
         for change in &changes {
             columns = change.columns(&columns)?;
@@ -137,7 +139,7 @@ impl Stage {
         feed: &Feed,
         rate: Option<f64>,
         sums: &mut Sums,
-    ) -> Result<(), TrainError> {
+    ) -> Result<(), Error> {
         let mut inputs = feed.inputs.clone();
         for target in &self.targets {
             let missing =
@@ -169,7 +171,7 @@ impl Stage {
                 let total = numbers(&format!("{name}.total"))?;
                 Ok((name.clone(), total, numbers(&format!("{name}.count"))?))
             })
-            .collect::<Result<Vec<_>, TrainError>>()?;
+            .collect::<Result<Vec<_>, Error>>()?;
         sums.add(u64::try_from(given.n).unwrap_or(0), numbers("loss")?[0], &metrics);
         Ok(())
     }
@@ -193,7 +195,7 @@ impl Evaluator {
         model: &Model,
         options: &TrainerOptions,
         backend: &dyn Backend,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Error> {
         let graph = pass::evaluation(&model.graph, &model.weights, &options.training)?;
         Ok(Self { stage: Stage::of(model, graph, &options.place, backend)? })
     }
@@ -207,7 +209,7 @@ impl Evaluator {
         source: Arc<dyn Source>,
         changes: Vec<Arc<dyn Change>>,
         options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
+    ) -> Result<Arc<Loader>, Error> {
         self.stage.loader(source, changes, options)
     }
 
@@ -215,7 +217,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// If a tensor is missing or of another type, or a device fails.
-    pub fn test_on_batch(&self, feed: &Feed) -> Result<Logs, TrainError> {
+    pub fn test_on_batch(&self, feed: &Feed) -> Result<Logs, Error> {
         let mut sums = Sums::default();
         self.stage.run(feed, None, &mut sums)?;
         Ok(sums.logs())
@@ -225,7 +227,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// If data cannot be read, or a run fails.
-    pub fn evaluate(&self, data: &Arc<Loader>) -> Result<Logs, TrainError> {
+    pub fn evaluate(&self, data: &Arc<Loader>) -> Result<Logs, Error> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
         for batch in one_epoch(data)? {
@@ -245,7 +247,7 @@ impl Predictor {
     ///
     /// # Errors
     /// If it may not be split, or cannot be readied.
-    pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, TrainError> {
+    pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, Error> {
         let stage = Stage {
             executable: ready(&model.graph, &model.weights, place, backend)?,
             inputs: inputs(&model.graph),
@@ -266,7 +268,7 @@ impl Predictor {
         source: Arc<dyn Source>,
         changes: Vec<Arc<dyn Change>>,
         options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
+    ) -> Result<Arc<Loader>, Error> {
         self.stage.loader(source, changes, options)
     }
 
@@ -277,7 +279,7 @@ impl Predictor {
     pub fn predict_on_batch(
         &self,
         inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<(Arc<str>, Tensor)>, TrainError> {
+    ) -> Result<Vec<(Arc<str>, Tensor)>, Error> {
         Ok(self.stage.executable.run(inputs, &self.stage.options())?.outputs)
     }
 
@@ -285,7 +287,7 @@ impl Predictor {
     ///
     /// # Errors
     /// If data cannot be read, or a run fails.
-    pub fn predict(&self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, TrainError> {
+    pub fn predict(&self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, Error> {
         let names = self.stage.names(data.columns())?;
         let mut all: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
         for batch in one_epoch(data)? {
@@ -298,7 +300,7 @@ impl Predictor {
 }
 
 /// The error for data some of which have something of an output and some have not.
-fn uneven(what: &str, output: &str, wanted: bool) -> TrainError {
+fn uneven(what: &str, output: &str, wanted: bool) -> Error {
     let others = if wanted { "other data have" } else { "no other data have" };
     let have = if wanted { "have no" } else { "have" };
     let what = if wanted { what.strip_prefix("a ").unwrap_or(what) } else { what };
@@ -317,17 +319,17 @@ fn one_epoch(data: &Arc<Loader>) -> Result<Batches, DataError> {
 }
 
 /// Rows one after the other.
-fn joined(parts: &[Tensor]) -> Result<Tensor, TrainError> {
+fn joined(parts: &[Tensor]) -> Result<Tensor, Error> {
     let operands: Vec<&Tensor> = parts.iter().collect();
     let joined = Concat { axis: 0 }.eval(&operands).map_err(|e| TrainError::Rows(e.to_string()))?;
-    joined.into_iter().next().ok_or_else(|| TrainError::Missing("rows".to_owned()))
+    joined.into_iter().next().ok_or_else(|| TrainError::Missing("rows".to_owned()).into())
 }
 
 /// The devices of eight shards.
-fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
+fn eight(devices: &[Device]) -> Result<Vec<Device>, Error> {
     let count = devices.len();
     if !matches!(count, 1 | 2 | 4 | 8) {
-        return Err(TrainError::Shards(count));
+        return Err(TrainError::Shards(count).into());
     }
     Ok((0..8).map(|i| devices[i * count / 8]).collect())
 }
@@ -336,11 +338,11 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
 ///
 /// # Errors
 /// If it may not be split so.
-pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, TrainError> {
+pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, Error> {
     let mut replicate = place.replicate.clone();
     if place.invariant {
         if place.batch_norm == Some(BatchStatistics::Local) {
-            return Err(TrainError::Local);
+            return Err(TrainError::Local.into());
         }
         let devices =
             replicate.as_ref().map_or_else(|| vec![Device::gpu(0)], |r| r.devices.clone());
@@ -359,7 +361,7 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
     let options = RepairOptions { batch_norm: Some(statistics), ..new };
     let (repaired, _) = pass::repair_with(graph, options)?;
     let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
-    let verified = ir::verify(&replicated).map_err(TrainError::Invalid)?;
+    let verified = ir::verify(&replicated)?;
     analysis::prove(&repaired, &verified)?;
     Ok(Cow::Owned(replicated))
 }
@@ -370,9 +372,9 @@ fn ready(
     weights: &Weights,
     place: &Place,
     backend: &dyn Backend,
-) -> Result<Box<dyn Executable>, TrainError> {
+) -> Result<Box<dyn Executable>, Error> {
     let graph = replicated(graph, place)?;
-    let verified = ir::verify(&graph).map_err(TrainError::Invalid)?;
+    let verified = ir::verify(&graph)?;
     let program = lower::lower(&verified, backend.target())?;
     Ok(backend.compile(program, weights)?)
 }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checkpoint::Checkpoint;
-use super::data::{Change, DataError, Feed, Loader, LoaderOptions, Position, Source};
+use super::data::{Change, Feed, Loader, LoaderOptions, Position, Source};
 use super::history::{Epoch, History, Logs, Sums};
 use super::schedule::Schedule;
 use super::stage::{Evaluator, Place, Predictor, Stage};
-use crate::analysis::ProofError;
-use crate::backend::{Backend, CompileError, RunError};
+use super::TrainError;
+use crate::Error;
+use crate::backend::Backend;
 use crate::format::Model;
-use crate::ir::{Graph, GraphError, VerifyErrors, Weights};
-use crate::lower::LowerError;
-use crate::pass::{self, Mode, Optimizer, PassError, Training, TrainingError};
-use crate::types::{DType, Escaped, Quoted, Tensor};
+use crate::ir::{Graph, Weights};
+use crate::pass::{self, Mode, Optimizer, Training};
+use crate::types::{DType, Tensor};
 
 /// For what a model is trained, and where.
 #[derive(Clone, Debug)]
@@ -24,83 +24,6 @@ pub struct TrainerOptions {
     pub training: Training,
     /// The devices.
     pub place: Place,
-}
-
-/// Why training failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrainError {
-    /// There is no training graph of the model.
-    #[error(transparent)]
-    Training(#[from] TrainingError),
-    /// It may not be split.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-    /// The graph is damaged: a bug in what made it.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// A graph breaks an invariant.
-    #[error("the graph is damaged\n{0}")]
-    Invalid(VerifyErrors),
-    /// The replicas do not compute what one device does.
-    #[error("the replicas do not compute what the model does\n{0}")]
-    Unproved(#[from] ProofError),
-    /// It could not be lowered.
-    #[error(transparent)]
-    Lower(#[from] LowerError),
-    /// It could not be readied.
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    /// A step failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// The data do not suit, or could not be read.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// A number of devices that eight shards cannot be dealt out to.
-    #[error("eight shards cannot be dealt out to {0} devices: 1, 2, 4 and 8 give the same bits")]
-    Shards(usize),
-    /// Statistics that depend on the number of devices, where the bits shall not.
-    #[error(
-        "the same bits on any number of devices need batch normalisation with the statistics `sync` or `ghost:G`; those \
-         that are `local` to devices differ with their number"
-    )]
-    Local,
-    /// An output that is not there.
-    #[error("a step gives no `{0}`")]
-    Missing(String),
-    /// Outputs of batches do not fit together.
-    #[error("the outputs of batches cannot be joined: {0}")]
-    Rows(String),
-    /// A checkpoint is of another model or optimizer.
-    #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
-    Foreign(String),
-    /// A checkpoint is of a run with another optimizer, schedule, batches or seed.
-    #[error(
-        "the checkpoint is of a run with the {} {}, not {}",
-        Escaped(what),
-        Quoted(before),
-        Quoted(now)
-    )]
-    Terms {
-        /// What differs.
-        what: String,
-        /// What it was.
-        before: String,
-        /// What it is now.
-        now: String,
-    },
-    /// The learning rate follows a number that no epoch tells.
-    #[error("the learning rate follows `{0}`, which no epoch tells")]
-    Monitor(String),
-    /// A step made a variable infinite or NaN.
-    #[error(
-        "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning rate, or clipped gradients"
-    )]
-    Diverged(String),
-    /// A watcher of the training failed.
-    #[error("{0}")]
-    Watch(String),
 }
 
 /// A model in training.
@@ -158,7 +81,7 @@ impl Watch<'_> {
     ///
     /// # Errors
     /// If devices do not give the variables, or one that steps change is no longer finite.
-    pub fn checkpoint(&self) -> Result<Checkpoint, TrainError> {
+    pub fn checkpoint(&self) -> Result<Checkpoint, Error> {
         let variables = self.trainer.train.executable.weights()?;
         self.trainer.assert_finite(&variables)?;
         let (history, partial) = (self.history.clone(), self.sums.parts());
@@ -178,7 +101,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn begin(&mut self, _watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn begin(&mut self, _watch: &Watch<'_>) -> Result<bool, Error> {
         Ok(true)
     }
 
@@ -186,7 +109,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn batch(&mut self, _watch: &Watch<'_>) -> Result<(), TrainError> {
+    fn batch(&mut self, _watch: &Watch<'_>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -194,7 +117,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn epoch(&mut self, _watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, _watch: &Watch<'_>) -> Result<bool, Error> {
         Ok(true)
     }
 }
@@ -208,7 +131,7 @@ impl Trainer {
         model: Model,
         options: &TrainerOptions,
         backend: &dyn Backend,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Error> {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
         let (graph, averages) = (training.graph.clone(), training.averages.clone());
         let untrained = training.untrained.clone();
@@ -266,7 +189,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If devices do not give them.
-    pub fn weights(&self) -> Result<Weights, TrainError> {
+    pub fn weights(&self) -> Result<Weights, Error> {
         let mut weights = self.model.weights.clone();
         for (name, tensor) in self.train.executable.weights()?.iter() {
             if weights.get(name).is_some() {
@@ -280,15 +203,15 @@ impl Trainer {
     ///
     /// # Errors
     /// If it did, or if devices do not give the variables.
-    pub fn check(&self) -> Result<(), TrainError> {
+    pub fn check(&self) -> Result<(), Error> {
         self.assert_finite(&self.train.executable.weights()?)
     }
 
-    fn assert_finite(&self, variables: &Weights) -> Result<(), TrainError> {
+    fn assert_finite(&self, variables: &Weights) -> Result<(), Error> {
         for update in self.graph.updates() {
             let name = &self.graph.param(update.param).name;
             if variables.get(name).is_some_and(|tensor| !is_finite(tensor)) {
-                return Err(TrainError::Diverged(name.to_string()));
+                return Err(TrainError::Diverged(name.to_string()).into());
             }
         }
         Ok(())
@@ -298,12 +221,12 @@ impl Trainer {
     ///
     /// # Errors
     /// If it is that of another training: it lacks a variable, has one more, or one of another type.
-    pub fn restore(&mut self, variables: &Weights) -> Result<(), TrainError> {
+    pub fn restore(&mut self, variables: &Weights) -> Result<(), Error> {
         let known = self.train.executable.program().params.iter().map(|port| port.name.clone());
         let known: BTreeSet<Arc<str>> = known.collect();
         let given: BTreeSet<Arc<str>> = variables.iter().map(|(name, _)| name.clone()).collect();
         if let Some(name) = known.symmetric_difference(&given).next() {
-            return Err(TrainError::Foreign(name.to_string()));
+            return Err(TrainError::Foreign(name.to_string()).into());
         }
         self.synced = false;
         self.train.set(variables)
@@ -313,13 +236,13 @@ impl Trainer {
     ///
     /// # Errors
     /// If a tensor is missing or of another type, or a device fails: no variable changes then.
-    pub fn train_on_batch(&mut self, feed: &Feed, rate: f64) -> Result<Logs, TrainError> {
+    pub fn train_on_batch(&mut self, feed: &Feed, rate: f64) -> Result<Logs, Error> {
         let mut sums = Sums::default();
         self.step(feed, rate, &mut sums)?;
         Ok(sums.logs())
     }
 
-    fn step(&mut self, feed: &Feed, rate: f64, sums: &mut Sums) -> Result<(), TrainError> {
+    fn step(&mut self, feed: &Feed, rate: f64, sums: &mut Sums) -> Result<(), Error> {
         self.synced = false;
         self.train.run(feed, Some(rate), sums)
     }
@@ -328,7 +251,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Self::train_on_batch`].
-    pub fn test_on_batch(&mut self, feed: &Feed) -> Result<Logs, TrainError> {
+    pub fn test_on_batch(&mut self, feed: &Feed) -> Result<Logs, Error> {
         self.sync()?;
         self.evaluator.test_on_batch(feed)
     }
@@ -340,7 +263,7 @@ impl Trainer {
     pub fn predict_on_batch(
         &mut self,
         inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<(Arc<str>, Tensor)>, TrainError> {
+    ) -> Result<Vec<(Arc<str>, Tensor)>, Error> {
         self.sync()?;
         self.predictor.predict_on_batch(inputs)
     }
@@ -349,7 +272,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Self::fit`].
-    pub fn evaluate(&mut self, data: &Arc<Loader>) -> Result<Logs, TrainError> {
+    pub fn evaluate(&mut self, data: &Arc<Loader>) -> Result<Logs, Error> {
         self.sync()?;
         self.evaluator.evaluate(data)
     }
@@ -358,13 +281,13 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Self::fit`].
-    pub fn predict(&mut self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, TrainError> {
+    pub fn predict(&mut self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, Error> {
         self.sync()?;
         self.predictor.predict(data)
     }
 
     /// Evaluation and prediction get the parameters of training.
-    fn sync(&mut self) -> Result<(), TrainError> {
+    fn sync(&mut self) -> Result<(), Error> {
         if !self.synced {
             let now = self.train.executable.weights()?;
             self.evaluator.stage.set(&now)?;
@@ -383,7 +306,7 @@ impl Trainer {
         source: Arc<dyn Source>,
         changes: Vec<Arc<dyn Change>>,
         options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
+    ) -> Result<Arc<Loader>, Error> {
         self.train.loader(source, changes, options)
     }
 
@@ -392,7 +315,7 @@ impl Trainer {
     /// # Errors
     /// If data cannot be read, a step fails, or an observer does; if the schedule follows a number that there is not; if the
     /// checkpoint is of another model, or has other [`terms`](Checkpoint::terms).
-    pub fn fit(&mut self, options: FitOptions<'_>) -> Result<History, TrainError> {
+    pub fn fit(&mut self, options: FitOptions<'_>) -> Result<History, Error> {
         let FitOptions { data, validation, epochs, schedule, resume, mut observers } = options;
         let names = self.train.names(data.columns())?;
         self.follows(&schedule, validation.is_some())?;
@@ -404,7 +327,7 @@ impl Trainer {
         let terms = self.terms(&schedule, &data);
         if let Some(checkpoint) = resume {
             if let Some([what, before, now]) = checkpoint.contradiction(&terms) {
-                return Err(TrainError::Terms { what, before, now });
+                return Err(TrainError::Terms { what, before, now }.into());
             }
             self.restore(&checkpoint.variables)?;
             (at, history) = (checkpoint.at, checkpoint.history);
@@ -448,19 +371,19 @@ impl Trainer {
     }
 
     /// Fails if a schedule follows a number that epochs do not tell.
-    fn follows(&self, schedule: &Schedule, validated: bool) -> Result<(), TrainError> {
+    fn follows(&self, schedule: &Schedule, validated: bool) -> Result<(), Error> {
         let Schedule::Plateau(plateau) = schedule else { return Ok(()) };
         let monitor = &*plateau.monitor;
         let own = if validated { monitor.strip_prefix("val_").unwrap_or(monitor) } else { monitor };
         let known = own == "loss" || self.train.metrics.iter().any(|name| name == own);
-        if known { Ok(()) } else { Err(TrainError::Monitor(monitor.to_owned())) }
+        if known { Ok(()) } else { Err(TrainError::Monitor(monitor.to_owned()).into()) }
     }
 
     /// Gives parameters the values of their moving averages, where the optimizer keeps these.
     ///
     /// # Errors
     /// If devices do not give or take them.
-    pub fn average(&mut self) -> Result<(), TrainError> {
+    pub fn average(&mut self) -> Result<(), Error> {
         if self.averages.is_empty() {
             return Ok(());
         }
@@ -507,8 +430,8 @@ impl Trainer {
 /// What every observer says, though one says no: true if all say yes.
 fn each(
     observers: &mut [&mut dyn Observer],
-    mut ask: impl FnMut(&mut dyn Observer) -> Result<bool, TrainError>,
-) -> Result<bool, TrainError> {
+    mut ask: impl FnMut(&mut dyn Observer) -> Result<bool, Error>,
+) -> Result<bool, Error> {
     let mut all = true;
     for observer in observers {
         all &= ask(&mut **observer)?;

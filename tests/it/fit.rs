@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fanwise::Error;
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
@@ -10,7 +11,7 @@ use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
 use fanwise::pass::{BatchStatistics, Loss, Metric, Repair, Replicate, Training, WeightPlacement};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
-    Checkpoint, FitOptions, History, Observer, Place, TrainError, Trainer, TrainerOptions, Watch,
+    Checkpoint, FitOptions, History, Observer, Place, Trainer, TrainerOptions, Watch,
 };
 use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
@@ -224,7 +225,7 @@ struct Stop {
 }
 
 impl Observer for Stop {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
+    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
         if watch.at.epoch == 1 && watch.at.step == self.at {
             self.kept = Some(watch.checkpoint()?);
         }
@@ -238,7 +239,7 @@ fn fitted(
     schedule: &str,
     resume: Option<Checkpoint>,
     stop: &mut Stop,
-) -> Result<(History, Weights), TrainError> {
+) -> Result<(History, Weights), Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let all = batch(&mut rng, 23, DType::F32);
     let arrays =

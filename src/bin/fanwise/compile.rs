@@ -218,7 +218,7 @@ fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     args.optimizer.apply(&mut training, 0);
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training)
-            .map_err(|error| Error::from(train::TrainError::from(error)))?;
+            .map_err(Error::from)?;
     let place = train::Place {
         replicate: args.replicate.choice(args.place())?,
         batch_norm: args.replicate.statistics(),

@@ -10,9 +10,10 @@ pub use files::{CsvLog, Plot};
 pub use keep::{Keep, Keeper, ParseKeepError};
 pub use stop::{EarlyStopping, Finite, Monitor};
 
-use super::trainer::TrainError;
+use super::TrainError;
+use crate::Error;
 
 /// The error of a watcher.
-fn failed(error: impl std::fmt::Display) -> TrainError {
-    TrainError::Watch(error.to_string())
+fn failed(error: impl std::fmt::Display) -> Error {
+    TrainError::Watch(error.to_string()).into()
 }

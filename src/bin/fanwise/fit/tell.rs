@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use fanwise::Error;
 use fanwise::train::{Epoch, Logs, Observer, TrainError, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -33,7 +34,7 @@ pub(super) struct Report {
 }
 
 impl Observer for Report {
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         let line = match self.format {
             Format::Json => numbers(epoch).to_string(),
@@ -78,7 +79,7 @@ impl Bar {
 }
 
 impl Observer for Bar {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
+    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
         if self.shown.is_hidden() {
             return Ok(());
         }
@@ -96,7 +97,7 @@ impl Observer for Bar {
         Ok(())
     }
 
-    fn epoch(&mut self, _: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, _: &Watch<'_>) -> Result<bool, Error> {
         if !self.shown.is_hidden() {
             self.shown.finish_and_clear();
         }
