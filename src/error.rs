@@ -113,9 +113,9 @@ fn train_code(error: &TrainError) -> &'static str {
         | TrainError::Local
         | TrainError::Foreign(_)
         | TrainError::Terms { .. }
-        | TrainError::Monitor(_) => "E0611",
+        | TrainError::Number { .. } => "E0611",
         TrainError::Missing(_) | TrainError::Rows(_) => "E0612",
-        TrainError::Watch(_) | TrainError::Diverged(_) => "E0613",
+        TrainError::Watch(_) | TrainError::Diverged(_) | TrainError::Rate { .. } => "E0613",
     }
 }
 

@@ -37,9 +37,26 @@ pub enum TrainError {
         /// What it is now.
         now: String,
     },
-    /// The learning rate follows a number that no epoch tells.
-    #[error("the learning rate follows `{0}`, which no epoch tells")]
-    Monitor(String),
+    /// A number is to be followed that no epoch tells.
+    #[error("epochs have no number {}; they have {}", Quoted(.name), .known.join(", "))]
+    Number {
+        /// Its name.
+        name: String,
+        /// The names of those that epochs tell.
+        known: Vec<String>,
+    },
+    /// An observer gave a learning rate that is none.
+    #[error(
+        "the learning rate of batch {batch} of epoch {epoch} became {rate}; it has to be a finite number from 0 on"
+    )]
+    Rate {
+        /// What it gave.
+        rate: f64,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// The batch of the epoch, from 1.
+        batch: u64,
+    },
     /// A step made a variable infinite or NaN.
     #[error(
         "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning rate, or clipped gradients"

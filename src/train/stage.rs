@@ -4,12 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::data::{
-    Batches, Change, Column, DataError, Feed, Fit, Input, Loader, LoaderOptions, Names, Position,
-    Source,
-};
-use super::history::{Logs, Sums};
 use super::TrainError;
+use super::data::{Column, Data, DataError, Feed, Fit, Loader, LoaderOptions, Names, Position};
+use super::history::{Logs, Sums};
+use super::targets::{self, Aim};
 use super::trainer::TrainerOptions;
 use crate::Error;
 use crate::analysis;
@@ -42,6 +40,7 @@ pub(super) struct Stage {
     /// The inputs of the model.
     inputs: Vec<String>,
     targets: Vec<Target>,
+    pub(super) aims: Vec<Aim>,
     pub(super) metrics: Vec<String>,
     rate: Option<String>,
     max_memory: Option<u64>,
@@ -52,14 +51,16 @@ impl Stage {
     pub(super) fn of(
         model: &Model,
         graph: TrainingGraph,
-        place: &Place,
+        options: &TrainerOptions,
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
+        let TrainerOptions { training, place } = options;
         let executable = ready(&graph.graph, &graph.weights, place, backend)?;
         Ok(Self {
             executable,
             inputs: inputs(&model.graph),
             targets: graph.targets,
+            aims: targets::aims(&model.graph, &training.losses),
             metrics: graph.metrics,
             rate: graph.learning_rate,
             max_memory: place.max_memory,
@@ -84,18 +85,15 @@ impl Stage {
         Ok(Names::of(columns, &inputs, &outputs)?)
     }
 
-    /// A loader of data whose columns are brought to the types that it takes.
+    /// A loader of data whose columns are brought to what it takes.
     pub(super) fn loader(
         &self,
-        source: Arc<dyn Source>,
-        mut changes: Vec<Arc<dyn Change>>,
+        mut data: Data,
         options: LoaderOptions,
     ) -> Result<Arc<Loader>, Error> {
-        let mut columns = source.columns().to_vec();
-        for change in &changes {
-            columns = change.columns(&columns)?;
-        }
+        let columns = data.columns()?;
         let names = self.names(&columns)?;
+        data = targets::converted(data, &self.aims, &names, &columns);
         let ports = &self.executable.program().inputs;
         let wanted = |column: &str, input: &str| {
             let port = ports.iter().find(|port| *port.name == *input)?;
@@ -129,17 +127,17 @@ impl Stage {
                 want(column, &target.input);
             }
         }
-        changes.push(Arc::new(Fit { wanted: fit.into_values().collect() }));
-        Ok(Loader::new(Input::Rows(source), changes, options)?)
+        let data = data.changed(Arc::new(Fit { wanted: fit.into_values().collect() }));
+        Ok(Loader::new(data, options)?)
+    }
+
+    /// A loader of all rows of data in their order.
+    fn in_order(&self, data: Data, options: LoaderOptions) -> Result<Arc<Loader>, Error> {
+        self.loader(data, LoaderOptions { shuffle: false, drop_last: false, ..options })
     }
 
     /// Runs it on a batch and adds what it gives.
-    pub(super) fn run(
-        &self,
-        feed: &Feed,
-        rate: Option<f64>,
-        sums: &mut Sums,
-    ) -> Result<(), Error> {
+    pub(super) fn run(&self, feed: &Feed, rate: Option<f64>, sums: &mut Sums) -> Result<(), Error> {
         let mut inputs = feed.inputs.clone();
         for target in &self.targets {
             let missing =
@@ -197,20 +195,7 @@ impl Evaluator {
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
         let graph = pass::evaluation(&model.graph, &model.weights, &options.training)?;
-        Ok(Self { stage: Stage::of(model, graph, &options.place, backend)? })
-    }
-
-    /// A loader of data for this model: what it takes is brought to its types.
-    ///
-    /// # Errors
-    /// If something is missing, or cannot be brought to its type.
-    pub fn loader(
-        &self,
-        source: Arc<dyn Source>,
-        changes: Vec<Arc<dyn Change>>,
-        options: LoaderOptions,
-    ) -> Result<Arc<Loader>, Error> {
-        self.stage.loader(source, changes, options)
+        Ok(Self { stage: Stage::of(model, graph, options, backend)? })
     }
 
     /// The loss and the metrics of some rows.
@@ -223,14 +208,19 @@ impl Evaluator {
         Ok(sums.logs())
     }
 
-    /// The loss and the metrics of all rows of the data.
+    /// The loss and the metrics of all rows of the data; how they become batches changes no more than the rounding of sums.
     ///
     /// # Errors
-    /// If data cannot be read, or a run fails.
-    pub fn evaluate(&self, data: &Arc<Loader>) -> Result<Logs, Error> {
+    /// If the data lack something, cannot be brought to the model's types or be read, or a run fails.
+    pub fn evaluate(&self, data: impl Into<Data>, batches: LoaderOptions) -> Result<Logs, Error> {
+        self.all(&self.stage.in_order(data.into(), batches)?)
+    }
+
+    /// The loss and the metrics of all batches.
+    pub(super) fn all(&self, data: &Arc<Loader>) -> Result<Logs, Error> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
-        for batch in one_epoch(data)? {
+        for batch in data.batches(Position::default(), 1)? {
             self.stage.run(&names.feed(&batch?)?, None, &mut sums)?;
         }
         Ok(sums.logs())
@@ -252,24 +242,12 @@ impl Predictor {
             executable: ready(&model.graph, &model.weights, place, backend)?,
             inputs: inputs(&model.graph),
             targets: Vec::new(),
+            aims: Vec::new(),
             metrics: Vec::new(),
             rate: None,
             max_memory: place.max_memory,
         };
         Ok(Self { stage })
-    }
-
-    /// A loader of data for this model: its inputs are brought to its types.
-    ///
-    /// # Errors
-    /// If something is missing, or cannot be brought to its type.
-    pub fn loader(
-        &self,
-        source: Arc<dyn Source>,
-        changes: Vec<Arc<dyn Change>>,
-        options: LoaderOptions,
-    ) -> Result<Arc<Loader>, Error> {
-        self.stage.loader(source, changes, options)
     }
 
     /// The outputs of the model, by name.
@@ -283,14 +261,19 @@ impl Predictor {
         Ok(self.stage.executable.run(inputs, &self.stage.options())?.outputs)
     }
 
-    /// The outputs for all rows of the data, in their order.
+    /// The outputs for all rows of the data, in their order whether batches are shuffled or not.
     ///
     /// # Errors
-    /// If data cannot be read, or a run fails.
-    pub fn predict(&self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, Error> {
+    /// If the data lack an input, cannot be brought to the model's types or be read, or a run fails.
+    pub fn predict(
+        &self,
+        data: impl Into<Data>,
+        batches: LoaderOptions,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
+        let data = self.stage.in_order(data.into(), batches)?;
         let names = self.stage.names(data.columns())?;
         let mut all: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
-        for batch in one_epoch(data)? {
+        for batch in data.batches(Position::default(), 1)? {
             for (name, tensor) in self.predict_on_batch(&names.feed(&batch?)?.inputs)? {
                 all.entry(name.to_string()).or_default().push(tensor);
             }
@@ -311,11 +294,6 @@ fn uneven(what: &str, output: &str, wanted: bool) -> Error {
 /// The inputs of a model.
 fn inputs(graph: &Graph) -> Vec<String> {
     graph.inputs().map(|v| graph.info(v).name.to_string()).collect()
-}
-
-/// The batches of one epoch.
-fn one_epoch(data: &Arc<Loader>) -> Result<Batches, DataError> {
-    data.batches(Position::default(), 1)
 }
 
 /// Rows one after the other.

@@ -22,6 +22,7 @@ mod fit;
 mod fit_cli;
 mod fit_images;
 mod fit_keras;
+mod fit_loop;
 mod fit_memory;
 mod fit_shards;
 mod fuzz;

@@ -214,11 +214,10 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
 fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let model = args.model.load_for_training()?;
     let optimizer = args.optimizer.optimizer()?;
-    let mut training = args.aim.training(&model.graph, &[], false, optimizer)?;
+    let mut training = args.aim.training(&model.graph, optimizer)?;
     args.optimizer.apply(&mut training, 0);
     let TrainingGraph { graph, weights, .. } =
-        pass::training(&model.graph, &model.weights, &training)
-            .map_err(Error::from)?;
+        pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
     let place = train::Place {
         replicate: args.replicate.choice(args.place())?,
         batch_norm: args.replicate.statistics(),

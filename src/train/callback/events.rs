@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prost::Message;
 
 use super::failed;
-use crate::train::history::{Epoch, Logs};
 use crate::Error;
-use crate::train::trainer::{Observer, Watch};
+use crate::train::history::{Epoch, Logs};
+use crate::train::observer::{Observer, Watch};
 
 /// `Event` of TensorFlow's `event.proto`, as far as it is written here.
 #[derive(Clone, PartialEq, Message)]

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use super::failed;
+use crate::Error;
 use crate::format;
 use crate::train::history::History;
+use crate::train::observer::{Observer, Watch};
 use crate::train::plot;
-use crate::Error;
-use crate::train::trainer::{Observer, Watch};
 
 /// Writes [`History::csv`] to a file.
 #[derive(Clone, Debug)]

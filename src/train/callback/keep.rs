@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::Monitor;
+use crate::Error;
 use crate::train::checkpoint::{Checkpoint, CheckpointError};
 use crate::train::history::History;
-use crate::Error;
-use crate::train::trainer::{Observer, Watch};
+use crate::train::observer::{Observer, Watch};
 use crate::types::Quoted;
 
 /// Which checkpoints stay, besides the last one, from which a training goes on.
@@ -65,6 +65,18 @@ pub struct Keeper {
 }
 
 impl Keeper {
+    /// Keeps the last checkpoint in this folder, after every epoch; the best one would be that of the least loss of
+    /// validation.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            keep: Keep::Last,
+            monitor: Monitor::new("val_loss"),
+            every: None,
+            settings: BTreeMap::new(),
+        }
+    }
+
     /// The folder of the best epoch.
     pub fn best(&self) -> PathBuf {
         self.folder.join("best")
@@ -115,6 +127,9 @@ impl Keeper {
 
 impl Observer for Keeper {
     fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+        if self.keep == Keep::Best {
+            watch.check_number(&self.monitor.name)?;
+        }
         // Where a run goes on that kept no best epoch, or one that was so by another number, what it has is the best that
         // is known.
         let goes_on = !watch.history().epochs.is_empty();

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::failed;
-use crate::train::history::{Epoch, History};
 use crate::Error;
-use crate::train::trainer::{Observer, Watch};
+use crate::train::history::{Epoch, History};
+use crate::train::observer::{Observer, Watch};
 
 /// A number of every epoch by which epochs are compared: `loss`, `val_loss`, `val_accuracy`, …
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +87,11 @@ pub struct EarlyStopping {
 }
 
 impl EarlyStopping {
+    /// Ends a training after the first epoch that does not improve this number, as Keras' default.
+    pub fn new(monitor: impl Into<String>) -> Self {
+        Self { monitor: Monitor::new(monitor), patience: 1, least: 0.0 }
+    }
+
     fn goes_on(&self, history: &History) -> Result<bool, Error> {
         let best = self.monitor.better(history, self.least)?.last().map_or(0, |at| at + 1);
         let since = history.epochs.len() - best;
@@ -96,6 +101,7 @@ impl EarlyStopping {
 
 impl Observer for EarlyStopping {
     fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+        watch.check_number(&self.monitor.name)?;
         // A checkpoint may be that of a training that has ended.
         Ok(watch.at.step > 0 || self.goes_on(watch.history())?)
     }
@@ -111,7 +117,7 @@ pub struct Finite;
 
 impl Observer for Finite {
     fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
-        let loss = watch.logs.loss;
+        let loss = watch.logs().loss;
         if loss.is_finite() {
             return Ok(());
         }

@@ -1,6 +1,5 @@
 //! Options of data, and what is made of their rows.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,10 +7,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::ir::Graph;
-use fanwise::pass::{Loss, OutputLoss};
 use fanwise::train::data::{
-    self, Categorical, Change, ClassWeights, Column, FolderOptions, Images, Integer, Layout,
-    LoaderOptions, Names, OpenOptions, SAMPLE_WEIGHT, Source, Statistics, Step,
+    self, Change, Column, Data, FolderOptions, Images, Layout, LoaderOptions, Names, OpenOptions,
+    Source, Statistics, Step,
 };
 
 use super::images::{self, Augment, Normalize};
@@ -67,17 +65,22 @@ fn of_folders(graph: &Graph) -> Option<FolderOptions> {
     Some(FolderOptions { channels, layout, ..FolderOptions::new(height, width) })
 }
 
-/// Changes of rows: of those to train on, and of others.
+/// What is done to images: to those to train on, and to others.
 #[derive(Default)]
 pub(super) struct Changes {
-    pub(super) training: Vec<Arc<dyn Change>>,
-    pub(super) others: Vec<Arc<dyn Change>>,
+    training: Option<Arc<dyn Change>>,
+    others: Option<Arc<dyn Change>>,
 }
 
 impl Changes {
-    fn both(&mut self, change: impl Change + Clone + 'static) {
-        self.training.push(Arc::new(change.clone()));
-        self.others.push(Arc::new(change));
+    /// Rows to train on.
+    pub(super) fn training(&self, source: Arc<dyn Source>) -> Data {
+        self.training.iter().cloned().fold(source.into(), Data::changed)
+    }
+
+    /// Other rows.
+    pub(super) fn others(&self, source: Arc<dyn Source>) -> Data {
+        self.others.iter().cloned().fold(source.into(), Data::changed)
     }
 }
 
@@ -98,8 +101,8 @@ impl DataArgs {
         open(self.data.as_deref().context("give the data: `--data`")?, graph, limit)
     }
 
-    /// Batches of rows in their order.
-    pub(super) fn in_order(&self) -> LoaderOptions {
+    /// How rows become batches.
+    pub(super) fn batches(&self) -> LoaderOptions {
         LoaderOptions {
             batch: self.batch,
             threads: self.threads.unwrap_or(0),
@@ -148,7 +151,7 @@ impl DataArgs {
         };
         let (own, others) = augment.map(|a| (a.training(), a.others())).unwrap_or_default();
         let (own, others) = (steps(own), steps(others));
-        Ok(Changes { training: vec![Arc::new(own)], others: vec![Arc::new(others)] })
+        Ok(Changes { training: Some(Arc::new(own)), others: Some(Arc::new(others)) })
     }
 
     /// What is the same for all images.
@@ -184,47 +187,4 @@ impl DataArgs {
             _ => Ok(()),
         }
     }
-}
-
-/// What is done to targets: classes become what losses take, and weigh rows.
-pub(super) fn targets(
-    changes: &mut Changes,
-    graph: &Graph,
-    losses: &[OutputLoss],
-    columns: &[Column],
-    weights: &BTreeMap<i64, f64>,
-) -> anyhow::Result<()> {
-    let outputs: Vec<&str> = losses.iter().map(|loss| &*loss.output).collect();
-    let names = Names::of(columns, &[], &outputs).map_err(Error::from)?;
-    if !weights.is_empty() {
-        let [output] = outputs[..] else {
-            bail!("`--class-weight` is of models with one output that has a loss");
-        };
-        let into = names.weights.get(output).cloned().unwrap_or_else(|| SAMPLE_WEIGHT.to_owned());
-        let column = names.targets[output].clone();
-        // Other rows than those to train on have the weights that the data give.
-        let (others, weights) = (BTreeMap::new(), weights.clone());
-        let weigh = |weights| ClassWeights { column: column.clone(), weights, into: into.clone() };
-        changes.training.push(Arc::new(weigh(weights)));
-        changes.others.push(Arc::new(weigh(others)));
-    }
-    for loss in losses {
-        let name = &names.targets[&loss.output];
-        let output = graph.outputs().iter().find(|output| *output.name == *loss.output);
-        let column = columns.iter().find(|column| column.name == *name);
-        let (Some(output), Some(column)) = (output, column) else { continue };
-        let Some(dims) = row(graph, output.value) else { continue };
-        let Some((classes, rest)) = dims.split_last() else { continue };
-        let (numbers, ones) = (long(&column.dims) == long(rest), column.dims == dims);
-        let column = name.clone();
-        let takes_ones =
-            matches!(loss.loss, Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge);
-        if takes_ones && numbers && *classes > 1 {
-            let dtype = graph.ty(output.value).dtype;
-            changes.both(Categorical { column, classes: *classes, dtype });
-        } else if loss.loss.takes_classes() && ones && *classes > 1 {
-            changes.both(Integer { column });
-        }
-    }
-    Ok(())
 }
