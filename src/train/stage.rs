@@ -97,9 +97,7 @@ impl Stage {
         let ports = &self.executable.program().inputs;
         let wanted = |column: &str, input: &str| {
             let port = ports.iter().find(|port| *port.name == *input)?;
-            let sizes = port.ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
-            let dims: Option<Vec<usize>> = sizes.collect();
-            Some(Column::new(column, port.ty.dtype, &dims?))
+            Column::of(column, &port.ty)
         };
         let mut fit: BTreeMap<String, Column> = BTreeMap::new();
         let mut want = |column: &str, input: &str| {

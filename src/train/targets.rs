@@ -6,18 +6,17 @@ use std::sync::Arc;
 use super::data::{
     Categorical, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
 };
-use crate::ir::{Graph, Value};
+use crate::ir::Graph;
 use crate::pass::{Loss, OutputLoss};
-use crate::types::{DType, Quoted};
+use crate::types::Quoted;
 
 /// An output with a loss.
 pub(super) struct Aim {
     output: String,
     loss: Loss,
     weighted: bool,
-    dtype: DType,
-    /// The sizes of a row of it, where they are known.
-    dims: Option<Vec<usize>>,
+    /// What a row of it is, where its sizes are known.
+    row: Option<Column>,
 }
 
 /// The outputs of a model that have these losses.
@@ -28,38 +27,24 @@ pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
             output: loss.output.clone(),
             loss: loss.loss,
             weighted: loss.weighted,
-            dtype: graph.ty(output.value).dtype,
-            dims: row(graph, output.value),
+            row: Column::of(&*output.name, graph.ty(output.value)),
         })
     };
     losses.iter().filter_map(aim).collect()
-}
-
-/// The sizes of a row of a value; none where they are not known.
-fn row(graph: &Graph, value: Value) -> Option<Vec<usize>> {
-    let sizes = graph.ty(value).shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
-    sizes.collect()
-}
-
-/// Sizes that count.
-fn long(dims: &[usize]) -> Vec<usize> {
-    dims.iter().copied().filter(|size| *size != 1).collect()
 }
 
 impl Aim {
     /// The data with targets as the loss takes them: where it takes a number for each class, a class becomes zeros and a
     /// one, and where it takes classes, such a row its class.
     fn converted(&self, data: Data, target: &Column) -> Data {
-        let Some((classes, rest)) = self.dims.as_ref().and_then(|dims| dims.split_last()) else {
-            return data;
-        };
-        let numbers = long(&target.dims) == long(rest);
-        let ones = self.dims.as_ref() == Some(&target.dims.to_vec());
+        let Some(row) = &self.row else { return data };
+        let Some((classes, rest)) = row.dims.split_last() else { return data };
+        let (numbers, ones) = (target.has_sizes(rest), target.dims == row.dims);
         let column = target.name.clone();
         let takes_ones =
             matches!(self.loss, Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge);
         if takes_ones && numbers && *classes > 1 {
-            data.changed(Arc::new(Categorical { column, classes: *classes, dtype: self.dtype }))
+            data.changed(Arc::new(Categorical { column, classes: *classes, dtype: row.dtype }))
         } else if self.loss.takes_classes() && ones && *classes > 1 {
             data.changed(Arc::new(Integer { column }))
         } else {

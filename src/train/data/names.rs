@@ -136,10 +136,7 @@ impl Change for Fit {
         let mut columns = before.to_vec();
         for wanted in &self.wanted {
             let place = column::find(before, &wanted.name)?;
-            let long = |column: &Column| -> Vec<usize> {
-                column.dims.iter().copied().filter(|size| *size != 1).collect()
-            };
-            if long(&before[place]) != long(wanted) {
+            if !before[place].has_sizes(&wanted.dims) {
                 let (name, found) = (Quoted(&wanted.name), before[place].row_type());
                 let expected = wanted.row_type();
                 let reason = format!("a row of {name} is {found}; it must be {expected}");

@@ -46,23 +46,9 @@ pub(super) struct DataArgs {
 
 /// The data at a path. Images of a folder get the sizes that the model takes.
 pub(super) fn open(path: &Path, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-    let images = of_folders(graph);
+    let images = FolderOptions::of(graph);
     let options = OpenOptions { images, max_memory: limit, ..OpenOptions::default() };
     Ok(data::open(path, &options).map_err(Error::from)?)
-}
-
-/// What the images of a folder become for a model with one input of images, in colours or grey.
-fn of_folders(graph: &Graph) -> Option<FolderOptions> {
-    let images: Vec<Vec<usize>> =
-        graph.inputs().filter_map(|v| row(graph, v)).filter(|dims| dims.len() == 3).collect();
-    let [dims] = images.as_slice() else { return None };
-    let few = |size: usize| matches!(size, 1 | 3);
-    let (layout, [channels, height, width]) = match dims[..] {
-        [a, b, c] if few(a) => (Layout::ChannelsFirst, [a, b, c]),
-        [a, b, c] if few(c) => (Layout::ChannelsLast, [c, a, b]),
-        _ => return None,
-    };
-    Some(FolderOptions { channels, layout, ..FolderOptions::new(height, width) })
 }
 
 /// What is done to images: to those to train on, and to others.
@@ -82,17 +68,6 @@ impl Changes {
     pub(super) fn others(&self, source: Arc<dyn Source>) -> Data {
         self.others.iter().cloned().fold(source.into(), Data::changed)
     }
-}
-
-/// The sizes of a row of a value of a graph; none where they are not known.
-fn row(graph: &Graph, value: fanwise::ir::Value) -> Option<Vec<usize>> {
-    let sizes = graph.ty(value).shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
-    sizes.collect()
-}
-
-/// Sizes that count.
-fn long(dims: &[usize]) -> Vec<usize> {
-    dims.iter().copied().filter(|size| *size != 1).collect()
 }
 
 impl DataArgs {
@@ -125,9 +100,11 @@ impl DataArgs {
         for value in graph.inputs() {
             let name = names.inputs.get(&*graph.info(value).name);
             let column = source.columns().iter().find(|column| name == Some(&column.name));
-            let (Some(column), Some(wanted)) = (column, row(graph, value)) else { continue };
-            if column.dims.len() == 3 && wanted.len() == 3 {
-                found.push((column, wanted));
+            let Some((column, wanted)) = column.zip(Column::of("x", graph.ty(value))) else {
+                continue;
+            };
+            if column.dims.len() == 3 && wanted.dims.len() == 3 {
+                found.push((column, wanted.dims));
             }
         }
         let asked = augment.is_some() || self.normalize.is_some();
@@ -137,7 +114,7 @@ impl DataArgs {
             }
             return Ok(Changes::default());
         };
-        if !asked && (column.dims == *wanted || long(&column.dims) == long(wanted)) {
+        if !asked && column.has_sizes(wanted) {
             return Ok(Changes::default());
         }
         let cut = augment.and_then(Augment::cut);
