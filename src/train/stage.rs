@@ -130,8 +130,9 @@ impl Stage {
     }
 
     /// A loader of all rows of data in their order.
-    fn in_order(&self, data: Data, options: LoaderOptions) -> Result<Arc<Loader>, Error> {
-        self.loader(data, LoaderOptions { shuffle: false, drop_last: false, ..options })
+    fn in_order(&self, data: Data, mut options: LoaderOptions) -> Result<Arc<Loader>, Error> {
+        (options.shuffle, options.drop_last) = (false, false);
+        self.loader(data, options)
     }
 
     /// Runs it on a batch and adds what it gives.
