@@ -195,18 +195,19 @@ fn the_last_rows_validate_and_an_epoch_may_be_cut() {
 fn classes() -> (Model, Tensor, Tensor, Tensor) {
     let mut b = Builder::new("classes");
     let x = b.input("x", rows(DType::F64, &[2]));
-    let w = b.param("w", Tensor::new(&[2, 3], &[0.1f64, -0.2, 0.3, 0.2, 0.1, -0.1]).unwrap());
+    let kernel = b.param("w", Tensor::new(&[2, 3], &[0.1f64, -0.2, 0.3, 0.2, 0.1, -0.1]).unwrap());
     let bias = b.param("bias", Tensor::new(&[3], &[0.0f64; 3]).unwrap());
-    let logits = b.op("logits", Gemm::default(), &[x, w, bias]).unwrap();
+    let logits = b.op("logits", Gemm::default(), &[x, kernel, bias]).unwrap();
     let p = b.op("p", Softmax::Softmax { axis: -1 }, &[logits]).unwrap();
     b.output("p", p);
     let (graph, weights) = b.finish();
     let x: Vec<f64> = (0..22u8).map(|i| f64::from(i * 7 % 11) / 5.0 - 1.0).collect();
     let y: Vec<i64> = (0..11).map(|i| i * i % 3).collect();
-    let w: Vec<f64> = y.iter().map(|y| [0.5, 1.0, 3.0][usize::try_from(*y).unwrap()]).collect();
+    let weights_of_rows: Vec<f64> =
+        y.iter().map(|y| [0.5, 1.0, 3.0][usize::try_from(*y).unwrap()]).collect();
     let model = Model { graph, weights, notes: Vec::new() };
     let x = Tensor::new(&[11, 2], &x).unwrap();
-    (model, x, Tensor::new(&[11], &y).unwrap(), Tensor::new(&[11], &w).unwrap())
+    (model, x, Tensor::new(&[11], &y).unwrap(), Tensor::new(&[11], &weights_of_rows).unwrap())
 }
 
 fn arrays(arrays: &[(&str, &Tensor)]) -> Arrays {

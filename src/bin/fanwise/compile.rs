@@ -223,7 +223,7 @@ fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
         batch_norm: args.replicate.statistics(),
         ..train::Place::default()
     };
-    let graph = train::replicated(&graph, &place).map_err(Error::from)?.into_owned();
+    let graph = train::replicated(&graph, &place)?.into_owned();
     ir::verify(&graph).map_err(Error::from)?;
     Ok((graph, weights))
 }
