@@ -4,16 +4,16 @@
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use std::error::Error;
-use std::sync::Arc;
 
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Value};
 use fanwise::op::{Gemm, Softmax, Unary};
 use fanwise::pass::{Metric, Repair, Replicate, Training};
-use fanwise::train::data::{Column, DataError, LoaderOptions, RowMut, Source, split};
+use fanwise::train::data::{Column, Data, DataError, LoaderOptions, RowMut, Source};
 use fanwise::train::{
-    FitOptions, Observer, Place, Schedule, TrainError, Trainer, TrainerOptions, Watch,
+    EarlyStopping, FitOptions, LearningRate, Observer, Place, Trainer, TrainerOptions, Validation,
+    Watch,
 };
 use fanwise::types::{DType, Device, Tensor};
 use rand::{Rng, SeedableRng};
@@ -66,7 +66,7 @@ fn model() -> Result<Model, Box<dyn Error>> {
 struct Watcher;
 
 impl Observer for Watcher {
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, fanwise::Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         let Some(validation) = &epoch.validation else { return Ok(true) };
         println!("epoch {}: loss {:.4}", epoch.epoch + 1, validation.loss);
@@ -80,9 +80,7 @@ impl Observer for Watcher {
 /// If anything fails.
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let columns = [Column::new("x", DType::F32, &[2]), Column::new("y", DType::I64, &[])];
-    let points: Arc<dyn Source> = Arc::new(Points { columns, rows: 1250 });
-    let (train, test) = split(&points, 0.2)?;
-    let (train, test): (Arc<dyn Source>, Arc<dyn Source>) = (Arc::new(train), Arc::new(test));
+    let (train, test) = Data::from(Points { columns, rows: 1250 }).split(0.2)?;
 
     let optimizer = "adam:learning_rate=0.01".parse()?;
     let loss = "sparse_categorical_crossentropy".parse()?;
@@ -96,19 +94,24 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let on_three = TrainerOptions { training: training.clone(), place };
     let mut trainer = Trainer::new(model()?, &on_three, &cpu)?;
 
-    let options = LoaderOptions { batch: 32, shuffle: true, seed: 7, ..LoaderOptions::default() };
-    let data = trainer.loader(train, Vec::new(), options)?;
-    let validation = Some(trainer.loader(test.clone(), Vec::new(), LoaderOptions::default())?);
+    // The first 20 batches rise to the rate of the optimizer.
+    let mut rises =
+        LearningRate::new(|watch, rate| rate * ((watch.done + 1) as f64 / 20.0).min(1.0));
+    let mut stops = EarlyStopping { patience: 10, ..EarlyStopping::new("val_loss") };
     let mut watcher = Watcher;
-    let observers: Vec<&mut dyn Observer> = vec![&mut watcher];
-    let schedule = Schedule::Constant;
-    trainer.fit(FitOptions { data, validation, epochs: 40, schedule, resume: None, observers })?;
+    let options = FitOptions {
+        batches: LoaderOptions { seed: 7, ..LoaderOptions::default() },
+        epochs: 40,
+        validation: Validation::Data(test.clone()),
+        observers: vec![&mut rises, &mut stops, &mut watcher],
+        ..FitOptions::default()
+    };
+    trainer.fit(train, options)?;
 
     let trained = Model { weights: trainer.weights()?, ..model()? };
     let alone = TrainerOptions { training, place: Place::default() };
     let mut alone = Trainer::new(trained, &alone, &cpu)?;
-    let rows = alone.loader(test, Vec::new(), LoaderOptions::default())?;
-    let found = alone.evaluate(&rows)?;
+    let found = alone.evaluate(test, LoaderOptions::default())?;
     println!("on one device: loss {:.4}, {:?}", found.loss, found.metrics);
     let accuracy = found.metrics.first().map_or(0.0, |(_, value)| *value);
     if accuracy < 0.95 {

@@ -10,7 +10,7 @@ use crate::ir::VerifyErrors;
 use crate::lower::BindError;
 use crate::lower::LowerError;
 use crate::model::ModelError;
-use crate::pass::PassError;
+use crate::pass::{PassError, TrainingError};
 use crate::train::data::DataError;
 use crate::train::{CheckpointError, TrainError};
 use crate::types::TensorError;
@@ -56,6 +56,9 @@ pub enum Error {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// There is no training graph of a model.
+    #[error(transparent)]
+    Training(#[from] TrainingError),
     /// There are no data to train on.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -95,6 +98,7 @@ impl Error {
             Self::Kernels(_) => "E0503",
             Self::Compile(_) => "E0500",
             Self::Run(_) => "E0501",
+            Self::Training(_) => "E0610",
             Self::Data(error) => data_code(error),
             Self::Train(error) => train_code(error),
             Self::Checkpoint(_) => "E0620",
@@ -105,22 +109,13 @@ impl Error {
 
 fn train_code(error: &TrainError) -> &'static str {
     match error {
-        TrainError::Training(_) => "E0610",
-        TrainError::Pass(error) => pass_code(error),
-        TrainError::Graph(_) => "E0200",
-        TrainError::Invalid(_) => "E0201",
-        TrainError::Unproved(_) => "E0310",
-        TrainError::Lower(_) => "E0400",
-        TrainError::Compile(_) => "E0500",
-        TrainError::Run(_) => "E0501",
-        TrainError::Data(error) => data_code(error),
         TrainError::Shards(_)
         | TrainError::Local
         | TrainError::Foreign(_)
         | TrainError::Terms { .. }
-        | TrainError::Monitor(_) => "E0611",
+        | TrainError::Number { .. } => "E0611",
         TrainError::Missing(_) | TrainError::Rows(_) => "E0612",
-        TrainError::Watch(_) | TrainError::Diverged(_) => "E0613",
+        TrainError::Watch(_) | TrainError::Diverged(_) | TrainError::Rate { .. } => "E0613",
     }
 }
 

@@ -40,6 +40,10 @@ pub struct Checkpoint {
     pub settings: BTreeMap<String, Vec<String>>,
     /// The sums of the epoch that is not whole: rows, loss times rows, and the metrics.
     pub(super) partial: Partial,
+    /// The batches of all epochs before the next one.
+    pub(super) done: u64,
+    /// The learning rate of the last of them.
+    pub(super) rate: Option<f64>,
 }
 
 /// What the batches of an epoch gave so far.
@@ -100,6 +104,10 @@ struct State {
     best_by: Option<Monitor>,
     #[serde(default)]
     settings: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    done: u64,
+    #[serde(default)]
+    rate: Option<f64>,
 }
 
 fn io(path: &Path, error: std::io::Error) -> CheckpointError {
@@ -138,6 +146,8 @@ impl Checkpoint {
             terms: self.terms.clone(),
             best_by: self.best_by.clone(),
             settings: self.settings.clone(),
+            done: self.done,
+            rate: self.rate,
         };
         let wrong = |error: serde_json::Error| CheckpointError::State {
             path: path.display().to_string(),
@@ -195,10 +205,10 @@ impl Checkpoint {
             return Err(wrong("its variables lie outside its folder".to_owned()));
         }
         let at = Position { epoch: state.epoch, step: state.step };
-        let State { history, partial, terms, best_by, settings, .. } = state;
+        let State { history, partial, terms, best_by, settings, done, rate, .. } = state;
         let partial = read_form(partial).map_err(|e| wrong(e.to_string()))?;
         let variables = Weights::default();
-        let read = Self { variables, at, history, terms, best_by, settings, partial };
+        let read = Self { variables, at, history, terms, best_by, settings, partial, done, rate };
         Ok(Some((read, state.variables)))
     }
 

@@ -2,21 +2,82 @@
 //!
 //! A [`Trainer`] holds three programs of one model: one step of training, evaluation ([`Evaluator`]), and the model itself
 //! ([`Predictor`]). Their parameters have the model's names, so that what is trained on any number of devices runs on one.
+//!
+//! [`Trainer::fit`] takes rows of any source and [`FitOptions`], whose default is Keras'. An [`Observer`] watches it, sets
+//! its learning rate and may end it; those of the crate are:
+//!
+//! | observer | what it does |
+//! | --- | --- |
+//! | [`Keeper`] | keeps checkpoints: the last, the best, every one |
+//! | [`EarlyStopping`] | ends a training that gets no better |
+//! | [`Finite`] | ends one whose loss is no finite number |
+//! | [`LearningRate`] | sets the learning rate of every batch |
+//! | [`ProgressMeter`] | tells how far an epoch is |
+//! | [`CsvLog`], [`Plot`], [`EventLog`] | write the history as a table, as curves, as event files of `TensorBoard` |
+//!
+//! ```
+//! use fanwise::backend::Cpu;
+//! use fanwise::format::Model;
+//! use fanwise::ir::Builder;
+//! use fanwise::op::MatMul;
+//! use fanwise::pass::{Optimizer, Training};
+//! use fanwise::train::data::Arrays;
+//! use fanwise::train::{EarlyStopping, FitOptions, Place, Trainer, TrainerOptions, Validation};
+//! use fanwise::types::Tensor;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut b = Builder::new("line");
+//! let x = b.input("x", "f32[N,1]".parse()?);
+//! let w = b.param("w", Tensor::new(&[1, 1], &[0.0f32])?);
+//! let y = b.op("y", MatMul {}, &[x, w])?;
+//! b.output("y", y);
+//! let (graph, weights) = b.finish();
+//! let model = Model { graph, weights, notes: Vec::new() };
+//!
+//! let x: Vec<f32> = (0..100u8).map(f32::from).collect();
+//! let y: Vec<f32> = x.iter().map(|x| 2.0 * x).collect();
+//! let array = |values: &[f32]| Tensor::new(&[100, 1], values).map(Into::into);
+//! let data = Arrays::new([("x".to_owned(), array(&x)?), ("y".to_owned(), array(&y)?)])?;
+//!
+//! let training = Training::new("y", "mse".parse()?, Optimizer::default());
+//! let options = TrainerOptions { training, place: Place::default() };
+//! let mut trainer = Trainer::new(model, &options, &Cpu::new(2)?)?;
+//! let history = trainer.fit(
+//!     data,
+//!     FitOptions {
+//!         epochs: 3,
+//!         validation: Validation::Split(0.2),
+//!         observers: vec![&mut EarlyStopping::new("val_loss")],
+//!         ..FitOptions::default()
+//!     },
+//! )?;
+//! assert!(history.epochs[2].training.loss < history.epochs[0].training.loss);
+//! # Ok(())
+//! # }
+//! ```
 
 mod callback;
 mod checkpoint;
 pub mod data;
+mod error;
+mod fit;
 mod history;
+mod observer;
 pub mod plot;
 mod schedule;
 mod stage;
+mod targets;
 mod trainer;
 
 pub use callback::{
-    CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, Monitor, ParseKeepError, Plot,
+    CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, LearningRate, Monitor, ParseKeepError,
+    Plot, Progress, ProgressMeter,
 };
 pub use checkpoint::{Checkpoint, CheckpointError};
+pub use error::TrainError;
+pub use fit::{FitOptions, Validation};
 pub use history::{Epoch, History, Logs};
+pub use observer::{Observer, Watch};
 pub use schedule::{ParseScheduleError, Plateau, Schedule};
 pub use stage::{Evaluator, Place, Predictor, replicated};
-pub use trainer::{FitOptions, Observer, TrainError, Trainer, TrainerOptions, Watch};
+pub use trainer::{Trainer, TrainerOptions};

@@ -7,51 +7,69 @@ use std::str::FromStr;
 use super::{History, Monitor};
 use crate::types::Quoted;
 
-/// How the learning rate changes with the epochs: a factor of the optimizer's own rate. In `warmup` epochs before, it
-/// rises evenly.
+/// How the learning rate changes: a factor of the optimizer's own rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Schedule {
     /// It does not.
     #[default]
     Constant,
-    /// It does not once it has risen.
-    Warmup {
-        /// The epochs of the rise.
-        warmup: u64,
-    },
-    /// `factor` to the number of whole periods of `every` epochs that have passed since the rise.
+    /// It follows a curve.
+    Curve(Curve),
+    /// It falls when a number has not improved for some epochs.
+    Plateau(Plateau),
+}
+
+/// A learning rate that depends on the time alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Curve {
+    /// What it does after the rise.
+    pub shape: Shape,
+    /// The time of the rise: before it, the rate rises evenly.
+    pub warmup: u64,
+    /// What time is counted in.
+    pub per: Per,
+}
+
+/// The form of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Shape {
+    /// It stays where it is.
+    Constant,
+    /// `factor` to the number of whole periods that have passed since the rise.
     Step {
-        /// The epochs of a period.
+        /// The time of a period.
         every: u64,
         /// The factor of each.
         factor: f64,
-        /// The epochs of the rise.
-        warmup: u64,
     },
-    /// `end + (1 - end) * (1 - past)^power`, where `past` is the part of the epochs after the rise that is over: the
-    /// polynomial decay that begins each epoch with a new rate.
+    /// `end + (1 - end) * (1 - past)^power`, where `past` is the part of the time after the rise that is over.
     Polynomial {
-        /// The epochs after which it is `end`, with those of the rise.
-        epochs: u64,
+        /// The time after which it is `end`, with that of the rise.
+        length: u64,
         /// The exponent.
         power: f64,
         /// The part of the rate that is left in the end.
         end: f64,
-        /// The epochs of the rise.
-        warmup: u64,
     },
     /// `end + (1 - end) * (1 + cos(pi * past)) / 2`.
     Cosine {
-        /// The epochs after which it is `end`, with those of the rise.
-        epochs: u64,
+        /// The time after which it is `end`, with that of the rise.
+        length: u64,
         /// The part of the rate that is left in the end.
         end: f64,
-        /// The epochs of the rise.
-        warmup: u64,
     },
-    /// It falls when a number has not improved for some epochs.
-    Plateau(Plateau),
+}
+
+/// What the time of a training is counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Per {
+    /// Epochs: all batches of one have the same rate.
+    #[default]
+    Epoch,
+    /// Batches, over all epochs.
+    Step,
 }
 
 /// A learning rate that falls when a number of the epochs has not improved for some time, as Keras'
@@ -117,45 +135,39 @@ impl Plateau {
 }
 
 impl Schedule {
-    /// The learning rate of an epoch, from 0, after those of the history; `base` is the optimizer's own.
-    pub fn rate(&self, base: f64, epoch: u64, history: &History) -> f64 {
-        if let Self::Plateau(plateau) = self {
-            plateau.rate(base, history)
-        } else {
-            base * self.factor(epoch)
-        }
-    }
-
-    /// The epochs of the rise.
-    fn warmup(&self) -> u64 {
+    /// The learning rate of the next batch: of epoch `epoch`, from 0, with `done` batches before it in all epochs, after the
+    /// epochs of the history; `base` is the optimizer's own.
+    pub fn rate(&self, base: f64, epoch: u64, done: u64, history: &History) -> f64 {
         match self {
-            Self::Warmup { warmup }
-            | Self::Step { warmup, .. }
-            | Self::Polynomial { warmup, .. }
-            | Self::Cosine { warmup, .. } => *warmup,
-            Self::Constant | Self::Plateau(_) => 0,
+            Self::Constant => base,
+            Self::Curve(curve) => {
+                base * curve.factor(if curve.per == Per::Epoch { epoch } else { done })
+            }
+            Self::Plateau(plateau) => plateau.rate(base, history),
         }
     }
+}
 
-    /// The factor of the learning rate in an epoch, from 0, where it depends on nothing else.
-    pub fn factor(&self, epoch: u64) -> f64 {
-        let warmup = self.warmup();
-        if epoch < warmup {
-            return (epoch as f64 + 1.0) / (warmup as f64 + 1.0);
+impl Curve {
+    /// The factor of the learning rate after some time.
+    pub fn factor(&self, time: u64) -> f64 {
+        let warmup = self.warmup;
+        if time < warmup {
+            return (time as f64 + 1.0) / (warmup as f64 + 1.0);
         }
-        let since = epoch - warmup;
-        let past = |epochs: u64| {
-            let whole = epochs.saturating_sub(warmup).max(1);
+        let since = time - warmup;
+        let past = |length: u64| {
+            let whole = length.saturating_sub(warmup).max(1);
             since.min(whole) as f64 / whole as f64
         };
-        match *self {
-            Self::Constant | Self::Warmup { .. } | Self::Plateau(_) => 1.0,
-            Self::Step { every, factor, .. } => factor.powf((since / every.max(1)) as f64),
-            Self::Polynomial { epochs, power, end, .. } => {
-                end + (1.0 - end) * (1.0 - past(epochs)).powf(power)
+        match self.shape {
+            Shape::Constant => 1.0,
+            Shape::Step { every, factor } => factor.powf((since / every.max(1)) as f64),
+            Shape::Polynomial { length, power, end } => {
+                end + (1.0 - end) * (1.0 - past(length)).powf(power)
             }
-            Self::Cosine { epochs, end, .. } => {
-                end + (1.0 - end) * f64::midpoint(1.0, (PI * past(epochs)).cos())
+            Shape::Cosine { length, end } => {
+                end + (1.0 - end) * f64::midpoint(1.0, (PI * past(length)).cos())
             }
         }
     }
@@ -164,19 +176,51 @@ impl Schedule {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Constant => f.write_str("constant")?,
-            Self::Warmup { warmup } => return write!(f, "constant:warmup={warmup}"),
-            Self::Step { every, factor, .. } => write!(f, "step:every={every},factor={factor}")?,
-            Self::Polynomial { epochs, power, end, .. } => {
-                write!(f, "polynomial:epochs={epochs},power={power},end={end}")?;
+            Self::Constant => f.write_str("constant"),
+            Self::Curve(curve) => curve.fmt(f),
+            Self::Plateau(plateau) => plateau.fmt(f),
+        }
+    }
+}
+
+impl Per {
+    /// The name of a setting that counts all the time.
+    fn length(self) -> &'static str {
+        match self {
+            Self::Epoch => "epochs",
+            Self::Step => "steps",
+        }
+    }
+}
+
+impl fmt::Display for Curve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, warmup, per } = self;
+        let name = per.length();
+        let mut more = Vec::new();
+        if *warmup > 0 {
+            more.push(format!("warmup={warmup}"));
+        }
+        if *per == Per::Step {
+            more.push("per=step".to_owned());
+        }
+        let before = match shape {
+            Shape::Constant => String::new(),
+            Shape::Step { every, factor } => format!("every={every},factor={factor}"),
+            Shape::Polynomial { length, power, end } => {
+                format!("{name}={length},power={power},end={end}")
             }
-            Self::Cosine { epochs, end, .. } => write!(f, "cosine:epochs={epochs},end={end}")?,
-            Self::Plateau(plateau) => return plateau.fmt(f),
-        }
-        match self.warmup() {
-            0 => Ok(()),
-            warmup => write!(f, ",warmup={warmup}"),
-        }
+            Shape::Cosine { length, end } => format!("{name}={length},end={end}"),
+        };
+        let kind = match shape {
+            Shape::Constant => "constant",
+            Shape::Step { .. } => "step",
+            Shape::Polynomial { .. } => "polynomial",
+            Shape::Cosine { .. } => "cosine",
+        };
+        let settings: Vec<String> =
+            std::iter::once(before).filter(|text| !text.is_empty()).chain(more).collect();
+        write!(f, "{kind}:{}", settings.join(","))
     }
 }
 
@@ -196,7 +240,7 @@ impl fmt::Display for Plateau {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is no schedule; write constant, step:every=10,factor=0.5, polynomial:epochs=70,power=1, \
-     cosine:epochs=50,warmup=5 or plateau:monitor=val_loss,factor=0.1,patience=10",
+     cosine:epochs=50,warmup=5, cosine:steps=9000,warmup=500,per=step or plateau:monitor=val_loss,factor=0.1,patience=10",
     Quoted(.0)
 )]
 pub struct ParseScheduleError(String);
@@ -227,6 +271,32 @@ impl<'a> Settings<'a> {
             text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0 && *x <= most)
         };
         self.take(key).map_or(Some(or), read).ok_or_else(|| self.wrong())
+    }
+
+    fn curve(&mut self, name: &str) -> Result<Schedule, ParseScheduleError> {
+        let per = match self.take("per") {
+            None | Some("epoch") => Per::Epoch,
+            Some("step") => Per::Step,
+            Some(_) => return Err(self.wrong()),
+        };
+        let warmup = self.whole("warmup", 0, Some(0))?;
+        let length = |settings: &mut Self| settings.whole(per.length(), 1, None);
+        let shape = match name {
+            "constant" if warmup == 0 && per == Per::Epoch => return Ok(Schedule::Constant),
+            "constant" => Shape::Constant,
+            "step" => Shape::Step {
+                every: self.whole("every", 1, None)?,
+                factor: self.number("factor", f64::MAX, 0.1)?,
+            },
+            "polynomial" => Shape::Polynomial {
+                length: length(self)?,
+                power: self.number("power", f64::MAX, 1.0)?,
+                end: self.number("end", 1.0, 0.0)?,
+            },
+            "cosine" => Shape::Cosine { length: length(self)?, end: self.number("end", 1.0, 0.0)? },
+            _ => return Err(self.wrong()),
+        };
+        Ok(Schedule::Curve(Curve { shape, warmup, per }))
     }
 
     fn plateau(&mut self) -> Result<Plateau, ParseScheduleError> {
@@ -266,28 +336,7 @@ impl FromStr for Schedule {
         let schedule = if name == "plateau" {
             Self::Plateau(settings.plateau()?)
         } else {
-            let warmup = settings.whole("warmup", 0, Some(0))?;
-            match name {
-                "constant" if warmup == 0 => Self::Constant,
-                "constant" => Self::Warmup { warmup },
-                "step" => Self::Step {
-                    every: settings.whole("every", 1, None)?,
-                    factor: settings.number("factor", f64::MAX, 0.1)?,
-                    warmup,
-                },
-                "polynomial" => Self::Polynomial {
-                    epochs: settings.whole("epochs", 1, None)?,
-                    power: settings.number("power", f64::MAX, 1.0)?,
-                    end: settings.number("end", 1.0, 0.0)?,
-                    warmup,
-                },
-                "cosine" => Self::Cosine {
-                    epochs: settings.whole("epochs", 1, None)?,
-                    end: settings.number("end", 1.0, 0.0)?,
-                    warmup,
-                },
-                _ => return Err(wrong()),
-            }
+            settings.curve(name)?
         };
         if settings.given.is_empty() { Ok(schedule) } else { Err(wrong()) }
     }
@@ -296,7 +345,7 @@ impl FromStr for Schedule {
 #[cfg(test)]
 mod tests {
     use super::super::{Epoch, History, Logs};
-    use super::Schedule;
+    use super::{Curve, Per, Schedule, Shape};
 
     #[test]
     fn schedules_are_read_as_they_are_written() {
@@ -307,6 +356,10 @@ mod tests {
             "polynomial:epochs=70,power=1,end=0",
             "polynomial:epochs=70,power=2,end=0.1,warmup=4",
             "cosine:epochs=50,end=0,warmup=5",
+            "constant:warmup=3,per=step",
+            "step:every=10,factor=0.5,per=step",
+            "cosine:steps=9000,end=0,warmup=500,per=step",
+            "polynomial:steps=70,power=1,end=0,per=step",
             "plateau:monitor=accuracy,mode=max,factor=0.5,patience=3,min_delta=0,cooldown=1,min_rate=0.001",
         ] {
             assert_eq!(text.parse::<Schedule>().unwrap().to_string(), text);
@@ -323,6 +376,10 @@ mod tests {
             "plateau:factor=1",
             "plateau:mode=best",
             "plateau:epochs=4",
+            "plateau:per=step",
+            "cosine:epochs=4,per=step",
+            "cosine:steps=4",
+            "cosine:steps=4,per=row",
         ] {
             assert!(text.parse::<Schedule>().is_err(), "{text}");
         }
@@ -330,17 +387,18 @@ mod tests {
 
     #[test]
     fn rates_by_hand() {
-        let poly = Schedule::Polynomial { epochs: 70, power: 1.0, end: 0.0, warmup: 0 };
+        let curve = |shape, warmup| Curve { shape, warmup, per: Per::Epoch };
+        let poly = curve(Shape::Polynomial { length: 70, power: 1.0, end: 0.0 }, 0);
         assert!((poly.factor(35) - 0.5).abs() < 1e-15);
         assert!(
             [poly.factor(0) - 1.0, poly.factor(70), poly.factor(99)]
                 .iter()
                 .all(|x| x.abs() < 1e-15)
         );
-        let step = Schedule::Step { every: 2, factor: 0.5, warmup: 0 };
+        let step = curve(Shape::Step { every: 2, factor: 0.5 }, 0);
         let known = [(0, 1.0), (1, 1.0), (2, 0.5), (5, 0.25)];
         assert!(known.iter().all(|(epoch, factor)| (step.factor(*epoch) - factor).abs() < 1e-15));
-        let cosine = Schedule::Cosine { epochs: 6, end: 0.0, warmup: 2 };
+        let cosine = curve(Shape::Cosine { length: 6, end: 0.0 }, 2);
         assert!(
             (cosine.factor(0) - 1.0 / 3.0).abs() < 1e-15 && (cosine.factor(2) - 1.0).abs() < 1e-15
         );
@@ -356,9 +414,14 @@ mod tests {
         ];
         for (text, last) in texts.into_iter().zip([0.25, 0.2, 1.0]) {
             let schedule: Schedule = text.parse().unwrap();
-            let rates: Vec<f64> = (0..8).map(|epoch| schedule.factor(epoch)).collect();
+            let history = History::default();
+            let rates: Vec<f64> = (0..8).map(|i| schedule.rate(1.0, i, 99, &history)).collect();
             assert_eq!(rates[..4], [0.25, 0.5, 0.75, 1.0], "{text}");
             assert!((rates[7] - last).abs() < 1e-15, "{text}: {rates:?}");
+            let steps: Schedule =
+                format!("{},per=step", text.replace("epochs", "steps")).parse().unwrap();
+            let found: Vec<f64> = (0..8).map(|i| steps.rate(1.0, 99, i, &history)).collect();
+            assert_eq!(found, rates, "{text} per step");
         }
     }
 
@@ -373,7 +436,7 @@ mod tests {
         let rates = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.3, 0.3, 0.3, 0.3, 0.3];
         let mut history = History::default();
         for (epoch, expected) in (0..).zip(rates) {
-            let found = schedule.rate(1.0, epoch, &history);
+            let found = schedule.rate(1.0, epoch, 0, &history);
             assert!((found - expected).abs() < 1e-15, "epoch {epoch}: {found}");
             let loss = losses.get(history.epochs.len()).copied().unwrap_or(0.0);
             let training = Logs { loss, ..Logs::default() };

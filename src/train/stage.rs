@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::data::{
-    Batches, Change, Column, DataError, Feed, Fit, Input, Loader, LoaderOptions, Names, Position,
-    Source,
-};
+use super::TrainError;
+use super::data::{Column, Data, DataError, Feed, Fit, Loader, LoaderOptions, Names, Position};
 use super::history::{Logs, Sums};
-use super::trainer::{TrainError, TrainerOptions};
+use super::targets::{self, Aim};
+use super::trainer::TrainerOptions;
+use crate::Error;
 use crate::analysis;
 use crate::backend::{Backend, Executable, RunOptions};
 use crate::format::Model;
@@ -40,6 +40,7 @@ pub(super) struct Stage {
     /// The inputs of the model.
     inputs: Vec<String>,
     targets: Vec<Target>,
+    pub(super) aims: Vec<Aim>,
     pub(super) metrics: Vec<String>,
     rate: Option<String>,
     max_memory: Option<u64>,
@@ -50,14 +51,16 @@ impl Stage {
     pub(super) fn of(
         model: &Model,
         graph: TrainingGraph,
-        place: &Place,
+        options: &TrainerOptions,
         backend: &dyn Backend,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Error> {
+        let TrainerOptions { training, place } = options;
         let executable = ready(&graph.graph, &graph.weights, place, backend)?;
         Ok(Self {
             executable,
             inputs: inputs(&model.graph),
             targets: graph.targets,
+            aims: targets::aims(&model.graph, &training.losses),
             metrics: graph.metrics,
             rate: graph.learning_rate,
             max_memory: place.max_memory,
@@ -65,7 +68,7 @@ impl Stage {
     }
 
     /// Gives the parameters that it has the values of these.
-    pub(super) fn set(&self, variables: &Weights) -> Result<(), TrainError> {
+    pub(super) fn set(&self, variables: &Weights) -> Result<(), Error> {
         let mut known = Weights::default();
         for port in &self.executable.program().params {
             if let Some(tensor) = variables.get(&port.name) {
@@ -76,30 +79,25 @@ impl Stage {
     }
 
     /// The names under which data with these columns has what it takes.
-    pub(super) fn names(&self, columns: &[Column]) -> Result<Names, TrainError> {
+    pub(super) fn names(&self, columns: &[Column]) -> Result<Names, Error> {
         let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
         let outputs: Vec<&str> = self.targets.iter().map(|t| &*t.output).collect();
         Ok(Names::of(columns, &inputs, &outputs)?)
     }
 
-    /// A loader of data whose columns are brought to the types that it takes.
+    /// A loader of data whose columns are brought to what it takes.
     pub(super) fn loader(
         &self,
-        source: Arc<dyn Source>,
-        mut changes: Vec<Arc<dyn Change>>,
+        mut data: Data,
         options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
-        let mut columns = source.columns().to_vec();
-        for change in &changes {
-            columns = change.columns(&columns)?;
-        }
+    ) -> Result<Arc<Loader>, Error> {
+        let columns = data.columns()?;
         let names = self.names(&columns)?;
+        data = targets::converted(data, &self.aims, &names, &columns);
         let ports = &self.executable.program().inputs;
         let wanted = |column: &str, input: &str| {
             let port = ports.iter().find(|port| *port.name == *input)?;
-            let sizes = port.ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
-            let dims: Option<Vec<usize>> = sizes.collect();
-            Some(Column::new(column, port.ty.dtype, &dims?))
+            Column::of(column, &port.ty)
         };
         let mut fit: BTreeMap<String, Column> = BTreeMap::new();
         let mut want = |column: &str, input: &str| {
@@ -127,17 +125,18 @@ impl Stage {
                 want(column, &target.input);
             }
         }
-        changes.push(Arc::new(Fit { wanted: fit.into_values().collect() }));
-        Ok(Loader::new(Input::Rows(source), changes, options)?)
+        let data = data.changed(Arc::new(Fit { wanted: fit.into_values().collect() }));
+        Ok(Loader::new(data, options)?)
+    }
+
+    /// A loader of all rows of data in their order.
+    fn in_order(&self, data: Data, mut options: LoaderOptions) -> Result<Arc<Loader>, Error> {
+        (options.shuffle, options.drop_last) = (false, false);
+        self.loader(data, options)
     }
 
     /// Runs it on a batch and adds what it gives.
-    pub(super) fn run(
-        &self,
-        feed: &Feed,
-        rate: Option<f64>,
-        sums: &mut Sums,
-    ) -> Result<(), TrainError> {
+    pub(super) fn run(&self, feed: &Feed, rate: Option<f64>, sums: &mut Sums) -> Result<(), Error> {
         let mut inputs = feed.inputs.clone();
         for target in &self.targets {
             let missing =
@@ -169,7 +168,7 @@ impl Stage {
                 let total = numbers(&format!("{name}.total"))?;
                 Ok((name.clone(), total, numbers(&format!("{name}.count"))?))
             })
-            .collect::<Result<Vec<_>, TrainError>>()?;
+            .collect::<Result<Vec<_>, Error>>()?;
         sums.add(u64::try_from(given.n).unwrap_or(0), numbers("loss")?[0], &metrics);
         Ok(())
     }
@@ -193,42 +192,34 @@ impl Evaluator {
         model: &Model,
         options: &TrainerOptions,
         backend: &dyn Backend,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Error> {
         let graph = pass::evaluation(&model.graph, &model.weights, &options.training)?;
-        Ok(Self { stage: Stage::of(model, graph, &options.place, backend)? })
-    }
-
-    /// A loader of data for this model: what it takes is brought to its types.
-    ///
-    /// # Errors
-    /// If something is missing, or cannot be brought to its type.
-    pub fn loader(
-        &self,
-        source: Arc<dyn Source>,
-        changes: Vec<Arc<dyn Change>>,
-        options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
-        self.stage.loader(source, changes, options)
+        Ok(Self { stage: Stage::of(model, graph, options, backend)? })
     }
 
     /// The loss and the metrics of some rows.
     ///
     /// # Errors
     /// If a tensor is missing or of another type, or a device fails.
-    pub fn test_on_batch(&self, feed: &Feed) -> Result<Logs, TrainError> {
+    pub fn test_on_batch(&self, feed: &Feed) -> Result<Logs, Error> {
         let mut sums = Sums::default();
         self.stage.run(feed, None, &mut sums)?;
         Ok(sums.logs())
     }
 
-    /// The loss and the metrics of all rows of the data.
+    /// The loss and the metrics of all rows of the data; how they become batches changes no more than the rounding of sums.
     ///
     /// # Errors
-    /// If data cannot be read, or a run fails.
-    pub fn evaluate(&self, data: &Arc<Loader>) -> Result<Logs, TrainError> {
+    /// If the data lack something, cannot be brought to the model's types or be read, or a run fails.
+    pub fn evaluate(&self, data: impl Into<Data>, batches: LoaderOptions) -> Result<Logs, Error> {
+        self.all(&self.stage.in_order(data.into(), batches)?)
+    }
+
+    /// The loss and the metrics of all batches.
+    pub(super) fn all(&self, data: &Arc<Loader>) -> Result<Logs, Error> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
-        for batch in one_epoch(data)? {
+        for batch in data.batches(Position::default(), 1)? {
             self.stage.run(&names.feed(&batch?)?, None, &mut sums)?;
         }
         Ok(sums.logs())
@@ -245,29 +236,17 @@ impl Predictor {
     ///
     /// # Errors
     /// If it may not be split, or cannot be readied.
-    pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, TrainError> {
+    pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, Error> {
         let stage = Stage {
             executable: ready(&model.graph, &model.weights, place, backend)?,
             inputs: inputs(&model.graph),
             targets: Vec::new(),
+            aims: Vec::new(),
             metrics: Vec::new(),
             rate: None,
             max_memory: place.max_memory,
         };
         Ok(Self { stage })
-    }
-
-    /// A loader of data for this model: its inputs are brought to its types.
-    ///
-    /// # Errors
-    /// If something is missing, or cannot be brought to its type.
-    pub fn loader(
-        &self,
-        source: Arc<dyn Source>,
-        changes: Vec<Arc<dyn Change>>,
-        options: LoaderOptions,
-    ) -> Result<Arc<Loader>, TrainError> {
-        self.stage.loader(source, changes, options)
     }
 
     /// The outputs of the model, by name.
@@ -277,18 +256,23 @@ impl Predictor {
     pub fn predict_on_batch(
         &self,
         inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<(Arc<str>, Tensor)>, TrainError> {
+    ) -> Result<Vec<(Arc<str>, Tensor)>, Error> {
         Ok(self.stage.executable.run(inputs, &self.stage.options())?.outputs)
     }
 
-    /// The outputs for all rows of the data, in their order.
+    /// The outputs for all rows of the data, in their order whether batches are shuffled or not.
     ///
     /// # Errors
-    /// If data cannot be read, or a run fails.
-    pub fn predict(&self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, TrainError> {
+    /// If the data lack an input, cannot be brought to the model's types or be read, or a run fails.
+    pub fn predict(
+        &self,
+        data: impl Into<Data>,
+        batches: LoaderOptions,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
+        let data = self.stage.in_order(data.into(), batches)?;
         let names = self.stage.names(data.columns())?;
         let mut all: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
-        for batch in one_epoch(data)? {
+        for batch in data.batches(Position::default(), 1)? {
             for (name, tensor) in self.predict_on_batch(&names.feed(&batch?)?.inputs)? {
                 all.entry(name.to_string()).or_default().push(tensor);
             }
@@ -298,7 +282,7 @@ impl Predictor {
 }
 
 /// The error for data some of which have something of an output and some have not.
-fn uneven(what: &str, output: &str, wanted: bool) -> TrainError {
+fn uneven(what: &str, output: &str, wanted: bool) -> Error {
     let others = if wanted { "other data have" } else { "no other data have" };
     let have = if wanted { "have no" } else { "have" };
     let what = if wanted { what.strip_prefix("a ").unwrap_or(what) } else { what };
@@ -311,23 +295,18 @@ fn inputs(graph: &Graph) -> Vec<String> {
     graph.inputs().map(|v| graph.info(v).name.to_string()).collect()
 }
 
-/// The batches of one epoch.
-fn one_epoch(data: &Arc<Loader>) -> Result<Batches, DataError> {
-    data.batches(Position::default(), 1)
-}
-
 /// Rows one after the other.
-fn joined(parts: &[Tensor]) -> Result<Tensor, TrainError> {
+fn joined(parts: &[Tensor]) -> Result<Tensor, Error> {
     let operands: Vec<&Tensor> = parts.iter().collect();
     let joined = Concat { axis: 0 }.eval(&operands).map_err(|e| TrainError::Rows(e.to_string()))?;
-    joined.into_iter().next().ok_or_else(|| TrainError::Missing("rows".to_owned()))
+    joined.into_iter().next().ok_or_else(|| TrainError::Missing("rows".to_owned()).into())
 }
 
 /// The devices of eight shards.
-fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
+fn eight(devices: &[Device]) -> Result<Vec<Device>, Error> {
     let count = devices.len();
     if !matches!(count, 1 | 2 | 4 | 8) {
-        return Err(TrainError::Shards(count));
+        return Err(TrainError::Shards(count).into());
     }
     Ok((0..8).map(|i| devices[i * count / 8]).collect())
 }
@@ -336,11 +315,11 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, TrainError> {
 ///
 /// # Errors
 /// If it may not be split so.
-pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, TrainError> {
+pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, Error> {
     let mut replicate = place.replicate.clone();
     if place.invariant {
         if place.batch_norm == Some(BatchStatistics::Local) {
-            return Err(TrainError::Local);
+            return Err(TrainError::Local.into());
         }
         let devices =
             replicate.as_ref().map_or_else(|| vec![Device::gpu(0)], |r| r.devices.clone());
@@ -359,7 +338,7 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
     let options = RepairOptions { batch_norm: Some(statistics), ..new };
     let (repaired, _) = pass::repair_with(graph, options)?;
     let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
-    let verified = ir::verify(&replicated).map_err(TrainError::Invalid)?;
+    let verified = ir::verify(&replicated)?;
     analysis::prove(&repaired, &verified)?;
     Ok(Cow::Owned(replicated))
 }
@@ -370,9 +349,9 @@ fn ready(
     weights: &Weights,
     place: &Place,
     backend: &dyn Backend,
-) -> Result<Box<dyn Executable>, TrainError> {
+) -> Result<Box<dyn Executable>, Error> {
     let graph = replicated(graph, place)?;
-    let verified = ir::verify(&graph).map_err(TrainError::Invalid)?;
+    let verified = ir::verify(&graph)?;
     let program = lower::lower(&verified, backend.target())?;
     Ok(backend.compile(program, weights)?)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanwise::train::data::{
-    Change, Cifar, Fill, Folder, FolderOptions, Images, Input, Layout, Loader, LoaderOptions,
+    Change, Cifar, Data, Fill, Folder, FolderOptions, Images, Layout, Loader, LoaderOptions,
     Position, Source, Statistics, Step,
 };
 
@@ -61,13 +61,12 @@ fn loaders(c: &mut Criterion) {
     for threads in [1usize, 2] {
         let options =
             LoaderOptions { batch: 64, shuffle: true, threads, ..LoaderOptions::default() };
-        let input = Input::Rows(source.clone());
-        let loader = Loader::new(input, vec![change.clone()], options.clone()).expect("a loader");
+        let data = Data::from(source.clone()).changed(change.clone());
+        let loader = Loader::new(data, options.clone()).expect("a loader");
         group.throughput(Throughput::Elements(IMAGES as u64));
         let id = BenchmarkId::new("cifar shifted and flipped, threads", threads);
         group.bench_function(id, |b| b.iter(|| epoch(&loader)));
-        let loader =
-            Loader::new(Input::Rows(files.clone()), Vec::new(), options).expect("a loader");
+        let loader = Loader::new(files.clone(), options).expect("a loader");
         group.throughput(Throughput::Elements(FILES as u64));
         let id = BenchmarkId::new("jpeg of 37 by 45 to 64 by 64, threads", threads);
         group.bench_function(id, |b| b.iter(|| epoch(&loader)));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fanwise::Error;
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
@@ -10,7 +11,7 @@ use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
 use fanwise::pass::{BatchStatistics, Loss, Metric, Repair, Replicate, Training, WeightPlacement};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
-    Checkpoint, FitOptions, History, Observer, Place, TrainError, Trainer, TrainerOptions, Watch,
+    Checkpoint, FitOptions, History, Observer, Place, Trainer, TrainerOptions, Validation, Watch,
 };
 use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
@@ -224,7 +225,7 @@ struct Stop {
 }
 
 impl Observer for Stop {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
+    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
         if watch.at.epoch == 1 && watch.at.step == self.at {
             self.kept = Some(watch.checkpoint()?);
         }
@@ -238,7 +239,7 @@ fn fitted(
     schedule: &str,
     resume: Option<Checkpoint>,
     stop: &mut Stop,
-) -> Result<(History, Weights), TrainError> {
+) -> Result<(History, Weights), Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let all = batch(&mut rng, 23, DType::F32);
     let arrays =
@@ -248,17 +249,20 @@ fn fitted(
     let training = training("categorical_crossentropy", "adam", "p", true);
     let options = TrainerOptions { training, place };
     let mut trainer = Trainer::new(cnn(DType::F32), &options, &Cpu::new(2).unwrap()).unwrap();
-    let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
-    let data = trainer.loader(source.clone(), Vec::new(), loader).unwrap();
-    let validation = Some(trainer.loader(source, Vec::new(), LoaderOptions::default()).unwrap());
-    let observers: Vec<&mut dyn Observer> = vec![stop];
-    let schedule = schedule.parse().unwrap();
-    let options = FitOptions { data, validation, epochs: 3, schedule, resume, observers };
-    Ok((trainer.fit(options)?, trainer.weights().unwrap()))
+    let options = FitOptions {
+        batches: LoaderOptions { batch: 5, seed: 4, ..LoaderOptions::default() },
+        epochs: 3,
+        validation: Validation::Data(source.clone().into()),
+        schedule: schedule.parse().unwrap(),
+        resume,
+        observers: vec![stop],
+        ..FitOptions::default()
+    };
+    Ok((trainer.fit(source, options)?, trainer.weights().unwrap()))
 }
 
 /// The checkpoint as it is read from its folder.
-fn through_a_folder(kept: &Checkpoint) -> Checkpoint {
+pub(crate) fn through_a_folder(kept: &Checkpoint) -> Checkpoint {
     let folder = tempfile::tempdir().unwrap();
     kept.write(folder.path()).unwrap();
     Checkpoint::read(folder.path(), u64::MAX).unwrap().unwrap()
@@ -413,7 +417,7 @@ fn a_frozen_parameter_stays_and_data_without_weights_are_told() {
     }
     let arrays = [("x", &given.inputs["x"]), ("y", &given.targets["p"])];
     let source = Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone().into()))).unwrap();
-    let loader = trainer.loader(Arc::new(source), Vec::new(), LoaderOptions::default());
+    let loader = trainer.loader(source, LoaderOptions::default());
     let error = loader.err().expect("refused").to_string();
     assert!(error.contains("have no weights of rows for `p`"), "{error}");
 }

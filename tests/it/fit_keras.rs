@@ -1,7 +1,5 @@
 //! Steps, losses, metrics and learning rates of training against Keras.
 
-use std::sync::Arc;
-
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::Builder;
@@ -62,13 +60,9 @@ fn training_ends_with_the_moving_averages_of_keras() {
         let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
         let arrays = [("x", &gradients), ("y", &targets)];
         let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone().into()));
-        let loader = LoaderOptions { batch: 1, ..LoaderOptions::default() };
-        let source = Arc::new(Arrays::new(arrays).unwrap());
-        let data = trainer.loader(source, Vec::new(), loader).unwrap();
-        let schedule = Schedule::Constant;
-        let (validation, resume, observers) = (None, None, Vec::new());
-        let options = FitOptions { data, validation, epochs: 1, schedule, resume, observers };
-        trainer.fit(options).unwrap();
+        let batches = LoaderOptions { batch: 1, shuffle: false, ..LoaderOptions::default() };
+        let options = FitOptions { batches, ..FitOptions::default() };
+        trainer.fit(Arrays::new(arrays).unwrap(), options).unwrap();
         let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
         let expected = *floats(expected).last().unwrap();
         assert!((p - expected).abs() < 1e-7, "{optimizer}: {p} instead of {expected}");
@@ -136,9 +130,7 @@ fn metrics_of_thresholds_are_those_of_keras() {
         let arrays = [("x", &p), ("y", &y), ("sample_weight", &w)];
         let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone().into()));
         let loader = LoaderOptions { batch: 5, ..LoaderOptions::default() };
-        let data =
-            trainer.loader(Arc::new(Arrays::new(arrays).unwrap()), Vec::new(), loader).unwrap();
-        let found = trainer.evaluate(&data).unwrap().metrics;
+        let found = trainer.evaluate(Arrays::new(arrays).unwrap(), loader).unwrap().metrics;
         let expected = names.iter().map(|name| (name.to_string(), floats(&keras[*name])[0]));
         let weighted =
             names.iter().map(|name| (format!("weighted_{name}"), floats(&keras[*name])[1]));
@@ -183,9 +175,8 @@ fn masked_costs_are_those_of_keras() {
         let mut arrays = vec![("x", &x), ("y", &y), ("sample_mask", &mask)];
         arrays.extend(weighted.then_some(("sample_weight", &w)));
         let arrays = arrays.into_iter().map(|(name, all)| (name.to_owned(), all.clone().into()));
-        let source = Arc::new(Arrays::new(arrays).unwrap());
-        let data = trainer.loader(source, Vec::new(), LoaderOptions::default()).unwrap();
-        let found = trainer.evaluate(&data).unwrap();
+        let data = Arrays::new(arrays).unwrap();
+        let found = trainer.evaluate(data, LoaderOptions::default()).unwrap();
         let name = if weighted { "weighted_" } else { "" };
         let number = |name: &str| keras[name].as_f64().unwrap();
         let known = [
@@ -207,7 +198,7 @@ fn a_learning_rate_falls_where_that_of_keras_does() {
     let (losses, rates) = (floats(&keras["plateau"]["losses"]), floats(&keras["plateau"]["rates"]));
     let mut history = History::default();
     for (epoch, expected) in (0..).zip(rates) {
-        let found = schedule.rate(0.5, epoch, &history);
+        let found = schedule.rate(0.5, epoch, 0, &history);
         assert!((found - expected).abs() < 1e-7, "epoch {epoch}: {found} instead of {expected}");
         if let Some(loss) = losses.get(history.epochs.len()) {
             let training = Logs { loss: *loss, ..Logs::default() };

@@ -2,7 +2,6 @@
 //! give instead.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
@@ -11,9 +10,7 @@ use fanwise::op::{
     BatchNorm, Dropout, MatMul, Reduce, Reshape, Softmax, Squeeze, Transpose, Unary,
 };
 use fanwise::pass::{BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement};
-use fanwise::train::data::{
-    Arrays, Change, ClassWeights, Feed, LoaderOptions, SAMPLE_MASK, SAMPLE_WEIGHT,
-};
+use fanwise::train::data::{Arrays, Feed, LoaderOptions, SAMPLE_MASK, SAMPLE_WEIGHT};
 use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, Dim, ShardRule, Tensor};
 
@@ -263,11 +260,6 @@ fn masked_and_weighed_classes_are_those_of_one_device() {
     // Of the first batches of 5 rows shards of each kind are left out whole.
     let mask: Vec<f64> = (0..rows).map(|i| f64::from(u8::from(i % 5 > 1 && i != 7))).collect();
     let mask = Tensor::new(&[rows], &mask).unwrap();
-    let classes = ClassWeights {
-        column: "y".to_owned(),
-        weights: [(0, 0.5), (2, 3.0)].into(),
-        into: SAMPLE_WEIGHT.to_owned(),
-    };
     let run = |place: Place, weighed: bool| {
         let columns = [
             ("x", &all.inputs["x"]),
@@ -276,16 +268,15 @@ fn masked_and_weighed_classes_are_those_of_one_device() {
             (SAMPLE_MASK, &mask),
         ];
         let columns = columns.map(|(name, t)| (name.to_owned(), t.clone().into()));
-        let source = Arc::new(Arrays::new(columns).unwrap());
+        let source = Arrays::new(columns).unwrap();
         let mut trainer = trainer(cnn(DType::F64), training.clone(), place);
-        let changes: Vec<Arc<dyn Change>> =
-            if weighed { vec![Arc::new(classes.clone())] } else { Vec::new() };
-        let loader = LoaderOptions { batch: 5, shuffle: true, seed: 4, ..LoaderOptions::default() };
-        let data = trainer.loader(source, changes, loader).unwrap();
-        let schedule = "constant".parse().unwrap();
-        let (validation, resume, observers) = (None, None, Vec::new());
-        let options = FitOptions { data, validation, epochs: 2, schedule, resume, observers };
-        let history = trainer.fit(options).unwrap();
+        let options = FitOptions {
+            batches: LoaderOptions { batch: 5, seed: 4, ..LoaderOptions::default() },
+            epochs: 2,
+            class_weights: if weighed { [(0, 0.5), (2, 3.0)].into() } else { BTreeMap::new() },
+            ..FitOptions::default()
+        };
+        let history = trainer.fit(source, options).unwrap();
         let losses = history.epochs.iter().map(|epoch| epoch.training.loss).collect();
         (losses, trainer.weights().unwrap())
     };

@@ -23,6 +23,7 @@ mod fit_classes;
 mod fit_cli;
 mod fit_images;
 mod fit_keras;
+mod fit_loop;
 mod fit_memory;
 mod fit_parameters;
 mod fit_shards;

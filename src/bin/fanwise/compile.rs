@@ -220,17 +220,16 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
 fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let model = args.model.load_for_training()?;
     let optimizer = args.optimizer.optimizer()?;
-    let mut training = args.aim.training(&model.graph, &[], false, optimizer)?;
+    let mut training = args.aim.training(&model.graph, optimizer)?;
     args.optimizer.apply(&mut training, 0);
     let TrainingGraph { graph, weights, .. } =
-        pass::training(&model.graph, &model.weights, &training)
-            .map_err(|error| Error::from(train::TrainError::from(error)))?;
+        pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
     let place = train::Place {
         replicate: args.replicate.choice(args.place())?,
         batch_norm: args.replicate.statistics(),
         ..train::Place::default()
     };
-    let graph = train::replicated(&graph, &place).map_err(Error::from)?.into_owned();
+    let graph = train::replicated(&graph, &place)?.into_owned();
     ir::verify(&graph).map_err(Error::from)?;
     Ok((graph, weights))
 }

@@ -119,6 +119,14 @@ pub struct Optimizer {
     pub ema_overwrite_frequency: Option<u32>,
 }
 
+impl Default for Optimizer {
+    /// Keras' default: `rmsprop`.
+    fn default() -> Self {
+        let (place, epsilon) = (EpsilonPlace::Inside, 1e-7);
+        Self::of(Rule::RmsProp { rho: 0.9, momentum: 0.0, epsilon, place, centered: false }, 0.001)
+    }
+}
+
 impl Optimizer {
     /// All names, in alphabetical order.
     pub const NAMES: [&'static str; 9] =
@@ -261,13 +269,7 @@ impl FromStr for Optimizer {
         let adam = Rule::Adam { beta_1, beta_2, epsilon, amsgrad: false };
         let mut optimizer = match name {
             "sgd" => Self::of(Rule::Sgd { momentum: 0.0, nesterov: false }, 0.01),
-            "rmsprop" => {
-                let place = EpsilonPlace::Inside;
-                Self::of(
-                    Rule::RmsProp { rho: 0.9, momentum: 0.0, epsilon, place, centered: false },
-                    0.001,
-                )
-            }
+            "rmsprop" => Self::default(),
             "adam" => Self::of(adam, 0.001),
             "adamw" => Self { weight_decay: 0.004, ..Self::of(adam, 0.001) },
             "adagrad" => Self::of(Rule::Adagrad { initial: 0.1, epsilon }, 0.001),

@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prost::Message;
 
 use super::failed;
+use crate::Error;
 use crate::train::history::{Epoch, Logs};
-use crate::train::trainer::{Observer, TrainError, Watch};
+use crate::train::observer::{Observer, Watch};
 
 /// `Event` of TensorFlow's `event.proto`, as far as it is written here.
 #[derive(Clone, PartialEq, Message)]
@@ -69,12 +70,12 @@ impl EventLog {
 }
 
 impl Observer for EventLog {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         self.training = Some(open(&self.folder.join("train"), watch.at.epoch)?);
         Ok(true)
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         if let Some(file) = &mut self.training {
             let mut scalars = scalars(&epoch.training);
@@ -115,7 +116,7 @@ fn event(epoch: u64) -> Event {
 }
 
 /// A new file of events of the epochs from `epoch` on; of files before it those count no more.
-fn open(folder: &Path, epoch: u64) -> Result<File, TrainError> {
+fn open(folder: &Path, epoch: u64) -> Result<File, Error> {
     let wrong = |e: std::io::Error| failed(format!("{}: {e}", folder.display()));
     std::fs::create_dir_all(folder).map_err(wrong)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
@@ -132,7 +133,7 @@ fn open(folder: &Path, epoch: u64) -> Result<File, TrainError> {
 }
 
 /// Appends a record: its length, a checksum of that, its bytes, a checksum of these.
-fn append(file: &mut File, event: &Event) -> Result<(), TrainError> {
+fn append(file: &mut File, event: &Event) -> Result<(), Error> {
     let data = event.encode_to_vec();
     let length = (data.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(data.len() + 16);

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::failed;
+use crate::Error;
 use crate::format;
 use crate::train::history::History;
+use crate::train::observer::{Observer, Watch};
 use crate::train::plot;
-use crate::train::trainer::{Observer, TrainError, Watch};
 
 /// Writes [`History::csv`] to a file.
 #[derive(Clone, Debug)]
@@ -16,20 +17,20 @@ pub struct CsvLog {
 }
 
 impl CsvLog {
-    fn write(&self, history: &History) -> Result<bool, TrainError> {
+    fn write(&self, history: &History) -> Result<bool, Error> {
         if !history.epochs.is_empty() {
-            format::write_text(&self.path, &history.csv()).map_err(failed)?;
+            format::write_text(&self.path, &history.csv())?;
         }
         Ok(true)
     }
 }
 
 impl Observer for CsvLog {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         self.write(watch.history())
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         self.write(watch.history())
     }
 }
@@ -42,7 +43,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    fn draw(&self, history: &History) -> Result<bool, TrainError> {
+    fn draw(&self, history: &History) -> Result<bool, Error> {
         if !history.epochs.is_empty() {
             plot::write(&self.path, history).map_err(failed)?;
         }
@@ -51,11 +52,11 @@ impl Plot {
 }
 
 impl Observer for Plot {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         self.draw(watch.history())
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         self.draw(watch.history())
     }
 }

@@ -5,10 +5,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{Monitor, failed};
+use super::Monitor;
+use crate::Error;
 use crate::train::checkpoint::{Checkpoint, CheckpointError};
 use crate::train::history::History;
-use crate::train::trainer::{Observer, TrainError, Watch};
+use crate::train::observer::{Observer, Watch};
 use crate::types::Quoted;
 
 /// Which checkpoints stay, besides the last one, from which a training goes on.
@@ -64,6 +65,18 @@ pub struct Keeper {
 }
 
 impl Keeper {
+    /// Keeps the last checkpoint in this folder, after every epoch; the best one would be that of the least loss of
+    /// validation.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            keep: Keep::Last,
+            monitor: Monitor::new("val_loss"),
+            every: None,
+            settings: BTreeMap::new(),
+        }
+    }
+
     /// The folder of the best epoch.
     pub fn best(&self) -> PathBuf {
         self.folder.join("best")
@@ -80,26 +93,26 @@ impl Keeper {
         Ok(by.filter(|by| *by != self.monitor))
     }
 
-    fn write(&self, watch: &Watch<'_>, also: Option<&Path>) -> Result<(), TrainError> {
+    fn write(&self, watch: &Watch<'_>, also: Option<&Path>) -> Result<(), Error> {
         let mut checkpoint = watch.checkpoint()?;
         checkpoint.settings.clone_from(&self.settings);
         // The last one comes last: until it is there, a training that goes on writes the others again.
         if let Some(folder) = also {
             checkpoint.best_by = (self.keep == Keep::Best).then(|| self.monitor.clone());
-            checkpoint.write(folder).map_err(failed)?;
+            checkpoint.write(folder)?;
             checkpoint.best_by = None;
         }
-        checkpoint.write(&self.folder).map_err(failed)
+        Ok(checkpoint.write(&self.folder)?)
     }
 
     /// The best checkpoint so far, without its variables. One that does not say by what it was found is that.
-    fn kept(&self) -> Result<Option<Checkpoint>, TrainError> {
-        let kept = Checkpoint::read_state(&self.best()).map_err(failed)?;
+    fn kept(&self) -> Result<Option<Checkpoint>, Error> {
+        let kept = Checkpoint::read_state(&self.best())?;
         Ok(kept.filter(|kept| kept.best_by.as_ref().is_none_or(|by| *by == self.monitor)))
     }
 
     /// Whether the last epoch is better than that of the checkpoint which is kept as the best.
-    fn is_best(&self, history: &History) -> Result<bool, TrainError> {
+    fn is_best(&self, history: &History) -> Result<bool, Error> {
         let all = &history.epochs;
         let until = |epochs: usize| Some(History { epochs: all.get(..epochs)?.to_vec() }.csv());
         let ours = |kept: &Checkpoint| until(kept.history.epochs.len()) == Some(kept.history.csv());
@@ -113,7 +126,10 @@ impl Keeper {
 }
 
 impl Observer for Keeper {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+        if self.keep == Keep::Best {
+            watch.check_number(&self.monitor.name)?;
+        }
         // Where a run goes on that kept no best epoch, or one that was so by another number, what it has is the best that
         // is known.
         let goes_on = !watch.history().epochs.is_empty();
@@ -123,14 +139,14 @@ impl Observer for Keeper {
         Ok(true)
     }
 
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
+    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
         match self.every {
             Some(every) if watch.at.step.is_multiple_of(every.max(1)) => self.write(watch, None),
             _ => Ok(()),
         }
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         let epochs = watch.history().epochs.len();
         let also = match self.keep {
             Keep::Last => None,

@@ -3,16 +3,21 @@
 mod events;
 mod files;
 mod keep;
+mod progress;
+mod rate;
 mod stop;
 
 pub use events::EventLog;
 pub use files::{CsvLog, Plot};
 pub use keep::{Keep, Keeper, ParseKeepError};
+pub use progress::{Progress, ProgressMeter};
+pub use rate::LearningRate;
 pub use stop::{EarlyStopping, Finite, Monitor};
 
-use super::trainer::TrainError;
+use super::TrainError;
+use crate::Error;
 
 /// The error of a watcher.
-fn failed(error: impl std::fmt::Display) -> TrainError {
-    TrainError::Watch(error.to_string())
+fn failed(error: impl std::fmt::Display) -> Error {
+    TrainError::Watch(error.to_string()).into()
 }

@@ -5,8 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::failed;
+use crate::Error;
 use crate::train::history::{Epoch, History};
-use crate::train::trainer::{Observer, TrainError, Watch};
+use crate::train::observer::{Observer, Watch};
 
 /// A number of every epoch by which epochs are compared: `loss`, `val_loss`, `val_accuracy`, …
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,12 +44,12 @@ impl Monitor {
     ///
     /// # Errors
     /// If the last epoch has no such number.
-    pub fn better(&self, history: &History, least: f64) -> Result<Vec<usize>, TrainError> {
+    pub fn better(&self, history: &History, least: f64) -> Result<Vec<usize>, Error> {
         self.better_of(&history.epochs, least)
     }
 
     /// [`Self::better`] of some epochs.
-    pub(super) fn better_of(&self, epochs: &[Epoch], least: f64) -> Result<Vec<usize>, TrainError> {
+    pub(super) fn better_of(&self, epochs: &[Epoch], least: f64) -> Result<Vec<usize>, Error> {
         let (mut found, mut best) = (Vec::new(), f64::NAN);
         for (at, epoch) in epochs.iter().enumerate() {
             let Some(value) = epoch.get(&self.name) else {
@@ -86,7 +87,12 @@ pub struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    fn goes_on(&self, history: &History) -> Result<bool, TrainError> {
+    /// Ends a training after the first epoch that does not improve this number, as Keras' default.
+    pub fn new(monitor: impl Into<String>) -> Self {
+        Self { monitor: Monitor::new(monitor), patience: 1, least: 0.0 }
+    }
+
+    fn goes_on(&self, history: &History) -> Result<bool, Error> {
         let best = self.monitor.better(history, self.least)?.last().map_or(0, |at| at + 1);
         let since = history.epochs.len() - best;
         Ok((since as u64) < self.patience.max(1))
@@ -94,12 +100,13 @@ impl EarlyStopping {
 }
 
 impl Observer for EarlyStopping {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+        watch.check_number(&self.monitor.name)?;
         // A checkpoint may be that of a training that has ended.
         Ok(watch.at.step > 0 || self.goes_on(watch.history())?)
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         self.goes_on(watch.history())
     }
 }
@@ -109,8 +116,8 @@ impl Observer for EarlyStopping {
 pub struct Finite;
 
 impl Observer for Finite {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
-        let loss = watch.logs.loss;
+    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
+        let loss = watch.logs().loss;
         if loss.is_finite() {
             return Ok(());
         }

@@ -18,6 +18,18 @@ impl Column {
         Self { name: name.into(), dtype, dims: dims.to_vec() }
     }
 
+    /// The column whose rows are those of a tensor; `None` where a size behind the rows is not known.
+    pub fn of(name: impl Into<String>, ty: &TensorType) -> Option<Self> {
+        let sizes = ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
+        Some(Self { name: name.into(), dtype: ty.dtype, dims: sizes.collect::<Option<_>>()? })
+    }
+
+    /// Whether a row has these sizes, but for axes of size 1.
+    pub fn has_sizes(&self, dims: &[usize]) -> bool {
+        let own = self.dims.iter().filter(|size| **size != 1);
+        own.eq(dims.iter().filter(|size| **size != 1))
+    }
+
     /// The type of one row.
     pub fn row_type(&self) -> TensorType {
         TensorType::new(self.dtype, Shape::from(self.dims.as_slice()))

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use super::resize::{resized, with_channels};
 use super::{Column, DataError, Layout, Resize, RowMut, Source, decode_image};
 use crate::format::{FileError, open};
+use crate::ir::Graph;
 use crate::types::DType;
 
 /// The largest file of an image that is read.
@@ -34,6 +35,20 @@ impl FolderOptions {
     pub fn new(height: usize, width: usize) -> Self {
         let (layout, resize) = (Layout::default(), Resize::default());
         Self { height, width, channels: 3, layout, resize, max_pixels: 64 << 20 }
+    }
+
+    /// Images as a model with one input of images takes them, in colours or grey; `None` for others.
+    pub fn of(model: &Graph) -> Option<Self> {
+        let rows = model.inputs().filter_map(|v| Column::of("x", model.ty(v)));
+        let images: Vec<Column> = rows.filter(|row| row.dims.len() == 3).collect();
+        let [row] = images.as_slice() else { return None };
+        let few = |size: usize| matches!(size, 1 | 3);
+        let (layout, [channels, height, width]) = match row.dims[..] {
+            [a, b, c] if few(a) => (Layout::ChannelsFirst, [a, b, c]),
+            [a, b, c] if few(c) => (Layout::ChannelsLast, [c, a, b]),
+            _ => return None,
+        };
+        Some(Self { channels, layout, ..Self::new(height, width) })
     }
 }
 

@@ -1,30 +1,22 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::produce::{self, Item};
-use super::{Change, Column, DataError, Source, Stream, column};
+use super::source::Input;
+use super::{Change, Column, Data, DataError};
 use crate::types::Tensor;
 
-/// Where rows come from.
-#[derive(Clone)]
-pub enum Input {
-    /// Rows by number.
-    Rows(Arc<dyn Source>),
-    /// Rows one after another; they are never shuffled.
-    Stream(Arc<Mutex<dyn Stream>>),
-}
-
-/// How rows become batches.
+/// How rows become batches; the default is Keras'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoaderOptions {
     /// The rows of a batch; the last of an epoch may have fewer.
     pub batch: usize,
-    /// Whether every epoch has an order of its own.
+    /// Whether every epoch has an order of its own; a stream always has the one that it gives.
     pub shuffle: bool,
     /// What decides the orders, and what changes draw.
     pub seed: u64,
@@ -42,7 +34,7 @@ impl Default for LoaderOptions {
     fn default() -> Self {
         Self {
             batch: 32,
-            shuffle: false,
+            shuffle: true,
             seed: 0,
             drop_last: false,
             steps: None,
@@ -86,36 +78,22 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// A loader of the rows of `input`, each changed by `changes` in their order.
+    /// A loader of the rows of `data`.
     ///
     /// # Errors
     /// If a setting is out of its range, an epoch would have no batch or fewer than `steps`, a change does not fit the
     /// rows, or threads cannot be started.
-    pub fn new(
-        input: Input,
-        changes: Vec<Arc<dyn Change>>,
-        options: LoaderOptions,
-    ) -> Result<Arc<Self>, DataError> {
+    pub fn new(data: impl Into<Data>, mut options: LoaderOptions) -> Result<Arc<Self>, DataError> {
+        let data = data.into();
         let wrong = |reason: &str| Err(DataError::Setting(reason.to_owned()));
         if options.batch == 0 || options.ahead == 0 || options.steps == Some(0) {
             return wrong(
                 "a batch has at least 1 row, an epoch at least 1 batch, and at least 1 is read ahead",
             );
         }
-        let first = match &input {
-            Input::Rows(source) => source.columns().to_vec(),
-            Input::Stream(_) if options.shuffle => {
-                return wrong("a stream of rows cannot be shuffled");
-            }
-            Input::Stream(stream) => produce::lock(stream)?.columns().to_vec(),
-        };
-        column::check(&first)?;
-        let mut columns = vec![first];
-        for change in &changes {
-            let after = change.columns(&columns[columns.len() - 1])?;
-            column::check(&after)?;
-            columns.push(after);
-        }
+        let columns = data.stages()?;
+        let Data { input, changes } = data;
+        options.shuffle &= matches!(input, Input::Rows(_));
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|i| format!("fanwise-data-{i}"))

@@ -4,7 +4,7 @@
 //! A [`Source`] holds rows that are read in any order by their number; a [`Stream`] gives rows one after another. A row
 //! has one tensor for each [`Column`], all rows of the same types. [`Arrays`] (`.npz`, `.npy`, `.safetensors`),
 //! [`Table`] (CSV), [`Cifar`] and [`Folder`] (images) are sources; a user's own is as good. [`open`] takes what a path
-//! names for one of these.
+//! names for one of these. [`Data`] are the rows of one of them with the changes that are made of each.
 //!
 //! A [`Change`] makes another row of a row: [`Images`] augments, [`Categorical`] and [`Integer`] convert labels,
 //! [`ClassWeights`] weighs samples, [`Fit`] gives the types that a model has, whose arrays [`Names`] finds. What a change draws follows from the seed, the epoch
@@ -16,8 +16,7 @@
 //! it would have got, and nothing is replayed for it.
 //!
 //! ```
-//! use std::sync::Arc;
-//! use fanwise::train::data::{Arrays, Input, Loader, LoaderOptions, Position};
+//! use fanwise::train::data::{Arrays, Loader, LoaderOptions, Position};
 //! use fanwise::types::Tensor;
 //!
 //! # fn main() -> Result<(), fanwise::Error> {
@@ -25,7 +24,7 @@
 //! let y = Tensor::new(&[5], &[0i64, 1, 0, 1, 0])?;
 //! let source = Arrays::new([("x".to_owned(), x.into()), ("y".to_owned(), y.into())])?;
 //! let options = LoaderOptions { batch: 2, ..LoaderOptions::default() };
-//! let loader = Loader::new(Input::Rows(Arc::new(source)), Vec::new(), options)?;
+//! let loader = Loader::new(source, options)?;
 //! assert_eq!(loader.steps(), Some(3));
 //! for batch in loader.batches(Position::default(), 1)? {
 //!     let batch = batch?;
@@ -67,9 +66,9 @@ pub use files::{OpenOptions, open};
 pub use folder::{Folder, FolderOptions};
 pub use images::{Fill, Images, Layout, Step};
 pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT};
-pub use loader::{Batch, Batches, Input, Loader, LoaderOptions, Position};
+pub use loader::{Batch, Batches, Loader, LoaderOptions, Position};
 pub use names::{Feed, Fit, Names};
 pub use resize::Resize;
-pub use source::{Concat, Part, Source, Stream, row, split};
+pub use source::{Concat, Data, Part, Source, Stream, row, split};
 pub use statistics::Statistics;
 pub use table::{Table, TableOptions};

@@ -69,6 +69,16 @@ fn of_output<'c>(columns: &'c [Column], kind: &str, output: &str) -> Option<&'c 
 }
 
 impl Names {
+    /// The column that has the weights of rows for an output, if there is one.
+    pub fn weight<'c>(columns: &'c [Column], output: &str) -> Option<&'c Column> {
+        of_output(columns, SAMPLE_WEIGHT, output)
+    }
+
+    /// The column that has the mask for an output, if there is one.
+    pub fn mask<'c>(columns: &'c [Column], output: &str) -> Option<&'c Column> {
+        of_output(columns, SAMPLE_MASK, output)
+    }
+
     /// The columns for these inputs and for the targets of these outputs; without outputs for the inputs alone.
     ///
     /// # Errors
@@ -78,10 +88,10 @@ impl Names {
         let inputs = bind(columns, inputs, "x", "input")?;
         let (mut weights, mut masks) = (BTreeMap::new(), BTreeMap::new());
         for output in outputs {
-            if let Some(column) = of_output(columns, SAMPLE_MASK, output) {
+            if let Some(column) = Self::mask(columns, output) {
                 masks.insert((*output).to_owned(), column.name.clone());
             }
-            let Some(column) = of_output(columns, SAMPLE_WEIGHT, output) else { continue };
+            let Some(column) = Self::weight(columns, output) else { continue };
             if column.elements() != Some(1)
                 || !(column.dtype.is_float() || column.dtype.is_integer())
             {
@@ -126,10 +136,7 @@ impl Change for Fit {
         let mut columns = before.to_vec();
         for wanted in &self.wanted {
             let place = column::find(before, &wanted.name)?;
-            let long = |column: &Column| -> Vec<usize> {
-                column.dims.iter().copied().filter(|size| *size != 1).collect()
-            };
-            if long(&before[place]) != long(wanted) {
+            if !before[place].has_sizes(&wanted.dims) {
                 let (name, found) = (Quoted(&wanted.name), before[place].row_type());
                 let expected = wanted.row_type();
                 let reason = format!("a row of {name} is {found}; it must be {expected}");

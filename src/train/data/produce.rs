@@ -2,15 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, MutexGuard};
 
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
 use super::column::{read_into, zeros};
-use super::{
-    Batch, Column, DataError, Input, Loader, Position, RowKey, RowMut, Source, Stream, order,
-};
+use super::source::{Input, lock};
+use super::{Batch, Column, DataError, Loader, Position, RowKey, RowMut, Source, Stream, order};
 use crate::types::{Quoted, Tensor};
 
 /// What a loader's thread sends.
@@ -21,17 +19,6 @@ pub(super) enum Item {
     End,
     /// There are no more batches.
     Failed(DataError),
-}
-
-/// The stream, for the one thread that reads it.
-pub(super) fn lock(
-    stream: &Mutex<dyn Stream>,
-) -> Result<MutexGuard<'_, dyn Stream + 'static>, DataError> {
-    stream.try_lock().map_err(|_| {
-        DataError::Setting(
-            "the stream is read already, or a thread that read it panicked".to_owned(),
-        )
-    })
 }
 
 /// Sends the batches from `from` to the beginning of epoch `end`; ends early if nobody wants them.

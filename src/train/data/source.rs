@@ -1,7 +1,7 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::column::{read_into, zeros};
-use super::{Column, DataError, RowMut};
+use super::column::{check, read_into, zeros};
+use super::{Change, Column, DataError, RowMut};
 use crate::types::{Quoted, Tensor};
 
 /// Rows that are read in any order, by any number of threads at once.
@@ -17,6 +17,20 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// If it cannot be read; an error of a user's own is [`DataError::source`].
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError>;
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
+    fn columns(&self) -> &[Column] {
+        (**self).columns()
+    }
+
+    fn rows(&self) -> usize {
+        (**self).rows()
+    }
+
+    fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
+        (**self).read(row, into)
+    }
 }
 
 /// One row of a source: the tensor of each column.
@@ -50,6 +64,90 @@ pub trait Stream: Send {
     /// # Errors
     /// If it cannot be read; an error of a user's own is [`DataError::source`].
     fn next(&mut self, into: &mut RowMut<'_>) -> Result<bool, DataError>;
+}
+
+/// Where rows come from.
+#[derive(Clone)]
+pub(super) enum Input {
+    Rows(Arc<dyn Source>),
+    Stream(Arc<Mutex<dyn Stream>>),
+}
+
+/// Locks a stream for the one thread that reads it.
+pub(super) fn lock(
+    stream: &Mutex<dyn Stream>,
+) -> Result<MutexGuard<'_, dyn Stream + 'static>, DataError> {
+    stream.try_lock().map_err(|_| {
+        DataError::Setting(
+            "the stream is read already, or a thread that read it panicked".to_owned(),
+        )
+    })
+}
+
+/// Rows of a [`Source`] or a [`Stream`], and what is made of them.
+#[derive(Clone)]
+pub struct Data {
+    pub(super) input: Input,
+    pub(super) changes: Vec<Arc<dyn Change>>,
+}
+
+impl<S: Source + 'static> From<S> for Data {
+    fn from(source: S) -> Self {
+        Self { input: Input::Rows(Arc::new(source)), changes: Vec::new() }
+    }
+}
+
+impl Data {
+    /// The rows of a stream; a clone of the data is another hand on the same stream.
+    pub fn stream(stream: impl Stream + 'static) -> Self {
+        Self { input: Input::Stream(Arc::new(Mutex::new(stream))), changes: Vec::new() }
+    }
+
+    /// Each row is changed so, after the changes before.
+    #[must_use]
+    pub fn changed(mut self, change: Arc<dyn Change>) -> Self {
+        self.changes.push(change);
+        self
+    }
+
+    /// What a row holds after the changes.
+    ///
+    /// # Errors
+    /// If a change does not fit the rows, or the stream is being read.
+    pub fn columns(&self) -> Result<Vec<Column>, DataError> {
+        let mut all = self.stages()?;
+        Ok(all.pop().unwrap_or_default())
+    }
+
+    /// What a row holds before each change, and after the last.
+    pub(super) fn stages(&self) -> Result<Vec<Vec<Column>>, DataError> {
+        let first = match &self.input {
+            Input::Rows(source) => source.columns().to_vec(),
+            Input::Stream(stream) => lock(stream)?.columns().to_vec(),
+        };
+        check(&first)?;
+        let mut all = vec![first];
+        for change in &self.changes {
+            let after = change.columns(&all[all.len() - 1])?;
+            check(&after)?;
+            all.push(after);
+        }
+        Ok(all)
+    }
+
+    /// The rows to train on and those to validate with, as [`split`] has them, with the same changes.
+    ///
+    /// # Errors
+    /// As [`split`]; if they are those of a stream, whose number is not known.
+    pub fn split(self, fraction: f64) -> Result<(Self, Self), DataError> {
+        let Input::Rows(source) = self.input else {
+            let reason = "no part of a stream can be split off; give the data to validate with";
+            return Err(DataError::Setting(reason.to_owned()));
+        };
+        let (first, last) = split(&source, fraction)?;
+        let changed = |part: Part| Self { changes: self.changes.clone(), ..Self::from(part) };
+        Ok((changed(first), changed(last)))
+    }
 }
 
 /// Some rows of a source that follow each other.
@@ -170,14 +268,48 @@ impl Source for Concat {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::Arrays;
-    use super::{Concat, Part, Source, row, split};
-    use crate::types::Tensor;
+    use super::super::{Arrays, Categorical, Loader, LoaderOptions, Position};
+    use super::{Column, Concat, Data, DataError, Part, RowMut, Source, Stream, row, split};
+    use crate::types::{DType, Tensor};
 
     fn numbers(from: i64, count: usize) -> Arc<dyn Source> {
         let numbers: Vec<i64> = (from..).take(count).collect();
         let x = Tensor::new(&[count], &numbers).unwrap();
         Arc::new(Arrays::new([("x".to_owned(), x.into())]).unwrap())
+    }
+
+    #[test]
+    fn data_are_split_with_their_changes() {
+        let ones = Categorical { column: "x".to_owned(), classes: 9, dtype: DType::F32 };
+        let data = Data::from(numbers(0, 4)).changed(Arc::new(ones));
+        assert_eq!(data.columns().unwrap(), [Column::new("x", DType::F32, &[9])]);
+        let (first, last) = data.split(0.25).unwrap();
+        let batch = |data: Data| {
+            let options = LoaderOptions { shuffle: false, ..LoaderOptions::default() };
+            let loader = Loader::new(data, options).unwrap();
+            let batch = loader.batches(Position::default(), 1).unwrap().next().unwrap().unwrap();
+            batch.arrays["x"].to_f64()
+        };
+        assert_eq!((batch(first).len(), batch(last)[3].to_bits()), (27, 1f64.to_bits()));
+        let none = Data::stream(Empty).split(0.5).err().unwrap().to_string();
+        assert!(none.contains("no part of a stream"), "{none}");
+    }
+
+    /// A stream of no row.
+    struct Empty;
+
+    impl Stream for Empty {
+        fn columns(&self) -> &[Column] {
+            &[]
+        }
+
+        fn start(&mut self, _: u64, _: u64) -> Result<(), DataError> {
+            Ok(())
+        }
+
+        fn next(&mut self, _: &mut RowMut<'_>) -> Result<bool, DataError> {
+            Ok(false)
+        }
     }
 
     fn all(source: &dyn Source) -> Vec<i64> {

@@ -1,10 +1,10 @@
 //! Batches: their order, where they go on, what becomes of failures and of threads.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use super::{
-    Batch, Change, Column, DataError, Input, Loader, LoaderOptions, Position, RowKey, RowMut,
+    Batch, Change, Column, Data, DataError, Loader, LoaderOptions, Position, RowKey, RowMut,
     Source, Stream,
 };
 use super::{
@@ -68,9 +68,17 @@ impl Change for Noise {
     }
 }
 
+fn noisy(data: Data) -> Data {
+    data.changed(Arc::new(Noise)).changed(Arc::new(Noise))
+}
+
+/// Rows in their order.
+fn in_order() -> LoaderOptions {
+    LoaderOptions { shuffle: false, ..LoaderOptions::default() }
+}
+
 fn loader(source: Numbers, options: LoaderOptions) -> Arc<Loader> {
-    let changes: Vec<Arc<dyn Change>> = vec![Arc::new(Noise), Arc::new(Noise)];
-    Loader::new(Input::Rows(Arc::new(source)), changes, options).unwrap()
+    Loader::new(noisy(source.into()), options).unwrap()
 }
 
 /// Everything that the batches of some epochs hold.
@@ -141,7 +149,7 @@ fn a_run_goes_on_where_it_was() {
 fn the_first_row_that_fails_is_told_and_nothing_follows() {
     for threads in [1, 4] {
         let source = Numbers { fails: Some(17), ..numbers(40) };
-        let options = LoaderOptions { batch: 10, threads, ..LoaderOptions::default() };
+        let options = LoaderOptions { batch: 10, threads, ..in_order() };
         let mut batches = loader(source, options).batches(Position::default(), 2).unwrap();
         assert!(batches.next().unwrap().is_ok());
         let error = batches.next().unwrap().unwrap_err();
@@ -149,7 +157,7 @@ fn the_first_row_that_fails_is_told_and_nothing_follows() {
         assert_eq!(crate::Error::from(error).code(), "E0603");
         assert!(batches.next().is_none() && batches.next().is_none());
         let source = Numbers { panics: Some(3), ..numbers(40) };
-        let options = LoaderOptions { threads, ..LoaderOptions::default() };
+        let options = LoaderOptions { threads, ..in_order() };
         let mut batches = loader(source, options).batches(Position::default(), 2).unwrap();
         let error = batches.next().unwrap().unwrap_err();
         assert!(error.to_string().ends_with("row 3 panics"), "{error}");
@@ -161,7 +169,7 @@ fn the_first_row_that_fails_is_told_and_nothing_follows() {
 fn no_more_is_read_than_may_be_ready() {
     let source = Arc::new(numbers(100_000));
     let options = LoaderOptions { batch: 10, ahead: 3, ..LoaderOptions::default() };
-    let loader = Loader::new(Input::Rows(source.clone()), Vec::new(), options).unwrap();
+    let loader = Loader::new(source.clone(), options).unwrap();
     let mut batches = loader.batches(Position::default(), 1).unwrap();
     batches.next().unwrap().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -203,12 +211,13 @@ impl Stream for Counting {
 #[test]
 fn a_stream_gives_the_batches_of_its_rows() {
     for (drop_last, steps) in [(false, None), (true, None), (false, Some(3))] {
-        let options = LoaderOptions { batch: 7, drop_last, steps, ..LoaderOptions::default() };
+        let options = LoaderOptions { batch: 7, drop_last, steps, ..in_order() };
         let expected = all(&loader(numbers(40), options.clone()), Position::default(), 2);
         let stream = Counting { columns: numbers(0).columns, rows: 40, next: 0 };
-        let stream = Input::Stream(Arc::new(Mutex::new(stream)));
-        let changes: Vec<Arc<dyn Change>> = vec![Arc::new(Noise), Arc::new(Noise)];
-        let loader = Loader::new(stream.clone(), changes, options).unwrap();
+        // A stream is never shuffled.
+        let options = LoaderOptions { shuffle: true, ..options };
+        let loader = Loader::new(noisy(Data::stream(stream)), options).unwrap();
+        assert!(!loader.options().shuffle);
         assert_eq!(all(&loader, Position::default(), 2), expected);
         assert_eq!(all(&loader, expected[2].0, 2), expected[2..]);
         // One at a time.
@@ -216,9 +225,6 @@ fn a_stream_gives_the_batches_of_its_rows() {
         first.next().unwrap().unwrap();
         let second = loader.batches(Position::default(), 1).unwrap().next().unwrap();
         assert!(second.unwrap_err().to_string().contains("read already"));
-        drop(first);
-        let shuffled = LoaderOptions { shuffle: true, ..LoaderOptions::default() };
-        assert!(Loader::new(stream, Vec::new(), shuffled).is_err());
     }
 }
 
@@ -246,8 +252,8 @@ fn changes_and_settings_that_do_not_fit_are_refused() {
         (Tensor::zeros(DType::F64, &[2]).unwrap(), "a change made f64[2] of `x`"),
         (Tensor::scalar(1i64), "a change made 1 arrays; it said 2"),
     ] {
-        let input = Input::Rows(Arc::new(numbers(3)));
-        let loader = Loader::new(input, vec![Arc::new(Liar(made))], LoaderOptions::default());
+        let data = Data::from(numbers(3)).changed(Arc::new(Liar(made)));
+        let loader = Loader::new(data, LoaderOptions::default());
         let error = loader.unwrap().batches(Position::default(), 1).unwrap().next().unwrap();
         let error = error.unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
@@ -261,7 +267,7 @@ fn changes_and_settings_that_do_not_fit_are_refused() {
         (3, LoaderOptions { drop_last: true, ..good.clone() }),
         (0, good),
     ] {
-        let loader = Loader::new(Input::Rows(Arc::new(numbers(rows))), Vec::new(), options);
+        let loader = Loader::new(numbers(rows), options);
         assert!(matches!(loader.err().unwrap(), DataError::Setting(_)));
     }
 }
@@ -308,7 +314,8 @@ fn images_are_augmented_in_any_number_of_threads() {
             threads,
             ..LoaderOptions::default()
         };
-        Loader::new(Input::Rows(source.clone()), usual(&mean, drawn), options).unwrap()
+        let data = usual(&mean, drawn).into_iter().fold(source.clone().into(), Data::changed);
+        Loader::new(data, options).unwrap()
     };
     let expected = all(&loader(&train, true, 1), Position::default(), 2);
     assert_eq!(expected.len(), 2 * (180 / 64));

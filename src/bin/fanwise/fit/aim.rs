@@ -9,7 +9,6 @@ use fanwise::ir::Graph;
 use fanwise::pass::{
     Loss, Metric, Mode, Optimizer, OutputLoss, ParseMetricError, Recompute, Training,
 };
-use fanwise::train::data::{Column, SAMPLE_MASK, SAMPLE_WEIGHT};
 
 /// What a model is trained or evaluated for.
 #[derive(Args)]
@@ -100,12 +99,8 @@ impl AimArgs {
         !self.loss.is_empty()
     }
 
-    /// The losses of the outputs of a graph; `given` says of which outputs there are weights and masks.
-    fn losses(
-        &self,
-        graph: &Graph,
-        given: impl Fn(&str, &str) -> bool,
-    ) -> anyhow::Result<Vec<OutputLoss>> {
+    /// The losses of the outputs of a graph.
+    fn losses(&self, graph: &Graph) -> anyhow::Result<Vec<OutputLoss>> {
         let texts: Vec<String> = self.loss.iter().flat_map(|text| parts(text)).collect();
         let mut losses: Vec<OutputLoss> = Vec::new();
         let mut add = |output: &str, loss: Loss| {
@@ -117,8 +112,8 @@ impl AimArgs {
                 loss,
                 class_axis: axis.map(|(_, axis)| *axis),
                 weight: weight.map_or(1.0, |(_, weight)| *weight),
-                weighted: given(SAMPLE_WEIGHT, output),
-                masked: given(SAMPLE_MASK, output),
+                weighted: false,
+                masked: false,
             });
         };
         for text in &texts {
@@ -147,22 +142,11 @@ impl AimArgs {
         Ok(losses)
     }
 
-    /// What a graph is trained for, of data with these columns; `classes` if rows are weighed by their class.
-    pub(crate) fn training(
-        &self,
-        graph: &Graph,
-        columns: &[Column],
-        classes: bool,
-        optimizer: Optimizer,
-    ) -> anyhow::Result<Training> {
+    /// What a graph is trained for.
+    pub(crate) fn training(&self, graph: &Graph, optimizer: Optimizer) -> anyhow::Result<Training> {
         let all = |lists: &[Metrics]| lists.iter().flat_map(|list| list.0.clone()).collect();
-        let given = |what: &str, output: &str| {
-            let own = format!("{what}:{output}");
-            let weighed = classes && what == SAMPLE_WEIGHT;
-            weighed || columns.iter().any(|c| c.name == what || c.name == own)
-        };
         Ok(Training {
-            losses: self.losses(graph, given)?,
+            losses: self.losses(graph)?,
             metrics: all(&self.metrics),
             weighted_metrics: all(&self.weighted_metrics),
             optimizer,

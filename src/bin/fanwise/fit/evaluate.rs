@@ -1,18 +1,18 @@
 //! `fanwise evaluate` and `predict`.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use fanwise::Error;
 use fanwise::format::npz;
+use fanwise::pass::Optimizer;
 use fanwise::train::{Evaluator, Predictor, TrainerOptions};
 use serde_json::json;
 
 use super::aim::AimArgs;
 use super::place;
-use super::rows::{self, DataArgs};
+use super::rows::DataArgs;
 use super::tell::told;
 use crate::args::{Format, ModelArgs, ReplicateArgs};
 use crate::target::TargetArgs;
@@ -66,14 +66,13 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
     let source = data.open(&model.graph, limit)?;
-    let training = args.aim.training(&model.graph, source.columns(), false, "sgd".parse()?)?;
-    let mut changes = data.images(&model.graph, &*source, None, limit)?;
-    let (graph, losses) = (&model.graph, &training.losses);
-    rows::targets(&mut changes, graph, losses, source.columns(), &BTreeMap::new())?;
+    let training = args.aim.training(&model.graph, Optimizer::default())?;
     let options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
-    let evaluator = Evaluator::new(&model, &options, runner.backend()).map_err(Error::from)?;
-    let loader = evaluator.loader(source, changes.others, data.in_order()).map_err(Error::from)?;
-    let logs = runner.traced(|| Ok(evaluator.evaluate(&loader).map_err(Error::from)?))?;
+    let options = options.for_columns(source.columns());
+    let images = data.images(&model.graph, &*source, None, limit)?;
+    let evaluator = Evaluator::new(&model, &options, runner.backend())?;
+    let rows = images.others(source);
+    let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches())?))?;
     match data.format {
         Format::Text => ui::out(&format!("{} rows  {}", logs.rows, told(&logs, "")))?,
         Format::Json => {
@@ -95,12 +94,11 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let runner = target.runner(data.threads)?;
     let model = model.load()?;
     let source = data.open(&model.graph, limit)?;
-    let changes = data.images(&model.graph, &*source, None, limit)?;
+    let images = data.images(&model.graph, &*source, None, limit)?;
     let place = place(replicate, &runner, limit)?;
-    let predictor = Predictor::new(&model, &place, runner.backend());
-    let predictor = predictor.map_err(Error::from)?;
-    let loader = predictor.loader(source, changes.others, data.in_order()).map_err(Error::from)?;
-    let outputs = runner.traced(|| Ok(predictor.predict(&loader).map_err(Error::from)?))?;
+    let predictor = Predictor::new(&model, &place, runner.backend())?;
+    let rows = images.others(source);
+    let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches())?))?;
     npz::write(&args.outputs, &outputs).map_err(Error::from)?;
     Ok(ExitCode::SUCCESS)
 }

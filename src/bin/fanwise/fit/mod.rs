@@ -25,7 +25,7 @@ use fanwise::op::Op;
 use fanwise::train::data::{self, LoaderOptions, Source};
 use fanwise::train::{
     Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, Keep, Keeper, Monitor,
-    Observer, Place, Plot, Schedule, Trainer, TrainerOptions,
+    Observer, Place, Plot, Schedule, Trainer, TrainerOptions, Validation,
 };
 
 use crate::args::ReplicateArgs;
@@ -34,7 +34,7 @@ use crate::ui;
 use evaluate::BaseArgs;
 use images::Augment;
 use settings::Settings;
-use tell::{Bar, Report};
+use tell::Report;
 
 /// Train a model on one device or many: each step is that of the whole batch
 #[derive(Args)]
@@ -71,7 +71,9 @@ pub(crate) struct FitArgs {
     /// The weights of classes in the loss; others have 1
     #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
     class_weight: Vec<(i64, f64)>,
-    /// How the learning rate changes with the epochs
+    /// How the learning rate changes: `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`, `cosine:epochs=50`, each
+    /// with `warmup=5` epochs of rise, `plateau:monitor=val_loss,factor=0.1,patience=10`. With `per=step` batches are
+    /// counted instead of epochs, and `epochs` is `steps`: `cosine:steps=9000,warmup=500,per=step`
     #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
     schedule: Schedule,
     /// Epochs in all
@@ -215,13 +217,13 @@ impl FitArgs {
         Ok((source, validation.transpose()?))
     }
 
-    fn loading(&self) -> LoaderOptions {
+    fn batches(&self) -> LoaderOptions {
         LoaderOptions {
             shuffle: self.shuffle,
             seed: self.seed.into(),
             drop_last: self.drop_last,
             steps: self.steps_per_epoch,
-            ..self.base.data.in_order()
+            ..self.base.data.batches()
         }
     }
 
@@ -234,13 +236,8 @@ impl FitArgs {
 
     /// Fails where epochs do not tell a number that decides.
     fn check_numbers(&self, trainer: &Trainer, validated: bool) -> anyhow::Result<()> {
-        let known = trainer.numbers(validated);
-        for name in self.early_stopping.iter().chain(&self.files.monitor) {
-            if !known.contains(name) {
-                bail!("epochs have no number `{name}`; they have {}", known.join(", "));
-            }
-        }
-        Ok(())
+        let mut names = self.early_stopping.iter().chain(&self.files.monitor);
+        Ok(names.try_for_each(|name| trainer.check_number(name, validated)).map_err(Error::from)?)
     }
 
     /// What keeps checkpoints.
@@ -257,9 +254,9 @@ impl FitArgs {
 
     /// What watches the training, checkpoints last: until one is there, a run that goes on tells all again.
     fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
-        let (epochs, format) = (self.epochs, self.base.data.format);
-        let mut all: Vec<Box<dyn Observer>> =
-            vec![Box::new(Finite), Box::new(Bar::new(epochs)), Box::new(Report { format, epochs })];
+        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
+        all.extend(tell::bar());
+        all.push(Box::new(Report { format: self.base.data.format }));
         let files = &self.files;
         if let Some(path) = files.log.clone() {
             all.push(Box::new(CsvLog { path }));
@@ -294,36 +291,40 @@ fn fit_from(
     note_folded(args.base.model.spec(), &model.graph);
     let (source, validation) = args.sources(&model.graph, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
-    let weights: BTreeMap<i64, f64> = args.class_weight.iter().copied().collect();
-    let (columns, classes) = (source.columns(), !weights.is_empty());
-    let optimizer = args.optimizer.optimizer()?;
-    let mut training = args.aim.training(&model.graph, columns, classes, optimizer)?;
+    let mut training = args.aim.training(&model.graph, args.optimizer.optimizer()?)?;
     args.optimizer.apply(&mut training, args.seed);
-    let mut changes = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
-    rows::targets(&mut changes, &model.graph, &training.losses, columns, &weights)?;
-    let mut options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
+    for loss in &mut training.losses {
+        loss.weighted = !args.class_weight.is_empty();
+    }
+    let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
+    let options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
+    let mut options = options.for_columns(source.columns());
     options.place.invariant = args.reproducible.is_some();
     let graph = model.graph.clone();
-    let mut trainer = Trainer::new(model, &options, runner.backend()).map_err(Error::from)?;
+    let mut trainer = Trainer::new(model, &options, runner.backend())?;
     note_untrained(&trainer);
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit };
     args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
-    let data = trainer.loader(source, changes.training, args.loading()).map_err(Error::from)?;
-    let others = args.base.data.in_order();
-    let validation = validation.map(|source| trainer.loader(source, changes.others, others));
-    let validation = validation.transpose().map_err(Error::from)?;
     args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(settings, validation.is_some());
     let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(Keeper::best);
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let mut observers = args.observers(keeper);
     let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
-    let (epochs, schedule) = (args.epochs, args.schedule.clone());
-    let fitting = FitOptions { data, validation, epochs, schedule, resume, observers };
-    runner.traced(|| Ok(trainer.fit(fitting).map_err(Error::from)?))?;
+    let fitting = FitOptions {
+        batches: args.batches(),
+        epochs: args.epochs,
+        validation: validation
+            .map_or(Validation::None, |source| Validation::Data(images.others(source))),
+        class_weights: args.class_weight.iter().copied().collect(),
+        schedule: args.schedule.clone(),
+        resume,
+        observers,
+    };
+    runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
     if let Some(path) = &args.files.save {
-        trainer.check().map_err(Error::from)?;
+        trainer.check()?;
         best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
         template.save(path, &trainer)?;
     }
@@ -360,8 +361,8 @@ fn note_folded(spec: &str, graph: &Graph) {
 fn take_best(trainer: &mut Trainer, folder: &Path, limit: u64) -> anyhow::Result<()> {
     let best = Checkpoint::read(folder, limit).map_err(Error::from)?;
     let best = best.with_context(|| format!("{} has no checkpoint", folder.display()))?;
-    trainer.restore(&best.variables).map_err(Error::from)?;
-    Ok(trainer.average().map_err(Error::from)?)
+    trainer.restore(&best.variables)?;
+    Ok(trainer.average()?)
 }
 
 /// Tells which parameters stay as they are, but for running statistics, which move.
@@ -406,7 +407,7 @@ impl Template<'_> {
 
     fn save(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
         let Self { spec, graph, changed, limit } = self;
-        let weights = trainer.weights().map_err(Error::from)?;
+        let weights = trainer.weights()?;
         if ends(path, &["safetensors"]) {
             safetensors::write(path, &weights).map_err(Error::from)?;
         } else if ends(path, &["onnx"]) {

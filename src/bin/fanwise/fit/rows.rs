@@ -1,6 +1,5 @@
 //! Options of data, and what is made of their rows.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,10 +7,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::ir::Graph;
-use fanwise::pass::{Loss, OutputLoss};
 use fanwise::train::data::{
-    self, Categorical, Change, ClassWeights, Column, FolderOptions, Images, Integer, Layout,
-    LoaderOptions, Names, OpenOptions, SAMPLE_WEIGHT, Source, Statistics, Step,
+    self, Change, Column, Data, FolderOptions, Images, Layout, LoaderOptions, Names, OpenOptions,
+    Source, Statistics, Step,
 };
 
 use super::images::{self, Augment, Normalize};
@@ -48,48 +46,28 @@ pub(super) struct DataArgs {
 
 /// The data at a path. Images of a folder get the sizes that the model takes.
 pub(super) fn open(path: &Path, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-    let images = of_folders(graph);
+    let images = FolderOptions::of(graph);
     let options = OpenOptions { images, max_memory: limit, ..OpenOptions::default() };
     Ok(data::open(path, &options).map_err(Error::from)?)
 }
 
-/// What the images of a folder become for a model with one input of images, in colours or grey.
-fn of_folders(graph: &Graph) -> Option<FolderOptions> {
-    let images: Vec<Vec<usize>> =
-        graph.inputs().filter_map(|v| row(graph, v)).filter(|dims| dims.len() == 3).collect();
-    let [dims] = images.as_slice() else { return None };
-    let few = |size: usize| matches!(size, 1 | 3);
-    let (layout, [channels, height, width]) = match dims[..] {
-        [a, b, c] if few(a) => (Layout::ChannelsFirst, [a, b, c]),
-        [a, b, c] if few(c) => (Layout::ChannelsLast, [c, a, b]),
-        _ => return None,
-    };
-    Some(FolderOptions { channels, layout, ..FolderOptions::new(height, width) })
-}
-
-/// Changes of rows: of those to train on, and of others.
+/// What is done to images: to those to train on, and to others.
 #[derive(Default)]
 pub(super) struct Changes {
-    pub(super) training: Vec<Arc<dyn Change>>,
-    pub(super) others: Vec<Arc<dyn Change>>,
+    training: Option<Arc<dyn Change>>,
+    others: Option<Arc<dyn Change>>,
 }
 
 impl Changes {
-    fn both(&mut self, change: impl Change + Clone + 'static) {
-        self.training.push(Arc::new(change.clone()));
-        self.others.push(Arc::new(change));
+    /// Rows to train on.
+    pub(super) fn training(&self, source: Arc<dyn Source>) -> Data {
+        self.training.iter().cloned().fold(source.into(), Data::changed)
     }
-}
 
-/// The sizes of a row of a value of a graph; none where they are not known.
-fn row(graph: &Graph, value: fanwise::ir::Value) -> Option<Vec<usize>> {
-    let sizes = graph.ty(value).shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
-    sizes.collect()
-}
-
-/// Sizes that count.
-fn long(dims: &[usize]) -> Vec<usize> {
-    dims.iter().copied().filter(|size| *size != 1).collect()
+    /// Other rows.
+    pub(super) fn others(&self, source: Arc<dyn Source>) -> Data {
+        self.others.iter().cloned().fold(source.into(), Data::changed)
+    }
 }
 
 impl DataArgs {
@@ -98,8 +76,8 @@ impl DataArgs {
         open(self.data.as_deref().context("give the data: `--data`")?, graph, limit)
     }
 
-    /// Batches of rows in their order.
-    pub(super) fn in_order(&self) -> LoaderOptions {
+    /// How rows become batches.
+    pub(super) fn batches(&self) -> LoaderOptions {
         LoaderOptions {
             batch: self.batch,
             threads: self.threads.unwrap_or(0),
@@ -122,9 +100,11 @@ impl DataArgs {
         for value in graph.inputs() {
             let name = names.inputs.get(&*graph.info(value).name);
             let column = source.columns().iter().find(|column| name == Some(&column.name));
-            let (Some(column), Some(wanted)) = (column, row(graph, value)) else { continue };
-            if column.dims.len() == 3 && wanted.len() == 3 {
-                found.push((column, wanted));
+            let Some((column, wanted)) = column.zip(Column::of("x", graph.ty(value))) else {
+                continue;
+            };
+            if column.dims.len() == 3 && wanted.dims.len() == 3 {
+                found.push((column, wanted.dims));
             }
         }
         let asked = augment.is_some() || self.normalize.is_some();
@@ -134,7 +114,7 @@ impl DataArgs {
             }
             return Ok(Changes::default());
         };
-        if !asked && (column.dims == *wanted || long(&column.dims) == long(wanted)) {
+        if !asked && column.has_sizes(wanted) {
             return Ok(Changes::default());
         }
         let cut = augment.and_then(Augment::cut);
@@ -148,7 +128,7 @@ impl DataArgs {
         };
         let (own, others) = augment.map(|a| (a.training(), a.others())).unwrap_or_default();
         let (own, others) = (steps(own), steps(others));
-        Ok(Changes { training: vec![Arc::new(own)], others: vec![Arc::new(others)] })
+        Ok(Changes { training: Some(Arc::new(own)), others: Some(Arc::new(others)) })
     }
 
     /// What is the same for all images.
@@ -184,47 +164,4 @@ impl DataArgs {
             _ => Ok(()),
         }
     }
-}
-
-/// What is done to targets: classes become what losses take, and weigh rows.
-pub(super) fn targets(
-    changes: &mut Changes,
-    graph: &Graph,
-    losses: &[OutputLoss],
-    columns: &[Column],
-    weights: &BTreeMap<i64, f64>,
-) -> anyhow::Result<()> {
-    let outputs: Vec<&str> = losses.iter().map(|loss| &*loss.output).collect();
-    let names = Names::of(columns, &[], &outputs).map_err(Error::from)?;
-    if !weights.is_empty() {
-        let [output] = outputs[..] else {
-            bail!("`--class-weight` is of models with one output that has a loss");
-        };
-        let into = names.weights.get(output).cloned().unwrap_or_else(|| SAMPLE_WEIGHT.to_owned());
-        let column = names.targets[output].clone();
-        // Other rows than those to train on have the weights that the data give.
-        let (others, weights) = (BTreeMap::new(), weights.clone());
-        let weigh = |weights| ClassWeights { column: column.clone(), weights, into: into.clone() };
-        changes.training.push(Arc::new(weigh(weights)));
-        changes.others.push(Arc::new(weigh(others)));
-    }
-    for loss in losses {
-        let name = &names.targets[&loss.output];
-        let output = graph.outputs().iter().find(|output| *output.name == *loss.output);
-        let column = columns.iter().find(|column| column.name == *name);
-        let (Some(output), Some(column)) = (output, column) else { continue };
-        let Some(dims) = row(graph, output.value) else { continue };
-        let Some((classes, rest)) = dims.split_last() else { continue };
-        let (numbers, ones) = (long(&column.dims) == long(rest), column.dims == dims);
-        let column = name.clone();
-        let takes_ones =
-            matches!(loss.loss, Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge);
-        if takes_ones && numbers && *classes > 1 {
-            let dtype = graph.ty(output.value).dtype;
-            changes.both(Categorical { column, classes: *classes, dtype });
-        } else if loss.loss.takes_classes() && ones && *classes > 1 {
-            changes.both(Integer { column });
-        }
-    }
-    Ok(())
 }

@@ -1,9 +1,10 @@
 //! What the commands of training tell: lines, objects, a bar.
 
-use std::time::Instant;
+use std::time::Duration;
 
-use fanwise::train::{Epoch, Logs, Observer, TrainError, Watch};
-use indicatif::{ProgressBar, ProgressStyle};
+use fanwise::Error;
+use fanwise::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, Watch};
+use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::args::Format;
@@ -29,11 +30,10 @@ fn numbers(epoch: &Epoch) -> serde_json::Value {
 /// Tells what an epoch gave, on standard output.
 pub(super) struct Report {
     pub(super) format: Format,
-    pub(super) epochs: u64,
 }
 
 impl Observer for Report {
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, TrainError> {
+    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         let line = match self.format {
             Format::Json => numbers(epoch).to_string(),
@@ -45,7 +45,7 @@ impl Observer for Report {
                 format!(
                     "epoch {}/{}  {}{validation}  {:.2} s, {rate:.0} rows/s",
                     epoch.epoch + 1,
-                    self.epochs,
+                    watch.epochs,
                     told(&epoch.training, ""),
                     epoch.seconds,
                 )
@@ -56,51 +56,32 @@ impl Observer for Report {
     }
 }
 
-/// Shows how far an epoch is, on standard error if that is a terminal.
-pub(super) struct Bar {
-    shown: ProgressBar,
-    /// When the first batch of the epoch that is seen had come, and the rows until then.
-    since: Option<(Instant, u64)>,
-    epochs: u64,
-}
-
-impl Bar {
-    /// A bar for each of so many epochs.
-    pub(super) fn new(epochs: u64) -> Self {
-        // It is hidden where standard error is no terminal.
-        let bar = ProgressBar::new(0);
-        let template = "{prefix} {bar:24} {pos}/{len}  {msg}  {eta} left";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        Self { shown: bar, since: None, epochs }
+/// Shows how far an epoch is on standard error, if that is a terminal.
+pub(super) fn bar() -> Option<Box<dyn Observer>> {
+    let bar = ProgressBar::new(0);
+    if bar.is_hidden() {
+        return None;
     }
-}
-
-impl Observer for Bar {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), TrainError> {
-        if self.shown.is_hidden() {
-            return Ok(());
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len}  {msg}") {
+        bar.set_style(style);
+    }
+    let show = move |at: &Progress| {
+        if at.ended {
+            bar.finish_and_clear();
+            return;
         }
-        let rows = watch.logs.rows;
-        let (since, first) = *self.since.get_or_insert_with(|| {
-            self.shown.set_prefix(format!("epoch {}/{}", watch.at.epoch + 1, self.epochs));
-            self.shown.set_length(watch.steps.unwrap_or(0));
-            self.shown.reset();
-            (Instant::now(), rows)
+        if bar.is_finished() {
+            bar.reset();
+        }
+        bar.set_prefix(format!("epoch {}/{}", at.epoch + 1, at.epochs));
+        bar.set_length(at.steps.unwrap_or(at.step));
+        bar.set_position(at.step);
+        let rate = at.rows_per_second.map_or(String::new(), |rate| format!("  {rate:.0} rows/s"));
+        let left = at.seconds_left.and_then(|left| Duration::try_from_secs_f64(left).ok());
+        let left = left.map_or(String::new(), |left| {
+            format!("  {} left", FormattedDuration(Duration::from_secs(left.as_secs())))
         });
-        let seconds = since.elapsed().as_secs_f64().max(1e-9);
-        let rate = rows.saturating_sub(first) as f64 / seconds;
-        self.shown.set_position(watch.at.step);
-        self.shown.set_message(format!("{}  {rate:.0} rows/s", told(&watch.logs, "")));
-        Ok(())
-    }
-
-    fn epoch(&mut self, _: &Watch<'_>) -> Result<bool, TrainError> {
-        if !self.shown.is_hidden() {
-            self.shown.finish_and_clear();
-        }
-        self.since = None;
-        Ok(true)
-    }
+        bar.set_message(format!("{}{rate}{left}", told(&at.logs, "")));
+    };
+    Some(Box::new(ProgressMeter::new(show)))
 }

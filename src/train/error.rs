@@ -1,0 +1,68 @@
+use crate::types::{Escaped, Quoted};
+
+/// Why training failed, where it is not a layer below that did.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A number of devices that eight shards cannot be dealt out to.
+    #[error("eight shards cannot be dealt out to {0} devices: 1, 2, 4 and 8 give the same bits")]
+    Shards(usize),
+    /// Statistics that depend on the number of devices, where the bits shall not.
+    #[error(
+        "the same bits on any number of devices need batch normalisation with the statistics `sync` or `ghost:G`; those \
+         that are `local` to devices differ with their number"
+    )]
+    Local,
+    /// An output that is not there.
+    #[error("a step gives no `{0}`")]
+    Missing(String),
+    /// Outputs of batches do not fit together.
+    #[error("the outputs of batches cannot be joined: {0}")]
+    Rows(String),
+    /// A checkpoint is of another model or optimizer.
+    #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
+    Foreign(String),
+    /// A checkpoint is of a run with another optimizer, schedule, batches or seed.
+    #[error(
+        "the checkpoint is of a run with the {} {}, not {}",
+        Escaped(what),
+        Quoted(before),
+        Quoted(now)
+    )]
+    Terms {
+        /// What differs.
+        what: String,
+        /// What it was.
+        before: String,
+        /// What it is now.
+        now: String,
+    },
+    /// A number is to be followed that no epoch tells.
+    #[error("epochs have no number {}; they have {}", Quoted(.name), .known.join(", "))]
+    Number {
+        /// Its name.
+        name: String,
+        /// The names of those that epochs tell.
+        known: Vec<String>,
+    },
+    /// An observer gave a learning rate that is none.
+    #[error(
+        "the learning rate of batch {batch} of epoch {epoch} became {rate}; it has to be a finite number from 0 on"
+    )]
+    Rate {
+        /// What it gave.
+        rate: f64,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// The batch of the epoch, from 1.
+        batch: u64,
+    },
+    /// A step made a variable infinite or NaN.
+    #[error(
+        "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning rate, or clipped gradients"
+    )]
+    Diverged(String),
+    /// A watcher of the training failed.
+    #[error("{0}")]
+    Watch(String),
+}

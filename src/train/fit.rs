@@ -1,0 +1,273 @@
+//! The loop: batches in, new parameters out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::data::{Data, DataError, Loader, LoaderOptions, Position};
+use super::history::{Epoch, History, Sums};
+use super::observer::{Observer, Watch, each};
+use super::schedule::Schedule;
+use super::targets::weighed;
+use super::{Checkpoint, TrainError, Trainer};
+use crate::Error;
+use crate::pass::Mode;
+
+/// How to train, and how long; what is not given is as in Keras.
+pub struct FitOptions<'a> {
+    /// How rows become batches. Those that validate have as many rows, which stay in their order.
+    pub batches: LoaderOptions,
+    /// The number of epochs in all.
+    pub epochs: u64,
+    /// What evaluates every epoch.
+    pub validation: Validation,
+    /// The weights of classes in the loss to train with; a class that is not among them has 1. The loss has to be one of
+    /// rows with weights ([`OutputLoss::weighted`](crate::pass::OutputLoss::weighted)).
+    pub class_weights: BTreeMap<i64, f64>,
+    /// How the learning rate changes.
+    pub schedule: Schedule,
+    /// Where to go on.
+    pub resume: Option<Checkpoint>,
+    /// What watches the training, in order.
+    pub observers: Vec<&'a mut dyn Observer>,
+}
+
+impl Default for FitOptions<'_> {
+    /// One epoch of shuffled batches of 32 rows, and nothing else.
+    fn default() -> Self {
+        Self {
+            batches: LoaderOptions::default(),
+            epochs: 1,
+            validation: Validation::None,
+            class_weights: BTreeMap::new(),
+            schedule: Schedule::default(),
+            resume: None,
+            observers: Vec::new(),
+        }
+    }
+}
+
+/// What evaluates every epoch.
+#[derive(Clone, Default)]
+pub enum Validation {
+    /// Nothing.
+    #[default]
+    None,
+    /// The last fraction of the rows, before any shuffling, which are not trained on.
+    Split(f64),
+    /// Other data.
+    Data(Data),
+}
+
+/// How far a training is.
+#[derive(Default)]
+pub(super) struct Run {
+    /// The place of the next batch.
+    pub(super) at: Position,
+    /// The batches of all epochs before it.
+    pub(super) done: u64,
+    /// The learning rate of the last one.
+    pub(super) rate: Option<f64>,
+    /// The whole epochs.
+    pub(super) history: History,
+    /// The epoch that is not whole.
+    pub(super) sums: Sums,
+}
+
+/// What stays the same for a training.
+struct Terms {
+    data: Arc<Loader>,
+    validation: Option<Arc<Loader>>,
+    epochs: u64,
+    schedule: Schedule,
+    /// What a training depends on, as a checkpoint says it.
+    texts: BTreeMap<String, String>,
+}
+
+impl Trainer {
+    /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these in the end.
+    ///
+    /// # Errors
+    /// If data cannot be read or do not suit the model, a step fails, or an observer does; if an epoch has no batch; if the
+    /// schedule follows a number that there is not; if the checkpoint is of another model, or has other
+    /// [`terms`](Checkpoint::terms).
+    pub fn fit(
+        &mut self,
+        data: impl Into<Data>,
+        options: FitOptions<'_>,
+    ) -> Result<History, Error> {
+        let FitOptions {
+            batches,
+            epochs,
+            validation,
+            class_weights,
+            schedule,
+            resume,
+            mut observers,
+        } = options;
+        let (data, validation) = self.loaders(data.into(), validation, class_weights, batches)?;
+        if let Schedule::Plateau(plateau) = &schedule {
+            self.check_number(&plateau.monitor, validation.is_some())?;
+        }
+        let texts = self.texts(&schedule, &data);
+        let terms = Terms { data, validation, epochs, schedule, texts };
+        let run = match resume {
+            Some(checkpoint) => self.resumed(checkpoint, &terms)?,
+            None => Run::default(),
+        };
+        let history = self.epochs(run, &terms, &mut observers)?;
+        self.average()?;
+        Ok(history)
+    }
+
+    /// The batches to train on, and those that evaluate.
+    fn loaders(
+        &self,
+        data: Data,
+        validation: Validation,
+        weights: BTreeMap<i64, f64>,
+        batches: LoaderOptions,
+    ) -> Result<(Arc<Loader>, Option<Arc<Loader>>), Error> {
+        let (mut data, mut validation) = match validation {
+            Validation::None => (data, None),
+            Validation::Split(fraction) => {
+                let (first, last) = data.split(fraction)?;
+                (first, Some(last))
+            }
+            Validation::Data(other) => (data, Some(other)),
+        };
+        if !weights.is_empty() {
+            data = weighed(data, &self.train.aims, weights)?;
+            // Other rows than those to train on have the weights that the data give.
+            let own = |other| weighed(other, &self.train.aims, BTreeMap::new());
+            validation = validation.map(own).transpose()?;
+        }
+        let LoaderOptions { batch, threads, ahead, .. } = batches;
+        let in_order =
+            LoaderOptions { batch, threads, ahead, shuffle: false, ..LoaderOptions::default() };
+        let data = self.train.loader(data, batches)?;
+        let validation = validation.map(|other| self.evaluator.stage.loader(other, in_order));
+        Ok((data, validation.transpose()?))
+    }
+
+    /// The run that a checkpoint is of, whose variables the trainer gets.
+    fn resumed(&mut self, checkpoint: Checkpoint, terms: &Terms) -> Result<Run, Error> {
+        if let Some([what, before, now]) = checkpoint.contradiction(&terms.texts) {
+            return Err(TrainError::Terms { what, before, now }.into());
+        }
+        self.restore(&checkpoint.variables)?;
+        let Checkpoint { at, history, partial, done, rate, .. } = checkpoint;
+        Ok(Run { at, done, rate, history, sums: Sums::of(partial) })
+    }
+
+    fn epochs(
+        &mut self,
+        mut run: Run,
+        terms: &Terms,
+        observers: &mut [&mut dyn Observer],
+    ) -> Result<History, Error> {
+        let Terms { data, validation, epochs, schedule, .. } = terms;
+        let names = self.train.names(data.columns())?;
+        let mut batches = data.batches(run.at, *epochs)?;
+        // Behind its last batch an epoch only has to be ended: what follows are the batches of the next one.
+        let mut over = run.at.step > 0 && data.steps() == Some(run.at.step);
+        let watch = self.watch(&run, terms);
+        let mut go_on = each(observers, |o| o.begin(&watch))?;
+        while go_on && run.at.epoch < *epochs {
+            let began = Instant::now();
+            let base = self.learning_rate();
+            let usual = |run: &Run| schedule.rate(base, run.at.epoch, run.done, &run.history);
+            let own = if std::mem::take(&mut over) { 0 } else { usize::MAX };
+            for batch in batches.by_ref().take(own) {
+                let batch = batch?;
+                let rate = self.rate(usual(&run), &run, terms, observers)?;
+                self.step(&names.feed(&batch)?, rate, &mut run.sums)?;
+                run.at = Position { epoch: batch.at.epoch, step: batch.at.step + 1 };
+                (run.done, run.rate) = (run.done + 1, Some(rate));
+                let watch = self.watch(&run, terms);
+                observers.iter_mut().try_for_each(|o| o.batch(&watch))?;
+            }
+            if run.at.step == 0 {
+                let reason = format!("the data have no row for epoch {}", run.at.epoch + 1);
+                return Err(DataError::Setting(reason).into());
+            }
+            let learning_rate = run.rate.unwrap_or_else(|| usual(&run));
+            self.end(&mut run, learning_rate, validation.as_ref(), began)?;
+            let watch = self.watch(&run, terms);
+            go_on = each(observers, |o| o.epoch(&watch))?;
+        }
+        Ok(run.history)
+    }
+
+    /// Ends an epoch: its numbers go into the history.
+    fn end(
+        &mut self,
+        run: &mut Run,
+        learning_rate: f64,
+        validation: Option<&Arc<Loader>>,
+        began: Instant,
+    ) -> Result<(), Error> {
+        let training = std::mem::take(&mut run.sums).logs();
+        let validation = match validation {
+            Some(data) => {
+                self.sync()?;
+                Some(self.evaluator.all(data)?)
+            }
+            None => None,
+        };
+        let (epoch, seconds) = (run.at.epoch, began.elapsed().as_secs_f64());
+        run.history.epochs.push(Epoch { epoch, learning_rate, training, validation, seconds });
+        run.at = Position { epoch: epoch + 1, step: 0 };
+        Ok(())
+    }
+
+    /// The learning rate of the next batch.
+    fn rate(
+        &self,
+        usual: f64,
+        run: &Run,
+        terms: &Terms,
+        observers: &mut [&mut dyn Observer],
+    ) -> Result<f64, Error> {
+        let watch = self.watch(run, terms);
+        let rate = observers
+            .iter_mut()
+            .try_fold(usual, |rate, observer| observer.learning_rate(&watch, rate))?;
+        if rate.is_finite() && rate >= 0.0 {
+            return Ok(rate);
+        }
+        let Position { epoch, step } = run.at;
+        Err(TrainError::Rate { rate, epoch: epoch + 1, batch: step + 1 }.into())
+    }
+
+    fn watch<'t>(&'t self, run: &'t Run, terms: &'t Terms) -> Watch<'t> {
+        Watch {
+            at: run.at,
+            done: run.done,
+            rate: run.rate,
+            steps: terms.data.steps(),
+            rows: terms.data.rows(),
+            epochs: terms.epochs,
+            validated: terms.validation.is_some(),
+            trainer: self,
+            terms: &terms.texts,
+            run,
+        }
+    }
+
+    /// What a training depends on, as a checkpoint says it.
+    fn texts(&self, schedule: &Schedule, data: &Loader) -> BTreeMap<String, String> {
+        let LoaderOptions { batch, shuffle, seed, drop_last, steps, .. } = data.options();
+        let steps = steps.map_or_else(String::new, |steps| format!(",steps={steps}"));
+        let batches =
+            format!("batch={batch},shuffle={shuffle},seed={seed},drop_last={drop_last}{steps}");
+        let Mode { momentum, seed } = self.mode;
+        let texts = [
+            ("optimizer", self.optimizer.to_string()),
+            ("schedule", schedule.to_string()),
+            ("batches", batches),
+            ("mode", format!("seed={seed},momentum={momentum}")),
+        ];
+        texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+    }
+}

@@ -1,0 +1,122 @@
+//! What a training shows to those who watch it.
+
+use std::collections::BTreeMap;
+
+use super::data::Position;
+use super::fit::Run;
+use super::history::{History, Logs};
+use super::{Checkpoint, TrainError, Trainer};
+use crate::Error;
+
+/// What a watcher of training sees.
+pub struct Watch<'t> {
+    /// The place of the next batch.
+    pub at: Position,
+    /// The batches before it, of all epochs.
+    pub done: u64,
+    /// The learning rate of the batch before; none before the first.
+    pub rate: Option<f64>,
+    /// The batches of an epoch, where that is known.
+    pub steps: Option<u64>,
+    /// The rows of an epoch, where that is known.
+    pub rows: Option<u64>,
+    /// The epochs in all.
+    pub epochs: u64,
+    /// Whether data evaluate every epoch.
+    pub validated: bool,
+    pub(super) trainer: &'t Trainer,
+    pub(super) terms: &'t BTreeMap<String, String>,
+    pub(super) run: &'t Run,
+}
+
+impl Watch<'_> {
+    /// The loss and the metrics of the epoch so far.
+    pub fn logs(&self) -> Logs {
+        self.run.sums.logs()
+    }
+
+    /// The whole epochs before.
+    pub fn history(&self) -> &History {
+        &self.run.history
+    }
+
+    /// All that is needed to go on from here: the weights, the variables of the optimizer and the step, the optimizer, the
+    /// schedule and the seeds as texts, the place in the data, and the history. What a run was given besides goes into
+    /// [`Checkpoint::settings`].
+    ///
+    /// # Errors
+    /// If devices do not give the variables, or one that steps change is no longer finite.
+    pub fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        let variables = self.trainer.train.executable.weights()?;
+        self.trainer.assert_finite(&variables)?;
+        let Run { at, done, rate, history, sums } = self.run;
+        Ok(Checkpoint {
+            variables,
+            at: *at,
+            history: history.clone(),
+            terms: self.terms.clone(),
+            partial: sums.parts(),
+            done: *done,
+            rate: *rate,
+            ..Checkpoint::default()
+        })
+    }
+
+    /// Fails unless epochs tell a number of this name.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn check_number(&self, name: &str) -> Result<(), TrainError> {
+        self.trainer.check_number(name, self.validated)
+    }
+}
+
+/// Something that watches a training, sets its learning rate, and may end it.
+///
+/// One that fails does so with an error of a layer, or with [`TrainError::Watch`] and a sentence that says why.
+pub trait Observer {
+    /// Before the first batch; false ends the training.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn begin(&mut self, _watch: &Watch<'_>) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    /// Before a batch: its learning rate, where the schedule and the observers before give it `rate`. A training that is
+    /// resumed goes on as if it had not stopped where this follows from what `watch` shows.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn learning_rate(&mut self, _watch: &Watch<'_>, rate: f64) -> Result<f64, Error> {
+        Ok(rate)
+    }
+
+    /// After a batch.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn batch(&mut self, _watch: &Watch<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// After an epoch, the last of the history; false ends the training.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    fn epoch(&mut self, _watch: &Watch<'_>) -> Result<bool, Error> {
+        Ok(true)
+    }
+}
+
+/// What every observer says, though one says no: true if all say yes.
+pub(super) fn each(
+    observers: &mut [&mut dyn Observer],
+    mut ask: impl FnMut(&mut dyn Observer) -> Result<bool, Error>,
+) -> Result<bool, Error> {
+    let mut all = true;
+    for observer in observers {
+        all &= ask(&mut **observer)?;
+    }
+    Ok(all)
+}

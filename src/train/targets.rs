@@ -1,0 +1,89 @@
+//! What losses take of the targets of data: classes as numbers or as ones, and rows that they weigh.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::data::{
+    Categorical, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
+};
+use crate::ir::Graph;
+use crate::pass::{Loss, OutputLoss};
+use crate::types::Quoted;
+
+/// An output with a loss.
+pub(super) struct Aim {
+    output: String,
+    loss: Loss,
+    weighted: bool,
+    /// What a row of it is, where its sizes are known.
+    row: Option<Column>,
+}
+
+/// The outputs of a model that have these losses.
+pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
+    let aim = |loss: &OutputLoss| {
+        let output = graph.outputs().iter().find(|output| *output.name == *loss.output)?;
+        Some(Aim {
+            output: loss.output.clone(),
+            loss: loss.loss,
+            weighted: loss.weighted,
+            row: Column::of(&*output.name, graph.ty(output.value)),
+        })
+    };
+    losses.iter().filter_map(aim).collect()
+}
+
+impl Aim {
+    /// The data with targets as the loss takes them: where it takes a number for each class, a class becomes zeros and a
+    /// one, and where it takes classes, such a row its class.
+    fn converted(&self, data: Data, target: &Column) -> Data {
+        let Some(row) = &self.row else { return data };
+        let Some((classes, rest)) = row.dims.split_last() else { return data };
+        let (numbers, ones) = (target.has_sizes(rest), target.dims == row.dims);
+        let column = target.name.clone();
+        let takes_ones =
+            matches!(self.loss, Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge);
+        if takes_ones && numbers && *classes > 1 {
+            data.changed(Arc::new(Categorical { column, classes: *classes, dtype: row.dtype }))
+        } else if self.loss.takes_classes() && ones && *classes > 1 {
+            data.changed(Arc::new(Integer { column }))
+        } else {
+            data
+        }
+    }
+}
+
+/// The data with targets as the losses take them.
+pub(super) fn converted(data: Data, aims: &[Aim], names: &Names, columns: &[Column]) -> Data {
+    aims.iter().fold(data, |data, aim| {
+        let name = names.targets.get(&aim.output);
+        match columns.iter().find(|column| Some(&column.name) == name) {
+            Some(target) => aim.converted(data, target),
+            None => data,
+        }
+    })
+}
+
+/// The data with rows that weigh what their classes do, besides the weights that they have.
+///
+/// # Errors
+/// If it is not one output that has a loss, whose rows have weights.
+pub(super) fn weighed(
+    data: Data,
+    aims: &[Aim],
+    weights: BTreeMap<i64, f64>,
+) -> Result<Data, DataError> {
+    let [aim] = aims else {
+        let reason = "weights of classes are of models with one output that has a loss";
+        return Err(DataError::Setting(reason.to_owned()));
+    };
+    if !aim.weighted {
+        let output = Quoted(&aim.output);
+        let reason = format!("weights of classes need a loss of {output} that is `weighted`");
+        return Err(DataError::Setting(reason));
+    }
+    let names = Names::of(&data.columns()?, &[], &[&aim.output])?;
+    let into = names.weights.get(&aim.output).map_or(SAMPLE_WEIGHT, String::as_str).to_owned();
+    let column = names.targets[&aim.output].clone();
+    Ok(data.changed(Arc::new(ClassWeights { column, weights, into })))
+}
