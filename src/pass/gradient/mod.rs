@@ -9,6 +9,7 @@ mod clip;
 mod loss;
 mod metric;
 mod mode;
+mod names;
 mod optimizer;
 mod recompute;
 mod share;
