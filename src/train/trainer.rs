@@ -117,6 +117,7 @@ pub struct Trainer {
     graph: Graph,
     /// Parameters that are not trained, and why.
     untrained: Vec<(String, &'static str)>,
+    notes: Vec<String>,
     /// True while evaluation and prediction have the parameters that training has.
     synced: bool,
 }
@@ -211,7 +212,7 @@ impl Trainer {
     ) -> Result<Self, TrainError> {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
         let (graph, averages) = (training.graph.clone(), training.averages.clone());
-        let untrained = training.untrained.clone();
+        let (untrained, notes) = (training.untrained.clone(), training.notes.clone());
         let train = Stage::of(&model, training, &options.place, backend)?;
         let evaluator = Evaluator::new(&model, options, backend)?;
         let predictor = Predictor::new(&model, &options.place, backend)?;
@@ -227,6 +228,7 @@ impl Trainer {
             predictor,
             graph,
             untrained,
+            notes,
             synced,
         })
     }
@@ -239,6 +241,11 @@ impl Trainer {
     /// The parameters that are floats, but not trained, and why: clauses after their names.
     pub fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.untrained.iter().map(|(name, why)| (&**name, *why))
+    }
+
+    /// What should be known of the training, as sentences: batch normalisation that may be missing.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The parameters of the model that a step changes: those that are trained, and running statistics.
@@ -494,6 +501,7 @@ impl Trainer {
         let batches =
             format!("batch={batch},shuffle={shuffle},seed={seed},drop_last={drop_last}{steps}");
         let Mode { momentum, seed } = self.mode;
+        let momentum = momentum.map_or_else(|| "own".to_owned(), |momentum| momentum.to_string());
         let texts = [
             ("optimizer", self.optimizer.to_string()),
             ("schedule", schedule.to_string()),
