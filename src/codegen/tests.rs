@@ -38,7 +38,9 @@ fn block(channels: usize) -> Graph {
     let h = b.op("h", Conv { pads, ..Conv::default() }, &[d, w]).unwrap();
     let vectors = ["scale", "bias", "mean", "var"].map(|name| param(&mut b, name, &[2 * channels]));
     let [scale, bias, mean, var] = vectors;
-    let n = b.op("n", BatchNorm { epsilon: 0.001 }, &[h, scale, bias, mean, var]).unwrap();
+    let n = b
+        .op("n", BatchNorm { epsilon: 0.001, ..BatchNorm::default() }, &[h, scale, bias, mean, var])
+        .unwrap();
     let side = input(&mut b, "side", &[2 * c, 14, 14]);
     let s = b.op("s", Binary::Add, &[n, side]).unwrap();
     let r = b.op("r", Unary::Relu, &[s]).unwrap();

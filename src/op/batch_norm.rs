@@ -17,12 +17,14 @@ op! {
     pub struct BatchNorm = "batch_norm" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,
+        /// The part of the mean and variance that a step of training keeps; it changes nothing else.
+        pub momentum: f32 = 0.99,
     }
 }
 
 impl Default for BatchNorm {
     fn default() -> Self {
-        Self { epsilon: 1e-5 }
+        Self { epsilon: 1e-5, momentum: 0.99 }
     }
 }
 
@@ -230,7 +232,7 @@ mod tests {
             let dims = shapes[i % 6];
             let x = random(&mut rng, dtype, dims);
             let [scale, bias, mean, var] = channels(i as u64, of, dims[1]);
-            let op = BatchNorm { epsilon: [1e-5, 1e-3][i % 2] };
+            let op = BatchNorm { epsilon: [1e-5, 1e-3][i % 2], ..BatchNorm::default() };
             let operands = [&x, &scale, &bias, &mean, &var];
             let y = &testing::eval(&op.clone().into(), &operands)[0];
             let values = operands.map(Tensor::to_f64);
@@ -271,7 +273,7 @@ mod tests {
             let x = random(&mut rng, DType::F32, &dims);
             let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let split = [(&x, claim), (&scale, all), (&bias, all), (&mean, all), (&var, all)];
-            let op = BatchNorm { epsilon: 1e-3 };
+            let op = BatchNorm { epsilon: 1e-3, ..BatchNorm::default() };
             assert_eq!(check_split(&op.into(), &split, n), Ok(vec![claim]));
         }
     }

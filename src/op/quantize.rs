@@ -6,7 +6,7 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{axis, count, dtype, equal, result};
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
@@ -276,8 +276,43 @@ impl OpDef for Quantize {
     fn gradient(&self) -> Gradient {
         match self {
             Self::Quantize { .. } => Gradient::None("it is constant between its steps"),
-            Self::Dequantize { .. } => Gradient::None("its operand is of integers"),
+            Self::Dequantize { .. } => Gradient::Defined,
         }
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        if matches!(self, Self::Quantize { .. }) || !at.wants(1) {
+            return Ok(());
+        }
+        let (x, scale, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        let own = at.shape(scale);
+        // With scales of 1 the differences of elements and zero points.
+        let one = at.number(scale, 1.0)?;
+        let mut operands = vec![x, at.expand(one, &own)?];
+        if at.operands() > 2 {
+            operands.push(at.operand(2)?);
+        }
+        let steps = at.op(self.clone(), &operands)?;
+        let terms = at.mul(dy, steps)?;
+        let shape = at.shape(terms);
+        let sizes: Vec<Option<i64>> = own.iter().map(Dim::as_const).collect();
+        let sums = match self.layout(shape.len(), &sizes)? {
+            Layout::All => at.sum(terms, &(0..shape.len()).collect::<Vec<_>>())?,
+            Layout::Entries(axis) => {
+                at.sum(terms, &(0..shape.len()).filter(|a| *a != axis).collect::<Vec<_>>())?
+            }
+            Layout::Blocks(axis, block) => {
+                let whole = own[axis].clone() * block;
+                let mut apart = own.to_vec();
+                apart.insert(axis + 1, block.into());
+                let whole = at.spread(terms, axis, (&Dim::ZERO, 1), &whole)?;
+                let apart = at.reshape(whole, &apart.into_iter().collect())?;
+                at.sum(apart, &[axis + 1])?
+            }
+        };
+        let sums = at.reshape(sums, &own)?;
+        at.give(1, sums);
+        Ok(())
     }
 }
 

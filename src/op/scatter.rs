@@ -123,6 +123,33 @@ impl Scatter {
     }
 }
 
+impl Scatter {
+    /// The gradients where the largest or smallest of an element and its updates stays: those that equal it share.
+    fn shared(&self, at: &mut Backward<'_>, gather: &GatherAt) -> Result<(), RuleError> {
+        let (data, indices, updates) = (at.operand(0)?, at.operand(1)?, at.operand(2)?);
+        let (y, dy) = (at.result(0)?, at.dy()?);
+        let to = at.ty(dy).dtype;
+        let stays = at.op(Compare::Equal, &[data, y])?;
+        let read = at.op(gather.clone(), &[y, indices])?;
+        let chosen = at.op(Compare::Equal, &[updates, read])?;
+        let (own, others) = (at.cast(stays, to)?, at.cast(chosen, to)?);
+        let sum = match *self {
+            Self::Elements { axis, .. } => Self::Elements { axis, reduction: Reduction::Add },
+            Self::Nd { .. } => Self::Nd { reduction: Reduction::Add },
+        };
+        let count = at.op(sum, &[own, indices, others])?;
+        let share = at.div(dy, count)?;
+        let kept = at.only(stays, share)?;
+        at.give(0, kept);
+        if at.wants(2) {
+            let share = at.op(gather.clone(), &[share, indices])?;
+            let given = at.only(chosen, share)?;
+            at.give(2, given);
+        }
+        Ok(())
+    }
+}
+
 impl OpDef for Scatter {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [data, indices, updates] = operands else {
@@ -220,9 +247,9 @@ impl OpDef for Scatter {
             Self::Elements { axis, reduction } => (reduction, GatherAt::Elements { axis }),
             Self::Nd { reduction } => (reduction, GatherAt::Nd { batch_dims: 0 }),
         };
-        let own = at.op(gather.clone(), &[dy, indices])?;
         match reduction {
             Reduction::Add => {
+                let own = at.op(gather, &[dy, indices])?;
                 at.give(0, dy);
                 at.give(2, own);
                 Ok(())
@@ -242,16 +269,16 @@ impl OpDef for Scatter {
                     let to = at.shape(data);
                     let blank = at.zeros(numbers, &to)?;
                     let placed = at.op(self.clone(), &[blank, indices, numbers])?;
-                    let read = at.op(gather, &[placed, indices])?;
+                    let read = at.op(gather.clone(), &[placed, indices])?;
                     let last = at.op(Compare::Equal, &[read, numbers])?;
+                    let own = at.op(gather, &[dy, indices])?;
                     let own = at.only(last, own)?;
                     at.give(2, own);
                 }
                 Ok(())
             }
-            Reduction::Mul | Reduction::Min | Reduction::Max => {
-                Err(RuleError::Undefined("it combines elements by other means than a sum"))
-            }
+            Reduction::Min | Reduction::Max => self.shared(at, &gather),
+            Reduction::Mul => Err(RuleError::Undefined("it multiplies elements")),
         }
     }
 }

@@ -15,9 +15,9 @@ pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
 pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
-    ParseMetricError, ParseOptimizerError, ParseRecomputeError, Recompute, Rule, STEP, Target,
-    Training, TrainingError, TrainingGraph, differentiate, differentiate_with, evaluation,
-    fixed_parameters, train_mode, training,
+    ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
+    Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, differentiate,
+    differentiate_with, evaluation, fixed_parameters, train_mode, training,
 };
 pub use refusal::SplitRefused;
 pub use repair::{

@@ -262,6 +262,7 @@ impl Trainer {
         let batches =
             format!("batch={batch},shuffle={shuffle},seed={seed},drop_last={drop_last}{steps}");
         let Mode { momentum, seed } = self.mode;
+        let momentum = momentum.map_or_else(|| "own".to_owned(), |momentum| momentum.to_string());
         let texts = [
             ("optimizer", self.optimizer.to_string()),
             ("schedule", schedule.to_string()),

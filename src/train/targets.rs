@@ -7,7 +7,7 @@ use super::data::{
     Categorical, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
 };
 use crate::ir::Graph;
-use crate::pass::{Loss, OutputLoss};
+use crate::pass::{Loss, OutputLoss, Weighted};
 use crate::types::Quoted;
 
 /// An output with a loss.
@@ -26,7 +26,7 @@ pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
         Some(Aim {
             output: loss.output.clone(),
             loss: loss.loss,
-            weighted: loss.weighted,
+            weighted: loss.weighted == Weighted::Rows,
             row: Column::of(&*output.name, graph.ty(output.value)),
         })
     };

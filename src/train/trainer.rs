@@ -11,7 +11,7 @@ use crate::Error;
 use crate::backend::Backend;
 use crate::format::Model;
 use crate::ir::{Graph, Weights};
-use crate::pass::{self, Mode, Optimizer, Training};
+use crate::pass::{self, Mode, Optimizer, Training, Weighted};
 use crate::types::{DType, Tensor};
 
 /// For what a model is trained, and where.
@@ -28,7 +28,11 @@ impl TrainerOptions {
     #[must_use]
     pub fn for_columns(mut self, columns: &[Column]) -> Self {
         for loss in &mut self.training.losses {
-            loss.weighted |= Names::weight(columns, &loss.output).is_some();
+            loss.weighted = match Names::weight(columns, &loss.output) {
+                Some(column) if column.elements() == Some(1) => Weighted::Rows,
+                Some(_) => Weighted::Costs,
+                None => loss.weighted,
+            };
             loss.masked |= Names::mask(columns, &loss.output).is_some();
         }
         self
@@ -49,6 +53,7 @@ pub struct Trainer {
     graph: Graph,
     /// Parameters that are not trained, and why.
     untrained: Vec<(String, &'static str)>,
+    notes: Vec<String>,
     /// True while evaluation and prediction have the parameters that training has.
     synced: bool,
 }
@@ -65,7 +70,7 @@ impl Trainer {
     ) -> Result<Self, Error> {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
         let (graph, averages) = (training.graph.clone(), training.averages.clone());
-        let untrained = training.untrained.clone();
+        let (untrained, notes) = (training.untrained.clone(), training.notes.clone());
         let train = Stage::of(&model, training, options, backend)?;
         let evaluator = Evaluator::new(&model, options, backend)?;
         let predictor = Predictor::new(&model, &options.place, backend)?;
@@ -81,6 +86,7 @@ impl Trainer {
             predictor,
             graph,
             untrained,
+            notes,
             synced,
         })
     }
@@ -93,6 +99,11 @@ impl Trainer {
     /// The parameters that are floats, but not trained, and why: clauses after their names.
     pub fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.untrained.iter().map(|(name, why)| (&**name, *why))
+    }
+
+    /// What should be known of the training, as sentences: batch normalisation that may be missing.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The parameters of the model that a step changes: those that are trained, and running statistics.

@@ -310,7 +310,7 @@ impl Net {
         {
             operands.push(self.param(&format!("{name}.{kind}"), &channels, Init::near(center))?);
         }
-        self.op(&name, BatchNorm { epsilon }, &operands)
+        self.op(&name, BatchNorm { epsilon, ..BatchNorm::default() }, &operands)
     }
 
     /// `x kernel + bias`, then the function.

@@ -2,7 +2,6 @@
 //! steps of training on one to eight devices compute the same, and the fake driver finds no access out of order, no leak
 //! and no use after a free.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,8 +9,8 @@ use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{
-    Mode, OutputLoss, Recompute, Repair, RepairOptions, Replicate, Training, WeightPlacement,
-    repair_with, replicate, replicate_repaired, training,
+    Repair, RepairOptions, Replicate, Training, WeightPlacement, repair_with, replicate,
+    replicate_repaired, training,
 };
 use fanwise::types::{DType, Device, Target, Tensor};
 use fanwise::zoo;
@@ -116,26 +115,8 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
 /// A step of training on so many devices whose gradients fill several buckets.
 fn step(count: u32) -> (Graph, Weights) {
     let (model, weights) = zoo::build("mlp:narrow=32").unwrap_or_else(|e| panic!("{e}"));
-    let loss = OutputLoss {
-        output: model.outputs()[0].name.to_string(),
-        class_axis: None,
-        loss: "mse".parse().unwrap(),
-        weight: 1.0,
-        weighted: false,
-        masked: false,
-    };
-    let of = Training {
-        losses: vec![loss],
-        metrics: Vec::new(),
-        weighted_metrics: Vec::new(),
-        optimizer: "adam".parse().unwrap(),
-        frozen: BTreeSet::default(),
-        learned: BTreeSet::default(),
-        l1: 0.0,
-        l2: 0.0,
-        mode: Mode::default(),
-        recompute: Recompute::default(),
-    };
+    let output = &model.outputs()[0].name;
+    let of = Training::new(output, "mse".parse().unwrap(), "adam".parse().unwrap());
     let step = training(&model, &weights, &of).unwrap_or_else(|e| panic!("{e}"));
     let options = RepairOptions { bucket: 64, ..RepairOptions::new(Repair::Comm) };
     let (repaired, _) = repair_with(&step.graph, options).unwrap();

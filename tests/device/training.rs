@@ -1,6 +1,6 @@
 //! Training: the losses and the weights of GPUs are those of the CPU.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{Backend, Cpu};
@@ -11,8 +11,7 @@ use fanwise::op::{
     Softmax, Unary,
 };
 use fanwise::pass::{
-    BatchStatistics, Metric, Mode, OutputLoss, Recompute, Repair, Replicate, Training,
-    WeightPlacement,
+    BatchStatistics, Metric, Repair, Replicate, Training, WeightPlacement, Weighted,
 };
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
@@ -118,25 +117,9 @@ fn trained(
     place: Place,
     backend: &dyn Backend,
 ) -> Trained {
-    let training = Training {
-        losses: vec![OutputLoss {
-            output: "p".to_owned(),
-            class_axis: None,
-            loss: "categorical_crossentropy".parse().unwrap(),
-            weight: 1.0,
-            weighted: true,
-            masked: false,
-        }],
-        metrics: vec![Metric::Accuracy],
-        weighted_metrics: Vec::new(),
-        optimizer: optimizer.parse().unwrap(),
-        frozen: BTreeSet::default(),
-        learned: BTreeSet::default(),
-        l1: 0.0,
-        l2: 0.0,
-        mode: Mode::default(),
-        recompute: Recompute::Nothing,
-    };
+    let loss = "categorical_crossentropy".parse().unwrap();
+    let mut training = Training::new("p", loss, optimizer.parse().unwrap());
+    (training.losses[0].weighted, training.metrics) = (Weighted::Rows, vec![Metric::Accuracy]);
     let mut trainer = Trainer::new(model, &TrainerOptions { training, place }, backend)
         .unwrap_or_else(|e| panic!("{e}"));
     let mut rng = ChaCha8Rng::seed_from_u64(9);
@@ -232,7 +215,11 @@ impl Net {
         let shift = self.param(&of("shift"), &[channels], -0.5, 0.5);
         let mean = self.param(&of("running_mean"), &[channels], -0.1, 0.1);
         let var = self.param(&of("running_var"), &[channels], 0.9, 1.1);
-        let y = self.op(name, BatchNorm { epsilon: 1e-3 }, &[x, scale, shift, mean, var]);
+        let y = self.op(
+            name,
+            BatchNorm { epsilon: 1e-3, ..BatchNorm::default() },
+            &[x, scale, shift, mean, var],
+        );
         self.op(&of("relu"), Unary::Relu, &[y])
     }
 

@@ -6,8 +6,8 @@ use fanwise::codegen::calls;
 use fanwise::ir::{Graph, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
 use fanwise::pass::{
-    BatchStatistics, Mode, OutputLoss, Recompute, Repair, RepairOptions, Replicate, Training,
-    WeightPlacement, repair_with, replicate_repaired, training,
+    BatchStatistics, Loss, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
+    repair_with, replicate_repaired, training,
 };
 use fanwise::types::{DType, Device, KernelClass, Target};
 use fanwise::zoo;
@@ -16,26 +16,9 @@ use fanwise::zoo;
 pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
     let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
     let floats = graph.outputs().iter().filter(|o| graph.ty(o.value).dtype == DType::F32);
-    let losses = floats.map(|o| OutputLoss {
-        output: o.name.to_string(),
-        class_axis: None,
-        loss: "mse".parse().unwrap(),
-        weight: 1.0,
-        weighted: false,
-        masked: false,
-    });
-    let training_of = Training {
-        losses: losses.collect(),
-        metrics: Vec::new(),
-        weighted_metrics: Vec::new(),
-        optimizer: optimizer.parse().unwrap(),
-        frozen: BTreeSet::default(),
-        learned: BTreeSet::default(),
-        l1: 0.0,
-        l2: 0.0,
-        mode: Mode::default(),
-        recompute: Recompute::default(),
-    };
+    let loss: Loss = "mse".parse().unwrap();
+    let losses = floats.map(|o| OutputLoss::new(&o.name, loss)).collect();
+    let training_of = Training { losses, ..Training::new("", loss, optimizer.parse().unwrap()) };
     training(&graph, &weights, &training_of).unwrap_or_else(|e| panic!("{name}: {e}")).graph
 }
 

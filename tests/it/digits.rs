@@ -77,7 +77,7 @@ impl Net {
                 .map(|(part, value)| self.param(&format!("{name}.{part}"), &[to], |_| value));
         let conv = Conv { pads: vec![1, 1, 1, 1], ..Conv::default() };
         let h = self.builder.op(name, conv, &[x, w]).unwrap();
-        let norm = BatchNorm { epsilon: 1e-3 };
+        let norm = BatchNorm { epsilon: 1e-3, ..BatchNorm::default() };
         let h =
             self.builder.op(&format!("{name}.norm"), norm, &[h, scale, shift, mean, var]).unwrap();
         self.builder.op(&format!("{name}.relu"), Unary::Relu, &[h]).unwrap()

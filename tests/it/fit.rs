@@ -8,7 +8,9 @@ use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
-use fanwise::pass::{BatchStatistics, Loss, Metric, Repair, Replicate, Training, WeightPlacement};
+use fanwise::pass::{
+    BatchStatistics, Loss, Metric, Repair, Replicate, Training, WeightPlacement, Weighted,
+};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
     Checkpoint, FitOptions, History, Observer, Place, Trainer, TrainerOptions, Validation, Watch,
@@ -21,7 +23,7 @@ pub(crate) fn training(loss: &str, optimizer: &str, output: &str, weighted: bool
     let metrics = vec![Metric::Accuracy];
     let (loss, optimizer) = (loss.parse().unwrap(), optimizer.parse().unwrap());
     let mut training = Training { metrics, ..Training::new(output, loss, optimizer) };
-    training.losses[0].weighted = weighted;
+    training.losses[0].weighted = if weighted { Weighted::Rows } else { Weighted::Nothing };
     training
 }
 
@@ -111,7 +113,13 @@ pub(crate) fn cnn(dtype: DType) -> Model {
         Tensor::new(&[4], &ones.iter().map(|x| *x as f32).collect::<Vec<f32>>()).unwrap()
     };
     let var = b.param("running_var", var);
-    let h = b.op("norm", BatchNorm { epsilon: 1e-3 }, &[h, scale, shift, mean, var]).unwrap();
+    let h = b
+        .op(
+            "norm",
+            BatchNorm { epsilon: 1e-3, ..BatchNorm::default() },
+            &[h, scale, shift, mean, var],
+        )
+        .unwrap();
     let h = b.op("relu", Unary::Relu, &[h]).unwrap();
     let h = b.op("flat", Flatten { axis: 1 }, &[h]).unwrap();
     let h = b.op("drop", Dropout { mask: false, rate: 0.25 }, &[h]).unwrap();
@@ -317,7 +325,7 @@ fn a_checkpoint_says_what_it_goes_on_with() {
     let adam = "adam:learning_rate=0.001,beta_1=0.9,beta_2=0.999,epsilon=0.0000001,amsgrad=false";
     let expected = [
         ("batches", "batch=5,shuffle=true,seed=4,drop_last=false"),
-        ("mode", "seed=0,momentum=0.99"),
+        ("mode", "seed=0,momentum=own"),
         ("optimizer", adam),
         ("schedule", "polynomial:epochs=5,power=1,end=0"),
     ];

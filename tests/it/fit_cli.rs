@@ -74,8 +74,8 @@ const LOSSES: &str =
     "logits=categorical_crossentropy:from_logits=true,smoothing=0.1,score=huber:delta=0.5";
 
 /// What both runs are asked for, besides their files.
-const SETTINGS: &str = "--loss-weight score=0.5 --metrics mae --metrics mse --optimizer adam:clipnorm=1 --batch 8 --seed 7 \
-    --drop-last --gpus 3";
+const SETTINGS: &str = "--loss-weight score=0.5 --metrics score=mae --metrics mse,logits=accuracy --optimizer Adam:clipnorm=1 \
+    --l2 0.0001,p*=0.001 --batch 8 --seed 7 --drop-last --gpus 3";
 
 #[test]
 fn a_run_goes_on_with_its_settings_and_refuses_others() {
@@ -93,7 +93,9 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
     run(&at("b"), "2", &at("b.safetensors"), &at("b.csv"));
     for (given, said) in [
         (["--batch", "9"], "`--batch 9` contradicts"),
-        (["--optimizer", "sgd"], "which has `--optimizer adam:clipnorm=1`"),
+        (["--optimizer", "sgd"], "which has `--optimizer Adam:clipnorm=1`"),
+        (["--l2", "p*=0.001"], "which has `--l2 0.0001,p*=0.001`"),
+        (["--metrics", "mae,mse"], "which has `--metrics score=mae,mse,logits=accuracy`"),
         (["--loss-weight", "score=1"], "which has `--loss-weight score=0.5`"),
         (["--freeze", "h.weight"], "which has none"),
         (["--shuffle", "false"], "which has `--shuffle true`"),
@@ -104,7 +106,7 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
         assert!(error.contains(said), "{error}");
     }
     let same = "adam:clipnorm=1.0";
-    let given = ["--epochs", "4", "--optimizer", same, "--metrics", "mae,mse"];
+    let given = ["--epochs", "4", "--optimizer", same, "--metrics", "score=MAE,mse,logits=acc"];
     good(&[&["fit", "zoo:two_head", "--resume", &at("b")][..], &given[..]].concat());
     for name in ["safetensors", "csv"] {
         let read = |run: &str| fs::read(at(&format!("{run}.{name}"))).unwrap();
@@ -112,7 +114,9 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
     }
     let log = fs::read_to_string(at("a.csv")).unwrap();
     assert_eq!(log.lines().count(), 5);
-    assert!(log.contains("val_logits_loss"), "{log}");
+    let own = ["val_logits_loss", "score_mean_absolute_error", "val_logits_accuracy"];
+    assert!(own.iter().all(|name| log.contains(name)), "{log}");
+    assert!(!log.contains("logits_mean_absolute_error") && !log.contains("score_accuracy"));
     // A checkpoint that somebody else made names a file anywhere.
     let state = at("b/state.json");
     let text = fs::read_to_string(&state).unwrap();
@@ -365,6 +369,11 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--augment", "turn"], "`turn`"),
         (&["--loss-weight", "logits=2"], "no loss of `logits`"),
         (&["--freeze", "nothing"], "no parameter `nothing`"),
+        (&["--l2", "none*=1"], "no parameter `none*` that is trained, for a penalty"),
+        (&["--l1", "h*=-1"], "`h*=-1` is no penalty"),
+        (&["--metrics", "logits=mae"], "no loss of `logits`; there are losses of score"),
+        (&["--metrics", "acuracy"], "did you mean `accuracy`?"),
+        (&["--optimizer", "adam:beta=1"], "adam has no setting `beta`"),
         (&["--class-weight", "0=-1"], "from 0 on"),
         (&["--resume", &at("nowhere")], "has no checkpoint"),
         (

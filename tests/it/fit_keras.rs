@@ -4,7 +4,7 @@ use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::Builder;
 use fanwise::op::Binary;
-use fanwise::pass::{Loss, Metric, Repair, Replicate};
+use fanwise::pass::{Loss, Metric, Repair, Replicate, Weighted};
 use fanwise::train::data::{Arrays, LoaderOptions};
 use fanwise::train::{Epoch, FitOptions, History, Logs, Place, Schedule, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, Tensor};
@@ -117,9 +117,17 @@ fn metrics_of_thresholds_are_those_of_keras() {
     let p = Tensor::new(&[12, 2], &rows("outputs")).unwrap();
     let y = Tensor::new(&[12, 2], &rows("targets")).unwrap();
     let w = Tensor::new(&[12], &floats(&keras["weights"])).unwrap();
-    let names = ["auc", "precision", "recall", "binary_accuracy", "mean_squared_error"];
-    let metrics: Vec<Metric> = names.iter().map(|name| name.parse().unwrap()).collect();
-    for devices in [0, 1, 3, 8] {
+    let plain = ["auc", "precision", "recall", "binary_accuracy", "mean_squared_error"];
+    let set = [
+        "auc:num_thresholds=2",
+        "auc:num_thresholds=7",
+        "precision:threshold=0.25",
+        "recall:threshold=0.75",
+        "binary_accuracy:threshold=0.25",
+    ];
+    let lists = [plain, set];
+    for (devices, names) in [0, 1, 3, 8].into_iter().flat_map(|n| lists.map(|list| (n, list))) {
+        let metrics: Vec<Metric> = names.iter().map(|name| name.parse().unwrap()).collect();
         let mut training = training("mse", "sgd", "out", true);
         (training.metrics, training.weighted_metrics) = (metrics.clone(), metrics.clone());
         let over = Replicate::over((0..devices).map(Device::gpu).collect());
@@ -136,25 +144,29 @@ fn metrics_of_thresholds_are_those_of_keras() {
             names.iter().map(|name| (format!("weighted_{name}"), floats(&keras[*name])[1]));
         assert_eq!(found.len(), 10);
         for ((name, found), (known, expected)) in found.iter().zip(expected.chain(weighted)) {
-            assert_eq!(*name, known);
+            // The second of a name has a number behind it.
+            assert!(*name == known || known.contains(':'), "{name} instead of {known}");
             assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");
         }
     }
 }
 
-/// Costs and rows that a mask leaves out are not counted, whatever they hold.
-#[test]
-#[expect(clippy::many_single_char_names, reason = "the values of a graph and its data")]
-fn masked_costs_are_those_of_keras() {
-    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
-    let keras = &keras["masked"];
+/// Sequences of four times three numbers, which are given as they are.
+fn sequences() -> Model {
     let mut b = Builder::new("sequences");
     let x = b.input("x", rows(DType::F64, &[4, 3]));
     let zero = b.param("zero", Tensor::new(&[1], &[0.0f64]).unwrap());
     let out = b.op("out", Binary::Add, &[x, zero]).unwrap();
     b.output("out", out);
     let (graph, weights) = b.finish();
-    let model = || Model { graph: graph.clone(), weights: weights.clone(), notes: Vec::new() };
+    Model { graph, weights, notes: Vec::new() }
+}
+
+/// Costs and rows that a mask leaves out are not counted, whatever they hold.
+#[test]
+fn masked_costs_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let keras = &keras["masked"];
     let mask = floats(&keras["mask"]);
     let mut p = floats(&keras["outputs"]);
     let mut classes: Vec<i64> =
@@ -171,7 +183,8 @@ fn masked_costs_are_those_of_keras() {
         let over = Replicate::over((0..devices).map(Device::gpu).collect());
         let replicate = Replicate { repair: Repair::Comm, ..over };
         let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
-        let mut trainer = Trainer::new(model(), &TrainerOptions { training, place }, &cpu).unwrap();
+        let mut trainer =
+            Trainer::new(sequences(), &TrainerOptions { training, place }, &cpu).unwrap();
         let mut arrays = vec![("x", &x), ("y", &y), ("sample_mask", &mask)];
         arrays.extend(weighted.then_some(("sample_weight", &w)));
         let arrays = arrays.into_iter().map(|(name, all)| (name.to_owned(), all.clone().into()));
@@ -186,6 +199,44 @@ fn masked_costs_are_those_of_keras() {
         ];
         for (found, known) in known {
             assert!((found - known).abs() < 1e-7, "{devices}, {weighted}: {found}, not {known}");
+        }
+    }
+}
+
+/// Each place of a sequence has a weight of its own, with a mask and without.
+#[test]
+fn weights_of_places_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(1).unwrap(), keras());
+    let keras = &keras["masked"];
+    let classes: Vec<i64> =
+        keras["classes"].as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
+    let arrays = [
+        ("x", Tensor::new(&[5, 4, 3], &floats(&keras["outputs"])).unwrap()),
+        ("y", Tensor::new(&[5, 4], &classes).unwrap()),
+        ("sample_weight", Tensor::new(&[5, 4], &floats(&keras["places"]["weights"])).unwrap()),
+        ("sample_mask", Tensor::new(&[5, 4], &floats(&keras["mask"])).unwrap()),
+    ];
+    for (devices, masked) in [0, 1, 3, 8].into_iter().flat_map(|n| [(n, true), (n, false)]) {
+        let mut training = training("sparse_categorical_crossentropy", "sgd", "out", false);
+        let loss = &mut training.losses[0];
+        (loss.masked, loss.weighted) = (masked, Weighted::Costs);
+        loss.weighted_metrics = vec![Metric::Accuracy];
+        let over = Replicate::over((0..devices).map(Device::gpu).collect());
+        let replicate = Replicate { repair: Repair::Comm, ..over };
+        let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
+        let options = TrainerOptions { training, place };
+        let mut trainer = Trainer::new(sequences(), &options, &cpu).unwrap();
+        let given = arrays.iter().take(if masked { 4 } else { 3 });
+        let given = given.map(|(name, all)| ((*name).to_owned(), all.clone().into()));
+        let data = Arrays::new(given).unwrap();
+        let found = trainer.evaluate(data, LoaderOptions::default()).unwrap();
+        let before = if masked { "" } else { "unmasked_" };
+        let number = |name: &str| keras["places"][format!("{before}{name}")].as_f64().unwrap();
+        assert_eq!(found.metrics[1].0, "weighted_accuracy");
+        for (found, known) in
+            [(found.loss, number("loss")), (found.metrics[1].1, number("accuracy"))]
+        {
+            assert!((found - known).abs() < 1e-7, "{devices}, {masked}: {found}, not {known}");
         }
     }
 }

@@ -8,7 +8,7 @@ use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{Gemm, Softmax};
-use fanwise::pass::{Optimizer, Training};
+use fanwise::pass::{Optimizer, Training, Weighted};
 use fanwise::train::data::{
     Arrays, Column, Data, DataError, LoaderOptions, RowMut, SAMPLE_WEIGHT, Source, Stream,
 };
@@ -227,7 +227,9 @@ fn weights_of_classes_are_weights_of_rows_and_classes_suit_the_loss() {
         let run = |data: Arc<Arrays>, by_class: bool| {
             let (training, place) = (training.clone(), Place::default());
             let mut options = TrainerOptions { training, place }.for_columns(data.columns());
-            options.training.losses[0].weighted |= by_class;
+            if by_class {
+                options.training.losses[0].weighted = Weighted::Rows;
+            }
             let mut trainer = Trainer::new(model(), &options, &Cpu::new(1).unwrap()).unwrap();
             let weights = if by_class { [(0, 0.5), (2, 3.0)].into() } else { [].into() };
             let other = if by_class { plain.clone() } else { data.clone() };

@@ -38,7 +38,7 @@ fn deep() -> Model {
         let [scale, shift, mean] =
             ["scale", "shift", "mean"].map(|what| b.param(&name(what), random(&mut rng, &[4])));
         let var = b.param(&name("var"), Tensor::new(&[4], &[1.0f32; 4]).unwrap());
-        let norm = BatchNorm { epsilon: 1e-3 };
+        let norm = BatchNorm { epsilon: 1e-3, ..BatchNorm::default() };
         h = b.op(&name("norm"), norm, &[h, scale, shift, mean, var]).unwrap();
         h = b.op(&name("act"), Unary::Softplus, &[h]).unwrap();
         if i % 3 == 2 {

@@ -9,7 +9,9 @@ use fanwise::ir::{Builder, Weights};
 use fanwise::op::{
     BatchNorm, Dropout, MatMul, Reduce, Reshape, Softmax, Squeeze, Transpose, Unary,
 };
-use fanwise::pass::{BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement};
+use fanwise::pass::{
+    BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement, Weighted,
+};
 use fanwise::train::data::{Arrays, Feed, LoaderOptions, SAMPLE_MASK, SAMPLE_WEIGHT};
 use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, Dim, ShardRule, Tensor};
@@ -34,7 +36,9 @@ fn normed() -> Model {
     let h = b.op("h", MatMul {}, &[x, first]).unwrap();
     let [scale, shift, mean] = ["scale", "shift", "mean"].map(|name| b.param(name, random(&[4])));
     let var = b.param("var", Tensor::new(&[4], &[1.0f64; 4]).unwrap());
-    let h = b.op("norm", BatchNorm { epsilon: 1e-3 }, &[h, scale, shift, mean, var]).unwrap();
+    let h = b
+        .op("norm", BatchNorm { epsilon: 1e-3, momentum: 0.75 }, &[h, scale, shift, mean, var])
+        .unwrap();
     let last = b.param("last", random(&[4, 3]));
     let h = b.op("logits", MatMul {}, &[h, last]).unwrap();
     let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
@@ -368,22 +372,127 @@ fn a_mean_of_the_means_of_replicas_is_something_else() {
     assert!(((few + 4.0 * many) / 5.0 - whole).abs() < 1e-12);
 }
 
+/// Those of all weights, and those of weights by their names; what is frozen costs nothing.
 #[test]
 fn penalties_count_once() {
     let plain = training(LOSS, "sgd", "p", true);
     let all = three(5, 6);
-    let penalised = Training { l1: 0.01, l2: 0.02, ..plain.clone() };
-    let own: f64 = ["first", "last"]
-        .iter()
-        .flat_map(|name| normed().weights.get(name).unwrap().to_f64())
-        .map(|x| 0.01 * x.abs() + 0.02 * x * x)
-        .sum();
+    let list = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
     let (without, _) = steps(normed(), &plain, on(0, "sync"), std::slice::from_ref(&all));
-    let expected = steps(normed(), &penalised, on(0, "sync"), std::slice::from_ref(&all));
-    assert!((expected.0[0] - without[0] - own).abs() < 1e-12);
-    for devices in [1, 3, 4, 8] {
-        let found = steps(normed(), &penalised, on(devices, "sync"), std::slice::from_ref(&all));
-        assert_near(&found, &expected, &format!("{devices} devices"));
+    for (l1, l2, frozen, own) in [
+        (vec!["0.01"], vec!["0.02"], None, vec![("first", 0.01, 0.02), ("last", 0.01, 0.02)]),
+        (
+            vec!["s*=0.3"],
+            vec!["0.02", "la?t=0.05"],
+            Some("fir*"),
+            vec![("scale", 0.3, 0.0), ("shift", 0.3, 0.0), ("last", 0.0, 0.05)],
+        ),
+    ] {
+        let frozen = frozen.into_iter().map(str::to_owned).collect();
+        let penalised = Training { l1: list(&l1), l2: list(&l2), frozen, ..plain.clone() };
+        let cost = |(name, l1, l2): &(&str, f64, f64)| -> f64 {
+            let all = normed().weights.get(name).unwrap().to_f64();
+            all.iter().map(|x| l1 * x.abs() + l2 * x * x).sum()
+        };
+        let own: f64 = own.iter().map(cost).sum();
+        let expected = steps(normed(), &penalised, on(0, "sync"), std::slice::from_ref(&all));
+        assert!((expected.0[0] - without[0] - own).abs() < 1e-12);
+        for devices in [1, 3, 4, 8] {
+            let found =
+                steps(normed(), &penalised, on(devices, "sync"), std::slice::from_ref(&all));
+            assert_near(&found, &expected, &format!("{devices} devices"));
+        }
+    }
+    for name in ["none*", "mean"] {
+        let l2 = list(&["0.1", &format!("{name}=0.1")]);
+        let place = on(2, "sync");
+        let options = TrainerOptions { training: Training { l2, ..plain.clone() }, place };
+        let error = Trainer::new(normed(), &options, &Cpu::new(1).unwrap()).err().unwrap();
+        assert!(error.to_string().contains(&format!("`{name}` that is trained")), "{error}");
+    }
+}
+
+/// Batch normalisation whose scale and bias are frozen is that of inference; its momentum is the layer's own, unless one
+/// is given for all.
+#[test]
+fn frozen_statistics_stay_and_others_move_by_their_momentum() {
+    let all = three(6, 7);
+    let of = |training: &Training, devices| {
+        steps(normed(), training, on(devices, "sync"), std::slice::from_ref(&all)).1
+    };
+    let plain = training(LOSS, "sgd", "p", true);
+    let frozen = |names: &[&str]| Training {
+        frozen: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..plain.clone()
+    };
+    let before = normed().weights;
+    let stays = |weights: &Weights, name: &str| weights.get(name) == before.get(name);
+    for devices in [0, 3] {
+        for names in [&["scale", "shift"][..], &["s*", "mean", "var"]] {
+            let after = of(&frozen(names), devices);
+            assert!(["scale", "shift", "mean", "var"].iter().all(|name| stays(&after, name)));
+            assert!(!stays(&after, "first") && !stays(&after, "last"));
+        }
+        let half = of(&frozen(&["scale"]), devices);
+        assert!(stays(&half, "scale") && !stays(&half, "shift") && !stays(&half, "mean"));
+        let moved = |momentum: Option<f32>| {
+            let mode = Mode { momentum, ..Mode::default() };
+            let after = of(&Training { mode, ..plain.clone() }, devices);
+            let difference = |name: &str| {
+                let pairs = after.get(name).unwrap().to_f64().into_iter();
+                let pairs = pairs.zip(before.get(name).unwrap().to_f64());
+                pairs.map(|(a, b)| a - b).collect::<Vec<f64>>()
+            };
+            [difference("mean"), difference("var")].concat()
+        };
+        let (own, half, none) = (moved(None), moved(Some(0.5)), moved(Some(0.0)));
+        for ((own, half), none) in own.iter().zip(half).zip(none) {
+            // The layer keeps three quarters.
+            assert!((own - none / 4.0).abs() < 1e-12 && (half - none / 2.0).abs() < 1e-12);
+        }
+    }
+}
+
+/// A weight for every place of sequences, of which a shard may have none.
+#[test]
+fn weights_of_places_count_on_shards_of_any_size() {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut random = |dims: &[usize], least: f64| {
+        let values: Vec<f64> =
+            (0..dims.iter().product()).map(|_| rng.random_range(least..1.0)).collect();
+        Tensor::new(dims, &values).unwrap()
+    };
+    let mut net = Builder::new("places");
+    let places = net.input("x", rows(DType::F64, &[4, 3]));
+    let factors = net.param("w", random(&[3, 2], -1.0));
+    let out = net.op("p", MatMul {}, &[places, factors]).unwrap();
+    net.output("p", out);
+    let (graph, weights) = net.finish();
+    let model = || Model { graph: graph.clone(), weights: weights.clone(), notes: Vec::new() };
+    let mut training = training("mse", "adam", "p", true);
+    (training.losses[0].weighted, training.metrics) = (Weighted::Costs, Vec::new());
+    for n in [1, 2, 7] {
+        let (x, y) = (random(&[n, 4, 3], -1.0), random(&[n, 4, 2], -1.0));
+        let places = random(&[n, 4], 0.0);
+        let all = feed(x.clone(), y.clone(), Some(places.clone()), "p");
+        let feeds = std::slice::from_ref(&all);
+        let expected = steps(model(), &training, on(0, "sync"), feeds);
+        let w = weights.get("w").unwrap().to_f64();
+        let cost = |at: usize| -> f64 {
+            let x = &x.to_f64()[at * 3..at * 3 + 3];
+            let cost = |c: usize| -> f64 {
+                let p: f64 = (0..3).map(|i| x[i] * w[i * 2 + c]).sum();
+                (p - y.to_f64()[at * 2 + c]).powi(2)
+            };
+            places.to_f64()[at] * f64::midpoint(cost(0), cost(1))
+        };
+        // The divisor is the number of places, not the sum of the weights.
+        let known = (0..n * 4).map(cost).sum::<f64>() / (n * 4) as f64;
+        assert!((expected.0[0] - known).abs() < 1e-12, "{} instead of {known}", expected.0[0]);
+        for devices in [1, 3, 4, 8] {
+            let found = steps(model(), &training, on(devices, "sync"), feeds);
+            assert_near(&found, &expected, &format!("{n} rows on {devices}"));
+        }
     }
 }
 

@@ -66,6 +66,14 @@ LOSSES = {
     "squared_hinge": lambda l: l.SquaredHinge(),
 }
 
+THRESHOLDS = {
+    "auc:num_thresholds=2": lambda: keras.metrics.AUC(num_thresholds=2),
+    "auc:num_thresholds=7": lambda: keras.metrics.AUC(num_thresholds=7),
+    "precision:threshold=0.25": lambda: keras.metrics.Precision(thresholds=0.25),
+    "recall:threshold=0.75": lambda: keras.metrics.Recall(thresholds=0.75),
+    "binary_accuracy:threshold=0.25": lambda: keras.metrics.BinaryAccuracy(threshold=0.25),
+}
+
 
 def steps(make, gradients):
     variable = keras.Variable(1.0, dtype="float64")
@@ -107,7 +115,16 @@ def masked(rng):
     accuracy.update_state(classes, output)
     weighted = keras.metrics.SparseCategoricalAccuracy()
     weighted.update_state(classes, output, sample_weight=weights[:, None])
+    places = rng.uniform(0.0, 2.0, (5, 4))
+    plain = keras.ops.convert_to_tensor(p)
+    placed = {}
+    for name, out in (("", output), ("unmasked_", plain)):
+        metric = keras.metrics.SparseCategoricalAccuracy()
+        metric.update_state(classes, out, sample_weight=places)
+        placed[f"{name}loss"] = float(loss(classes, out, sample_weight=places))
+        placed[f"{name}accuracy"] = float(metric.result())
     return {
+        "places": {"weights": places.ravel().tolist(), **placed},
         "outputs": p.ravel().tolist(),
         "classes": classes.ravel().tolist(),
         "mask": mask.ravel().astype("float64").tolist(),
@@ -153,6 +170,7 @@ def main():
         "categorical_accuracy": keras.metrics.CategoricalAccuracy(),
         "binary_accuracy": keras.metrics.BinaryAccuracy(),
         "top_2_accuracy": keras.metrics.TopKCategoricalAccuracy(k=2),
+        "top_3_accuracy": keras.metrics.TopKCategoricalAccuracy(k=3),
     }
     found = {}
     for name, metric in metrics.items():
@@ -184,6 +202,7 @@ def main():
             "recall": confusion(keras.metrics.Recall, yes, q, own),
             "binary_accuracy": confusion(keras.metrics.BinaryAccuracy, yes, q, own),
             "mean_squared_error": confusion(keras.metrics.MeanSquaredError, yes, q, own),
+            **{name: confusion(make, yes, q, own) for name, make in THRESHOLDS.items()},
         },
         "masked": masked(rng),
         "plateau": {"losses": losses_of_epochs, "rates": plateau(losses_of_epochs)},

@@ -9,7 +9,7 @@ use super::super::{NodeKind, Origin, Place, Value};
 use super::Parser;
 use super::scan::{Fault, Scan};
 use crate::op::{Attr, AttrError, Op};
-use crate::types::{Device, Quoted, TensorType};
+use crate::types::{Device, Quoted, TensorType, closest};
 
 /// A result as it is written, and where its name and its type are.
 struct Written {
@@ -248,34 +248,10 @@ fn unreadable<'a>(
     };
     let fault = Fault::new(attr.cloned().unwrap_or(op), error.to_string());
     match error {
-        AttrError::UnknownOp(name) => match closest(name) {
+        AttrError::UnknownOp(name) => match closest(name, Op::names()) {
             Some(op) => fault.help(format!("did you mean `{op}`?")),
             None => fault,
         },
         AttrError::Missing { .. } | AttrError::Kind { .. } | AttrError::Unknown { .. } => fault,
     }
-}
-
-/// The operator whose name is most like `name`, if one is.
-fn closest(name: &str) -> Option<&'static str> {
-    let plain = |s: &str| -> Vec<u8> {
-        s.bytes().filter(|b| *b != b'_').take(32).map(|b| b.to_ascii_lowercase()).collect()
-    };
-    let wanted = plain(name);
-    let near = Op::names().map(|op| (distance(&wanted, &plain(op)), op)).min()?;
-    (near.0 * 3 <= wanted.len()).then_some(near.1)
-}
-
-/// The number of letters to insert, remove or change to make one word of the other.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -234,7 +234,7 @@ fn channels(draw: &mut Draw) -> Option<Case> {
     let with = |others: Vec<_>| [x.clone()].into_iter().chain(others).collect::<Vec<_>>();
     let epsilon = 0.1;
     match draw.rng.random_range(0..4) {
-        0 => case(BatchNorm { epsilon }, with(four)),
+        0 => case(BatchNorm { epsilon, ..BatchNorm::default() }, with(four)),
         1 => case(GroupNorm::Instance { epsilon }, with(two)),
         2 => case(GroupNorm::Group { epsilon, groups: draw.of(&[1, 2, 4]) }, with(two)),
         _ => case(Lrn { alpha: 0.5, beta: 0.75, bias: 1.0, size: draw.of(&[1, 3]) }, [x]),

@@ -229,7 +229,7 @@ fn gather_nd(draw: &mut Draw) -> Option<Case> {
 
 /// Sums of small integers, whatever the order.
 fn scatter(draw: &mut Draw) -> Option<Case> {
-    let reduction = draw.of(&[Reduction::Add, Reduction::Max, Reduction::Min]);
+    let reduction = draw.of(&[Reduction::Add, Reduction::Max, Reduction::Min, Reduction::None]);
     if draw.chance(3) {
         let a = draw.size();
         let (data, index, updates, size) = match draw.rng.random_range(0..3) {

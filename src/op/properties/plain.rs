@@ -118,6 +118,14 @@ fn quantize(draw: &mut Draw) -> Option<Case> {
         return case(Quantize::Quantize { axis, block: 0, to }, [x, scale, zero]);
     }
     let x = draw.ints(to, &shape, 0, 9);
+    if shape[at] != N && draw.chance(3) {
+        let block = draw.rng.random_range(1..3usize);
+        let mut own = shape;
+        own[at] = own[at].div_ceil(block);
+        let (scale, zero) = (draw.held(DType::F32, &own), draw.ints(to, &own, 0, 5));
+        let block = i64::try_from(block).unwrap();
+        return case(Quantize::Dequantize { axis, block }, [x, scale, zero]);
+    }
     case(Quantize::Dequantize { axis, block: 0 }, [x, scale, zero])
 }
 

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::names::{self, Hint};
 use crate::op::{
     Binary, Cast, Compare, Constant, Draft, OneHot, OpError, Reduce, RuleError, Softmax, Squeeze,
     Term, Unary, Where,
@@ -70,22 +71,36 @@ pub enum Loss {
 
 impl Loss {
     /// All names, in alphabetical order.
-    pub const NAMES: [&'static str; 15] = [
-        "binary_crossentropy",
-        "categorical_crossentropy",
-        "categorical_hinge",
-        "cosine_similarity",
-        "hinge",
-        "huber",
-        "kl_divergence",
-        "log_cosh",
-        "mean_absolute_error",
-        "mean_absolute_percentage_error",
-        "mean_squared_error",
-        "mean_squared_logarithmic_error",
-        "poisson",
-        "sparse_categorical_crossentropy",
-        "squared_hinge",
+    pub const NAMES: [&'static str; 15] = {
+        let mut names = [""; 15];
+        let mut i = 0;
+        while i < names.len() {
+            names[i] = Self::USUAL[i].0.name();
+            i += 1;
+        }
+        names
+    };
+
+    /// The losses with the settings that they usually have, and the other names that they are known by.
+    const USUAL: [(Self, &'static [&'static str]); 15] = [
+        (Self::BinaryCrossentropy { from_logits: false, smoothing: 0.0 }, &["bce"]),
+        (Self::CategoricalCrossentropy { from_logits: false, smoothing: 0.0 }, &["cce"]),
+        (Self::CategoricalHinge, &[]),
+        (Self::CosineSimilarity, &["cosine", "cosine_proximity"]),
+        (Self::Hinge, &[]),
+        (Self::Huber { delta: 1.0 }, &["huber_loss"]),
+        (Self::KlDivergence, &["kl", "kld", "kldiv", "kullback_leibler_divergence"]),
+        (Self::LogCosh, &[]),
+        (Self::MeanAbsoluteError, &["mae"]),
+        (Self::MeanAbsolutePercentageError, &["mape"]),
+        (Self::MeanSquaredError, &["mse"]),
+        (Self::MeanSquaredLogarithmicError, &["msle"]),
+        (Self::Poisson, &[]),
+        (
+            Self::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
+            &["scce", "sparse_cce"],
+        ),
+        (Self::SquaredHinge, &[]),
     ];
 
     /// The name.
@@ -162,7 +177,7 @@ impl fmt::Display for Loss {
 #[non_exhaustive]
 pub enum ParseLossError {
     /// The name is none of a loss.
-    #[error("{} is no loss; the losses are {}", Quoted(.0), Loss::NAMES.join(", "))]
+    #[error("{} is no loss{}; the losses are {}", Quoted(.0), Hint(.0, &Loss::NAMES), Loss::NAMES.join(", "))]
     Name(String),
     /// The loss has no such setting, or it cannot have this value.
     #[error("{loss} has no setting {}: {expected}", Quoted(.setting))]
@@ -179,11 +194,14 @@ pub enum ParseLossError {
 impl FromStr for Loss {
     type Err = ParseLossError;
 
-    /// Reads a name, or the short form of one, and settings behind it: `huber:delta=2`,
-    /// `categorical_crossentropy:smoothing=0.1,from_logits=true`. Those that are not given have their defaults.
+    /// Reads a name, or another that the loss is known by, and settings behind it: `huber:delta=2`,
+    /// `categorical_crossentropy:smoothing=0.1,from_logits=true`. Those that are not given have their defaults. Names
+    /// are read without regard to case, `_` and `-`.
     fn from_str(text: &str) -> Result<Self, ParseLossError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        let mut loss = Self::usual(name).ok_or_else(|| ParseLossError::Name(name.to_owned()))?;
+        let all = Self::USUAL.iter().map(|(loss, others)| (*loss, loss.name(), *others));
+        let loss = names::find(name, all);
+        let mut loss = loss.ok_or_else(|| ParseLossError::Name(name.to_owned()))?;
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             loss.set(setting).map_err(|expected| {
                 let (loss, setting) = (loss.name(), setting.to_owned());
@@ -195,39 +213,12 @@ impl FromStr for Loss {
 }
 
 impl Loss {
-    /// The loss of this name with the settings that it usually has.
-    fn usual(name: &str) -> Option<Self> {
-        let from_logits = false;
-        Some(match name {
-            "binary_crossentropy" => Self::BinaryCrossentropy { from_logits, smoothing: 0.0 },
-            "categorical_crossentropy" => {
-                Self::CategoricalCrossentropy { from_logits, smoothing: 0.0 }
-            }
-            "sparse_categorical_crossentropy" => {
-                Self::SparseCategoricalCrossentropy { from_logits, ignore_class: None }
-            }
-            "categorical_hinge" => Self::CategoricalHinge,
-            "cosine_similarity" => Self::CosineSimilarity,
-            "hinge" => Self::Hinge,
-            "squared_hinge" => Self::SquaredHinge,
-            "huber" => Self::Huber { delta: 1.0 },
-            "kl_divergence" | "kld" => Self::KlDivergence,
-            "log_cosh" => Self::LogCosh,
-            "mean_absolute_error" | "mae" => Self::MeanAbsoluteError,
-            "mean_absolute_percentage_error" | "mape" => Self::MeanAbsolutePercentageError,
-            "mean_squared_error" | "mse" => Self::MeanSquaredError,
-            "mean_squared_logarithmic_error" | "msle" => Self::MeanSquaredLogarithmicError,
-            "poisson" => Self::Poisson,
-            _ => return None,
-        })
-    }
-
     /// Sets one setting; the error is what may be set.
     fn set(&mut self, setting: &str) -> Result<(), &'static str> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let truth = || value.parse::<bool>().ok();
         let part = || value.parse::<f64>().ok().filter(|x| (0.0..=1.0).contains(x));
-        match (self, key) {
+        match (self, names::setting(key)) {
             (
                 Self::CategoricalCrossentropy { from_logits, .. }
                 | Self::SparseCategoricalCrossentropy { from_logits, .. }
@@ -505,4 +496,41 @@ fn direction(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
     let squares = at.op(Binary::Max, &[squares, least])?;
     let length = at.op(Unary::Sqrt, &[squares])?;
     at.div(a, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Loss;
+
+    #[test]
+    fn losses_have_the_names_that_users_know() {
+        assert!(Loss::NAMES.is_sorted());
+        for (text, name) in [
+            ("bce", "binary_crossentropy"),
+            ("BinaryCrossentropy", "binary_crossentropy"),
+            ("KLDivergence", "kl_divergence"),
+            ("kl", "kl_divergence"),
+            ("kld", "kl_divergence"),
+            ("cosine", "cosine_similarity"),
+            ("logcosh", "log_cosh"),
+            ("log-cosh", "log_cosh"),
+            ("MSE", "mean_squared_error"),
+            ("mean-absolute-error", "mean_absolute_error"),
+            ("SparseCategoricalCrossentropy", "sparse_categorical_crossentropy"),
+        ] {
+            assert_eq!(text.parse::<Loss>().unwrap().name(), name, "{text}");
+        }
+        for name in Loss::NAMES {
+            assert_eq!(name.parse::<Loss>().unwrap().name(), name);
+        }
+        let smooth = "cce:label_smoothing=0.1".parse::<Loss>();
+        assert_eq!(smooth, "categorical_crossentropy:smoothing=0.1".parse());
+        assert!(smooth.is_ok());
+        let error = "categorical_crosentropy".parse::<Loss>().unwrap_err().to_string();
+        let known =
+            "(did you mean `categorical_crossentropy`?); the losses are binary_crossentropy, ";
+        assert!(error.contains(known), "{error}");
+        let error = "mse:delta=1".parse::<Loss>().unwrap_err().to_string();
+        assert_eq!(error, "mean_squared_error has no setting `delta=1`: it has none");
+    }
 }

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::loss::{self, Cost, Loss};
+use super::loss::{self, Cost, Loss, ParseLossError};
+use super::names::{self, Hint};
 use super::training::{TrainingError, aligned, all, draft};
 use crate::ir::{Builder, Value};
 use crate::op::{Arg, Compare, Draft, RuleError, SegmentSum, Squeeze, Term, TopK, Unary, Where};
 use crate::types::{DType, Dim, Quoted, Shape};
 
-/// The thresholds of the area under a curve.
-const THRESHOLDS: i64 = 200;
+/// The most thresholds that an area is computed from.
+const MOST: i64 = 1 << 20;
 
 /// A metric: what two sums over rows say.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,40 +19,117 @@ const THRESHOLDS: i64 = 200;
 pub enum Metric {
     /// The part of rows that are right; how a row is right follows from the shapes of output and target.
     Accuracy,
-    /// The part of targets that are 1 where the output is above one half, and 0 elsewhere.
-    BinaryAccuracy,
+    /// The part of targets that are 1 where the output is above `threshold`, and 0 elsewhere.
+    BinaryAccuracy {
+        /// The output above which the answer is yes.
+        threshold: f64,
+    },
     /// The part of rows whose largest output is where the largest target is.
     CategoricalAccuracy,
     /// The part of rows whose largest output is at the number of their class.
     SparseCategoricalAccuracy,
     /// The part of rows whose class is among the `k` largest outputs; targets are numbers of classes or one number for
     /// each class.
-    TopK(i64),
-    /// The area under the curve of the part of positive targets above a threshold over that of the others, for 200 even
-    /// thresholds, between which it is straight.
-    Auc,
-    /// The part of the outputs above one half whose target is not 0.
-    Precision,
-    /// The part of the targets other than 0 whose output is above one half.
-    Recall,
+    TopK {
+        /// How many outputs count.
+        k: i64,
+    },
+    /// The area under the curve of the part of positive targets above a threshold over that of the others, between whose
+    /// points it is straight. Of `n` thresholds the first lies below 0, the last above 1, and the others at
+    /// `i / (n - 1)`.
+    Auc {
+        /// The number of thresholds, from 2 on.
+        thresholds: i64,
+    },
+    /// The part of the outputs above `threshold` whose target is not 0.
+    Precision {
+        /// The output above which the answer is yes.
+        threshold: f64,
+    },
+    /// The part of the targets other than 0 whose output is above `threshold`.
+    Recall {
+        /// The output above which the answer is yes.
+        threshold: f64,
+    },
     /// The mean of a loss.
     Mean(Loss),
 }
 
 impl Metric {
+    /// The names of those that are no means of losses, in alphabetical order.
+    pub const NAMES: [&'static str; 8] = [
+        "accuracy",
+        "auc",
+        "binary_accuracy",
+        "categorical_accuracy",
+        "precision",
+        "recall",
+        "sparse_categorical_accuracy",
+        "top_k_accuracy",
+    ];
+
     /// The name.
     pub fn name(&self) -> String {
         match self {
             Self::Accuracy => "accuracy".to_owned(),
-            Self::BinaryAccuracy => "binary_accuracy".to_owned(),
+            Self::BinaryAccuracy { .. } => "binary_accuracy".to_owned(),
             Self::CategoricalAccuracy => "categorical_accuracy".to_owned(),
             Self::SparseCategoricalAccuracy => "sparse_categorical_accuracy".to_owned(),
-            Self::TopK(k) => format!("top_{k}_accuracy"),
-            Self::Auc => "auc".to_owned(),
-            Self::Precision => "precision".to_owned(),
-            Self::Recall => "recall".to_owned(),
+            Self::TopK { k } => format!("top_{k}_accuracy"),
+            Self::Auc { .. } => "auc".to_owned(),
+            Self::Precision { .. } => "precision".to_owned(),
+            Self::Recall { .. } => "recall".to_owned(),
             Self::Mean(loss) => loss.name().to_owned(),
         }
+    }
+
+    /// The metric of this name with the settings that it usually has, if it is no mean of a loss.
+    fn usual(name: &str) -> Option<Self> {
+        const TOP_K: &[&str] =
+            &["top_k", "top_k_categorical_accuracy", "sparse_top_k_categorical_accuracy"];
+        let (threshold, none) = (0.5, &[] as &[&str]);
+        let table = [
+            (Self::Accuracy, "accuracy", &["acc"] as &[&str]),
+            (Self::Auc { thresholds: 200 }, "auc", none),
+            (Self::BinaryAccuracy { threshold }, "binary_accuracy", none),
+            (Self::CategoricalAccuracy, "categorical_accuracy", none),
+            (Self::Precision { threshold }, "precision", none),
+            (Self::Recall { threshold }, "recall", none),
+            (Self::SparseCategoricalAccuracy, "sparse_categorical_accuracy", none),
+            (Self::TopK { k: 5 }, "top_k_accuracy", TOP_K),
+        ];
+        let k = name.strip_prefix("top_").and_then(|t| t.strip_suffix("_accuracy"));
+        let k = k.and_then(|k| k.parse().ok()).filter(|k| *k > 0);
+        k.map(|k| Self::TopK { k }).or_else(|| names::find(name, table))
+    }
+
+    /// Sets one setting; the error is what may be set.
+    fn set(&mut self, setting: &str) -> Result<(), &'static str> {
+        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+        let whole = |from: i64| value.parse().ok().filter(|n| *n >= from);
+        match (self, names::setting(key)) {
+            (
+                Self::BinaryAccuracy { threshold }
+                | Self::Precision { threshold }
+                | Self::Recall { threshold },
+                "threshold",
+            ) => {
+                let part = value.parse().ok().filter(|x| (0.0..=1.0).contains(x));
+                *threshold = part.ok_or("threshold is one number from 0 to 1")?;
+            }
+            (Self::TopK { k }, "k") => *k = whole(1).ok_or("k is a whole number from 1 on")?,
+            (Self::Auc { thresholds }, "num_thresholds") => {
+                let number = whole(2).filter(|n| *n <= MOST);
+                *thresholds = number.ok_or("num_thresholds is a whole number from 2 to 1048576")?;
+            }
+            (Self::BinaryAccuracy { .. } | Self::Precision { .. } | Self::Recall { .. }, _) => {
+                return Err("it has threshold");
+            }
+            (Self::TopK { .. }, _) => return Err("it has k"),
+            (Self::Auc { .. }, _) => return Err("it has num_thresholds"),
+            _ => return Err("it has none"),
+        }
+        Ok(())
     }
 }
 
@@ -63,34 +141,55 @@ impl fmt::Display for Metric {
 
 /// A text that names no metric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} is no metric; write accuracy, binary_accuracy, categorical_accuracy, sparse_categorical_accuracy, \
-     top_K_accuracy, auc, precision, recall, or the name of a loss",
-    Quoted(.0)
-)]
-pub struct ParseMetricError(String);
+#[non_exhaustive]
+pub enum ParseMetricError {
+    /// The name is none of a metric.
+    #[error(
+        "{} is no metric{}; the metrics are {}, top_K_accuracy with a number K, and the losses",
+        Quoted(.0), Hint(.0, &known()), Metric::NAMES.join(", ")
+    )]
+    Name(String),
+    /// The metric has no such setting, or it cannot have this value.
+    #[error("{metric} has no setting {}: {expected}", Quoted(.setting))]
+    Setting {
+        /// The metric.
+        metric: String,
+        /// The setting and its value as given.
+        setting: String,
+        /// What may be set.
+        expected: &'static str,
+    },
+    /// It is the mean of a loss that has no such setting.
+    #[error(transparent)]
+    Loss(ParseLossError),
+}
+
+/// The names of all metrics.
+fn known() -> Vec<&'static str> {
+    Metric::NAMES.into_iter().chain(Loss::NAMES).collect()
+}
 
 impl FromStr for Metric {
     type Err = ParseMetricError;
 
+    /// Reads a name, or another that the metric is known by, and settings behind it: `auc:num_thresholds=500`,
+    /// `precision:threshold=0.9`, `top_k_accuracy:k=3`, which is `top_3_accuracy`; or a [`Loss`] with its own. Names are
+    /// read without regard to case, `_` and `-`.
     fn from_str(text: &str) -> Result<Self, ParseMetricError> {
-        let wrong = || ParseMetricError(text.to_owned());
-        match text {
-            "accuracy" | "acc" => Ok(Self::Accuracy),
-            "binary_accuracy" => Ok(Self::BinaryAccuracy),
-            "categorical_accuracy" => Ok(Self::CategoricalAccuracy),
-            "sparse_categorical_accuracy" => Ok(Self::SparseCategoricalAccuracy),
-            "auc" => Ok(Self::Auc),
-            "precision" => Ok(Self::Precision),
-            "recall" => Ok(Self::Recall),
-            _ => {
-                let k = text.strip_prefix("top_").and_then(|t| t.strip_suffix("_accuracy"));
-                if let Some(k) = k {
-                    return k.parse().ok().filter(|k| *k > 0).map(Self::TopK).ok_or_else(wrong);
-                }
-                text.parse().map(Self::Mean).map_err(|_| wrong())
-            }
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let Some(mut metric) = Self::usual(name) else {
+            return text.parse().map(Self::Mean).map_err(|error| match error {
+                ParseLossError::Name(name) => ParseMetricError::Name(name),
+                other @ ParseLossError::Setting { .. } => ParseMetricError::Loss(other),
+            });
+        };
+        for setting in settings.split(',').filter(|s| !s.is_empty()) {
+            metric.set(setting).map_err(|expected| {
+                let (metric, setting) = (metric.name(), setting.to_owned());
+                ParseMetricError::Setting { metric, setting, expected }
+            })?;
         }
+        Ok(metric)
     }
 }
 
@@ -160,44 +259,77 @@ impl Metrics {
     }
 }
 
-/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`, where each row or each vector
-/// of the last axis has the product of `weights`: numbers whose ratio it is, or of [`Metric::Auc`] the weights of the positive targets and of the
-/// others between one threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
+/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`, where each row or each
+/// vector of the last axis has the product of `weights`: numbers whose ratio it is, or of [`Metric::Auc`] the weights of
+/// the positive targets and of the others between one threshold and the next, which [`Logs`](crate::train::Logs) turn
+/// into the area.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are means over rows")]
 fn sums(
     at: &mut Draft<'_>,
     metric: Metric,
     (y, p): (Term, Term),
     weights: &[Term],
 ) -> Result<(Term, Term), RuleError> {
-    if !matches!(metric, Metric::Auc | Metric::Precision | Metric::Recall) {
-        let Cost { mut values, counted } = write(at, metric, y, p)?;
-        let weights: Vec<Term> = weights.iter().copied().chain(counted).collect();
-        let shape = at.shape(values);
-        let count = match product(at, &weights, shape.len())? {
-            None => at.size(values, shape.elements())?,
-            Some(w) => {
-                let w = at.expand(w, &shape)?;
-                values = at.mul(values, w)?;
-                all(at, w)?
-            }
-        };
-        return Ok((all(at, values)?, count));
+    match metric {
+        Metric::Precision { threshold } => {
+            let (yes, no) = answers(at, (y, p), weights)?;
+            let (right, wrong) = (above(at, p, threshold, yes)?, above(at, p, threshold, no)?);
+            Ok((right, at.add(right, wrong)?))
+        }
+        Metric::Recall { threshold } => {
+            let (yes, _) = answers(at, (y, p), weights)?;
+            Ok((above(at, p, threshold, yes)?, all(at, yes)?))
+        }
+        Metric::Auc { thresholds } => {
+            let (yes, no) = answers(at, (y, p), weights)?;
+            between_thresholds(at, thresholds, p, (yes, no))
+        }
+        other => means(at, other, (y, p), weights),
     }
+}
+
+/// The weights of outputs whose targets are not 0, and of the others; each is 0 where the other counts.
+fn answers(
+    at: &mut Draft<'_>,
+    (y, p): (Term, Term),
+    weights: &[Term],
+) -> Result<(Term, Term), RuleError> {
     let shape = at.shape(p);
-    let mut yes = positive(at, y, p)?;
+    let yes = positive(at, y, p)?;
     let no = at.neg(yes)?;
-    let mut no = at.shift(no, 1.0)?;
-    if let Some(w) = product(at, weights, shape.len())? {
-        (yes, no) = (at.mul(yes, w)?, at.mul(no, w)?);
+    let no = at.shift(no, 1.0)?;
+    match product(at, weights, shape.len())? {
+        Some(w) => Ok((at.mul(yes, w)?, at.mul(no, w)?)),
+        None => Ok((yes, no)),
     }
-    if metric == Metric::Auc {
-        return between_thresholds(at, p, (yes, no));
-    }
-    let above = at.compare(Compare::Greater, p, 0.5)?;
-    let found = at.only(above, yes)?;
-    let other = if metric == Metric::Recall { yes } else { at.only(above, no)? };
-    let (found, other) = (all(at, found)?, all(at, other)?);
-    if metric == Metric::Recall { Ok((found, other)) } else { Ok((found, at.add(found, other)?)) }
+}
+
+/// The sum of the weights `of` outputs above a threshold.
+fn above(at: &mut Draft<'_>, p: Term, threshold: f64, of: Term) -> Result<Term, RuleError> {
+    let above = at.compare(Compare::Greater, p, threshold)?;
+    let only = at.only(above, of)?;
+    all(at, only)
+}
+
+/// The sums of what is a mean over rows.
+fn means(
+    at: &mut Draft<'_>,
+    metric: Metric,
+    (y, p): (Term, Term),
+    weights: &[Term],
+) -> Result<(Term, Term), RuleError> {
+    let Cost { mut values, counted } = write(at, metric, y, p)?;
+    let weights: Vec<Term> = weights.iter().copied().chain(counted).collect();
+    let shape = at.shape(values);
+    let count = match product(at, &weights, shape.len())? {
+        None => at.size(values, shape.elements())?,
+        Some(w) => {
+            let w = at.expand(w, &shape)?;
+            values = at.mul(values, w)?;
+            all(at, w)?
+        }
+    };
+    Ok((all(at, values)?, count))
 }
 
 /// The product of weights, to multiply values of this rank.
@@ -229,12 +361,13 @@ fn positive(at: &mut Draft<'_>, y: Term, p: Term) -> Result<Term, RuleError> {
 /// next one.
 fn between_thresholds(
     at: &mut Draft<'_>,
+    thresholds: i64,
     p: Term,
     (yes, no): (Term, Term),
 ) -> Result<(Term, Term), RuleError> {
     let flat: Shape = [at.shape(p).elements()].into_iter().collect();
     let p = at.op(Unary::Clip { min: Some(0.0), max: Some(1.0) }, &[p])?;
-    let place = at.scale(p, (THRESHOLDS - 1) as f64)?;
+    let place = at.scale(p, (thresholds - 1) as f64)?;
     let place = at.op(Unary::Ceil, &[place])?;
     let place = at.shift(place, -1.0)?;
     let place = at.op(Unary::Relu, &[place])?;
@@ -242,7 +375,7 @@ fn between_thresholds(
     let place = at.reshape(place, &flat)?;
     let mut of = |each: Term| {
         let each = at.reshape(each, &flat)?;
-        at.op(SegmentSum { segments: THRESHOLDS }, &[each, place])
+        at.op(SegmentSum { segments: thresholds }, &[each, place])
     };
     Ok((of(yes)?, of(no)?))
 }
@@ -258,18 +391,22 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
             && of_y.shape.last() == Some(&Dim::ONE)
             && classes != Dim::ONE);
     let values = match metric {
-        Metric::Accuracy if classes == Dim::ONE => return write(at, Metric::BinaryAccuracy, y, p),
+        Metric::Accuracy if classes == Dim::ONE => {
+            return write(at, Metric::BinaryAccuracy { threshold: 0.5 }, y, p);
+        }
         Metric::Accuracy if numbers => return write(at, Metric::SparseCategoricalAccuracy, y, p),
         Metric::Accuracy => return write(at, Metric::CategoricalAccuracy, y, p),
-        Metric::CategoricalAccuracy | Metric::BinaryAccuracy if numbers && classes != Dim::ONE => {
+        Metric::CategoricalAccuracy | Metric::BinaryAccuracy { .. }
+            if numbers && classes != Dim::ONE =>
+        {
             Err(RuleError::Undefined("its targets are numbers of classes"))
         }
         Metric::Mean(loss) if numbers && classes != Dim::ONE && !loss.takes_classes() => {
             Err(RuleError::Undefined("its targets are numbers of classes"))
         }
-        Metric::BinaryAccuracy => {
+        Metric::BinaryAccuracy { threshold } => {
             let y = at.cast(y, to)?;
-            let yes = at.compare(Compare::Greater, p, 0.5)?;
+            let yes = at.compare(Compare::Greater, p, threshold)?;
             let yes = at.cast(yes, to)?;
             let right = at.op(Compare::Equal, &[y, yes])?;
             let right = at.cast(right, to)?;
@@ -285,26 +422,30 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
             let right = at.op(Compare::Equal, &[y, p])?;
             at.cast(right, to)
         }
-        Metric::TopK(k) => {
+        Metric::TopK { k } => {
             let y = if numbers { numbers_of(at, y, p)? } else { largest(at, y)? };
-            let mut column = at.shape(y).to_vec();
-            column.push(Dim::ONE);
-            let y = at.reshape(y, &column.into_iter().collect())?;
-            let k = k.min(classes.as_const().unwrap_or(k)).into();
-            let top = at.ops(TopK { axis: -1, k, largest: true, local: false }, &[p])?;
-            let Some(places) = top.get(1).copied() else {
-                return Err(RuleError::Undefined("the largest outputs have no places"));
-            };
-            let among = at.op(Compare::Equal, &[places, y])?;
-            let among = at.cast(among, to)?;
-            loss::total(at, among)
+            among_largest(at, y, p, k.min(classes.as_const().unwrap_or(k)))
         }
         Metric::Mean(loss) => return loss::write(at, loss, y, p),
-        Metric::Auc | Metric::Precision | Metric::Recall => {
+        Metric::Auc { .. } | Metric::Precision { .. } | Metric::Recall { .. } => {
             Err(RuleError::Undefined("it is no mean over rows"))
         }
     };
     Ok(Cost { values: values?, counted: None })
+}
+
+/// 1 for each vector of the last axis whose element at the place `y` is among the `k` largest, else 0.
+fn among_largest(at: &mut Draft<'_>, y: Term, p: Term, k: i64) -> Result<Term, RuleError> {
+    let column = at.shape(y).iter().cloned().chain([Dim::ONE]).collect();
+    let y = at.reshape(y, &column)?;
+    let top = at.ops(TopK { axis: -1, k: k.into(), largest: true, local: false }, &[p])?;
+    let Some(places) = top.get(1).copied() else {
+        return Err(RuleError::Undefined("the largest outputs have no places"));
+    };
+    let among = at.op(Compare::Equal, &[places, y])?;
+    let to = at.ty(p).dtype;
+    let among = at.cast(among, to)?;
+    loss::total(at, among)
 }
 
 /// The places of the largest elements of the last axis.
@@ -319,4 +460,63 @@ fn numbers_of(at: &mut Draft<'_>, y: Term, p: Term) -> Result<Term, RuleError> {
         return Ok(y);
     }
     at.op(Squeeze { axes: vec![-1] }, &[y])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Loss, Metric};
+
+    fn read(text: &str) -> Result<Metric, String> {
+        text.parse().map_err(|error: super::ParseMetricError| error.to_string())
+    }
+
+    #[test]
+    fn every_name_is_read() {
+        for name in Metric::NAMES.into_iter().chain(Loss::NAMES) {
+            let metric = read(name).unwrap();
+            let own = if name == "top_k_accuracy" { "top_5_accuracy" } else { name };
+            assert_eq!(metric.name(), own);
+            assert_eq!(read(own), Ok(metric));
+        }
+        for (text, same) in [
+            ("acc", "accuracy"),
+            ("AUC", "auc"),
+            ("AUC:num_thresholds=200", "auc"),
+            ("Precision:thresholds=0.5", "precision"),
+            ("TopKCategoricalAccuracy:k=3", "top_3_accuracy"),
+            ("sparse_top_k_categorical_accuracy", "top_5_accuracy"),
+            ("MSE", "mean_squared_error"),
+            ("bce:label_smoothing=0.1", "binary_crossentropy:smoothing=0.1"),
+        ] {
+            assert_eq!(read(text), read(same), "{text}");
+            assert!(read(text).is_ok(), "{text}");
+        }
+        assert_eq!(read("recall:threshold=0.25"), Ok(Metric::Recall { threshold: 0.25 }));
+        assert_ne!(read("recall:threshold=0.25"), read("recall"));
+    }
+
+    #[test]
+    fn what_no_metric_has_is_refused() {
+        for (text, part) in [
+            (
+                "acuracy",
+                "`acuracy` is no metric (did you mean `accuracy`?); the metrics are accuracy, auc",
+            ),
+            ("top_0_accuracy", "is no metric"),
+            (
+                "auc:num_thresholds=1",
+                "auc has no setting `num_thresholds=1`: num_thresholds is a whole",
+            ),
+            ("auc:num_thresholds=999999999999", "from 2 to 1048576"),
+            ("precision:threshold=0.5,thresholds=2", "threshold is one number from 0 to 1"),
+            ("precision:threshold=NaN", "threshold is one number from 0 to 1"),
+            ("recall:k=2", "recall has no setting `k=2`: it has threshold"),
+            ("top_k:k=0", "k is a whole number"),
+            ("accuracy:k=2", "it has none"),
+            ("huber:delta=x", "huber has no setting `delta=x`: delta is a number above 0"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
 }

@@ -11,7 +11,9 @@ mod fixed;
 mod loss;
 mod metric;
 mod mode;
+mod names;
 mod optimizer;
+mod penalty;
 mod recompute;
 mod share;
 mod step;
@@ -28,9 +30,11 @@ pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};
 pub use mode::{Mode, train_mode};
 pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
+pub use penalty::{ParsePenaltyError, Penalty};
 pub use recompute::{ParseRecomputeError, Recompute};
 pub use training::{
-    OutputLoss, STEP, Target, Training, TrainingError, TrainingGraph, evaluation, training,
+    OutputLoss, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, evaluation,
+    training,
 };
 
 use self::recompute::Again;

@@ -9,25 +9,19 @@ use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Tra
 use crate::types::{Claim, DType, Dim};
 
 /// What train mode depends on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mode {
-    /// The part of the running mean and variance of batch normalisation that a step keeps.
-    pub momentum: f32,
+    /// The part of the running mean and variance of batch normalisation that a step keeps; without it each layer's own.
+    pub momentum: Option<f32>,
     /// What decides which elements dropout drops.
     pub seed: i64,
-}
-
-impl Default for Mode {
-    /// Keras' momentum.
-    fn default() -> Self {
-        Self { momentum: 0.99, seed: 0 }
-    }
 }
 
 /// Makes batch normalisation take the statistics of the batch, and move its running ones; makes dropout drop elements, by
 /// the number of the step that `step` holds. Gives the parameters that are running statistics.
 ///
-/// Batch normalisation whose statistics are no parameters stays as it is.
+/// Batch normalisation whose statistics are no parameters stays as it is, and so does that whose scale and bias are
+/// `frozen`.
 ///
 /// # Errors
 /// If two layers share running statistics, the mask of a dropout is used, or one drops of what is not told apart by rows.
@@ -35,6 +29,7 @@ pub fn train_mode(
     builder: &mut Builder,
     step: Value,
     mode: Mode,
+    frozen: &BTreeSet<String>,
 ) -> Result<BTreeSet<NodeId>, TrainingError> {
     let mut statistics = BTreeSet::new();
     let claims = survey(builder.graph())?;
@@ -50,11 +45,13 @@ pub fn train_mode(
         let old = Value { node: id, output: 0 };
         builder.set_origin(Origin::new(&*label));
         match (op, &operands[..]) {
-            (Op::BatchNorm(norm), [_, _, _, mean, var])
-                if is_param(builder.graph(), *mean) && is_param(builder.graph(), *var) =>
+            (Op::BatchNorm(norm), [_, scale, bias, mean, var])
+                if is_param(builder.graph(), *mean)
+                    && is_param(builder.graph(), *var)
+                    && !stays(builder.graph(), [*scale, *bias], frozen) =>
             {
-                let train =
-                    BatchNormTrain { epsilon: norm.epsilon, local: false, momentum: mode.momentum };
+                let momentum = mode.momentum.unwrap_or(norm.momentum);
+                let train = BatchNormTrain { epsilon: norm.epsilon, local: false, momentum };
                 let new = builder.all(&format!("{name}.train"), train, &operands)?;
                 builder.replace(old, new[0])?;
                 for (running, new) in [mean, var].into_iter().zip(&new[1..]) {
@@ -94,6 +91,21 @@ pub fn train_mode(
     }
     builder.set_origin(Origin::default());
     Ok(statistics)
+}
+
+/// What should be known of a model that is put into train mode: batch normalisation may be missing that the exporter of
+/// its file put into convolutions.
+pub(super) fn notes(model: &Graph) -> Vec<String> {
+    let ops = || model.ids().filter_map(|id| Some((id, model.node(id).op()?)));
+    let biased =
+        |(id, op): (NodeId, &Op)| matches!(op, Op::Conv(_)) && model.operands(id).len() > 2;
+    let normed = |(_, op): (NodeId, &Op)| matches!(op, Op::BatchNorm(_) | Op::BatchNormTrain(_));
+    if !ops().any(biased) || ops().any(normed) {
+        return Vec::new();
+    }
+    let note = "the model has convolutions and no batch normalisation; if its exporter put that into the convolutions, \
+                it is trained without: export it for training to keep it";
+    vec![note.to_owned()]
 }
 
 /// The error for a layer that cannot be trained.
@@ -206,6 +218,49 @@ impl Form {
     }
 }
 
+/// Whether all of the values that are parameters are frozen.
+fn stays(graph: &Graph, values: [Value; 2], frozen: &BTreeSet<String>) -> bool {
+    let names = values.iter().filter_map(|value| match *graph.node(value.node).kind() {
+        NodeKind::Param(param) => Some(&*graph.param(param).name),
+        NodeKind::Input | NodeKind::Op(_) => None,
+    });
+    let names: Vec<&str> = names.collect();
+    !names.is_empty() && names.iter().all(|name| frozen.contains(*name))
+}
+
 fn is_param(graph: &Graph, value: Value) -> bool {
     matches!(graph.node(value.node).kind(), NodeKind::Param(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::notes;
+    use crate::ir::Builder;
+    use crate::op::{BatchNorm, Conv};
+    use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+
+    #[test]
+    fn normalisation_that_may_be_missing_is_told() {
+        for (biased, normed, told) in
+            [(false, false, false), (true, false, true), (true, true, false)]
+        {
+            let mut b = Builder::new("m");
+            let shape: Shape = [Dim::n(), Dim::ONE, 2.into()].into_iter().collect();
+            let x = b.input("x", TensorType::new(DType::F32, shape));
+            let kernel = b.param("kernel", Tensor::new(&[3, 1, 1], &[1.0f32; 3]).unwrap());
+            let three = Tensor::new(&[3], &[1.0f32; 3]).unwrap();
+            let mut operands = vec![x, kernel];
+            if biased {
+                operands.push(b.param("bias", three.clone()));
+            }
+            let mut y = b.op("y", Conv::default(), &operands).unwrap();
+            if normed {
+                let scales = ["s", "b", "m", "v"].map(|name| b.param(name, three.clone()));
+                let operands = [y, scales[0], scales[1], scales[2], scales[3]];
+                y = b.op("z", BatchNorm::default(), &operands).unwrap();
+            }
+            b.output("out", y);
+            assert_eq!(notes(&b.finish().0).len(), usize::from(told), "{biased} {normed}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::names::{self, Hint};
 use crate::types::Quoted;
 
 /// Where the epsilon of a root mean square stands.
@@ -132,6 +133,29 @@ impl Optimizer {
     pub const NAMES: [&'static str; 9] =
         ["adadelta", "adagrad", "adam", "adamax", "adamw", "lion", "nadam", "rmsprop", "sgd"];
 
+    /// The optimizer of this name with the settings that it usually has.
+    fn usual(name: &str) -> Option<Self> {
+        let (beta_1, beta_2, epsilon) = (0.9, 0.999, 1e-7);
+        let adam = Rule::Adam { beta_1, beta_2, epsilon, amsgrad: false };
+        let name = names::find(name, Self::NAMES.map(|own| (own, own, &[] as &[&str])))?;
+        Some(match name {
+            "adadelta" => Self::of(Rule::Adadelta { rho: 0.95, epsilon }, 0.001),
+            "adagrad" => Self::of(Rule::Adagrad { initial: 0.1, epsilon }, 0.001),
+            "adam" => Self::of(adam, 0.001),
+            "adamax" => Self::of(Rule::Adamax { beta_1, beta_2, epsilon }, 0.001),
+            "adamw" => Self { weight_decay: 0.004, ..Self::of(adam, 0.001) },
+            "lion" => Self::of(Rule::Lion { beta_1, beta_2: 0.99 }, 0.001),
+            "nadam" => Self::of(Rule::Nadam { beta_1, beta_2, epsilon }, 0.001),
+            "rmsprop" => {
+                let place = EpsilonPlace::Inside;
+                let (rho, momentum, centered) = (0.9, 0.0, false);
+                Self::of(Rule::RmsProp { rho, momentum, epsilon, place, centered }, 0.001)
+            }
+            "sgd" => Self::of(Rule::Sgd { momentum: 0.0, nesterov: false }, 0.01),
+            _ => return None,
+        })
+    }
+
     fn of(rule: Rule, learning_rate: f64) -> Self {
         Self {
             rule,
@@ -236,15 +260,23 @@ impl fmt::Display for Optimizer {
 #[non_exhaustive]
 pub enum ParseOptimizerError {
     /// The name is none of an optimizer.
-    #[error("{} is no optimizer; the optimizers are {}", Quoted(.0), Optimizer::NAMES.join(", "))]
+    #[error(
+        "{} is no optimizer{}; the optimizers are {}",
+        Quoted(.0), Hint(.0, &Optimizer::NAMES), Optimizer::NAMES.join(", ")
+    )]
     Name(String),
     /// The optimizer has no such setting.
-    #[error("{optimizer} has no setting {}", Quoted(.setting))]
+    #[error(
+        "{optimizer} has no setting {}{}; it has {}",
+        Quoted(.setting), Hint(.setting, .known), .known.join(", ")
+    )]
     Setting {
         /// The optimizer.
-        optimizer: String,
+        optimizer: &'static str,
         /// The setting given.
         setting: String,
+        /// Those that it has.
+        known: Vec<&'static str>,
     },
     /// A setting has a value that it cannot have.
     #[error("{setting} cannot be {}: {expected}", Quoted(.value))]
@@ -261,35 +293,46 @@ pub enum ParseOptimizerError {
 impl FromStr for Optimizer {
     type Err = ParseOptimizerError;
 
-    /// Reads a name and settings: `sgd:momentum=0.9,nesterov=true`, `rmsprop:rho=0.9,epsilon=outside`.
+    /// Reads a name and settings: `sgd:momentum=0.9,nesterov=true`, `rmsprop:rho=0.9,epsilon=outside`. Names are read
+    /// without regard to case, `_` and `-`.
     fn from_str(text: &str) -> Result<Self, ParseOptimizerError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        let epsilon = 1e-7;
-        let (beta_1, beta_2) = (0.9, 0.999);
-        let adam = Rule::Adam { beta_1, beta_2, epsilon, amsgrad: false };
-        let mut optimizer = match name {
-            "sgd" => Self::of(Rule::Sgd { momentum: 0.0, nesterov: false }, 0.01),
-            "rmsprop" => Self::default(),
-            "adam" => Self::of(adam, 0.001),
-            "adamw" => Self { weight_decay: 0.004, ..Self::of(adam, 0.001) },
-            "adagrad" => Self::of(Rule::Adagrad { initial: 0.1, epsilon }, 0.001),
-            "adadelta" => Self::of(Rule::Adadelta { rho: 0.95, epsilon }, 0.001),
-            "adamax" => Self::of(Rule::Adamax { beta_1, beta_2, epsilon }, 0.001),
-            "nadam" => Self::of(Rule::Nadam { beta_1, beta_2, epsilon }, 0.001),
-            "lion" => Self::of(Rule::Lion { beta_1: 0.9, beta_2: 0.99 }, 0.001),
-            _ => return Err(ParseOptimizerError::Name(name.to_owned())),
-        };
+        let optimizer = Self::usual(name);
+        let mut optimizer = optimizer.ok_or_else(|| ParseOptimizerError::Name(name.to_owned()))?;
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-            optimizer.set(name, key, value)?;
+            optimizer.set(names::setting(key), value)?;
         }
         Ok(optimizer)
     }
 }
 
 impl Optimizer {
+    /// The settings that all optimizers have.
+    const COMMON: [&'static str; 9] = [
+        "learning_rate",
+        "weight_decay",
+        "clipvalue",
+        "clipnorm",
+        "global_clipnorm",
+        "gradient_accumulation_steps",
+        "use_ema",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+    ];
+
+    /// The names of its settings.
+    fn settings(&self) -> Vec<&'static str> {
+        let mut rule = self.rule;
+        let own = Rule::NUMBERS.into_iter().filter(|key| rule.number(key).is_some());
+        let mut all: Vec<&str> = own.collect();
+        all.extend(Rule::FLAGS.into_iter().filter(|key| rule.flag(key).is_some()));
+        all.extend(Self::COMMON);
+        all
+    }
+
     /// Sets one setting from text.
-    fn set(&mut self, name: &str, key: &str, value: &str) -> Result<(), ParseOptimizerError> {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ParseOptimizerError> {
         let wrong = |expected| ParseOptimizerError::Value {
             setting: key.to_owned(),
             value: value.to_owned(),
@@ -302,7 +345,7 @@ impl Optimizer {
             count.ok_or_else(|| wrong("write a whole number from 1 on"))
         };
         match key {
-            "learning_rate" | "lr" => self.learning_rate = positive()?,
+            "learning_rate" => self.learning_rate = positive()?,
             "weight_decay" => self.weight_decay = positive()?,
             "clipvalue" | "clipnorm" | "global_clipnorm" => {
                 let limit = number().filter(|x| *x > 0.0);
@@ -338,8 +381,9 @@ impl Optimizer {
                     let found = number().filter(|x| *x < 1.0);
                     *part = found.ok_or_else(|| wrong("write a number from 0 to below 1"))?;
                 } else {
-                    let (optimizer, setting) = (name.to_owned(), key.to_owned());
-                    return Err(ParseOptimizerError::Setting { optimizer, setting });
+                    let (optimizer, setting) = (self.name(), key.to_owned());
+                    let known = self.settings();
+                    return Err(ParseOptimizerError::Setting { optimizer, setting, known });
                 }
             }
         }
@@ -432,5 +476,23 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Optimizer>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn optimizers_have_the_names_that_users_know() {
+        let read = |text: &str| text.parse::<Optimizer>();
+        for (text, same) in [
+            ("RMSprop:eps=outside", "rmsprop:epsilon=outside"),
+            ("AdamW:LR=0.5,beta1=0.5", "adamw:learning_rate=0.5,beta_1=0.5"),
+            ("SGD", "sgd"),
+        ] {
+            assert_eq!(read(text), read(same));
+            assert!(read(text).is_ok(), "{text}");
+        }
+        let error = |text: &str| read(text).unwrap_err().to_string();
+        assert!(error("adm").starts_with(
+            "`adm` is no optimizer (did you mean `adam`?); the optimizers are adadelta"
+        ));
+        assert!(error("sgd:momentm=1").starts_with("sgd has no setting `momentm` (did you mean `momentum`?); it has momentum, nesterov, learning_rate"));
     }
 }

@@ -2,36 +2,33 @@
 
 use std::collections::BTreeSet;
 
+use super::TrainingError;
 use super::fixed::fixed_parameters;
-use super::{Training, TrainingError};
 use crate::ir::{Builder, Graph, NodeId, NodeKind, Param, Value, Weights};
 use crate::op::{Op, RuleError};
 use crate::types::DType;
+
+/// A parameter and its value, by name.
+pub(super) type Named = (String, Value);
 
 /// The floats among the parameters of a model, in its order.
 #[derive(Default)]
 pub(super) struct Parameters {
     /// Those that are trained, and their values.
-    pub(super) trained: Vec<(String, Value)>,
+    pub(super) trained: Vec<Named>,
     /// Those that are not, and why.
     pub(super) untrained: Vec<(String, &'static str)>,
 }
 
 impl Parameters {
-    /// Those of a model whose graph has been put into train mode by `b`, with these running statistics.
+    /// Those of a model whose graph has been put into train mode by `b`, with these running statistics, of which some are
+    /// frozen and others learned whatever they look like.
     pub(super) fn of(
         (model, weights): (&Graph, &Weights),
-        training: &Training,
+        (frozen, learned): (&BTreeSet<String>, &BTreeSet<String>),
         b: &Builder,
         statistics: &BTreeSet<NodeId>,
     ) -> Result<Self, TrainingError> {
-        let Training { frozen, learned, .. } = training;
-        for (verb, names) in [("freeze", frozen), ("train", learned)] {
-            let known = |name: &String| model.params().iter().any(|p| *p.name == **name);
-            if let Some(name) = names.iter().find(|name| !known(name)) {
-                return Err(TrainingError::NoParam { name: name.clone(), verb });
-            }
-        }
         if let Some(name) = frozen.intersection(learned).next() {
             return Err(wrong(name, "it is to be frozen and to be trained"));
         }
@@ -46,7 +43,8 @@ impl Parameters {
                 continue;
             }
             let why = if statistics.contains(&id) || is_running(graph, id) {
-                if frozen.contains(&name) || learned.contains(&name) {
+                let moves = statistics.contains(&id);
+                if moves && (frozen.contains(&name) || learned.contains(&name)) {
                     return Err(wrong(
                         &name,
                         "it is a running statistic, which is not trained but moves",

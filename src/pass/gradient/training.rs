@@ -5,14 +5,17 @@ use std::collections::BTreeSet;
 use super::classes::{ClassAxis, columns};
 use super::loss;
 use super::metric::{Metrics, Of};
+use super::mode;
+use super::penalty::{named, penalties};
 use super::share::share_small;
 use super::trainable::{Parameters, nothing};
 use super::update::{Update, update};
 use super::{
-    GradientError, Loss, Metric, Mode, Optimizer, Recompute, Writer, differentiate_with, train_mode,
+    GradientError, Loss, Metric, Mode, Optimizer, Penalty, Recompute, Writer, differentiate_with,
+    train_mode,
 };
 use crate::ir::{Builder, Graph, GraphError, Output, Value, Weights};
-use crate::op::{Binary, Compare, Draft, Reduce, RuleError, Term, Unary, Where};
+use crate::op::{Binary, Compare, Draft, Reduce, RuleError, Term, Where};
 use crate::pass::simplify::remove_identities;
 use crate::types::{DType, Dim, Shape, Tensor, TensorError, TensorType};
 
@@ -28,10 +31,42 @@ pub struct OutputLoss {
     pub class_axis: Option<i64>,
     /// The weight of the loss in the sum of all.
     pub weight: f64,
-    /// Whether rows have weights.
-    pub weighted: bool,
+    /// What the data give weights of.
+    pub weighted: Weighted,
     /// Whether there is a mask, with a number for each cost: those of 0 cost nothing and are not counted.
     pub masked: bool,
+    /// Metrics of this output, besides those of all.
+    pub metrics: Vec<Metric>,
+    /// Metrics of this output in which rows count by their weights, besides those of all.
+    pub weighted_metrics: Vec<Metric>,
+}
+
+impl OutputLoss {
+    /// The loss of an output, and nothing else.
+    pub fn new(output: &str, loss: Loss) -> Self {
+        Self {
+            output: output.to_owned(),
+            loss,
+            class_axis: None,
+            weight: 1.0,
+            weighted: Weighted::Nothing,
+            masked: false,
+            metrics: Vec::new(),
+            weighted_metrics: Vec::new(),
+        }
+    }
+}
+
+/// What the data give weights of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weighted {
+    /// There are none.
+    #[default]
+    Nothing,
+    /// Every row has one: `[N]`.
+    Rows,
+    /// Every cost has one: `[N, …]`, the axes of the output but the last.
+    Costs,
 }
 
 /// The inputs of a training graph that belong to one output.
@@ -41,7 +76,7 @@ pub struct Target {
     pub output: String,
     /// The input that has its target.
     pub input: String,
-    /// The input that has the weights of rows.
+    /// The input that has the weights of rows or costs.
     pub weight: Option<String>,
     /// The input that has the mask.
     pub mask: Option<String>,
@@ -58,14 +93,15 @@ pub struct Training {
     pub weighted_metrics: Vec<Metric>,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// Parameters that are not trained.
+    /// Parameters that are not trained, by names or [patterns](Penalty::params). Batch normalisation whose scale and
+    /// bias are among them stays as in inference: its running statistics do not move.
     pub frozen: BTreeSet<String>,
     /// Parameters that are trained though they look like a table by position or a constant of the formula.
     pub learned: BTreeSet<String>,
-    /// The factor of the sum of magnitudes of all trained parameters of two axes or more.
-    pub l1: f64,
-    /// The factor of their sum of squares.
-    pub l2: f64,
+    /// The factors of the sums of magnitudes of trained parameters; of several that name a parameter it has the last.
+    pub l1: Vec<Penalty>,
+    /// The factors of their sums of squares.
+    pub l2: Vec<Penalty>,
     /// What batch normalisation and dropout do.
     pub mode: Mode,
     /// What gradients compute again.
@@ -75,23 +111,15 @@ pub struct Training {
 impl Training {
     /// Training for the loss of one output, and nothing else.
     pub fn new(output: &str, loss: Loss, optimizer: Optimizer) -> Self {
-        let output = output.to_owned();
         Self {
-            losses: vec![OutputLoss {
-                output,
-                loss,
-                class_axis: None,
-                weight: 1.0,
-                weighted: false,
-                masked: false,
-            }],
+            losses: vec![OutputLoss::new(output, loss)],
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),
             optimizer,
             frozen: BTreeSet::new(),
             learned: BTreeSet::new(),
-            l1: 0.0,
-            l2: 0.0,
+            l1: Vec::new(),
+            l2: Vec::new(),
             mode: Mode::default(),
             recompute: Recompute::default(),
         }
@@ -129,6 +157,9 @@ pub enum TrainingError {
         /// What was to be done with it.
         verb: &'static str,
     },
+    /// A penalty is of no parameter that is trained.
+    #[error("there is no parameter `{0}` that is trained, for a penalty")]
+    NoPenalty(String),
     /// There is nothing to train.
     #[error("the loss depends on no parameter that is trained{0}")]
     Nothing(String),
@@ -163,6 +194,8 @@ pub struct TrainingGraph {
     pub untrained: Vec<(String, &'static str)>,
     /// Parameters and the variables that are their moving averages, where the optimizer keeps some.
     pub averages: Vec<(String, String)>,
+    /// What should be known of the training, as sentences.
+    pub notes: Vec<String>,
 }
 
 /// The name of the variable that counts the steps.
@@ -177,13 +210,15 @@ pub fn training(
     training: &Training,
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
+    let frozen = named(model, &training.frozen, "freeze")?;
+    let learned = named(model, &training.learned, "train")?;
     let step = b.param(STEP, Tensor::scalar(0i64));
-    let statistics = train_mode(&mut b, step, training.mode)?;
+    let statistics = train_mode(&mut b, step, training.mode, &frozen)?;
     let mut costs = costs(&mut b, training)?;
     let Parameters { trained, mut untrained } =
-        Parameters::of((model, weights), training, &b, &statistics)?;
+        Parameters::of((model, weights), (&frozen, &learned), &b, &statistics)?;
+    costs.loss = penalties(&mut b, costs.loss, &trained, training)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
-    costs.loss = penalties(&mut b, costs.loss, &values, training)?;
     let gradients = differentiate_with(&mut b, costs.loss, &values, training.recompute)?;
     let mut steps = Vec::new();
     for ((name, value), gradient) in trained.into_iter().zip(gradients) {
@@ -205,6 +240,7 @@ pub fn training(
     whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
     whole.untrained = untrained;
     whole.averages = averages;
+    whole.notes = mode::notes(model);
     Ok(whole)
 }
 
@@ -216,10 +252,11 @@ pub fn evaluation(
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
     let mut costs = costs(&mut b, training)?;
+    let frozen = named(model, &training.frozen, "freeze")?;
+    let learned = named(model, &training.learned, "train")?;
     let Parameters { trained, .. } =
-        Parameters::of((model, weights), training, &b, &BTreeSet::new())?;
-    let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
-    costs.loss = penalties(&mut b, costs.loss, &values, training)?;
+        Parameters::of((model, weights), (&frozen, &learned), &b, &BTreeSet::new())?;
+    costs.loss = penalties(&mut b, costs.loss, &trained, training)?;
     share_small(&mut b)?;
     Ok(costs.finish(b)?)
 }
@@ -271,6 +308,7 @@ impl Costs {
             trained: Vec::new(),
             untrained: Vec::new(),
             averages: Vec::new(),
+            notes: Vec::new(),
         })
     }
 }
@@ -333,12 +371,16 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
             metrics.losses.push((format!("{}_loss", output.name), total, rows));
         }
     }
-    for ((_, output), given) in found.iter().zip(&inputs) {
+    for ((own, output), given) in found.iter().zip(&inputs) {
         let before = if several { format!("{}_", output.name) } else { String::new() };
         let p = given.axis.last(b, &output.name, output.value)?;
         let of = Of { before, y: given.y, p, w: given.w, kept: given.kept };
-        metrics.add(b, &of, &training.metrics, false)?;
-        metrics.add(b, &of, &training.weighted_metrics, true)?;
+        for (all, own, weighted) in [
+            (&training.metrics, &own.metrics, false),
+            (&training.weighted_metrics, &own.weighted_metrics, true),
+        ] {
+            metrics.add(b, &of, &[&all[..], own].concat(), weighted)?;
+        }
     }
     let Some(loss) = loss else { return Err(nothing(&[])) };
     Ok(Costs { loss, targets, metrics: metrics.finish() })
@@ -350,7 +392,7 @@ struct Given {
     axis: ClassAxis,
     /// Its target, where it has classes with these on the last axis.
     y: Value,
-    /// The weights of its rows.
+    /// The weights of its rows or costs.
     w: Option<Value>,
     /// 1 for each cost that the mask leaves, else 0.
     kept: Option<Value>,
@@ -373,10 +415,11 @@ fn targets(
             axis.last(b, &input, y)?
         };
         let (mut weight, mut w) = (None, None);
-        if loss.weighted {
+        if loss.weighted != Weighted::Nothing {
             let name = b.fresh(&format!("{}.weight", output.name));
-            let rows: Shape = [Dim::n()].into_iter().collect();
-            w = Some(b.input(&name, TensorType::new(ty.dtype, rows)));
+            let rows = TensorType::new(ty.dtype, [Dim::n()].into_iter().collect::<Shape>());
+            let costs = loss.weighted == Weighted::Costs;
+            w = Some(b.input(&name, if costs { axis.each(&ty, ty.dtype) } else { rows }));
             weight = Some(name.to_string());
         }
         let (mut mask, mut kept) = (None, None);
@@ -447,35 +490,4 @@ fn mean_over_rows(
         None => at.size(sum, shape.elements().maximum(&Dim::ONE))?,
     };
     at.div(sum, count)
-}
-
-/// The loss with the penalties of parameters, which count once.
-fn penalties(
-    b: &mut Builder,
-    loss: Value,
-    trained: &[Value],
-    training: &Training,
-) -> Result<Value, TrainingError> {
-    let mut loss = loss;
-    for value in
-        trained.iter().filter(|v| b.graph().ty(**v).rank() >= 2).copied().collect::<Vec<_>>()
-    {
-        for (factor, squares) in [(training.l1, false), (training.l2, true)] {
-            if factor == 0.0 {
-                continue;
-            }
-            loss = draft(b, ("loss.penalty", "the penalty"), |writer| {
-                let (loss, value) = (writer.term(loss), writer.term(value));
-                let mut at = Draft::new(&mut *writer);
-                let each = if squares { at.square(value)? } else { at.op(Unary::Abs, &[value])? };
-                let sum = all(&mut at, each)?;
-                let to = at.ty(loss).dtype;
-                let sum = at.cast(sum, to)?;
-                let sum = at.scale(sum, factor)?;
-                let all = at.add(loss, sum)?;
-                Ok(writer.value(all))
-            })?;
-        }
-    }
-    Ok(loss)
 }

@@ -9,8 +9,9 @@ use crate::types::{Quoted, Tensor};
 /// The columns of the data that a model is fed with.
 ///
 /// An input has the column of its name, and so has the target of an output. The only input may also be `x`, and the
-/// only output `y`. `sample_weight` is the weight of a row in the losses of all outputs, `sample_weight:NAME` that in
-/// the loss of output `NAME`, which it replaces; `sample_mask` and `sample_mask:NAME` are masks in the same way.
+/// only output `y`. `sample_weight` is the weight of a row, or of each of its costs, in the losses of all outputs,
+/// `sample_weight:NAME` that in the loss of output `NAME`, which it replaces; `sample_mask` and `sample_mask:NAME` are
+/// masks in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Inputs and their columns.
@@ -82,7 +83,7 @@ impl Names {
     /// The columns for these inputs and for the targets of these outputs; without outputs for the inputs alone.
     ///
     /// # Errors
-    /// If one has no column, or a weight is no number for each row.
+    /// If one has no column, or a weight is no number.
     pub fn of(columns: &[Column], inputs: &[&str], outputs: &[&str]) -> Result<Self, DataError> {
         let targets = bind(columns, outputs, "y", "output")?;
         let inputs = bind(columns, inputs, "x", "input")?;
@@ -92,11 +93,9 @@ impl Names {
                 masks.insert((*output).to_owned(), column.name.clone());
             }
             let Some(column) = Self::weight(columns, output) else { continue };
-            if column.elements() != Some(1)
-                || !(column.dtype.is_float() || column.dtype.is_integer())
-            {
+            if !(column.dtype.is_float() || column.dtype.is_integer()) {
                 let (name, ty) = (Quoted(&column.name), column.row_type());
-                let reason = format!("the weight {name} is {ty} for a row; it must be one number");
+                let reason = format!("the weight {name} is {ty} for a row; it must be of numbers");
                 return Err(DataError::Columns(reason));
             }
             weights.insert((*output).to_owned(), column.name.clone());
@@ -194,7 +193,7 @@ mod tests {
         let error = Names::of(&columns(&["x"]), &["a"], &["p"]).unwrap_err().to_string();
         assert!(error.contains("the output `p`, and no `y`"), "{error}");
         let mut wide = columns(&["x", "y", "sample_weight"]);
-        wide[2].dims = vec![2];
+        wide[2].dtype = DType::Bool;
         assert!(Names::of(&wide, &["x"], &["y"]).is_err());
     }
 

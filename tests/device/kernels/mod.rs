@@ -222,7 +222,7 @@ impl Net {
                     let mut operands = vec![x];
                     operands.extend((0..3).map(|_| self.param(&dims[..1])));
                     operands.push(self.param_from(0.1, &dims[..1]));
-                    self.op(BatchNorm { epsilon: 0.001 }, &operands)
+                    self.op(BatchNorm { epsilon: 0.001, ..BatchNorm::default() }, &operands)
                 }
                 _ => {
                     let other = self.param(&[1]);

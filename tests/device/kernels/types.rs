@@ -409,7 +409,7 @@ fn normalised(net: &mut Net, i: usize) -> Vec<Value> {
         let vector = net.param_from(least, &dims[..1]);
         operands.push(net.op(Cast { to: dtype }, &[vector]));
     }
-    let y = net.op(BatchNorm { epsilon: 0.001 }, &operands);
+    let y = net.op(BatchNorm { epsilon: 0.001, ..BatchNorm::default() }, &operands);
     let other = net.other(dtype, &dims, true);
     let y = net.op(Binary::Add, &[y, other]);
     vec![net.op(Unary::Relu, &[y])]

@@ -6,9 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::ir::Graph;
-use fanwise::pass::{
-    Loss, Metric, Mode, Optimizer, OutputLoss, ParseMetricError, Recompute, Training,
-};
+use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training};
 
 /// What a model is trained or evaluated for.
 #[derive(Args)]
@@ -24,46 +22,52 @@ pub(crate) struct AimArgs {
     /// that of the softmax that gives the output, else the last
     #[arg(long, value_name = "[OUTPUT=]AXIS", value_delimiter = ',', value_parser = axis, allow_hyphen_values = true)]
     class_axis: Vec<(Option<String>, i64)>,
-    /// Metrics, separated by commas: `accuracy`, `top_5_accuracy`, `auc`, `precision`, `recall`, the name of a loss with
-    /// its settings, as `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
-    #[arg(long, value_name = "METRIC[:KEY=VALUE,...],...")]
+    /// Metrics of every output, or of one, separated by commas: `accuracy`, `top_5_accuracy`, `auc:num_thresholds=500`,
+    /// `precision:threshold=0.9`, `recall`, the name of a loss with its settings, as
+    /// `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
+    #[arg(long, value_name = "[OUTPUT=]METRIC[:KEY=VALUE,...],...")]
     metrics: Vec<Metrics>,
     /// Metrics in which rows count by their weights
-    #[arg(long, value_name = "METRIC[:KEY=VALUE,...],...")]
+    #[arg(long, value_name = "[OUTPUT=]METRIC[:KEY=VALUE,...],...")]
     weighted_metrics: Vec<Metrics>,
-    /// The factor of the sum of squares of all weights of two axes or more in the loss
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
-    l2: f64,
+    /// The factor of the sum of squares of weights in the loss: of all that are trained and have two axes or more, or of
+    /// those named, as `fc*=0.01`; of several factors that name a weight it has the last
+    #[arg(long, value_name = "[PARAMETER=]FACTOR", value_delimiter = ',')]
+    l2: Vec<Penalty>,
     /// The factor of the sum of their magnitudes
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, value_parser = amount)]
-    l1: f64,
+    #[arg(long, value_name = "[PARAMETER=]FACTOR", value_delimiter = ',')]
+    l1: Vec<Penalty>,
 }
 
-/// Metrics as one option lists them.
+/// Metrics as one option lists them, each of one output or of all.
 #[derive(Clone, PartialEq)]
-pub(super) struct Metrics(Vec<Metric>);
+pub(super) struct Metrics(Vec<(Option<String>, Metric)>);
 
 impl FromStr for Metrics {
-    type Err = ParseMetricError;
+    type Err = anyhow::Error;
 
-    /// Reads metrics that commas separate. A setting, which has a `=` and no `:` before it, belongs to the metric before it.
-    fn from_str(text: &str) -> Result<Self, ParseMetricError> {
-        let setting = |piece: &str| {
-            piece.split('=').next().is_some_and(|key| key != piece && !key.contains(':'))
+    /// Reads metrics that commas separate, each with the output that it is of and a `=` before it, or without.
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let one = |text: &String| {
+            let (output, metric) = named::<Metric>(text);
+            match metric.parse::<Metric>() {
+                Ok(metric) => Ok((output.map(str::to_owned), metric)),
+                Err(error) if output.is_some() => bail!("`{text}`: {error}"),
+                Err(error) => Err(error.into()),
+            }
         };
-        joined(text, setting)
-            .iter()
-            .map(|metric| metric.parse())
-            .collect::<Result<_, _>>()
-            .map(Self)
+        parts::<Metric>(text).iter().map(one).collect::<Result<_, _>>().map(Self)
     }
 }
 
-/// The pieces of a text that commas separate, each with the settings that follow it.
-fn joined(text: &str, setting: impl Fn(&str) -> bool) -> Vec<String> {
+/// The parts of losses or metrics that a comma separates: `a=mse,b=huber:delta=2`. What has a `=` and no name of one
+/// behind it belongs to the part before, if that has settings: `categorical_crossentropy:smoothing=0.1,from_logits=true`.
+fn parts<T: FromStr>(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for piece in text.split(',') {
-        match parts.last_mut().filter(|last| last.contains(':') && setting(piece)) {
+        let setting = !piece.contains(':')
+            && piece.rsplit_once('=').is_some_and(|(_, value)| value.parse::<T>().is_err());
+        match parts.last_mut().filter(|last| setting && last.contains(':')) {
             Some(last) => *last = format!("{last},{piece}"),
             None => parts.push(piece.to_owned()),
         }
@@ -71,23 +75,14 @@ fn joined(text: &str, setting: impl Fn(&str) -> bool) -> Vec<String> {
     parts
 }
 
-/// The parts of losses that a comma separates: `a=mse,b=huber:delta=2`. What has no name of a loss belongs to the part
-/// before, as in `categorical_crossentropy:smoothing=0.1,from_logits=true`.
-fn parts(text: &str) -> Vec<String> {
-    joined(text, |piece| {
-        let value = piece.rsplit_once('=').map_or(piece, |(_, value)| value);
-        !piece.contains(':') && value.parse::<Loss>().is_err()
-    })
-}
-
-/// `OUTPUT` and `LOSS` of `OUTPUT=LOSS`; the settings behind a colon have their own `=`.
-fn named(text: &str) -> (Option<&str>, &str) {
+/// `OUTPUT` and `NAME` of `OUTPUT=NAME`, the name of a loss or metric; the settings behind a colon have their own `=`.
+fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
     let head = text.split(':').next().unwrap_or(text);
     match head.rsplit_once('=') {
         Some((output, _)) => (Some(output), &text[output.len() + 1..]),
         // The name of an output may have a colon itself.
         None => match text.rsplit_once('=') {
-            Some((output, loss)) if loss.parse::<Loss>().is_ok() => (Some(output), loss),
+            Some((output, name)) if name.parse::<T>().is_ok() => (Some(output), name),
             _ => (None, text),
         },
     }
@@ -101,23 +96,18 @@ impl AimArgs {
 
     /// The losses of the outputs of a graph.
     fn losses(&self, graph: &Graph) -> anyhow::Result<Vec<OutputLoss>> {
-        let texts: Vec<String> = self.loss.iter().flat_map(|text| parts(text)).collect();
+        let texts: Vec<String> = self.loss.iter().flat_map(|text| parts::<Loss>(text)).collect();
         let mut losses: Vec<OutputLoss> = Vec::new();
         let mut add = |output: &str, loss: Loss| {
             let weight = self.loss_weight.iter().find(|(own, _)| own == output);
+            let weight = weight.map_or(1.0, |(_, weight)| *weight);
             let axis =
                 self.class_axis.iter().find(|(own, _)| own.as_deref().is_none_or(|o| o == output));
-            losses.push(OutputLoss {
-                output: output.to_owned(),
-                loss,
-                class_axis: axis.map(|(_, axis)| *axis),
-                weight: weight.map_or(1.0, |(_, weight)| *weight),
-                weighted: false,
-                masked: false,
-            });
+            let class_axis = axis.map(|(_, axis)| *axis);
+            losses.push(OutputLoss { class_axis, weight, ..OutputLoss::new(output, loss) });
         };
         for text in &texts {
-            match named(text) {
+            match named::<Loss>(text) {
                 (Some(output), loss) => add(output, loss.parse()?),
                 (None, _) if texts.len() > 1 => {
                     bail!("write OUTPUT=LOSS where there are several losses")
@@ -144,20 +134,51 @@ impl AimArgs {
 
     /// What a graph is trained for.
     pub(crate) fn training(&self, graph: &Graph, optimizer: Optimizer) -> anyhow::Result<Training> {
-        let all = |lists: &[Metrics]| lists.iter().flat_map(|list| list.0.clone()).collect();
+        let mut losses = self.losses(graph)?;
+        let metrics = of_outputs("metrics", &self.metrics, &mut losses, |loss| &mut loss.metrics)?;
+        let weighted_metrics =
+            of_outputs("weighted-metrics", &self.weighted_metrics, &mut losses, |loss| {
+                &mut loss.weighted_metrics
+            })?;
         Ok(Training {
-            losses: self.losses(graph)?,
-            metrics: all(&self.metrics),
-            weighted_metrics: all(&self.weighted_metrics),
+            losses,
+            metrics,
+            weighted_metrics,
             optimizer,
             frozen: BTreeSet::new(),
             learned: BTreeSet::new(),
-            l1: self.l1,
-            l2: self.l2,
+            l1: self.l1.clone(),
+            l2: self.l2.clone(),
             mode: Mode::default(),
             recompute: Recompute::default(),
         })
     }
+}
+
+/// Gives outputs the metrics that are of one alone, and returns those that are of all.
+fn of_outputs(
+    option: &str,
+    lists: &[Metrics],
+    losses: &mut [OutputLoss],
+    own: impl Fn(&mut OutputLoss) -> &mut Vec<Metric>,
+) -> anyhow::Result<Vec<Metric>> {
+    let mut all = Vec::new();
+    for (output, metric) in lists.iter().flat_map(|list| &list.0) {
+        let Some(output) = output else {
+            all.push(*metric);
+            continue;
+        };
+        let loss = losses.iter_mut().find(|loss| loss.output == *output);
+        let Some(loss) = loss else {
+            let known: Vec<&str> = losses.iter().map(|loss| &*loss.output).collect();
+            let known = known.join(", ");
+            bail!(
+                "`--{option} {output}={metric}`: there is no loss of `{output}`; there are losses of {known}"
+            );
+        };
+        own(loss).push(*metric);
+    }
+    Ok(all)
 }
 
 /// What only training has.
@@ -169,15 +190,17 @@ pub(crate) struct OptimizerArgs {
     /// The learning rate before any schedule; by default the optimizer's own
     #[arg(long, value_name = "RATE", value_parser = amount)]
     learning_rate: Option<f64>,
-    /// Parameters that are not trained
+    /// Parameters that are not trained: names, in which `*` stands for any letters. Batch normalisation whose scale and
+    /// bias are frozen stays as in inference
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     freeze: Vec<String>,
     /// Parameters that are trained though they look like a table by position or a constant of the formula
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     train: Vec<String>,
-    /// The part of running statistics that each step of batch normalisation keeps
-    #[arg(long, value_name = "PART", default_value_t = 0.99, value_parser = amount)]
-    batch_norm_momentum: f64,
+    /// The part of running statistics that each step of batch normalisation keeps; by default each layer's own, which an
+    /// ONNX file says
+    #[arg(long, value_name = "PART", value_parser = amount)]
+    batch_norm_momentum: Option<f64>,
     /// What gradients compute again to have less memory in use: `nothing`, what is `cheap`, or whole `segments`
     #[arg(long, value_name = "WHAT", default_value = "nothing")]
     recompute: Recompute,
@@ -198,7 +221,7 @@ impl OptimizerArgs {
         training.frozen = self.freeze.iter().cloned().collect();
         training.learned = self.train.iter().cloned().collect();
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
-        let momentum = self.batch_norm_momentum.min(1.0) as f32;
+        let momentum = self.batch_norm_momentum.map(|part| part.min(1.0) as f32);
         training.mode = Mode { momentum, seed: seed.into() };
         training.recompute = self.recompute;
     }
@@ -228,36 +251,48 @@ fn factor(text: &str) -> anyhow::Result<(String, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metrics, named, parts};
+    use super::{Loss, Metric, Metrics, named, parts};
 
     #[test]
     fn losses_and_their_settings_are_told_apart() {
-        let all = parts("a=mse,b=categorical_crossentropy:smoothing=0.1,from_logits=true,c:0=mae");
-        let expected =
-            ["a=mse", "b=categorical_crossentropy:smoothing=0.1,from_logits=true", "c:0=mae"];
-        assert_eq!(all, expected);
-        let named: Vec<_> = all.iter().map(|text| named(text)).collect();
+        let all = parts::<Loss>(
+            "a=mse,b=categorical_crossentropy:smoothing=0.1,from_logits=true,c:0=mae",
+        );
         let loss = "categorical_crossentropy:smoothing=0.1,from_logits=true";
-        assert_eq!(named, [(Some("a"), "mse"), (Some("b"), loss), (Some("c:0"), "mae")]);
-        assert_eq!(super::named("huber:delta=2"), (None, "huber:delta=2"));
-        assert_eq!(parts("huber"), ["huber"]);
+        assert_eq!(all, ["a=mse", &format!("b={loss}"), "c:0=mae"]);
+        let all: Vec<_> = all.iter().map(|text| named::<Loss>(text)).collect();
+        assert_eq!(all, [(Some("a"), "mse"), (Some("b"), loss), (Some("c:0"), "mae")]);
+        assert_eq!(named::<Loss>("huber:delta=2"), (None, "huber:delta=2"));
+        assert_eq!(parts::<Loss>("huber"), ["huber"]);
     }
+
     #[test]
     fn a_setting_belongs_to_the_metric_before_it() {
         let read = |text: &str| text.parse::<Metrics>().map(|all| all.0).map_err(|e| e.to_string());
         let loss = "sparse_categorical_crossentropy:ignore_class=0,from_logits=true";
-        let expected = ["accuracy", loss, "huber:delta=2", "auc"].map(|one| one.parse().unwrap());
-        let text = format!("accuracy,{loss},huber:delta=2,auc");
+        let texts = ["accuracy", loss, "huber:delta=2", "auc", "p:0=recall:threshold=0.5", "q=auc"];
+        let metrics = ["accuracy", loss, "huber:delta=2", "auc", "recall", "auc"];
+        let outputs = [None, None, None, None, Some("p:0"), Some("q")];
+        let expected: Vec<(Option<String>, Metric)> = outputs
+            .into_iter()
+            .zip(metrics)
+            .map(|(output, metric)| (output.map(str::to_owned), metric.parse().unwrap()))
+            .collect();
+        let text = texts.join(",");
         assert_eq!(read(&text).unwrap(), expected);
         assert!(read(&text) == read(&text.replace("delta=2", "delta=2.0")));
-        assert!(
-            read("accuracy,from_logits=true")
-                .unwrap_err()
-                .contains("`from_logits=true` is no metric")
-        );
-        assert!(
-            read("mse,huber:delta=x,auc").unwrap_err().contains("`huber:delta=x` is no metric")
-        );
-        assert!(read("").is_err() && read("mse,").is_err());
+        for (text, part) in [
+            ("accuracy,from_logits=true", "`from_logits=true`: `true` is no metric"),
+            ("mse,huber:delta=x,auc", "huber has no setting `delta=x`"),
+            (
+                "a=precission",
+                "`a=precission`: `precission` is no metric (did you mean `precision`?)",
+            ),
+            ("", "`` is no metric"),
+            ("mse,", "`` is no metric"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
     }
 }

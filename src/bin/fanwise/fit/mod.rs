@@ -19,9 +19,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::format::safetensors;
-use fanwise::ir::{Graph, NodeId};
+use fanwise::ir::Graph;
 use fanwise::model::{self, GraphForm};
-use fanwise::op::Op;
+use fanwise::pass::Weighted;
 use fanwise::train::data::{self, LoaderOptions, Source};
 use fanwise::train::{
     Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, Keep, Keeper, Monitor,
@@ -48,7 +48,8 @@ use tell::Report;
     --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
     --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 --epochs 70 \\
     --gpus 4 --batch 256 --checkpoint run --plot curves.png
-  fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5")]
+  fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5 \\
+    --metrics a=mae --l2 '0.0001,head*=0.01'")]
 pub(crate) struct FitArgs {
     #[command(flatten)]
     base: BaseArgs,
@@ -288,13 +289,12 @@ fn fit_from(
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
-    note_folded(args.base.model.spec(), &model.graph);
     let (source, validation) = args.sources(&model.graph, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let mut training = args.aim.training(&model.graph, args.optimizer.optimizer()?)?;
     args.optimizer.apply(&mut training, args.seed);
-    for loss in &mut training.losses {
-        loss.weighted = !args.class_weight.is_empty();
+    if !args.class_weight.is_empty() {
+        training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }
     let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
     let options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
@@ -302,6 +302,10 @@ fn fit_from(
     options.place.invariant = args.reproducible.is_some();
     let graph = model.graph.clone();
     let mut trainer = Trainer::new(model, &options, runner.backend())?;
+    // Models of the zoo are as they are meant.
+    if !args.base.model.spec().starts_with("zoo:") {
+        trainer.notes().iter().for_each(|note| ui::talk(&format!("note: {note}")));
+    }
     note_untrained(&trainer);
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit };
@@ -341,20 +345,6 @@ fn note_replaced(keeper: &Keeper) -> anyhow::Result<()> {
         ));
     }
     Ok(())
-}
-
-/// Tells that batch normalisation may be missing that the exporter of a file put into convolutions.
-fn note_folded(spec: &str, graph: &Graph) {
-    let ops = || graph.ids().filter_map(|id| Some((id, graph.node(id).op()?)));
-    let biased =
-        |(id, op): (NodeId, &Op)| matches!(op, Op::Conv(_)) && graph.operands(id).len() > 2;
-    let normed = |(_, op): (NodeId, &Op)| matches!(op, Op::BatchNorm(_) | Op::BatchNormTrain(_));
-    if !spec.starts_with("zoo:") && ops().any(biased) && !ops().any(normed) {
-        ui::talk(
-            "note: the model has convolutions and no batch normalisation; if its exporter put that into the convolutions, \
-             it is trained without: export it for training to keep it",
-        );
-    }
 }
 
 /// The trainer gets the weights of the best epoch.

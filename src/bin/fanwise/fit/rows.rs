@@ -20,7 +20,7 @@ use crate::args::Format;
 pub(super) struct DataArgs {
     /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder, a folder with a folder of PNG and JPEG files for
     /// each class: arrays named like the inputs and outputs of the model (`x` and `y` serve for the only ones),
-    /// `sample_weight` where rows have weights, and `sample_mask` where some do not count
+    /// `sample_weight` where rows or places have weights, and `sample_mask` where some do not count
     #[arg(long, value_name = "DATA")]
     data: Option<PathBuf>,
     /// Rows of a batch

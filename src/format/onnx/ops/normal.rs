@@ -49,7 +49,7 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     if training {
         n.results(3, BatchNormTrain { local: false, epsilon, momentum }, &operands)
     } else {
-        n.result(BatchNorm { epsilon }, &operands)
+        n.result(BatchNorm { epsilon, momentum }, &operands)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::format::onnx::proto::attribute_proto::AttributeType;
 use crate::format::onnx::proto::tensor_proto::DataType;
 use crate::format::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::ir::NodeKind;
+use crate::op::Op;
 use crate::types::Tensor;
 
 fn one(node: NodeProto) -> Model {
@@ -171,4 +172,15 @@ fn normalisation_in_training_gives_new_statistics() {
     let several = node("BatchNormalization", &["x", "s", "b", "m", "v"], &["y", "mean"]);
     let error = refusal(import(several, &["y"]));
     assert!(error.contains("batch normalization with 2 results in opset 18"), "{error}");
+    // In inference it is kept for training.
+    let plain = node("BatchNormalization", &["x", "s", "b", "m", "v"], &["y"]);
+    for (node, momentum) in [(with(plain.clone(), float("momentum", 0.75)), 0.75f32), (plain, 0.9)]
+    {
+        let made = import(node, &["y"]).unwrap();
+        let norms = made.graph.ids().filter_map(|id| match made.graph.node(id).op() {
+            Some(Op::BatchNorm(norm)) => Some(norm.momentum.to_bits()),
+            _ => None,
+        });
+        assert_eq!(norms.collect::<Vec<_>>(), [momentum.to_bits()]);
+    }
 }

@@ -1,0 +1,60 @@
+//! The names of losses, metrics, optimizers and their settings: also those that users know from elsewhere.
+
+use std::fmt;
+
+use crate::types::{alike, closest};
+
+/// The entry of a table that has this name, or this as one of its other names.
+pub(super) fn find<'t, T>(
+    name: &str,
+    table: impl IntoIterator<Item = (T, &'t str, &'t [&'t str])>,
+) -> Option<T> {
+    let known = |own: &str, others: &[&str]| [own].iter().chain(others).any(|n| alike(n, name));
+    table.into_iter().find(|(_, own, others)| known(own, others)).map(|(entry, ..)| entry)
+}
+
+/// Settings with the other names that they have.
+const SETTINGS: [(&str, &[&str]); 25] = [
+    ("amsgrad", &[]),
+    ("beta_1", &[]),
+    ("beta_2", &[]),
+    ("centered", &[]),
+    ("clipnorm", &[]),
+    ("clipvalue", &[]),
+    ("delta", &[]),
+    ("ema_momentum", &[]),
+    ("ema_overwrite_frequency", &[]),
+    ("epsilon", &["eps"]),
+    ("from_logits", &[]),
+    ("global_clipnorm", &[]),
+    ("gradient_accumulation_steps", &[]),
+    ("ignore_class", &["ignore_index"]),
+    ("initial_accumulator_value", &[]),
+    ("k", &[]),
+    ("learning_rate", &["lr"]),
+    ("momentum", &[]),
+    ("nesterov", &[]),
+    ("num_thresholds", &[]),
+    ("rho", &[]),
+    ("smoothing", &["label_smoothing"]),
+    ("threshold", &["thresholds"]),
+    ("use_ema", &["ema"]),
+    ("weight_decay", &[]),
+];
+
+/// The name of a setting; what is none stays as it is.
+pub(super) fn setting(key: &str) -> &str {
+    find(key, SETTINGS.map(|(own, others)| (own, own, others))).unwrap_or(key)
+}
+
+/// What is said behind a name that is not known: the one that is most like it.
+pub(super) struct Hint<'a>(pub(super) &'a str, pub(super) &'a [&'a str]);
+
+impl fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match closest(self.0, self.1.iter().copied()) {
+            Some(name) => write!(f, " (did you mean `{name}`?)"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Penalties: what parameters cost by their size. Parameters are named by patterns.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use super::Training;
+use super::trainable::Named;
+use super::training::{TrainingError, all, draft};
+use crate::ir::{Builder, Graph, Value};
+use crate::op::{Draft, Unary};
+use crate::types::Quoted;
+
+/// The factor of a penalty, and the parameters that have it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Penalty {
+    /// The name of a parameter, or a pattern of names, in which `*` stands for any letters and `?` for one. `None` stands
+    /// for all trained parameters of two axes or more that no other penalty of the kind names.
+    pub params: Option<String>,
+    /// The factor of the sum over all elements.
+    pub factor: f64,
+}
+
+/// A text that is no penalty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is no penalty; write FACTOR or PARAMETER=FACTOR, with a finite number from 0 on", Quoted(.0))]
+pub struct ParsePenaltyError(String);
+
+impl FromStr for Penalty {
+    type Err = ParsePenaltyError;
+
+    /// Reads `0.01`, or `fc*=0.01`.
+    fn from_str(text: &str) -> Result<Self, ParsePenaltyError> {
+        let (params, number) = match text.rsplit_once('=') {
+            Some((params, number)) => (Some(params.to_owned()), number),
+            None => (None, text),
+        };
+        let factor = number.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
+        let factor = factor.ok_or_else(|| ParsePenaltyError(text.to_owned()))?;
+        Ok(Self { params, factor })
+    }
+}
+
+/// Whether a pattern names a parameter.
+fn names(pattern: &str, name: &str) -> bool {
+    let (pattern, letters): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // The last `*`, and where the letters begin that it does not stand for yet.
+    let mut star: Option<(usize, usize)> = None;
+    while n < letters.len() {
+        match (pattern.get(p), star) {
+            (Some('*'), _) => {
+                star = Some((p, n));
+                p += 1;
+            }
+            (Some(c), _) if *c == '?' || *c == letters[n] => (p, n) = (p + 1, n + 1),
+            (_, Some((at, from))) => {
+                star = Some((at, from + 1));
+                (p, n) = (at + 1, from + 1);
+            }
+            (_, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// The parameters of a model that patterns name; `verb` says what is done with them.
+///
+/// # Errors
+/// If one names none.
+pub(super) fn named(
+    model: &Graph,
+    patterns: &BTreeSet<String>,
+    verb: &'static str,
+) -> Result<BTreeSet<String>, TrainingError> {
+    let mut found = BTreeSet::new();
+    for pattern in patterns {
+        let all: Vec<String> = model
+            .params()
+            .iter()
+            .map(|p| p.name.to_string())
+            .filter(|n| names(pattern, n))
+            .collect();
+        if all.is_empty() {
+            return Err(TrainingError::NoParam { name: pattern.clone(), verb });
+        }
+        found.extend(all);
+    }
+    Ok(found)
+}
+
+/// The factor that a parameter has; 0 where it has none.
+fn factor(penalties: &[Penalty], name: &str, rank: usize) -> f64 {
+    let of = |usual: bool| {
+        penalties.iter().rev().find(|penalty| match &penalty.params {
+            Some(pattern) => !usual && names(pattern, name),
+            None => usual && rank >= 2,
+        })
+    };
+    of(false).or_else(|| of(true)).map_or(0.0, |penalty| penalty.factor)
+}
+
+/// The loss with the penalties of trained parameters, which count once.
+///
+/// # Errors
+/// If one is of no trained parameter.
+pub(super) fn penalties(
+    b: &mut Builder,
+    loss: Value,
+    trained: &[Named],
+    training: &Training,
+) -> Result<Value, TrainingError> {
+    let patterns = training.l1.iter().chain(&training.l2).filter_map(|p| p.params.as_deref());
+    for pattern in patterns {
+        if !trained.iter().any(|(name, _)| names(pattern, name)) {
+            return Err(TrainingError::NoPenalty(pattern.to_owned()));
+        }
+    }
+    let mut loss = loss;
+    for (name, value) in trained {
+        let rank = b.graph().ty(*value).rank();
+        for (kind, squares) in [(&training.l1, false), (&training.l2, true)] {
+            let factor = factor(kind, name, rank);
+            if factor != 0.0 {
+                loss = penalty(b, loss, *value, (factor, squares))?;
+            }
+        }
+    }
+    Ok(loss)
+}
+
+/// Adds to a loss the sum of magnitudes of a value, or of its squares, times a factor.
+fn penalty(
+    b: &mut Builder,
+    loss: Value,
+    value: Value,
+    (factor, squares): (f64, bool),
+) -> Result<Value, TrainingError> {
+    draft(b, ("loss.penalty", "the penalty"), |writer| {
+        let (loss, value) = (writer.term(loss), writer.term(value));
+        let mut at = Draft::new(&mut *writer);
+        let each = if squares { at.square(value)? } else { at.op(Unary::Abs, &[value])? };
+        let sum = all(&mut at, each)?;
+        let to = at.ty(loss).dtype;
+        let sum = at.cast(sum, to)?;
+        let sum = at.scale(sum, factor)?;
+        let all = at.add(loss, sum)?;
+        Ok(writer.value(all))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Penalty, factor, names};
+
+    #[test]
+    fn patterns_name_parameters() {
+        for (pattern, name, expected) in [
+            ("fc.weight", "fc.weight", true),
+            ("fc.weight", "fc.weights", false),
+            ("fc*", "fc", true),
+            ("*.weight", "block.1.fc.weight", true),
+            ("*.weight", "fc.weight.0", false),
+            ("b*c*", "block.1.fc.weight", true),
+            ("layer?", "layer1", true),
+            ("layer?", "layer10", false),
+            ("*a*b*", "xbxa", false),
+            ("", "fc", false),
+            ("*", "", true),
+            ("é?", "éa", true),
+            // What stands in a name for itself.
+            ("a*b", "a*b", true),
+        ] {
+            assert_eq!(names(pattern, name), expected, "{pattern} {name}");
+        }
+        assert!(!names(&"*a".repeat(500), &"a".repeat(499)));
+    }
+
+    #[test]
+    fn the_last_penalty_that_names_a_parameter_counts() {
+        let read = |text: &str| text.parse::<Penalty>().unwrap();
+        let all = ["fc*=0.5", "0.25", "*.bias=0.125", "0.0625"].map(read);
+        assert_eq!(factor(&all, "fc.weight", 2).to_bits(), 0.5f64.to_bits());
+        assert_eq!(factor(&all, "fc.bias", 1).to_bits(), 0.125f64.to_bits());
+        assert_eq!(factor(&all, "conv.weight", 4).to_bits(), 0.0625f64.to_bits());
+        assert_eq!(factor(&all, "scale", 1).to_bits(), 0f64.to_bits());
+        assert_eq!(read("a=b=1").params.as_deref(), Some("a=b"));
+        for text in ["", "x", "fc=", "fc=-1", "inf", "fc=NaN"] {
+            assert!(text.parse::<Penalty>().is_err(), "{text}");
+        }
+    }
+}
