@@ -47,9 +47,9 @@ fn model(write: impl FnOnce(&mut Builder, Value) -> Value) -> (Graph, Weights) {
     let w = b.param("w", filled(&[6, 1], 0.5));
     let h = write(&mut b, x);
     let flat = b.op("flat", Reshape { shape: vec![Dim::n() * 8, 6.into()] }, &[h]).unwrap();
-    let z = b.op("z", MatMul {}, &[flat, w]).unwrap();
-    let y = b.op("y", Reshape { shape: vec![Dim::n(), 8.into()] }, &[z]).unwrap();
-    b.output("y", y);
+    let product = b.op("product", MatMul {}, &[flat, w]).unwrap();
+    let rows = b.op("rows", Reshape { shape: vec![Dim::n(), 8.into()] }, &[product]).unwrap();
+    b.output("y", rows);
     b.finish()
 }
 

@@ -188,11 +188,11 @@ fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
         let mut b = Builder::new("dropped");
         let x = b.input("x", rows(DType::F64, &[5, 3]));
         let random = |seed, dims: &[usize]| uniform(seed, dims);
-        let (w, v) = (b.param("w", random(1, &[3, 4])), b.param("v", random(2, &[4, 3])));
-        let w = b.op("thin", drop(), &[w]).unwrap();
+        let (first, last) = (b.param("w", random(1, &[3, 4])), b.param("v", random(2, &[4, 3])));
+        let first = b.op("thin", drop(), &[first]).unwrap();
         let shape = vec![Dim::n() * 5, 3.into()];
         let h = b.op("flat", Reshape { shape }, &[x]).unwrap();
-        let h = b.op("h", MatMul {}, &[h, w]).unwrap();
+        let h = b.op("h", MatMul {}, &[h, first]).unwrap();
         let h = b.op("drop", drop(), &[h]).unwrap();
         let shape = vec![Dim::n(), 5.into(), 4.into()];
         let mut h = b.op("rows", Reshape { shape }, &[h]).unwrap();
@@ -206,7 +206,7 @@ fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
         }
         let sum = Reduce::Sum { axes: vec![1], keepdims: false };
         let h = b.op("sum", sum, &[h]).unwrap();
-        let h = b.op("logits", MatMul {}, &[h, v]).unwrap();
+        let h = b.op("logits", MatMul {}, &[h, last]).unwrap();
         let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
         b.output("p", p);
         let (graph, weights) = b.finish();

@@ -389,7 +389,7 @@ impl Template<'_> {
     fn check(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
         if ends(path, &["onnx"]) {
             let Self { spec, graph, changed, limit } = self;
-            let weights = trainer.weights().map_err(Error::from)?;
+            let weights = trainer.weights()?;
             model::check_onnx(spec, (graph, &weights), changed, *limit).map_err(Error::from)?;
         }
         Ok(())
