@@ -66,9 +66,10 @@ pub(super) fn write(w: &mut Writer<'_>, op: &Op) -> Done {
     })
 }
 
-fn unary(w: &mut Writer<'_>, op: &Unary) -> Result<(), Refused> {
-    let float = Attribute::Float;
-    let name = match *op {
+/// The name of a function without attributes.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others have attributes")]
+fn plain(op: &Unary) -> Option<&'static str> {
+    Some(match op {
         Unary::Abs => "Abs",
         Unary::Neg => "Neg",
         Unary::Sign => "Sign",
@@ -98,37 +99,46 @@ fn unary(w: &mut Writer<'_>, op: &Unary) -> Result<(), Refused> {
         Unary::Mish => "Mish",
         Unary::Softplus => "Softplus",
         Unary::Softsign => "Softsign",
-        Unary::Clip { min, max } => return clip(w, min, max),
+        _ => return None,
+    })
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are plain")]
+fn unary(w: &mut Writer<'_>, op: &Unary) -> Result<(), Refused> {
+    let float = Attribute::Float;
+    if let Some(name) = plain(op) {
+        return w.same(name, &[]);
+    }
+    match *op {
+        Unary::Clip { min, max } => clip(w, min, max),
         Unary::HardSigmoid { alpha, beta } => {
-            return w.same("HardSigmoid", &[("alpha", float(alpha)), ("beta", float(beta))]);
+            w.same("HardSigmoid", &[("alpha", float(alpha)), ("beta", float(beta))])
         }
-        Unary::Swish { alpha } => return swish(w, alpha),
+        Unary::Swish { alpha } => swish(w, alpha),
         Unary::Gelu { approximate } => {
             let form = match approximate {
                 GeluForm::Exact => "none",
                 GeluForm::Tanh => "tanh",
             };
-            return w.same("Gelu", &[("approximate", Attribute::Text(form))]);
+            w.same("Gelu", &[("approximate", Attribute::Text(form))])
         }
-        Unary::LeakyRelu { alpha } => return w.same("LeakyRelu", &[("alpha", float(alpha))]),
-        Unary::ThresholdedRelu { alpha } => {
-            return w.same("ThresholdedRelu", &[("alpha", float(alpha))]);
-        }
+        Unary::LeakyRelu { alpha } => w.same("LeakyRelu", &[("alpha", float(alpha))]),
+        Unary::ThresholdedRelu { alpha } => w.same("ThresholdedRelu", &[("alpha", float(alpha))]),
         Unary::Shrink { bias, lambd } => {
-            return w.same("Shrink", &[("bias", float(bias)), ("lambd", float(lambd))]);
+            w.same("Shrink", &[("bias", float(bias)), ("lambd", float(lambd))])
         }
-        Unary::Elu { alpha } => return w.same("Elu", &[("alpha", float(alpha))]),
+        Unary::Elu { alpha } => w.same("Elu", &[("alpha", float(alpha))]),
         Unary::Selu { alpha, gamma } => {
-            return w.same("Selu", &[("alpha", float(alpha)), ("gamma", float(gamma))]);
+            w.same("Selu", &[("alpha", float(alpha)), ("gamma", float(gamma))])
         }
         Unary::Celu { alpha } => {
             if w.ty(0)?.dtype != DType::F32 {
                 return Err("ONNX has it of f32 only".to_owned());
             }
-            return w.same("Celu", &[("alpha", float(alpha))]);
+            w.same("Celu", &[("alpha", float(alpha))])
         }
-    };
-    w.same(name, &[])
+        _ => Err("it has no name in ONNX".to_owned()),
+    }
 }
 
 fn clip(w: &mut Writer<'_>, min: Option<f64>, max: Option<f64>) -> Result<(), Refused> {

@@ -42,6 +42,24 @@ pub(super) fn write(w: &mut Writer<'_>, op: &Op) -> Done {
             w.same("ConvTranspose", &given)
         }
         Op::Pool(op) => pool(w, op),
+        Op::MatMul(_) => w.same("MatMul", &[]),
+        Op::Gemm(op) => w.same(
+            "Gemm",
+            &[
+                ("alpha", Attribute::Float(op.alpha)),
+                ("beta", Attribute::Float(op.beta)),
+                ("transA", Attribute::Int(op.trans_a.into())),
+                ("transB", Attribute::Int(op.trans_b.into())),
+            ],
+        ),
+        Op::Einsum(op) => w.same("Einsum", &[("equation", Attribute::Text(&op.equation))]),
+        _ => return normalisation(w, op).or_else(|| image(w, op)),
+    })
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are no normalisations")]
+fn normalisation(w: &mut Writer<'_>, op: &Op) -> Done {
+    Some(match op {
         Op::BatchNorm(op) => {
             w.same("BatchNormalization", &[("epsilon", Attribute::Float(op.epsilon))])
         }
@@ -66,17 +84,13 @@ pub(super) fn write(w: &mut Writer<'_>, op: &Op) -> Done {
                 ("size", Attribute::Int(op.size)),
             ],
         ),
-        Op::MatMul(_) => w.same("MatMul", &[]),
-        Op::Gemm(op) => w.same(
-            "Gemm",
-            &[
-                ("alpha", Attribute::Float(op.alpha)),
-                ("beta", Attribute::Float(op.beta)),
-                ("transA", Attribute::Int(op.trans_a.into())),
-                ("transB", Attribute::Int(op.trans_b.into())),
-            ],
-        ),
-        Op::Einsum(op) => w.same("Einsum", &[("equation", Attribute::Text(&op.equation))]),
+        _ => return None,
+    })
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are in other files")]
+fn image(w: &mut Writer<'_>, op: &Op) -> Done {
+    Some(match op {
         Op::Resize(op) => resize(w, op),
         Op::GridSample(op) => grid_sample(w, op),
         Op::Col2Im(op) => {

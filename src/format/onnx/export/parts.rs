@@ -51,6 +51,15 @@ pub(super) fn write(w: &mut Writer<'_>, op: &Op) -> Done {
             w.done("Split", operands, &[("axis", int(op.axis))])
         }),
         Op::Pad(op) => pad(w, op),
+        _ => return chosen(w, op).or_else(|| made(w, op)),
+    })
+}
+
+/// What takes entries by their numbers, or puts them there.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others take no entries by number")]
+fn chosen(w: &mut Writer<'_>, op: &Op) -> Done {
+    let int = |x: i64| Attribute::Int(x);
+    Some(match op {
         Op::Gather(op) => w.same("Gather", &[("axis", int(op.axis))]),
         Op::GatherAt(GatherAt::Elements { axis }) => {
             w.same("GatherElements", &[("axis", int(*axis))])
@@ -71,6 +80,15 @@ pub(super) fn write(w: &mut Writer<'_>, op: &Op) -> Done {
             operands.push(k);
             w.done("Trilu", operands, &[("upper", int(op.upper.into()))])
         }
+        _ => return None,
+    })
+}
+
+/// What is made of sizes and numbers, and what else there is.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are in other files")]
+fn made(w: &mut Writer<'_>, op: &Op) -> Done {
+    let int = |x: i64| Attribute::Int(x);
+    Some(match op {
         Op::Constant(op) => {
             let constant = w.tensor(&op.value);
             w.done("Identity", vec![constant], &[])
