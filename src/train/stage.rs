@@ -11,7 +11,7 @@ use super::data::{
 use super::history::{Logs, Sums};
 use super::trainer::{TrainError, TrainerOptions};
 use crate::analysis;
-use crate::backend::{Backend, Executable, RunOptions};
+use crate::backend::{Backend, Executable, RunOptions, RunOutput, run_each};
 use crate::format::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
@@ -138,6 +138,16 @@ impl Stage {
         rate: Option<f64>,
         sums: &mut Sums,
     ) -> Result<(), TrainError> {
+        let inputs = self.inputs(feed, rate)?;
+        self.add(&self.executable.run(&inputs, &self.options())?, sums)
+    }
+
+    /// The tensors that its program takes for a batch.
+    pub(super) fn inputs(
+        &self,
+        feed: &Feed,
+        rate: Option<f64>,
+    ) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let mut inputs = feed.inputs.clone();
         for target in &self.targets {
             let missing =
@@ -156,7 +166,11 @@ impl Stage {
         if let (Some(name), Some(rate)) = (&self.rate, rate) {
             inputs.insert(name.clone(), Tensor::scalar(rate));
         }
-        let given = self.executable.run(&inputs, &self.options())?;
+        Ok(inputs)
+    }
+
+    /// Adds what a run has given.
+    pub(super) fn add(&self, given: &RunOutput, sums: &mut Sums) -> Result<(), TrainError> {
         let numbers = |name: &str| {
             let found = given.outputs.iter().find(|(own, _)| **own == *name);
             let numbers = found.map(|(_, tensor)| tensor.to_f64()).filter(|all| !all.is_empty());
@@ -174,7 +188,7 @@ impl Stage {
         Ok(())
     }
 
-    fn options(&self) -> RunOptions {
+    pub(super) fn options(&self) -> RunOptions {
         RunOptions { max_memory: self.max_memory, ..RunOptions::default() }
     }
 }
@@ -228,9 +242,14 @@ impl Evaluator {
     pub fn evaluate(&self, data: &Arc<Loader>) -> Result<Logs, TrainError> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
-        for batch in one_epoch(data)? {
-            self.stage.run(&names.feed(&batch?)?, None, &mut sums)?;
-        }
+        let stage = &self.stage;
+        let batches = one_epoch(data)?.map(|batch| {
+            let feed = names.feed(&batch?)?;
+            Ok(((), stage.inputs(&feed, None)?))
+        });
+        run_each(&*stage.executable, &stage.options(), batches, |(), given| {
+            stage.add(&given, &mut sums)
+        })?;
         Ok(sums.logs())
     }
 }
@@ -288,11 +307,13 @@ impl Predictor {
     pub fn predict(&self, data: &Arc<Loader>) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let names = self.stage.names(data.columns())?;
         let mut all: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
-        for batch in one_epoch(data)? {
-            for (name, tensor) in self.predict_on_batch(&names.feed(&batch?)?.inputs)? {
+        let batches = one_epoch(data)?.map(|batch| Ok(((), names.feed(&batch?)?.inputs)));
+        run_each(&*self.stage.executable, &self.stage.options(), batches, |(), given| {
+            for (name, tensor) in given.outputs {
                 all.entry(name.to_string()).or_default().push(tensor);
             }
-        }
+            Ok::<_, TrainError>(())
+        })?;
         all.into_iter().map(|(name, parts)| Ok((name, joined(&parts)?))).collect()
     }
 }

@@ -10,7 +10,7 @@ use super::history::{Epoch, History, Logs, Sums};
 use super::schedule::Schedule;
 use super::stage::{Evaluator, Place, Predictor, Stage};
 use crate::analysis::ProofError;
-use crate::backend::{Backend, CompileError, RunError};
+use crate::backend::{Backend, CompileError, RunError, run_each};
 use crate::format::Model;
 use crate::ir::{Graph, GraphError, VerifyErrors, Weights};
 use crate::lower::LowerError;
@@ -315,13 +315,9 @@ impl Trainer {
     /// If a tensor is missing or of another type, or a device fails: no variable changes then.
     pub fn train_on_batch(&mut self, feed: &Feed, rate: f64) -> Result<Logs, TrainError> {
         let mut sums = Sums::default();
-        self.step(feed, rate, &mut sums)?;
-        Ok(sums.logs())
-    }
-
-    fn step(&mut self, feed: &Feed, rate: f64, sums: &mut Sums) -> Result<(), TrainError> {
         self.synced = false;
-        self.train.run(feed, Some(rate), sums)
+        self.train.run(feed, Some(rate), &mut sums)?;
+        Ok(sums.logs())
     }
 
     /// The loss and the metrics of some rows.
@@ -419,13 +415,18 @@ impl Trainer {
             let began = Instant::now();
             let rate = schedule.rate(self.learning_rate(), at.epoch, &history);
             let own = if std::mem::take(&mut over) { 0 } else { usize::MAX };
-            for batch in batches.by_ref().take(own) {
+            self.synced = false;
+            let train = &self.train;
+            let steps = batches.by_ref().take(own).map(|batch| {
                 let batch = batch?;
-                self.step(&names.feed(&batch)?, rate, &mut sums)?;
-                at = Position { epoch: batch.at.epoch, step: batch.at.step + 1 };
+                Ok((batch.at, train.inputs(&names.feed(&batch)?, Some(rate))?))
+            });
+            run_each(&*train.executable, &train.options(), steps, |of, given| {
+                train.add(&given, &mut sums)?;
+                at = Position { epoch: of.epoch, step: of.step + 1 };
                 let watch = self.watch(at, (&data, &terms), &history, &sums);
-                observers.iter_mut().try_for_each(|o| o.batch(&watch))?;
-            }
+                observers.iter_mut().try_for_each(|o| o.batch(&watch))
+            })?;
             let training = sums.logs();
             let validated = match &validation {
                 Some(data) => Some(self.evaluate(data)?),
