@@ -165,7 +165,10 @@ mod tests {
             assert!(at(format!("staged {}", i + 1)) < at(format!("ran {i}")), "{lines:?}");
         }
         for i in 1..3 {
-            assert!(at(format!("staged {}", i + 2)) > at(format!("ran {i}")), "one ahead: {lines:?}");
+            assert!(
+                at(format!("staged {}", i + 2)) > at(format!("ran {i}")),
+                "one ahead: {lines:?}"
+            );
         }
     }
 

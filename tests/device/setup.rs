@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use fanwise::backend::cuda::{Cache, Compiler, Cuda, CudaExecutable, CudaOptions, NvrtcSearch};
 use fanwise::backend::{Cpu, Executable, RunOptions};
@@ -60,6 +61,10 @@ pub(crate) fn options(count: u32) -> CudaOptions {
     options.logical = Some(count);
     if is_fake() {
         options.form = Form::Ptx;
+        if runs_whole_models() {
+            // A whole model is one graph, and no progress is seen in it for minutes.
+            options.watchdog = Duration::MAX;
+        }
     }
     options
 }

@@ -235,11 +235,7 @@ impl Gpu {
     }
 
     /// Adds the inputs that came before the run to the trace, if they have arrived.
-    fn record_inlet(
-        &self,
-        job: &Job,
-        (trace, start): (&Recorder, f64),
-    ) -> Result<(), DriverError> {
+    fn record_inlet(&self, job: &Job, (trace, start): (&Recorder, f64)) -> Result<(), DriverError> {
         let intake = lock(&job.intake);
         let Some(inlet) = intake.as_ref().and_then(|intake| intake.inlet(self.d)) else {
             return Ok(());

@@ -71,7 +71,8 @@ impl Inlet {
             let Task::Upload { from, bytes, inlet: Some(at), .. } = &placed.task else { continue };
             let Space::Input(i) = from.space else { continue };
             let Some(block) = inputs.get(&i) else { continue };
-            let copied = self.stream.upload(block, from.offset, self.address() + *at as u64, *bytes);
+            let copied =
+                self.stream.upload(block, from.offset, self.address() + *at as u64, *bytes);
             copied.map_err(|error| (Some(placed.step), error))?;
         }
         self.stream.record(&self.arrived).map_err(|error| (None, error))

@@ -361,8 +361,9 @@ fn host_place(at: &Location) -> HostPlace {
 fn inlets(tasks: &mut [Placed]) -> usize {
     let mut end: usize = 0;
     for placed in tasks {
-        if let Task::Upload { from: HostPlace { space: Space::Input(_), .. }, bytes, inlet, .. } =
-            &mut placed.task
+        if let Task::Upload {
+            from: HostPlace { space: Space::Input(_), .. }, bytes, inlet, ..
+        } = &mut placed.task
         {
             let at = end.next_multiple_of(ALIGNMENT);
             *inlet = Some(at);
