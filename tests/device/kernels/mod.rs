@@ -35,6 +35,7 @@ const CLASSES: [(&str, Make); 21] = [
     ("convolutions_with_infinite_weights", products::infinite),
     ("reductions", lines::reduce),
     ("long_lines", lines::long),
+    ("shared_lines", lines::shared),
     ("softmaxes", lines::softmax),
     ("normalisations", lines::norm),
     ("pools", lines::pool),
