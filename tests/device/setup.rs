@@ -35,7 +35,7 @@ pub(crate) fn say(text: &str) {
     println!("{text}");
 }
 
-/// Whether the whole models run, which takes the fake driver hours.
+/// Whether the whole models run, which takes the fake driver long.
 pub(crate) fn runs_whole_models() -> bool {
     !is_fake() || std::env::var_os("FANWISE_DEVICE_WHOLE").is_some()
 }
