@@ -85,7 +85,7 @@ mod tests {
         fn comes(&self, line: &str) -> bool {
             let lines = self.lines.lock().unwrap();
             let missing = |lines: &mut Vec<String>| !lines.iter().any(|known| known == line);
-            let wait = self.grown.wait_timeout_while(lines, Duration::from_secs(60), missing);
+            let wait = self.grown.wait_timeout_while(lines, Duration::from_mins(1), missing);
             !wait.unwrap().1.timed_out()
         }
     }
