@@ -1,5 +1,5 @@
 // The mean and the spread of parts of each channel of a batch, and what their gradients need: the first of the two launches
-// of batch normalisation in training and of its gradient.
+// of batch normalisation in training and of its gradient, and of normalisations of long lines, whose channels are the lines.
 //
 // x: [TERMS / WIDTH, CHANNELS, WIDTH], so WIDTH is 1 with the channels last. Part k of a channel is its elements from k * PART
 // on, PART of them at most. y: [2, PARTS, CHANNELS] has the mean of each part and the sum of the squared distances from it;

@@ -34,6 +34,16 @@ pub(super) fn check<'a>(
     Ok((n, tensors))
 }
 
+/// The number of the input without axes that is to have another value.
+pub(super) fn scalar(program: &Program, name: &str, value: &Tensor) -> Result<usize, RunError> {
+    let known = || program.inputs.iter().map(|p| p.name.to_string()).collect();
+    let i = program.inputs.iter().position(|port| *port.name == *name);
+    let i = i.ok_or_else(|| RunError::UnknownInput { name: name.to_owned(), known: known() })?;
+    let port = &program.inputs[i];
+    check_form(port, value)?;
+    if port.ty.rank() == 0 { Ok(i) } else { Err(shape_error(port, &Tensor::scalar(0i64))) }
+}
+
 /// Fails if a run with a batch of `n` rows takes more memory than allowed; `held` are the bytes of arenas and parameters
 /// there.
 pub(super) fn check_memory(

@@ -1,5 +1,6 @@
 //! Running programs: what every backend offers, and the CPU backend.
 
+mod ahead;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+pub use ahead::{run_each, stage_each};
 pub use cpu::{Cpu, CpuExecutable};
 pub use error::{CompileError, DriverError, RunError};
 
@@ -63,6 +65,14 @@ pub trait Executable: Send + Sync {
         options: &RunOptions,
     ) -> Result<RunOutput, RunError>;
 
+    /// Begins to bring the inputs of a run to the devices, beside runs that compute, and does not wait for it. They are
+    /// checked now; parameters are read when it runs. [`run_each`] does so for batch after batch.
+    fn stage<'a>(
+        &'a self,
+        inputs: &BTreeMap<String, Tensor>,
+        options: &RunOptions,
+    ) -> Result<Box<dyn Staged + 'a>, RunError>;
+
     /// The elements that the parameters have now, of those that a device holds: a state between two runs.
     fn weights(&self) -> Result<Weights, RunError> {
         Err(RunError::Parameters(self.program().target.name))
@@ -73,6 +83,19 @@ pub trait Executable: Send + Sync {
         let _ = weights;
         Err(CompileError::Fixed(self.program().target.name))
     }
+}
+
+/// A batch whose inputs are on the devices or on their way; what it holds is given back when it is dropped.
+pub trait Staged: Send {
+    /// Gives an input without axes another value than it was staged with: one that follows from runs before, as a learning
+    /// rate does.
+    ///
+    /// # Errors
+    /// If the program has no such input, or one of another type.
+    fn set(&mut self, name: &str, value: &Tensor) -> Result<(), RunError>;
+
+    /// Runs it, like [`Executable::run`] with its inputs.
+    fn run(self: Box<Self>) -> Result<RunOutput, RunError>;
 }
 
 /// How to run.

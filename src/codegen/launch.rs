@@ -114,6 +114,14 @@ fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         KernelClass::Random => random::call(context),
         KernelClass::Partial if matches!(launch.op, Some(Op::Reduce(_))) => reduce::call(context),
         KernelClass::Partial
+            if matches!(
+                launch.op,
+                Some(Op::Softmax(_) | Op::LayerNorm(_) | Op::GroupNorm(_) | Op::LpNorm(_))
+            ) =>
+        {
+            lines::parts(context)
+        }
+        KernelClass::Partial
             if matches!(launch.op, Some(Op::Recurrent(_) | Op::RecurrentGrad(_))) =>
         {
             recurrent::products(context)

@@ -1,9 +1,10 @@
 //! Softmax and normalisations: folds of lines.
 
-use super::CodegenError;
 use super::builder::{Builder, blocks, float, line};
 use super::kernel::Call;
 use super::launch::Context;
+use super::{CodegenError, reduce};
+use crate::lower::{BATCH_PART, BufferId, LongLine, PART, long_line};
 use crate::op::{GroupNorm, LayerNorm, Op, Softmax};
 use crate::types::{Dim, Shape};
 
@@ -18,6 +19,9 @@ const VERY_LONG: i64 = 16_384;
 
 /// Elements of a line that one thread folds, where lines lie side by side.
 const SHORT: i64 = 16;
+
+/// The most blocks that bring one long line to a scale; each of them joins what is known of all parts of it.
+const SLICES: i64 = 256;
 
 /// How a block folds.
 pub(super) struct Form {
@@ -87,6 +91,77 @@ impl Lines {
         let form = Form::new(&self.size, self.inner == Dim::ONE, false);
         form.finish(b, file, &self.count, &Dim::ONE)
     }
+
+    /// The same for a kernel that takes `parts: [.., PARTS, COUNT]`, of `part` elements each.
+    fn finish_long(
+        self,
+        mut b: Builder<'_>,
+        file: &'static str,
+        (parts, part): (BufferId, i64),
+    ) -> Call {
+        let shape = &b.ty(parts).shape;
+        let count = shape.len().checked_sub(2).map_or(Dim::ONE, |at| shape[at].clone());
+        let slices = count.clone().minimum(&SLICES.into());
+        b.read("parts", parts);
+        b.define("PART", part);
+        b.size("PARTS", &count);
+        b.size("SLICES", &slices);
+        b.size("SIZE", &self.size);
+        b.size("INNER", &self.inner);
+        // A block has elements of a part, and as many parts to join.
+        let along = self.inner == Dim::ONE;
+        let lanes = if along { THREADS } else { 8 };
+        Form { threads: THREADS, lanes, along }.finish(b, file, &self.count, &slices)
+    }
+}
+
+/// The first of two launches for long lines: what is known of parts of them.
+pub(super) fn parts(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    let (Some(op), [x], [parts]) =
+        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
+    else {
+        return Err(context.unsupported("it has no parts of one operand"));
+    };
+    context.are_f32(&[*x])?;
+    let mut b = context.row_major()?;
+    match long_line(op, b.ty(*x)) {
+        Some(LongLine::Reduce(op)) => reduce::parts_of(context, &op, *x, *parts),
+        Some(LongLine::Statistics { size, lines }) => {
+            b.read("x", *x);
+            b.write("y", *parts);
+            b.flag("GRADIENT", false);
+            b.define("PART", BATCH_PART);
+            b.size("PARTS", &b.ty(*parts).shape[1]);
+            b.define("TERMS", size);
+            b.define("WIDTH", size);
+            b.size("CHANNELS", &lines);
+            b.define("LINES", 1);
+            b.define("LANES", THREADS);
+            b.flag("ALONG", true);
+            let tiles = lines * b.ty(*parts).shape[1].clone();
+            let threads = u32::try_from(THREADS).unwrap_or(0);
+            let grid = line(blocks(&tiles, 1));
+            Ok(b.finish("batch_statistics.cu", threads, String::new(), grid))
+        }
+        None => Err(context.unsupported("its lines are not taken apart")),
+    }
+}
+
+/// The parts that a launch takes, its last operand, and the operands before it.
+fn without_parts<'a>(context: &Context<'a>) -> (&'a [BufferId], Option<(BufferId, i64)>) {
+    let operands = &context.launch.operands;
+    let taken =
+        context.launch.op.as_ref().zip(operands.first()).and_then(|(op, x)| {
+            match long_line(op, &context.device.buffer(*x).ty)? {
+                LongLine::Reduce(_) => Some(PART),
+                LongLine::Statistics { .. } => Some(BATCH_PART),
+            }
+        });
+    match (operands.split_last(), taken) {
+        (Some((parts, rest)), Some(part)) if !rest.is_empty() => (rest, Some((*parts, part))),
+        _ => (operands, None),
+    }
 }
 
 /// The axis that a number names, negative from the end.
@@ -95,15 +170,15 @@ pub(super) fn position(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()
 }
 
-/// `softmax.cu`.
+/// `softmax.cu`, of long lines `long_softmax.cu`.
 pub(super) fn softmax(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
-    let (Some(Op::Softmax(op)), [x], [y]) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
+    let (operands, parts) = without_parts(context);
+    let (Some(Op::Softmax(op)), [x], [y]) = (&launch.op, operands, launch.results.as_slice())
     else {
         return Err(context.unsupported("it is no softmax of one operand"));
     };
-    context.only_f32()?;
+    context.are_f32(&[*x, *y])?;
     let mut b = context.row_major()?;
     let shape = &b.ty(*x).shape;
     let Some(axis) = op.axis(shape.rank()) else {
@@ -119,10 +194,14 @@ pub(super) fn softmax(context: &Context<'_>) -> Result<Call, CodegenError> {
             Softmax::Hardmax { .. } => 2,
         },
     );
-    Ok(Lines::new(shape, axis..axis + 1).finish(b, "softmax.cu"))
+    let lines = Lines::new(shape, axis..axis + 1);
+    Ok(match parts {
+        Some(parts) => lines.finish_long(b, "long_softmax.cu", parts),
+        None => lines.finish(b, "softmax.cu"),
+    })
 }
 
-/// What `norm.cu` does with a line.
+/// What is done with a line.
 struct Norm {
     kind: u8,
     epsilon: f32,
@@ -134,15 +213,15 @@ struct Norm {
     width: Dim,
 }
 
-/// `norm.cu`.
+/// `norm.cu`, of long lines `long_norm.cu`.
 pub(super) fn norm(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
-    let ([x, factors @ ..], [y, statistics @ ..]) =
-        (launch.operands.as_slice(), launch.results.as_slice())
-    else {
+    let (operands, parts) = without_parts(context);
+    let ([x, factors @ ..], [y, statistics @ ..]) = (operands, launch.results.as_slice()) else {
         return Err(context.unsupported("it has no operand"));
     };
-    context.only_f32()?;
+    context.are_f32(operands)?;
+    context.are_f32(&launch.results)?;
     let mut b = context.row_major()?;
     let shape = &b.ty(*x).shape;
     let Some(norm) = norm_of(launch.op.as_ref(), shape) else {
@@ -165,7 +244,10 @@ pub(super) fn norm(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.size("EACH", &norm.each);
     b.size("WIDTH", &norm.width);
     let lines = lines_of(&norm, shape, launch.op.as_ref());
-    Ok(lines.finish(b, "norm.cu"))
+    Ok(match parts {
+        Some(parts) => lines.finish_long(b, "long_norm.cu", parts),
+        None => lines.finish(b, "norm.cu"),
+    })
 }
 
 fn norm_of(op: Option<&Op>, shape: &Shape) -> Option<Norm> {

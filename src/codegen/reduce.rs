@@ -24,9 +24,19 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     }
     match (parts, launch.class) {
         ([parts], _) => last(context, op, *x, *parts, *y),
-        ([], KernelClass::Partial) => lines(context, op, *x, *y, true),
+        ([], KernelClass::Partial) => parts_of(context, op, *x, *y),
         _ => lines(context, op, *x, *y, false),
     }
+}
+
+/// The launch that reads the elements and gives a part of each result for `PART` of them.
+pub(super) fn parts_of(
+    context: &Context<'_>,
+    op: &Reduce,
+    x: BufferId,
+    parts: BufferId,
+) -> Result<Call, CodegenError> {
+    lines(context, op, x, parts, true)
 }
 
 /// The launch that reads the elements; it gives results or parts of them.

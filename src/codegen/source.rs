@@ -36,6 +36,8 @@ files![
     "include/report.cuh",
     "include/tile.cuh",
     "join.cu",
+    "long_norm.cu",
+    "long_softmax.cu",
     "lrn.cu",
     "matmul.cu",
     "merge_top_k.cu",

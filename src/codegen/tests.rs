@@ -8,8 +8,9 @@ use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
     Activation, BatchNorm, Binary, Cast, Compare, Concat, Conv, Coordinates, Direction, Gather,
-    Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent, RecurrentGrad, Reduce, Reduction, Resize,
-    ResizeMode, Reverse, Scan, Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary, Where,
+    GroupNorm, LayerNorm, LpNorm, Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent,
+    RecurrentGrad, Reduce, Reduction, Resize, ResizeMode, Reverse, Scan, Scatter, Slice, Softmax,
+    Sort, TopK, Transpose, Trilu, Unary, Where,
 };
 use crate::pass::{Replicate, WeightPlacement, replicate};
 use crate::types::{DType, Device, Dim, Shape, Target, Tensor, TensorType};
@@ -196,6 +197,44 @@ fn kernels_do_not_depend_on_a_known_batch() {
     for known in with(Dim::from(500)) {
         assert_eq!(define(&known.kernel, "LANES"), lanes.as_deref());
     }
+}
+
+/// The calls of a graph on one GPU.
+fn on_gpu(graph: &Graph) -> Vec<Call> {
+    let graph = replicate(graph, &Replicate::over(vec![Device::gpu(0)])).unwrap();
+    let program = lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap();
+    calls(&program).into_iter().flatten().collect()
+}
+
+/// What several blocks take of a line is joined by a second launch, and neither depends on the batch.
+#[test]
+fn long_lines_are_taken_apart() {
+    let layer = LayerNorm::Layer { axis: 1, epsilon: 0.01, statistics: true };
+    let rms = LayerNorm::Rms { axis: 2, epsilon: 0.01 };
+    let group = GroupNorm::Group { epsilon: 0.1, groups: 2 };
+    let vectors = [(DType::F32, &[4][..]); 2];
+    for (op, params, files) in [
+        (Op::from(Softmax::Softmax { axis: 2 }), &[][..], ["reduce.cu", "long_softmax.cu"]),
+        (Op::from(Softmax::LogSoftmax { axis: 2 }), &[], ["reduce.cu", "long_softmax.cu"]),
+        (Op::from(LpNorm { axis: -1, p: 1 }), &[], ["reduce.cu", "long_norm.cu"]),
+        (Op::from(rms), &[], ["reduce.cu", "long_norm.cu"]),
+        (Op::from(layer), &[], ["batch_statistics.cu", "long_norm.cu"]),
+        (Op::from(group), &vectors, ["batch_statistics.cu", "long_norm.cu"]),
+    ] {
+        for (size, is_long) in [(1 << 13, false), (1 << 17, true)] {
+            let calls = on_gpu(&single(&[4, size], op.clone(), params));
+            let found: Vec<&str> = calls.iter().map(|call| call.kernel.file).collect();
+            assert_eq!(found.ends_with(&files), is_long, "{op:?} of {size}: {found:?}");
+            assert!(is_long || !found.iter().any(|file| files.contains(file)), "{found:?}");
+            for call in calls.iter().filter(|_| is_long) {
+                let blocks = [1, 2].map(|n| call.grid[0].eval(n));
+                assert!(blocks[0] >= 16 && blocks[1] == 2 * blocks[0], "{op:?}: {blocks:?}");
+            }
+        }
+    }
+    let hard = single(&[4, 1 << 17], Softmax::Hardmax { axis: 2 }, &[]);
+    let found: Vec<&str> = on_gpu(&hard).iter().map(|call| call.kernel.file).collect();
+    assert_eq!(found, ["softmax.cu"]);
 }
 
 /// An input with these sizes behind the batch, and one operator on it and on parameters of zeros, with all its results.

@@ -26,7 +26,7 @@ mod updates;
 pub use chain::{Access, Chain, ChainStep};
 pub use check::{MemoryError, check};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
-pub use parts::{BATCH_PART, MOST_HIDDEN, PART, WEIGHT_PART};
+pub use parts::{BATCH_PART, LongLine, MOST_HIDDEN, PART, WEIGHT_PART, long_line};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };

@@ -122,6 +122,9 @@ impl Orders {
                 let axis = usize::try_from(concat.axis).ok();
                 axis.is_some_and(|axis| axis > 0 && axis < rank) && operands.iter().all(is_last)
             }
+            (KernelClass::Move, Some(Op::Pad(_) | Op::Slice(_))) => {
+                is_image(&result.ty) && operands.first().is_some_and(is_last)
+            }
             (KernelClass::Move | KernelClass::Reduce, _) => false,
             _ => is_image(&result.ty) && operands.first().is_some_and(|v| is_image(graph.ty(*v))),
         }

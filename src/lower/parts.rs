@@ -1,7 +1,7 @@
 //! What the first of two launches that compute an operator leaves to the second.
 
 use crate::op::window::WindowAxis;
-use crate::op::{ConvWeightGrad, Op, Recurrent, Reduce};
+use crate::op::{ConvWeightGrad, GroupNorm, LayerNorm, LpNorm, Op, Recurrent, Reduce, Softmax};
 use crate::types::{DType, Dim, KernelClass, Shape, Target, TensorType};
 
 /// The elements of a line that the first launch of a reduction folds to one.
@@ -9,6 +9,10 @@ pub const PART: i64 = 4096;
 
 /// The elements of a line from which on it is folded in parts.
 const LONG: i64 = 8 * PART;
+
+/// The elements of a line from which on a distribution or a normalisation of it is computed in parts: such lines are read
+/// once more than those that a block takes alone.
+const VERY_LONG: i64 = 2 * LONG;
 
 /// The most lines through the batch that are folded in parts; more of them fill a device.
 const LINES: i64 = 4096;
@@ -42,12 +46,79 @@ pub(super) fn parts(
     }
     match (class, op?, operands) {
         (KernelClass::Reduce, Op::Reduce(op), [x, ..]) => of_lines(op, x),
+        (KernelClass::Softmax | KernelClass::Norm, op, [x, ..]) => match long_line(op, x)? {
+            LongLine::Reduce(op) => of_lines(&op, x),
+            LongLine::Statistics { size, lines } => Some(of_channels(&size.into(), lines, 2, 1)),
+        },
         (KernelClass::Recurrent, Op::Recurrent(_) | Op::RecurrentGrad(_), [x, _, r, ..]) => {
             of_steps(x, r)
         }
         (KernelClass::Training, Op::ConvWeightGrad(op), [x, dy, ..]) => of_weights(op, x, dy),
         (KernelClass::Training, Op::BatchNormTrain(_), [x, ..]) => of_batch(x, 2, 1),
         (KernelClass::Training, Op::BatchNormGrad(_), [x, ..]) => of_batch(x, 4, 3),
+        _ => None,
+    }
+}
+
+/// What the first launch computes of the parts of long lines that are brought to one scale.
+pub enum LongLine {
+    /// The parts of a reduction.
+    Reduce(Reduce),
+    /// The mean and the spread of each part, of lines that lie one behind the other.
+    Statistics {
+        /// Elements of a line.
+        size: i64,
+        /// The number of lines.
+        lines: Dim,
+    },
+}
+
+/// What two launches compute a distribution or a normalisation of `x` from; `None` where one is enough. Lines through the
+/// batch are not taken apart, as their size is none of a sample.
+pub fn long_line(op: &Op, x: &TensorType) -> Option<LongLine> {
+    let rank = x.rank();
+    let position = |axis: i64| {
+        let from_end = i64::try_from(rank).ok()?.checked_add(axis)?;
+        usize::try_from(if axis < 0 { from_end } else { axis }).ok().filter(|axis| *axis < rank)
+    };
+    let product = |from: usize, to: usize| {
+        let sizes = x.shape.get(from..to)?.iter();
+        Some(sizes.fold(Dim::ONE, |product, size| product * size.clone()))
+    };
+    let is_long = |from: usize, size: &Dim| from > 0 && size.as_const() >= Some(VERY_LONG);
+    let along = |from: usize, to: usize, reduce: fn(Vec<i64>) -> Reduce| {
+        let axes = (from..to).map(i64::try_from).collect::<Result<_, _>>().ok()?;
+        is_long(from, &product(from, to)?).then(|| LongLine::Reduce(reduce(axes)))
+    };
+    let squares = |axes| Reduce::SumSquare { axes, keepdims: false };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the classes have no other operators")]
+    match op {
+        Op::Softmax(Softmax::Hardmax { .. }) => None,
+        Op::Softmax(op) => {
+            let axis = op.axis(rank)?;
+            along(axis, axis + 1, |axes| Reduce::LogSumExp { axes, keepdims: false })
+        }
+        Op::LpNorm(LpNorm { axis, p }) => {
+            let axis = position(*axis)?;
+            let magnitudes = |axes| Reduce::L1 { axes, keepdims: false };
+            along(axis, axis + 1, if *p == 1 { magnitudes } else { squares })
+        }
+        Op::LayerNorm(op @ LayerNorm::Rms { .. }) => along(op.first_axis(rank)?, rank, squares),
+        Op::LayerNorm(op @ LayerNorm::Layer { .. }) => {
+            let first = op.first_axis(rank)?;
+            let (size, lines) = (product(first, rank)?, product(0, first)?);
+            let size = Some(&size).filter(|size| is_long(first, size))?.as_const()?;
+            Some(LongLine::Statistics { size, lines })
+        }
+        Op::GroupNorm(op) => {
+            let groups = match op {
+                GroupNorm::Group { groups, .. } => Dim::from(*groups),
+                GroupNorm::Instance { .. } => x.shape.get(1)?.clone(),
+            };
+            let size = x.shape.get(1)?.floor_div(&groups) * product(2, rank)?;
+            let size = Some(&size).filter(|size| is_long(1, size))?.as_const()?;
+            Some(LongLine::Statistics { size, lines: x.shape.first()?.clone() * groups })
+        }
         _ => None,
     }
 }
@@ -101,9 +172,14 @@ fn of_weights(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Pa
 fn of_batch(x: &TensorType, numbers: i64, reads: usize) -> Option<Parts> {
     let [rows, channels, sizes @ ..] = &x.shape[..] else { return None };
     let terms = sizes.iter().fold(rows.clone(), |product, size| product * size.clone());
-    let parts = (terms + (BATCH_PART - 1)).floor_div(&BATCH_PART.into());
-    let shape: Shape = [numbers.into(), parts, channels.clone()].into_iter().collect();
-    Some(Parts { ty: TensorType::new(DType::F64, shape), reads })
+    Some(of_channels(&terms, channels.clone(), numbers, reads))
+}
+
+/// So many numbers in `f64` for each part of channels of so many terms: `[numbers, parts, channels]`.
+fn of_channels(terms: &Dim, channels: Dim, numbers: i64, reads: usize) -> Parts {
+    let parts = (terms.clone() + (BATCH_PART - 1)).floor_div(&BATCH_PART.into());
+    let shape: Shape = [numbers.into(), parts, channels].into_iter().collect();
+    Parts { ty: TensorType::new(DType::F64, shape), reads }
 }
 
 /// Whether the kernels of a target that computes operators in parts take an operator on values of these types, operands

@@ -11,6 +11,7 @@ use super::schedule::Schedule;
 use super::targets::weighed;
 use super::{Checkpoint, TrainError, Trainer};
 use crate::Error;
+use crate::backend::stage_each;
 use crate::pass::Mode;
 
 /// How to train, and how long; what is not given is as in Keras.
@@ -178,15 +179,21 @@ impl Trainer {
             let base = self.learning_rate();
             let usual = |run: &Run| schedule.rate(base, run.at.epoch, run.done, &run.history);
             let own = if std::mem::take(&mut over) { 0 } else { usize::MAX };
-            for batch in batches.by_ref().take(own) {
+            self.synced = false;
+            let train = &self.train;
+            // The rate follows from the batches before: it comes when the step begins.
+            let feeds = batches.by_ref().take(own).map(|batch| {
                 let batch = batch?;
+                Ok((batch.at, train.inputs(&names.feed(&batch)?, Some(base))?))
+            });
+            stage_each(&*train.executable, &train.options(), feeds, |at: Position, staged| {
                 let rate = self.rate(usual(&run), &run, terms, observers)?;
-                self.step(&names.feed(&batch)?, rate, &mut run.sums)?;
-                run.at = Position { epoch: batch.at.epoch, step: batch.at.step + 1 };
+                train.run_staged(staged, rate, &mut run.sums)?;
+                run.at = Position { epoch: at.epoch, step: at.step + 1 };
                 (run.done, run.rate) = (run.done + 1, Some(rate));
                 let watch = self.watch(&run, terms);
-                observers.iter_mut().try_for_each(|o| o.batch(&watch))?;
-            }
+                observers.iter_mut().try_for_each(|o| o.batch(&watch))
+            })?;
             if run.at.step == 0 {
                 let reason = format!("the data have no row for epoch {}", run.at.epoch + 1);
                 return Err(DataError::Setting(reason).into());

@@ -11,7 +11,7 @@ use super::targets::{self, Aim};
 use super::trainer::TrainerOptions;
 use crate::Error;
 use crate::analysis;
-use crate::backend::{Backend, Executable, RunOptions};
+use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
 use crate::format::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
@@ -137,6 +137,29 @@ impl Stage {
 
     /// Runs it on a batch and adds what it gives.
     pub(super) fn run(&self, feed: &Feed, rate: Option<f64>, sums: &mut Sums) -> Result<(), Error> {
+        let inputs = self.inputs(feed, rate)?;
+        self.add(&self.executable.run(&inputs, &self.options())?, sums)
+    }
+
+    /// Runs a batch that is staged, at this learning rate, and adds what it gives.
+    pub(super) fn run_staged(
+        &self,
+        mut staged: Box<dyn Staged + '_>,
+        rate: f64,
+        sums: &mut Sums,
+    ) -> Result<(), Error> {
+        if let Some(name) = &self.rate {
+            staged.set(name, &Tensor::scalar(rate))?;
+        }
+        self.add(&staged.run()?, sums)
+    }
+
+    /// The tensors that its program takes for a batch.
+    pub(super) fn inputs(
+        &self,
+        feed: &Feed,
+        rate: Option<f64>,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
         let mut inputs = feed.inputs.clone();
         for target in &self.targets {
             let missing =
@@ -155,7 +178,11 @@ impl Stage {
         if let (Some(name), Some(rate)) = (&self.rate, rate) {
             inputs.insert(name.clone(), Tensor::scalar(rate));
         }
-        let given = self.executable.run(&inputs, &self.options())?;
+        Ok(inputs)
+    }
+
+    /// Adds what a run has given.
+    pub(super) fn add(&self, given: &RunOutput, sums: &mut Sums) -> Result<(), Error> {
         let numbers = |name: &str| {
             let found = given.outputs.iter().find(|(own, _)| **own == *name);
             let numbers = found.map(|(_, tensor)| tensor.to_f64()).filter(|all| !all.is_empty());
@@ -173,7 +200,7 @@ impl Stage {
         Ok(())
     }
 
-    fn options(&self) -> RunOptions {
+    pub(super) fn options(&self) -> RunOptions {
         RunOptions { max_memory: self.max_memory, ..RunOptions::default() }
     }
 }
@@ -219,9 +246,14 @@ impl Evaluator {
     pub(super) fn all(&self, data: &Arc<Loader>) -> Result<Logs, Error> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
-        for batch in data.batches(Position::default(), 1)? {
-            self.stage.run(&names.feed(&batch?)?, None, &mut sums)?;
-        }
+        let stage = &self.stage;
+        let batches = data.batches(Position::default(), 1)?.map(|batch| {
+            let feed = names.feed(&batch?)?;
+            Ok(((), stage.inputs(&feed, None)?))
+        });
+        run_each(&*stage.executable, &stage.options(), batches, |(), given| {
+            stage.add(&given, &mut sums)
+        })?;
         Ok(sums.logs())
     }
 }
@@ -272,11 +304,15 @@ impl Predictor {
         let data = self.stage.in_order(data.into(), batches)?;
         let names = self.stage.names(data.columns())?;
         let mut all: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
-        for batch in data.batches(Position::default(), 1)? {
-            for (name, tensor) in self.predict_on_batch(&names.feed(&batch?)?.inputs)? {
+        let batches = data
+            .batches(Position::default(), 1)?
+            .map(|batch| Ok(((), names.feed(&batch?)?.inputs)));
+        run_each(&*self.stage.executable, &self.stage.options(), batches, |(), given| {
+            for (name, tensor) in given.outputs {
                 all.entry(name.to_string()).or_default().push(tensor);
             }
-        }
+            Ok::<_, Error>(())
+        })?;
         all.into_iter().map(|(name, parts)| Ok((name, joined(&parts)?))).collect()
     }
 }

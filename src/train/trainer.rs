@@ -55,7 +55,7 @@ pub struct Trainer {
     untrained: Vec<(String, &'static str)>,
     notes: Vec<String>,
     /// True while evaluation and prediction have the parameters that training has.
-    synced: bool,
+    pub(super) synced: bool,
 }
 
 impl Trainer {
@@ -187,13 +187,9 @@ impl Trainer {
     /// If a tensor is missing or of another type, or a device fails: no variable changes then.
     pub fn train_on_batch(&mut self, feed: &Feed, rate: f64) -> Result<Logs, Error> {
         let mut sums = Sums::default();
-        self.step(feed, rate, &mut sums)?;
-        Ok(sums.logs())
-    }
-
-    pub(super) fn step(&mut self, feed: &Feed, rate: f64, sums: &mut Sums) -> Result<(), Error> {
         self.synced = false;
-        self.train.run(feed, Some(rate), sums)
+        self.train.run(feed, Some(rate), &mut sums)?;
+        Ok(sums.logs())
     }
 
     /// The loss and the metrics of some rows.

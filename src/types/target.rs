@@ -148,9 +148,10 @@ pub struct Target {
     pub keeps_params: bool,
     /// Whether programs may have variables, parameters that a run changes.
     pub updates: bool,
-    /// The kernel classes that take and give images with the channels last in memory: convolutions, pools and what only training has always,
-    /// reductions over all places and concatenations where their operands come so. What is elementwise follows its
-    /// first operand, a broadcast one that has the shape of its result; the others, and every target without such classes, know row-major order only.
+    /// The kernel classes that take and give images with the channels last in memory: convolutions, pools and what only
+    /// training has always; reductions over all places, concatenations, borders and slices where their operands come so.
+    /// What is elementwise follows its first operand, a broadcast one that has the shape of its result; the others, and
+    /// every target without such classes, know row-major order only.
     pub channels_last: &'static [KernelClass],
 }
 

@@ -14,7 +14,7 @@ use crate::setup::runs_whole_models;
 /// How long one process may take.
 const LIMIT: Duration = Duration::from_mins(if cfg!(debug_assertions) { 15 } else { 10 });
 
-/// How long one process may take where whole models run, which on the fake device takes hours.
+/// How long one process may take where whole models run, which takes the fake device long.
 const LONG: Duration = Duration::from_hours(24);
 
 /// Says that a process runs one test, itself.

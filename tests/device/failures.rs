@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fanwise::backend::cuda::Cuda;
-use fanwise::backend::{Executable, RunOptions};
+use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, Staged};
 use fanwise::ir::verify;
 use fanwise::lower::{Action, BufferId, Program, Storage, lower};
 use fanwise::types::{Dim, Target};
@@ -26,7 +26,7 @@ const CODES: [(&str, &str); 3] = [
 ];
 
 /// Programs of which every call fails once, with one code after the other.
-const EVERY_CALL: [&str; 3] = ["nested/1", "gru/2", "needy/2"];
+const EVERY_CALL: [&str; 3] = ["staged/nested/1", "gru/2", "needy/2"];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, test: fn()| {
@@ -63,8 +63,9 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     if let Some(way) = name.strip_prefix("train/") {
         return variables::scenario(way);
     }
-    let is_damaged = name.starts_with("damaged/");
-    let (model, count) = name.trim_start_matches("damaged/").split_once('/').unwrap();
+    let (is_damaged, is_staged) = (name.starts_with("damaged/"), name.starts_with("staged/"));
+    let name = name.trim_start_matches("damaged/").trim_start_matches("staged/");
+    let (model, count) = name.split_once('/').unwrap();
     let count = count.parse().unwrap();
     let (graph, split, weights) = if model == "needy" {
         needy(count, 1)
@@ -90,14 +91,24 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    for _ in 0..3 {
-        match run.run(&inputs, &RunOptions::default()) {
-            Ok(output) => {
-                let outputs: Vec<_> = output.outputs.into_iter().map(|(_, t)| t).collect();
-                say(&format!("outputs {}", digest(&outputs)));
-            }
-            Err(error) => say(&format!("error: {error}")),
+    let tell = |result: Result<RunOutput, RunError>| match result {
+        Ok(output) => {
+            let outputs: Vec<_> = output.outputs.into_iter().map(|(_, t)| t).collect();
+            say(&format!("outputs {}", digest(&outputs)));
         }
+        Err(error) => say(&format!("error: {error}")),
+    };
+    let options = RunOptions::default();
+    if is_staged {
+        // One is never run; another comes while one runs, as in a row of batches.
+        let (first, dropped) = (run.stage(&inputs, &options), run.stage(&inputs, &options));
+        tell(first.and_then(Staged::run));
+        let next = run.stage(&inputs, &options);
+        drop(dropped);
+        tell(next.and_then(Staged::run));
+    }
+    for _ in 0..if is_staged { 1 } else { 3 } {
+        tell(run.run(&inputs, &options));
     }
     ExitCode::SUCCESS
 }

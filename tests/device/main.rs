@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod ahead;
 mod apart;
 mod bench;
 mod collectives;
@@ -35,6 +36,10 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--scenario", name] => {
+            if name == "ahead" {
+                ahead::scenario();
+                return ExitCode::SUCCESS;
+            }
             return match name.strip_prefix("orders/") {
                 Some(name) => orders::scenario(name),
                 None => failures::scenario(name),
@@ -54,6 +59,7 @@ fn main() -> ExitCode {
     trials.extend(graphs::trials());
     trials.extend(models::trials());
     trials.extend(runs::trials());
+    trials.extend(ahead::trials());
     trials.extend(shared::trials());
     trials.extend(training::trials());
     trials.extend(variables::trials());
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
     let mut all = failures::trials();
     if setup::is_fake() {
         all.extend(variables::disturbed());
+        all.extend(ahead::disturbed());
         all.extend(orders::trials());
         all.extend(script::trials());
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use fanwise::backend::cuda::{Cache, Compiler, Cuda, CudaExecutable, CudaOptions, NvrtcSearch};
 use fanwise::backend::{Cpu, Executable, RunOptions};
@@ -34,7 +35,7 @@ pub(crate) fn say(text: &str) {
     println!("{text}");
 }
 
-/// Whether the whole models run, which takes the fake driver hours.
+/// Whether the whole models run, which takes the fake driver long.
 pub(crate) fn runs_whole_models() -> bool {
     !is_fake() || std::env::var_os("FANWISE_DEVICE_WHOLE").is_some()
 }
@@ -60,6 +61,10 @@ pub(crate) fn options(count: u32) -> CudaOptions {
     options.logical = Some(count);
     if is_fake() {
         options.form = Form::Ptx;
+        if runs_whole_models() {
+            // A whole model is one graph, and no progress is seen in it for minutes.
+            options.watchdog = Duration::MAX;
+        }
     }
     options
 }

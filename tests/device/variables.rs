@@ -133,6 +133,19 @@ fn ways(count: u32) -> Vec<Replicate> {
     ways
 }
 
+/// A model whose steps change parameters, on two GPUs that hold them, and its weights.
+pub(crate) fn on_two() -> (Graph, Weights) {
+    let (model, weights) = train();
+    let graph = replicate(&model, &ways(2)[2]).unwrap_or_else(|e| panic!("{e}"));
+    (graph, weights)
+}
+
+/// Batches of so many rows for it.
+pub(crate) fn batches(graph: &Graph, rows: &[i64]) -> Vec<Tensors> {
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    rows.iter().map(|n| batch(graph, *n, &mut rng)).collect()
+}
+
 fn on_gpus(graph: &Graph, weights: &Weights, count: u32) -> CudaExecutable {
     let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
     let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
@@ -260,9 +273,11 @@ fn parameters_on_gpus_can_be_set() {
 }
 
 /// One process of a test: steps, and after each what the parameters hold, with what the driver is told to do. With `set/`
-/// before the way parameters are given other elements after the first step.
+/// before the way parameters are given other elements after the first step; with `staged/` each step is staged before the
+/// one before it runs.
 pub(crate) fn scenario(way: &str) -> ExitCode {
     let (way, sets) = way.strip_prefix("set/").map_or((way, false), |way| (way, true));
+    let (way, stages) = way.strip_prefix("staged/").map_or((way, false), |way| (way, true));
     let (model, weights) = train();
     let how = ways(2).swap_remove(way.parse().unwrap());
     let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{e}"));
@@ -276,8 +291,12 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
         }
     };
     let batch = batch(&model, 5, &mut ChaCha8Rng::seed_from_u64(9));
+    let stage = || stages.then(|| gpus.stage(&batch, &RunOptions::default()));
+    let mut next = stage();
     for _ in 0..3 {
-        match gpus.run(&batch, &RunOptions::default()) {
+        let step = std::mem::replace(&mut next, stage());
+        let run = || gpus.run(&batch, &RunOptions::default());
+        match step.map_or_else(run, |staged| staged?.run()) {
             Ok(_) => say("done"),
             Err(error) => say(&format!("error: {error}")),
         }
@@ -330,7 +349,7 @@ fn parameters_that_are_not_set_for_want_of_memory_stay() {
 /// Whatever call of the driver fails, the parameters hold what they held after the runs that succeeded, or the devices
 /// can no longer be used.
 fn calls_that_fail_leave_a_state_of_some_step() {
-    for way in 0..4 {
+    for way in ["0", "1", "2", "3", "staged/2"] {
         let run =
             |variables: &[(&str, &str)]| spawn(&["--scenario", &format!("train/{way}")], variables);
         let right = run(&[]);

@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{
-    Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, inputs,
+    Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, inputs,
 };
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
@@ -195,6 +195,25 @@ impl CpuExecutable {
     }
 }
 
+/// A batch to come: its inputs are in the host's memory, where the devices read them.
+struct Kept<'a> {
+    executable: &'a CpuExecutable,
+    inputs: BTreeMap<String, Tensor>,
+    options: RunOptions,
+}
+
+impl Staged for Kept<'_> {
+    fn set(&mut self, name: &str, value: &Tensor) -> Result<(), RunError> {
+        inputs::scalar(&self.executable.program, name, value)?;
+        self.inputs.insert(name.to_owned(), value.clone());
+        Ok(())
+    }
+
+    fn run(self: Box<Self>) -> Result<RunOutput, RunError> {
+        self.executable.run(&self.inputs, &self.options)
+    }
+}
+
 impl Executable for CpuExecutable {
     fn program(&self) -> &Program {
         &self.program
@@ -260,6 +279,15 @@ impl Executable for CpuExecutable {
         });
         let names = self.program.outputs.iter().map(|p| p.name.clone());
         Ok(RunOutput { n, devices: devices.collect(), outputs: names.zip(outputs).collect() })
+    }
+
+    fn stage<'a>(
+        &'a self,
+        inputs: &BTreeMap<String, Tensor>,
+        options: &RunOptions,
+    ) -> Result<Box<dyn Staged + 'a>, RunError> {
+        inputs::check(&self.program, inputs)?;
+        Ok(Box::new(Kept { executable: self, inputs: inputs.clone(), options: options.clone() }))
     }
 
     fn weights(&self) -> Result<Weights, RunError> {

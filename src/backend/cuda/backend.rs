@@ -11,6 +11,7 @@ use super::compiler::Compiler;
 use super::contexts::Contexts;
 use super::driver::{self, Context, NOT_READY};
 use super::executor::{CudaExecutable, Parts};
+use super::intake::Intakes;
 use super::memory::{Global, HostBlock, Pinned, PinnedPool};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
@@ -201,6 +202,7 @@ impl Cuda {
             host_params: Arc::new(host_params),
             pinned_params: Arc::new(pinned_params),
             pool,
+            intakes: Intakes::default(),
             cpu: self.cpu.clone(),
             watchdog: self.options.watchdog,
             trace: self.options.trace.clone(),

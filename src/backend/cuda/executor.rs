@@ -10,6 +10,7 @@ use bytes::Bytes;
 use rayon::prelude::*;
 
 use super::driver::Context;
+use super::intake::{Intake, Intakes};
 use super::job::{Board, Job};
 use super::memory::{HostBlock, Pinned, PinnedPool};
 use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
@@ -18,7 +19,8 @@ use super::trace::Trace;
 use super::variables::{Commit, Held, Updates};
 use crate::backend::cpu::{Block, Cpu, DeviceMemory, Events, lock};
 use crate::backend::{
-    CompileError, DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, inputs,
+    CompileError, DeviceStats, DriverError, Executable, RunError, RunOptions, RunOutput, Staged,
+    inputs,
 };
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
@@ -32,6 +34,9 @@ const IN_FLIGHT: usize = 2;
 
 /// The runs after which another one in flight is tried again where memory did not suffice for it.
 const RUNS_UNTIL_TRIED: u32 = 64;
+
+/// What memory of the host is for from which GPUs copy inputs.
+const STAGED: &str = "the staged inputs";
 
 /// Bytes that a thread copies at a time when inputs are staged.
 const STAGED_AT_ONCE: usize = 1 << 20;
@@ -53,6 +58,7 @@ pub(super) struct Parts {
     pub(super) host_params: Arc<Vec<Option<Tensor>>>,
     pub(super) pinned_params: Arc<BTreeMap<u32, Arc<Pinned>>>,
     pub(super) pool: PinnedPool,
+    pub(super) intakes: Intakes,
     pub(super) cpu: Cpu,
     pub(super) watchdog: Duration,
     pub(super) trace: Option<Arc<Trace>>,
@@ -81,6 +87,16 @@ pub struct CudaExecutable {
     pub(super) held: Mutex<Held>,
     /// The elements of the parameters that no run changes, of a program that changes others.
     pub(super) fixed: Mutex<Weights>,
+}
+
+/// The inputs of a run, held against the program's.
+pub(super) struct Batch {
+    n: i64,
+    tensors: Vec<Tensor>,
+    pub(super) plan: Arc<Plan>,
+    /// Copies of the inputs from which GPUs copy; none where the host had no memory for them yet.
+    pub(super) pinned: Option<BTreeMap<u32, Arc<Pinned>>>,
+    options: RunOptions,
 }
 
 #[derive(Debug)]
@@ -170,9 +186,19 @@ impl CudaExecutable {
 
     /// The error of a call of the driver outside of a step; a device that can no longer be used is remembered.
     pub(super) fn failed(&self, d: usize, what: &str, error: DriverError) -> RunError {
+        self.failed_at(d, (what, "memory"), error)
+    }
+
+    /// The error of a call of the driver for a step that no run is at.
+    pub(super) fn failed_at(
+        &self,
+        d: usize,
+        (label, op): (&str, &'static str),
+        error: DriverError,
+    ) -> RunError {
         let sticky = error.is_sticky();
-        let (device, label, error) = (self.device(d), what.to_owned(), Box::new(error));
-        let error = RunError::Driver { device, label, op: "memory", error };
+        let (device, label, error) = (self.device(d), label.to_owned(), Box::new(error));
+        let error = RunError::Driver { device, label, op, error };
         if sticky {
             lock(&self.dead).get_or_insert(error.clone());
         }
@@ -212,28 +238,70 @@ impl CudaExecutable {
         self.parts.pool.take(bytes).map_err(|error| self.failed(0, what, error))
     }
 
+    /// The inputs of a run, with copies from which GPUs copy.
+    fn batch(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+        options: &RunOptions,
+    ) -> Result<Batch, RunError> {
+        let (n, tensors) = inputs::check(&self.parts.program, inputs)?;
+        self.check_alive()?;
+        let plan = self.plan(n, options.max_memory)?;
+        let tensors: Vec<Tensor> = tensors.into_iter().cloned().collect();
+        let pinned = match self.pin(&plan, &tensors) {
+            // Runs that end give theirs back.
+            Err(error) if error.is_out_of_memory() => None,
+            pinned => Some(pinned.map_err(|error| self.failed(0, STAGED, error))?),
+        };
+        Ok(Batch { n, tensors, plan, pinned, options: options.clone() })
+    }
+
+    /// Gives an input without axes another value; those come with the run, so that nothing copies the one before.
+    pub(super) fn replace(
+        &self,
+        batch: &mut Batch,
+        name: &str,
+        value: &Tensor,
+    ) -> Result<(), RunError> {
+        let i = inputs::scalar(&self.parts.program, name, value)?;
+        batch.tensors[i] = value.clone();
+        let Some(mut pinned) = batch.pinned.take() else { return Ok(()) };
+        let key = u32::try_from(i).unwrap_or(u32::MAX);
+        if pinned.contains_key(&key) {
+            let block = self.copied(value).map_err(|error| self.failed(0, STAGED, error))?;
+            pinned.insert(key, block);
+        }
+        batch.pinned = Some(pinned);
+        Ok(())
+    }
+
     /// Copies of the inputs from which GPUs copy, where they can.
-    fn stage(
+    fn pin(
         &self,
         plan: &Plan,
-        inputs: &[&Tensor],
-    ) -> Result<BTreeMap<u32, Arc<Pinned>>, RunError> {
+        inputs: &[Tensor],
+    ) -> Result<BTreeMap<u32, Arc<Pinned>>, DriverError> {
         let mut staged = BTreeMap::new();
         for i in &plan.staged {
             let Some(tensor) = inputs.get(*i as usize) else { continue };
-            let bytes = tensor.bytes();
-            let mut block = self.take(bytes.len(), "the staged inputs")?;
-            let whole = 0..bytes.len();
-            if let Some(to) = block.parts(&[whole]).and_then(|mut parts| parts.pop()) {
-                let copy = |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from);
-                let pieces = to.par_chunks_mut(STAGED_AT_ONCE);
-                self.parts.cpu.pool().install(|| {
-                    pieces.zip(bytes.par_chunks(STAGED_AT_ONCE)).for_each(copy);
-                });
-            }
-            staged.insert(*i, block.pinned().clone());
+            staged.insert(*i, self.copied(tensor)?);
         }
         Ok(staged)
+    }
+
+    /// A copy of a tensor from which GPUs copy.
+    fn copied(&self, tensor: &Tensor) -> Result<Arc<Pinned>, DriverError> {
+        let bytes = tensor.bytes();
+        let mut block = self.parts.pool.take(bytes.len())?;
+        let whole = 0..bytes.len();
+        if let Some(to) = block.parts(&[whole]).and_then(|mut parts| parts.pop()) {
+            let copy = |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from);
+            let pieces = to.par_chunks_mut(STAGED_AT_ONCE);
+            self.parts.cpu.pool().install(|| {
+                pieces.zip(bytes.par_chunks(STAGED_AT_ONCE)).for_each(copy);
+            });
+        }
+        Ok(block.pinned().clone())
     }
 
     /// The host's memory: its arena and the outputs.
@@ -277,11 +345,14 @@ impl CudaExecutable {
                 Ok(arenas) => return Ok((slot, arenas)),
                 Err((d, asked, error)) => {
                     drop(slot);
-                    let others = self.give_up_slot(error.is_out_of_memory().then_some(bytes));
-                    if !error.is_out_of_memory() {
+                    let is_short = error.is_out_of_memory();
+                    // What others have staged goes before they are waited for.
+                    let had_intakes = is_short && self.give_up_intakes();
+                    let others = self.give_up_slot((is_short && !had_intakes).then_some(bytes));
+                    if !is_short {
                         return Err(self.failed(d, "the arena", error));
                     }
-                    if !others {
+                    if !others && !had_intakes {
                         return Err(self.out_of_memory(plan, d, asked));
                     }
                 }
@@ -347,17 +418,19 @@ impl CudaExecutable {
 
     fn job(
         &self,
-        plan: &Arc<Plan>,
-        (tensors, staged): (&[&Tensor], BTreeMap<u32, Arc<Pinned>>),
+        Batch { tensors, plan, pinned, options, .. }: &Batch,
         (slot, arenas): (&Slot, Vec<u64>),
-        options: &RunOptions,
     ) -> Result<Job, RunError> {
         let parts = &self.parts;
+        let pinned = match pinned {
+            Some(pinned) => pinned.clone(),
+            None => self.pin(plan, tensors).map_err(|error| self.failed(0, STAGED, error))?,
+        };
         let memory = self.memory(&plan.bound)?;
         let held = lock(&self.held).clone();
         let blocks = HostBlocks {
             arena: memory.arena.pinned().clone(),
-            inputs: staged,
+            inputs: pinned,
             params: held.pinned,
             outputs: memory.outputs.iter().map(|block| block.pinned().clone()).collect(),
             updates: memory.updates.iter().map(|block| block.pinned().clone()).collect(),
@@ -365,10 +438,11 @@ impl CudaExecutable {
         Ok(Job {
             program: parts.program.clone(),
             plan: plan.clone(),
-            inputs: tensors.iter().map(|t| (*t).clone()).collect(),
+            inputs: tensors.clone(),
             params: held.tensors,
             memory: Mutex::new(memory),
             blocks,
+            intake: Mutex::default(),
             arenas,
             contexts: parts.contexts.clone(),
             marks: slot.marks.clone(),
@@ -379,6 +453,44 @@ impl CudaExecutable {
             graphs: parts.graphs,
             cpu: parts.cpu.clone(),
         })
+    }
+
+    /// Runs a batch; `intake` gives what its inputs have come to before.
+    pub(super) fn execute(
+        &self,
+        batch: &Batch,
+        intake: impl FnOnce() -> Option<Intake>,
+    ) -> Result<RunOutput, RunError> {
+        let changes = !self.parts.program.updates.is_empty();
+        let _alone = changes.then(|| self.gate.write().unwrap_or_else(PoisonError::into_inner));
+        let _among = (!changes).then(|| self.gate.read().unwrap_or_else(PoisonError::into_inner));
+        self.check_alive()?;
+        let (slot, arenas) = self.slot(&batch.plan)?;
+        let ready = self.check_alive().and_then(|()| self.job(batch, (&slot, arenas)));
+        let job = match ready {
+            Ok(job) => Arc::new(Job { intake: Mutex::new(intake()), ..job }),
+            Err(error) => {
+                lock(&self.slots).free.push(slot);
+                self.freed.notify_one();
+                return Err(error);
+            }
+        };
+        let ended = slot.run(&job, self.parts.watchdog);
+        if let (Some(trace), Err(error)) = (&job.trace, &ended.result) {
+            trace.fail(error);
+        }
+        self.end(slot, &ended);
+        self.take_back(&job, &ended);
+        let times = ended.result?;
+        let (blocks, updates) = {
+            let mut memory = lock(&job.memory);
+            (mem::take(&mut memory.outputs), mem::take(&mut memory.updates))
+        };
+        let outputs = self.outputs(batch.n, blocks)?;
+        if changes {
+            self.commit(updates)?;
+        }
+        Ok(RunOutput { n: batch.n, outputs, devices: self.stats(&batch.plan, &times) })
     }
 
     /// The outputs, in the memory to which they were copied.
@@ -432,40 +544,15 @@ impl Executable for CudaExecutable {
         inputs: &BTreeMap<String, Tensor>,
         options: &RunOptions,
     ) -> Result<RunOutput, RunError> {
-        let (n, tensors) = inputs::check(&self.parts.program, inputs)?;
-        let changes = !self.parts.program.updates.is_empty();
-        let _alone = changes.then(|| self.gate.write().unwrap_or_else(PoisonError::into_inner));
-        let _among = (!changes).then(|| self.gate.read().unwrap_or_else(PoisonError::into_inner));
-        self.check_alive()?;
-        let plan = self.plan(n, options.max_memory)?;
-        let staged = self.stage(&plan, &tensors)?;
-        let (slot, arenas) = self.slot(&plan)?;
-        let ready = self
-            .check_alive()
-            .and_then(|()| self.job(&plan, (&tensors, staged), (&slot, arenas), options));
-        let job = match ready {
-            Ok(job) => Arc::new(job),
-            Err(error) => {
-                lock(&self.slots).free.push(slot);
-                self.freed.notify_one();
-                return Err(error);
-            }
-        };
-        let ended = slot.run(&job, self.parts.watchdog);
-        if let (Some(trace), Err(error)) = (&job.trace, &ended.result) {
-            trace.fail(error);
-        }
-        self.end(slot, &ended);
-        let times = ended.result?;
-        let (blocks, updates) = {
-            let mut memory = lock(&job.memory);
-            (mem::take(&mut memory.outputs), mem::take(&mut memory.updates))
-        };
-        let outputs = self.outputs(n, blocks)?;
-        if changes {
-            self.commit(updates)?;
-        }
-        Ok(RunOutput { n, outputs, devices: self.stats(&plan, &times) })
+        self.execute(&self.batch(inputs, options)?, || None)
+    }
+
+    fn stage<'a>(
+        &'a self,
+        inputs: &BTreeMap<String, Tensor>,
+        options: &RunOptions,
+    ) -> Result<Box<dyn Staged + 'a>, RunError> {
+        Ok(Box::new(self.bring(self.batch(inputs, options)?)?))
     }
 
     fn weights(&self) -> Result<Weights, RunError> {

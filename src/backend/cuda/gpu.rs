@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::driver::Context;
 use super::job::{Failure, Job, Left, Outcome, State};
-use super::plan::{Argument, GpuPlan, Phase, Placed, Task};
+use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
 use super::report::Report;
 use super::stream::{Event, Graph, Stream};
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
-use crate::backend::cpu::StepError;
+use crate::backend::cpu::{StepError, lock};
 use crate::lower::{Action, Lane};
 use crate::op::{Binary, Op, OpError};
 use crate::types::KernelClass;
@@ -164,6 +164,12 @@ impl Gpu {
                 drop(self.record(job, plan, &units[self.traced], (trace, start)));
             }
         }
+        if let Some(trace) = &job.trace
+            && let Err(error) = self.record_inlet(job, (trace, start))
+            && result.is_ok()
+        {
+            return Err(error.into());
+        }
         let time = result?;
         if plan.reports {
             self.check_report(job)?;
@@ -224,6 +230,25 @@ impl Gpu {
             start: start + 1e3 * f64::from(before.since(&self.base)?),
             length: 1e3 * f64::from(after.since(before)?),
             kind,
+        }]);
+        Ok(())
+    }
+
+    /// Adds the inputs that came before the run to the trace, if they have arrived.
+    fn record_inlet(&self, job: &Job, (trace, start): (&Recorder, f64)) -> Result<(), DriverError> {
+        let intake = lock(&job.intake);
+        let Some(inlet) = intake.as_ref().and_then(|intake| intake.inlet(self.d)) else {
+            return Ok(());
+        };
+        if !inlet.arrived.is_reached()? {
+            return Ok(());
+        }
+        trace.add([Span {
+            track: format!("{} inputs", job.program.devices[self.d].device),
+            name: "inputs".into(),
+            start: start + 1e3 * f64::from(inlet.begun.since(&self.base)?),
+            length: 1e3 * f64::from(inlet.arrived.since(&inlet.begun)?),
+            kind: Kind::Work,
         }]);
         Ok(())
     }
@@ -300,13 +325,11 @@ impl Gpu {
                 }
                 job.events.record(*event);
             }
-            Task::Upload { from, to, bytes } => {
+            Task::Upload { from, to, bytes, inlet } => {
                 self.join_compute()?;
-                let missing = || StepError::Internal("the source is not staged".to_owned());
-                let block = job.blocks.block(*from).ok_or_else(missing)?;
                 let to = to.address(job.arenas[self.d]);
                 self.uploads.record(&self.timers[u].0)?;
-                self.uploads.upload(block, from.offset, to, *bytes)?;
+                self.upload(job, (*from, *inlet), to, *bytes)?;
                 self.uploads.record(&self.timers[u].1)?;
                 self.is_uploading = true;
             }
@@ -323,6 +346,24 @@ impl Gpu {
         }
         job.count(unit.len());
         Ok(())
+    }
+
+    /// Copies bytes of the host, or of the inlet to which they have come from there.
+    fn upload(
+        &self,
+        job: &Job,
+        (from, at): (HostPlace, Option<usize>),
+        to: u64,
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        let intake = lock(&job.intake);
+        if let (Some(at), Some(inlet)) = (at, intake.as_ref().and_then(|i| i.inlet(self.d))) {
+            self.uploads.wait(&inlet.arrived)?;
+            return Ok(self.uploads.copy(inlet.address() + at as u64, to, bytes)?);
+        }
+        let missing = || StepError::Internal("the source is not staged".to_owned());
+        let block = job.blocks.block(from).ok_or_else(missing)?;
+        Ok(self.uploads.upload(block, from.offset, to, bytes)?)
     }
 
     /// Lets `compute` wait for the copies from the host.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::driver::Context;
+use super::intake::Intake;
 use super::memory::HostBlock;
 use super::plan::{HostBlocks, Plan};
 use super::stream::{Event, Stream};
@@ -27,6 +28,8 @@ pub(super) struct Job {
     pub(super) memory: Mutex<DeviceMemory<HostBlock>>,
     /// The same memory, inputs and parameters, for copies by devices.
     pub(super) blocks: HostBlocks,
+    /// What inputs have come to before the run.
+    pub(super) intake: Mutex<Option<Intake>>,
     /// The address of each device's arena.
     pub(super) arenas: Vec<u64>,
     /// The contexts of the devices; none for the host.

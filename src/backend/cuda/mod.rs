@@ -14,6 +14,7 @@ mod driver;
 mod executor;
 mod gpu;
 mod host;
+mod intake;
 mod job;
 mod library;
 mod memory;

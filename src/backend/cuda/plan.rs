@@ -12,9 +12,12 @@ use crate::backend::RunError;
 use crate::backend::cpu::{Kernels, highest};
 use crate::codegen::{Arg, Call};
 use crate::lower::{
-    Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Program, Space, Step,
+    Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space, Step,
 };
 use crate::types::{Device, KernelClass, Order};
+
+/// Bytes to which what lies in an inlet is aligned, as copies like it.
+const ALIGNMENT: usize = 256;
 
 /// The kernel of a launch, loaded on its device, and how it is called.
 #[derive(Debug)]
@@ -59,8 +62,8 @@ pub(super) enum Task {
     Wait(u32),
     /// Records an event.
     Record(u32),
-    /// Copies from the host.
-    Upload { from: HostPlace, to: Place, bytes: usize },
+    /// Copies from the host; an input that came before the run from so far into the device's inlet.
+    Upload { from: HostPlace, to: Place, bytes: usize, inlet: Option<usize> },
     /// Copies from another GPU, by its position.
     Receive { device: usize, from: Place, to: Place, bytes: usize },
     /// Copies in the device's memory.
@@ -132,6 +135,8 @@ pub(super) struct GpuPlan {
     pub(super) phases: Vec<Phase>,
     /// Whether a kernel may say that an element names no entry.
     pub(super) reports: bool,
+    /// Bytes of the inputs that it copies from the host.
+    pub(super) inlet: usize,
 }
 
 /// A program at one batch size.
@@ -233,6 +238,7 @@ impl Source<'_> {
             };
             tasks.extend(task.map(placed));
         }
+        let inlet = inlets(&mut tasks, &self.program.inputs);
         let phases = phases(&tasks);
         let reports = tasks.iter().any(|placed| match &placed.task {
             Task::Launch { arguments, .. } => {
@@ -244,7 +250,7 @@ impl Source<'_> {
             | Task::Receive { .. }
             | Task::Copy { .. } => false,
         });
-        Ok(GpuPlan { tasks, phases, reports })
+        Ok(GpuPlan { tasks, phases, reports, inlet })
     }
 
     /// The copy into a buffer of a GPU; none where it has no bytes.
@@ -268,7 +274,8 @@ impl Source<'_> {
         let outside = || fault("a buffer of a copy is not in its device's memory");
         let to = self.place(bound, d, to).ok_or_else(outside)?;
         if source == 0 {
-            return Ok(Some(Task::Upload { from: host_place(at(0, from)), to, bytes }));
+            let from = host_place(at(0, from));
+            return Ok(Some(Task::Upload { from, to, bytes, inlet: None }));
         }
         let from = self.place(bound, source, from).ok_or_else(outside)?;
         Ok(Some(if source == d {
@@ -348,6 +355,23 @@ impl Source<'_> {
 
 fn host_place(at: &Location) -> HostPlace {
     HostPlace { space: at.space, offset: at.offset }
+}
+
+/// Gives the inputs that tasks copy from the host their places in the inlet; the bytes of all. Those without axes may be
+/// set until the run begins, and come with it.
+fn inlets(tasks: &mut [Placed], inputs: &[Port]) -> usize {
+    let mut end: usize = 0;
+    for placed in tasks {
+        if let Task::Upload { from: HostPlace { space: Space::Input(i), .. }, bytes, inlet, .. } =
+            &mut placed.task
+            && inputs.get(*i as usize).is_some_and(|port| port.ty.rank() > 0)
+        {
+            let at = end.next_multiple_of(ALIGNMENT);
+            *inlet = Some(at);
+            end = at + *bytes;
+        }
+    }
+    end
 }
 
 /// The tasks in groups: those of one lane that concern the device alone together.

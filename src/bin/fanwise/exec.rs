@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use fanwise::Error;
 use fanwise::analysis;
-use fanwise::backend::{Executable, RunError, RunOptions, RunOutput};
+use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, run_each};
 use fanwise::format::{Budget, npz};
 use fanwise::ir::Graph;
 use fanwise::types::Tensor;
@@ -131,17 +131,16 @@ fn repeat(
     times: u32,
     options: &RunOptions,
 ) -> anyhow::Result<(RunOutput, Vec<Duration>)> {
-    let mut durations = Vec::new();
-    let mut once = || -> anyhow::Result<RunOutput> {
-        let start = Instant::now();
-        let output = executable.run(inputs, options).map_err(Error::from)?;
-        durations.push(start.elapsed());
-        Ok(output)
-    };
-    let mut output = once()?;
-    for _ in 1..times {
-        output = once()?;
-    }
+    let (mut durations, mut last) = (Vec::new(), None);
+    let mut begin = Instant::now();
+    let batches = (0..times).map(|_| Ok(((), inputs.clone())));
+    run_each(executable, options, batches, |(), output| {
+        durations.push(begin.elapsed());
+        (begin, last) = (Instant::now(), Some(output));
+        Ok::<_, RunError>(())
+    })
+    .map_err(Error::from)?;
+    let output = last.ok_or_else(|| anyhow::anyhow!("there is nothing to run"))?;
     durations.sort_unstable();
     Ok((output, durations))
 }

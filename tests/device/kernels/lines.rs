@@ -77,6 +77,38 @@ pub(super) fn long(net: &mut Net, i: usize) -> Vec<Value> {
     results
 }
 
+/// Distributions and normalisations of lines that several blocks take.
+pub(super) fn shared(net: &mut Net, i: usize) -> Vec<Value> {
+    const LONG: usize = 65_536;
+    // Every kind of line once; of short ones nothing is shared.
+    let size = if i < 4 { [LONG, LONG + 1, LONG + 5000, LONG][i] } else { net.pick(4, 40) };
+    let mut results = Vec::new();
+    if i.is_multiple_of(2) {
+        // Along an axis before another one, whose lines lie side by side.
+        let dims = if i.is_multiple_of(4) { vec![size] } else { vec![size, 2] };
+        let x = net.input(&dims);
+        let softmax = net.op(Softmax::Softmax { axis: 1 }, &[x]);
+        // Its elements are small; those of the logarithm are not.
+        results.push(net.op(Unary::Log, &[softmax]));
+        results.push(net.op(Softmax::LogSoftmax { axis: 1 }, &[x]));
+        results.push(net.op(LpNorm { axis: 1, p: 1 + signed(i / 2 % 2) }, &[x]));
+        results.push(net.op(Softmax::Hardmax { axis: 1 }, &[x]));
+        return results;
+    }
+    let dims = [vec![size], vec![2, size / 2, 2]][i / 2 % 2].clone();
+    let x = net.input(&dims);
+    let (scale, shift) = (net.param(&dims), net.param(&dims));
+    let layer = LayerNorm::Layer { axis: 1, epsilon: 0.01, statistics: true };
+    results.extend(net.ops(3, layer, &[x, scale, shift]));
+    results.push(net.op(LayerNorm::Rms { axis: 1, epsilon: 0.01 }, &[x, scale]));
+    if dims.len() > 1 {
+        let (scale, bias) = (net.param(&dims[..1]), net.param(&dims[..1]));
+        results.push(net.op(GroupNorm::Instance { epsilon: 0.1 }, &[x, scale, bias]));
+        results.push(net.op(GroupNorm::Group { epsilon: 0.1, groups: 1 }, &[x, scale, bias]));
+    }
+    results
+}
+
 pub(super) fn softmax(net: &mut Net, i: usize) -> Vec<Value> {
     let axes = net.pick(1, 3);
     let mut dims = net.sizes(axes, 40);

@@ -23,7 +23,7 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 21] = [
+const CLASSES: [(&str, Make); 22] = [
     ("elementwise_chains", products::elementwise),
     ("broadcasts", products::broadcast),
     ("matrix_products", products::matmul),
@@ -35,6 +35,7 @@ const CLASSES: [(&str, Make); 21] = [
     ("convolutions_with_infinite_weights", products::infinite),
     ("reductions", lines::reduce),
     ("long_lines", lines::long),
+    ("shared_lines", lines::shared),
     ("softmaxes", lines::softmax),
     ("normalisations", lines::norm),
     ("pools", lines::pool),

@@ -2,7 +2,7 @@
 
 use fanwise::ir::Value;
 use fanwise::op::{
-    BlockOrder, Blocks, Concat, Expand, Gather, Pad, PadMode, Pool, Slice, Tile, Transpose,
+    BlockOrder, Blocks, Concat, Expand, Gather, Op, Pad, PadMode, Pool, Slice, Tile, Transpose,
 };
 use fanwise::types::{DType, Dim, Tensor};
 use rand::Rng;
@@ -104,5 +104,17 @@ fn images(net: &mut Net, i: usize) -> Vec<Value> {
     let parts = [net.op(pool(1), &[wide]), net.op(pool(3), &[wide])];
     let joined = net.op(Concat { axis: 1 }, &parts);
     results.push(net.op(pool(3), &[joined]));
+    let dims = net.dims(joined);
+    let border = pad(net, i, &dims);
+    let middle = Slice {
+        axes: vec![1, 3],
+        starts: vec![3.into(), 1.into()],
+        ends: vec![33.into(), signed(dims[2]).into()],
+        steps: vec![1 + signed(i % 2), 1],
+    };
+    for op in [Op::from(border), Op::from(middle)] {
+        let moved = net.op(op, &[joined]);
+        results.push(net.op(pool(3), &[moved]));
+    }
     results
 }
