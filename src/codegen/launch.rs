@@ -26,8 +26,8 @@ impl<'a> Context<'a> {
 
     /// The error for what no kernel does.
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> CodegenError {
-        let op = self.launch.op.as_ref().map_or(self.launch.class.name(), Op::name);
-        CodegenError::Unsupported { label: self.label.to_owned(), op, reason: reason.into() }
+        let (label, op) = (self.label.to_owned(), self.launch.name());
+        CodegenError::Unsupported { label, op, reason: reason.into() }
     }
 
     /// The parts of a call on values that all are row-major.

@@ -82,6 +82,16 @@ impl Access {
 }
 
 impl ChainStep {
+    /// The name of its operator.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Unary(op) => op.name(),
+            Self::Binary { op, .. } => op.name(),
+            Self::ScaleShift { op, .. } => op.name(),
+            Self::Mixed { op, .. } => op.name(),
+        }
+    }
+
     /// The positions of the operands that it reads.
     pub fn operands(&self) -> &[usize] {
         match self {

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::chain::Chain;
+use super::chain::{Chain, ChainStep};
 use super::memory::Region;
 use crate::op::Op;
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
@@ -201,6 +201,12 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// The name of its operator; where the chain is all there is, that of the chain's last one.
+    pub fn name(&self) -> &'static str {
+        let last = || self.chain.steps.last().map_or(self.class.name(), ChainStep::name);
+        self.op.as_ref().map_or_else(last, Op::name)
+    }
+
     /// The operands of the operator, or the one that the chain is applied to, and those of the chain.
     pub fn split_operands(&self) -> (&[BufferId], &[BufferId]) {
         self.operands.split_at(self.operands.len().saturating_sub(self.chain.operands()))

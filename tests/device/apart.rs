@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::results::{RESULTS, fallible};
 use crate::setup::runs_whole_models;
 
 /// How long one process may take.
@@ -40,7 +41,7 @@ pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("FAKECUDA_REPORT", file("report")).env("FAKECUDA_STATS", file("stats"));
-    command.envs(variables.iter().copied());
+    command.env_remove(RESULTS).envs(variables.iter().copied());
     let mut child = command.spawn().unwrap();
     let output = gather(child.stdout.take().unwrap());
     let errors = gather(child.stderr.take().unwrap());
@@ -83,7 +84,7 @@ pub(crate) fn is_alone() -> bool {
 /// The same test in a process of its own, which fails where the driver finds something wrong, too.
 pub(crate) fn apart(trial: &Trial) -> Trial {
     let name = trial.name().to_owned();
-    Trial::test(name.clone(), move || {
+    fallible(name.clone(), move || {
         let mut variables = vec![(ALONE, "1")];
         if name.starts_with("small_") || name.starts_with("whole_") {
             // Each replica has a device of its own; elsewhere some share one.

@@ -21,15 +21,11 @@ use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::results;
 use crate::setup::{Tensors, assert_close, executable, expected, options, outputs};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, test: fn()| {
-        Trial::test(format!("collectives_{name}"), move || {
-            test();
-            Ok(())
-        })
-    };
+    let trial = |name: &str, test: fn()| results::trial(format!("collectives_{name}"), test);
     vec![
         trial("combine", parts_are_combined),
         trial("large", large_values_are_combined_in_slices),

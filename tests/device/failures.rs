@@ -15,6 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::apart::{Ended, spawn};
 use crate::collectives::needy;
+use crate::results::trial;
 use crate::setup::{digest, inputs, is_fake, options, replicas, say, small};
 use crate::variables;
 
@@ -29,12 +30,6 @@ const CODES: [(&str, &str); 3] = [
 const EVERY_CALL: [&str; 3] = ["staged/nested/1", "gru/2", "needy/2"];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, test: fn()| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    };
     let mut trials = vec![trial("a_kernel_that_fails_is_named", a_kernel_that_fails_is_named)];
     if is_fake() {
         trials.extend([
@@ -44,10 +39,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
         ]);
         trials.extend(EVERY_CALL.map(|scenario| {
-            Trial::test(format!("failures_at_every_call_of_{scenario}"), move || {
-                failures_at_every_call(scenario);
-                Ok(())
-            })
+            let name = format!("failures_at_every_call_of_{scenario}");
+            trial(name, move || failures_at_every_call(scenario))
         }));
     }
     trials

@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::random;
+use crate::results::trial;
 use crate::setup::{assert_bits, assert_close, expected, inputs, on_gpus, outputs, replicas};
 
 /// Graphs that are tried, on the fake device and on a real one.
@@ -15,13 +16,10 @@ const TOGETHER: u64 = 4;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let count = GRAPHS[usize::from(!crate::setup::is_fake())];
-    let trial = |from: u64| {
-        Trial::test(format!("random_graphs_{from}"), move || {
-            (from..from + TOGETHER).for_each(check);
-            Ok(())
-        })
+    let some = |from: u64| {
+        trial(format!("random_graphs_{from}"), move || (from..from + TOGETHER).for_each(check))
     };
-    (0..count).step_by(usize::try_from(TOGETHER).unwrap()).map(trial).collect()
+    (0..count).step_by(usize::try_from(TOGETHER).unwrap()).map(some).collect()
 }
 
 fn check(seed: u64) {

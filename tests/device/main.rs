@@ -3,7 +3,8 @@
 //! A binary of its own, which a machine with a GPU and without Rust can run. `FANWISE_NVRTC` names the folder of NVRTC;
 //! `FANWISE_FAKE` says that the driver is the fake one, with which failures are injected. Without `FANWISE_DEVICE` every
 //! test is ignored; with it a missing driver is a failure. `FANWISE_DEVICE_WHOLE` adds the models at their full sizes on the
-//! fake driver, which a GPU always runs. `--bench OUT.json` measures instead, `--scenario NAME` is one process of a test.
+//! fake driver, which a GPU always runs. `FANWISE_DEVICE_RESULTS` names a file for what becomes of each test. `--bench OUT.json`
+//! measures instead, `--table OUT.json` prints what that found, `--scenario NAME` is one process of a test.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -21,6 +22,7 @@ mod orders;
 mod random;
 #[path = "../it/reference.rs"]
 mod reference;
+mod results;
 mod runs;
 mod script;
 mod setup;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
             };
         }
         ["--bench", path, ..] => return bench::main(path, &args[2..]),
+        ["--table", path] => return bench::table::main(path),
         _ => {}
     }
     let ignored = std::env::var_os("FANWISE_DEVICE").is_none();

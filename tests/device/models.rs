@@ -5,6 +5,7 @@ use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::results::trial;
 use crate::setup::{
     assert_bits, assert_close, expected, inputs, is_fake, on_gpus, outputs, replicas,
     runs_whole_models, small,
@@ -13,15 +14,9 @@ use crate::setup::{
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     for name in zoo::names() {
-        trials.push(Trial::test(format!("small_{name}"), move || {
-            check_small(name);
-            Ok(())
-        }));
+        trials.push(trial(format!("small_{name}"), move || check_small(name)));
         if runs_whole_models() {
-            trials.push(Trial::test(format!("whole_{name}"), move || {
-                check_whole(name);
-                Ok(())
-            }));
+            trials.push(trial(format!("whole_{name}"), move || check_whole(name)));
         }
     }
     trials
@@ -52,7 +47,7 @@ fn check_small(name: &str) {
 
 /// The whole model on one device and on several; on the fake device, which takes long, few rows on two.
 fn check_whole(name: &str) {
-    let (rows, counts) = if is_fake() { (2, &[2][..]) } else { (6, &[2, 4, 8][..]) };
+    let (rows, counts) = if is_fake() { (2, &[2][..]) } else { (6, &[2, 3, 4, 5, 6, 7, 8][..]) };
     let (graph, weights) = zoo::build(name).unwrap();
     let inputs = inputs(&graph, rows, &mut ChaCha8Rng::seed_from_u64(8));
     let wanted = expected(&graph, &weights, &inputs, true);

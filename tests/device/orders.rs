@@ -20,6 +20,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::apart::spawn;
 use crate::collectives::needy;
+use crate::results::trial;
 use crate::setup::{digest, executable, inputs, options, replicas, say, small};
 
 /// Orders, and the number of devices, which some replicas share where there are few.
@@ -43,13 +44,23 @@ const ROWS: i64 = 5;
 const CASES: usize = 20;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &'static str| {
-        Trial::test(format!("orders_{name}"), move || {
-            check(name);
-            Ok(())
-        })
-    };
-    zoo::names().chain(["cases", "needy", "training"]).map(trial).collect()
+    let all = |name: &'static str| trial(format!("orders_{name}"), move || check(name));
+    let apart = trial("orders_without_peers", devices_that_reach_no_other_compute_the_same);
+    zoo::names().chain(["cases", "needy", "training"]).map(all).chain([apart]).collect()
+}
+
+/// Copies between devices that cannot access each other's memory go through the host.
+fn devices_that_reach_no_other_compute_the_same() {
+    for name in ["nested", "needy", "training"] {
+        let args = ["--scenario", &format!("orders/{name}")];
+        let usual = spawn(&args, &[("FAKECUDA_DEVICES", "4")]);
+        assert_complete(name, &usual.output, name);
+        let apart =
+            [("FAKECUDA_DEVICES", "4"), ("FAKECUDA_PEERS", "0"), ("FAKECUDA_ORDER", "random:3")];
+        let ended = spawn(&args, &apart);
+        assert!(ended.success && ended.report.is_empty(), "{name}: {ended:?}");
+        assert_eq!(ended.output, usual.output, "{name}: {ended:?}");
+    }
 }
 
 fn check(name: &str) {

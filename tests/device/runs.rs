@@ -11,18 +11,13 @@ use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::results::trial;
 use crate::setup::{
     compiler, executable, expected, inputs, is_fake, on_gpus, options, outputs, replicas, small,
     traced,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, test: fn()| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    };
     let mut trials = vec![
         trial("batch_sizes_change", batch_sizes_change),
         trial("runs_at_the_same_time", runs_at_the_same_time),

@@ -4,18 +4,16 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use fanwise::zoo;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
+use crate::results::trial;
+
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, test: fn()| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    };
     vec![
         trial("the_script_proves_and_measures", the_script_proves_and_measures),
+        trial("the_script_tells_what_it_could_not_do", the_script_tells_what_it_could_not_do),
         trial("the_script_says_what_it_does_not_know", the_script_says_what_it_does_not_know),
     ]
 }
@@ -23,6 +21,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Runs the script in an unpacked folder.
 fn script(folder: &Path, args: &[&str]) -> Output {
     Command::new("sh").arg(folder.join("check.sh")).args(args).current_dir(folder).output().unwrap()
+}
+
+/// The numbers that a run of the script left.
+fn found(folder: &tempfile::TempDir) -> Value {
+    let json = std::fs::read_to_string(folder.path().join("results.json")).unwrap();
+    serde_json::from_str(&json).unwrap()
 }
 
 /// What `pack` packs, of the binaries that this test is run with.
@@ -43,22 +47,33 @@ fn the_script_proves_and_measures() {
     let folder = unpacked();
     let fake = std::env::var("FANWISE_FAKE").unwrap();
     let bounds = ["--models", "two_head", "--batch", "4", "--repeat", "1", "--bytes", "262144"];
-    let tests = ["--tests", "small_two_head", "--limit", "300", "--json", "out.json"];
+    let tests = ["--product", "32", "--tests", "small_two_head", "--limit", "300"];
     let args: Vec<&str> = ["run", "--fake", &fake].into_iter().chain(bounds).chain(tests).collect();
     let ended = script(folder.path(), &args);
     assert!(ended.status.success(), "{ended:?}");
     let said = String::from_utf8(ended.stdout).unwrap();
     assert!(said.contains("test small_two_head ... ok"), "{said}");
     // The table comes last.
-    let table = said.split("written to out.json\n").nth(1).unwrap_or_default();
-    for wanted in
-        ["device ", "driver ", "host to device", "two_head: cold start", "two_head: 8 replicas"]
-    {
+    let table = said.split("written to results.json\n").nth(1).unwrap_or_default();
+    for wanted in [
+        "test small_two_head",
+        "1 passed, 0 failed, 0 not run",
+        "device ",
+        "driver, NVRTC ",
+        "host to device",
+        "operations of the own GEMM",
+        "two_head: start",
+        "two_head: floor",
+        "% of one",
+        "two_head: 8 replicas",
+        "% of its floor of ",
+    ] {
         assert!(table.contains(wanted), "{wanted}: {said}");
     }
-    let json = std::fs::read_to_string(folder.path().join("out.json")).unwrap();
-    let json: Value = serde_json::from_str(&json).unwrap();
+    let json = found(&folder);
     assert_eq!(json["commit"], "0123abc");
+    assert_eq!(json["tests"]["results"][0]["result"], "ok", "{json}");
+    assert!(json["tests"]["seconds"].as_f64() > Some(0.0), "{json}");
     for text in ["date", "device", "arch", "driver", "nvrtc"] {
         assert!(json[text].as_str().is_some_and(|text| text.len() > 2), "{text}: {json}");
     }
@@ -66,11 +81,46 @@ fn the_script_proves_and_measures() {
         let found = json["ceilings"][format!("{rate}_bytes_per_second")].as_f64();
         assert!(found.is_some_and(|rate| rate > 0.0), "{rate}: {json}");
     }
+    assert!(json["ceilings"]["own_flops"].as_f64() > Some(0.0), "{json}");
     let model = &json["models"]["two_head"];
-    assert!(model["kernels"].as_array().is_some_and(|kernels| !kernels.is_empty()), "{json}");
-    for count in ["1", "2", "4", "8"] {
-        assert!(model["replicas"][count]["seconds"].as_f64() > Some(0.0), "{json}");
+    let kernels = model["kernels"].as_array().unwrap();
+    assert!(kernels.iter().all(|kernel| kernel["bytes"].as_f64() > Some(0.0)), "{json}");
+    for number in ["seconds", "floor_seconds", "flops"] {
+        let found: f64 = kernels.iter().filter_map(|kernel| kernel[number].as_f64()).sum();
+        assert!(found > 0.0, "{number}: {json}");
     }
+    for count in ["1", "2", "4", "8"] {
+        for number in ["seconds", "against_one", "device_against_one", "share_of_floor"] {
+            assert!(model["replicas"][count][number].as_f64() > Some(0.0), "{number}: {json}");
+        }
+    }
+    assert_eq!(json["not_measured"], Value::Array(Vec::new()));
+}
+
+/// Tests that do not end in time; a model that there is not, unless time is over before it.
+fn the_script_tells_what_it_could_not_do() {
+    let folder = unpacked();
+    let fake = std::env::var("FANWISE_FAKE").unwrap();
+    let args = ["run", "--fake", &fake, "--models", "nothing", "--bytes", "262144"];
+    let bounds = ["--product", "32", "--tests", "small_", "--limit", "1"];
+    let ended = script(folder.path(), &[&args[..], &bounds[..]].concat());
+    assert!(!ended.status.success(), "{ended:?}");
+    let json = found(&folder);
+    let count = |what: &str| json["tests"][what].as_u64().unwrap();
+    let models = zoo::names().count() as u64;
+    assert!(count("passed") + count("failed") + count("not_run") >= models, "{json}");
+    assert!(count("not_run") > 0, "{json}");
+    let error = json["models"]["nothing"]["error"].as_str();
+    assert!(
+        error.is_some_and(|error| error.contains("the zoo has no `nothing`"))
+            || json["not_measured"][0] == "nothing",
+        "{json}"
+    );
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let table = said.split("written to results.json\n").nth(1).unwrap_or_default();
+    let ends = table.lines().last().is_some_and(|line| line.starts_with("nothing"));
+    assert!(ends && table.contains("  not run\n"), "{said}");
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("error: "), "{ended:?}");
 }
 
 fn the_script_says_what_it_does_not_know() {

@@ -13,15 +13,10 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
+use crate::results::trial;
 use crate::setup::{compiler, inputs, on_gpus, options, outputs, replicas, small, traced};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, test: fn()| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    };
     vec![
         trial("gpus_are_those_of_the_list", gpus_are_those_of_the_list),
         trial("only_gpus_in_use_are_opened", only_gpus_in_use_are_opened),

@@ -20,6 +20,7 @@ use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::results::trial;
 use crate::setup::options;
 
 /// The models, and the sizes of a sample of each.
@@ -43,20 +44,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for model in MODELS {
         for optimizer in OPTIMIZERS {
-            trials.push(Trial::test(format!("training_{}_{}", model.0, optimizer.0), move || {
-                check(model, optimizer.1);
-                Ok(())
-            }));
+            let name = format!("training_{}_{}", model.0, optimizer.0);
+            trials.push(trial(name, move || check(model, optimizer.1)));
         }
     }
-    trials.push(Trial::test("training_mlp_choosing", || {
-        check(MODELS[0], CHOOSING);
-        Ok(())
-    }));
-    trials.push(Trial::test("training_cells", || {
-        check(CELLS, OPTIMIZERS[0].1);
-        Ok(())
-    }));
+    trials.push(trial("training_mlp_choosing", || check(MODELS[0], CHOOSING)));
+    trials.push(trial("training_cells", || check(CELLS, OPTIMIZERS[0].1)));
     trials
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fanwise::backend::cuda::{Cuda, CudaExecutable};
 use fanwise::backend::{CompileError, Cpu, Executable, RunError, RunOptions};
@@ -14,15 +15,11 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::apart::spawn;
+use crate::results;
 use crate::setup::{Tensors, digest, inputs, options, say};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, run: fn()| {
-        Trial::test(format!("variables::{name}"), move || {
-            run();
-            Ok(())
-        })
-    };
+    let trial = |name: &str, run: fn()| results::trial(format!("variables::{name}"), run);
     vec![
         trial("steps", gpus_hold_what_the_cpu_holds_after_every_step),
         trial("failures", a_run_that_fails_on_gpus_leaves_the_variables_as_they_were),
@@ -33,15 +30,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The tests that start processes, for the fake driver.
 pub(crate) fn disturbed() -> Vec<Trial> {
-    let trial = |name: &str, run: fn()| {
-        Trial::test(format!("variables::{name}"), move || {
-            run();
-            Ok(())
-        })
-    };
+    let trial = |name: &str, run: fn()| results::trial(format!("variables::{name}"), run);
     vec![
         trial("disturbed", calls_that_fail_leave_a_state_of_some_step),
         trial("short", parameters_that_are_not_set_for_want_of_memory_stay),
+        trial("stuck", parameters_on_a_gpu_that_hangs_are_given_up),
     ]
 }
 
@@ -282,7 +275,11 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
     let how = ways(2).swap_remove(way.parse().unwrap());
     let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{e}"));
     let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
-    let ready = Cuda::new(options(2)).and_then(|cuda| cuda.executable(program, &weights));
+    let mut options = options(2);
+    if std::env::var("FAKECUDA_FAIL").is_ok_and(|fail| fail.ends_with("hang")) {
+        options.watchdog = Duration::from_millis(300);
+    }
+    let ready = Cuda::new(options).and_then(|cuda| cuda.executable(program, &weights));
     let gpus = match ready {
         Ok(gpus) => gpus,
         Err(error) => {
@@ -319,6 +316,32 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// One copy after the other never ends, up to those that set parameters behind a run: the error comes in time and says so,
+/// no device runs again, and the process ends.
+fn parameters_on_a_gpu_that_hangs_are_given_up() {
+    let [mut ready, mut ran, mut read, mut set] = [0; 4];
+    for at in 1.. {
+        let fail = format!("copy@{at}:hang");
+        let ended = spawn(&["--scenario", "train/set/2"], &[("FAKECUDA_FAIL", &fail)]);
+        assert!(ended.success, "{fail}: {ended:?}");
+        assert!(ended.errors.contains("never ends, as asked"), "{fail}: {ended:?}");
+        let wrong = |line: &&str| line.contains("no progress");
+        let first = ended.output.lines().find(wrong).unwrap_or_else(|| panic!("{fail}: {ended:?}"));
+        assert!(first.contains("gpu:"), "{fail}: {ended:?}");
+        let behind = ended.output.lines().skip_while(|line| *line != first).skip(1);
+        assert!(behind.clone().all(|line| line != "done"), "{fail}: {ended:?}");
+        let is = |start: &str| u32::from(first.starts_with(start));
+        ready += is("not ready: ");
+        ran += is("error: ");
+        read += is("no state: ");
+        set += is("not set: ");
+        if set > 0 {
+            break;
+        }
+    }
+    assert!(ready > 0 && ran > 0 && read > 0, "{ready}, {ran} and {read}");
 }
 
 /// A run after parameters could not be set does what it does where nobody tried.

@@ -5,16 +5,21 @@
 #   sh check.sh run [OPTIONS]                            there, in the unpacked folder
 #
 # Options of `run`:
-#   --json FILE      where the numbers go (results.json)
-#   --models A,B     the models that are measured (mini_googlenet,resnet50,xception)
+#   --json FILE      where the results of the tests and the numbers go (results.json)
+#   --models A,B     the models that are measured, in this order (all)
 #   --batch ROWS     rows of a batch that is measured (64)
 #   --repeat R       runs of which the median counts (20)
 #   --bytes BYTES    bytes of the copy that is measured (1073741824)
-#   --limit SECONDS  how long the tests and the measurements may take, each (3600)
+#   --product SIZE   rows and columns of the backend's own matrix product that is measured (4096)
+#   --limit SECONDS  how long the tests and the measurements may take, each (3600); what was found by then is kept
 #   --tests FILTER   only the tests whose names contain this
 #   --no-tests       only the measurements
 #   --no-bench       only the tests
 #   --fake DIR       no GPU: the fake driver in DIR, libcuda.so, which proves this script and measures nothing
+#
+# A table comes last: each test, the ceilings, each model. A floor is the time that the bytes of a kernel take at the rate
+# of one that copies, or its operations at the rate of the matrix product of Python's torch, where that is there, and of
+# the backend's own elsewhere; the table and the file say which.
 #
 # NVRTC is taken from the pack, from FANWISE_NVRTC, or from Python's packages.
 set -eu
@@ -89,7 +94,7 @@ PYTHON
 
 run() {
     json=results.json limit=3600 filter= tests=yes bench=yes fake=
-    models=mini_googlenet,resnet50,xception batch=64 repeat=20 bytes=1073741824
+    models=all batch=64 repeat=20 bytes=1073741824 product=4096
     while [ $# -gt 0 ]; do
         case $1 in
             --json) json=${2:?}; shift 2 ;;
@@ -97,6 +102,7 @@ run() {
             --batch) batch=${2:?}; shift 2 ;;
             --repeat) repeat=${2:?}; shift 2 ;;
             --bytes) bytes=${2:?}; shift 2 ;;
+            --product) product=${2:?}; shift 2 ;;
             --limit) limit=${2:?}; shift 2 ;;
             --tests) filter=${2:?}; shift 2 ;;
             --no-tests) tests=; shift ;;
@@ -105,12 +111,14 @@ run() {
             *) fail "run does not know $1" ;;
         esac
     done
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
     nvrtc=$(find_nvrtc || true)
     if [ -n "$nvrtc" ]; then
         export FANWISE_NVRTC="$nvrtc"
         # A toolkit's library on the path would be found by its bare name first.
-        names=$(mktemp -d)
-        trap 'rm -rf "$names"' EXIT
+        names=$work/library
+        mkdir "$names"
         for library in "$nvrtc"/libnvrtc.so*; do
             case $library in
                 *.alt.*|*\*) ;;
@@ -132,19 +140,28 @@ run() {
         --cache-dir "$FANWISE_DEVICE_CACHE" > /dev/null \
         || fail "there is no GPU to test, or it cannot be used"
     failed=
+    : > "$work/names"
     if [ -n "$tests" ]; then
-        timeout "$limit" "$here/device" ${filter:+"$filter"} || failed=$?
+        "$here/device" --list ${filter:+"$filter"} > "$work/names"
+        FANWISE_DEVICE_RESULTS=$work/results timeout "$limit" "$here/device" ${filter:+"$filter"} || failed=$?
     fi
-    if [ -n "$bench" ]; then
-        flops=
-        if command -v python3 > /dev/null; then
-            flops=$(timeout 120 python3 "$here/ceilings.py" || true)
-        fi
-        timeout "$limit" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
-            --repeat "$repeat" --bytes "$bytes" ${flops:+--flops "$flops"} \
-            --commit "$(cat "$here/commit")" --date "$(date -u +%F)" \
-            || fail "the measurements failed, or took longer than $limit s"
+    if [ -z "$bench" ]; then
+        models=none
     fi
+    flops=
+    if [ -n "$bench" ] && [ -z "$fake" ] && command -v python3 > /dev/null; then
+        flops=$(timeout 120 python3 "$here/ceilings.py" || true)
+    fi
+    # Nothing is begun behind the limit; one model may go on for as long again.
+    measured=
+    timeout "$((2 * limit))" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
+        --repeat "$repeat" --bytes "$bytes" --product "$product" --limit "$limit" ${flops:+--flops "$flops"} \
+        --tests "$work/names,$work/results" --commit "$(cat "$here/commit")" --date "$(date -u +%F)" \
+        || measured=$?
+    echo "written to $json"
+    "$here/device" --table "$json"
+    [ "$measured" != 124 ] || fail "the measurements took longer than $((2 * limit)) s"
+    [ -z "$measured" ] || fail "something could not be measured"
     [ "$failed" != 124 ] || fail "the tests took longer than $limit s: give --limit more"
     [ -z "$failed" ] || fail "a test failed"
 }
@@ -152,5 +169,5 @@ run() {
 case ${1:-} in
     pack) shift; pack "$@" ;;
     run) shift; run "$@" ;;
-    *) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 1 ;;
+    *) sed -n '2,24s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac

@@ -186,6 +186,63 @@ fn kernels_are_compiled_without_a_gpu() {
     }
 }
 
+/// A step of training, in both forms of code.
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn kernels_of_training_are_compiled_without_a_gpu() {
+    let nvrtc = std::env::var_os("FANWISE_NVRTC").expect("FANWISE_NVRTC names the folder of NVRTC");
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out").display().to_string();
+    let kinds = format!("cuda:training={out},ptx:training={out},cubin:training={out}");
+    let model =
+        ["compile", "zoo:mlp:narrow=64", "--loss", "mse", "--optimizer", "adam", "--gpus", "2"];
+    let cache = folder.path().join("cache").display().to_string();
+    let rest = ["--arch", "sm_80", "--emit", &kinds, "--cache-dir", &cache];
+    let output = fanwise(&[&model[..], &rest[..]].concat(), Path::new(&nvrtc));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let read = |name: &str| fs::read(folder.path().join("out").join(name)).expect("a file");
+    let lines = text(&read("kernels.ptx.txt"));
+    assert!(lines.contains("  dropout_"), "{lines}");
+    for line in lines.lines() {
+        let (file, kernel) = line.split_once("  ").expect("a file and a kernel");
+        assert!(text(&read(file)).contains(&format!(".entry {kernel}(")), "{line}");
+        let cubin = text(&read("kernels.cubin.txt"));
+        assert!(cubin.contains(kernel), "{kernel}: {cubin}");
+        assert!(read(&file.replace(".ptx", ".cubin")).starts_with(b"\x7fELF"), "{line}");
+    }
+}
+
+/// Of a Python that a shell finds, of one of pyenv, of one of the user's own.
+#[cfg(unix)]
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn nvrtc_is_found_beside_pythons() {
+    let nvrtc = std::env::var_os("FANWISE_NVRTC").expect("FANWISE_NVRTC names the folder of NVRTC");
+    let packages = Path::new(&nvrtc).join("nvidia").canonicalize().expect("NVIDIA's packages");
+    let places = [
+        "tools/lib/python3.12",
+        "pyenv/versions/3.11.9/lib/python3.11",
+        "home/.local/lib/python3.9",
+    ];
+    for place in places {
+        let folder = tempfile::tempdir().expect("a folder");
+        let site = folder.path().join(place).join("site-packages");
+        fs::create_dir_all(&site).expect("made");
+        fs::create_dir_all(folder.path().join("tools/bin")).expect("made");
+        std::os::unix::fs::symlink(&packages, site.join("nvidia")).expect("linked");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+        command.args(["devices", "--format", "json"]).env_clear();
+        command
+            .env("PATH", folder.path().join("tools/bin"))
+            .env("HOME", folder.path().join("home"));
+        command.env("PYENV_ROOT", folder.path().join("pyenv"));
+        let output = command.output().expect("the binary runs");
+        let json: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
+        let found = json["nvrtc_path"].to_string();
+        assert!(found.contains(&site.display().to_string()), "{place}: {json}");
+    }
+}
+
 #[test]
 fn programs_of_the_cpu_have_no_kernels_of_gpus() {
     for kind in ["cuda", "ptx", "cubin"] {

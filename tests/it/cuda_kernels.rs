@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use fanwise::backend::cuda::cache::DEFAULT_LIMIT;
 use fanwise::backend::cuda::{Cache, Compiler, NvrtcSearch, Resources};
 use fanwise::codegen::{Arch, Form, Kernel, Unit, entry_name, kernels, units};
-use fanwise::ir::{Graph, verify};
+use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::{Program, lower};
 use fanwise::pass::{BatchStatistics, Replicate, WeightPlacement, replicate};
 use fanwise::types::{Device, Target};
@@ -42,17 +44,26 @@ const TRAINING: [(&str, &[&str]); 4] = [
     ("lstm", &["recurrent_grad.cu"]),
 ];
 
-/// The program of a model on so many GPUs.
+/// The program of a model on so many GPUs, each with the weights.
 fn program(template: &Graph, gpus: u32) -> Program {
-    let mut how = Replicate::over((0..gpus).map(Device::gpu).collect());
-    how.weights = WeightPlacement::Mirrored;
-    let graph = replicate(template, &how).unwrap_or_else(|e| panic!("{e}"));
+    let how = Replicate::over((0..gpus).map(Device::gpu).collect());
+    replicated(template, &Replicate { weights: WeightPlacement::Mirrored, ..how })
+}
+
+fn replicated(template: &Graph, how: &Replicate) -> Program {
+    let graph = replicate(template, how).unwrap_or_else(|e| panic!("{e}"));
     lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap()
 }
 
 /// The kernels of a model on so many GPUs.
 fn of(template: &Graph, gpus: u32) -> Vec<Arc<Kernel>> {
     kernels(&program(template, gpus)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The kernels of a model on GPUs as the command line places its weights.
+fn by_default(template: &Graph) -> Vec<Arc<Kernel>> {
+    let program = replicated(template, &Replicate::over((0..4).map(Device::gpu).collect()));
+    kernels(&program).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The models of the zoo, and a graph of operators that none of them has.
@@ -128,37 +139,147 @@ fn resources(compiler: &Compiler, units: &[Unit], arch: Arch) -> BTreeMap<String
 }
 
 #[test]
-#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+#[ignore = "needs NVRTC and builds every model with its weights; `cargo xtask test` runs it"]
 fn every_kernel_of_every_model_compiles() {
     let mut used: BTreeMap<Arc<Kernel>, BTreeSet<&str>> = BTreeMap::new();
+    let mut all = Vec::new();
+    // In the units that the command line compiles.
     for name in names() {
-        for kernel in of(&whole(name), 2) {
-            used.entry(kernel).or_default().insert(name);
+        let model = whole(name);
+        let (own, placed) = (of(&model, 2), by_default(&model));
+        all.extend(units(&own).unwrap());
+        if placed != own {
+            all.extend(units(&placed).unwrap());
         }
+        own.into_iter().chain(placed).for_each(|kernel| {
+            used.entry(kernel).or_default().insert(name);
+        });
     }
+    let mut trained = BTreeSet::new();
     for (name, files) in TRAINING {
         let program =
             cuda_training::on_gpus(&cuda_training::step(name, "sgd"), BatchStatistics::Local);
         let own = kernels(&program).unwrap_or_else(|e| panic!("{e}"));
-        for kernel in own.into_iter().filter(|kernel| files.contains(&kernel.file)) {
-            used.entry(kernel).or_default().insert("training");
-        }
+        trained.extend(own.into_iter().filter(|kernel| files.contains(&kernel.file)));
     }
-    let all: Vec<_> = used.keys().cloned().collect();
-    let units = units(&all).unwrap();
+    all.extend(units(&trained.iter().cloned().collect::<Vec<_>>()).unwrap());
+    for kernel in trained {
+        used.entry(kernel).or_default().insert("training");
+    }
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let compiler = compiler(Some(Cache::new(kept, DEFAULT_LIMIT)));
+    let compiler = compiler(Some(Cache::new(&kept, DEFAULT_LIMIT))).keeping_ptx();
     let newest = *compiler.nvrtc().archs().last().expect("NVRTC knows an architecture");
     let archs = ["sm_80".parse().unwrap(), "sm_90a".parse().unwrap(), newest];
-    let found = archs.map(|arch| resources(&compiler, &units, arch));
+    let found = archs.map(|arch| resources(&compiler, &all, arch));
+    table(&used, archs, &found);
+    let work: Vec<_> =
+        zoo::names().flat_map(|name| archs[..2].iter().map(move |a| (name, a))).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((name, arch)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    emitted(name, **arch, &kept);
+                }
+            });
+        }
+    });
+}
+
+/// The command line writes the text, the PTX and the machine code of a whole model on a machine without a GPU; what it
+/// compiles is in the cache. Each kernel that the program launches stands in a file of each form.
+fn emitted(name: &str, arch: Arch, cache: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().display();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    command.args(["compile", &format!("zoo:{name}"), "--gpus", "4", "--target", "cuda"]);
+    command.args([
+        "--arch",
+        &arch.to_string(),
+        "--emit",
+        &format!("cuda={to},ptx={to},cubin={to}"),
+    ]);
+    command.arg("--cache-dir").arg(cache);
+    let before = files(cache);
+    let ended = command.output().unwrap();
+    assert!(ended.status.success(), "{name} for {arch}: {ended:?}");
+    assert_eq!(files(cache), before, "{name} for {arch} is compiled anew");
+    let read =
+        |file: &str| fs::read(folder.path().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let index = |form: &str| String::from_utf8(read(&format!("kernels.{form}.txt"))).unwrap();
+    let listed = |form: &str, file: usize, kernel: usize| -> BTreeMap<String, String> {
+        let lines = index(form);
+        let words = lines.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let units = words.filter(|words| words[file].starts_with("unit_"));
+        units.map(|words| (words[kernel].to_owned(), words[file].to_owned())).collect()
+    };
+    let [cuda, ptx, cubin] = [listed("cu", 0, 1), listed("ptx", 0, 1), listed("cubin", 1, 0)];
+    let launched = by_default(&whole(name));
+    assert_eq!(launched.len(), cuda.len(), "{name}");
+    for kernel in launched.iter().map(|kernel| entry_name(kernel)) {
+        let texts = [(&cuda, "#define ENTRY "), (&ptx, ".entry "), (&cubin, ".text.")];
+        for (files, before) in texts {
+            let bytes = read(&files[&kernel]);
+            let wanted = format!("{before}{kernel}");
+            assert!(memmem(&bytes, wanted.as_bytes()), "{name} for {arch}: {wanted}");
+        }
+    }
+}
+
+/// Cells whose states are the largest that a kernel takes, forwards and in training.
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn large_cells_compile() {
+    let compiler = compiler(None);
+    for (cell, gates, cells) in [("lstm", 4, ", %c : f32[1,N,4096]"), ("gru", 3, "")] {
+        let width = gates * 4096;
+        let text = format!(
+            "fanwise 1\nsymbol N >= 0\n\
+             param @w : f32[1,{width},4] = \"t#w\" blake3:0000000000000001\n\
+             param @r : f32[1,{width},4096] = \"t#r\" blake3:0000000000000002\n\
+             graph @cell(%x: f32[N,3,4]) -> (h: f32[1,N,4096]) {{\n  \
+             %y : f32[N,3,1,4096], %h : f32[N,1,4096]{cells} = {cell}(%x, @w, @r) {{batch_first=true}}\n  \
+             return %h\n}}\n"
+        );
+        let text = text.replace("f32[1,N,4096]", "f32[N,1,4096]");
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{text}{e}"));
+        let trained = cuda_training::step_of(&graph, &Weights::default(), "sgd");
+        let step = cuda_training::on_gpus(&trained, BatchStatistics::Local);
+        let both = [of(&graph, 2), kernels(&step).unwrap_or_else(|e| panic!("{e}"))].concat();
+        let own: BTreeSet<_> =
+            both.into_iter().filter(|k| k.file.starts_with("recurrent")).collect();
+        let files: BTreeSet<_> = own.iter().map(|kernel| kernel.file).collect();
+        assert_eq!(Vec::from_iter(files), ["recurrent.cu", "recurrent_grad.cu"], "{cell}");
+        let own: Vec<_> = own.into_iter().collect();
+        let found = resources(&compiler, &units(&own).unwrap(), "sm_80".parse().unwrap());
+        assert!(found.values().all(|r| (32 << 10..=48 << 10).contains(&r.shared)), "{found:?}");
+    }
+}
+
+/// The number of files in a folder.
+fn files(folder: &Path) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}
+
+/// Whether bytes stand among others.
+fn memmem(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+/// The snapshot of what each kernel takes. What is heavy spills nothing.
+fn table(
+    used: &BTreeMap<Arc<Kernel>, BTreeSet<&str>>,
+    archs: [Arch; 3],
+    found: &[BTreeMap<String, Resources>; 3],
+) {
     let mut text = "registers/stack/spilled bytes/shared bytes of each architecture\n\n".to_owned();
     write!(text, "{:30} {:>7}", "kernel", "threads").unwrap();
     writeln!(text, "{}  models", archs.map(|arch| format!("  {arch:>16}")).concat()).unwrap();
     let mut spills = Vec::new();
-    for (kernel, models) in &used {
+    for (kernel, models) in used {
         let name = entry_name(kernel);
         write!(text, "{name:30} {:7}", kernel.threads).unwrap();
-        for (arch, found) in archs.iter().zip(&found) {
+        for (arch, found) in archs.iter().zip(found) {
             let r = found.get(&name).unwrap_or_else(|| panic!("{name} of {arch} is not told of"));
             let spilled = r.spill_stores + r.spill_loads;
             if spilled > 0 && HEAVY.contains(&kernel.file) {

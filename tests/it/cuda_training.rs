@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fanwise::codegen::calls;
-use fanwise::ir::{Graph, verify};
+use fanwise::ir::{Graph, Weights, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
 use fanwise::pass::{
     BatchStatistics, Loss, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
@@ -15,11 +15,17 @@ use fanwise::zoo;
 /// A step of training of a model of the zoo with few features, by a loss of each output.
 pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
     let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+    step_of(&graph, &weights, optimizer)
+}
+
+/// A step of training of a model, by a loss of each output.
+pub(crate) fn step_of(graph: &Graph, weights: &Weights, optimizer: &str) -> Graph {
     let floats = graph.outputs().iter().filter(|o| graph.ty(o.value).dtype == DType::F32);
     let loss: Loss = "mse".parse().unwrap();
     let losses = floats.map(|o| OutputLoss::new(&o.name, loss)).collect();
     let training_of = Training { losses, ..Training::new("", loss, optimizer.parse().unwrap()) };
-    training(&graph, &weights, &training_of).unwrap_or_else(|e| panic!("{name}: {e}")).graph
+    let name = graph.name();
+    training(graph, weights, &training_of).unwrap_or_else(|e| panic!("{name}: {e}")).graph
 }
 
 pub(crate) fn on_gpus(graph: &Graph, statistics: BatchStatistics) -> Program {

@@ -7,7 +7,7 @@ use std::thread;
 use super::cache::Cache;
 use super::nvrtc::{Compiled, KernelError, Nvrtc};
 use super::probe::NvrtcSearch;
-use crate::codegen::{Arch, Form, Key, Unit, key, options};
+use crate::codegen::{self, Arch, Form, Key, Unit, options};
 
 /// The stack of a thread that compiles: the compiler's own recursion is deep on long expressions.
 const STACK: usize = 16 << 20;
@@ -18,6 +18,7 @@ pub struct Compiler {
     nvrtc: Nvrtc,
     cache: Option<Cache>,
     threads: usize,
+    keeps_ptx: bool,
 }
 
 /// A compiled unit and its name.
@@ -47,7 +48,14 @@ impl Compiler {
         cache: Option<Cache>,
         threads: usize,
     ) -> Result<Self, KernelError> {
-        Ok(Self { nvrtc: Nvrtc::open(search)?, cache, threads: threads.max(1) })
+        Ok(Self { nvrtc: Nvrtc::open(search)?, cache, threads: threads.max(1), keeps_ptx: false })
+    }
+
+    /// The compiler that keeps in its cache, beside machine code that it compiles, the PTX on the way there: both
+    /// forms in the time of one.
+    #[must_use]
+    pub fn keeping_ptx(self) -> Self {
+        Self { keeps_ptx: true, ..self }
     }
 
     /// NVRTC.
@@ -133,7 +141,7 @@ impl Work<'_> {
     }
 
     fn module(&self, unit: &Unit) -> Result<Module, KernelError> {
-        let key = key(unit, &self.options, self.compiler.nvrtc.identity());
+        let key = codegen::key(unit, &self.options, self.compiler.nvrtc.identity());
         let Some(cache) = &self.compiler.cache else {
             let compiled = self.compiler.nvrtc.compile(unit, self.arch, self.form)?;
             return Ok(Module { key, compiled, from_cache: false });
@@ -141,11 +149,24 @@ impl Work<'_> {
         if let Some(compiled) = cache.get(&key, self.arch, self.form) {
             return Ok(Module { key, compiled, from_cache: true });
         }
-        let compiled = self.compiler.nvrtc.compile(unit, self.arch, self.form)?;
-        if let Err(error) = cache.put(&key, self.arch, self.form, &compiled) {
+        let nvrtc = &self.compiler.nvrtc;
+        let compiled = if self.compiler.keeps_ptx && self.form == Form::Cubin {
+            let (compiled, ptx) = nvrtc.compile_both(unit, self.arch)?;
+            let key = codegen::key(unit, &options(self.arch, Form::Ptx), nvrtc.identity());
+            self.keep(cache, &key, Form::Ptx, &ptx);
+            compiled
+        } else {
+            nvrtc.compile(unit, self.arch, self.form)?
+        };
+        self.keep(cache, &key, self.form, &compiled);
+        Ok(Module { key, compiled, from_cache: false })
+    }
+
+    /// Writes a unit to the cache.
+    fn keep(&self, cache: &Cache, key: &Key, form: Form, compiled: &Compiled) {
+        if let Err(error) = cache.put(key, self.arch, form, compiled) {
             let mut first = self.cache_error.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(format!("{}: {error}", cache.folder().display()));
         }
-        Ok(Module { key, compiled, from_cache: false })
     }
 }

@@ -396,6 +396,14 @@ impl CudaExecutable {
         RunError::OutOfMemory { device: self.device(d), n: plan.bound.n, asked, planned, free }
     }
 
+    /// Leaks what a device may still be at between runs: whoever frees it waits for the device.
+    pub(super) fn abandon(&self) {
+        let mut slots = lock(&self.slots);
+        slots.made -= slots.free.len();
+        mem::forget(mem::take(&mut slots.free));
+        mem::forget(Arc::clone(&self.parts));
+    }
+
     /// Gives a slot back after a run, or leaks it where a device is still at work in it.
     fn end(&self, slot: Slot, ended: &Ended) {
         if let (false, Err(error)) = (ended.is_clean, &ended.result) {

@@ -61,7 +61,7 @@ impl Job {
         let Some(step) = steps.get(first) else { return (String::new(), "none") };
         let op = match &step.action {
             Action::Launch(launch) if launch.class == KernelClass::Update => "update",
-            Action::Launch(launch) => launch.op.as_ref().map_or("chain", crate::op::Op::name),
+            Action::Launch(launch) => launch.name(),
             Action::Copy { .. } => "copy",
             Action::Wait(_) => "wait",
             Action::Record(_) => "record",

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::path::Path;
 
-use super::library::{self, Failed, Loaded};
+use super::library::{self, Failed, Loaded, Source};
 use super::probe::{NvrtcSearch, ProbeError, Version};
 use super::resources::{self, Resources};
 use crate::codegen::{Arch, Form, Unit, options};
@@ -162,23 +162,54 @@ impl Nvrtc {
 
     /// Compiles a unit.
     pub fn compile(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Compiled, KernelError> {
+        let (text, options) = self.given(unit, arch, form)?;
+        let (program, log) = self.program((unit, &text), arch, &options)?;
+        let image = match form {
+            Form::Ptx => program.ptx()?,
+            Form::Cubin => program.cubin()?,
+        };
+        Ok(Compiled { image, log })
+    }
+
+    /// Compiles a unit to machine code; and the PTX on the way there, which is that of [`Form::Ptx`].
+    pub fn compile_both(
+        &self,
+        unit: &Unit,
+        arch: Arch,
+    ) -> Result<(Compiled, Compiled), KernelError> {
+        let (text, options) = self.given(unit, arch, Form::Cubin)?;
+        let (program, log) = self.program((unit, &text), arch, &options)?;
+        let ptx = Compiled { image: program.ptx()?, log: String::new() };
+        Ok((Compiled { image: program.cubin()?, log }, ptx))
+    }
+
+    /// The text and the options that the library is given.
+    fn given(
+        &self,
+        unit: &Unit,
+        arch: Arch,
+        form: Form,
+    ) -> Result<(CString, Vec<CString>), KernelError> {
         self.check(arch)?;
         let text = CString::new(unit.text.as_str());
         let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL"))?;
-        let program = self.library.program(&text, c"unit.cu")?;
         let options = options(arch, form).into_iter().map(CString::new);
         let options = options.collect::<Result<Vec<_>, _>>();
-        let options = options.map_err(|_| wrong(unit, arch, "an option has a NUL"))?;
+        Ok((text, options.map_err(|_| wrong(unit, arch, "an option has a NUL"))?))
+    }
+
+    /// The program of a text, compiled, and what the compiler said.
+    fn program<'a>(
+        &self,
+        (unit, text): (&Unit, &'a CString),
+        arch: Arch,
+        options: &[CString],
+    ) -> Result<(Source<'a>, String), KernelError> {
+        let program = self.library.program(text, c"unit.cu")?;
         let options: Vec<_> = options.iter().map(CString::as_c_str).collect();
         let compiled = program.compile(&options);
         match (compiled, program.log()) {
-            (Ok(()), log) => {
-                let image = match form {
-                    Form::Ptx => program.ptx()?,
-                    Form::Cubin => program.cubin()?,
-                };
-                Ok(Compiled { image, log: log? })
-            }
+            (Ok(()), log) => Ok((program, log?)),
             (Err(_), Ok(log)) if !log.trim().is_empty() => Err(wrong(unit, arch, &log)),
             (Err(failed), _) => Err(failed.into()),
         }

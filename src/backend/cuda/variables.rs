@@ -139,8 +139,7 @@ impl CudaExecutable {
                 let busy = |error: &DriverError| error.code == NOT_READY;
                 let again = || finish(&commit.stream, parts.watchdog).is_err_and(|e| busy(&e));
                 if busy(&error) || again() {
-                    // The device may still be at it.
-                    mem::forget(Arc::clone(&self.parts));
+                    self.abandon();
                 }
                 failed.get_or_insert((commit.device, error));
             }
@@ -221,7 +220,8 @@ impl CudaExecutable {
             stream.download(global.address(), block.pinned(), 0, global.len()).map_err(wrong)?;
             if let Err(error) = finish(&stream, self.parts.watchdog) {
                 if error.code == NOT_READY {
-                    mem::forget((Arc::clone(global), stream, block));
+                    mem::forget((stream, block));
+                    self.abandon();
                 }
                 return Err(wrong(error));
             }
@@ -260,8 +260,7 @@ impl CudaExecutable {
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());
             if error.code == NOT_READY {
-                // The device may still be at it; what is freed would wait for it.
-                mem::forget(Arc::clone(&self.parts));
+                self.abandon();
             }
             let error = RunError::Driver { device: *device, label, op: "memory", error };
             lock(&self.dead).get_or_insert(error);

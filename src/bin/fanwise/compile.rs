@@ -260,7 +260,12 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
     let verified = ir::verify(graph).map_err(Error::from)?;
     let program = lower::lower(&verified, args.target()).map_err(Error::from)?;
     if let Kind::Kernels(what) = emit.kind {
-        let options = kernels::For { arch: args.arch, cache: &args.cache };
+        let is_wanted = |form| {
+            let kind = Kind::Kernels(Kernels::Compiled(form));
+            args.emit.iter().any(|e| e.kind == kind && e.training == emit.training)
+        };
+        let both = is_wanted(Form::Ptx) && is_wanted(Form::Cubin);
+        let options = kernels::For { arch: args.arch, cache: &args.cache, both };
         return kernels::emit(&program, what, emit.path.as_deref(), &options);
     }
     let text = if emit.kind == Kind::Memory {

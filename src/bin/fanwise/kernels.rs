@@ -27,6 +27,8 @@ pub(crate) struct For<'a> {
     pub(crate) arch: Option<Arch>,
     /// Where compiled kernels are kept.
     pub(crate) cache: &'a CacheArgs,
+    /// Whether these kernels are wanted as PTX and as machine code.
+    pub(crate) both: bool,
 }
 
 /// Writes the kernels of a program to files of a folder, or to standard output.
@@ -87,7 +89,7 @@ impl Emitted {
 
     #[cfg(not(feature = "cuda"))]
     fn compiled(_: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
-        let (_, _) = (options.arch, options.cache.folder());
+        let (_, _, _) = (options.arch, options.cache.folder(), options.both);
         bail!("this fanwise is built without the feature `cuda`: it writes no {form}")
     }
 
@@ -101,9 +103,18 @@ impl Emitted {
         let done = AtomicU64::new(0);
         let total = units.len() as u64;
         let progress = || (done.load(Ordering::Relaxed), total);
+        // Machine code comes first, and leaves the PTX for the other form in the cache.
+        let both = options.both && options.arch.is_some() && options.cache.folder().is_some();
+        let compiler = if both { compiler.keeping_ptx() } else { compiler };
+        let compile = |form| compiler.compile(units, arch, form, &done);
         let modules = exec::watched("compiling kernels", &progress, || {
-            compiler.compile(units, arch, form, &done).map_err(Error::from)
-        })?;
+            if both && form == Form::Ptx {
+                compile(Form::Cubin)?;
+                done.store(0, Ordering::Relaxed);
+            }
+            compile(form)
+        });
+        let modules = modules.map_err(Error::from)?;
         if let Some(error) = &modules.cache_error {
             ui::talk(&format!("note: compiled kernels could not be kept: {error}"));
         }

@@ -16,6 +16,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::results::trial;
 use crate::setup::{
     Tensors, assert_bits, assert_close, expected, inputs, is_fake, on_gpus, outputs, replicas,
 };
@@ -62,14 +63,13 @@ const EXACT: [(&str, Make); 6] = [
 const GRAPHS: [usize; 2] = [9, 30];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |((name, make), tolerance): ((&'static str, Make), f64)| {
-        Trial::test(format!("kernels_{name}"), move || {
+    let class = |((name, make), tolerance): ((&'static str, Make), f64)| {
+        trial(format!("kernels_{name}"), move || {
             (0..GRAPHS[usize::from(!is_fake())]).for_each(|i| check(name, make, i, tolerance));
-            Ok(())
         })
     };
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));
-    let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(trial);
+    let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(class);
     all.chain(types::trials()).chain(training::trials()).collect()
 }
 

@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::products::{Windows, windows};
 use super::{Net, corners, signed};
+use crate::results::trial;
 use crate::setup::{assert_close, expected, inputs, is_fake, on_gpus, outputs};
 
 /// The gradients of both pools, whose windows overlap, leave gaps, or have no element.
@@ -124,11 +125,7 @@ pub(super) fn dropped(net: &mut Net, i: usize) -> Vec<Value> {
 /// Those that look at the whole batch, on one device.
 pub(super) fn trials() -> Vec<Trial> {
     let count = [12, 60][usize::from(!is_fake())];
-    let trial = move || {
-        (0..count).for_each(statistics);
-        Ok(())
-    };
-    vec![Trial::test("kernels_statistics_of_batches", trial)]
+    vec![trial("kernels_statistics_of_batches", move || (0..count).for_each(statistics))]
 }
 
 fn statistics(i: usize) {

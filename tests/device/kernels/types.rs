@@ -13,6 +13,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Net, products};
+use crate::results::trial;
 use crate::setup::{assert_bits, expected, is_fake, on_gpus, outputs, replicas};
 
 /// A graph of some kernels, from the number of a case.
@@ -33,15 +34,11 @@ const CLASSES: [(&str, Make, usize, Option<f64>); 9] = [
 ];
 
 pub(super) fn trials() -> impl Iterator<Item = Trial> {
-    let failing = Trial::test("kernels_types_without_result", || {
-        without_result();
-        Ok(())
-    });
+    let failing = trial("kernels_types_without_result", without_result);
     let classes = CLASSES.into_iter().map(|(name, make, cases, far)| {
-        Trial::test(format!("kernels_types_{name}"), move || {
+        trial(format!("kernels_types_{name}"), move || {
             let cases = if is_fake() { cases } else { 2 * cases };
             (0..cases).for_each(|i| check(name, make, i, far));
-            Ok(())
         })
     });
     classes.chain([failing])

@@ -41,7 +41,7 @@ pub(super) struct Failure {
     pub(super) class: Option<Class>,
     /// The call of that class, from 1.
     pub(super) at: u64,
-    /// The result; without one the call succeeds, and the kernel that it launches never ends.
+    /// The result; without one the call succeeds, and its kernel or copy never ends.
     pub(super) code: Option<u32>,
 }
 
@@ -50,6 +50,8 @@ pub(super) struct Failure {
 pub(super) struct Config {
     pub(super) devices: usize,
     pub(super) memory: usize,
+    /// Whether devices can access each other's memory.
+    pub(super) peers: bool,
     pub(super) order: Order,
     pub(super) seed: u64,
     pub(super) failure: Option<Failure>,
@@ -81,6 +83,7 @@ impl Config {
         Ok(Self {
             devices: number("FAKECUDA_DEVICES", 2)?.min(64),
             memory: number("FAKECUDA_MEMORY", 4 << 30)?,
+            peers: number("FAKECUDA_PEERS", 1)? != 0,
             order,
             seed,
             failure: variable("FAKECUDA_FAIL").map(|v| failure(&v)).transpose()?,
@@ -113,8 +116,8 @@ fn failure(text: &str) -> Result<Failure, String> {
     let at = at.parse().map_err(bad("FAKECUDA_FAIL"))?;
     if name == "hang" {
         return match class {
-            Some(Class::Launch) => Ok(Failure { class, at, code: None }),
-            _ => Err("FAKECUDA_FAIL: only a launch can hang".to_owned()),
+            Some(Class::Launch | Class::Copy) => Ok(Failure { class, at, code: None }),
+            _ => Err("FAKECUDA_FAIL: only a launch or a copy can hang".to_owned()),
         };
     }
     let code = match name {

@@ -143,7 +143,7 @@ pub(super) struct Driver {
     pub(super) random: u64,
     pub(super) stats: Stats,
     pub(super) failures: u64,
-    /// Whether the next kernel never ends.
+    /// Whether the next kernel or copy never ends.
     pub(super) is_hanging: bool,
 }
 
@@ -238,7 +238,7 @@ impl Driver {
             return Ok(());
         }
         let Some(code) = failure.code else {
-            say(&format!("the kernel of call {} ({name}) never ends, as asked", failure.at));
+            say(&format!("the work of call {} ({name}) never ends, as asked", failure.at));
             self.is_hanging = true;
             return Ok(());
         };
@@ -288,9 +288,10 @@ impl Driver {
         id
     }
 
-    /// Lets a stream never go on, if that was asked for.
+    /// Lets a stream never go on, if that was asked for. What is captured hangs when its graph is launched.
     pub(super) fn hang(&mut self, stream: u64) -> Call<()> {
-        if std::mem::take(&mut self.is_hanging) {
+        let captured = self.streams.get(&stream).is_some_and(|s| s.capture.is_some());
+        if !captured && std::mem::take(&mut self.is_hanging) {
             let never = self.new_marker(stream);
             self.enqueue(stream, Work::Wait(never))?;
         }

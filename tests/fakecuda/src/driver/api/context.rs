@@ -202,6 +202,9 @@ exports! {
         if pair.0 == pair.1 {
             return Err(code::INVALID_DEVICE);
         }
+        if !d.config.peers {
+            return Err(code::PEER_ACCESS_UNSUPPORTED);
+        }
         if d.memory.peers.contains(&pair) {
             return Err(code::PEER_ACCESS_ALREADY_ENABLED);
         }

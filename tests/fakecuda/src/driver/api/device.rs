@@ -163,10 +163,10 @@ exports! {
         Ok(Goal::Nothing)
     }
 
-    /// Whether a device can access another's memory: every two can.
+    /// Whether a device can access another's memory: every two can, or none.
     fn cuDeviceCanAccessPeer(Other, can: Out<i32>, device: i32, peer: i32) |d| {
         let (device, peer) = (d.device(device)?, d.device(peer)?);
-        can.give(i32::from(device != peer))?;
+        can.give(i32::from(d.config.peers && device != peer))?;
         Ok(Goal::Nothing)
     }
 
@@ -177,7 +177,7 @@ exports! {
             return Err(code::INVALID_DEVICE);
         }
         value.give(match number {
-            2 | 3 => 1,
+            2 | 3 => i32::from(d.config.peers),
             1 | 4 => 0,
             _ => return Err(code::INVALID_VALUE),
         })?;

@@ -118,10 +118,7 @@ impl Driver {
         let device = self.context(context)?.device;
         let launch =
             Launch { grid: asked.grid, block: asked.block, dynamic_shared: shared, params, device };
-        // A captured kernel hangs when its graph is launched.
-        if self.streams.get(&stream).is_some_and(|s| s.capture.is_none()) {
-            self.hang(stream)?;
-        }
+        self.hang(stream)?;
         self.enqueue(stream, Work::Launch { kernel, launch: Arc::new(launch) })?;
         Ok(Goal::Nothing)
     }

@@ -79,6 +79,7 @@ impl Driver {
                 unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(from), len) };
             Source::Staged(Arc::from(bytes))
         };
+        self.hang(stream)?;
         self.enqueue(stream, Work::ToDevice { to, from, len })?;
         Ok(Goal::Nothing)
     }
@@ -102,6 +103,7 @@ impl Driver {
             };
             target.fill(0xff);
         }
+        self.hang(stream)?;
         self.enqueue(stream, Work::ToHost { to, from, len })?;
         Ok(if pinned || captured { Goal::Nothing } else { Goal::Stream(stream) })
     }
@@ -121,6 +123,7 @@ impl Driver {
         }
         self.range(to, len)?;
         self.range(from, len)?;
+        self.hang(stream)?;
         self.enqueue(stream, Work::Copy { to, from, len })?;
         Ok(Goal::Nothing)
     }

@@ -1,0 +1,126 @@
+//! The launches of a program by name, with the time that each takes and the least that it can take: its floor.
+
+use std::collections::BTreeMap;
+
+use fanwise::backend::cuda::Trace;
+use fanwise::lower::{Action, BufferId, DeviceProgram, Launch, Program};
+use fanwise::op::{Gemm, Op};
+use fanwise::types::KernelClass;
+use serde_json::{Value, json};
+
+use super::ceilings::Ceilings;
+use super::{median, spans};
+
+/// The launches of one name and their cost.
+pub(super) struct Kernel {
+    label: String,
+    class: String,
+    /// Seconds.
+    pub(super) time: f64,
+    bytes: f64,
+    flops: f64,
+    /// Seconds that its bytes take at least.
+    reading: f64,
+    /// Seconds that its operations take at least; 0 where they are not counted.
+    computing: f64,
+}
+
+impl Kernel {
+    /// Seconds that it takes at least.
+    pub(super) fn floor(&self) -> f64 {
+        self.reading.max(self.computing)
+    }
+
+    /// Whether the floor is that of bytes or of operations.
+    fn bound(&self) -> &'static str {
+        if self.computing > self.reading { "operations" } else { "bytes" }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let share = if self.time > 0.0 { self.floor() / self.time } else { 0.0 };
+        json!({
+            "label": self.label, "class": self.class, "seconds": self.time,
+            "floor_seconds": self.floor(), "floor_from": self.bound(), "share_of_floor": share,
+            "bytes": self.bytes, "flops": self.flops,
+        })
+    }
+}
+
+/// The launches of the first GPU of a program in a batch of `n` rows, with their median times in the runs of a trace but
+/// the first, in which kernels are loaded.
+pub(super) fn kernels(
+    program: &Program,
+    n: i64,
+    trace: &Trace,
+    ceilings: &Ceilings,
+) -> Vec<Kernel> {
+    let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for run in spans(trace, "compute").into_values().skip(1) {
+        let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+        for (name, length) in run {
+            *sums.entry(name).or_default() += 1e-6 * length;
+        }
+        for (name, sum) in sums {
+            times.entry(name).or_default().push(sum);
+        }
+    }
+    let device = &program.devices[1];
+    let mut kernels: Vec<Kernel> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    for step in &device.steps {
+        let Action::Launch(launch) = &step.action else { continue };
+        let (bytes, flops) = (bytes(launch, device, n), operations(launch, device, n));
+        let at = *places.entry(&*step.label).or_insert_with(|| {
+            kernels.push(Kernel {
+                label: step.label.to_string(),
+                class: launch.class.to_string(),
+                time: median(times.remove(&*step.label).unwrap_or_default()),
+                bytes: 0.0,
+                flops: 0.0,
+                reading: 0.0,
+                computing: 0.0,
+            });
+            kernels.len() - 1
+        });
+        kernels[at].bytes += bytes;
+        kernels[at].flops += flops;
+    }
+    for kernel in &mut kernels {
+        kernel.reading = kernel.bytes / ceilings.copy;
+        kernel.computing = kernel.flops / ceilings.flops().0;
+    }
+    kernels
+}
+
+/// The bytes that a launch reads and writes at least.
+fn bytes(launch: &Launch, device: &DeviceProgram, n: i64) -> f64 {
+    let bytes = |b: &BufferId| device.buffer(*b).ty.bytes().eval(n) as f64;
+    let written: f64 = launch.results.iter().map(bytes).sum();
+    // What picks elements reads no more of an operand than it writes.
+    let picks = matches!(launch.class, KernelClass::Move | KernelClass::Index);
+    let most = if picks { written } else { f64::INFINITY };
+    launch.operands.iter().map(|b| bytes(b).min(most)).sum::<f64>() + written
+}
+
+/// The multiplications and additions of a convolution, a product or a cell; 0 for all else.
+fn operations(launch: &Launch, device: &DeviceProgram, n: i64) -> f64 {
+    if launch.class == KernelClass::Partial {
+        // They are those of the launch behind it.
+        return 0.0;
+    }
+    let shape = |i: usize| &device.buffer(launch.operands[i]).ty.shape;
+    let elements = |i: usize| shape(i).elements().eval(n) as f64;
+    let axis = |i: usize, axis: usize| shape(i).get(axis).map_or(1.0, |d| d.eval(n) as f64);
+    let last = |i: usize| axis(i, shape(i).rank().saturating_sub(1));
+    let result = || device.buffer(launch.results[0]).ty.shape.elements().eval(n) as f64;
+    match &launch.op {
+        Some(Op::Conv(_)) => 2.0 * result() * elements(1) / axis(1, 0).max(1.0),
+        Some(Op::ConvTranspose(_)) => 2.0 * elements(0) * elements(1) / axis(1, 0).max(1.0),
+        Some(Op::Gemm(Gemm { trans_a: true, .. })) => 2.0 * result() * axis(0, 0),
+        Some(Op::Gemm(_) | Op::MatMul(_)) => 2.0 * result() * last(0),
+        Some(Op::Recurrent(_)) => {
+            2.0 * elements(0) / last(0).max(1.0) * (elements(1) + elements(2))
+        }
+        _ => 0.0,
+    }
+}

@@ -1,0 +1,104 @@
+//! A model: its starts, its kernels, its throughput on replicas that share the GPUs there are.
+
+use std::time::Instant;
+
+use fanwise::backend::Executable;
+use fanwise::backend::cuda::Cuda;
+use fanwise::ir::{Weights, verify};
+use fanwise::lower::{Program, lower};
+use fanwise::types::Target;
+use fanwise::zoo;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value, json};
+
+use super::ceilings::Ceilings;
+use super::floors::{self, Kernel};
+use super::{Scope, busy, execute, median};
+use crate::setup::{Tensors, compiler, executable, inputs, options, replicas, traced};
+
+/// The numbers of replicas.
+const REPLICAS: [u32; 4] = [1, 2, 4, 8];
+
+/// Runs that do not count.
+const WARM: usize = 3;
+
+/// Measures a model; what is found stands in `model` even where a later part fails or time runs out.
+pub(super) fn measure(
+    name: &str,
+    scope: &Scope,
+    ceilings: &Ceilings,
+    model: &mut Map<String, Value>,
+) {
+    let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+    let batch = inputs(&graph, scope.batch, &mut ChaCha8Rng::seed_from_u64(3));
+    let single = replicas(&graph, 1, 1);
+    let program = lower(&verify(&single).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let (cold, warm) = starts(&program, &weights);
+    model.insert("cold_seconds".to_owned(), json!(cold));
+    model.insert("warm_seconds".to_owned(), json!(warm));
+    let (options_, trace) = traced(1);
+    let run = executable(&single, &weights, options_);
+    (0..6).for_each(|_| drop(execute(&run, &batch)));
+    drop(run);
+    let kernels = floors::kernels(&program, scope.batch, &trace, ceilings);
+    let floor: f64 = kernels.iter().map(Kernel::floor).sum();
+    let spent: f64 = kernels.iter().map(|k| k.time).sum();
+    let images = scope.batch as f64;
+    model.insert("floor_seconds".to_owned(), json!(floor));
+    model.insert("floor_from".to_owned(), json!(ceilings.flops().1));
+    model.insert("floor_images_per_second".to_owned(), json!(images / floor));
+    model.insert("kernel_seconds".to_owned(), json!(spent));
+    model.insert("kernels".to_owned(), kernels.iter().map(Kernel::json).collect());
+    let (mut counts, mut first) = (Map::new(), None);
+    for count in REPLICAS {
+        if scope.is_over() {
+            break;
+        }
+        let run = executable(&replicas(&graph, count, 1), &weights, options(count));
+        let (seconds, device) = times(&run, &batch, scope);
+        let (one, device_one) = *first.get_or_insert((seconds, device));
+        let found = json!({
+            "seconds": seconds,
+            "device_seconds": device,
+            "images_per_second": images / seconds,
+            "device_images_per_second": images / device,
+            "against_one": one / seconds,
+            "device_against_one": device_one / device,
+            "share_of_floor": floor / device,
+        });
+        counts.insert(count.to_string(), found);
+        model.insert("replicas".to_owned(), Value::Object(counts.clone()));
+    }
+}
+
+/// Seconds to ready a program with an empty cache, and with the cache that this leaves.
+fn starts(program: &Program, weights: &Weights) -> (f64, f64) {
+    let cache = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut options = options(1);
+        options.compiler = compiler(Some(cache.path().to_owned()));
+        let begin = Instant::now();
+        let cuda = Cuda::new(options).unwrap_or_else(|e| panic!("{e}"));
+        drop(cuda.executable(program.clone(), weights).unwrap_or_else(|e| panic!("{e}")));
+        begin.elapsed().as_secs_f64()
+    };
+    (start(), start())
+}
+
+/// The median seconds of a run from its inputs to its outputs, and of the devices in it. Where time runs out, of fewer runs.
+fn times(run: &dyn Executable, batch: &Tensors, scope: &Scope) -> (f64, f64) {
+    let (mut walls, mut devices) = (Vec::new(), Vec::new());
+    for i in 0..scope.repeat + WARM {
+        if scope.is_over() && !walls.is_empty() {
+            break;
+        }
+        let begin = Instant::now();
+        let output = execute(run, batch);
+        if i >= WARM {
+            walls.push(begin.elapsed().as_secs_f64());
+            devices.push(busy(&output));
+        }
+    }
+    (median(walls), median(devices))
+}
