@@ -25,11 +25,11 @@ pub fn run_each<T: Send, E: From<RunError> + Send>(
 ///
 /// # Errors
 /// The first one, of a batch or of `run`. What comes before it has run, what comes behind it does not.
-pub fn stage_each<'e, T: Send, E: From<RunError> + Send>(
-    executable: &'e dyn Executable,
+pub fn stage_each<T: Send, E: From<RunError> + Send>(
+    executable: &dyn Executable,
     options: &RunOptions,
     batches: impl Iterator<Item = Result<(T, BTreeMap<String, Tensor>), E>> + Send,
-    mut run: impl FnMut(T, Box<dyn Staged + 'e>) -> Result<(), E>,
+    mut run: impl FnMut(T, Box<dyn Staged + '_>) -> Result<(), E>,
 ) -> Result<(), E> {
     thread::scope(|scope| {
         // Without room: a batch is staged when the one before it is taken, so there is one ahead.

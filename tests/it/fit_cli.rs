@@ -7,16 +7,12 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fanwise::format::onnx::{ImportOptions, import};
 use fanwise::format::{Budget, npz, safetensors};
-use fanwise::ir::Weights;
 use fanwise::types::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::onnx_runtime;
-
-fn command(binary: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Command {
+pub(crate) fn command(binary: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Command {
     let mut command = Command::new(binary);
     command.args(args).env_remove("RUST_BACKTRACE");
     command
@@ -33,7 +29,7 @@ pub(crate) fn good(args: &[&str]) -> (String, String) {
     (out, err)
 }
 
-fn texts(output: &Output) -> (String, String) {
+pub(crate) fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr))
 }
@@ -49,7 +45,7 @@ pub(crate) fn path(folder: &Path, name: &str) -> String {
 }
 
 /// Data for `zoo:two_head`, the rows of one file and of another.
-fn two_head(folder: &Path) -> (String, String) {
+pub(crate) fn two_head(folder: &Path) -> (String, String) {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let mut write = |name: &str, rows: usize| {
         let mut random = |dims: &[usize]| {
@@ -517,90 +513,4 @@ fn mini_googlenet_on_cifar_goes_on_after_it_is_killed_at_any_moment() {
     let last = log.lines().last().unwrap().rsplit_once(',').unwrap().1;
     let expected = 0.005 * (1.0 - 3.0 / 70.0);
     assert!((last.parse::<f64>().unwrap() - expected).abs() < 1e-12, "{log}");
-}
-
-/// An ONNX file of this name that an exporter wrote, trained for an epoch on random rows, and saved as ONNX.
-fn trained_onnx(binary: &std::ffi::OsStr, name: &str, folder: &Path) -> std::path::PathBuf {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/exported").join(name);
-    let graph = import(&model, &ImportOptions::default()).unwrap().graph;
-    let mut arrays = fanwise::analysis::random_inputs(&graph, 12, 3).unwrap();
-    let mut rng = ChaCha8Rng::seed_from_u64(2);
-    for output in graph.outputs() {
-        let sizes =
-            graph.ty(output.value).shape.iter().map(|d| usize::try_from(d.eval(12)).unwrap());
-        let dims: Vec<usize> = sizes.collect();
-        let values: Vec<f32> =
-            (0..dims.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
-        arrays.insert(output.name.to_string(), Tensor::new(&dims, &values).unwrap());
-    }
-    let (data, model) = (path(folder, "data.npz"), model.to_str().unwrap());
-    npz::write(Path::new(&data), &arrays).unwrap();
-    for end in ["onnx", "safetensors"] {
-        let saved = path(folder, &format!("trained.{end}"));
-        let args = ["fit", model, "--data", &data, "--loss", "mse", "--optimizer", "adam"];
-        let output =
-            command(binary, &[&args[..], &["--batch", "5", "--save", &saved]].concat()).output();
-        let output = output.unwrap();
-        let said = texts(&output).1;
-        assert!(output.status.success(), "{name}: {said}");
-        assert_eq!(name.contains("convnet"), said.contains("no batch normalisation"), "{said}");
-    }
-    let trained = folder.join("trained.onnx");
-    let (before, after) = (weights(Path::new(model)), weights(&trained));
-    let mut kept = Budget::new(1 << 30);
-    let expected =
-        safetensors::read(&folder.join("trained.safetensors"), &mut kept, |_| true).unwrap();
-    // Some of the others are computed from those of the file.
-    let both = after.iter().filter(|(name, _)| expected.get(name).is_some());
-    let both: Vec<_> = both.collect();
-    assert!(both.len() > 1);
-    for (name, tensor) in both {
-        assert_eq!(Some(tensor), expected.get(name), "{name}");
-    }
-    assert!(after.iter().any(|(name, tensor)| before.get(name) != Some(tensor)));
-    assert_eq!(before.iter().count(), after.iter().count());
-    trained
-}
-
-fn weights(model: &Path) -> Weights {
-    import(model, &ImportOptions::default()).unwrap().weights
-}
-
-#[test]
-fn a_trained_onnx_file_has_other_weights_and_nothing_else_changed() {
-    let folder = tempfile::tempdir().unwrap();
-    let binary = env!("CARGO_BIN_EXE_fanwise").as_ref();
-    trained_onnx(binary, "torch_script_convnet.onnx", folder.path());
-}
-
-/// A model that was read from no ONNX file is written as one, with what was learned.
-#[test]
-fn a_trained_model_of_any_form_is_saved_as_onnx() {
-    let folder = tempfile::tempdir().unwrap();
-    let (train, _) = two_head(folder.path());
-    let saved = ["x.onnx", "x.safetensors"].map(|name| path(folder.path(), name));
-    for to in &saved {
-        let args = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse", "--save", to];
-        good(&args);
-    }
-    let learned =
-        safetensors::read(Path::new(&saved[1]), &mut Budget::new(1 << 20), |_| true).unwrap();
-    let written = weights(Path::new(&saved[0]));
-    let zoo = fanwise::zoo::build("two_head").unwrap().1;
-    for (name, tensor) in learned.iter() {
-        assert_eq!(written.get(name), Some(tensor), "{name}");
-    }
-    assert!(learned.iter().any(|(name, tensor)| zoo.get(name) != Some(tensor)), "nothing learned");
-}
-
-#[test]
-#[ignore = "needs Python and the command line: cargo xtask test"]
-fn onnx_runtime_computes_what_a_trained_file_says() {
-    let binary =
-        std::env::var_os("FANWISE_BIN").expect("FANWISE_BIN is set: run `cargo xtask test`");
-    for name in ["torch_script_convnet.onnx", "keras_convnet.onnx", "torch_dynamo_convnet.onnx"] {
-        let folder = tempfile::tempdir().unwrap();
-        let trained = trained_onnx(&binary, name, folder.path());
-        onnx_runtime::compare(&trained, "5", &[]);
-    }
 }

@@ -193,6 +193,11 @@ fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
         let shape = vec![Dim::n() * 5, 3.into()];
         let h = b.op("flat", Reshape { shape }, &[x]).unwrap();
         let h = b.op("h", MatMul {}, &[h, first]).unwrap();
+        let [scale, shift, mean] =
+            ["scale", "shift", "mean"].map(|name| b.param(name, random(5, &[4])));
+        let var = b.param("var", Tensor::new(&[4], &[1.0f64; 4]).unwrap());
+        let norm = BatchNorm { epsilon: 1e-3, ..BatchNorm::default() };
+        let h = b.op("norm", norm, &[h, scale, shift, mean, var]).unwrap();
         let h = b.op("drop", drop(), &[h]).unwrap();
         let shape = vec![Dim::n(), 5.into(), 4.into()];
         let mut h = b.op("rows", Reshape { shape }, &[h]).unwrap();

@@ -265,13 +265,11 @@ impl CudaExecutable {
     ) -> Result<(), RunError> {
         let i = inputs::scalar(&self.parts.program, name, value)?;
         batch.tensors[i] = value.clone();
-        let Some(mut pinned) = batch.pinned.take() else { return Ok(()) };
+        let Some(pinned) = &mut batch.pinned else { return Ok(()) };
         let key = u32::try_from(i).unwrap_or(u32::MAX);
-        if pinned.contains_key(&key) {
-            let block = self.copied(value).map_err(|error| self.failed(0, STAGED, error))?;
-            pinned.insert(key, block);
+        if let Some(block) = pinned.get_mut(&key) {
+            *block = self.copied(value).map_err(|error| self.failed(0, STAGED, error))?;
         }
-        batch.pinned = Some(pinned);
         Ok(())
     }
 

@@ -67,30 +67,41 @@ pub fn train_mode(
                     }
                 }
             }
-            (Op::Dropout(dropout), [x]) if dropout.rate > 0.0 => {
-                if dropout.mask && builder.graph().is_used(Value { node: id, output: 1 }) {
-                    return Err(refused(&label, "its mask is used, which training does not give"));
-                }
+            (Op::Dropout(dropout), [_]) if dropout.rate > 0.0 => {
                 layer = layer.wrapping_add(1);
                 let train = DropoutTrain { rate: dropout.rate, seed: layer };
-                let Some(form) = Form::of(builder.graph(), *x, claims.get(*x)) else {
-                    return Err(refused(
-                        &label,
-                        "what it drops of is of no row of the batch alone",
-                    ));
-                };
-                let name = format!("{name}.train");
-                let new = form.apply(builder, &name, *x, |builder, name, x| {
-                    let numbers = rows.numbers(builder, form.has_rows)?;
-                    builder.op(name, train, &[x, numbers, step])
-                })?;
-                builder.replace(old, new)?;
+                // Its operand may be a node that is new.
+                dropped(builder, (old, claims.get(old)), &mut rows, (train, step))?;
             }
             _ => {}
         }
     }
     builder.set_origin(Origin::default());
     Ok(statistics)
+}
+
+/// Makes a dropout drop elements; its result has this claim.
+fn dropped(
+    builder: &mut Builder,
+    (old, claim): (Value, Claim),
+    rows: &mut Rows,
+    (train, step): (DropoutTrain, Value),
+) -> Result<(), TrainingError> {
+    let graph = builder.graph();
+    let node = graph.node(old.node);
+    if graph.is_used(Value { output: 1, ..old }) {
+        return Err(refused(node.label(), "its mask is used, which training does not give"));
+    }
+    let Some(form) = Form::of(graph, old, claim) else {
+        return Err(refused(node.label(), "what it drops of is of no row of the batch alone"));
+    };
+    let name = format!("{}.train", node.results().first().map_or("", |r| &*r.name));
+    let Some(x) = graph.operands(old.node).first().copied() else { return Ok(()) };
+    let new = form.apply(builder, &name, x, |builder, name, x| {
+        let numbers = rows.numbers(builder, form.has_rows)?;
+        builder.op(name, train, &[x, numbers, step])
+    })?;
+    Ok(builder.replace(old, new)?)
 }
 
 /// What should be known of a model that is put into train mode: batch normalisation may be missing that the exporter of

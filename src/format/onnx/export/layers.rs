@@ -61,7 +61,8 @@ pub(super) fn write(w: &mut Writer<'_>, op: &Op) -> Done {
 fn normalisation(w: &mut Writer<'_>, op: &Op) -> Done {
     Some(match op {
         Op::BatchNorm(op) => {
-            w.same("BatchNormalization", &[("epsilon", Attribute::Float(op.epsilon))])
+            let given = [("epsilon", op.epsilon), ("momentum", op.momentum)];
+            w.same("BatchNormalization", &given.map(|(name, x)| (name, Attribute::Float(x))))
         }
         Op::LayerNorm(op) => layer_norm(w, op),
         Op::GroupNorm(GroupNorm::Group { epsilon, groups }) => w.same(
