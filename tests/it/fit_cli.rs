@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fanwise::format::{Budget, npz, safetensors};
+use fanwise::format::{Budget, npz};
 use fanwise::types::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

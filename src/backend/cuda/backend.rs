@@ -347,7 +347,14 @@ fn upload(
                 global.clone()
             } else {
                 let place = (context, device.device, &*buffer.name);
-                let global = upload_one(place, tensor, (buffer.order, planned), (pool, limit))?;
+                let made = upload_one(place, tensor, (buffer.order, planned), (pool, limit));
+                if let Err(CompileError::Driver { error, .. }) = &made
+                    && error.code == NOT_READY
+                {
+                    // Whoever frees the others waits for the device, which may still be at this one.
+                    std::mem::forget(all.clone());
+                }
+                let global = made?;
                 all.insert(key, global.clone());
                 global
             };

@@ -219,11 +219,14 @@ impl CudaExecutable {
             let stream = Stream::new(context).map_err(wrong)?;
             stream.download(global.address(), block.pinned(), 0, global.len()).map_err(wrong)?;
             if let Err(error) = finish(&stream, self.parts.watchdog) {
-                if error.code == NOT_READY {
+                let is_stuck = error.code == NOT_READY;
+                let error = wrong(error);
+                if is_stuck {
                     mem::forget((stream, block));
                     self.abandon();
+                    lock(&self.dead).get_or_insert(error.clone());
                 }
-                return Err(wrong(error));
+                return Err(error);
             }
         }
         Ok(block)
