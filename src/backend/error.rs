@@ -233,6 +233,9 @@ pub enum RunError {
         /// The bytes that the device has free.
         free: u64,
     },
+    /// An input with axes is to have other elements than it was staged with.
+    #[error("the input `{0}` has axes: it stays as it was staged; stage the batch anew")]
+    Settled(String),
     /// A device makes no progress.
     #[error("{device} made no progress for {limit:?} at `{label}` ({op}); it is given up")]
     Stuck {

@@ -41,7 +41,7 @@ pub(super) fn scalar(program: &Program, name: &str, value: &Tensor) -> Result<us
     let i = i.ok_or_else(|| RunError::UnknownInput { name: name.to_owned(), known: known() })?;
     let port = &program.inputs[i];
     check_form(port, value)?;
-    if port.ty.rank() == 0 { Ok(i) } else { Err(shape_error(port, &Tensor::scalar(0i64))) }
+    if port.ty.rank() == 0 { Ok(i) } else { Err(RunError::Settled(name.to_owned())) }
 }
 
 /// Fails if a run with a batch of `n` rows takes more memory than allowed; `held` are the bytes of arenas and parameters

@@ -11,18 +11,13 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::apart::spawn;
+use crate::results::trial;
 use crate::setup::{
     Tensors, digest, executable, inputs, on_gpus, options, outputs, replicas, say, small, traced,
 };
 use crate::variables;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name: &str, test: fn()| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    };
     vec![
         trial("staged_batches_give_what_runs_give", staged_batches_give_what_runs_give),
         trial("staged_steps_change_variables_as_runs_do", staged_steps),
@@ -32,10 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The tests that start processes, for the fake driver.
 pub(crate) fn disturbed() -> Vec<Trial> {
-    vec![Trial::test("staged_inputs_give_way_to_arenas", || {
-        staged_inputs_give_way_to_arenas();
-        Ok(())
-    })]
+    vec![trial("staged_inputs_give_way_to_arenas", staged_inputs_give_way_to_arenas)]
 }
 
 fn stage<'a>(run: &'a dyn Executable, batch: &Tensors) -> Box<dyn Staged + 'a> {

@@ -264,12 +264,16 @@ impl CudaExecutable {
         value: &Tensor,
     ) -> Result<(), RunError> {
         let i = inputs::scalar(&self.parts.program, name, value)?;
-        batch.tensors[i] = value.clone();
-        let Some(pinned) = &mut batch.pinned else { return Ok(()) };
         let key = u32::try_from(i).unwrap_or(u32::MAX);
-        if let Some(block) = pinned.get_mut(&key) {
-            *block = self.copied(value).map_err(|error| self.failed(0, STAGED, error))?;
+        if let Some(block) = batch.pinned.as_mut().and_then(|pinned| pinned.get_mut(&key)) {
+            match self.copied(value) {
+                Ok(copy) => *block = copy,
+                // Runs that end give theirs back.
+                Err(error) if error.is_out_of_memory() => batch.pinned = None,
+                Err(error) => return Err(self.failed(0, STAGED, error)),
+            }
         }
+        batch.tensors[i] = value.clone();
         Ok(())
     }
 
@@ -474,7 +478,7 @@ impl CudaExecutable {
         let (slot, arenas) = self.slot(&batch.plan)?;
         let ready = self.check_alive().and_then(|()| self.job(batch, (&slot, arenas)));
         let job = match ready {
-            Ok(job) => Arc::new(Job { intake: Mutex::new(intake()), ..job }),
+            Ok(job) => Arc::new(Job { intake: Mutex::new(intake().map(Arc::new)), ..job }),
             Err(error) => {
                 lock(&self.slots).free.push(slot);
                 self.freed.notify_one();

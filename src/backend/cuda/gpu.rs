@@ -236,7 +236,8 @@ impl Gpu {
 
     /// Adds the inputs that came before the run to the trace, if they have arrived.
     fn record_inlet(&self, job: &Job, (trace, start): (&Recorder, f64)) -> Result<(), DriverError> {
-        let intake = lock(&job.intake);
+        // One that was taken before may have an inlet that this batch does not use.
+        let intake = lock(&job.intake).clone().filter(|_| job.plan.gpus[self.d].inlet > 0);
         let Some(inlet) = intake.as_ref().and_then(|intake| intake.inlet(self.d)) else {
             return Ok(());
         };
@@ -356,7 +357,7 @@ impl Gpu {
         to: u64,
         bytes: usize,
     ) -> Result<(), Failure> {
-        let intake = lock(&job.intake);
+        let intake = lock(&job.intake).clone();
         if let (Some(at), Some(inlet)) = (at, intake.as_ref().and_then(|i| i.inlet(self.d))) {
             self.uploads.wait(&inlet.arrived)?;
             return Ok(self.uploads.copy(inlet.address() + at as u64, to, bytes)?);

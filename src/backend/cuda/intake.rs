@@ -33,6 +33,8 @@ pub(super) struct Inlet {
     pub(super) begun: Event,
     pub(super) arrived: Event,
     memory: Option<Global>,
+    /// Memory that was too small. It stays while the inlet does: to free it would wait for all that the device computes.
+    outgrown: Vec<Global>,
 }
 
 impl Inlet {
@@ -43,6 +45,7 @@ impl Inlet {
             begun: Event::new(context, true)?,
             arrived: Event::new(context, true)?,
             memory: None,
+            outgrown: Vec::new(),
         })
     }
 
@@ -51,12 +54,12 @@ impl Inlet {
         self.memory.as_ref().map_or(0, Global::address)
     }
 
-    /// Makes its memory large enough; nothing of its stream may be under way.
+    /// Makes its memory large enough: twice as large at least, so that what is outgrown is never more than what there is.
     fn reserve(&mut self, bytes: usize) -> Result<(), DriverError> {
-        if self.memory.as_ref().is_none_or(|memory| memory.len() < bytes) {
-            // The old one goes first, so that both need not fit.
-            drop(self.memory.take());
-            self.memory = Some(Global::new(&self.context, bytes)?);
+        let held = self.memory.as_ref().map_or(0, Global::len);
+        if held < bytes {
+            let larger = Global::new(&self.context, bytes.max(held.saturating_mul(2)))?;
+            self.outgrown.extend(self.memory.replace(larger));
         }
         Ok(())
     }
@@ -148,7 +151,8 @@ impl Staged for CudaStaged<'_> {
 
 impl Drop for CudaStaged<'_> {
     fn drop(&mut self) {
-        if let Some(intake) = lock(&self.intake).take() {
+        let intake = lock(&self.intake).take();
+        if let Some(intake) = intake {
             self.executable.release(intake);
         }
     }
@@ -174,6 +178,7 @@ impl CudaExecutable {
         let free = lock(&self.parts.intakes.free).pop();
         let mut intake = free.unwrap_or(Intake(Vec::new()));
         if let Err((d, error)) = intake.reserve(plan, &self.parts.contexts) {
+            lock(&self.parts.intakes.free).push(intake);
             if error.is_out_of_memory() {
                 return Ok(None);
             }
@@ -193,20 +198,36 @@ impl CudaExecutable {
 
     /// Takes the intake of a run back; leaks it where a device is still at work in it.
     pub(super) fn take_back(&self, job: &Job, ended: &Ended) {
-        let Some(intake) = lock(&job.intake).take() else { return };
-        if ended.is_abandoned {
-            mem::forget(intake);
-        } else {
-            self.release(intake);
+        let intake = lock(&job.intake).take();
+        match intake.map(Arc::try_unwrap) {
+            Some(Ok(intake)) if !ended.is_abandoned => self.release(intake),
+            Some(Ok(intake)) => mem::forget(intake),
+            // A worker that does not come back has it.
+            Some(Err(intake)) => mem::forget(intake),
+            None => {}
         }
     }
 
-    /// Takes an intake back, when its batch has run or never will; leaks it where a device is still at work in it.
+    /// Takes an intake back, when its batch has run or never will; leaks it where a device may be at work for ever, since
+    /// freeing waits for the device.
     pub(super) fn release(&self, intake: Intake) {
-        // Of a device that is given up nothing is waited for.
-        let is_stuck = matches!(*lock(&self.dead), Some(RunError::Stuck { .. }));
-        let limit = if is_stuck { Duration::ZERO } else { self.parts.watchdog };
-        if !intake.0.iter().flatten().all(|inlet| inlet.is_settled(limit)) {
+        let hangs = match &*lock(&self.dead) {
+            Some(RunError::Stuck { .. }) => true,
+            Some(RunError::Driver { error, .. }) => error.code == NOT_READY,
+            _ => false,
+        };
+        let limit = self.parts.watchdog;
+        let stuck = |(d, inlet): (usize, &Option<Inlet>)| {
+            inlet.as_ref().filter(|inlet| !inlet.is_settled(limit)).map(|_| d)
+        };
+        let stuck = if hangs { None } else { intake.0.iter().enumerate().find_map(stuck) };
+        if let Some(d) = stuck {
+            let device = self.parts.program.devices[d].device;
+            let label = "the inputs".to_owned();
+            let error = RunError::Stuck { device, label, op: "copy", limit };
+            lock(&self.dead).get_or_insert(error);
+        }
+        if hangs || stuck.is_some() {
             // Its context stays for the same reason.
             mem::forget((intake, Arc::clone(&self.parts)));
             return;

@@ -29,7 +29,7 @@ pub(super) struct Job {
     /// The same memory, inputs and parameters, for copies by devices.
     pub(super) blocks: HostBlocks,
     /// What inputs have come to before the run.
-    pub(super) intake: Mutex<Option<Intake>>,
+    pub(super) intake: Mutex<Option<Arc<Intake>>>,
     /// The address of each device's arena.
     pub(super) arenas: Vec<u64>,
     /// The contexts of the devices; none for the host.
