@@ -17,7 +17,7 @@ use crate::ir::{self, Graph, Weights};
 use crate::lower;
 use crate::op::{Concat, OpDef};
 use crate::pass::{self, BatchStatistics, RepairOptions, Replicate, Target, TrainingGraph};
-use crate::types::{Device, ShardRule, Tensor};
+use crate::types::{Device, Dim, ShardRule, Tensor};
 
 /// Over which devices programs run, and how.
 #[derive(Clone, Debug, Default)]
@@ -313,7 +313,13 @@ impl Predictor {
             }
             Ok::<_, Error>(())
         })?;
-        all.into_iter().map(|(name, parts)| Ok((name, joined(&parts)?))).collect()
+        let ports = &self.stage.executable.program().outputs;
+        let join = |(name, parts): (String, Vec<Tensor>)| {
+            let port = ports.iter().find(|port| *port.name == *name);
+            let joined = joined(&name, port.map_or(&[][..], |port| &port.ty.shape), parts)?;
+            Ok((name, joined))
+        };
+        all.into_iter().map(join).collect()
     }
 }
 
@@ -331,11 +337,20 @@ fn inputs(graph: &Graph) -> Vec<String> {
     graph.inputs().map(|v| graph.info(v).name.to_string()).collect()
 }
 
-/// Rows one after the other.
-fn joined(parts: &[Tensor]) -> Result<Tensor, Error> {
+/// What an output of this shape is of all rows: those of the batches one after the other, or what each batch gives that
+/// holds no row.
+fn joined(name: &str, shape: &[Dim], parts: Vec<Tensor>) -> Result<Tensor, Error> {
+    let missing = || TrainError::Missing(name.to_owned());
+    let rows = shape.iter().position(|size| *size == Dim::n());
+    if rows.is_none() && !shape.iter().any(Dim::depends_on_batch) || parts.len() == 1 {
+        return Ok(parts.into_iter().next().ok_or_else(missing)?);
+    }
+    let axis = rows.and_then(|axis| i64::try_from(axis).ok());
+    let axis =
+        axis.ok_or_else(|| TrainError::Rows(format!("`{name}` has no axis of rows alone")))?;
     let operands: Vec<&Tensor> = parts.iter().collect();
-    let joined = Concat { axis: 0 }.eval(&operands).map_err(|e| TrainError::Rows(e.to_string()))?;
-    joined.into_iter().next().ok_or_else(|| TrainError::Missing("rows".to_owned()).into())
+    let joined = Concat { axis }.eval(&operands).map_err(|e| TrainError::Rows(e.to_string()))?;
+    Ok(joined.into_iter().next().ok_or_else(missing)?)
 }
 
 /// The devices of eight shards.

@@ -7,7 +7,7 @@ use super::data::{
     Categorical, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
 };
 use crate::ir::Graph;
-use crate::pass::{Loss, OutputLoss, Weighted};
+use crate::pass::{Loss, OutputLoss, Weighted, has_classes_last};
 use crate::types::Quoted;
 
 /// An output with a loss.
@@ -27,7 +27,10 @@ pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
             output: loss.output.clone(),
             loss: loss.loss,
             weighted: loss.weighted == Weighted::Rows,
-            row: Column::of(&*output.name, graph.ty(output.value)),
+            // Where classes are on another axis, targets stay as they are.
+            row: has_classes_last(graph, loss)
+                .then(|| Column::of(&*output.name, graph.ty(output.value)))
+                .flatten(),
         })
     };
     losses.iter().filter_map(aim).collect()

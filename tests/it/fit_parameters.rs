@@ -163,6 +163,16 @@ fn constants_shift_and_scale_inputs_or_are_single_numbers() {
         b.op("met", Binary::Add, &[scaled, bias]).unwrap()
     });
     assert_eq!(what(&learned), []);
+    // Centres, to which there are more differences than inputs, and a bias that is taken off first and added at the end.
+    let tied = model(|b, x| {
+        let (centres, bias) = (b.param("centres", any(&[4, 1, 6])), b.param("bias", any(&[6])));
+        let part = b.op("part", fanwise::op::Slice::rows(1, 0.into(), 1.into()), &[x]).unwrap();
+        let far = b.op("far", Binary::Sub, &[part, centres]).unwrap();
+        let off = b.op("off", Binary::Sub, &[x, bias]).unwrap();
+        let h = b.op("h", Binary::Mul, &[far, off]).unwrap();
+        b.op("met", Binary::Add, &[h, bias]).unwrap()
+    });
+    assert_eq!(what(&tied), []);
     for op in [Binary::Div, Binary::Sub, Binary::Pow] {
         assert_eq!(met(op, filled(&[1], 8.0)), only(constant));
     }

@@ -103,6 +103,13 @@ impl ClassAxis {
     }
 }
 
+/// Whether an output of which a loss is taken has its classes on the last axis.
+pub fn has_classes_last(graph: &Graph, of: &OutputLoss) -> bool {
+    let output = graph.outputs().iter().find(|output| *output.name == *of.output);
+    let axis = output.map(|output| ClassAxis::of(graph, of, output));
+    !matches!(axis, Some(Ok(ClassAxis { axis, rank })) if axis + 1 != rank)
+}
+
 /// The axis of the softmax that gives a value.
 fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
     match graph.node(value.node).op() {

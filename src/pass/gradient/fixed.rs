@@ -8,8 +8,9 @@
 //! * a *rotary table* multiplies, its elements are in -1 to 1, and those of its first position are all 0 or all 1;
 //! * a *mask* has two axes or more and holds nothing but 0 and 1, or 0 and numbers of -10000 and below;
 //! * *frequencies* are taken the sine or cosine of, with nothing of the inputs;
-//! * a *constant* is what an input as given is shifted and scaled by, beginning with what is subtracted from it or divides
-//!   it, or with a factor of a single element; and a single element that is subtracted, divides, or is an exponent.
+//! * a *constant* is a number without axes, and what an input as given is shifted and scaled by, beginning with what is subtracted from it or divides
+//!   it, or with a factor of a single element, and is
+//!   used for nothing else; and a single element that is subtracted, divides, or is an exponent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,7 +154,7 @@ impl Search<'_> {
 
     /// The parameters by which inputs are shifted and scaled before anything is computed of them.
     fn scales(&self, order: &[NodeId]) -> BTreeMap<String, &'static str> {
-        let mut found = BTreeMap::new();
+        let mut found = BTreeSet::new();
         // Inputs as given, and what is shifted and scaled of them.
         let (mut raw, mut scaled) = (BTreeSet::new(), BTreeSet::new());
         for id in order {
@@ -181,25 +182,51 @@ impl Search<'_> {
             let begins = (matches!(op, Binary::Sub | Binary::Div) && slot == 1)
                 || (*op == Binary::Mul && single());
             let goes_on = matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div);
-            if (raw.contains(given) && begins) || (scaled.contains(given) && goes_on) {
+            // A layer may take differences to more than it is given: its centres are weights.
+            let alike = self.sizes(*given) == self.sizes(result);
+            if alike && ((raw.contains(given) && begins) || (scaled.contains(given) && goes_on)) {
                 scaled.insert(result);
                 self.params_of(*by, &mut found);
             }
         }
-        found
+        // What is used elsewhere as well is more than a scale of inputs.
+        let only_there = |param: &NodeId| {
+            let (mut next, mut seen) = (vec![*param], BTreeSet::new());
+            while let Some(node) = next.pop() {
+                for (user, ..) in self.model.users(node) {
+                    if !self.of_input[user.index()] {
+                        next.extend(seen.insert(user).then_some(user));
+                    } else if !scaled.contains(&Value { node: user, output: 0 }) {
+                        return false;
+                    }
+                }
+            }
+            true
+        };
+        let named = |node: NodeId| match *self.model.node(node).kind() {
+            NodeKind::Param(param) => Some(self.model.param(param).name.to_string()),
+            NodeKind::Input | NodeKind::Op(_) => None,
+        };
+        let found = found.into_iter().filter(only_there).filter_map(named);
+        found.map(|name| (name, CONSTANT)).collect()
     }
 
-    /// Notes the parameters that a value is computed of.
-    fn params_of(&self, value: Value, found: &mut BTreeMap<String, &'static str>) {
+    /// Notes the parameters that a value is computed of, element by element.
+    fn params_of(&self, value: Value, found: &mut BTreeSet<NodeId>) {
         let (mut next, mut seen) = (vec![value.node], BTreeSet::new());
         while let Some(node) = next.pop() {
             if !seen.insert(node) {
                 continue;
             }
-            if let NodeKind::Param(param) = *self.model.node(node).kind() {
-                found.insert(self.model.param(param).name.to_string(), CONSTANT);
+            match self.model.node(node).kind() {
+                NodeKind::Param(_) => drop(found.insert(node)),
+                NodeKind::Op(op)
+                    if is_view(op, 0) || matches!(op, Op::Unary(_) | Op::Binary(_)) =>
+                {
+                    next.extend(self.model.operands(node).iter().map(|v| v.node));
+                }
+                NodeKind::Input | NodeKind::Op(_) => {}
             }
-            next.extend(self.model.operands(node).iter().map(|v| v.node));
         }
     }
 }

@@ -325,7 +325,10 @@ fn means(
         None => at.size(values, shape.elements())?,
         Some(w) => {
             let w = at.expand(w, &shape)?;
-            values = at.mul(values, w)?;
+            // What does not count may be no number.
+            let (nothing, weighed) = (at.compare(Compare::Equal, w, 0.0)?, at.mul(values, w)?);
+            let zero = at.number(weighed, 0.0)?;
+            values = at.op(Where {}, &[nothing, zero, weighed])?;
             all(at, w)?
         }
     };

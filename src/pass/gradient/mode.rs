@@ -21,7 +21,7 @@ pub struct Mode {
 /// the number of the step that `step` holds. Gives the parameters that are running statistics.
 ///
 /// Batch normalisation whose statistics are no parameters stays as it is, and so does that whose scale and bias are
-/// `frozen`.
+/// `frozen`, or whose statistics are.
 ///
 /// # Errors
 /// If two layers share running statistics, the mask of a dropout is used, or one drops of what is not told apart by rows.
@@ -48,7 +48,8 @@ pub fn train_mode(
             (Op::BatchNorm(norm), [_, scale, bias, mean, var])
                 if is_param(builder.graph(), *mean)
                     && is_param(builder.graph(), *var)
-                    && !stays(builder.graph(), [*scale, *bias], frozen) =>
+                    && !stays(builder.graph(), [*scale, *bias], frozen)
+                    && !stays(builder.graph(), [*mean, *var], frozen) =>
             {
                 let momentum = mode.momentum.unwrap_or(norm.momentum);
                 let train = BatchNormTrain { epsilon: norm.epsilon, local: false, momentum };

@@ -81,10 +81,11 @@ fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
     match head.rsplit_once('=') {
         Some((output, _)) => (Some(output), &text[output.len() + 1..]),
         // The name of an output may have a colon itself.
-        None => match text.rsplit_once('=') {
-            Some((output, name)) if name.parse::<T>().is_ok() => (Some(output), name),
-            _ => (None, text),
-        },
+        None => {
+            let splits = text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
+            let known = splits.into_iter().find(|(_, name)| name.parse::<T>().is_ok());
+            known.map_or((None, text), |(output, name)| (Some(output), name))
+        }
     }
 }
 

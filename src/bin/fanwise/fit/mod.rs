@@ -136,8 +136,8 @@ struct FileArgs {
     /// Write event files, which `tensorboard` shows, into this folder
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
-    /// Write the trained model: .fan (with its weights beside it), .onnx where MODEL is such a file, or .safetensors for
-    /// the weights alone
+    /// Write the trained model: .fan (with its weights beside it), .onnx (MODEL with other weights where it is such a file,
+    /// else written anew), or .safetensors for the weights alone
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }

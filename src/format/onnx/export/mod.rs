@@ -44,6 +44,9 @@ pub enum ExportError {
         /// Why.
         reason: String,
     },
+    /// Two inputs, parameters or outputs have one name, which ONNX does not tell apart.
+    #[error("`{0}` is the name of two inputs, parameters or outputs; in ONNX a name has one value")]
+    Name(String),
     /// The elements of a parameter are not there.
     #[error("there are no elements of the parameter `{0}`")]
     NoWeights(String),
@@ -76,7 +79,7 @@ pub fn export(graph: &Graph, weights: &Weights) -> Result<Vec<u8>, ExportError> 
     if bytes > MOST as u64 {
         return too_large(bytes);
     }
-    let mut writer = Writer::new(graph);
+    let mut writer = Writer::new(graph).map_err(ExportError::Name)?;
     for id in graph.order()? {
         match graph.node(id).kind() {
             NodeKind::Input => {}
@@ -84,7 +87,7 @@ pub fn export(graph: &Graph, weights: &Weights) -> Result<Vec<u8>, ExportError> 
                 let name = &graph.param(*param).name;
                 let elements = weights.get(name);
                 let elements = elements.ok_or_else(|| ExportError::NoWeights(name.to_string()))?;
-                writer.param(id, name, elements);
+                writer.param(id, elements);
             }
             NodeKind::Op(op) => operator(&mut writer, graph, id, op)?,
         }

@@ -8,7 +8,7 @@ use super::super::proto::attribute_proto::AttributeType;
 use super::super::proto::{AttributeProto, NodeProto, TensorProto};
 use super::super::tensor;
 use super::Refused;
-use crate::ir::{Graph, NodeId, Value};
+use crate::ir::{Graph, NodeId, NodeKind, Value};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// An attribute of a node.
@@ -38,30 +38,43 @@ pub(super) struct Writer<'g> {
 }
 
 impl<'g> Writer<'g> {
-    /// Nothing but the names of inputs and outputs. A value that is an output has the name of the output.
-    pub(super) fn new(graph: &'g Graph) -> Self {
+    /// Nothing but the names of inputs, parameters and outputs. A value that is an output has the name of the output.
+    ///
+    /// # Errors
+    /// If two of them have the same name: with that.
+    pub(super) fn new(graph: &'g Graph) -> Result<Self, String> {
         let mut names = HashMap::new();
+        let given = graph.ids().filter_map(|id| match *graph.node(id).kind() {
+            NodeKind::Input => {
+                Some((id, graph.info(Value { node: id, output: 0 }).name.to_string()))
+            }
+            NodeKind::Param(param) => Some((id, graph.param(param).name.to_string())),
+            NodeKind::Op(_) => None,
+        });
         let mut used = HashSet::new();
-        for value in graph.inputs() {
-            let name = graph.info(value).name.to_string();
-            used.insert(name.clone());
-            names.insert(value, name);
+        for (node, name) in given {
+            if !used.insert(name.clone()) {
+                return Err(name);
+            }
+            names.insert(Value { node, output: 0 }, name);
         }
         for output in graph.outputs() {
-            let computed = graph.node(output.value.node).op().is_some();
-            if used.insert(output.name.to_string()) && computed {
-                names.entry(output.value).or_insert_with(|| output.name.to_string());
+            let name = output.name.to_string();
+            if !used.insert(name.clone()) {
+                return Err(name);
+            }
+            if graph.node(output.value.node).op().is_some() {
+                names.entry(output.value).or_insert(name);
             }
         }
         let (nodes, initializers) = (Vec::new(), Vec::new());
-        Self { graph, nodes, initializers, names, used, rows: None, id: None }
+        Ok(Self { graph, nodes, initializers, names, used, rows: None, id: None })
     }
 
     /// Writes the parameter that a node is.
-    pub(super) fn param(&mut self, id: NodeId, name: &str, elements: &Tensor) {
-        let name = self.fresh(name);
+    pub(super) fn param(&mut self, id: NodeId, elements: &Tensor) {
+        let name = self.name(Value { node: id, output: 0 });
         self.initializers.push(encoded(&name, elements));
-        self.names.insert(Value { node: id, output: 0 }, name);
     }
 
     /// Goes to the next node of the graph.
