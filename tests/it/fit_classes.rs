@@ -3,7 +3,7 @@
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::Builder;
-use fanwise::op::{Binary, Softmax};
+use fanwise::op::{Binary, MatMul, Softmax, Squeeze, Unary};
 use fanwise::pass::{Metric, Training};
 use fanwise::train::{Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Tensor};
@@ -123,4 +123,27 @@ fn an_axis_that_has_no_classes_is_refused() {
         let text = refused(axis);
         assert!(text.ends_with("the output has no such axis of classes"), "{text}");
     }
+}
+
+/// An output of one probability for each row, behind a sigmoid that is saturated.
+#[test]
+fn logits_are_taken_through_a_change_of_shape() {
+    let mut b = Builder::new("one");
+    let x = b.input("x", rows(DType::F32, &[1]));
+    let w = b.param("w", Tensor::new(&[1, 1], &[1.0f32]).unwrap());
+    let logits = b.op("logits", MatMul {}, &[x, w]).unwrap();
+    let odds = b.op("odds", Unary::Sigmoid, &[logits]).unwrap();
+    let out = b.op("out", Squeeze { axes: vec![1] }, &[odds]).unwrap();
+    b.output("out", out);
+    let (graph, weights) = b.finish();
+    let terms = training("binary_crossentropy", "sgd", "out", false);
+    let options = TrainerOptions { training: terms, place: Place::default() };
+    let model = Model { graph, weights, notes: Vec::new() };
+    let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
+    let (x, y) =
+        (Tensor::new(&[1, 1], &[20.0f32]).unwrap(), Tensor::new(&[1, 1], &[0.0f32]).unwrap());
+    let found = trainer.train_on_batch(&feed(x, y, None, "out"), 0.5).unwrap();
+    assert!((found.loss - 20.0).abs() < 1e-5, "{}", found.loss);
+    let w = trainer.weights().unwrap().get("w").unwrap().to_f64()[0];
+    assert!((w - (1.0 - 0.5 * 20.0)).abs() < 1e-4, "{w}");
 }

@@ -85,20 +85,43 @@ impl ClassAxis {
         b.op(&format!("{name}.classes_last"), Transpose { perm }, &[value])
     }
 
-    /// The loss of logits and the logits, where the output is the probabilities that they give.
-    pub(super) fn linked(self, graph: &Graph, loss: Loss, output: Value) -> (Loss, Value) {
-        let link = match graph.node(output.node).op() {
-            Some(Op::Softmax(Softmax::Softmax { axis }))
-                if resolved(*axis, self.rank) == Some(self.axis) =>
+    /// The loss of logits and the logits in the output's shape, where the output is the probabilities that they give.
+    pub(super) fn linked(
+        self,
+        b: &mut Builder,
+        loss: Loss,
+        output: Value,
+    ) -> Result<(Loss, Value), GraphError> {
+        let graph = b.graph();
+        if let Some(Op::Softmax(Softmax::Softmax { axis })) = graph.node(output.node).op()
+            && resolved(*axis, self.rank) == Some(self.axis)
+            && loss.link() == Some(Link::Softmax)
+        {
+            let logits = graph.operands(output.node).first().copied();
+            return Ok(logits.map_or((loss, output), |logits| (loss.of_logits(), logits)));
+        }
+        // A sigmoid is of each element, in whatever shape.
+        let mut node = output.node;
+        while let Some(
+            Op::Reshape(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Flatten(_) | Op::Identity(_),
+        ) = graph.node(node).op()
+            && let Some(before) = graph.operands(node).first()
+        {
+            node = before.node;
+        }
+        let logits = graph.operands(node).first().copied();
+        match (graph.node(node).op(), logits) {
+            (Some(Op::Unary(Unary::Sigmoid)), Some(logits))
+                if loss.link() == Some(Link::Sigmoid) =>
             {
-                Some(Link::Softmax)
+                let shape = graph.ty(output).shape.to_vec();
+                if node == output.node {
+                    return Ok((loss.of_logits(), logits));
+                }
+                let name = format!("{}.logits", graph.info(output).name);
+                Ok((loss.of_logits(), b.op(&name, Reshape { shape }, &[logits])?))
             }
-            Some(Op::Unary(Unary::Sigmoid)) => Some(Link::Sigmoid),
-            _ => None,
-        };
-        match graph.operands(output.node)[..] {
-            [logits] if link.is_some() && link == loss.link() => (loss.of_logits(), logits),
-            _ => (loss, output),
+            _ => Ok((loss, output)),
         }
     }
 }

@@ -338,7 +338,7 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     let (mut loss, mut metrics) = (None, Metrics::default());
     let several = found.len() > 1;
     for ((of, output), given) in found.iter().zip(&inputs) {
-        let (own, logits) = given.axis.linked(b.graph(), of.loss, output.value);
+        let (own, logits) = given.axis.linked(b, of.loss, output.value)?;
         let logits = given.axis.last(b, &format!("{}.logits", output.name), logits)?;
         let (value, alone) = draft(b, ("loss", of.loss.name()), |writer| {
             let (y, p) = (writer.term(given.y), writer.term(logits));

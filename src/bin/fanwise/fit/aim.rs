@@ -78,15 +78,13 @@ fn parts<T: FromStr>(text: &str) -> Vec<String> {
 /// `OUTPUT` and `NAME` of `OUTPUT=NAME`, the name of a loss or metric; the settings behind a colon have their own `=`.
 fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
     let head = text.split(':').next().unwrap_or(text);
-    match head.rsplit_once('=') {
-        Some((output, _)) => (Some(output), &text[output.len() + 1..]),
-        // The name of an output may have a colon itself.
-        None => {
-            let splits = text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
-            let known = splits.into_iter().find(|(_, name)| name.parse::<T>().is_ok());
-            known.map_or((None, text), |(output, name)| (Some(output), name))
-        }
+    if let Some((output, _)) = head.rsplit_once('=') {
+        return (Some(output), &text[output.len() + 1..]);
     }
+    // The name of an output may have a colon itself.
+    let mut splits = text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    let known = splits.find(|(_, name)| name.parse::<T>().is_ok());
+    known.map_or((None, text), |(output, name)| (Some(output), name))
 }
 
 impl AimArgs {
