@@ -52,14 +52,25 @@ impl<'g> Writer<'g> {
             NodeKind::Op(_) => None,
         });
         let mut used = HashSet::new();
-        for (node, name) in given {
+        // A parameter that is an output of its own name leaves the name to the output.
+        let is_output = |value: Value, name: &str| {
+            let param = matches!(graph.node(value.node).kind(), NodeKind::Param(_));
+            param && graph.outputs().iter().any(|o| o.value == value && *o.name == *name)
+        };
+        let (shared, given): (Vec<_>, Vec<_>) = given
+            .map(|(node, name)| (Value { node, output: 0 }, name))
+            .partition(|(value, name)| is_output(*value, name));
+        for (value, name) in given {
             if !used.insert(name.clone()) {
                 return Err(name);
             }
-            names.insert(Value { node, output: 0 }, name);
+            names.insert(value, name);
         }
         for output in graph.outputs() {
             let name = output.name.to_string();
+            if names.get(&output.value) == Some(&name) {
+                continue;
+            }
             if !used.insert(name.clone()) {
                 return Err(name);
             }
@@ -68,7 +79,12 @@ impl<'g> Writer<'g> {
             }
         }
         let (nodes, initializers) = (Vec::new(), Vec::new());
-        Ok(Self { graph, nodes, initializers, names, used, rows: None, id: None })
+        let mut writer = Self { graph, nodes, initializers, names, used, rows: None, id: None };
+        for (value, name) in shared {
+            let own = writer.fresh(&name);
+            writer.names.insert(value, own);
+        }
+        Ok(writer)
     }
 
     /// Writes the parameter that a node is.
