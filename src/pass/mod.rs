@@ -17,7 +17,8 @@ pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
     Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, differentiate,
-    differentiate_with, evaluation, fixed_parameters, has_classes_last, train_mode, training,
+    differentiate_with, evaluation, fixed_parameters, has_classes_last, inference_mode, train_mode,
+    training,
 };
 pub use refusal::SplitRefused;
 pub use repair::{

@@ -140,10 +140,13 @@ run() {
         --cache-dir "$FANWISE_DEVICE_CACHE" > /dev/null \
         || fail "there is no GPU to test, or it cannot be used"
     failed=
+    # What an earlier run found is not what this one does.
+    rm -f "$json"
     : > "$work/names"
     if [ -n "$tests" ]; then
         "$here/device" --list ${filter:+"$filter"} > "$work/names"
-        FANWISE_DEVICE_RESULTS=$work/results timeout "$limit" "$here/device" ${filter:+"$filter"} || failed=$?
+        grep -q ': test$' "$work/names" || fail "no test has \`$filter\` in its name"
+        FANWISE_DEVICE_RESULTS=$work/results timeout -k 30 "$limit" "$here/device" ${filter:+"$filter"} || failed=$?
     fi
     if [ -z "$bench" ]; then
         models=none
@@ -154,7 +157,7 @@ run() {
     fi
     # Nothing is begun behind the limit; one model may go on for as long again.
     measured=
-    timeout "$((2 * limit))" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
+    timeout -k 30 "$((2 * limit))" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
         --repeat "$repeat" --bytes "$bytes" --product "$product" --limit "$limit" ${flops:+--flops "$flops"} \
         --tests "$work/names,$work/results" --commit "$(cat "$here/commit")" --date "$(date -u +%F)" \
         || measured=$?

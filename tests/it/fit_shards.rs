@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
-use fanwise::ir::{Builder, Weights};
+use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{
-    BatchNorm, Dropout, MatMul, Reduce, Reshape, Softmax, Squeeze, Transpose, Unary,
+    BatchNorm, BatchNormTrain, Dropout, MatMul, Op, Reduce, Reshape, Softmax, Squeeze, Transpose,
+    Unary,
 };
 use fanwise::pass::{
     BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement, Weighted,
@@ -157,6 +158,41 @@ fn groups_have_their_own_statistics() {
     assert!((sync.0[0] - expected.0[0]).abs() > 1e-3);
     let one = steps(normed(), &training, on(3, "ghost:1"), std::slice::from_ref(&all));
     assert_near(&one, &sync, "ghost:1");
+}
+
+/// A file may have batch normalisation in train mode already: it is trained, evaluated and frozen as one in inference.
+#[test]
+fn normalisation_of_a_file_in_train_mode_is_that_of_one_in_inference() {
+    let in_train_mode = || {
+        let plain = normed();
+        let mut b = Builder::over(plain.graph, plain.weights);
+        let norm =
+            b.graph().ids().find(|id| matches!(b.graph().node(*id).op(), Some(Op::BatchNorm(_))));
+        let (node, train) =
+            (norm.unwrap(), BatchNormTrain { epsilon: 1e-3, local: false, momentum: 0.75 });
+        let operands = b.graph().operands(node);
+        let new = b.all("batch", train, &operands).unwrap();
+        b.replace(Value { node, output: 0 }, new[0]).unwrap();
+        let (mut graph, weights) = b.finish();
+        graph.remove_unused();
+        Model { graph, weights, notes: Vec::new() }
+    };
+    let all = three(6, 5);
+    for (momentum, frozen) in [(None, ""), (Some(0.9), ""), (None, "s*")] {
+        let run = |model: Model| {
+            let mut training = training(LOSS, "sgd", "p", true);
+            training.mode.momentum = momentum;
+            training.frozen = (!frozen.is_empty()).then(|| frozen.to_owned()).into_iter().collect();
+            let options = TrainerOptions { training, place: on(2, "sync") };
+            let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
+            trainer.train_on_batch(&all, 0.1).unwrap();
+            let evaluated = trainer.test_on_batch(&all).unwrap().loss;
+            let alone = part(&all, 1, 2).inputs;
+            let row = trainer.predict_on_batch(&alone).unwrap()[0].1.to_f64();
+            (trainer.weights().unwrap(), evaluated, row)
+        };
+        assert_eq!(run(in_train_mode()), run(normed()), "{momentum:?}, {frozen}");
+    }
 }
 
 /// Convolutions, dropout, and batches that groups and devices do not divide.

@@ -29,7 +29,7 @@ pub use classes::has_classes_last;
 pub use fixed::fixed_parameters;
 pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};
-pub use mode::{Mode, train_mode};
+pub use mode::{Mode, inference_mode, train_mode};
 pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
 pub use penalty::{ParsePenaltyError, Penalty};
 pub use recompute::{ParseRecomputeError, Recompute};

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use super::TrainingError;
 use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
-use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Transpose};
+use crate::op::{
+    BatchNorm, BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Transpose,
+};
 use crate::types::{Claim, DType, Dim};
 
 /// What train mode depends on.
@@ -31,6 +33,7 @@ pub fn train_mode(
     mode: Mode,
     frozen: &BTreeSet<String>,
 ) -> Result<BTreeSet<NodeId>, TrainingError> {
+    inference_mode(builder)?;
     let mut statistics = BTreeSet::new();
     let claims = survey(builder.graph())?;
     let mut rows = Rows::default();
@@ -60,7 +63,10 @@ pub fn train_mode(
                     builder.update(*running, *new);
                 }
             }
-            (Op::BatchNormTrain(_), [_, _, _, mean, var]) => {
+            // What inference mode replaced is still there, unused.
+            (Op::BatchNormTrain(_), [_, _, _, mean, var])
+                if (0..3).any(|output| builder.graph().is_used(Value { node: id, output })) =>
+            {
                 for (i, running) in (1..).zip([mean, var]) {
                     if is_param(builder.graph(), *running) {
                         once(&mut statistics, *running, &label)?;
@@ -79,6 +85,30 @@ pub fn train_mode(
     }
     builder.set_origin(Origin::default());
     Ok(statistics)
+}
+
+/// Makes batch normalisation take its running statistics where a file has it in train mode; where a statistic is no
+/// parameter, or what follows from the batch is used, it stays as it is.
+pub fn inference_mode(builder: &mut Builder) -> Result<(), GraphError> {
+    for id in builder.graph().order()? {
+        let (graph, node) = (builder.graph(), builder.graph().node(id));
+        let (Some(Op::BatchNormTrain(train)), operands) = (node.op(), graph.operands(id)) else {
+            continue;
+        };
+        let [_, _, _, mean, var] = operands[..] else { continue };
+        let moves = (1..3).any(|output| graph.is_used(Value { node: id, output }));
+        if moves || !is_param(graph, mean) || !is_param(graph, var) {
+            continue;
+        }
+        let op = BatchNorm { epsilon: train.epsilon, momentum: train.momentum };
+        let name = format!("{}.inference", node.results().first().map_or("", |r| &*r.name));
+        let origin = Origin::new(node.label());
+        builder.set_origin(origin);
+        let new = builder.op(&name, op, &operands)?;
+        builder.replace(Value { node: id, output: 0 }, new)?;
+    }
+    builder.set_origin(Origin::default());
+    Ok(())
 }
 
 /// Makes a dropout drop elements; its result has this claim.

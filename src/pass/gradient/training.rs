@@ -251,6 +251,7 @@ pub fn evaluation(
     training: &Training,
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
+    mode::inference_mode(&mut b)?;
     let mut costs = costs(&mut b, training)?;
     let frozen = named(model, &training.frozen, "freeze")?;
     let learned = named(model, &training.learned, "train")?;
