@@ -253,7 +253,7 @@ impl Play<'_> {
             };
             let recorded = |event: u32| {
                 let mut after = device.steps[last..].iter();
-                after.any(|s| s.lane == lane && s.action == Action::Record(event))
+                after.any(|s| s.lane == lane && s.action.records(event))
             };
             self.device.steps[..i].iter().any(|s| match s.action {
                 Action::Wait(event) => s.lane == own && recorded(event),
@@ -298,8 +298,7 @@ impl Play<'_> {
         };
         let (exchanges, computes) = (on(Lane::Exchange), on(Lane::Compute));
         let recorded = |event: u32| {
-            let found =
-                |s: &super::Step| s.lane == Lane::Compute && s.action == Action::Record(event);
+            let found = |s: &super::Step| s.lane == Lane::Compute && s.action.records(event);
             steps.iter().position(found)
         };
         let ends = self.device.ends();

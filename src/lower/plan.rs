@@ -122,26 +122,29 @@ fn by_breadth(items: &[Item]) -> Vec<usize> {
 /// Places the items in this order, each into the tightest gap between those placed that it meets.
 fn greedy(items: &[Item], order: &[usize]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; items.len()];
-    let mut placed: Vec<usize> = Vec::with_capacity(items.len());
+    // With their places, by which they are ordered.
+    let mut placed: Vec<(Item, usize)> = Vec::with_capacity(items.len());
     let mut total = 0;
     for i in order {
         let item = items[*i];
         let (mut end, mut best): (usize, Option<(usize, usize)>) = (0, None);
-        for j in placed.iter().filter(|j| items[**j].meets(item)) {
-            let start = offsets[*j];
-            if start > end {
+        for (other, start) in &placed {
+            if !other.meets(item) {
+                continue;
+            }
+            if *start > end {
                 let gap = start - end;
                 if gap >= item.size && best.is_none_or(|(tightest, _)| gap < tightest) {
                     best = Some((gap, end));
                 }
             }
-            end = end.max(start + items[*j].size);
+            end = end.max(start + other.size);
         }
         let offset = best.map_or(end, |(_, offset)| offset);
         offsets[*i] = offset;
         total = total.max(offset + item.size);
-        let at = placed.partition_point(|j| offsets[*j] <= offset);
-        placed.insert(at, *i);
+        let at = placed.partition_point(|(_, start)| *start <= offset);
+        placed.insert(at, (item, offset));
     }
     (offsets, total)
 }

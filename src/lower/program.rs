@@ -185,6 +185,13 @@ pub enum Action {
     Record(u32),
 }
 
+impl Action {
+    /// True if it records this event.
+    pub fn records(&self, event: u32) -> bool {
+        matches!(self, Self::Record(own) if *own == event)
+    }
+}
+
 /// One kernel and what it works on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {

@@ -13,7 +13,7 @@ use crate::results::{RESULTS, fallible};
 use crate::setup::runs_whole_models;
 
 /// How long one process may take.
-const LIMIT: Duration = Duration::from_mins(if cfg!(debug_assertions) { 15 } else { 10 });
+const LIMIT: Duration = Duration::from_mins(15);
 
 /// How long one process may take where whole models run, which takes the fake device long.
 const LONG: Duration = Duration::from_hours(24);

@@ -32,7 +32,7 @@ mod variables;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -56,15 +56,15 @@ fn main() -> ExitCode {
         setup::complain(&format!("error: {error}"));
         return ExitCode::FAILURE;
     }
-    let mut trials: Vec<Trial> = Vec::new();
+    // The longest first, so that none runs alone in the end.
+    let mut trials = training::trials();
+    trials.extend(models::trials());
     trials.extend(kernels::trials());
     trials.extend(collectives::trials());
     trials.extend(graphs::trials());
-    trials.extend(models::trials());
     trials.extend(runs::trials());
     trials.extend(ahead::trials());
     trials.extend(shared::trials());
-    trials.extend(training::trials());
     trials.extend(variables::trials());
     if setup::is_fake() && !apart::is_alone() && !ignored {
         trials = trials.iter().map(apart::apart).collect();

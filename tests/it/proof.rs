@@ -72,11 +72,16 @@ pub(crate) fn mutate(
     prove(&template, &verified(&replicated)).unwrap_or_else(|e| panic!("{seed}: {e:?}"));
     let json: Json = serde_json::from_str(&to_json(&replicated)).unwrap();
     // Many mistakes have no place in most graphs.
-    let mut left = times;
+    let (mut left, mut mutant) = (times, json.clone());
     for _ in 0..4 * times {
+        if left == 0 {
+            break;
+        }
+        if mutant != json {
+            mutant = json.clone();
+        }
         let mutation = kinds.choose(&mut rng).unwrap();
-        let mut mutant = json.clone();
-        if left == 0 || (mutation.apply)(&mut mutant, &mut rng).is_none() || mutant == json {
+        if (mutation.apply)(&mut mutant, &mut rng).is_none() || mutant == json {
             continue;
         }
         left -= 1;

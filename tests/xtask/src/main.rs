@@ -94,11 +94,12 @@ fn run_fast_tests(snapshots: &str) -> Result<Counts, Failure> {
     Ok(unit + whole + run(cargo_test(&["--doc"]))?)
 }
 
-/// The unit tests. They are small, so their build of the library is not optimised, which takes a third of the time.
+/// The unit tests. They are small, so their build of the library is not optimised, which takes a third of the time, and
+/// has all checks.
 fn unit_tests() -> Step {
-    let plain = |package| format!("profile.{PROFILE}.package.{package}.opt-level=0");
+    let own = |setting| format!("profile.{PROFILE}.package.fanwise.{setting}");
     let step = cargo_test(&["--lib"]);
-    step.args(&["--config", &plain("fanwise"), "--config", &plain("fakecuda")])
+    step.args(&["--config", &own("opt-level=0"), "--config", &own("debug-assertions=true")])
 }
 
 /// `cargo test` of every package, so that all of them share what is built.
