@@ -11,6 +11,7 @@
 mod ahead;
 mod apart;
 mod bench;
+mod beside;
 mod collectives;
 mod failures;
 mod graphs;
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         ["--scenario", name] => {
             if name == "ahead" {
                 ahead::scenario();
+                return ExitCode::SUCCESS;
+            }
+            if let Some(way) = name.strip_prefix("beside/") {
+                beside::scenario(way);
                 return ExitCode::SUCCESS;
             }
             return match name.strip_prefix("orders/") {
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
     if setup::is_fake() {
         all.extend(variables::disturbed());
         all.extend(ahead::disturbed());
+        all.extend(beside::disturbed());
         all.extend(orders::trials());
         all.extend(script::trials());
     }

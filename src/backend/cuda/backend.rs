@@ -11,7 +11,6 @@ use super::compiler::Compiler;
 use super::contexts::Contexts;
 use super::driver::{self, Context, NOT_READY};
 use super::executor::{CudaExecutable, Parts};
-use super::intake::Intakes;
 use super::memory::{Global, HostBlock, Pinned, PinnedPool};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
@@ -172,7 +171,7 @@ impl Cuda {
             let count = self.devices.len();
             let found = self.devices.get(device.index as usize).filter(|_| device != Device::HOST);
             let (gpu, arch) = *found.ok_or(CompileError::NoDevice { device, count })?;
-            let context = self.contexts.open(gpu);
+            let context = self.contexts.open(gpu, self.options.watchdog);
             placed.push(Some((context.map_err(|e| failed(device, "the context", e))?, arch)));
         }
         self.contexts
@@ -202,7 +201,7 @@ impl Cuda {
             host_params: Arc::new(host_params),
             pinned_params: Arc::new(pinned_params),
             pool,
-            intakes: Intakes::default(),
+            intakes: Arc::default(),
             cpu: self.cpu.clone(),
             watchdog: self.options.watchdog,
             trace: self.options.trace.clone(),
@@ -220,7 +219,9 @@ impl Cuda {
         }
         let device = Device::gpu(0);
         let first = self.devices.first().ok_or(CompileError::NoDevice { device, count: 0 })?;
-        self.contexts.open(first.0).map_err(|e| failed(device, "the context", e))
+        self.contexts
+            .open(first.0, self.options.watchdog)
+            .map_err(|e| failed(device, "the context", e))
     }
 
     /// The kernel of each step of each device, compiled once for each architecture and loaded once on each GPU; and what

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::driver::{Context, Gpu};
 use crate::backend::DriverError;
@@ -24,13 +25,13 @@ impl Contexts {
         lock(&self.0).contexts.keys().copied().collect()
     }
 
-    /// The context of a GPU.
-    pub(super) fn open(&self, gpu: Gpu) -> Result<Arc<Context>, DriverError> {
+    /// The context of a GPU, which may make no progress for `limit`.
+    pub(super) fn open(&self, gpu: Gpu, limit: Duration) -> Result<Arc<Context>, DriverError> {
         let mut open = lock(&self.0);
         if let Some(context) = open.contexts.get(&gpu.ordinal()) {
             return Ok(context.clone());
         }
-        let context = Context::new(gpu)?;
+        let context = Context::new(gpu, limit)?;
         open.contexts.insert(gpu.ordinal(), context.clone());
         Ok(context)
     }

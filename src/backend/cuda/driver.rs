@@ -5,12 +5,16 @@
 #![allow(unsafe_code, reason = "the driver is called through C functions")]
 
 use std::ffi::{CStr, c_int};
+use std::fmt;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
+use super::frees::Frees;
 use super::probe::{ProbeError, Version};
 use super::sys;
 use crate::backend::DriverError;
+use crate::backend::cpu::lock;
 use crate::codegen::Arch;
 
 impl DriverError {
@@ -176,11 +180,19 @@ impl Gpu {
     }
 }
 
+/// Memory of devices that is kept for later, beside what is in use.
+pub(super) trait Spare: fmt::Debug + Send + Sync {
+    /// Gives up what there is of it on a device; true if there was any.
+    fn give_up(&self, on: &Context) -> bool;
+}
+
 /// The primary context of a device, retained.
 #[derive(Debug)]
 pub(super) struct Context {
     gpu: Gpu,
     raw: sys::CUcontext,
+    frees: Frees,
+    spares: Mutex<Vec<Weak<dyn Spare>>>,
 }
 
 // SAFETY: the driver's contexts may be used from any thread; the handle is only passed to it.
@@ -189,13 +201,32 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of a device.
-    pub(super) fn new(gpu: Gpu) -> Result<Arc<Self>, DriverError> {
+    /// The context of a device, which may make no progress for `limit`.
+    pub(super) fn new(gpu: Gpu, limit: Duration) -> Result<Arc<Self>, DriverError> {
         let mut raw = ptr::null_mut();
         // SAFETY: it stores a context where `raw` is; the device is valid.
         let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, gpu.raw) };
         check("cuDevicePrimaryCtxRetain", retained)?;
-        Ok(Arc::new(Self { gpu, raw }))
+        let (frees, spares) = (Frees::new(limit), Mutex::default());
+        Ok(Arc::new(Self { gpu, raw, frees, spares }))
+    }
+
+    /// Where its memory goes when it is no longer used.
+    pub(super) fn frees(&self) -> &Frees {
+        &self.frees
+    }
+
+    /// Says of memory on the device that it can be had back.
+    pub(super) fn keep(&self, spare: &Arc<dyn Spare>) {
+        let mut spares = lock(&self.spares);
+        spares.retain(|known| known.strong_count() > 0);
+        spares.push(Arc::downgrade(spare));
+    }
+
+    /// Gives up what programs keep on the device for later, as memory is wanted; true if there was any.
+    pub(super) fn give_up_spares(&self) -> bool {
+        let spares: Vec<_> = lock(&self.spares).iter().filter_map(Weak::upgrade).collect();
+        spares.iter().fold(false, |had, spare| spare.give_up(self) || had)
     }
 
     /// The device's number.

@@ -9,12 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use rayon::prelude::*;
 
-use super::driver::Context;
+use super::driver::{Context, Spare};
 use super::intake::{Intake, Intakes};
 use super::job::{Board, Job};
 use super::memory::{HostBlock, Pinned, PinnedPool};
 use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
 use super::slot::{Ended, Slot, SlotError};
+use super::slots::Slots;
 use super::trace::Trace;
 use super::variables::{Commit, Held, Updates};
 use crate::backend::cpu::{Block, Cpu, DeviceMemory, Events, lock};
@@ -28,12 +29,6 @@ use crate::types::{Device, Tensor};
 
 /// Plans of this many batch sizes are kept.
 const KEPT_PLANS: usize = 16;
-
-/// The runs that may be in flight at the same time: while one computes, the inputs of the next are copied.
-const IN_FLIGHT: usize = 2;
-
-/// The runs after which another one in flight is tried again where memory did not suffice for it.
-const RUNS_UNTIL_TRIED: u32 = 64;
 
 /// What memory of the host is for from which GPUs copy inputs.
 const STAGED: &str = "the staged inputs";
@@ -58,7 +53,7 @@ pub(super) struct Parts {
     pub(super) host_params: Arc<Vec<Option<Tensor>>>,
     pub(super) pinned_params: Arc<BTreeMap<u32, Arc<Pinned>>>,
     pub(super) pool: PinnedPool,
-    pub(super) intakes: Intakes,
+    pub(super) intakes: Arc<Intakes>,
     pub(super) cpu: Cpu,
     pub(super) watchdog: Duration,
     pub(super) trace: Option<Arc<Trace>>,
@@ -99,48 +94,6 @@ pub(super) struct Batch {
     options: RunOptions,
 }
 
-#[derive(Debug)]
-struct Slots {
-    free: Vec<Slot>,
-    /// The slots that there are, free or not.
-    made: usize,
-    /// Where memory did not suffice for another run in flight, what is known of it.
-    tight: Option<Tight>,
-}
-
-/// A run for which no memory was left beside others.
-#[derive(Clone, Copy, Debug)]
-struct Tight {
-    /// The bytes that its plan takes on all devices.
-    bytes: u64,
-    /// The runs that may be in flight, where one of them takes as much.
-    most: usize,
-    /// The runs that have to end before it is tried again, since the memory may have been another's.
-    runs: u32,
-}
-
-impl Slots {
-    /// True if another run, whose plan takes so many bytes on all devices, has to wait.
-    fn are_taken(&self, bytes: u64) -> bool {
-        let tight = self.tight.filter(|tight| bytes >= tight.bytes);
-        self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT, |tight| tight.most)
-    }
-
-    /// Takes note that no memory was left for a run of so many bytes beside those that there are.
-    fn tighten(&mut self, bytes: u64) {
-        let bytes = self.tight.map_or(bytes, |tight| tight.bytes.min(bytes));
-        let most = self.made.clamp(1, IN_FLIGHT);
-        self.tight = Some(Tight { bytes, most, runs: RUNS_UNTIL_TRIED });
-    }
-
-    /// Takes note that a run has ended.
-    fn ended(&mut self) {
-        self.tight = self.tight.and_then(|tight| {
-            Some(Tight { runs: tight.runs.checked_sub(1).filter(|runs| *runs > 0)?, ..tight })
-        });
-    }
-}
-
 impl fmt::Debug for CudaExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CudaExecutable")
@@ -159,7 +112,9 @@ impl CudaExecutable {
         let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
         let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
         fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
-        let slots = Slots { free: Vec::new(), made: 0, tight: None };
+        let spare: Arc<dyn Spare> = parts.intakes.clone();
+        parts.contexts.iter().flatten().for_each(|context| context.keep(&spare));
+        let slots = Slots::default();
         Self {
             parts: Arc::new(parts),
             plans: Mutex::default(),
@@ -348,13 +303,11 @@ impl CudaExecutable {
                 Err((d, asked, error)) => {
                     drop(slot);
                     let is_short = error.is_out_of_memory();
-                    // What others have staged goes before they are waited for.
-                    let had_intakes = is_short && self.give_up_intakes();
-                    let others = self.give_up_slot((is_short && !had_intakes).then_some(bytes));
+                    let others = self.give_up_slot(is_short.then_some(bytes));
                     if !is_short {
                         return Err(self.failed(d, "the arena", error));
                     }
-                    if !others && !had_intakes {
+                    if !others {
                         return Err(self.out_of_memory(plan, d, asked));
                     }
                 }
@@ -393,7 +346,13 @@ impl CudaExecutable {
     }
 
     fn out_of_memory(&self, plan: &Plan, d: usize, asked: u64) -> RunError {
-        let free = self.parts.contexts[d].as_ref().and_then(|c| c.free_memory().ok()).unwrap_or(0);
+        let context = self.parts.contexts[d].as_ref();
+        if let Some(frees) = context.map(|context| context.frees()).filter(|f| f.is_late()) {
+            // What was given up for it is still at work.
+            let (label, limit) = ("the arena".to_owned(), frees.limit());
+            return RunError::Stuck { device: self.device(d), label, op: "memory", limit };
+        }
+        let free = context.and_then(|c| c.free_memory().ok()).unwrap_or(0);
         let planned = plan.bound.devices[d].planned as u64 + self.parts.param_bytes[d];
         RunError::OutOfMemory { device: self.device(d), n: plan.bound.n, asked, planned, free }
     }
@@ -406,11 +365,12 @@ impl CudaExecutable {
         mem::forget(Arc::clone(&self.parts));
     }
 
-    /// Gives a slot back after a run, or leaks it where a device is still at work in it.
-    fn end(&self, slot: Slot, ended: &Ended) {
+    /// Gives a slot back after a run, or leaks it where a device is still at work in it; before it what inputs came to.
+    fn end(&self, slot: Slot, job: &Job, ended: &Ended) {
         if let (false, Err(error)) = (ended.is_clean, &ended.result) {
             lock(&self.dead).get_or_insert(error.clone());
         }
+        self.take_back(job, ended);
         let mut slots = lock(&self.slots);
         slots.ended();
         if ended.is_abandoned {
@@ -489,8 +449,7 @@ impl CudaExecutable {
         if let (Some(trace), Err(error)) = (&job.trace, &ended.result) {
             trace.fail(error);
         }
-        self.end(slot, &ended);
-        self.take_back(&job, &ended);
+        self.end(slot, &job, &ended);
         let times = ended.result?;
         let (blocks, updates) = {
             let mut memory = lock(&job.memory);
@@ -571,26 +530,5 @@ impl Executable for CudaExecutable {
 
     fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
         self.set(weights)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{IN_FLIGHT, RUNS_UNTIL_TRIED, Slots};
-
-    #[test]
-    fn memory_that_was_short_is_tried_again() {
-        let mut slots = Slots { free: Vec::new(), made: 1, tight: None };
-        assert!(!slots.are_taken(1 << 40), "one may run beside it");
-        slots.tighten(1000);
-        assert!(slots.are_taken(1000) && slots.are_taken(1001) && !slots.are_taken(999));
-        for _ in 1..RUNS_UNTIL_TRIED {
-            slots.ended();
-            assert!(slots.are_taken(1000));
-        }
-        slots.ended();
-        assert!(!slots.are_taken(1000));
-        slots.made = IN_FLIGHT;
-        assert!(slots.are_taken(0));
     }
 }

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use super::backend::finish;
-use super::driver::{Context, NOT_READY};
+use super::driver::{Context, NOT_READY, Spare};
 use super::executor::{Batch, CudaExecutable};
 use super::job::Job;
 use super::memory::{Global, Pinned};
@@ -58,7 +57,7 @@ impl Inlet {
     fn reserve(&mut self, bytes: usize) -> Result<(), DriverError> {
         let held = self.memory.as_ref().map_or(0, Global::len);
         if held < bytes {
-            let larger = Global::new(&self.context, bytes.max(held.saturating_mul(2)))?;
+            let larger = Global::from_free(&self.context, bytes.max(held.saturating_mul(2)))?;
             self.outgrown.extend(self.memory.replace(larger));
         }
         Ok(())
@@ -82,8 +81,10 @@ impl Inlet {
         self.stream.record(&self.arrived).map_err(|error| (None, error))
     }
 
-    /// Waits until its copies are done, but no longer than `limit`; false where they may be under way for ever.
-    fn is_settled(&self, limit: Duration) -> bool {
+    /// Waits until its copies are done, but no longer than the device may make no progress; false where they may be under
+    /// way for ever.
+    fn is_settled(&self) -> bool {
+        let limit = self.context.frees().limit();
         let is_busy = |error: DriverError| error.code == NOT_READY;
         let Err(error) = finish(&self.stream, limit) else { return true };
         // A question that fails is asked again.
@@ -120,6 +121,25 @@ impl Intake {
         }
         Ok(())
     }
+
+    /// The position of a device whose copies may be under way for ever.
+    fn stuck(&self) -> Option<usize> {
+        self.0.iter().position(|inlet| inlet.as_ref().is_some_and(|inlet| !inlet.is_settled()))
+    }
+
+    /// True if it has memory on the device of a context.
+    fn is_on(&self, context: &Context) -> bool {
+        let ordinal = context.ordinal();
+        self.0.iter().flatten().any(|inlet| inlet.context.ordinal() == ordinal)
+    }
+
+    /// Frees its memory, but where copies to it may be under way for ever.
+    fn end(self) {
+        if let Some(d) = self.stuck() {
+            self.inlet(d).into_iter().for_each(|inlet| inlet.context.frees().set_late());
+            mem::forget(self);
+        }
+    }
 }
 
 /// The intake of a staged batch, until its run begins, or a run takes its memory.
@@ -127,9 +147,28 @@ type Shared = Arc<Mutex<Option<Intake>>>;
 
 /// The intakes of an executable that no run has.
 #[derive(Debug, Default)]
-pub(super) struct Intakes {
-    free: Mutex<Vec<Intake>>,
-    staged: Mutex<Vec<Weak<Mutex<Option<Intake>>>>>,
+pub(super) struct Intakes(Mutex<Kept>);
+
+/// Held while an intake changes hands or is filled, so that whoever wants memory waits for it, and finds it then.
+#[derive(Debug, Default)]
+struct Kept {
+    free: Vec<Intake>,
+    staged: Vec<Weak<Mutex<Option<Intake>>>>,
+}
+
+impl Spare for Intakes {
+    /// The inputs of batches that are staged come with their runs then.
+    fn give_up(&self, on: &Context) -> bool {
+        let mut kept = lock(&self.0);
+        let staged: Vec<Shared> = kept.staged.iter().filter_map(Weak::upgrade).collect();
+        let mut given: Vec<Intake> = kept.free.extract_if(.., |intake| intake.is_on(on)).collect();
+        given.extend(
+            staged.iter().filter_map(|shared| lock(shared).take_if(|intake| intake.is_on(on))),
+        );
+        let had = !given.is_empty();
+        given.into_iter().for_each(Intake::end);
+        had
+    }
 }
 
 /// A batch whose inputs are on their way to GPUs.
@@ -151,9 +190,13 @@ impl Staged for CudaStaged<'_> {
 
 impl Drop for CudaStaged<'_> {
     fn drop(&mut self) {
+        if lock(&self.intake).is_none() {
+            return;
+        }
+        let mut kept = lock(&self.executable.parts.intakes.0);
         let intake = lock(&self.intake).take();
         if let Some(intake) = intake {
-            self.executable.release(intake);
+            self.executable.release(intake, &mut kept);
         }
     }
 }
@@ -161,24 +204,23 @@ impl Drop for CudaStaged<'_> {
 impl CudaExecutable {
     /// Begins to bring the inputs of a batch to the devices. Where these have no memory for it, they come with the run.
     pub(super) fn bring(&self, batch: Batch) -> Result<CudaStaged<'_>, RunError> {
-        let intake = self.filled(&batch)?;
+        let mut kept = lock(&self.parts.intakes.0);
+        let intake = self.filled(&batch, &mut kept)?;
         let intake: Shared = Arc::new(Mutex::new(intake));
-        let mut staged = lock(&self.parts.intakes.staged);
-        staged.retain(|known| known.strong_count() > 0);
-        staged.push(Arc::downgrade(&intake));
+        kept.staged.retain(|known| known.strong_count() > 0);
+        kept.staged.push(Arc::downgrade(&intake));
         Ok(CudaStaged { executable: self, batch, intake })
     }
 
     /// An intake to which the inputs of a batch come.
-    fn filled(&self, batch: &Batch) -> Result<Option<Intake>, RunError> {
+    fn filled(&self, batch: &Batch, kept: &mut Kept) -> Result<Option<Intake>, RunError> {
         let Batch { plan, pinned: Some(pinned), .. } = batch else { return Ok(None) };
         if plan.gpus.iter().all(|gpu| gpu.inlet == 0) {
             return Ok(None);
         }
-        let free = lock(&self.parts.intakes.free).pop();
-        let mut intake = free.unwrap_or(Intake(Vec::new()));
+        let mut intake = kept.free.pop().unwrap_or(Intake(Vec::new()));
         if let Err((d, error)) = intake.reserve(plan, &self.parts.contexts) {
-            lock(&self.parts.intakes.free).push(intake);
+            kept.free.push(intake);
             if error.is_out_of_memory() {
                 return Ok(None);
             }
@@ -187,7 +229,7 @@ impl CudaExecutable {
         for (d, gpu) in plan.gpus.iter().enumerate() {
             let Some(inlet) = intake.inlet(d).filter(|_| gpu.inlet > 0) else { continue };
             if let Err((step, error)) = inlet.fill(gpu, pinned) {
-                self.release(intake);
+                self.release(intake, kept);
                 let label = step.and_then(|at| self.parts.program.devices[d].steps.get(at));
                 let label = label.map_or("the inputs", |step| &*step.label);
                 return Err(self.failed_at(d, (label, "copy"), error));
@@ -200,7 +242,9 @@ impl CudaExecutable {
     pub(super) fn take_back(&self, job: &Job, ended: &Ended) {
         let intake = lock(&job.intake).take();
         match intake.map(Arc::try_unwrap) {
-            Some(Ok(intake)) if !ended.is_abandoned => self.release(intake),
+            Some(Ok(intake)) if !ended.is_abandoned => {
+                self.release(intake, &mut lock(&self.parts.intakes.0));
+            }
             Some(Ok(intake)) => mem::forget(intake),
             // A worker that does not come back has it.
             Some(Err(intake)) => mem::forget(intake),
@@ -208,44 +252,25 @@ impl CudaExecutable {
         }
     }
 
-    /// Takes an intake back, when its batch has run or never will; leaks it where a device may be at work for ever, since
-    /// freeing waits for the device.
-    pub(super) fn release(&self, intake: Intake) {
+    /// Takes an intake back, when its batch has run or never will; leaks it where a device may be at work for ever.
+    fn release(&self, intake: Intake, kept: &mut Kept) {
         let hangs = match &*lock(&self.dead) {
             Some(RunError::Stuck { .. }) => true,
             Some(RunError::Driver { error, .. }) => error.code == NOT_READY,
             _ => false,
         };
-        let limit = self.parts.watchdog;
-        let stuck = |(d, inlet): (usize, &Option<Inlet>)| {
-            inlet.as_ref().filter(|inlet| !inlet.is_settled(limit)).map(|_| d)
-        };
-        let stuck = if hangs { None } else { intake.0.iter().enumerate().find_map(stuck) };
+        let stuck = if hangs { None } else { intake.stuck() };
         if let Some(d) = stuck {
             let device = self.parts.program.devices[d].device;
-            let label = "the inputs".to_owned();
+            let (label, limit) = ("the inputs".to_owned(), self.parts.watchdog);
             let error = RunError::Stuck { device, label, op: "copy", limit };
             lock(&self.dead).get_or_insert(error);
         }
         if hangs || stuck.is_some() {
             // Its context stays for the same reason.
             mem::forget((intake, Arc::clone(&self.parts)));
-            return;
+        } else if kept.free.len() < KEPT_INTAKES {
+            kept.free.push(intake);
         }
-        let mut free = lock(&self.parts.intakes.free);
-        if free.len() < KEPT_INTAKES {
-            free.push(intake);
-        }
-    }
-
-    /// Gives up the intakes that no run has, as their memory is wanted; the inputs of their batches come with the runs then.
-    /// True if there were any.
-    pub(super) fn give_up_intakes(&self) -> bool {
-        let staged: Vec<Shared> =
-            lock(&self.parts.intakes.staged).iter().filter_map(Weak::upgrade).collect();
-        for intake in staged.iter().filter_map(|shared| lock(shared).take()) {
-            self.release(intake);
-        }
-        !mem::take(&mut *lock(&self.parts.intakes.free)).is_empty()
     }
 }

@@ -22,8 +22,18 @@ pub(super) struct Global {
 }
 
 impl Global {
-    /// So many bytes, aligned to 256, with anything in them.
+    /// So many bytes, aligned to 256, with anything in them. What programs keep on the device for later gives way.
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
+        loop {
+            match Self::from_free(context, bytes) {
+                Err(error) if error.is_out_of_memory() && context.give_up_spares() => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// As [`Self::new`], but nothing gives way.
+    pub(super) fn from_free(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         let mut address = 0;
         if bytes > 0 {
             context.enter()?;
@@ -47,11 +57,16 @@ impl Global {
 
 impl Drop for Global {
     fn drop(&mut self) {
-        // An error here is one of work done before, and was reported when that was waited for.
-        if self.bytes > 0 && self.context.enter().is_ok() {
-            // SAFETY: the memory was taken by `new` in this context and is freed once. Work that uses it is done: the
-            // driver waits for it.
-            let _: sys::Code = unsafe { sys::cuMemFree_v2(self.address) };
+        let (context, address) = (self.context.clone(), self.address);
+        if self.bytes > 0 {
+            self.context.frees().free(move || {
+                // An error here is one of work done before, and was reported when that was waited for.
+                if context.enter().is_ok() {
+                    // SAFETY: the memory was taken in this context and is freed once. Work that uses it is done: the
+                    // driver waits for it.
+                    let _: sys::Code = unsafe { sys::cuMemFree_v2(address) };
+                }
+            });
         }
     }
 }
@@ -114,9 +129,15 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.bytes > 0 && self.context.enter().is_ok() {
-            // SAFETY: the memory was taken by `new` and is freed once; a stream that copies holds a reference.
-            let _: sys::Code = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
+        let (context, address) = (self.context.clone(), self.start.as_ptr().expose_provenance());
+        if self.bytes > 0 {
+            self.context.frees().free(move || {
+                if context.enter().is_ok() {
+                    let start = ptr::with_exposed_provenance_mut(address);
+                    // SAFETY: the memory was taken by `new` and is freed once; a stream that copies holds a reference.
+                    let _: sys::Code = unsafe { sys::cuMemFreeHost(start) };
+                }
+            });
         }
     }
 }

@@ -12,6 +12,7 @@ mod contexts;
 mod devices;
 mod driver;
 mod executor;
+mod frees;
 mod gpu;
 mod host;
 mod intake;
@@ -26,6 +27,7 @@ mod rates;
 mod report;
 mod resources;
 mod slot;
+mod slots;
 mod stream;
 mod sys;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use super::backend::WATCHDOG;
 use super::driver::{self, Context};
 use super::memory::{Global, Pinned};
 use super::probe::ProbeError;
@@ -32,7 +33,8 @@ pub fn copy_rates(ordinal: usize, bytes: usize, times: usize) -> Result<CopyRate
     let Some(gpu) = gpus.get(ordinal) else {
         return Err(ProbeError::DriverFailed(format!("there is no gpu:{ordinal}")));
     };
-    Context::new(*gpu).and_then(|context| measure(&context, bytes, times)).map_err(failed)
+    let context = Context::new(*gpu, WATCHDOG);
+    context.and_then(|context| measure(&context, bytes, times)).map_err(failed)
 }
 
 fn measure(context: &Arc<Context>, bytes: usize, times: usize) -> Result<CopyRates, DriverError> {

@@ -1,0 +1,73 @@
+//! How many runs may be in flight.
+
+use super::slot::Slot;
+
+/// The runs that may be in flight at the same time: while one computes, the inputs of the next are copied.
+const IN_FLIGHT: usize = 2;
+
+/// The runs after which another one in flight is tried again where memory did not suffice for it.
+const RUNS_UNTIL_TRIED: u32 = 64;
+
+/// The slots of an executable.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    pub(super) free: Vec<Slot>,
+    /// The slots that there are, free or not.
+    pub(super) made: usize,
+    /// Where memory did not suffice for another run in flight, what is known of it.
+    tight: Option<Tight>,
+}
+
+/// A run for which no memory was left beside others.
+#[derive(Clone, Copy, Debug)]
+struct Tight {
+    /// The bytes that its plan takes on all devices.
+    bytes: u64,
+    /// The runs that may be in flight, where one of them takes as much.
+    most: usize,
+    /// The runs that have to end before it is tried again, since the memory may have been another's.
+    runs: u32,
+}
+
+impl Slots {
+    /// True if another run, whose plan takes so many bytes on all devices, has to wait.
+    pub(super) fn are_taken(&self, bytes: u64) -> bool {
+        let tight = self.tight.filter(|tight| bytes >= tight.bytes);
+        self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT, |tight| tight.most)
+    }
+
+    /// Takes note that no memory was left for a run of so many bytes beside those that there are.
+    pub(super) fn tighten(&mut self, bytes: u64) {
+        let bytes = self.tight.map_or(bytes, |tight| tight.bytes.min(bytes));
+        let most = self.made.clamp(1, IN_FLIGHT);
+        self.tight = Some(Tight { bytes, most, runs: RUNS_UNTIL_TRIED });
+    }
+
+    /// Takes note that a run has ended.
+    pub(super) fn ended(&mut self) {
+        self.tight = self.tight.and_then(|tight| {
+            Some(Tight { runs: tight.runs.checked_sub(1).filter(|runs| *runs > 0)?, ..tight })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IN_FLIGHT, RUNS_UNTIL_TRIED, Slots};
+
+    #[test]
+    fn memory_that_was_short_is_tried_again() {
+        let mut slots = Slots { made: 1, ..Slots::default() };
+        assert!(!slots.are_taken(1 << 40), "one may run beside it");
+        slots.tighten(1000);
+        assert!(slots.are_taken(1000) && slots.are_taken(1001) && !slots.are_taken(999));
+        for _ in 1..RUNS_UNTIL_TRIED {
+            slots.ended();
+            assert!(slots.are_taken(1000));
+        }
+        slots.ended();
+        assert!(!slots.are_taken(1000));
+        slots.made = IN_FLIGHT;
+        assert!(slots.are_taken(0));
+    }
+}
