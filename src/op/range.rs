@@ -39,8 +39,8 @@ impl Range {
         Ok(if length.is_nonnegative() { length } else { length.maximum(&Dim::ZERO) })
     }
 
-    /// Fails if an integer between two known ends is outside the element type.
-    fn check_ends(&self) -> Result<(), OpError> {
+    /// Fails if a known end is outside the element type.
+    pub(crate) fn check_ends(&self) -> Result<(), OpError> {
         let fits = |d: &Dim| d.as_const().is_none_or(|c| i32::try_from(c).is_ok());
         let ends = [&self.start, &self.limit];
         if !matches!(self.dtype, DType::I64 | DType::I32) {

@@ -14,7 +14,8 @@ use crate::codegen::{Arg, Call};
 use crate::lower::{
     Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space, Step,
 };
-use crate::types::{Device, KernelClass, Order};
+use crate::op::Op;
+use crate::types::{Device, Dim, KernelClass, Order};
 
 /// Bytes to which what lies in an inlet is aligned, as copies like it.
 const ALIGNMENT: usize = 256;
@@ -305,6 +306,18 @@ impl Source<'_> {
             }
             let fits = u32::try_from(blocks).ok().filter(|b| *b <= most);
             *size = fits.ok_or_else(|| fault("the grid has more blocks than a device takes"))?;
+        }
+        if let Action::Launch(launch) = &step.action
+            && let Some(op @ Op::Range(_)) = &launch.op
+        {
+            // Its kernel wraps beyond the type, where the reference evaluation fails.
+            let mut op = op.clone();
+            op.at_rows(&Dim::from(bound.n));
+            if let Op::Range(range) = &op {
+                let (device, label) = (self.program.devices[d].device, step.label.to_string());
+                let error = |error| RunError::Op { device, label, op: "range", error };
+                range.check_ends().map_err(|e| error(Box::new(e)))?;
+            }
         }
         let argument = |arg: &Arg| match arg {
             Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::Place),

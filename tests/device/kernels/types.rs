@@ -4,9 +4,10 @@
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Value;
 use fanwise::op::{
-    BatchNorm, Binary, Cast, Classify, Compare, Conv, Logic, MatMul, Op, Pool, Reduce, Unary, Where,
+    BatchNorm, Binary, Cast, Classify, Compare, Conv, Logic, MatMul, Op, Pool, Range, Reduce,
+    Unary, Where,
 };
-use fanwise::types::{DType, Tensor};
+use fanwise::types::{DType, Dim, Tensor};
 use libtest_mimic::Trial;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -14,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Net, products};
 use crate::results::trial;
-use crate::setup::{assert_bits, expected, is_fake, on_gpus, outputs, replicas};
+use crate::setup::{assert_bits, expected, inputs, is_fake, on_gpus, outputs, replicas};
 
 /// A graph of some kernels, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
@@ -41,7 +42,8 @@ pub(super) fn trials() -> impl Iterator<Item = Trial> {
             (0..cases).for_each(|i| check(name, make, i, far));
         })
     });
-    classes.chain([failing])
+    let numbers = trial("kernels_types_numbers_beyond_i32", beyond_i32);
+    classes.chain([failing, numbers])
 }
 
 /// Integers that have no quotient and no power: the error of the reference evaluation.
@@ -67,6 +69,30 @@ fn without_result() {
         let error = run([1, 2, 3, wrong]).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(reason), "{error}");
         assert!(run([1, 2, 3, 4]).is_ok(), "{reason}");
+    }
+}
+
+/// Integers at equal distances that are beyond their type at some batch sizes: the error of the reference evaluation.
+fn beyond_i32() {
+    for delta in [1i64, 3, -2] {
+        let end = Dim::n() * ((1 << 30) * delta.signum());
+        let (start, limit) = (end.clone() - 5 * delta, end);
+        let mut net = Net::new(0);
+        let x = net.input(&[1]);
+        let range = net.op(Range { delta, dtype: DType::I32, limit, start }, &[]);
+        let y = net.op(Binary::Add, &[x, x]);
+        let (graph, weights) = net.finish(&[range, y]);
+        let run = on_gpus(&graph, &weights, 1, 1);
+        for n in [1, 3, 2, 1] {
+            let inputs = inputs(&graph, n, &mut ChaCha8Rng::seed_from_u64(1));
+            if n < 2 || (n == 2 && delta < 0) {
+                assert_eq!(outputs(&run, &inputs), expected(&graph, &weights, &inputs, false));
+                continue;
+            }
+            let error = run.run(&inputs, &RunOptions::default()).unwrap_err().to_string();
+            let named = error.contains("(range) on gpu:0") && error.contains("is beyond i32");
+            assert!(named, "{n} rows by {delta}: {error}");
+        }
     }
 }
 
