@@ -76,6 +76,9 @@ pub enum CompileError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Kernels(#[from] KernelError),
+    /// An error of an earlier run has left a device unusable.
+    #[error("the devices can no longer be used, since an earlier run failed: {0}")]
+    Dead(Box<RunError>),
     /// A call of a device's driver failed.
     #[error("{what} on {device}: {error}")]
     Driver {
@@ -231,6 +234,23 @@ pub enum RunError {
         /// The bytes that the plan of the batch takes on the device, with the parameters.
         planned: u64,
         /// The bytes that the device has free.
+        free: u64,
+    },
+    /// The host has too little memory that GPUs reach.
+    #[error(
+        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such memory is planned to take \
+         {planned}, {free} are free"
+    )]
+    PinnedMemory {
+        /// The host.
+        device: Device,
+        /// What it is for.
+        what: String,
+        /// The bytes asked for.
+        asked: u64,
+        /// The bytes of all such memory of a run, or of what was asked for outside of one.
+        planned: u64,
+        /// The bytes that the host has free.
         free: u64,
     },
     /// An input with axes is to have other elements than it was staged with.

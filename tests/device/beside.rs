@@ -42,6 +42,7 @@ pub(crate) fn disturbed() -> Vec<Trial> {
         trial("an_idle_intake_gives_way_to_another_program", || gives_way("idle")),
         trial("a_staged_intake_gives_way_to_another_program", || gives_way("staged")),
         trial("an_intake_that_is_filled_gives_way", an_intake_that_is_filled_gives_way),
+        trial("a_copy_that_never_ends_is_of_its_gpu", a_copy_that_never_ends),
         trial("what_gives_way_on_a_device_that_hangs_is_not_waited_for", on_a_device_that_hangs),
     ]
 }
@@ -118,6 +119,10 @@ pub(crate) fn scenario(way: &str) {
                 stager.join().unwrap();
             });
         }
+        "copying" => {
+            let [run, _] = two(Some(WATCHDOG));
+            (0..2).for_each(|_| tell(run.run(&x, &how)));
+        }
         _ => {
             let [trainer, evaluator] = two(Some(WATCHDOG));
             thread::scope(|scope| {
@@ -168,5 +173,19 @@ fn on_a_device_that_hangs() {
     for line in lines {
         let named = line.contains("gpu:0 made no progress for 1s at `");
         assert!(named && !line.contains("()"), "{line}");
+    }
+}
+
+/// Of the input to the GPU, and of the output from it.
+fn a_copy_that_never_ends() {
+    for (at, what) in [(1, "`x."), (2, "`y")] {
+        let fail = format!("copy@{at}:hang");
+        let ended = process("copying", &[("FAKECUDA_FAIL", &fail)]);
+        assert!(ended.success, "{fail}: {ended:?}");
+        let lines: Vec<&str> = ended.output.lines().collect();
+        let [first, second] = lines[..] else { panic!("{fail}: {ended:?}") };
+        let named = first.starts_with("error: gpu:0 made no progress for 1s at `");
+        assert!(named && first.contains(what) && first.contains("(copy)"), "{fail}: {first}");
+        assert!(second.contains("can no longer be used"), "{fail}: {second}");
     }
 }

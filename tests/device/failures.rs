@@ -37,6 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             trial("a_code_that_nobody_knows_is_told", a_code_that_nobody_knows_is_told),
             trial("a_kernel_that_never_ends_is_named", a_kernel_that_never_ends_is_named),
             trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
+            trial("pinned_memory_that_is_too_small_is_said", pinned_memory_is_said),
         ]);
         trials.extend(EVERY_CALL.map(|scenario| {
             let name = format!("failures_at_every_call_of_{scenario}");
@@ -226,4 +227,23 @@ fn memory_that_is_too_small_is_said() {
             .all(|t| ended.output.contains(t)),
         "{ended:?}"
     );
+}
+
+/// Of the host, from which GPUs copy: too little for the parameters, then for a run, then enough.
+fn pinned_memory_is_said() {
+    let (right, _) = undisturbed("nested/1");
+    let [mut not_ready, mut short] = [0; 2];
+    for bytes in (6..).map(|i| 1u64 << i) {
+        let ended = disturbed("nested/1", &[("FAKECUDA_PINNED", &bytes.to_string())]);
+        assert_sound(&ended, &right, &format!("{bytes} bytes of pinned memory"));
+        let first = ended.output.lines().next().unwrap();
+        if first == right {
+            break;
+        }
+        not_ready += u32::from(first.starts_with("not ready: "));
+        short += u32::from(first.starts_with("error: "));
+        let said = ["cpu:0 has no memory for", "planned to take", "are free"];
+        assert!(said.iter().all(|text| first.contains(text)), "{bytes}: {ended:?}");
+    }
+    assert!(not_ready > 0 && short > 0, "{not_ready} and {short}");
 }

@@ -329,9 +329,9 @@ fn parameters_on_a_gpu_that_hangs_are_given_up() {
         assert!(ended.errors.contains("never ends, as asked"), "{fail}: {ended:?}");
         let wrong = |line: &&str| line.contains("no progress");
         let first = ended.output.lines().find(wrong).unwrap_or_else(|| panic!("{fail}: {ended:?}"));
-        assert!(first.contains("gpu:") || first.contains("cpu:"), "{fail}: {ended:?}");
+        assert!(first.contains("gpu:"), "{fail}: {ended:?}");
         let behind = ended.output.lines().skip_while(|line| *line != first).skip(1);
-        assert!(behind.clone().all(|line| line != "done"), "{fail}: {ended:?}");
+        assert!(behind.clone().all(|line| !["done", "set"].contains(&line)), "{fail}: {ended:?}");
         let is = |start: &str| u32::from(first.starts_with(start));
         ready += is("not ready: ");
         ran += is("error: ");

@@ -11,7 +11,7 @@ use super::compiler::Compiler;
 use super::contexts::Contexts;
 use super::driver::{self, Context, NOT_READY};
 use super::executor::{CudaExecutable, Parts};
-use super::memory::{Global, HostBlock, Pinned, PinnedPool};
+use super::memory::{Global, HostBlock, Pinned, PinnedPool, free_memory};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
 use super::probe::{ProbeError, Version};
@@ -406,7 +406,10 @@ fn upload_one(
     let global = Arc::new(global);
     if bytes > 0 {
         let staging = Staging::new(pool, bytes, [context]);
-        let written = staging.and_then(|s| s.write(context, &global, (tensor, order), limit));
+        let staging = staging.map_err(|error| {
+            not_pinned(name, (bytes.min(STAGING), bytes.min(STAGING) as u64), error)
+        })?;
+        let written = staging.write(context, &global, (tensor, order), limit);
         written.map_err(|error| failed(device, &format!("the parameter `{name}`"), error))?;
     }
     Ok(global)
@@ -481,6 +484,20 @@ pub(super) fn finish(stream: &Stream, limit: Duration) -> Result<(), DriverError
     Ok(())
 }
 
+/// The error of pinned memory for a parameter: the bytes asked for, and those planned.
+pub(super) fn not_pinned(
+    name: &str,
+    (asked, planned): (usize, u64),
+    error: DriverError,
+) -> CompileError {
+    let device = Device::HOST;
+    if !error.is_out_of_memory() {
+        return failed(device, &format!("the parameter `{name}`"), error);
+    }
+    let (name, asked, free) = (name.to_owned(), asked as u64, free_memory());
+    CompileError::OutOfMemory { device, name, asked, planned, free }
+}
+
 /// The host's parameters from which GPUs copy, where they can.
 fn pin(
     program: &Program,
@@ -494,8 +511,11 @@ fn pin(
         let Action::Copy { device: 0, from, .. } = step.action else { continue };
         let Storage::Param(i) = host.buffer(host.root(from)).storage else { continue };
         if let (false, Some(tensor)) = (pinned.contains_key(&i), held.get(&i)) {
-            let wrong = |error| failed(Device::HOST, "a parameter for GPUs to copy", error);
-            let mut block = pool.take(tensor.bytes().len()).map_err(wrong)?;
+            let bytes = tensor.bytes().len();
+            let name = program.params.get(i as usize).map_or("", |port| &*port.name);
+            let taken = pool.take(bytes);
+            let mut block =
+                taken.map_err(|error| not_pinned(name, (bytes, planned(program, host)), error))?;
             block.fill(tensor.bytes());
             pinned.insert(i, block.pinned().clone());
         }

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::driver::{Context, Spare};
 use super::intake::{Intake, Intakes};
 use super::job::{Board, Job};
-use super::memory::{HostBlock, Pinned, PinnedPool};
+use super::memory::{HostBlock, Pinned, PinnedPool, free_memory};
 use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
 use super::slot::{Ended, Slot, SlotError};
 use super::slots::Slots;
@@ -24,7 +24,7 @@ use crate::backend::{
     inputs,
 };
 use crate::ir::Weights;
-use crate::lower::{BindError, Bound, Program};
+use crate::lower::{BindError, Bound, Port, Program};
 use crate::types::{Device, Tensor};
 
 /// Plans of this many batch sizes are kept.
@@ -189,8 +189,39 @@ impl CudaExecutable {
         Ok(plan)
     }
 
-    pub(super) fn take(&self, bytes: usize, what: &str) -> Result<HostBlock, RunError> {
-        self.parts.pool.take(bytes).map_err(|error| self.failed(0, what, error))
+    /// Pinned memory for something, of so many bytes planned.
+    pub(super) fn take(
+        &self,
+        bytes: usize,
+        what: &str,
+        planned: u64,
+    ) -> Result<HostBlock, RunError> {
+        let taken = self.parts.pool.take(bytes);
+        taken.map_err(|error| self.not_pinned(what, (bytes, planned), error))
+    }
+
+    /// The error of pinned memory for something: the bytes asked for, and those planned.
+    fn not_pinned(
+        &self,
+        what: &str,
+        (asked, planned): (usize, u64),
+        error: DriverError,
+    ) -> RunError {
+        if !error.is_out_of_memory() {
+            return self.failed(0, what, error);
+        }
+        let (device, what, asked, free) =
+            (self.device(0), what.to_owned(), asked as u64, free_memory());
+        RunError::PinnedMemory { device, what, asked, planned, free }
+    }
+
+    /// The bytes of pinned memory that a run takes.
+    fn pinned_bytes(&self, plan: &Plan) -> u64 {
+        let program = &self.parts.program;
+        let size = |port: &Port| u64::try_from(port.ty.bytes().eval(plan.bound.n)).unwrap_or(0);
+        let staged = plan.staged.iter().filter_map(|i| program.inputs.get(*i as usize));
+        let all = program.outputs.iter().chain(staged).map(size);
+        plan.bound.devices[0].planned as u64 + all.sum::<u64>() + self.update_bytes()
     }
 
     /// The inputs of a run, with copies from which GPUs copy.
@@ -205,8 +236,8 @@ impl CudaExecutable {
         let tensors: Vec<Tensor> = tensors.into_iter().cloned().collect();
         let pinned = match self.pin(&plan, &tensors) {
             // Runs that end give theirs back.
-            Err(error) if error.is_out_of_memory() => None,
-            pinned => Some(pinned.map_err(|error| self.failed(0, STAGED, error))?),
+            Err((_, error)) if error.is_out_of_memory() => None,
+            pinned => Some(pinned.map_err(|(_, error)| self.failed(0, STAGED, error))?),
         };
         Ok(Batch { n, tensors, plan, pinned, options: options.clone() })
     }
@@ -224,20 +255,20 @@ impl CudaExecutable {
             match self.copied(value) {
                 Ok(copy) => *block = copy,
                 // Runs that end give theirs back.
-                Err(error) if error.is_out_of_memory() => batch.pinned = None,
-                Err(error) => return Err(self.failed(0, STAGED, error)),
+                Err((_, error)) if error.is_out_of_memory() => batch.pinned = None,
+                Err((_, error)) => return Err(self.failed(0, STAGED, error)),
             }
         }
         batch.tensors[i] = value.clone();
         Ok(())
     }
 
-    /// Copies of the inputs from which GPUs copy, where they can.
+    /// Copies of the inputs from which GPUs copy, where they can. With an error the bytes asked for.
     fn pin(
         &self,
         plan: &Plan,
         inputs: &[Tensor],
-    ) -> Result<BTreeMap<u32, Arc<Pinned>>, DriverError> {
+    ) -> Result<BTreeMap<u32, Arc<Pinned>>, (usize, DriverError)> {
         let mut staged = BTreeMap::new();
         for i in &plan.staged {
             let Some(tensor) = inputs.get(*i as usize) else { continue };
@@ -246,10 +277,10 @@ impl CudaExecutable {
         Ok(staged)
     }
 
-    /// A copy of a tensor from which GPUs copy.
-    fn copied(&self, tensor: &Tensor) -> Result<Arc<Pinned>, DriverError> {
+    /// A copy of a tensor from which GPUs copy. With an error the bytes asked for.
+    fn copied(&self, tensor: &Tensor) -> Result<Arc<Pinned>, (usize, DriverError)> {
         let bytes = tensor.bytes();
-        let mut block = self.parts.pool.take(bytes.len())?;
+        let mut block = self.parts.pool.take(bytes.len()).map_err(|error| (bytes.len(), error))?;
         let whole = 0..bytes.len();
         if let Some(to) = block.parts(&[whole]).and_then(|mut parts| parts.pop()) {
             let copy = |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from);
@@ -261,15 +292,15 @@ impl CudaExecutable {
         Ok(block.pinned().clone())
     }
 
-    /// The host's memory: its arena and the outputs.
-    fn memory(&self, bound: &Bound) -> Result<DeviceMemory<HostBlock>, RunError> {
-        let arena = self.take(bound.devices[0].planned, "the host's arena")?;
+    /// The host's memory: its arena and the outputs, of so many bytes planned.
+    fn memory(&self, bound: &Bound, planned: u64) -> Result<DeviceMemory<HostBlock>, RunError> {
+        let arena = self.take(bound.devices[0].planned, "its arena", planned)?;
         let mut outputs = Vec::with_capacity(self.parts.program.outputs.len());
         for port in &self.parts.program.outputs {
             let bytes = usize::try_from(port.ty.bytes().eval(bound.n)).unwrap_or(0);
-            outputs.push(self.take(bytes, &port.name)?);
+            outputs.push(self.take(bytes, &format!("the output `{}`", port.name), planned)?);
         }
-        Ok(DeviceMemory { arena, outputs, updates: self.update_blocks()? })
+        Ok(DeviceMemory { arena, outputs, updates: self.update_blocks(planned)? })
     }
 
     /// A slot whose arenas are large enough, and their addresses. Where memory does not suffice for another run in
@@ -392,11 +423,14 @@ impl CudaExecutable {
         (slot, arenas): (&Slot, Vec<u64>),
     ) -> Result<Job, RunError> {
         let parts = &self.parts;
+        let planned = self.pinned_bytes(plan);
         let pinned = match pinned {
             Some(pinned) => pinned.clone(),
-            None => self.pin(plan, tensors).map_err(|error| self.failed(0, STAGED, error))?,
+            None => self
+                .pin(plan, tensors)
+                .map_err(|(asked, error)| self.not_pinned(STAGED, (asked, planned), error))?,
         };
-        let memory = self.memory(&plan.bound)?;
+        let memory = self.memory(&plan.bound, planned)?;
         let held = lock(&self.held).clone();
         let blocks = HostBlocks {
             arena: memory.arena.pinned().clone(),

@@ -22,8 +22,8 @@ const HOST: usize = 0;
 pub(super) struct Host {
     /// One for each device; none for the host.
     downloads: Vec<Option<Download>>,
-    /// The devices with copies that are not waited for.
-    pending: Vec<usize>,
+    /// The steps of copies that are not waited for, and the devices they copy from.
+    pending: Vec<(usize, usize)>,
 }
 
 /// The copies from a GPU.
@@ -194,7 +194,10 @@ impl Host {
                 job.board.mark(HOST, (step, step), State::Other);
                 job.events.wait(*event)?;
             }
-            HostTask::Record(_) | HostTask::Copy { .. } | HostTask::Launch => self.join(job)?,
+            HostTask::Record(_) | HostTask::Copy { .. } | HostTask::Launch => {
+                self.join(job)?;
+                job.board.mark(HOST, (step, step), State::Device);
+            }
             HostTask::Download { .. } => return Ok(()),
         }
         trace(job, || WAIT.into(), Kind::Wait, begin);
@@ -226,7 +229,7 @@ impl Host {
                 let block = block.ok_or_else(|| internal("the destination is not pinned"))?;
                 let from = from.address(job.arenas[*device]);
                 download.copy(step, from, (block, to.offset, *bytes))?;
-                self.pending.push(*device);
+                self.pending.push((step, *device));
             }
             HostTask::Copy { from, to } => {
                 steps.copy(steps.location(*from), steps.location(*to), &job.memory)?;
@@ -243,7 +246,8 @@ impl Host {
 
     /// Waits for the copies from GPUs.
     fn join(&mut self, job: &Job) -> Result<(), Failure> {
-        for device in self.pending.drain(..) {
+        for (step, device) in self.pending.drain(..) {
+            job.board.mark(HOST, (step, step), State::Device);
             if let Some(Some(download)) = self.downloads.get(device) {
                 job.poll(|| download.stream.is_idle())?;
             }

@@ -14,7 +14,7 @@ use super::trace::Recorder;
 use crate::backend::cpu::{Cpu, DeviceMemory, Events, StepError, Stopped};
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Program};
-use crate::types::{KernelClass, Tensor};
+use crate::types::{Device, KernelClass, Tensor};
 
 /// Everything that the workers of one run share.
 pub(super) struct Job {
@@ -72,6 +72,19 @@ impl Job {
         }
     }
 
+    /// The device that has to do the steps that a device is at: copies to the host are the work of their sources.
+    pub(super) fn worker(&self, d: usize) -> Device {
+        let devices = &self.program.devices;
+        let step = devices[d].steps.get(self.board.steps(d).0);
+        match step.map(|step| &step.action) {
+            Some(Action::Copy { device, .. }) if devices[d].device == Device::HOST => {
+                devices[*device as usize].device
+            }
+            Some(Action::Copy { .. } | Action::Launch(_) | Action::Wait(_) | Action::Record(_))
+            | None => devices[d].device,
+        }
+    }
+
     /// Waits until something on a device is reached, or a device has failed.
     pub(super) fn poll(
         &self,
@@ -110,6 +123,7 @@ impl Job {
         match failure {
             Failure::Stopped => None,
             Failure::Driver(error) => {
+                let device = self.worker(d);
                 Some(RunError::Driver { device, label, op, error: Box::new(error) })
             }
             Failure::Step(error) => Some(error.at(device, &label)),

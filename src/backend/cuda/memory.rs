@@ -243,6 +243,18 @@ impl PinnedPool {
     }
 }
 
+/// The bytes of the host's memory that are free, or can be made so; 0 where the system does not tell.
+pub(super) fn free_memory() -> u64 {
+    std::fs::read_to_string("/proc/meminfo").ok().and_then(|info| available(&info)).unwrap_or(0)
+}
+
+/// The memory that is available, as Linux tells it.
+fn available(info: &str) -> Option<u64> {
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib.saturating_mul(1024))
+}
+
 /// The free block that suits best for so many bytes, among blocks of these sizes: one that does not waste as much again.
 fn suiting(blocks: &[(usize, bool)], bytes: usize) -> Option<usize> {
     let suits = |(size, free): (usize, bool)| free && size >= bytes && size / 2 <= bytes;
@@ -271,7 +283,14 @@ fn superfluous(
 
 #[cfg(test)]
 mod tests {
-    use super::{suiting, superfluous};
+    use super::{available, suiting, superfluous};
+
+    #[test]
+    fn memory_that_is_available() {
+        let info = "MemTotal:       16 kB\nMemAvailable:    3 kB\n";
+        assert_eq!(available(info), Some(3072));
+        assert_eq!(available("MemTotal: 16 kB\nMemAvailable: many kB\n"), None);
+    }
 
     #[test]
     fn the_smallest_block_that_suits_is_taken() {

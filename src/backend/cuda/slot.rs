@@ -237,7 +237,7 @@ fn given_up(job: &Job, limit: Duration) -> RunError {
         all.clone().find(alone).or_else(|| all.clone().find(|d| !job.board.is(*d, State::Idle)));
     let d = found.unwrap_or(0);
     let (label, op) = job.position(d);
-    RunError::Stuck { device: job.program.devices[d].device, label, op, limit }
+    RunError::Stuck { device: job.worker(d), label, op, limit }
 }
 
 /// True if every event that a device's streams wait for is reached.

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use super::backend::{Staging, finish, planned};
+use super::backend::{Staging, finish, not_pinned, planned};
 use super::driver::{Context, NOT_READY};
 use super::executor::CudaExecutable;
 use super::memory::{Global, HostBlock, Pinned};
@@ -109,13 +109,19 @@ pub(super) fn prepare(
 }
 
 impl CudaExecutable {
-    /// Memory of the host for new elements; blocks without bytes for those of other devices.
-    pub(super) fn update_blocks(&self) -> Result<Vec<HostBlock>, RunError> {
+    /// Memory of the host for new elements, of so many bytes planned; blocks without bytes for those of other devices.
+    pub(super) fn update_blocks(&self, planned: u64) -> Result<Vec<HostBlock>, RunError> {
         let program = &self.parts.program;
         let own: BTreeSet<u32> = of(program, 0).collect();
         let count = u32::try_from(program.updates.len()).unwrap_or(u32::MAX);
         let size = |i: u32| if own.contains(&i) { bytes(program, i) } else { 0 };
-        (0..count).map(|i| self.take(size(i), "the updates")).collect()
+        (0..count).map(|i| self.take(size(i), "the updates", planned)).collect()
+    }
+
+    /// The bytes of these blocks.
+    pub(super) fn update_bytes(&self) -> u64 {
+        let program = &self.parts.program;
+        of(program, 0).map(|i| bytes(program, i) as u64).sum()
     }
 
     /// Puts the new elements of a run that succeeded in the place of the old ones, on every device.
@@ -210,7 +216,7 @@ impl CudaExecutable {
 
     /// The bytes in the memory of a device.
     fn download(&self, d: usize, global: &Arc<Global>) -> Result<HostBlock, RunError> {
-        let block = self.take(global.len(), "the parameters")?;
+        let block = self.take(global.len(), "the parameters", global.len() as u64)?;
         let Some(context) = self.parts.contexts.get(d).and_then(Option::as_ref) else {
             return Ok(block);
         };
@@ -238,6 +244,9 @@ impl CudaExecutable {
         let parts = &self.parts;
         let program = &parts.program;
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &*lock(&self.dead) {
+            return Err(CompileError::Dead(Box::new(error.clone())));
+        }
         let ports = (0u32..).zip(&program.params);
         let ports: BTreeMap<&str, u32> = ports.map(|(i, port)| (&*port.name, i)).collect();
         let mut new: BTreeMap<u32, &Tensor> = BTreeMap::new();
@@ -256,9 +265,11 @@ impl CudaExecutable {
         }
         let held = self.with(&new)?;
         let writes = self.writes(&new);
-        let bytes = writes.iter().map(|write| write.tensor.bytes().len()).max().unwrap_or(0);
+        let largest = writes.iter().max_by_key(|write| write.tensor.bytes().len());
+        let (largest, bytes) =
+            largest.map_or(("", 0), |write| (write.name, write.tensor.bytes().len()));
         let staging = Staging::new(&parts.pool, bytes, writes.iter().map(|write| write.context));
-        let staging = staging.map_err(|error| failed(Device::HOST, "parameters", error))?;
+        let staging = staging.map_err(|error| not_pinned(largest, (bytes, bytes as u64), error))?;
         let written = self.write_all(&writes, staging);
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());
@@ -281,15 +292,17 @@ impl CudaExecutable {
 
     /// What the host holds, with these elements.
     fn with(&self, new: &BTreeMap<u32, &Tensor>) -> Result<Held, CompileError> {
-        let held = lock(&self.held).clone();
+        let (program, held) = (&self.parts.program, lock(&self.held).clone());
         let (mut tensors, mut pinned) = ((*held.tensors).clone(), (*held.pinned).clone());
         for (i, tensor) in new {
             if let Some(Some(held)) = tensors.get_mut(*i as usize) {
                 *held = (*tensor).clone();
             }
             if let Some(held) = pinned.get_mut(i) {
-                let wrong = |error| failed(Device::HOST, "parameters", error);
-                let mut block = self.parts.pool.take(tensor.bytes().len()).map_err(wrong)?;
+                let (name, bytes) = (&program.params[*i as usize].name, tensor.bytes().len());
+                let planned = planned(program, &program.devices[0]);
+                let wrong = |error| not_pinned(name, (bytes, planned), error);
+                let mut block = self.parts.pool.take(bytes).map_err(wrong)?;
                 block.fill(tensor.bytes());
                 *held = block.pinned().clone();
             }

@@ -50,6 +50,8 @@ pub(super) struct Failure {
 pub(super) struct Config {
     pub(super) devices: usize,
     pub(super) memory: usize,
+    /// Bytes of pinned memory of the host.
+    pub(super) pinned: usize,
     /// Whether devices can access each other's memory.
     pub(super) peers: bool,
     pub(super) order: Order,
@@ -83,6 +85,7 @@ impl Config {
         Ok(Self {
             devices: number("FAKECUDA_DEVICES", 2)?.min(64),
             memory: number("FAKECUDA_MEMORY", 4 << 30)?,
+            pinned: number("FAKECUDA_PINNED", usize::MAX)?,
             peers: number("FAKECUDA_PEERS", 1)? != 0,
             order,
             seed,

@@ -18,6 +18,10 @@ impl Driver {
         if len == 0 {
             return Err(code::INVALID_VALUE);
         }
+        let own = self.pinned.values().filter(|p| p.1).map(|p| p.0);
+        if own.sum::<usize>().saturating_add(len) > self.config.pinned {
+            return Err(code::OUT_OF_MEMORY);
+        }
         let layout = layout(len)?;
         // SAFETY: the size is not 0.
         let memory = unsafe { alloc(layout) };
