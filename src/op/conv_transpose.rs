@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
-use super::{Backward, Claims, Conv, ConvWeightGrad, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Conv, ConvWeightGrad, Gradient, RuleError, OpDef, OpError, Operand, Results, Slice, SplitOperand, Term, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -81,6 +81,32 @@ impl ConvTranspose {
         }
         Ok(m)
     }
+
+    /// The convolution whose windows are the elements of the operand, and the part of the result's gradient that it
+    /// slides over. Where a stride or more is added at the end, that has room for further windows: it is taken off the
+    /// padding there, and what is more than that is cut off, where no window reaches.
+    fn convolution(&self, at: &mut Backward<'_>, dy: Term) -> Result<(Conv, Term), RuleError> {
+        let Self { strides, dilations, pads, output_padding, groups } = self.clone();
+        let mut conv = Conv { strides, dilations, pads, groups };
+        let (shape, axes) = (at.shape(dy), output_padding.len());
+        let mut cut = Slice { axes: Vec::new(), starts: Vec::new(), ends: Vec::new(), steps: Vec::new() };
+        for (i, added) in output_padding.into_iter().enumerate() {
+            let room = added - added % conv.strides.get(i).copied().unwrap_or(1);
+            let mut padding = 0;
+            if let Some(end) = conv.pads.get_mut(axes + i) {
+                padding = room.min(*end);
+                *end -= padding;
+            }
+            if room > padding {
+                cut.axes.push(i + 2);
+                cut.starts.push(Dim::ZERO);
+                cut.ends.push(shape[i + 2].clone() - (room - padding));
+                cut.steps.push(1);
+            }
+        }
+        let covered = if cut.axes.is_empty() { dy } else { at.op(cut, &[dy])? };
+        Ok((conv, covered))
+    }
 }
 
 impl OpDef for ConvTranspose {
@@ -141,23 +167,14 @@ impl OpDef for ConvTranspose {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (x, w, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
-        let conv = Conv {
-            strides: self.strides.clone(),
-            dilations: self.dilations.clone(),
-            pads: self.pads.clone(),
-            groups: self.groups,
-        };
-        let strided = |(i, padding): (usize, &i64)| *padding < self.strides.get(i).copied().unwrap_or(1);
-        if !self.output_padding.iter().enumerate().all(strided) {
-            return Err(RuleError::Undefined("it adds whole windows at the end"));
-        }
+        let (conv, covered) = self.convolution(at, dy)?;
         if at.wants(0) {
-            let dx = at.op(conv.clone(), &[dy, w])?;
+            let dx = at.op(conv.clone(), &[covered, w])?;
             at.give(0, dx);
         }
         if at.wants(1) {
             let weights = ConvWeightGrad::of(&conv, at.ty(w))?;
-            let dw = at.op(weights, &[dy, x])?;
+            let dw = at.op(weights, &[covered, x])?;
             at.give(1, dw);
         }
         if at.wants(2) {

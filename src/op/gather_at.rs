@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, result, tensors, two};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Reduction, Results, Scatter, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};
+use super::{Backward, Claims, Compare, Dims, Gradient, RuleError, OpDef, OpError, Operand, Reduction, Results, Scatter, SplitOperand, Where, rules};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers count from the end
@@ -163,17 +163,51 @@ impl OpDef for GatherAt {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
-        let to = at.shape(data);
-        let zeros = at.zeros(dy, &to)?;
         let scatter = match *self {
             Self::Elements { axis } => Scatter::Elements { axis, reduction: Reduction::Add },
             Self::Nd { batch_dims: 0 } => Scatter::Nd { reduction: Reduction::Add },
-            Self::Nd { .. } => return Err(RuleError::Undefined("its indices share axes with its data")),
+            Self::Nd { batch_dims } => return numbered(at, leading(batch_dims)?),
         };
+        let to = at.shape(data);
+        let zeros = at.zeros(dy, &to)?;
         let dx = at.op(scatter, &[zeros, indices, dy])?;
         at.give(0, dx);
         Ok(())
     }
+}
+
+/// The gradient where data and indices share `batch` leading axes: there the blocks that coordinates name are numbered,
+/// and are added along the axis of their numbers, sample by sample.
+fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
+    let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+    let (from, tuples) = (at.shape(data), at.shape(indices));
+    let behind = batch + row_length(at.ty(indices));
+    let elements = |dims: &[Dim]| dims.iter().fold(Dim::ONE, |n, d| n * d.clone());
+    let picked = &from[batch..behind];
+    let block = elements(&from[behind..]);
+    let steps = (1..=picked.len()).map(|i| elements(&picked[i..])).collect();
+    let number = at.cast(indices, DType::I64)?;
+    let sizes = at.op(Dims { scalar: false, values: picked.to_vec() }, &[])?;
+    let steps = at.op(Dims { scalar: false, values: steps }, &[])?;
+    let negative = at.compare(Compare::Less, number, 0.0)?;
+    let from_end = at.add(number, sizes)?;
+    let number = at.op(Where {}, &[negative, from_end, number])?;
+    let number = at.mul(number, steps)?;
+    let number = at.sum(number, &[tuples.len() - 1])?;
+    let with = |rows: Dim, width: &Dim| -> Shape {
+        from.iter().take(batch).cloned().chain([rows, width.clone()]).collect()
+    };
+    let rows = elements(&tuples[batch..tuples.len() - 1]);
+    let number = at.reshape(number, &with(rows.clone(), &Dim::ONE))?;
+    let number = at.expand(number, &with(rows.clone(), &block))?;
+    let updates = at.reshape(dy, &with(rows, &block))?;
+    let zeros = at.zeros(dy, &with(elements(picked), &block))?;
+    let axis = i64::try_from(batch).unwrap_or(i64::MAX);
+    let add = Scatter::Elements { axis, reduction: Reduction::Add };
+    let sums = at.op(add, &[zeros, number, updates])?;
+    let dx = at.reshape(sums, &from)?;
+    at.give(0, dx);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     Binary, Cast, Compare, Constant, Dims, Expand, MatMul, Op, OpDef, OpError, Pad, PadMode,
-    Reduce, Reshape, Reverse, SegmentSum, Transpose, Unary, Where,
+    Reduce, Reduction, Reshape, Reverse, Scatter, SegmentSum, Transpose, Unary, Unsqueeze, Where,
 };
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
@@ -389,14 +389,9 @@ impl<'a> Draft<'a> {
         axis: usize,
         to: &Shape,
     ) -> Result<Term, RuleError> {
-        let Some(segments) = to[axis].as_const() else {
-            return Err(RuleError::Undefined(
-                "it chooses among entries whose number is the batch's",
-            ));
-        };
         let chosen = self.shape(indices);
         let number = self.cast(indices, DType::I64)?;
-        let (zero, size) = (self.number(number, 0.0)?, self.number(number, segments as f64)?);
+        let (zero, size) = (self.number(number, 0.0)?, self.size(number, to[axis].clone())?);
         let negative = self.op(Compare::Less, &[number, zero])?;
         let from_end = self.add(number, size)?;
         let number = self.op(Where {}, &[negative, from_end, number])?;
@@ -409,9 +404,16 @@ impl<'a> Draft<'a> {
         let first = if axis == 0 { dy } else { self.op(Transpose { perm }, &[dy])? };
         let rest: Vec<Dim> =
             to.iter().enumerate().filter(|(a, _)| *a != axis).map(|(_, d)| d.clone()).collect();
-        let rows = std::iter::once(chosen.elements()).chain(rest).collect();
-        let rows = self.reshape(first, &rows)?;
-        let sums = self.op(SegmentSum { segments }, &[rows, number])?;
+        let with = |count: Dim| -> Shape { std::iter::once(count).chain(rest.clone()).collect() };
+        let rows = self.reshape(first, &with(chosen.elements()))?;
+        let sums = if let Some(segments) = to[axis].as_const() {
+            self.op(SegmentSum { segments }, &[rows, number])?
+        } else {
+            // As many sums as the batch has rows.
+            let zeros = self.zeros(dy, &with(to[axis].clone()))?;
+            let number = self.op(Unsqueeze { axes: vec![1] }, &[number])?;
+            self.op(Scatter::Nd { reduction: Reduction::Add }, &[zeros, number, rows])?
+        };
         if axis == 0 {
             return Ok(sums);
         }
@@ -419,6 +421,15 @@ impl<'a> Draft<'a> {
         back.insert(axis, 0);
         self.op(Transpose { perm: back }, &[sums])
     }
+}
+
+/// A number that says how the elements of a line lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Statistic {
+    /// Their mean.
+    Mean,
+    /// One divided by their deviation.
+    Inverse,
 }
 
 /// Lines brought to mean 0 (where they are centred) and to the deviation 1, as norms do.
@@ -464,6 +475,29 @@ impl Normal {
             rest = at.sub(rest, mean)?;
         }
         at.mul(rest, self.inverse)
+    }
+
+    /// The gradient of `x`, given that of a statistic of its lines, whose axes have size 1.
+    pub(super) fn of_statistic(
+        &self,
+        at: &mut Draft<'_>,
+        of: Statistic,
+        dy: Term,
+    ) -> Result<Term, RuleError> {
+        let (shape, to) = (at.shape(self.value), at.ty(self.value).dtype);
+        let dy = at.cast(dy, to)?;
+        let count = self.axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
+        let count = at.size(dy, count)?;
+        let share = at.div(dy, count)?;
+        match of {
+            Statistic::Mean => at.expand(share, &shape),
+            Statistic::Inverse => {
+                let square = at.square(self.inverse)?;
+                let share = at.mul(share, square)?;
+                let fall = at.mul(self.value, share)?;
+                at.neg(fall)
+            }
+        }
     }
 
     fn mean(at: &mut Draft<'_>, a: Term, axes: &[usize]) -> Result<Term, RuleError> {

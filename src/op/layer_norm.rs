@@ -4,12 +4,12 @@ use smallvec::SmallVec;
 
 use super::declare::family;
 use super::element::{Float, for_dtype};
-use super::gradient::Normal;
+use super::gradient::{Normal, Statistic};
 use super::infer::{axis, count, dtype, equal, results, same_dtype};
 use super::numeric::wide;
 use super::real::Real;
 use super::rows;
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Term, rules};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,
 };
@@ -244,10 +244,7 @@ impl OpDef for LayerNorm {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (x, dy) = (at.operand(0)?, at.dy()?);
-        if at.gradient(1).is_some() || at.gradient(2).is_some() {
-            return Err(RuleError::Undefined("its statistics are used"));
-        }
+        let x = at.operand(0)?;
         let (along, epsilon, centred) = match *self {
             Self::Layer { axis, epsilon, .. } => (axis, epsilon, true),
             Self::Rms { axis, epsilon } => (axis, epsilon, false),
@@ -255,24 +252,44 @@ impl OpDef for LayerNorm {
         let rank = at.ty(x).rank();
         let axes: Vec<usize> = (axis("axis", along, rank)?..rank).collect();
         let normal = Normal::new(at, x, (&axes, centred), epsilon.into())?;
-        let mut inner = dy;
-        if at.operands() > 1 {
-            let scale = at.operand(1)?;
-            inner = at.mul(dy, scale)?;
-            if at.wants(1) {
-                let scaled = at.mul(dy, normal.value)?;
-                at.give_sum(1, scaled)?;
-            }
+        let mut dx = match at.gradient(0) {
+            Some(dy) => of_elements(at, &normal, dy)?,
+            None => None,
+        };
+        for (i, from) in [(1, Statistic::Mean), (2, Statistic::Inverse)] {
+            let Some(gradient) = at.gradient(i).filter(|_| at.wants(0)) else { continue };
+            let own = normal.of_statistic(at, from, gradient)?;
+            dx = Some(match dx {
+                Some(sum) => at.add(sum, own)?,
+                None => own,
+            });
         }
-        if at.wants(2) {
-            at.give_sum(2, dy)?;
-        }
-        if at.wants(0) {
-            let dx = normal.gradient(at, inner)?;
+        if let Some(dx) = dx {
             at.give(0, dx);
         }
         Ok(())
     }
+}
+
+/// Gives scale and shift their gradients, and returns that of the operand, by the gradient of the result's elements.
+fn of_elements(
+    at: &mut Backward<'_>,
+    normal: &Normal,
+    dy: Term,
+) -> Result<Option<Term>, RuleError> {
+    let mut inner = dy;
+    if at.operands() > 1 {
+        let scale = at.operand(1)?;
+        inner = at.mul(dy, scale)?;
+        if at.wants(1) {
+            let scaled = at.mul(dy, normal.value)?;
+            at.give_sum(1, scaled)?;
+        }
+    }
+    if at.wants(2) {
+        at.give_sum(2, dy)?;
+    }
+    if at.wants(0) { normal.gradient(at, inner).map(Some) } else { Ok(None) }
 }
 
 #[cfg(test)]

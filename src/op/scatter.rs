@@ -7,7 +7,7 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
-use super::{Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand, rules};
+use super::{Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand, Where, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 names! {
@@ -133,11 +133,7 @@ impl Scatter {
         let read = at.op(gather.clone(), &[y, indices])?;
         let chosen = at.op(Compare::Equal, &[updates, read])?;
         let (own, others) = (at.cast(stays, to)?, at.cast(chosen, to)?);
-        let sum = match *self {
-            Self::Elements { axis, .. } => Self::Elements { axis, reduction: Reduction::Add },
-            Self::Nd { .. } => Self::Nd { reduction: Reduction::Add },
-        };
-        let count = at.op(sum, &[own, indices, others])?;
+        let count = at.op(self.with(Reduction::Add), &[own, indices, others])?;
         let share = at.div(dy, count)?;
         let kept = at.only(stays, share)?;
         at.give(0, kept);
@@ -147,6 +143,51 @@ impl Scatter {
             at.give(2, given);
         }
         Ok(())
+    }
+
+    /// The gradients where an element and its updates are multiplied: each has the product of the others, which is 0
+    /// beside another 0.
+    fn products(&self, at: &mut Backward<'_>, gather: GatherAt) -> Result<(), RuleError> {
+        let (data, indices, updates) = (at.operand(0)?, at.operand(1)?, at.operand(2)?);
+        let dy = at.dy()?;
+        let to = at.ty(dy).dtype;
+        if at.wants(0) {
+            let shape = at.shape(data);
+            let one = at.number(data, 1.0)?;
+            let ones = at.expand(one, &shape)?;
+            let factor = at.op(self.clone(), &[ones, indices, updates])?;
+            let own = at.mul(dy, factor)?;
+            at.give(0, own);
+        }
+        if !at.wants(2) {
+            return Ok(());
+        }
+        // The product of what is not 0, and how often 0 is among the factors.
+        let one = at.number(data, 1.0)?;
+        let none = at.compare(Compare::Equal, data, 0.0)?;
+        let no_update = at.compare(Compare::Equal, updates, 0.0)?;
+        let some = at.op(Where {}, &[none, one, data])?;
+        let divisor = at.op(Where {}, &[no_update, one, updates])?;
+        let product = at.op(self.clone(), &[some, indices, divisor])?;
+        let (own, others) = (at.cast(none, to)?, at.cast(no_update, to)?);
+        let zeros = at.op(self.with(Reduction::Add), &[own, indices, others])?;
+        let product = at.mul(dy, product)?;
+        let product = at.op(gather.clone(), &[product, indices])?;
+        let zeros = at.op(gather, &[zeros, indices])?;
+        let beside = at.sub(zeros, others)?;
+        let alone = at.compare(Compare::Equal, beside, 0.0)?;
+        let share = at.div(product, divisor)?;
+        let given = at.only(alone, share)?;
+        at.give(2, given);
+        Ok(())
+    }
+
+    /// The same places with another reduction.
+    const fn with(&self, reduction: Reduction) -> Self {
+        match *self {
+            Self::Elements { axis, .. } => Self::Elements { axis, reduction },
+            Self::Nd { .. } => Self::Nd { reduction },
+        }
     }
 }
 
@@ -278,7 +319,7 @@ impl OpDef for Scatter {
                 Ok(())
             }
             Reduction::Min | Reduction::Max => self.shared(at, &gather),
-            Reduction::Mul => Err(RuleError::Undefined("it multiplies elements")),
+            Reduction::Mul => self.products(at, gather),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fanwise::backend::{Backend, Cpu, RunOptions};
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::op::{
-    Activation, BatchNormTrain, Binary, Conv, Direction, External, Flatten, Gemm, OpDef, Pool,
-    Recurrent, Reduce, Softmax, Transpose, Unary,
+    Activation, BatchNormTrain, Binary, Conv, Direction, External, Flatten, Gather, GatherAt, Gemm,
+    OpDef, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
 };
 use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
 use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
@@ -148,6 +148,28 @@ fn cell(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
     with_gradients(b, loss)
 }
 
+/// Elements of each sample that numbers of its own pick, which multiply others of it.
+fn places(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
+    let mut b = Builder::new("places");
+    let x = b.input("x", rows(&[4, 3]));
+    let [blocks, columns] = [("blocks", [2, 1]), ("columns", [2, 3])]
+        .map(|(name, sizes)| b.input(name, TensorType { dtype: DType::I64, ..rows(&sizes) }));
+    let w = b.param("w", random(rng, &[4, 3]));
+    let h = b.op("h", Binary::Mul, &[x, w]).unwrap();
+    let picked = b.op("picked", GatherAt::Nd { batch_dims: 1 }, &[h, blocks]).unwrap();
+    let bias = b.param("bias", random(rng, &[3]));
+    let factors = b.op("factors", Binary::Add, &[picked, bias]).unwrap();
+    let product = Scatter::Elements { axis: 1, reduction: Reduction::Mul };
+    let h = b.op("products", product, &[h, columns, factors]).unwrap();
+    let h = b.op("sum", Reduce::Sum { axes: vec![1], keepdims: false }, &[h]).unwrap();
+    // Rows of the batch by number.
+    let others = b.input("others", TensorType { dtype: DType::I64, ..rows(&[]) });
+    let other = b.op("other", Gather { axis: 0 }, &[h, others]).unwrap();
+    let h = b.op("both", Binary::Mul, &[h, other]).unwrap();
+    let loss = cross_entropy(&mut b, h, 3);
+    with_gradients(b, loss)
+}
+
 /// The steps of the sequences of [`cell`].
 const STEPS: i64 = 4;
 
@@ -170,6 +192,13 @@ fn inputs(rng: &mut ChaCha8Rng, graph: &Graph, n: usize) -> Inputs {
             let lengths: Vec<i64> =
                 (0..dims[0]).map(|i| i64::try_from(length(i)).unwrap()).collect();
             return (name, Tensor::new(&dims, &lengths).unwrap());
+        }
+        if ["blocks", "columns", "others"].contains(&&*name) {
+            // Places of an axis of four entries or of the batch, some from its end and some of them twice.
+            let size = if name == "others" { i64::try_from(n).unwrap() } else { 4 };
+            let places: Vec<i64> =
+                (0..dims.iter().product()).map(|_| rng.random_range(-size..size)).collect();
+            return (name, Tensor::new(&dims, &places).unwrap());
         }
         if name != "y" {
             let mut x = random(rng, &dims);
@@ -210,7 +239,7 @@ fn run(graph: &Graph, weights: &Weights, inputs: &Inputs, devices: u32) -> Vec<(
 
 #[test]
 fn gradients_agree_with_differences_and_on_devices_with_one() {
-    for (model, n) in [(mlp as fn(&mut ChaCha8Rng) -> _, 7), (cnn, 5), (cell, 6)] {
+    for (model, n) in [(mlp as fn(&mut ChaCha8Rng) -> _, 7), (cnn, 5), (cell, 6), (places, 5)] {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let (graph, weights) = model(&mut rng);
         let given = inputs(&mut rng, &graph, n);

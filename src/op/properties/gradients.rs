@@ -123,7 +123,7 @@ fn results(op: &Op, operands: &[Tensor]) -> Option<Vec<Tensor>> {
 
 /// Whether gradients may come from every result.
 fn all_used(op: &Op) -> bool {
-    matches!(op.name(), "split" | "lstm" | "gru" | "rnn")
+    matches!(op.name(), "split" | "lstm" | "gru" | "rnn" | "layer_norm")
 }
 
 /// The sum of the products of results and weights.
@@ -272,5 +272,31 @@ fn equal_elements_share_what_a_scatter_gives() {
         let given = gradients(&op, &operands, &ys, &dy).unwrap();
         let of = |i: usize| given[i].as_ref().unwrap().to_f64();
         assert_eq!((of(0), of(2)), (vec![2.0, 0.0, 4.0], vec![2.0, 2.0, 0.0, 2.0, 0.0]));
+    }
+}
+
+/// Of 2 at 0 and its updates 3, 0 and 5 the zero alone has a gradient, of 7 at 1 and its two zeros nothing; at 2 there is
+/// no zero, at 3 the element is one, at 4 nothing is written.
+#[test]
+fn each_factor_of_a_scatter_has_the_product_of_the_others() {
+    let list = |values: &[f64]| tensor(DType::F64, &[values.len()], values);
+    let indices = [0i64, 1, 2, -5, 0, 3, 1, 2];
+    let x = list(&[2.0, 7.0, 4.0, 0.0, 6.0]);
+    let updates = list(&[3.0, 0.0, -2.0, 0.0, 5.0, 8.0, 0.0, 0.5]);
+    let dy = list(&[1.0, 2.0, 3.0, 4.0, 5.0]);
+    let rows = Tensor::new(&[8, 1], &indices).unwrap();
+    for (op, indices) in [
+        (
+            Scatter::Elements { axis: 0, reduction: Reduction::Mul },
+            Tensor::new(&[8], &indices).unwrap(),
+        ),
+        (Scatter::Nd { reduction: Reduction::Mul }, rows),
+    ] {
+        let (op, operands) = (Op::from(op), [x.clone(), indices, updates.clone()]);
+        let ys = results(&op, &operands).unwrap();
+        let given = gradients(&op, &operands, &ys, &[Some(dy.clone())]).unwrap();
+        let of = |i: usize| given[i].as_ref().unwrap().to_f64();
+        assert_eq!(of(0), [0.0, 0.0, -3.0, 32.0, 5.0]);
+        assert_eq!(of(2), [0.0, 0.0, 6.0, 30.0, 0.0, 0.0, 0.0, -24.0]);
     }
 }

@@ -137,7 +137,7 @@ fn conv_transpose(draw: &mut Draw) -> Option<Case> {
         strides: numbers(draw, axes, 2, 4),
         dilations: Vec::new(),
         pads: numbers(draw, 2 * axes, 0, 2),
-        output_padding: Vec::new(),
+        output_padding: numbers(draw, axes, 0, 5),
         groups: i64::try_from(groups).unwrap(),
     };
     case(op, operands)
@@ -272,18 +272,28 @@ fn blocks(draw: &mut Draw) -> Option<Case> {
 fn resize(draw: &mut Draw) -> Option<Case> {
     let shape = images(draw, 2, 2);
     let mode = draw.of(&[ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic]);
+    let coordinates =
+        draw.of(&[Coordinates::HalfPixel, Coordinates::Asymmetric, Coordinates::TfCropAndResize]);
+    let cropped = coordinates == Coordinates::TfCropAndResize;
+    // The corners of the part that is taken, of which some lie outside.
+    let mut corner = || draw.of(&[-0.25, 0.0, 0.5, 1.0, 1.25]);
+    let roi = if cropped {
+        vec![0.0, 0.0, corner(), corner(), 1.0, 1.0, corner(), corner()]
+    } else {
+        Vec::new()
+    };
     let op = Resize {
         axes: vec![2, 3],
         sizes: vec![2 * i64::try_from(shape[2]).ok()?, 2 * i64::try_from(shape[3]).ok()?],
         scales: vec![2.0, 2.0],
         mode,
         nearest: Nearest::RoundPreferFloor,
-        coordinates: draw.of(&[Coordinates::HalfPixel, Coordinates::Asymmetric]),
+        coordinates,
         cubic: -0.75,
         exclude_outside: false,
         antialias: false,
-        roi: Vec::new(),
-        extrapolation: 0.0,
+        roi,
+        extrapolation: if cropped { 2.5 } else { 0.0 },
     };
     case(op, [draw.held(DType::F32, &shape)])
 }

@@ -218,8 +218,10 @@ fn gather_elements(draw: &mut Draw) -> Option<Case> {
 
 fn gather_nd(draw: &mut Draw) -> Option<Case> {
     let (a, b) = (draw.size(), draw.size());
-    let (data, index, batch_dims, size) = match draw.rng.random_range(0..4) {
+    let (data, index, batch_dims, size) = match draw.rng.random_range(0..6) {
         0 => (vec![N, a, b], vec![N, 2, 1], 1, a),
+        4 => (vec![2, N, a, a, b], vec![2, N, 3, 2], 2, a),
+        5 => (vec![N, a, a], vec![N, 2], 1, a),
         1 => (vec![a, b], vec![N, 1], 0, a),
         2 => (vec![a, N], vec![2, 1], 0, a),
         _ => (vec![N, a], vec![3, 1], 0, N),
@@ -227,9 +229,10 @@ fn gather_nd(draw: &mut Draw) -> Option<Case> {
     case(GatherAt::Nd { batch_dims }, [draw.held(DType::F32, &data), entries(draw, &index, size)])
 }
 
-/// Sums of small integers, whatever the order.
+/// Sums and products of small integers, whatever the order.
 fn scatter(draw: &mut Draw) -> Option<Case> {
-    let reduction = draw.of(&[Reduction::Add, Reduction::Max, Reduction::Min, Reduction::None]);
+    let reduction =
+        draw.of(&[Reduction::Add, Reduction::Max, Reduction::Min, Reduction::Mul, Reduction::None]);
     if draw.chance(3) {
         let a = draw.size();
         let (data, index, updates, size) = match draw.rng.random_range(0..3) {

@@ -259,9 +259,6 @@ impl OpDef for Resize {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        if self.coordinates == Coordinates::TfCropAndResize && self.extrapolation != 0.0 {
-            return Err(RuleError::Undefined("it puts a number where its operand has no element"));
-        }
         let (x, dy) = (at.operand(0)?, at.dy()?);
         let shape = at.shape(x);
         let mut dx = dy;
@@ -275,7 +272,8 @@ impl OpDef for Resize {
             let to = at.ty(dy).dtype;
             let ends = at.cast(ends, to)?;
             let unit = at.op(OneHot { axis: -1, depth: size }, &[numbers, ends])?;
-            let one = self.of_axis(i, shape.len());
+            // What stands for elements that are not there does not depend on those that are.
+            let one = Self { extrapolation: 0.0, ..self.of_axis(i, shape.len()) };
             let weights = at.op(one, &[unit])?;
             // The axis last, to be multiplied by the weights.
             let rank = shape.len();
