@@ -153,6 +153,37 @@ fn a_run_may_watch_more_when_it_goes_on() {
 }
 
 #[test]
+fn another_kind_of_validation_than_that_of_the_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let begin = ["fit", "zoo:two_head", "--loss", "score=mse", "--data", &train, "--epochs", "1"];
+    for (dir, had, given) in [
+        ("split", ["--validation-split", "0.2"], ["--validation", &test]),
+        ("other", ["--validation", &test], ["--validation-split", "0.2"]),
+    ] {
+        good(&[&begin[..], &had, &["--checkpoint", &at(dir)]].concat());
+        let again = ["fit", "zoo:two_head", "--resume", &at(dir), "--epochs", "2"];
+        let error = refused(&[&again[..], &given].concat());
+        let said = format!(
+            "`{}` contradicts the run of {}, which has `{}`: it would train on other rows. Leave `{}` out to go on with \
+             what the run has, or begin a new run without `--resume`",
+            given.join(" "),
+            at(dir),
+            had.join(" "),
+            given[0]
+        );
+        assert!(error.contains(&said), "{error}");
+        good(&again);
+    }
+    // Nothing that is held back leaves the rows as they are.
+    let none = ["--validation-split", "0", "--checkpoint", &at("none")];
+    good(&[&begin[..], &none].concat());
+    let again = ["fit", "zoo:two_head", "--resume", &at("none"), "--epochs", "2"];
+    good(&[&again[..], &["--validation", &test]].concat());
+}
+
+#[test]
 fn the_mean_of_a_loss_counts_what_the_loss_counts() {
     let folder = tempfile::tempdir().unwrap();
     let (train, _) = two_head(folder.path());

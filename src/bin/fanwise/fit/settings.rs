@@ -110,9 +110,10 @@ fn completed(kept: Option<&Settings>) -> Vec<OsString> {
     let command = command();
     let Ok(matches) = command.clone().try_get_matches_from(&line) else { return line };
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    // Of two options that exclude each other the one that is given replaces the other.
+    // Of two options that exclude each other the one that is given stands.
     let other = |id: &str| match id {
         "validation" => given("validation_split"),
+        "validation_split" => given("validation"),
         _ => false,
     };
     for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
@@ -178,6 +179,26 @@ fn is_near(file: &Path, checkpoint: &Path) -> bool {
     !hidden(name) && !file.is_symlink() && beside.iter().chain(&here).any(within)
 }
 
+/// Refuses another kind of validation than that of the run to go on with: the rows to train on would be others.
+fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> anyhow::Result<()> {
+    for (id, other) in [("validation", "validation_split"), ("validation_split", "validation")] {
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let holds = |values: &&Vec<String>| !values.iter().all(|value| alike(value, "0"));
+        let Some(before) = kept.get(other).filter(holds).filter(|_| given) else { continue };
+        let long = |id: &str| id.replace('_', "-");
+        let (now, before, folder) =
+            (values(matches, id).join(","), before.join(","), folder.display());
+        bail!(
+            "`--{} {now}` contradicts the run of {folder}, which has `--{} {before}`: it would train on other rows. \
+             Leave `--{}` out to go on with what the run has, or begin a new run without `--resume`",
+            long(id),
+            long(other),
+            long(id)
+        );
+    }
+    Ok(())
+}
+
 /// The options of a run that goes on from a checkpoint with these settings.
 ///
 /// # Errors
@@ -196,6 +217,7 @@ pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs>
             );
         }
     }
+    check_validation(folder, kept, &matches)?;
     for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
         let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let given = matches.value_source(id) == Some(ValueSource::CommandLine);
