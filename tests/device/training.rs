@@ -1,6 +1,7 @@
 //! Training: the losses and the weights of GPUs are those of the CPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{Backend, Cpu};
@@ -13,8 +14,10 @@ use fanwise::op::{
 use fanwise::pass::{
     BatchStatistics, Metric, Repair, Replicate, Training, WeightPlacement, Weighted,
 };
-use fanwise::train::data::Feed;
-use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::train::data::{Arrays, Feed, LoaderOptions};
+use fanwise::train::{
+    Epoch, FitOptions, History, Logs, Place, Trainer, TrainerOptions, Validation,
+};
 use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
@@ -40,6 +43,11 @@ const CLASSES: usize = 3;
 /// What one step after the other takes: they do not divide, and some devices have no row.
 const BATCHES: [usize; 4] = [9, 6, 2, 7];
 
+/// The epochs of a fit, its rows to train on, which batches do not divide, and those that validate.
+const EPOCHS: usize = 2;
+const ROWS: usize = 22;
+const VALIDATING: usize = 7;
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for model in MODELS {
@@ -50,6 +58,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     trials.push(trial("training_mlp_choosing", || check(MODELS[0], CHOOSING)));
     trials.push(trial("training_cells", || check(CELLS, OPTIMIZERS[0].1)));
+    for model in MODELS {
+        trials.push(trial(format!("training_{}_fit", model.0), move || check_fit(model)));
+    }
     trials
 }
 
@@ -89,6 +100,68 @@ fn check((name, model, sizes): Sample, optimizer: &str) {
     }
 }
 
+/// One to four GPUs go through epochs as one CPU does: shuffled batches of which the last is smaller, with rows that
+/// validate.
+fn check_fit((name, model, sizes): Sample) {
+    let (alone, wanted) = fitted(model(), sizes, Place::default(), &Cpu::new(2).unwrap());
+    let logs = |history: &History| -> Vec<Logs> {
+        let both = |epoch: &Epoch| [Some(epoch.training.clone()), epoch.validation.clone()];
+        history.epochs.iter().flat_map(both).flatten().collect()
+    };
+    let alone = logs(&alone);
+    let rows: Vec<u64> = alone.iter().map(|logs| logs.rows).collect();
+    assert_eq!(rows, [ROWS as u64, VALIDATING as u64].repeat(EPOCHS));
+    for (count, weights) in [
+        (1, WeightPlacement::Template),
+        (2, WeightPlacement::Mirrored),
+        (3, WeightPlacement::Cpu),
+        (4, WeightPlacement::Mirrored),
+    ] {
+        let what = format!("{name}, {weights:?} on {count}");
+        let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
+        let place = place(count, weights, BatchStatistics::Sync);
+        let (history, found) = fitted(model(), sizes, place, &cuda);
+        let many = logs(&history);
+        assert_eq!(many.len(), alone.len(), "{what}");
+        for (many, one) in many.iter().zip(&alone) {
+            assert_eq!(many.rows, one.rows, "{what}");
+            assert!((many.loss - one.loss).abs() <= 1e-5, "{what}: {many:?}, not {one:?}");
+            assert_eq!(many.metrics.len(), one.metrics.len(), "{what}");
+            for (a, b) in many.metrics.iter().zip(&one.metrics) {
+                let near = a.0 == b.0 && (a.1 - b.1).abs() <= 1e-6;
+                assert!(near, "{what}: {many:?}, not {one:?}");
+            }
+        }
+        assert_weights_near(&found, &wanted, &what);
+    }
+}
+
+/// The history of some epochs, and all weights after them.
+fn fitted(
+    model: Model,
+    sizes: &[usize],
+    place: Place,
+    backend: &dyn Backend,
+) -> (History, Weights) {
+    let mut trainer = trainer(model, OPTIMIZERS[0].1, place, backend);
+    let mut rng = ChaCha8Rng::seed_from_u64(13);
+    let mut rows = |n: usize| {
+        let Feed { inputs, targets, weights, masks: _ } = batch(&mut rng, n, sizes);
+        let weights = weights.into_values().map(|t| ("sample_weight".to_owned(), t));
+        let arrays = inputs.into_iter().chain(targets).chain(weights);
+        Arc::new(Arrays::new(arrays.map(|(name, t)| (name, t.into()))).unwrap())
+    };
+    let (data, validating) = (rows(ROWS), rows(VALIDATING));
+    let options = FitOptions {
+        batches: LoaderOptions { batch: 9, seed: 3, ..LoaderOptions::default() },
+        epochs: EPOCHS as u64,
+        validation: Validation::Data(validating.into()),
+        ..FitOptions::default()
+    };
+    let history = trainer.fit(data, options).unwrap_or_else(|e| panic!("{e}"));
+    (history, trainer.weights().unwrap())
+}
+
 fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> Place {
     let rule = if count.is_multiple_of(2) { ShardRule::Balanced } else { ShardRule::RemainderLast };
     let over = Replicate::over((0..count).map(Device::gpu).collect());
@@ -98,6 +171,14 @@ fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> P
         invariant: false,
         max_memory: None,
     }
+}
+
+fn trainer(model: Model, optimizer: &str, place: Place, backend: &dyn Backend) -> Trainer {
+    let loss = "categorical_crossentropy".parse().unwrap();
+    let mut training = Training::new("p", loss, optimizer.parse().unwrap());
+    (training.losses[0].weighted, training.metrics) = (Weighted::Rows, vec![Metric::Accuracy]);
+    Trainer::new(model, &TrainerOptions { training, place }, backend)
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The losses of some steps, and all weights after them.
@@ -110,11 +191,7 @@ fn trained(
     place: Place,
     backend: &dyn Backend,
 ) -> Trained {
-    let loss = "categorical_crossentropy".parse().unwrap();
-    let mut training = Training::new("p", loss, optimizer.parse().unwrap());
-    (training.losses[0].weighted, training.metrics) = (Weighted::Rows, vec![Metric::Accuracy]);
-    let mut trainer = Trainer::new(model, &TrainerOptions { training, place }, backend)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = trainer(model, optimizer, place, backend);
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let rate = trainer.learning_rate();
     let losses = BATCHES
@@ -131,8 +208,12 @@ fn assert_near(found: &Trained, wanted: &Trained, what: &str) {
     for (a, b) in found.0.iter().zip(&wanted.0) {
         assert!((a - b).abs() <= 1e-5, "{what}: losses {:?}, not {:?}", found.0, wanted.0);
     }
-    for (name, tensor) in wanted.1.iter() {
-        let (a, b) = (found.1.get(name).unwrap().to_f64(), tensor.to_f64());
+    assert_weights_near(&found.1, &wanted.1, what);
+}
+
+fn assert_weights_near(found: &Weights, wanted: &Weights, what: &str) {
+    for (name, tensor) in wanted.iter() {
+        let (a, b) = (found.get(name).unwrap().to_f64(), tensor.to_f64());
         let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(error <= 1e-4, "{what}: `{name}` differs by {error}");
     }
