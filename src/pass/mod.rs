@@ -16,8 +16,8 @@ pub use explain::{explain, headline};
 pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
-    Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, differentiate,
-    differentiate_with, evaluation, fixed_parameters, has_classes_last, inference_mode, train_mode,
+    Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, class_axis,
+    differentiate, differentiate_with, evaluation, fixed_parameters, inference_mode, train_mode,
     training,
 };
 pub use refusal::SplitRefused;

@@ -7,7 +7,7 @@ use super::data::{
     Categorical, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
 };
 use crate::ir::Graph;
-use crate::pass::{Loss, OutputLoss, Weighted, has_classes_last};
+use crate::pass::{Loss, OutputLoss, Weighted, class_axis};
 use crate::types::Quoted;
 
 /// An output with a loss.
@@ -15,22 +15,20 @@ pub(super) struct Aim {
     output: String,
     loss: Loss,
     weighted: bool,
-    /// What a row of it is, where its sizes are known.
-    row: Option<Column>,
+    /// What a row of it is, where its sizes are known, and the axis of the row that has the classes.
+    row: Option<(Column, usize)>,
 }
 
 /// The outputs of a model that have these losses.
 pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
     let aim = |loss: &OutputLoss| {
         let output = graph.outputs().iter().find(|output| *output.name == *loss.output)?;
+        let axis = class_axis(graph, loss).and_then(|axis| axis.checked_sub(1));
         Some(Aim {
             output: loss.output.clone(),
             loss: loss.loss,
             weighted: loss.weighted == Weighted::Rows,
-            // Where classes are on another axis, targets stay as they are.
-            row: has_classes_last(graph, loss)
-                .then(|| Column::of(&*output.name, graph.ty(output.value)))
-                .flatten(),
+            row: Column::of(&*output.name, graph.ty(output.value)).zip(axis),
         })
     };
     losses.iter().filter_map(aim).collect()
@@ -40,20 +38,30 @@ impl Aim {
     /// The data with targets as the loss takes them: where it takes a number for each class, a class becomes zeros and a
     /// one, and where it takes classes, such a row its class.
     fn converted(&self, data: Data, target: &Column) -> Data {
-        let Some(row) = &self.row else { return data };
-        let Some((classes, rest)) = row.dims.split_last() else { return data };
-        let (numbers, ones) = (target.has_sizes(rest), target.dims == row.dims);
-        let column = target.name.clone();
+        let Some((row, axis)) = &self.row else { return data };
+        let (Some(classes), column) = (row.dims.get(*axis).copied(), target.name.clone()) else {
+            return data;
+        };
         let takes_ones =
             matches!(self.loss, Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge);
-        if takes_ones && numbers && *classes > 1 {
-            data.changed(Arc::new(Categorical { column, classes: *classes, dtype: row.dtype }))
-        } else if self.loss.takes_classes() && ones && *classes > 1 {
-            data.changed(Arc::new(Integer { column }))
+        if takes_ones && classes > 1 && target.has_sizes(&without(&row.dims, *axis)) {
+            // The axes before that of the classes, of which those of size 1 may be missing.
+            let sizes = row.dims[..*axis].iter().filter(|size| **size != 1).count();
+            let place = |(axis, size): (usize, &usize)| (*size != 1).then_some(axis + 1);
+            let mut before = target.dims.iter().enumerate().filter_map(place);
+            let axis = sizes.checked_sub(1).and_then(|last| before.nth(last)).unwrap_or(0);
+            data.changed(Arc::new(Categorical { column, classes, axis, dtype: row.dtype }))
+        } else if self.loss.takes_classes() && classes > 1 && target.dims == row.dims {
+            data.changed(Arc::new(Integer { column, axis: *axis }))
         } else {
             data
         }
     }
+}
+
+/// The sizes but for that of an axis.
+fn without(dims: &[usize], axis: usize) -> Vec<usize> {
+    dims.iter().enumerate().filter(|(at, _)| *at != axis).map(|(_, size)| *size).collect()
 }
 
 /// The data with targets as the losses take them.

@@ -1,11 +1,14 @@
 //! Losses and metrics of outputs whose classes are not on the last axis.
 
+use std::sync::Arc;
+
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::Builder;
 use fanwise::op::{Binary, MatMul, Softmax, Squeeze, Unary};
 use fanwise::pass::{Metric, Training};
-use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::train::data::{Arrays, LoaderOptions};
+use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
 use fanwise::types::{DType, Tensor};
 
 use crate::fit::{feed, rows, training};
@@ -106,6 +109,49 @@ fn classes_may_be_on_any_axis_but_that_of_the_rows() {
             for (b, g) in bias.iter().zip(gradient) {
                 assert!((b + g).abs() < 1e-12, "{name}: {b} for {}", -g);
             }
+        }
+    }
+}
+
+/// Numbers of classes, also with an axis of size 1 where the classes' is, for a loss that takes ones, and the other way
+/// round.
+#[test]
+fn targets_become_what_the_loss_takes_on_the_axis_of_its_classes() {
+    let n = 5;
+    let (loss, gradient, right) = known(n);
+    let all = |f: &dyn Fn(usize, usize, usize) -> f64| -> Vec<f64> {
+        let one = |at: usize| f(at / PLACES / CLASSES, at / PLACES % CLASSES, at % PLACES);
+        (0..n * CLASSES * PLACES).map(one).collect()
+    };
+    let image = |values: &[f64]| Tensor::new(&[n, CLASSES, 2, 2], values).unwrap();
+    let x = image(&all(&logit));
+    let hot = image(&all(&|row, c, place| f64::from(u8::from(c == class(row, place)))));
+    let number = |at: usize| i64::try_from(class(at / PLACES, at % PLACES)).unwrap();
+    let numbers: Vec<i64> = (0..n * PLACES).map(number).collect();
+    let numbers = |dims: &[usize]| Tensor::new(dims, &numbers).unwrap();
+    for (name, y, softmax, class_axis) in [
+        ("categorical_crossentropy", numbers(&[n, 2, 2]), true, None),
+        ("categorical_crossentropy", numbers(&[n, 1, 2, 2]), true, None),
+        ("categorical_crossentropy:from_logits=true", numbers(&[n, 2, 2]), false, Some(-3)),
+        ("sparse_categorical_crossentropy", hot.clone(), true, None),
+        ("sparse_categorical_crossentropy:from_logits=true", hot, false, Some(1)),
+    ] {
+        let mut terms = training(name, "sgd:learning_rate=1", "out", false);
+        terms.losses[0].class_axis = class_axis;
+        terms.metrics = vec![Metric::Accuracy];
+        let options = TrainerOptions { training: terms, place: on(2, "sync") };
+        let mut trainer = Trainer::new(segments(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
+        let rows = || {
+            let arrays = [("x", x.clone()), ("y", y.clone())];
+            Arc::new(Arrays::new(arrays.map(|(name, t)| (name.to_owned(), t.into()))).unwrap())
+        };
+        let found = trainer.evaluate(rows(), LoaderOptions::default()).unwrap();
+        assert!((found.loss - loss).abs() < 1e-12, "{name}: {} for {loss}", found.loss);
+        trainer.fit(rows(), FitOptions::default()).unwrap();
+        assert!((found.metrics[0].1 - right).abs() < 1e-12, "{name}: {found:?} for {right}");
+        let bias = trainer.weights().unwrap().get("bias").unwrap().to_f64();
+        for (b, g) in bias.iter().zip(gradient) {
+            assert!((b + g).abs() < 1e-12, "{name}: {b} for {}", -g);
         }
     }
 }

@@ -126,11 +126,10 @@ impl ClassAxis {
     }
 }
 
-/// Whether an output of which a loss is taken has its classes on the last axis.
-pub fn has_classes_last(graph: &Graph, of: &OutputLoss) -> bool {
-    let output = graph.outputs().iter().find(|output| *output.name == *of.output);
-    let axis = output.map(|output| ClassAxis::of(graph, of, output));
-    !matches!(axis, Some(Ok(ClassAxis { axis, rank })) if axis + 1 != rank)
+/// The axis of an output of which a loss is taken that has its classes; none where the loss cannot be taken of it.
+pub fn class_axis(graph: &Graph, of: &OutputLoss) -> Option<usize> {
+    let output = graph.outputs().iter().find(|output| *output.name == *of.output)?;
+    ClassAxis::of(graph, of, output).ok().map(|classes| classes.axis)
 }
 
 /// The axis of the softmax that gives a value.

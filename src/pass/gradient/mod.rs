@@ -25,7 +25,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-pub use classes::has_classes_last;
+pub use classes::class_axis;
 pub use fixed::fixed_parameters;
 pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};

@@ -49,15 +49,29 @@ fn is(x: f64, integer: i128) -> bool {
     same
 }
 
-/// Classes as numbers become rows of zeros with a one at the place of the class. An axis of size 1 at the end goes.
+/// Classes as numbers become zeros with a one at the place of the class. An axis of size 1 where the classes' comes goes.
 #[derive(Clone, Debug)]
 pub struct Categorical {
     /// The column of the numbers, from 0.
     pub column: String,
     /// The number of classes.
     pub classes: usize,
+    /// The axis of the row that the classes get: as many are before it.
+    pub axis: usize,
     /// The type of the zeros and ones.
     pub dtype: DType,
+}
+
+impl Categorical {
+    /// The sizes of a row of numbers before the axis of the classes, and behind it.
+    fn around<'a>(&self, column: &'a Column) -> Result<(&'a [usize], &'a [usize]), DataError> {
+        let Some((before, behind)) = column.dims.split_at_checked(self.axis) else {
+            let (name, ty, axis) = (Quoted(&column.name), column.row_type(), self.axis);
+            let reason = format!("{name}, {ty}, has fewer than {axis} axes to put before classes");
+            return Err(DataError::Columns(reason));
+        };
+        Ok((before, behind.strip_prefix(&[1]).unwrap_or(behind)))
+    }
 }
 
 impl Change for Categorical {
@@ -71,10 +85,8 @@ impl Change for Categorical {
         if column.dtype == DType::Bool {
             return Err(DataError::Columns(format!("{name} holds truth values, not classes")));
         }
-        if column.dims.last() == Some(&1) {
-            column.dims.pop();
-        }
-        column.dims.push(self.classes);
+        let (before_it, behind) = self.around(column)?;
+        column.dims = [before_it, &[self.classes], behind].concat();
         column.dtype = self.dtype;
         Ok(columns)
     }
@@ -89,17 +101,16 @@ impl Change for Categorical {
         let wrong =
             |reason: String| DataError::row(key.row, format!("{}: {reason}", Quoted(&self.column)));
         let found = convert(&row[place], DType::I64).map_err(wrong)?;
-        let mut dims = before[place].dims.clone();
-        if dims.last() == Some(&1) {
-            dims.pop();
-        }
-        dims.push(self.classes);
-        let mut ones = Tensor::zeros(DType::U8, &dims)?;
-        let cells = ones.as_mut_slice::<u8>().chunks_exact_mut(self.classes);
-        for (cells, class) in cells.zip(found.as_slice::<i64>()) {
-            let cell = usize::try_from(*class).ok().and_then(|class| cells.get_mut(class));
+        let (outer, inner) = self.around(&before[place])?;
+        let mut ones = Tensor::zeros(DType::U8, &[outer, &[self.classes], inner].concat())?;
+        let cells = ones.as_mut_slice::<u8>();
+        let width: usize = inner.iter().product();
+        for (i, class) in found.as_slice::<i64>().iter().enumerate() {
             let classes = self.classes;
-            *cell.ok_or_else(|| wrong(format!("there is no class {class} of {classes}")))? = 1;
+            let cell = usize::try_from(*class).ok().filter(|class| *class < classes);
+            let cell =
+                cell.ok_or_else(|| wrong(format!("there is no class {class} of {classes}")))?;
+            cells[(i / width * classes + cell) * width + i % width] = 1;
         }
         row[place] = convert(&ones, self.dtype).map_err(wrong)?;
         Ok(())
@@ -109,35 +120,39 @@ impl Change for Categorical {
 /// Rows with a number for each class become the number of the class with the largest, the first of several: `i64`.
 #[derive(Clone, Debug)]
 pub struct Integer {
-    /// The column, whose last axis is that of the classes.
+    /// The column.
     pub column: String,
+    /// The axis of its rows that has the classes, which goes.
+    pub axis: usize,
 }
 
-/// The place of the largest number in each group of `classes`.
-fn largest(tensor: &Tensor, classes: usize) -> Result<Vec<i64>, String> {
+/// The place of the largest of `classes` numbers, `width` apart, for all that are not of the same.
+fn largest(tensor: &Tensor, classes: usize, width: usize) -> Result<Vec<i64>, String> {
     let values = tensor.to_f64();
     if values.iter().any(|x| x.is_nan()) {
         return Err("a class has the value NaN".to_owned());
     }
-    let largest = |group: &[f64]| {
-        let first = (0..group.len()).reduce(|a, b| if group[b] > group[a] { b } else { a });
+    let largest = |group: &[f64], at: usize| {
+        let value = |class: usize| group[class * width + at];
+        let first = (0..classes).reduce(|a, b| if value(b) > value(a) { b } else { a });
         i64::try_from(first.unwrap_or(0)).unwrap_or(i64::MAX)
     };
-    Ok(values.chunks_exact(classes.max(1)).map(largest).collect())
+    let groups = values.chunks_exact((classes * width).max(1));
+    Ok(groups.flat_map(|group| (0..width).map(move |at| largest(group, at))).collect())
 }
 
 impl Change for Integer {
     fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
         let place = find(before, &self.column)?;
         let mut columns = before.to_vec();
-        if columns[place].dims.pop().is_none() {
-            let reason = format!(
-                "{} has one number for each row, not one for each class",
-                Quoted(&self.column)
-            );
+        let column = &mut columns[place];
+        if self.axis >= column.dims.len() {
+            let (name, ty, axis) = (Quoted(&self.column), column.row_type(), self.axis);
+            let reason = format!("{name}, {ty}, has no axis {axis} with a number for each class");
             return Err(DataError::Columns(reason));
         }
-        columns[place].dtype = DType::I64;
+        column.dims.remove(self.axis);
+        column.dtype = DType::I64;
         Ok(columns)
     }
 
@@ -148,9 +163,11 @@ impl Change for Integer {
         row: &mut Vec<Tensor>,
     ) -> Result<(), DataError> {
         let place = find(before, &self.column)?;
-        let Some((classes, dims)) = before[place].dims.split_last() else { return Ok(()) };
+        let mut dims = before[place].dims.clone();
+        let width: usize = dims.iter().skip(self.axis + 1).product();
+        let classes = dims.remove(self.axis);
         let wrong = |reason| DataError::row(key.row, format!("{}: {reason}", Quoted(&self.column)));
-        row[place] = Tensor::new(dims, &largest(&row[place], *classes).map_err(wrong)?)?;
+        row[place] = Tensor::new(&dims, &largest(&row[place], classes, width).map_err(wrong)?)?;
         Ok(())
     }
 }
@@ -171,7 +188,7 @@ pub struct ClassWeights {
 fn class(column: &Column, tensor: &Tensor) -> Result<i64, String> {
     let classes = column.elements().unwrap_or(1);
     let found = if classes > 1 {
-        largest(tensor, classes)?
+        largest(tensor, classes, 1)?
     } else {
         convert(tensor, DType::I64)?.as_slice::<i64>().to_vec()
     };
@@ -252,8 +269,10 @@ mod tests {
 
     #[test]
     fn classes_become_ones_and_back() {
-        let ones = Categorical { column: "y".to_owned(), classes: 3, dtype: DType::F32 };
-        let integer = Integer { column: "y".to_owned() };
+        let ones_at =
+            |axis| Categorical { column: "y".to_owned(), classes: 3, axis, dtype: DType::F32 };
+        let integer_at = |axis| Integer { column: "y".to_owned(), axis };
+        let (ones, integer) = (ones_at(0), integer_at(0));
         for label in 0..3u8 {
             for cell in [Tensor::scalar(label), Tensor::new(&[1], &[f64::from(label)]).unwrap()] {
                 let (_, row) = change(&ones, "y", cell).unwrap();
@@ -265,11 +284,27 @@ mod tests {
             }
         }
         let words = Tensor::new(&[2, 1], &[2i32, 0]).unwrap();
-        let (columns, row) = change(&ones, "y", words).unwrap();
+        let (columns, row) = change(&ones_at(1), "y", words.clone()).unwrap();
         assert_eq!(columns[0].dims, [2, 3]);
         assert_eq!(row[0].as_slice::<f32>(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+        let (columns, row) = change(&ones, "y", words).unwrap();
+        assert_eq!(columns[0].dims, [3, 2, 1]);
+        assert_eq!(row[0].as_slice::<f32>(), [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
         let first = Tensor::new(&[2, 2], &[1.0f32, 1.0, -2.0, -1.0]).unwrap();
-        assert_eq!(change(&integer, "y", first).unwrap().1[0].as_slice::<i64>(), [0, 1]);
+        assert_eq!(
+            change(&integer_at(1), "y", first.clone()).unwrap().1[0].as_slice::<i64>(),
+            [0, 1]
+        );
+        assert_eq!(change(&integer, "y", first).unwrap().1[0].as_slice::<i64>(), [0, 0]);
+        // Between axes, there and back.
+        let between = Tensor::new(&[2, 2], &[2i64, 0, 1, 2]).unwrap();
+        let (columns, row) = change(&ones_at(1), "y", between.clone()).unwrap();
+        assert_eq!(columns[0].dims, [2, 3, 2]);
+        let expected = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0];
+        assert_eq!(row[0].as_slice::<f32>(), expected);
+        assert_eq!(change(&integer_at(1), "y", row[0].clone()).unwrap().1[0], between);
+        let error = change(&ones_at(3), "y", between).unwrap_err();
+        assert!(error.contains("`y`, i64[2,2], has fewer than 3 axes"), "{error}");
         for (wrong, reason) in [
             (Tensor::scalar(3i64), "row 9: `y`: there is no class 3 of 3"),
             (Tensor::scalar(-1i8), "no class -1"),

@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn data_are_split_with_their_changes() {
-        let ones = Categorical { column: "x".to_owned(), classes: 9, dtype: DType::F32 };
+        let ones = Categorical { column: "x".to_owned(), classes: 9, axis: 0, dtype: DType::F32 };
         let data = Data::from(numbers(0, 4)).changed(Arc::new(ones));
         assert_eq!(data.columns().unwrap(), [Column::new("x", DType::F32, &[9])]);
         let (first, last) = data.split(0.25).unwrap();

@@ -290,7 +290,7 @@ fn usual(mean: &Tensor, drawn: bool) -> Vec<Arc<dyn Change>> {
     let column = "y".to_owned();
     vec![
         Arc::new(Images { column: "x".to_owned(), layout, result: Layout::ChannelsLast, steps }),
-        Arc::new(Categorical { column: column.clone(), classes: 10, dtype: DType::F32 }),
+        Arc::new(Categorical { column: column.clone(), classes: 10, axis: 0, dtype: DType::F32 }),
         Arc::new(ClassWeights {
             column,
             weights: [(3, 2.0)].into(),
