@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fanwise::format::onnx::{ImportOptions, import};
+use fanwise::format::onnx::{self, ImportOptions, import};
 use fanwise::format::{Budget, npz, safetensors};
 use fanwise::ir::Weights;
 use fanwise::types::Tensor;
@@ -67,6 +67,40 @@ fn a_trained_onnx_file_has_other_weights_and_nothing_else_changed() {
 }
 
 /// A model that was read from no ONNX file is written as one, with what was learned.
+/// Batch normalisation in train mode is read as it was written, with its results, in every bit; what ONNX cannot say of it
+/// is refused.
+#[test]
+fn batch_normalisation_in_train_mode_is_written_and_read() {
+    let text = |attrs: &str, scale: &str, var: &str| {
+        format!(
+            "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,3,2], %s: {scale}[3], %b: f32[3], %m: f32[3], %v: {var}[3]) -> \
+             (y: f32[N,3,2], mean: f32[3], var: {var}[3]) {{\n  %y : f32[N,3,2], %mean : f32[3], %var : {var}[3] = \
+             batch_norm_train(%x, %s, %b, %m, %v){attrs}\n  return %y, %mean, %var\n}}\n"
+        )
+    };
+    let none = Weights::default();
+    let graph = fanwise::ir::parse(&text(" {epsilon=0.003, momentum=0.7}", "f32", "f32")).unwrap();
+    let written = onnx::export(&graph, &none).unwrap();
+    let read = onnx::import_bytes(written.into(), "norm.onnx", &ImportOptions::default());
+    let again = read.unwrap().graph;
+    let lines = |graph: &fanwise::ir::Graph| -> Vec<String> {
+        let text = graph.to_string();
+        text.lines().filter(|line| line.contains("batch_norm_train(")).map(str::to_owned).collect()
+    };
+    assert_eq!(lines(&again), lines(&graph));
+    assert_eq!(lines(&again).len(), 1);
+    for (attrs, scale, var, reason) in [
+        (" {local=true}", "f32", "f32", "each device's own rows, which ONNX cannot say"),
+        ("", "f64", "f32", "its scale and bias are f64 and f32; ONNX takes one type for both"),
+        ("", "f32", "f64", "its running mean and variance are f32 and f64; ONNX takes one type"),
+    ] {
+        let graph = fanwise::ir::parse(&text(attrs, scale, var)).unwrap();
+        let error = onnx::export(&graph, &none).unwrap_err().to_string();
+        assert!(error.starts_with("`y` (batch_norm_train) cannot be written as ONNX"), "{error}");
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
 #[test]
 fn a_trained_model_of_any_form_is_saved_as_onnx() {
     let folder = tempfile::tempdir().unwrap();

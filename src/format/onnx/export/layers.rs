@@ -4,8 +4,8 @@ use super::super::tensor;
 use super::Refused;
 use super::writer::{Attribute, Writer};
 use crate::op::{
-    BlockOrder, Blocks, Coordinates, DynamicQuantize, GridPadding, GridSample, GroupNorm,
-    LayerNorm, MaxUnpool, Nearest, Op, Pool, Quantize, Resize, ResizeMode,
+    BatchNormTrain, BlockOrder, Blocks, Coordinates, DynamicQuantize, GridPadding, GridSample,
+    GroupNorm, LayerNorm, MaxUnpool, Nearest, Op, Pool, Quantize, Resize, ResizeMode,
 };
 use crate::types::Tensor;
 
@@ -64,6 +64,7 @@ fn normalisation(w: &mut Writer<'_>, op: &Op) -> Done {
             let given = [("epsilon", op.epsilon), ("momentum", op.momentum)];
             w.same("BatchNormalization", &given.map(|(name, x)| (name, Attribute::Float(x))))
         }
+        Op::BatchNormTrain(op) => batch_norm_train(w, op),
         Op::LayerNorm(op) => layer_norm(w, op),
         Op::GroupNorm(GroupNorm::Group { epsilon, groups }) => w.same(
             "GroupNormalization",
@@ -148,6 +149,29 @@ fn pool(w: &mut Writer<'_>, op: &Pool) -> Result<(), Refused> {
     given.push(("ceil_mode", Attribute::Int((*ceil_mode).into())));
     given.push((own.0, Attribute::Int(own.1)));
     w.same(name, &given)
+}
+
+/// ONNX has the same formulas, for a scale and a bias of one type, and a running mean and variance of one type.
+fn batch_norm_train(w: &mut Writer<'_>, op: &BatchNormTrain) -> Result<(), Refused> {
+    if op.local {
+        let reason = "its statistics are those of each device's own rows, which ONNX cannot say; \
+                      write the model with `local=false`";
+        return Err(reason.to_owned());
+    }
+    for (a, b, what) in [(1, 2, "scale and bias"), (3, 4, "running mean and variance")] {
+        let (one, other) = (w.ty(a)?.dtype, w.ty(b)?.dtype);
+        if one != other {
+            return Err(format!("its {what} are {one} and {other}; ONNX takes one type for both"));
+        }
+    }
+    w.same(
+        "BatchNormalization",
+        &[
+            ("epsilon", Attribute::Float(op.epsilon)),
+            ("momentum", Attribute::Float(op.momentum)),
+            ("training_mode", Attribute::Int(1)),
+        ],
+    )
 }
 
 fn layer_norm(w: &mut Writer<'_>, op: &LayerNorm) -> Result<(), Refused> {
