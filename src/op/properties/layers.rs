@@ -277,11 +277,7 @@ fn resize(draw: &mut Draw) -> Option<Case> {
     let cropped = coordinates == Coordinates::TfCropAndResize;
     // The corners of the part that is taken, of which some lie outside.
     let mut corner = || draw.of(&[-0.25, 0.0, 0.5, 1.0, 1.25]);
-    let roi = if cropped {
-        vec![0.0, 0.0, corner(), corner(), 1.0, 1.0, corner(), corner()]
-    } else {
-        Vec::new()
-    };
+    let roi = if cropped { vec![corner(), corner(), corner(), corner()] } else { Vec::new() };
     let op = Resize {
         axes: vec![2, 3],
         sizes: vec![2 * i64::try_from(shape[2]).ok()?, 2 * i64::try_from(shape[3]).ok()?],

@@ -167,16 +167,14 @@ impl Resize {
 }
 
 impl Resize {
-    /// What happens to its axis number `i` of `rank`, as an operator on the columns of a matrix.
-    fn of_axis(&self, i: usize, rank: usize) -> Self {
-        let axis = self.axes.get(i).copied().unwrap_or(0);
-        let end = |at: usize| self.roi.get(at).copied().unwrap_or(0.0);
-        let roi = if self.roi.is_empty() { Vec::new() } else { vec![0.0, end(axis), 1.0, end(rank + axis)] };
+    /// What happens to its axis number `i`, as an operator on the columns of a matrix.
+    fn of_axis(&self, i: usize) -> Self {
+        let ends = [i, self.axes.len() + i].map(|at| self.roi.get(at).copied());
         Self {
             axes: vec![1],
             sizes: self.sizes.get(i).copied().into_iter().collect(),
             scales: self.scales.get(i).copied().into_iter().collect(),
-            roi,
+            roi: ends.into_iter().flatten().collect(),
             ..self.clone()
         }
     }
@@ -273,7 +271,7 @@ impl OpDef for Resize {
             let ends = at.cast(ends, to)?;
             let unit = at.op(OneHot { axis: -1, depth: size }, &[numbers, ends])?;
             // What stands for elements that are not there does not depend on those that are.
-            let one = Self { extrapolation: 0.0, ..self.of_axis(i, shape.len()) };
+            let one = Self { extrapolation: 0.0, ..self.of_axis(i) };
             let weights = at.op(one, &[unit])?;
             // The axis last, to be multiplied by the weights.
             let rank = shape.len();
