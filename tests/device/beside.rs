@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use fanwise::backend::cuda::{Cuda, CudaExecutable};
-use fanwise::backend::{Executable, RunError, RunOptions, RunOutput};
+use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, Staged};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::types::{Target, Tensor};
@@ -93,7 +93,7 @@ pub(crate) fn scenario(way: &str) {
     match way {
         "idle" => {
             let [trainer, evaluator] = two(None);
-            tell(trainer.stage(&x, &how).and_then(|staged| staged.run()));
+            tell(trainer.stage(&x, &how).and_then(Staged::run));
             tell(evaluator.run(&x, &how));
             tell(trainer.run(&x, &how));
         }
@@ -102,7 +102,7 @@ pub(crate) fn scenario(way: &str) {
             tell(trainer.run(&x, &how));
             let staged = trainer.stage(&x, &how);
             tell(evaluator.run(&x, &how));
-            tell(staged.and_then(|staged| staged.run()));
+            tell(staged.and_then(Staged::run));
         }
         "filled" => {
             let [run, _] = two(None);
@@ -132,7 +132,7 @@ pub(crate) fn scenario(way: &str) {
                 growing.collect::<Vec<_>>().into_iter().for_each(drop);
                 tell(evaluator.run(&x, &how));
             });
-            tell(trainer.stage(&x, &how).and_then(|staged| staged.run()));
+            tell(trainer.stage(&x, &how).and_then(Staged::run));
         }
     }
 }

@@ -223,10 +223,10 @@ impl Context {
         spares.push(Arc::downgrade(spare));
     }
 
-    /// Gives up what programs keep on the device for later, as memory is wanted; true if there was any.
+    /// Gives up what a program keeps on the device for later, as memory is wanted; true if one keeps any.
     pub(super) fn give_up_spares(&self) -> bool {
         let spares: Vec<_> = lock(&self.spares).iter().filter_map(Weak::upgrade).collect();
-        spares.iter().fold(false, |had, spare| spare.give_up(self) || had)
+        spares.iter().any(|spare| spare.give_up(self))
     }
 
     /// The device's number.

@@ -78,7 +78,7 @@ impl Job {
         let step = devices[d].steps.get(self.board.steps(d).0);
         match step.map(|step| &step.action) {
             Some(Action::Copy { device, .. }) if devices[d].device == Device::HOST => {
-                devices[*device as usize].device
+                devices[*device].device
             }
             Some(Action::Copy { .. } | Action::Launch(_) | Action::Wait(_) | Action::Record(_))
             | None => devices[d].device,
