@@ -2,8 +2,8 @@
 // of two launches. x: [COUNT / INNER, SIZE, INNER].
 //
 // KIND: 0 softmax, e^(x - m) / s with the largest element m of the line and the sum s of all e^(x - m); 1 its logarithm,
-// x - m - ln(s). parts: [2, PARTS, COUNT], the largest element of each part, or 0 where that is infinite, taken from its
-// elements before their exponentials were added, and the sums of these.
+// x - m - ln(s). parts: [2, PARTS, COUNT], the largest element of each part as it is, and the sums of the exponentials of its
+// elements, from which that was taken unless it is infinite.
 //
 // Geometry: a block takes LINES lines with LANES threads each, joins their parts, then takes every SLICES-th part of their
 // elements, PART to each; grid x takes the lines SLICES times, in strides. See lines.cuh.

@@ -1,15 +1,25 @@
 //! Reductions, normalisations, pools and resized images.
 
-use fanwise::ir::Value;
+use fanwise::ir::{Graph, Value};
 use fanwise::op::{
     Cast, Coordinates, GroupNorm, LayerNorm, LpNorm, Nearest, Pool, Reduce, Resize, ResizeMode,
     Softmax, Unary,
 };
 
 use fanwise::types::DType;
+use libtest_mimic::Trial;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 
 use super::products::{Windows, windows};
 use super::{Net, signed};
+use crate::results::trial;
+use crate::setup::{
+    Tensors, assert_bits, assert_close, expected, inputs, on_gpus, outputs, replicas,
+};
+
+/// Elements of a line from which on several blocks take it.
+const LONG: usize = 65_536;
 
 pub(super) fn reduce(net: &mut Net, i: usize) -> Vec<Value> {
     let axes = net.pick(1, 3);
@@ -79,7 +89,6 @@ pub(super) fn long(net: &mut Net, i: usize) -> Vec<Value> {
 
 /// Distributions and normalisations of lines that several blocks take.
 pub(super) fn shared(net: &mut Net, i: usize) -> Vec<Value> {
-    const LONG: usize = 65_536;
     // Every kind of line once; of short ones nothing is shared.
     let size = if i < 4 { [LONG, LONG + 1, LONG + 5000, LONG][i] } else { net.pick(4, 40) };
     let mut results = Vec::new();
@@ -207,4 +216,82 @@ pub(super) fn resize(net: &mut Net, i: usize) -> Vec<Value> {
     let channels = net.pick(1, 5);
     let x = net.input(&[channels, image[0], image[1]]);
     vec![net.op(op, &[x])]
+}
+
+/// Elements of a part of a line that one block takes.
+const PART: usize = 4096;
+
+pub(super) fn trials() -> Vec<Trial> {
+    vec![
+        trial("kernels_ends_of_shared_lines", ends_of_shared_lines),
+        trial("kernels_shared_groups", shared_groups),
+    ]
+}
+
+/// The reference evaluation's results on one device, and the same bits on two and three.
+fn check(net: Net, results: &[Value], batch: impl FnOnce(&Graph) -> Tensors, what: &str) {
+    let (graph, weights) = net.finish(results);
+    let inputs = batch(&graph);
+    let alone = outputs(&on_gpus(&graph, &weights, 1, 1), &inputs);
+    assert_close(&alone, &expected(&graph, &weights, &inputs, false), 2e-5, what);
+    for count in [2, 3] {
+        let variant = u64::from(count);
+        let many = outputs(&on_gpus(&graph, &weights, count, variant), &inputs);
+        let what = format!("{what} on {count}");
+        assert_bits(&replicas(&graph, count, variant), &many, &alone, &what);
+    }
+}
+
+/// Numbers without end, and what is no number: in all of one block's part of the first row, all over the second row, and in
+/// the last place of the third.
+fn ends_of_shared_lines() {
+    for end in [f32::NEG_INFINITY, f32::INFINITY, f32::NAN] {
+        for (i, dims) in [vec![LONG + 5], vec![LONG + 5, 2]].into_iter().enumerate() {
+            let mut net = Net::new(i);
+            let x = net.input(&dims);
+            let mut results: Vec<Value> =
+                [Softmax::Softmax { axis: 1 }, Softmax::LogSoftmax { axis: 1 }]
+                    .map(|op| net.op(op, &[x]))
+                    .into();
+            results.extend([1, 2].map(|p| net.op(LpNorm { axis: 1, p }, &[x])));
+            if dims.len() == 1 {
+                let scale = net.param(&dims);
+                let layer = LayerNorm::Layer { axis: 1, epsilon: 0.01, statistics: true };
+                results.extend(net.ops(3, layer, &[x, scale]));
+                results.push(net.op(LayerNorm::Rms { axis: 1, epsilon: 0.01 }, &[x, scale]));
+            }
+            let line: usize = dims.iter().product();
+            let beside = line / dims[0];
+            let batch = |graph: &Graph| {
+                let mut inputs = inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(7));
+                let x = inputs.values_mut().next().unwrap().as_mut_slice::<f32>();
+                x[PART * beside..2 * PART * beside]
+                    .iter_mut()
+                    .step_by(beside)
+                    .for_each(|x| *x = end);
+                x[line..2 * line].iter_mut().step_by(beside).for_each(|x| *x = end);
+                x[3 * line - 1] = end;
+                inputs
+            };
+            check(net, &results, batch, &format!("{end} in lines of {dims:?}"));
+        }
+    }
+}
+
+/// Several groups of one sample, each of which several blocks take.
+fn shared_groups() {
+    for (i, (dims, groups)) in
+        [([4, LONG / 2], 2), ([6, LONG / 2 + 1], 3), ([3, LONG + 3], 3)].into_iter().enumerate()
+    {
+        let mut net = Net::new(i);
+        let x = net.input(&dims);
+        let (scale, bias) = (net.param(&dims[..1]), net.param(&dims[..1]));
+        let group = GroupNorm::Group { epsilon: 0.1, groups };
+        let mut results = vec![net.op(group, &[x, scale, bias])];
+        if signed(dims[0]) == groups {
+            results.push(net.op(GroupNorm::Instance { epsilon: 0.1 }, &[x, scale, bias]));
+        }
+        let batch = |graph: &Graph| inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(8));
+        check(net, &results, batch, &format!("{groups} groups of {dims:?}"));
+    }
 }

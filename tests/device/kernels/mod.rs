@@ -70,7 +70,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));
     let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(class);
-    all.chain(types::trials()).chain(training::trials()).collect()
+    let all = all.chain(types::trials()).chain(training::trials());
+    all.chain(lines::trials()).collect()
 }
 
 fn check(name: &str, make: Make, i: usize, tolerance: f64) {
