@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("the_script_proves_and_measures", the_script_proves_and_measures),
         trial("the_script_tells_what_it_could_not_do", the_script_tells_what_it_could_not_do),
+        trial("the_script_fails_where_replicas_are_left_out", replicas_are_left_out),
         trial("the_script_says_what_it_does_not_know", the_script_says_what_it_does_not_know),
     ]
 }
@@ -121,6 +122,25 @@ fn the_script_tells_what_it_could_not_do() {
     let ends = table.lines().last().is_some_and(|line| line.starts_with("nothing"));
     assert!(ends && table.contains("  not run\n"), "{said}");
     assert!(String::from_utf8_lossy(&ended.stderr).contains("error: "), "{ended:?}");
+}
+
+/// Time that runs out at a model leaves replicas out, for however short its runs are there are too many.
+fn replicas_are_left_out() {
+    let folder = unpacked();
+    let fake = std::env::var("FANWISE_FAKE").unwrap();
+    let args = ["run", "--fake", &fake, "--no-tests", "--models", "two_head", "--batch", "4"];
+    let bounds = ["--repeat", "1000000", "--bytes", "262144", "--product", "32", "--limit", "10"];
+    let ended = script(folder.path(), &[&args[..], &bounds[..]].concat());
+    assert!(!ended.status.success(), "{ended:?}");
+    let json = found(&folder);
+    let left = json["models"]["two_head"]["replicas_not_measured"].as_array();
+    assert!(left.and_then(|left| left.last()).is_some_and(|last| *last == 8), "{json}");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let table = said.split("written to results.json\n").nth(1).unwrap_or_default();
+    let row = table.lines().find(|line| line.starts_with("two_head: 8 replicas"));
+    assert!(row.is_some_and(|row| row.ends_with("not measured")), "{said}");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(errors.contains("something could not be measured"), "{ended:?}");
 }
 
 fn the_script_says_what_it_does_not_know() {

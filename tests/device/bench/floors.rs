@@ -67,9 +67,11 @@ pub(super) fn kernels(
     let device = &program.devices[1];
     let mut kernels: Vec<Kernel> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut partial: Vec<&Launch> = Vec::new();
     for step in &device.steps {
         let Action::Launch(launch) = &step.action else { continue };
-        let (bytes, flops) = (bytes(launch, device, n), operations(launch, device, n));
+        let (bytes, flops) = (bytes(launch, device, &partial, n), operations(launch, device, n));
+        partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
         let at = *places.entry(&*step.label).or_insert_with(|| {
             kernels.push(Kernel {
                 label: step.label.to_string(),
@@ -92,14 +94,27 @@ pub(super) fn kernels(
     kernels
 }
 
-/// The bytes that a launch reads and writes at least.
-fn bytes(launch: &Launch, device: &DeviceProgram, n: i64) -> f64 {
+/// Bytes of a sample that a device keeps on chip at least: `sm_80` has 40 MB of cache beside what its cores have.
+const ON_CHIP: i64 = 32 << 20;
+
+/// Whether a launch of a long line reads a buffer once more, of which `partial` launches before it took parts. A line that
+/// stays on chip is read once at least, in however many launches.
+fn reads_again(launch: &Launch, device: &DeviceProgram, partial: &[&Launch], b: BufferId) -> bool {
+    let is_line = matches!(launch.class, KernelClass::Softmax | KernelClass::Norm);
+    let parts = partial.iter().filter(|p| p.results.iter().any(|r| launch.operands.contains(r)));
+    let mut read = parts.flat_map(|p| &p.operands);
+    is_line && device.buffer(b).ty.bytes().eval(1) <= ON_CHIP && read.any(|read| *read == b)
+}
+
+/// The bytes that a launch reads and writes at least, behind `partial` ones.
+fn bytes(launch: &Launch, device: &DeviceProgram, partial: &[&Launch], n: i64) -> f64 {
     let bytes = |b: &BufferId| device.buffer(*b).ty.bytes().eval(n) as f64;
     let written: f64 = launch.results.iter().map(bytes).sum();
     // What picks elements reads no more of an operand than it writes.
     let picks = matches!(launch.class, KernelClass::Move | KernelClass::Index);
     let most = if picks { written } else { f64::INFINITY };
-    launch.operands.iter().map(|b| bytes(b).min(most)).sum::<f64>() + written
+    let read = launch.operands.iter().filter(|b| !reads_again(launch, device, partial, **b));
+    read.map(|b| bytes(b).min(most)).sum::<f64>() + written
 }
 
 /// The multiplications and additions of a convolution, a product or a cell; 0 for all else.

@@ -91,7 +91,8 @@ impl Scope {
     }
 }
 
-/// Measures; the process fails where a model could not be measured, but not where time ran out.
+/// Measures; the process fails where a model, or one of its numbers of replicas, could not be measured, but not where time
+/// ran out before the model.
 pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
     match Scope::read(args).and_then(|scope| measure(path, &scope)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -118,7 +119,9 @@ fn measure(path: &str, scope: &Scope) -> Result<(), String> {
         let mut model = Map::new();
         if let Err(error) = guarded(|| model::measure(name, scope, &ceilings, &mut model)) {
             model.insert("error".to_owned(), json!(error));
-            failed.push(name.as_str());
+            failed.push(name.clone());
+        } else if let Some(left) = model.get("replicas_not_measured") {
+            failed.push(format!("{name} on {left} replicas"));
         }
         models.insert(name.clone(), Value::Object(model));
         found.insert("models".to_owned(), Value::Object(models.clone()));

@@ -51,9 +51,10 @@ pub(super) fn measure(
     model.insert("kernel_seconds".to_owned(), json!(spent));
     model.insert("kernels".to_owned(), kernels.iter().map(Kernel::json).collect());
     let (mut counts, mut first) = (Map::new(), None);
-    for count in REPLICAS {
+    for (at, count) in REPLICAS.into_iter().enumerate() {
+        model.insert("replicas_not_measured".to_owned(), json!(REPLICAS[at..]));
         if scope.is_over() {
-            break;
+            return;
         }
         let run = executable(&replicas(&graph, count, 1), &weights, options(count));
         let (seconds, device) = times(&run, &batch, scope);
@@ -70,6 +71,7 @@ pub(super) fn measure(
         counts.insert(count.to_string(), found);
         model.insert("replicas".to_owned(), Value::Object(counts.clone()));
     }
+    model.remove("replicas_not_measured");
 }
 
 /// Seconds to ready a program with an empty cache, and with the cache that this leaves.

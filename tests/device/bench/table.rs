@@ -131,6 +131,9 @@ fn model(name: &str, found: &Value, rows: &mut Rows) {
             ),
         );
     }
+    for count in found["replicas_not_measured"].as_array().into_iter().flatten() {
+        rows.add(format!("{name}: {count} replicas"), "not measured");
+    }
     let mut kernels: Vec<&Value> = found["kernels"].as_array().into_iter().flatten().collect();
     let lost = |k: &Value| number(&k["seconds"]) - number(&k["floor_seconds"]);
     kernels.sort_by(|a, b| lost(b).total_cmp(&lost(a)));
