@@ -38,20 +38,7 @@ use libtest_mimic::Arguments;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--scenario", name] => {
-            if name == "ahead" {
-                ahead::scenario();
-                return ExitCode::SUCCESS;
-            }
-            if let Some(way) = name.strip_prefix("beside/") {
-                beside::scenario(way);
-                return ExitCode::SUCCESS;
-            }
-            return match name.strip_prefix("orders/") {
-                Some(name) => orders::scenario(name),
-                None => failures::scenario(name),
-            };
-        }
+        ["--scenario", name] => return scenario(name),
         ["--bench", path, ..] => return bench::main(path, &args[2..]),
         ["--table", path] => return bench::table::main(path),
         _ => {}
@@ -95,4 +82,19 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     setup::close();
     conclusion.exit_code()
+}
+
+/// One process of a test that starts some.
+fn scenario(name: &str) -> ExitCode {
+    if name == "ahead" {
+        ahead::scenario();
+    } else if let Some(way) = name.strip_prefix("beside/") {
+        beside::scenario(way);
+    } else {
+        return match name.strip_prefix("orders/") {
+            Some(name) => orders::scenario(name),
+            None => failures::scenario(name),
+        };
+    }
+    ExitCode::SUCCESS
 }
