@@ -3,7 +3,7 @@
 // x, y: [rows, WIDTH] of type ELEMENT. An element stays if the upper 24 bits of a hash of SEED, of the step, of the number of
 // its row and of its position in the row, as a fraction, are not below RATE. The hash is the finalizer of SplitMix64.
 //
-// Geometry: grid x covers the COUNT elements in strides, one to a thread.
+// Geometry: grid x covers the COUNT elements in strides.
 // Bytes: two elements, and the number of the row from the caches. Operations: about 40 on integers for each.
 // Invariant: each element of y is written by one thread; x is not written meanwhile. An element depends on itself, the step,
 // the number of its row and its place in it alone.

@@ -54,6 +54,9 @@ pub(super) fn fuse(
 /// The most operands of a chain: a kernel holds what some of them have for its tile.
 const MOST_OPERANDS: usize = 24;
 
+/// The most steps of a chain: the time to compile a kernel grows with the square of their number.
+const MOST_STEPS: usize = 32;
+
 struct Fuser<'a> {
     graph: &'a Graph,
     roles: &'a mut [Role],
@@ -140,7 +143,7 @@ impl Fuser<'_> {
             return false;
         }
         let next = group.chain.operands();
-        if next + operands.len() > MOST_OPERANDS + 1 {
+        if next + operands.len() > MOST_OPERANDS + 1 || group.chain.steps.len() == MOST_STEPS {
             return false;
         }
         let Some(step) = step(op, slot, (&types, next)) else { return false };

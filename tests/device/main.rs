@@ -56,6 +56,7 @@ fn main() -> ExitCode {
     trials.extend(graphs::trials());
     trials.extend(runs::trials());
     trials.extend(ahead::trials());
+    trials.extend(bench::trials());
     trials.extend(shared::trials());
     trials.extend(variables::trials());
     if setup::is_fake() && !apart::is_alone() && !ignored {

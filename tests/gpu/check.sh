@@ -21,7 +21,8 @@
 # of one that copies, or its operations at the rate of the matrix product of Python's torch, where that is there, and of
 # the backend's own elsewhere; the table and the file say which.
 #
-# NVRTC is taken from the pack, from FANWISE_NVRTC, or from Python's packages.
+# NVRTC is taken from FANWISE_NVRTC, from the pack, from a toolkit (CUDA_HOME, CUDA_PATH, /usr/local/cuda*), from
+# Python's packages, or from the library path.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -59,6 +60,8 @@ pack() {
     strip "$folder/fanwise" "$folder/device"
     cp "$here/check.sh" "$here/ceilings.py" "$folder"
     git rev-parse HEAD > "$folder/commit" 2>/dev/null || echo unknown > "$folder/commit"
+    # The newest of the C library's versions that the binaries ask for.
+    grep -a -o -h 'GLIBC_[0-9.]*[0-9]' "$folder/fanwise" "$folder/device" | sort -u -V | tail -n 1 > "$folder/glibc"
     if [ -n "$nvrtc" ]; then
         mkdir "$folder/nvrtc"
         for library in "$nvrtc"/libnvrtc.so.* "$nvrtc"/libnvrtc-builtins.so.*; do
@@ -78,7 +81,18 @@ find_nvrtc() {
         echo "$FANWISE_NVRTC"
     elif [ -d "$here/nvrtc" ]; then
         echo "$here/nvrtc"
-    elif command -v python3 > /dev/null; then
+    else
+        for toolkit in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-*; do
+            for folder in "$toolkit"/lib64 "$toolkit"/targets/*/lib; do
+                for library in "$folder"/libnvrtc.so*; do
+                    if [ -n "$toolkit" ] && [ -e "$library" ]; then
+                        echo "$folder"
+                        return
+                    fi
+                done
+            done
+        done
+        command -v python3 > /dev/null || return 0
         python3 - <<'PYTHON'
 import glob, site, sysconfig
 folders = [sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()]
@@ -134,6 +148,8 @@ run() {
         export FANWISE_DEVICE=fake FANWISE_FAKE="$fake" LD_LIBRARY_PATH="$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
         code=ptx
     fi
+    "$here/fanwise" --version > /dev/null 2> "$work/loader" \
+        || fail "the binaries do not start here; they need $(cat "$here/glibc"): $(cat "$work/loader")"
     "$here/fanwise" devices
     # A run on a GPU, or why there can be none.
     "$here/fanwise" run zoo:mlp --gpus 1 --target cuda --code "$code" --batch 3 \

@@ -106,6 +106,43 @@ fn losses_and_metrics_are_those_of_keras() {
     }
 }
 
+/// By its rules, on one row at a time: of equal outputs each is among the largest, what is no number is not, and nor is a
+/// class that there is not. As a metric a cosine grows with what is alike; as a loss it falls.
+#[test]
+fn ties_and_cosines_are_taken_as_keras_takes_them() {
+    let evaluate = |p: [f64; 4], target: Tensor, (loss, metric): (&str, &str)| {
+        let mut training = training(loss, "sgd", "out", false);
+        training.metrics = vec![metric.parse().unwrap()];
+        let options = TrainerOptions { training, place: Place::default() };
+        let mut trainer = Trainer::new(given(4), &options, &Cpu::new(1).unwrap()).unwrap();
+        let p = Tensor::new(&[1, 4], &p).unwrap();
+        let row = trainer.test_on_batch(&feed(p, target, None, "out")).unwrap();
+        (row.loss, row.metrics[0].1)
+    };
+    let (third, ties) = ([0.4, 0.3, 0.2, 0.1], [0.25; 4]);
+    for (p, class, k, expected) in [
+        (ties, 3i64, 1, 1.0),
+        ([1.0, 0.0, 0.0, 0.0], 3, 2, 1.0),
+        ([1.0, 0.5, 0.0, 0.0], 3, 2, 0.0),
+        (third, 1, 2, 1.0),
+        (third, 2, 2, 0.0),
+        (third, 4, 4, 0.0),
+        ([f64::NAN, 0.3, 0.2, 0.1], 0, 4, 0.0),
+        ([f64::NAN, 0.3, 0.2, 0.1], 1, 1, 0.0),
+        ([f64::NEG_INFINITY, 0.3, 0.2, 0.1], 0, 4, 1.0),
+    ] {
+        let named = format!("top_{k}_accuracy");
+        let of = |target| evaluate(p, target, ("sparse_categorical_crossentropy", &named)).1;
+        let found = of(Tensor::new(&[1], &[class]).unwrap());
+        assert_eq!(found, expected, "{p:?}, {class}, {k}");
+    }
+    for (y, cosine) in [(third, 1.0), (third.map(|x| -x), -1.0)] {
+        let y = Tensor::new(&[1, 4], &y).unwrap();
+        let (loss, metric) = evaluate(third, y, ("cosine_similarity", "cosine_similarity"));
+        assert!((loss + cosine).abs() < 1e-12 && (metric - cosine).abs() < 1e-12, "{cosine}");
+    }
+}
+
 /// Sums over batches and over devices, without and with weights of rows.
 #[test]
 fn metrics_of_thresholds_are_those_of_keras() {

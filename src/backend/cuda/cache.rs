@@ -62,8 +62,10 @@ impl Cache {
 
     /// The unit of this key, unless it is absent or damaged. It counts as used now.
     pub fn get(&self, key: &Key, arch: Arch, form: Form) -> Option<Compiled> {
-        let file = File::open(self.path(key, arch, form)).ok()?;
-        let size = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
+        let path = self.path(key, arch, form);
+        // To open a pipe would wait for its writer.
+        let size = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?.len();
+        let file = File::open(path).ok()?;
         if size > self.limit {
             return None;
         }
@@ -137,12 +139,9 @@ impl Cache {
     }
 
     fn trim(&self, keep: &Path) -> io::Result<()> {
+        let unfinished = self.remove_abandoned(ABANDONED)?;
         let files = self.list()?;
-        let mut total: u64 = files.iter().map(|file| file.bytes).sum();
-        if total <= self.limit {
-            return Ok(());
-        }
-        self.remove_abandoned(ABANDONED)?;
+        let mut total = unfinished + files.iter().map(|file| file.bytes).sum::<u64>();
         for file in files.iter().filter(|file| self.folder.join(&file.name) != keep) {
             if total <= self.limit {
                 break;
@@ -153,18 +152,21 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes files that were never completed and are as old as this.
-    fn remove_abandoned(&self, age: Duration) -> io::Result<()> {
-        let now = SystemTime::now();
+    /// Removes files that were never completed and are as old as this; the bytes of those that stay.
+    fn remove_abandoned(&self, age: Duration) -> io::Result<u64> {
+        let (now, mut kept) = (SystemTime::now(), 0);
         for entry in self.entries()? {
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let modified = entry.metadata().and_then(|meta| meta.modified());
-            let old = modified.is_ok_and(|at| now.duration_since(at).unwrap_or_default() >= age);
-            if name.starts_with(TEMPORARY) && old {
+            let name = entry.file_name().into_string().ok().filter(|n| n.starts_with(TEMPORARY));
+            let (Some(name), Ok(meta)) = (name, entry.metadata()) else { continue };
+            let old =
+                meta.modified().is_ok_and(|at| now.duration_since(at).unwrap_or_default() >= age);
+            if old {
                 self.remove(&name)?;
+            } else {
+                kept += meta.len();
             }
         }
-        Ok(())
+        Ok(kept)
     }
 }
 
@@ -316,6 +318,39 @@ mod tests {
         assert!(!left.exists());
         cache.put(&key_of(4), arch(), Form::Cubin, &unit(10_000)).unwrap();
         assert_eq!(cache.list().unwrap().len(), 3, "too large to keep");
+    }
+
+    /// Writers may be killed again and again.
+    #[test]
+    fn what_was_never_completed_takes_part_of_the_limit() {
+        let one = encode(&unit(1000), &key_of(0)).len() as u64;
+        let (_folder, cache) = cache(3 * one);
+        cache.put(&key_of(0), arch(), Form::Cubin, &unit(1000)).unwrap();
+        let [old, young] = ["1", "2"].map(|n| cache.folder().join(format!("{TEMPORARY}{n}")));
+        for path in [&old, &young] {
+            fs::write(path, vec![0; 1000]).unwrap();
+        }
+        let at = SystemTime::now() - Duration::from_hours(2);
+        fs::File::open(&old).unwrap().set_modified(at).unwrap();
+        cache.put(&key_of(1), arch(), Form::Cubin, &unit(1000)).unwrap();
+        assert!(!old.exists() && young.exists());
+        assert_eq!(cache.list().unwrap().len(), 2);
+        cache.put(&key_of(2), arch(), Form::Cubin, &unit(1000)).unwrap();
+        assert!(young.exists());
+        assert_eq!(cache.list().unwrap().len(), 2, "no place beside what another writes");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+        let (_folder, cache) = cache(DEFAULT_LIMIT);
+        fs::create_dir_all(cache.folder()).unwrap();
+        let path = cache.path(&key_of(1), arch(), Form::Cubin);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), None);
+        cache.put(&key_of(1), arch(), Form::Cubin, &unit(10)).unwrap();
+        assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), Some(unit(10)));
     }
 
     #[test]

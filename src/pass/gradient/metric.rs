@@ -7,8 +7,11 @@ use super::loss::{self, Cost, Loss, ParseLossError};
 use super::names::{self, Hint};
 use super::training::{TrainingError, aligned, all, draft};
 use crate::ir::{Builder, Value};
-use crate::op::{Arg, Compare, Draft, RuleError, SegmentSum, Squeeze, Term, TopK, Unary, Where};
-use crate::types::{DType, Dim, Quoted, Shape};
+use crate::op::{
+    Arg, Compare, Constant, Draft, Logic, OneHot, OpError, Reduce, RuleError, SegmentSum, Squeeze,
+    Term, Unary, Where,
+};
+use crate::types::{DType, Dim, Quoted, Shape, Tensor};
 
 /// The most thresholds that an area is computed from.
 const MOST: i64 = 1 << 20;
@@ -427,9 +430,15 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
         }
         Metric::TopK { k } => {
             let y = if numbers { numbers_of(at, y, p)? } else { largest(at, y)? };
-            among_largest(at, y, p, k.min(classes.as_const().unwrap_or(k)))
+            among_largest(at, y, (p, &classes), k)
         }
-        Metric::Mean(loss) => return loss::write(at, loss, y, p),
+        Metric::Mean(loss) => {
+            let cost = loss::write(at, loss, y, p)?;
+            // As a loss it is what is made small.
+            let is_negated = loss == Loss::CosineSimilarity;
+            let values = if is_negated { at.neg(cost.values) } else { Ok(cost.values) };
+            return Ok(Cost { values: values?, ..cost });
+        }
         Metric::Auc { .. } | Metric::Precision { .. } | Metric::Recall { .. } => {
             Err(RuleError::Undefined("it is no mean over rows"))
         }
@@ -437,18 +446,29 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
     Ok(Cost { values: values?, counted: None })
 }
 
-/// 1 for each vector of the last axis whose element at the place `y` is among the `k` largest, else 0.
-fn among_largest(at: &mut Draft<'_>, y: Term, p: Term, k: i64) -> Result<Term, RuleError> {
-    let column = at.shape(y).iter().cloned().chain([Dim::ONE]).collect();
-    let y = at.reshape(y, &column)?;
-    let top = at.ops(TopK { axis: -1, k: k.into(), largest: true, local: false }, &[p])?;
-    let Some(places) = top.get(1).copied() else {
-        return Err(RuleError::Undefined("the largest outputs have no places"));
-    };
-    let among = at.op(Compare::Equal, &[places, y])?;
+/// 1 for each vector of the last axis in which fewer than `k` elements are larger than the one at the place `y`, else 0:
+/// as in Keras, of equal ones each is among the largest, and a NaN never.
+fn among_largest(
+    at: &mut Draft<'_>,
+    y: Term,
+    (p, classes): (Term, &Dim),
+    k: i64,
+) -> Result<Term, RuleError> {
     let to = at.ty(p).dtype;
-    let among = at.cast(among, to)?;
-    loss::total(at, among)
+    let ends = Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?;
+    let ends = at.op(Constant { value: ends }, &[])?;
+    let ends = at.cast(ends, to)?;
+    let is_own = at.op(OneHot { axis: -1, depth: classes.clone() }, &[y, ends])?;
+    let is_own = at.compare(Compare::Greater, is_own, 0.0)?;
+    let least = at.number(p, f64::NEG_INFINITY)?;
+    let own = at.op(Where {}, &[is_own, p, least])?;
+    let own = at.op(Reduce::Max { axes: vec![-1], keepdims: true }, &[own])?;
+    let is_less = at.op(Compare::LessOrEqual, &[p, own])?;
+    let is_larger = at.op(Logic::Not, &[is_less])?;
+    let is_larger = at.cast(is_larger, to)?;
+    let larger = loss::total(at, is_larger)?;
+    let is_among = at.compare(Compare::Less, larger, k as f64)?;
+    at.cast(is_among, to)
 }
 
 /// The places of the largest elements of the last axis.

@@ -19,13 +19,15 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// The number of this name: of accuracies, `auc`, `precision` and `recall` more is better, of all else less.
+    /// The number of this name: of accuracies, `auc`, `precision`, `recall` and the metric `cosine_similarity` more is
+    /// better, of all else less.
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
         // The second metric of a name has a number behind it.
         let numbered = name.rsplit_once('_').filter(|(_, n)| n.parse::<u32>().is_ok());
         let kind = numbered.map_or(&*name, |(kind, _)| kind);
-        let more = ["accuracy", "auc", "precision", "recall"].iter().any(|end| kind.ends_with(end));
+        let ends = ["accuracy", "auc", "precision", "recall", "cosine_similarity"];
+        let more = ends.iter().any(|end| kind.ends_with(end));
         Self { name, more }
     }
 

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::cuda::Trace;
-use fanwise::lower::{Action, BufferId, DeviceProgram, Launch, Program};
+use fanwise::ir::{parse, verify};
+use fanwise::lower::{Action, BufferId, DeviceProgram, Launch, Program, Step, lower};
 use fanwise::op::{Gemm, Op};
-use fanwise::types::KernelClass;
+use fanwise::types::{KernelClass, Target};
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use super::ceilings::Ceilings;
 use super::{median, spans};
+use crate::results::trial;
+use crate::setup::replicas;
 
 /// The launches of one name and their cost.
 pub(super) struct Kernel {
@@ -64,14 +68,9 @@ pub(super) fn kernels(
             times.entry(name).or_default().push(sum);
         }
     }
-    let device = &program.devices[1];
     let mut kernels: Vec<Kernel> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut partial: Vec<&Launch> = Vec::new();
-    for step in &device.steps {
-        let Action::Launch(launch) = &step.action else { continue };
-        let (bytes, flops) = (bytes(launch, device, &partial, n), operations(launch, device, n));
-        partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
+    for (step, launch, bytes, flops) in costs(&program.devices[1], n) {
         let at = *places.entry(&*step.label).or_insert_with(|| {
             kernels.push(Kernel {
                 label: step.label.to_string(),
@@ -92,6 +91,19 @@ pub(super) fn kernels(
         kernel.computing = kernel.flops / ceilings.flops().0;
     }
     kernels
+}
+
+/// The launches of a device, with the bytes that each reads and writes at least and its operations.
+fn costs(device: &DeviceProgram, n: i64) -> Vec<(&Step, &Launch, f64, f64)> {
+    let mut partial: Vec<&Launch> = Vec::new();
+    let mut all = Vec::new();
+    for step in &device.steps {
+        let Action::Launch(launch) = &step.action else { continue };
+        let bytes = bytes(launch, device, &partial, n);
+        all.push((step, &**launch, bytes, operations(launch, device, n)));
+        partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
+    }
+    all
 }
 
 /// Bytes of a sample that a device keeps on chip at least: `sm_80` has 40 MB of cache beside what its cores have.
@@ -137,5 +149,29 @@ fn operations(launch: &Launch, device: &DeviceProgram, n: i64) -> f64 {
             2.0 * elements(0) / last(0).max(1.0) * (elements(1) + elements(2))
         }
         _ => 0.0,
+    }
+}
+
+pub(super) fn trials() -> Vec<Trial> {
+    vec![trial("floors_of_long_lines_read_them_once", long_lines_are_read_once)]
+}
+
+/// But for those that no chip keeps; parts are small beside them.
+fn long_lines_are_read_once() {
+    const ROWS: i64 = 3;
+
+    for (size, times) in [(1000, 2.0), (100_000, 2.0), (10_000_000, 3.0)] {
+        for op in ["softmax(%x) {axis=1}", "lp_norm(%x) {axis=1, p=2}"] {
+            let text = format!(
+                "fanwise 1\nsymbol N >= 0\ngraph @lines(%x: f32[N,{size}]) -> (y: f32[N,{size}]) {{\n  \
+                 %y : f32[N,{size}] = {op}\n  return %y\n}}\n"
+            );
+            let graph = replicas(&parse(&text).unwrap_or_else(|e| panic!("{e}")), 1, 1);
+            let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));
+            let program = lower(&verified, &Target::CUDA).unwrap();
+            let found: f64 = costs(&program.devices[1], ROWS).iter().map(|cost| cost.2).sum();
+            let share = found / (4 * size * ROWS) as f64;
+            assert!((times..times + 0.01).contains(&share), "{op} of {size}: {share}");
+        }
     }
 }

@@ -15,10 +15,15 @@ use std::time::{Duration, Instant};
 use fanwise::backend::cuda;
 use fanwise::backend::{Executable, RunOptions, RunOutput};
 use fanwise::zoo;
+use libtest_mimic::Trial;
 use serde_json::{Map, Value, json};
 
 use crate::setup::{Tensors, compiler, complain};
 use ceilings::Ceilings;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    floors::trials()
+}
 
 /// What is measured, from the arguments after the file.
 struct Scope {
