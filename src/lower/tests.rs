@@ -204,6 +204,26 @@ fn an_elementwise_result_takes_the_place_of_its_dying_operand() {
     assert_eq!(storage("d"), Storage::Output(0));
 }
 
+/// A kernel of all of them would take minutes to compile.
+#[test]
+fn a_long_chain_is_several_kernels() {
+    let mut b = Builder::new("g");
+    let mut x = b.input("x", "f32[N,4]".parse().unwrap());
+    for i in 0..70 {
+        x = b.op(&format!("y{i}"), Unary::Tanh, &[x]).unwrap();
+    }
+    b.output("y", x);
+    let program = program(&b.finish().0);
+    let steps = program.devices.iter().flat_map(|device| &device.steps);
+    let chains: Vec<usize> = steps
+        .filter_map(|step| match &step.action {
+            Action::Launch(launch) => Some(launch.chain.steps.len()),
+            Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
+        })
+        .collect();
+    assert_eq!(chains, [32, 32, 6]);
+}
+
 #[test]
 fn a_joined_axis_in_front_is_written_in_place() {
     let mut build = Builder::new("rows");
