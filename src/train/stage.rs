@@ -16,7 +16,7 @@ use crate::format::Model;
 use crate::ir::{self, Builder, Graph, Weights};
 use crate::lower;
 use crate::op::{Concat, OpDef};
-use crate::pass::{self, BatchStatistics, RepairOptions, Replicate, Target, TrainingGraph};
+use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
 use crate::types::{Device, Dim, ShardRule, Tensor};
 
 /// Over which devices programs run, and how.
@@ -379,7 +379,11 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
         let devices =
             replicate.as_ref().map_or_else(|| vec![Device::gpu(0)], |r| r.devices.clone());
         let devices = eight(&devices)?;
-        let given = replicate.unwrap_or_else(|| Replicate::over(devices.clone()));
+        // Shards exchange values whether devices are given or not.
+        let given = replicate.unwrap_or_else(|| {
+            let repair = Repair::Comm;
+            Replicate { repair, ..Replicate::over(devices.clone()) }
+        });
         replicate = Some(Replicate { devices, rule: ShardRule::Balanced, ..given });
     }
     let statistics = place.batch_norm.unwrap_or(BatchStatistics::Sync);

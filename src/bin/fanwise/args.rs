@@ -279,11 +279,16 @@ impl ReplicateArgs {
         }
     }
 
-    /// How a model is trained on the devices that are asked for; on the host alone where none are.
-    pub(crate) fn choice(&self, place: Place) -> anyhow::Result<Option<Replicate>> {
+    /// How a model is trained on the devices that are asked for; where none are, on the host alone, which is cut into
+    /// shards as a device is if it is to be `invariant`.
+    pub(crate) fn choice(
+        &self,
+        place: Place,
+        invariant: bool,
+    ) -> anyhow::Result<Option<Replicate>> {
         let devices = match &self.gpus {
             Some(gpus) => gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?,
-            None if place.cuda => vec![Device::gpu(0)],
+            None if place.cuda || invariant => vec![Device::gpu(0)],
             None => return Ok(None),
         };
         let repair = self.repair(pass::Repair::Comm);

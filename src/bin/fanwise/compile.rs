@@ -225,7 +225,7 @@ fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
     let place = train::Place {
-        replicate: args.replicate.choice(args.place())?,
+        replicate: args.replicate.choice(args.place(), false)?,
         batch_norm: args.replicate.statistics(),
         ..train::Place::default()
     };

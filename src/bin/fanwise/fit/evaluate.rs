@@ -67,7 +67,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let model = model.load_for_training()?;
     let source = data.open(&model.graph, limit)?;
     let training = args.aim.training(&model.graph, Optimizer::default())?;
-    let options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
+    let options = TrainerOptions { training, place: place(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());
     let images = data.images(&model.graph, &*source, None, limit)?;
     let evaluator = Evaluator::new(&model, &options, runner.backend())?;
@@ -95,7 +95,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let model = model.load()?;
     let source = data.open(&model.graph, limit)?;
     let images = data.images(&model.graph, &*source, None, limit)?;
-    let place = place(replicate, &runner, limit)?;
+    let place = place(replicate, &runner, limit, false)?;
     let predictor = Predictor::new(&model, &place, runner.backend())?;
     let rows = images.others(source);
     let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches())?))?;

@@ -142,11 +142,16 @@ struct FileArgs {
     save: Option<PathBuf>,
 }
 
-fn place(replicate: &ReplicateArgs, runner: &Runner, limit: u64) -> anyhow::Result<Place> {
+fn place(
+    replicate: &ReplicateArgs,
+    runner: &Runner,
+    limit: u64,
+    invariant: bool,
+) -> anyhow::Result<Place> {
     Ok(Place {
-        replicate: replicate.choice(runner.place())?,
+        replicate: replicate.choice(runner.place(), invariant)?,
         batch_norm: replicate.statistics(),
-        invariant: false,
+        invariant,
         max_memory: Some(limit),
     })
 }
@@ -297,9 +302,8 @@ fn fit_from(
         training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }
     let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
-    let options = TrainerOptions { training, place: place(replicate, &runner, limit)? };
-    let mut options = options.for_columns(source.columns());
-    options.place.invariant = args.reproducible.is_some();
+    let place = place(replicate, &runner, limit, args.reproducible.is_some())?;
+    let options = TrainerOptions { training, place }.for_columns(source.columns());
     let graph = model.graph.clone();
     let mut trainer = Trainer::new(model, &options, runner.backend())?;
     // Models of the zoo are as they are meant.
