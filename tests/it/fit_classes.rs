@@ -5,11 +5,11 @@ use std::sync::Arc;
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
 use fanwise::ir::Builder;
-use fanwise::op::{Binary, MatMul, Softmax, Squeeze, Unary};
-use fanwise::pass::{Metric, Training};
+use fanwise::op::{Binary, Flatten, Identity, MatMul, Op, Reshape, Softmax, Squeeze, Unary};
+use fanwise::pass::{Metric, OutputLoss, Training, class_axis};
 use fanwise::train::data::{Arrays, LoaderOptions};
 use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
-use fanwise::types::{DType, Tensor};
+use fanwise::types::{DType, Dim, Tensor};
 
 use crate::fit::{feed, rows, training};
 use crate::fit_shards::on;
@@ -192,4 +192,136 @@ fn logits_are_taken_through_a_change_of_shape() {
     assert!((found.loss - 20.0).abs() < 1e-5, "{}", found.loss);
     let w = trainer.weights().unwrap().get("w").unwrap().to_f64()[0];
     assert!((w - (1.0 - 0.5 * 20.0)).abs() < 1e-4, "{w}");
+}
+
+/// `softmax(x + bias)` over axis 1 of `[N,3,1,1]`, and these changes of its shape.
+fn reshaped(views: &[Op]) -> Model {
+    let mut b = Builder::new("reshaped");
+    let x = b.input("x", rows(DType::F64, &[3, 1, 1]));
+    let bias = b.param("bias", Tensor::new(&[3, 1, 1], &[0.0f64; 3]).unwrap());
+    let logits = b.op("logits", Binary::Add, &[x, bias]).unwrap();
+    let mut out = b.op("p", Softmax::Softmax { axis: 1 }, &[logits]).unwrap();
+    for view in views {
+        out = b.op("view", view.clone(), &[out]).unwrap();
+    }
+    b.output("out", out);
+    let (graph, weights) = b.finish();
+    Model { graph, weights, notes: Vec::new() }
+}
+
+/// A softmax that is saturated, in another shape that has the classes on an axis of their own.
+#[test]
+fn logits_of_classes_are_taken_through_a_change_of_shape() {
+    let flat: Op = Flatten { axis: 1 }.into();
+    let shape = |sizes: &[i64]| -> Op {
+        let sizes = sizes.iter().map(|size| Dim::from(*size));
+        Reshape { shape: std::iter::once(Dim::n()).chain(sizes).collect() }.into()
+    };
+    for (views, sizes) in [
+        (vec![flat.clone()], &[3][..]),
+        (vec![shape(&[3])], &[3]),
+        (vec![Squeeze { axes: vec![2, 3] }.into()], &[3]),
+        (vec![Identity {}.into()], &[3, 1, 1]),
+        (vec![shape(&[1, 3, 1]), Identity {}.into()], &[1, 3, 1]),
+        (vec![shape(&[1, 3]), flat], &[3]),
+    ] {
+        for (name, devices) in
+            [("categorical_crossentropy", 0), ("sparse_categorical_crossentropy", 3)]
+        {
+            let terms = training(name, "sgd", "out", false);
+            let options = TrainerOptions { training: terms, place: on(devices, "sync") };
+            let model = reshaped(&views);
+            let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
+            let x = Tensor::new(&[1, 3, 1, 1], &[150.0f64, 0.0, -20.0]).unwrap();
+            let one = |sizes: &[usize]| [&[1], sizes].concat();
+            let sizes: Vec<usize> = sizes.iter().map(|s| usize::try_from(*s).unwrap()).collect();
+            let y = if devices == 0 {
+                Tensor::new(&one(&sizes), &[0.0f64, 1.0, 0.0]).unwrap()
+            } else {
+                Tensor::new(&vec![1; sizes.len()], &[1i64]).unwrap()
+            };
+            let found = trainer.train_on_batch(&feed(x, y, None, "out"), 1.0).unwrap();
+            assert!((found.loss - 150.0).abs() < 1e-9, "{name}, {sizes:?}: {}", found.loss);
+            let bias = trainer.weights().unwrap().get("bias").unwrap().to_f64();
+            let known = [-1.0, 1.0, 0.0];
+            let near = bias.iter().zip(known).all(|(b, known)| (b - known).abs() < 1e-9);
+            assert!(near, "{name}, {sizes:?}: {bias:?}");
+        }
+    }
+}
+
+/// Two places of three classes each.
+#[test]
+fn classes_stay_on_their_axis_or_are_no_longer_told_apart() {
+    let of = |shape: &[i64]| {
+        let mut b = Builder::new("places");
+        let x = b.input("x", rows(DType::F64, &[3, 2]));
+        let p = b.op("p", Softmax::Softmax { axis: 1 }, &[x]).unwrap();
+        let sizes = shape.iter().map(|size| Dim::from(*size));
+        let shape = std::iter::once(Dim::n()).chain(sizes).collect();
+        let out = b.op("out", Reshape { shape }, &[p]).unwrap();
+        b.output("out", out);
+        let loss = "categorical_crossentropy".parse().unwrap();
+        class_axis(&b.finish().0, &OutputLoss::new("out", loss))
+    };
+    assert_eq!(of(&[1, 3, 2]), Some(2));
+    assert_eq!(of(&[3, 1, 2, 1]), Some(1));
+    // The last axis, as of any other output.
+    assert_eq!(of(&[2, 3]), Some(2));
+    assert_eq!(of(&[6]), Some(1));
+}
+
+/// Logits of minus infinity leave out classes; those that are not asked for add nothing.
+#[test]
+fn classes_that_are_masked_cost_nothing() {
+    const NONE: f64 = f64::NEG_INFINITY;
+    let model = |softmax: bool| {
+        let mut b = Builder::new("masked");
+        let x = b.input("x", rows(DType::F64, &[3]));
+        let bias = b.param("bias", Tensor::new(&[3], &[0.0f64; 3]).unwrap());
+        let mut out = b.op("logits", Binary::Add, &[x, bias]).unwrap();
+        if softmax {
+            out = b.op("p", Softmax::Softmax { axis: -1 }, &[out]).unwrap();
+        }
+        b.output("out", out);
+        let (graph, weights) = b.finish();
+        Model { graph, weights, notes: Vec::new() }
+    };
+    let x = [1.0, 2.0, NONE, 0.5, NONE, 0.25, NONE, 1.0, 2.0];
+    let hot = [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+    let part = |own: f64, other: f64| 1.0 / (1.0 + (other - own).exp());
+    let (first, second, third) = (part(2.0, 1.0), part(0.5, 0.25), part(2.0, 1.0));
+    let all = |name: &str, y: &Tensor, softmax: bool, (loss, gradient): (f64, [f64; 3])| {
+        for devices in [0, 3] {
+            let terms = training(name, "sgd", "out", false);
+            let options = TrainerOptions { training: terms, place: on(devices, "sync") };
+            let mut trainer =
+                Trainer::new(model(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
+            let x = Tensor::new(&[3, 3], &x).unwrap();
+            let found = trainer.train_on_batch(&feed(x, y.clone(), None, "out"), 1.0).unwrap();
+            assert!((found.loss - loss).abs() < 1e-12, "{name}: {} for {loss}", found.loss);
+            let bias = trainer.weights().unwrap().get("bias").unwrap().to_f64();
+            let near = bias.iter().zip(gradient).all(|(b, g)| (b + g).abs() < 1e-12);
+            assert!(near, "{name}: {bias:?} for the gradient {gradient:?}");
+        }
+    };
+    let loss = -(first.ln() + second.ln() + third.ln()) / 3.0;
+    let gradient = [
+        (1.0 - first) + (second - 1.0),
+        (first - 1.0) + (1.0 - third),
+        (1.0 - second) + (third - 1.0),
+    ];
+    let known = (loss, gradient.map(|g| g / 3.0));
+    let hot = Tensor::new(&[3, 3], &hot).unwrap();
+    all("categorical_crossentropy", &hot, true, known);
+    all("categorical_crossentropy:from_logits=true", &hot, false, known);
+    let numbers = Tensor::new(&[3], &[1i64, 0, 2]).unwrap();
+    all("sparse_categorical_crossentropy", &numbers, true, known);
+    all("sparse_categorical_crossentropy:from_logits=true", &numbers, false, known);
+    // A row that is not counted costs nothing, whatever it leaves out.
+    let loss = -(first.ln() + second.ln()) / 2.0;
+    let gradient = [(1.0 - first) + (second - 1.0), first - 1.0, 1.0 - second];
+    let known = (loss, gradient.map(|g| g / 2.0));
+    let numbers = Tensor::new(&[3], &[1i64, 0, 7]).unwrap();
+    all("sparse_categorical_crossentropy:ignore_class=7", &numbers, true, known);
 }

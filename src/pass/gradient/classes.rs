@@ -93,37 +93,48 @@ impl ClassAxis {
         output: Value,
     ) -> Result<(Loss, Value), GraphError> {
         let graph = b.graph();
-        if let Some(Op::Softmax(Softmax::Softmax { axis })) = graph.node(output.node).op()
-            && resolved(*axis, self.rank) == Some(self.axis)
-            && loss.link() == Some(Link::Softmax)
-        {
-            let logits = graph.operands(output.node).first().copied();
-            return Ok(logits.map_or((loss, output), |logits| (loss.of_logits(), logits)));
-        }
-        // A sigmoid is of each element, in whatever shape.
-        let mut node = output.node;
-        while let Some(
-            Op::Reshape(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Flatten(_) | Op::Identity(_),
-        ) = graph.node(node).op()
-            && let Some(before) = graph.operands(node).first()
-        {
-            node = before.node;
-        }
-        let logits = graph.operands(node).first().copied();
-        match (graph.node(node).op(), logits) {
-            (Some(Op::Unary(Unary::Sigmoid)), Some(logits))
-                if loss.link() == Some(Link::Sigmoid) =>
-            {
-                let shape = graph.ty(output).shape.to_vec();
-                if node == output.node {
-                    return Ok((loss.of_logits(), logits));
-                }
-                let name = format!("{}.logits", graph.info(output).name);
-                Ok((loss.of_logits(), b.op(&name, Reshape { shape }, &[logits])?))
+        let from = before_views(graph, output);
+        let Some(link) = loss.link() else { return Ok((loss, output)) };
+        let is_link = match graph.node(from.node).op() {
+            Some(Op::Softmax(Softmax::Softmax { axis })) if link == Link::Softmax => {
+                let (given, own) = (&graph.ty(from).shape, &graph.ty(output).shape);
+                let axis = resolved(*axis, given.len());
+                axis.is_some_and(|axis| alike((given, axis), (own, self.axis)))
             }
-            _ => Ok((loss, output)),
+            // It is of each element, in whatever shape.
+            Some(Op::Unary(Unary::Sigmoid)) => link == Link::Sigmoid,
+            _ => false,
+        };
+        let logits = graph.operands(from.node).first().copied().filter(|_| is_link);
+        let Some(logits) = logits else { return Ok((loss, output)) };
+        if from == output {
+            return Ok((loss.of_logits(), logits));
         }
+        let shape = graph.ty(output).shape.to_vec();
+        let name = format!("{}.logits", graph.info(output).name);
+        Ok((loss.of_logits(), b.op(&name, Reshape { shape }, &[logits])?))
     }
+}
+
+/// The value that the others up to this one are in another shape, with its elements in the same order.
+fn before_views(graph: &Graph, value: Value) -> Value {
+    let mut from = value;
+    while let Some(
+        Op::Reshape(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Flatten(_) | Op::Identity(_),
+    ) = graph.node(from.node).op()
+        && let Some(before) = graph.operands(from.node).first()
+    {
+        from = *before;
+    }
+    from
+}
+
+/// Whether an axis of one shape is that of the other, of as many elements in the same order.
+fn alike((one, axis): (&Shape, usize), (other, own): (&Shape, usize)) -> bool {
+    let behind = |shape: &Shape, axis: usize| {
+        shape.iter().skip(axis + 1).cloned().collect::<Shape>().elements()
+    };
+    one.get(axis) == other.get(own) && behind(one, axis) == behind(other, own)
 }
 
 /// The axis of an output of which a loss is taken that has its classes; none where the loss cannot be taken of it.
@@ -132,12 +143,19 @@ pub fn class_axis(graph: &Graph, of: &OutputLoss) -> Option<usize> {
     ClassAxis::of(graph, of, output).ok().map(|classes| classes.axis)
 }
 
-/// The axis of the softmax that gives a value.
+/// The axis of a value along which a softmax made its elements, if it still is one.
 fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
-    match graph.node(value.node).op() {
-        Some(Op::Softmax(Softmax::Softmax { axis })) => Some(*axis),
-        _ => None,
+    let from = before_views(graph, value);
+    let Some(Op::Softmax(Softmax::Softmax { axis })) = graph.node(from.node).op() else {
+        return None;
+    };
+    if from == value {
+        return Some(*axis);
     }
+    let (given, own) = (&graph.ty(from).shape, &graph.ty(value).shape);
+    let axis = resolved(*axis, given.len())?;
+    let found = (0..own.len()).rfind(|at| alike((given, axis), (own, *at)));
+    i64::try_from(found?).ok()
 }
 
 /// An axis that may count from the end.

@@ -384,7 +384,21 @@ fn categorical(
         y = at.scale(y, 1.0 - smoothing)?;
         y = at.shift(y, smoothing / classes as f64)?;
     }
-    let log = log_probabilities(at, p, from_logits)?;
+    cross_entropy(at, (y, p), from_logits)
+}
+
+/// `-sum(y * ln p)` over the last axis. A class that a target leaves out adds nothing, even where it is impossible.
+fn cross_entropy(
+    at: &mut Draft<'_>,
+    (y, p): (Term, Term),
+    from_logits: bool,
+) -> Result<Term, RuleError> {
+    let mut log = log_probabilities(at, p, from_logits)?;
+    if from_logits {
+        let is_out = at.compare(Compare::Equal, y, 0.0)?;
+        let zero = at.number(log, 0.0)?;
+        log = at.op(Where {}, &[is_out, zero, log])?;
+    }
     let terms = at.mul(y, log)?;
     let sum = total(at, terms)?;
     at.neg(sum)
@@ -411,12 +425,11 @@ fn sparse(
     if at.ty(labels).rank() == at.ty(p).rank() {
         labels = at.op(Squeeze { axes: vec![-1] }, &[labels])?;
     }
-    let mut counted = None;
+    let mut left_out = None;
     if let Some(ignored) = ignore_class {
         let ignored = at.op(Constant { value: Tensor::scalar(ignored) }, &[])?;
         let is_ignored = at.op(Compare::Equal, &[labels, ignored])?;
-        let (zero, one) = (at.number(p, 0.0)?, at.number(p, 1.0)?);
-        counted = Some(at.op(Where {}, &[is_ignored, zero, one])?);
+        left_out = Some(is_ignored);
         let first = at.number(labels, 0.0)?;
         labels = at.op(Where {}, &[is_ignored, first, labels])?;
     }
@@ -428,10 +441,7 @@ fn sparse(
     let to = at.ty(p).dtype;
     let ends = at.op(Cast { to }, &[ends])?;
     let y = at.op(OneHot { axis: -1, depth: classes.clone() }, &[labels, ends])?;
-    let log = log_probabilities(at, p, from_logits)?;
-    let terms = at.mul(y, log)?;
-    let sum = total(at, terms)?;
-    let mut values = at.neg(sum)?;
+    let mut values = cross_entropy(at, (y, p), from_logits)?;
     // The cost of a class that there is not is no number.
     let nan = at.number(values, f64::NAN)?;
     let below = at.compare(Compare::Less, labels, 0.0)?;
@@ -440,8 +450,11 @@ fn sparse(
     for outside in [below, above] {
         values = at.op(Where {}, &[outside, nan, values])?;
     }
-    if let Some(counted) = counted {
-        values = at.mul(values, counted)?;
+    let mut counted = None;
+    if let Some(is_ignored) = left_out {
+        let (zero, one) = (at.number(p, 0.0)?, at.number(p, 1.0)?);
+        values = at.op(Where {}, &[is_ignored, zero, values])?;
+        counted = Some(at.op(Where {}, &[is_ignored, zero, one])?);
     }
     Ok(Cost { values, counted })
 }
