@@ -17,7 +17,7 @@ pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
     Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, class_axis,
-    differentiate, differentiate_with, evaluation, fixed_parameters, inference_mode, train_mode,
+    differentiate, differentiate_with, evaluation, fixed_parameters, inference, train_mode,
     training,
 };
 pub use refusal::SplitRefused;

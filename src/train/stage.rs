@@ -13,7 +13,7 @@ use crate::Error;
 use crate::analysis;
 use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
 use crate::format::Model;
-use crate::ir::{self, Builder, Graph, Weights};
+use crate::ir::{self, Graph, Weights};
 use crate::lower;
 use crate::op::{Concat, OpDef};
 use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
@@ -269,10 +269,7 @@ impl Predictor {
     /// # Errors
     /// If it may not be split, or cannot be readied.
     pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, Error> {
-        let mut b = Builder::over(model.graph.clone(), Weights::default());
-        pass::inference_mode(&mut b)?;
-        let (mut graph, _) = b.finish();
-        graph.remove_unused();
+        let graph = pass::inference(&model.graph)?;
         let stage = Stage {
             executable: ready(&graph, &model.weights, place, backend)?,
             inputs: inputs(&model.graph),

@@ -34,7 +34,7 @@ pub(crate) fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-fn refused(args: &[&str]) -> String {
+pub(crate) fn refused(args: &[&str]) -> String {
     let output = fanwise(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {}", texts(&output).0);
     texts(&output).1

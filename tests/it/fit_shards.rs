@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use fanwise::backend::Cpu;
 use fanwise::format::Model;
-use fanwise::ir::{Builder, Value, Weights};
+use fanwise::ir::{Builder, Weights};
 use fanwise::op::{
-    BatchNorm, BatchNormTrain, Dropout, MatMul, Op, Reduce, Reshape, Softmax, Squeeze, Transpose,
-    Unary,
+    BatchNorm, Dropout, MatMul, Reduce, Reshape, Softmax, Squeeze, Transpose, Unary,
 };
 use fanwise::pass::{
     BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement, Weighted,
@@ -21,10 +20,10 @@ use crate::fit::{batch, cnn, feed, rows, training};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const LOSS: &str = "categorical_crossentropy";
+pub(crate) const LOSS: &str = "categorical_crossentropy";
 
 /// Two layers with batch normalisation between them.
-fn normed() -> Model {
+pub(crate) fn normed() -> Model {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let mut random = |dims: &[usize]| {
         let values: Vec<f64> =
@@ -49,7 +48,7 @@ fn normed() -> Model {
 }
 
 /// Rows of three numbers, their classes and weights.
-fn three(seed: u64, n: usize) -> Feed {
+pub(crate) fn three(seed: u64, n: usize) -> Feed {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let x: Vec<f64> = (0..n * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
     let mut y = vec![0.0f64; n * 3];
@@ -62,7 +61,7 @@ fn three(seed: u64, n: usize) -> Feed {
 }
 
 /// Some rows of a batch.
-fn part(all: &Feed, from: usize, to: usize) -> Feed {
+pub(crate) fn part(all: &Feed, from: usize, to: usize) -> Feed {
     let cut = |tensors: &BTreeMap<String, Tensor>| {
         let cut = |t: &Tensor| {
             let width: usize = t.dims()[1..].iter().product();
@@ -100,13 +99,18 @@ fn trainer(model: Model, training: Training, place: Place) -> Trainer {
 }
 
 /// The losses of steps on these batches, and the weights after them.
-fn steps(model: Model, training: &Training, place: Place, feeds: &[Feed]) -> (Vec<f64>, Weights) {
+pub(crate) fn steps(
+    model: Model,
+    training: &Training,
+    place: Place,
+    feeds: &[Feed],
+) -> (Vec<f64>, Weights) {
     let mut trainer = trainer(model, training.clone(), place);
     let losses = feeds.iter().map(|feed| trainer.train_on_batch(feed, 0.1).unwrap().loss).collect();
     (losses, trainer.weights().unwrap())
 }
 
-fn assert_near(found: &(Vec<f64>, Weights), expected: &(Vec<f64>, Weights), what: &str) {
+pub(crate) fn assert_near(found: &(Vec<f64>, Weights), expected: &(Vec<f64>, Weights), what: &str) {
     for (a, b) in found.0.iter().zip(&expected.0) {
         assert!((a - b).abs() < 1e-9, "{what}: {:?} instead of {:?}", found.0, expected.0);
     }
@@ -158,41 +162,6 @@ fn groups_have_their_own_statistics() {
     assert!((sync.0[0] - expected.0[0]).abs() > 1e-3);
     let one = steps(normed(), &training, on(3, "ghost:1"), std::slice::from_ref(&all));
     assert_near(&one, &sync, "ghost:1");
-}
-
-/// A file may have batch normalisation in train mode already: it is trained, evaluated and frozen as one in inference.
-#[test]
-fn normalisation_of_a_file_in_train_mode_is_that_of_one_in_inference() {
-    let in_train_mode = || {
-        let plain = normed();
-        let mut b = Builder::over(plain.graph, plain.weights);
-        let norm =
-            b.graph().ids().find(|id| matches!(b.graph().node(*id).op(), Some(Op::BatchNorm(_))));
-        let (node, train) =
-            (norm.unwrap(), BatchNormTrain { epsilon: 1e-3, local: false, momentum: 0.75 });
-        let operands = b.graph().operands(node);
-        let new = b.all("batch", train, &operands).unwrap();
-        b.replace(Value { node, output: 0 }, new[0]).unwrap();
-        let (mut graph, weights) = b.finish();
-        graph.remove_unused();
-        Model { graph, weights, notes: Vec::new() }
-    };
-    let all = three(6, 5);
-    for (momentum, frozen) in [(None, ""), (Some(0.9), ""), (None, "s*")] {
-        let run = |model: Model| {
-            let mut training = training(LOSS, "sgd", "p", true);
-            training.mode.momentum = momentum;
-            training.frozen = (!frozen.is_empty()).then(|| frozen.to_owned()).into_iter().collect();
-            let options = TrainerOptions { training, place: on(2, "sync") };
-            let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
-            trainer.train_on_batch(&all, 0.1).unwrap();
-            let evaluated = trainer.test_on_batch(&all).unwrap().loss;
-            let alone = part(&all, 1, 2).inputs;
-            let row = trainer.predict_on_batch(&alone).unwrap()[0].1.to_f64();
-            (trainer.weights().unwrap(), evaluated, row)
-        };
-        assert_eq!(run(in_train_mode()), run(normed()), "{momentum:?}, {frozen}");
-    }
 }
 
 /// Convolutions, dropout, and batches that groups and devices do not divide.

@@ -25,6 +25,7 @@ mod fit_images;
 mod fit_keras;
 mod fit_loop;
 mod fit_memory;
+mod fit_modes;
 mod fit_onnx;
 mod fit_parameters;
 mod fit_shards;

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::inference::inference;
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
 use crate::op::{Binary, Op, Unary};
 use crate::types::{DType, Dim, Tensor};
@@ -34,6 +35,7 @@ pub fn fixed_parameters(
     model: &Graph,
     weights: &Weights,
 ) -> Result<BTreeMap<String, &'static str>, GraphError> {
+    let model = &inference(model)?;
     let order = model.order()?;
     let mut of_input = vec![false; model.id_bound()];
     for id in &order {

@@ -8,6 +8,7 @@
 mod classes;
 mod clip;
 mod fixed;
+mod inference;
 mod loss;
 mod metric;
 mod mode;
@@ -27,9 +28,10 @@ use smallvec::SmallVec;
 
 pub use classes::class_axis;
 pub use fixed::fixed_parameters;
+pub use inference::inference;
 pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};
-pub use mode::{Mode, inference_mode, train_mode};
+pub use mode::{Mode, train_mode};
 pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
 pub use penalty::{ParsePenaltyError, Penalty};
 pub use recompute::{ParseRecomputeError, Recompute};

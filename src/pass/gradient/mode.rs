@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::TrainingError;
+use super::inference::inference_mode;
 use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
-use crate::op::{
-    BatchNorm, BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Transpose,
-};
+use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Transpose};
 use crate::types::{Claim, DType, Dim};
 
 /// What train mode depends on.
@@ -26,7 +25,8 @@ pub struct Mode {
 /// `frozen`, or whose statistics are.
 ///
 /// # Errors
-/// If two layers share running statistics, the mask of a dropout is used, or one drops of what is not told apart by rows.
+/// If a layer that gives its new running statistics shares them with one before it, the mask of a dropout is used, or one
+/// drops of what is not told apart by rows.
 pub fn train_mode(
     builder: &mut Builder,
     step: Value,
@@ -34,7 +34,7 @@ pub fn train_mode(
     frozen: &BTreeSet<String>,
 ) -> Result<BTreeSet<NodeId>, TrainingError> {
     inference_mode(builder)?;
-    let mut statistics = BTreeSet::new();
+    let mut running = Running::default();
     let claims = survey(builder.graph())?;
     let mut rows = Rows::default();
     // Each layer has a seed of its own, which no layer has under a seed nearby.
@@ -44,11 +44,10 @@ pub fn train_mode(
         let node = builder.graph().node(id);
         let Some(op) = node.op().cloned() else { continue };
         let (label, operands) = (node.label().to_owned(), builder.graph().operands(id));
-        let name = node.results().first().map_or_else(String::new, |r| r.name.to_string());
         let old = Value { node: id, output: 0 };
         builder.set_origin(Origin::new(&*label));
         match (op, &operands[..]) {
-            (Op::BatchNorm(norm), [_, scale, bias, mean, var])
+            (Op::BatchNorm(norm), [x, scale, bias, mean, var])
                 if is_param(builder.graph(), *mean)
                     && is_param(builder.graph(), *var)
                     && !stays(builder.graph(), [*scale, *bias], frozen)
@@ -56,23 +55,15 @@ pub fn train_mode(
             {
                 let momentum = mode.momentum.unwrap_or(norm.momentum);
                 let train = BatchNormTrain { epsilon: norm.epsilon, local: false, momentum };
-                let new = builder.all(&format!("{name}.train"), train, &operands)?;
-                builder.replace(old, new[0])?;
-                for (running, new) in [mean, var].into_iter().zip(&new[1..]) {
-                    once(&mut statistics, *running, &label)?;
-                    builder.update(*running, *new);
-                }
+                let operands = [*x, *scale, *bias, *mean, *var];
+                running.train(builder, (id, train), &operands)?;
             }
             // What inference mode replaced is still there, unused.
             (Op::BatchNormTrain(_), [_, _, _, mean, var])
                 if (0..3).any(|output| builder.graph().is_used(Value { node: id, output })) =>
             {
-                for (i, running) in (1..).zip([mean, var]) {
-                    if is_param(builder.graph(), *running) {
-                        once(&mut statistics, *running, &label)?;
-                        builder.update(*running, Value { node: id, output: i });
-                    }
-                }
+                running.keep(builder.graph(), id, *mean, 1)?;
+                running.keep(builder.graph(), id, *var, 2)?;
             }
             (Op::Dropout(dropout), [_]) if dropout.rate > 0.0 => {
                 layer = layer.wrapping_add(1);
@@ -84,31 +75,7 @@ pub fn train_mode(
         }
     }
     builder.set_origin(Origin::default());
-    Ok(statistics)
-}
-
-/// Makes batch normalisation take its running statistics where a file has it in train mode; where a statistic is no
-/// parameter, or what follows from the batch is used, it stays as it is.
-pub fn inference_mode(builder: &mut Builder) -> Result<(), GraphError> {
-    for id in builder.graph().order()? {
-        let (graph, node) = (builder.graph(), builder.graph().node(id));
-        let (Some(Op::BatchNormTrain(train)), operands) = (node.op(), graph.operands(id)) else {
-            continue;
-        };
-        let [_, _, _, mean, var] = operands[..] else { continue };
-        let moves = (1..3).any(|output| graph.is_used(Value { node: id, output }));
-        if moves || !is_param(graph, mean) || !is_param(graph, var) {
-            continue;
-        }
-        let op = BatchNorm { epsilon: train.epsilon, momentum: train.momentum };
-        let name = format!("{}.inference", node.results().first().map_or("", |r| &*r.name));
-        let origin = Origin::new(node.label());
-        builder.set_origin(origin);
-        let new = builder.op(&name, op, &operands)?;
-        builder.replace(Value { node: id, output: 0 }, new)?;
-    }
-    builder.set_origin(Origin::default());
-    Ok(())
+    Ok(running.update(builder))
 }
 
 /// Makes a dropout drop elements; its result has this claim.
@@ -155,16 +122,75 @@ fn refused(label: &str, reason: &'static str) -> TrainingError {
     TrainingError::Rule { what: format!("`{label}`"), error: RuleError::Undefined(reason) }
 }
 
-/// Notes a running statistic, which one layer moves.
-fn once(
-    statistics: &mut BTreeSet<NodeId>,
-    running: Value,
-    label: &str,
-) -> Result<(), TrainingError> {
-    if statistics.insert(running.node) {
-        return Ok(());
+/// The running statistics, and what each becomes: where several layers have the same, one moves it after the other.
+#[derive(Default)]
+struct Running(Vec<(Value, Value)>);
+
+impl Running {
+    /// What a running statistic is after the layers so far.
+    fn now(&self, running: Value) -> Value {
+        self.0.iter().find(|(known, _)| *known == running).map_or(running, |(_, now)| *now)
     }
-    Err(refused(label, "its running statistics are those of another layer, too"))
+
+    /// Notes that a layer moves its own.
+    fn moved(&mut self, running: Value, new: Value) {
+        match self.0.iter_mut().find(|(known, _)| *known == running) {
+            Some((_, now)) => *now = new,
+            None => self.0.push((running, new)),
+        }
+    }
+
+    /// Makes a layer in inference take the statistics of the batch.
+    fn train(
+        &mut self,
+        builder: &mut Builder,
+        (node, train): (NodeId, BatchNormTrain),
+        operands: &[Value; 5],
+    ) -> Result<(), TrainingError> {
+        let [x, scale, bias, mean, var] = *operands;
+        let graph = builder.graph();
+        if mean == var {
+            return Err(refused(graph.node(node).label(), "its running mean is its variance, too"));
+        }
+        let name = graph.node(node).results().first().map_or("", |r| &*r.name);
+        let operands = [x, scale, bias, self.now(mean), self.now(var)];
+        let new = builder.all(&format!("{name}.train"), train, &operands)?;
+        builder.replace(Value { node, output: 0 }, new[0])?;
+        self.moved(mean, new[1]);
+        self.moved(var, new[2]);
+        Ok(())
+    }
+
+    /// Notes what a layer in train mode already moves, whose new statistics are used.
+    fn keep(
+        &mut self,
+        graph: &Graph,
+        node: NodeId,
+        running: Value,
+        output: u32,
+    ) -> Result<(), TrainingError> {
+        if !is_param(graph, running) {
+            return Ok(());
+        }
+        if self.now(running) != running {
+            let label = graph.node(node).label();
+            return Err(refused(
+                label,
+                "the running statistics that it gives are those of another layer, too",
+            ));
+        }
+        self.moved(running, Value { node, output });
+        Ok(())
+    }
+
+    /// Makes the parameters hold what they become, and gives them.
+    fn update(self, builder: &mut Builder) -> BTreeSet<NodeId> {
+        let moved = self.0.into_iter().map(|(running, new)| {
+            builder.update(running, new);
+            running.node
+        });
+        moved.collect()
+    }
 }
 
 /// The numbers of rows, each made once.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::classes::{ClassAxis, columns};
+use super::inference::inference_mode;
 use super::loss;
 use super::metric::{Metrics, Of};
 use super::mode;
@@ -251,7 +252,7 @@ pub fn evaluation(
     training: &Training,
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
-    mode::inference_mode(&mut b)?;
+    inference_mode(&mut b)?;
     let mut costs = costs(&mut b, training)?;
     let frozen = named(model, &training.frozen, "freeze")?;
     let learned = named(model, &training.learned, "train")?;
