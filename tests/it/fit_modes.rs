@@ -236,9 +236,10 @@ fn shared() -> Model {
 /// The running statistics follow the first use of the layer, then the second.
 #[test]
 fn layers_with_the_same_statistics_move_them_one_after_the_other() {
-    let n = 7;
-    let all =
-        |seed: u64| Tensor::new(&[n, 2], &three(seed, n).inputs["x"].to_f64()[..n * 2]).unwrap();
+    let count = 7;
+    let all = |seed: u64| {
+        Tensor::new(&[count, 2], &three(seed, count).inputs["x"].to_f64()[..count * 2]).unwrap()
+    };
     let (x, z) = (all(1), all(2));
     let mut batch = feed(x.clone(), all(3), None, "p");
     batch.inputs.insert("z".to_owned(), z.clone());
@@ -246,15 +247,15 @@ fn layers_with_the_same_statistics_move_them_one_after_the_other() {
     let run = |place: Place| steps(shared(), &terms, place, std::slice::from_ref(&batch));
     let close = |a: f64, b: f64, what: &str| assert!((a - b).abs() < 1e-12, "{what}: {a} for {b}");
     let expected = run(on(0, "sync"));
-    for (c, (mut mean, mut var)) in [(8.0, 1.0), (-8.0, 4.0)].into_iter().enumerate() {
+    for (channel, (mut mean, mut var)) in [(8.0, 1.0), (-8.0, 4.0)].into_iter().enumerate() {
         for batch in [&x, &z] {
-            let values: Vec<f64> = batch.to_f64().into_iter().skip(c).step_by(2).collect();
-            let own = values.iter().sum::<f64>() / n as f64;
-            let spread = values.iter().map(|v| (v - own).powi(2)).sum::<f64>() / n as f64;
+            let values: Vec<f64> = batch.to_f64().into_iter().skip(channel).step_by(2).collect();
+            let own = values.iter().sum::<f64>() / count as f64;
+            let spread = values.iter().map(|v| (v - own).powi(2)).sum::<f64>() / count as f64;
             mean = 0.75 * mean + 0.25 * own;
             var = 0.75 * var + 0.25 * spread;
         }
-        let of = |name: &str| expected.1.get(name).unwrap().to_f64()[c];
+        let of = |name: &str| expected.1.get(name).unwrap().to_f64()[channel];
         close(of("mean"), mean, "mean");
         close(of("var"), var, "var");
     }
