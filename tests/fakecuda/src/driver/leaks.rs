@@ -61,6 +61,11 @@ impl Driver {
             format!("bytes.on_device {}", stats.on_device),
             format!("reports {}", stats.reports),
         ]);
+        if let Some(failed) = &stats.failed {
+            lines.push(format!("failed {}", failed.name));
+            lines.push(format!("failed.thread {}", failed.thread));
+            lines.extend(failed.device.map(|device| format!("failed.device {device}")));
+        }
         let peaks = self.memory.peak.iter().enumerate();
         lines.extend(peaks.map(|(device, peak)| format!("peak.{device} {peak}")));
         let text = lines.join("\n") + "\n";

@@ -3,10 +3,10 @@
 use super::code;
 use super::config::{Class, Config, Order};
 use super::queue::{HostCall, Work};
-use super::state::{Call, Context, Driver, say};
+use super::state::{Call, Context, Driver, Failed, say};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a call waits for before it returns.
 #[derive(Clone, Debug)]
@@ -64,14 +64,37 @@ fn lock() -> Call<Guard> {
     Ok(guard)
 }
 
-/// A driver call: counts it, makes it, waits for what it waits for.
-pub(super) fn call(class: Class, mut make: impl FnMut(&mut Driver) -> Call<Goal>) -> Call<()> {
-    let mut guard = lock()?;
+/// How long a thread whose call was made to fail is waited for.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Waits where a thread was told of an injected failure and has made no call since: it is the first to know, and no other
+/// is told of what that did to its context.
+fn after_the_first(mut guard: Guard) -> Guard {
+    loop {
+        let Some(driver) = guard.as_mut() else { return guard };
+        let Some((thread, since)) = driver.told else { return guard };
+        let left = PATIENCE.saturating_sub(since.elapsed());
+        if thread == std::thread::current().id() || left.is_zero() {
+            driver.told = None;
+            CHANGED.notify_all();
+            return guard;
+        }
+        guard = CHANGED.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// A call of a function of the driver: counts it, makes it, waits for what it waits for.
+pub(super) fn call(
+    name: &'static str,
+    class: Class,
+    mut make: impl FnMut(&mut Driver) -> Call<Goal>,
+) -> Call<()> {
+    let mut guard = after_the_first(lock()?);
     if !matches!(class, Class::Query | Class::Sync) {
         ORDERED.fetch_add(1, Ordering::Relaxed);
     }
     let driver = guard.as_mut().ok_or(code::NOT_INITIALIZED)?;
-    driver.gate(class).inspect_err(|&code| driver.injected(code))?;
+    driver.gate(class).inspect_err(|&code| driver.injected(name, code))?;
     let mut made = make(driver);
     if made.as_ref().err() == Some(&code::OUT_OF_MEMORY) {
         // Memory whose free is still in a queue is given back first.
@@ -283,12 +306,16 @@ impl Driver {
         }
     }
 
-    /// An injected failure that stays: the context, or the device, is lost.
-    fn injected(&mut self, code: u32) {
+    /// An injected failure; of one that stays the context, or the device, is lost.
+    fn injected(&mut self, name: &'static str, code: u32) {
+        let current = super::current::get();
+        let device = self.contexts.get(&current).map(|c| c.device);
+        let thread = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
+        let thread = thread.trim_end().to_owned();
+        self.stats.failed = Some(Failed { name, device, thread });
         let lost = code == code::ECC_UNCORRECTABLE;
         if lost || matches!(code, code::ILLEGAL_ADDRESS | code::LAUNCH_FAILED) {
-            let current = super::current::get();
-            let device = self.contexts.get(&current).map(|c| c.device);
+            self.told = Some((std::thread::current().id(), Instant::now()));
             let hit = |(id, context): (&u64, &Context)| {
                 (*id == current || (lost && Some(context.device) == device)).then_some(*id)
             };
@@ -301,6 +328,7 @@ impl Driver {
             }
         }
     }
+
     /// From now on every call in a context gives this error, which tells the host that all work there is over.
     pub(super) fn fail(&mut self, context: u64, code: u32) {
         if let Some(context) = self.contexts.get_mut(&context) {

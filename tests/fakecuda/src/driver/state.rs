@@ -9,6 +9,8 @@ use crate::exec::memory::Memory;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::Write as _;
 use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Instant;
 
 /// A result of a driver call; the error is a `CUresult`.
 pub(super) type Call<T> = Result<T, u32>;
@@ -100,6 +102,16 @@ pub(super) struct Stats {
     pub(super) to_host: u64,
     pub(super) on_device: u64,
     pub(super) reports: u64,
+    pub(super) failed: Option<Failed>,
+}
+
+/// The call that was made to fail.
+pub(super) struct Failed {
+    pub(super) name: &'static str,
+    /// The device of the context that was current.
+    pub(super) device: Option<u32>,
+    /// The thread that called, by the name that the system knows.
+    pub(super) thread: String,
 }
 
 /// Markers beyond which those that nothing can ask for any more are looked for.
@@ -143,6 +155,8 @@ pub(super) struct Driver {
     pub(super) random: u64,
     pub(super) stats: Stats,
     pub(super) failures: u64,
+    /// The thread that was told of an injected failure, and when, until it makes its next call.
+    pub(super) told: Option<(ThreadId, Instant)>,
     /// Whether the next kernel or copy never ends.
     pub(super) is_hanging: bool,
 }
@@ -176,6 +190,7 @@ impl Driver {
             next_clock: 0,
             stats: Stats::default(),
             failures: 0,
+            told: None,
             is_hanging: false,
         }
     }

@@ -165,6 +165,7 @@ fn every_call_can_fail_and_nothing_is_left_over() {
         for code in ["out_of_memory", "illegal_address", "device_lost"] {
             let ran = run("fallible", &[("FAIL", &format!("{n}:{code}"))]);
             assert!(ran.output.contains("as asked"), "call {n}: {}", ran.output);
+            assert!(ran.stats.contains("failed cu"), "call {n}: {}", ran.stats);
             assert!(!ran.reports.contains("leak"), "call {n} {code}: {}", ran.reports);
             assert!(ran.ok, "call {n} {code}: {}", ran.output);
         }

@@ -67,11 +67,11 @@ impl Driver {
 /// Gives the primary context of a device back, after its work is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> u32 {
-    let drained = call(Class::Query, |d| {
+    let drained = call("cuDevicePrimaryCtxRelease_v2", Class::Query, |d| {
         let device = d.device(device)? as usize;
         Ok(d.primary[device].map_or(Goal::Nothing, Goal::Drain))
     });
-    let released = call(Class::Release, |d| {
+    let released = call("cuDevicePrimaryCtxRelease_v2", Class::Release, |d| {
         let device = d.device(device)?;
         d.let_go(device)?;
         Ok(Goal::Nothing)

@@ -174,8 +174,9 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     if address == 0 {
         return 0;
     }
-    let drained = call(Class::Query, |_| Ok(Goal::Drain(super::super::current::get())));
-    let freed = call(Class::Release, |d| {
+    let drained =
+        call("cuMemFree_v2", Class::Query, |_| Ok(Goal::Drain(super::super::current::get())));
+    let freed = call("cuMemFree_v2", Class::Release, |d| {
         d.free_now(address)?;
         d.current()?;
         Ok(Goal::Nothing)

@@ -84,6 +84,7 @@ macro_rules! exports {
         pub extern "C" fn $name($($arg: $ty),*) -> u32 {
             use $crate::driver::schedule;
             schedule::result(schedule::call(
+                stringify!($name),
                 $crate::driver::config::Class::$class,
                 |$d| -> $crate::driver::state::Call<$crate::driver::schedule::Goal> { $body },
             ))

@@ -30,13 +30,13 @@ impl Driver {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamEndCapture(stream: u64, graph: Out<u64>) -> u32 {
     graph.offer(0);
-    let ended = call(Class::Other, |d| {
+    let ended = call("cuStreamEndCapture", Class::Other, |d| {
         let stream = d.stream(stream)?;
         graph.give(d.end_capture(stream)?)?;
         Ok(Goal::Nothing)
     });
     if ended.is_err() {
-        let abandoned = call(Class::Query, |d| {
+        let abandoned = call("cuStreamEndCapture", Class::Query, |d| {
             d.abandon_capture(stream);
             Ok(Goal::Nothing)
         });
