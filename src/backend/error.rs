@@ -209,7 +209,7 @@ pub enum RunError {
         error: Box<OpError>,
     },
     /// A call of a device's driver failed, or work on the device that was begun before.
-    #[error("`{label}` ({op}) on {device}: {error}")]
+    #[error("`{label}` ({op}) on {device}: {error}{}", shared(beside))]
     Driver {
         /// The device.
         device: Device,
@@ -219,6 +219,8 @@ pub enum RunError {
         op: &'static str,
         /// What failed.
         error: Box<DriverError>,
+        /// The other devices on the same GPU, where each of them is told of an error of any.
+        beside: Vec<Device>,
     },
     /// A device has too little memory.
     #[error(
@@ -288,4 +290,12 @@ fn names(known: &[String]) -> String {
         return "none".to_owned();
     }
     known.iter().map(|n| Quoted(n).to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn shared(beside: &[Device]) -> String {
+    if beside.is_empty() {
+        return String::new();
+    }
+    let beside: Vec<String> = beside.iter().map(Device::to_string).collect();
+    format!("; it shares the GPU with {}, whose work may be what failed", beside.join(", "))
 }

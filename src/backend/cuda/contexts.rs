@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::driver::{Context, Gpu};
 use crate::backend::DriverError;
 use crate::backend::cpu::lock;
+use crate::lower::Program;
+use crate::types::Device;
 
 /// The contexts that are open, each from the first program on that uses its GPU.
 #[derive(Debug, Default)]
@@ -54,4 +56,28 @@ impl Contexts {
         }
         Ok(())
     }
+}
+
+/// The GPU of a program's device, by its number; none for the host.
+pub(super) fn ordinal(
+    program: &Program,
+    contexts: &[Option<Arc<Context>>],
+    device: Device,
+) -> Option<u32> {
+    let d = program.devices.iter().position(|known| known.device == device)?;
+    contexts.get(d)?.as_ref().map(|context| context.ordinal())
+}
+
+/// The other devices of a program on the GPU of one.
+pub(super) fn beside(
+    program: &Program,
+    contexts: &[Option<Arc<Context>>],
+    device: Device,
+) -> Vec<Device> {
+    let gpu = ordinal(program, contexts, device);
+    let all = program.devices.iter().map(|known| known.device);
+    let shares = |other: &Device| {
+        *other != device && gpu.is_some() && ordinal(program, contexts, *other) == gpu
+    };
+    all.filter(shares).collect()
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rayon::prelude::*;
 
+use super::contexts;
 use super::driver::{Context, Spare};
 use super::intake::{Intake, Intakes};
 use super::job::{Board, Job};
@@ -131,6 +132,11 @@ impl CudaExecutable {
         self.parts.program.devices[d].device
     }
 
+    /// The other devices on the GPU of one.
+    fn beside(&self, device: Device) -> Vec<Device> {
+        contexts::beside(&self.parts.program, &self.parts.contexts, device)
+    }
+
     /// Fails if an earlier run has left a device unusable.
     pub(super) fn check_alive(&self) -> Result<(), RunError> {
         match &*lock(&self.dead) {
@@ -153,7 +159,8 @@ impl CudaExecutable {
     ) -> RunError {
         let sticky = error.is_sticky();
         let (device, label, error) = (self.device(d), label.to_owned(), Box::new(error));
-        let error = RunError::Driver { device, label, op, error };
+        let beside = if sticky { self.beside(device) } else { Vec::new() };
+        let error = RunError::Driver { device, label, op, error, beside };
         if sticky {
             lock(&self.dead).get_or_insert(error.clone());
         }

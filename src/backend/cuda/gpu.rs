@@ -101,9 +101,9 @@ impl Gpu {
     pub(super) fn run(&mut self, job: &Job) -> Outcome {
         let result = self.work(job);
         if result.is_err() {
-            job.events.stop();
+            job.stop(self.d);
         }
-        let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
+        let sticky = result.as_ref().is_err_and(Failure::is_sticky);
         let left = match (&result, sticky) {
             (Ok(_), _) => Left::Clean,
             (Err(_), true) => job.settle(self.streams()).max(Left::Broken),

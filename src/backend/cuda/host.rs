@@ -122,9 +122,9 @@ impl Host {
         self.pending.clear();
         let result = self.work(job);
         if result.is_err() {
-            job.events.stop();
+            job.stop(HOST);
         }
-        let sticky = matches!(&result, Err(Failure::Driver(error)) if error.is_sticky());
+        let sticky = result.as_ref().is_err_and(Failure::is_sticky);
         let left = match (&result, sticky) {
             (Ok(_), _) => Left::Clean,
             (Err(_), true) => job.settle(self.streams()).max(Left::Broken),
@@ -153,6 +153,10 @@ impl Host {
         let result = self.tasks(job, &steps);
         let mut copied = 0.0;
         for (device, download) in self.downloads.iter().enumerate() {
+            let last = download.as_ref().and_then(|download| download.steps.last());
+            if let (Ok(_), Some(step)) = (&result, last) {
+                job.board.mark(HOST, (*step, *step), State::Device);
+            }
             // After a failure what is known of them; of a device that is broken nothing is.
             match download.as_ref().map(|download| download.end(job, device)) {
                 Some(Err(error)) if result.is_ok() => return Err(error.into()),
@@ -216,8 +220,9 @@ impl Host {
             HostTask::Wait(event) => {
                 if let Some(Some(mark)) = job.marks.get(*event as usize) {
                     // Which GPU recorded it is not said; a copy from any may be meant.
-                    for stream in self.streams() {
-                        stream.wait(mark)?;
+                    for (d, download) in self.downloads.iter().enumerate() {
+                        let Some(download) = download else { continue };
+                        download.stream.wait(mark).map_err(|error| Failure::Of(d, error))?;
                     }
                 }
             }

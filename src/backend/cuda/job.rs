@@ -5,13 +5,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::contexts;
 use super::driver::Context;
 use super::intake::Intake;
 use super::memory::HostBlock;
 use super::plan::{HostBlocks, Plan};
 use super::stream::{Event, Stream};
 use super::trace::Recorder;
-use crate::backend::cpu::{Cpu, DeviceMemory, Events, StepError, Stopped};
+use crate::backend::cpu::{Cpu, DeviceMemory, Events, StepError, Stopped, lock};
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Program};
 use crate::types::{Device, KernelClass, Tensor};
@@ -85,6 +86,12 @@ impl Job {
         }
     }
 
+    /// Ends all devices' work, since that of one is over.
+    pub(super) fn stop(&self, d: usize) {
+        self.board.end(d);
+        self.events.stop();
+    }
+
     /// Waits until something on a device is reached, or a device has failed.
     pub(super) fn poll(
         &self,
@@ -120,14 +127,18 @@ impl Job {
     pub(super) fn error(&self, d: usize, failure: Failure) -> Option<RunError> {
         let device = self.program.devices[d].device;
         let (label, op) = self.position(d);
-        match failure {
-            Failure::Stopped => None,
-            Failure::Driver(error) => {
-                let device = self.worker(d);
-                Some(RunError::Driver { device, label, op, error: Box::new(error) })
-            }
-            Failure::Step(error) => Some(error.at(device, &label)),
-        }
+        let (device, error) = match failure {
+            Failure::Stopped => return None,
+            Failure::Step(error) => return Some(error.at(device, &label)),
+            Failure::Driver(error) => (self.worker(d), error),
+            Failure::Of(d, error) => (self.program.devices[d].device, error),
+        };
+        let beside = if error.is_sticky() {
+            contexts::beside(&self.program, &self.contexts, device)
+        } else {
+            Vec::new()
+        };
+        Some(RunError::Driver { device, label, op, error: Box::new(error), beside })
     }
 }
 
@@ -138,8 +149,20 @@ pub(super) enum Failure {
     Stopped,
     /// A call of the driver failed.
     Driver(DriverError),
+    /// One failed that is for the device at a position, whatever the worker is at.
+    Of(usize, DriverError),
     /// A step on the host failed, or does not fit.
     Step(StepError),
+}
+
+impl Failure {
+    /// True if the device cannot be used any more.
+    pub(super) fn is_sticky(&self) -> bool {
+        match self {
+            Self::Driver(error) | Self::Of(_, error) => error.is_sticky(),
+            Self::Stopped | Self::Step(_) => false,
+        }
+    }
 }
 
 impl From<Stopped> for Failure {
@@ -197,6 +220,8 @@ pub(super) struct Board {
     rows: Vec<Row>,
     ticks: AtomicU64,
     overdue: AtomicBool,
+    /// The devices whose work ended early, in the order in which they said so.
+    ended: Mutex<Vec<usize>>,
 }
 
 #[derive(Default)]
@@ -209,7 +234,19 @@ struct Row {
 impl Board {
     pub(super) fn new(devices: usize) -> Self {
         let rows = (0..devices).map(|_| Row::default()).collect();
-        Self { rows, ticks: AtomicU64::new(0), overdue: AtomicBool::new(false) }
+        let (ticks, overdue) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { rows, ticks, overdue, ended: Mutex::default() }
+    }
+
+    /// Says that a device's work ended early.
+    fn end(&self, d: usize) {
+        lock(&self.ended).push(d);
+    }
+
+    /// How many devices' work ended before that of one.
+    pub(super) fn ended_before(&self, d: usize) -> usize {
+        let ended = lock(&self.ended);
+        ended.iter().position(|other| *other == d).unwrap_or(ended.len())
     }
 
     /// Says that a device is at these steps, and what it waits for.

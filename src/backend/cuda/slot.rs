@@ -1,11 +1,13 @@
 //! A run in flight: workers, streams and arenas, which no other run uses at the same time.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::contexts;
 use super::driver::Context;
 use super::gpu::Gpu;
 use super::host::Host;
@@ -59,7 +61,7 @@ impl Drop for Worker {
 }
 
 fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
-    job.events.stop();
+    job.stop(d);
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     let (device, (label, _)) = (job.program.devices[d].device, job.position(d));
@@ -163,16 +165,14 @@ impl Slot {
         let left = left.unwrap_or(Left::Clean);
         let (is_clean, is_abandoned) = (stuck.is_none() && left == Left::Clean, left == Left::Busy);
         let mut times = Vec::with_capacity(outcomes.len());
-        let mut first = None;
+        let mut errors = Vec::new();
         let mut is_stopped = false;
-        for outcome in outcomes.into_iter().flatten() {
-            match outcome.result {
-                Ok(Some(time)) => times.push(time),
-                Ok(None) => is_stopped = true,
-                Err(error) => {
-                    let nearer = first.as_ref().is_none_or(|known| rank(&error) < rank(known));
-                    first = if nearer { Some(error) } else { first };
-                }
+        for (d, outcome) in outcomes.into_iter().enumerate() {
+            match outcome.map(|outcome| outcome.result) {
+                Some(Ok(Some(time))) => times.push(time),
+                Some(Ok(None)) => is_stopped = true,
+                Some(Err(error)) => errors.push((job.board.ended_before(d), error)),
+                None => {}
             }
         }
         let silent = || RunError::Internal {
@@ -181,7 +181,7 @@ impl Slot {
             reason: "a device ended without an error".to_owned(),
         };
         // A device that failed is why another one waits for ever.
-        let result = match first.or(stuck) {
+        let result = match nearest(job, errors).or(stuck) {
             Some(error) => Err(error),
             None if is_stopped || is_abandoned => Err(silent()),
             None => Ok(times),
@@ -190,11 +190,34 @@ impl Slot {
     }
 }
 
-/// Among the errors of several devices, how near one is to the cause: work that fails on a GPU makes every call fail
-/// for the other logical devices on it, whatever they were at.
+/// Among the errors of several devices, each with the number of those that ended before, the one that is nearest to the
+/// cause. Work that fails on a GPU makes every call fail for all logical devices on it, whatever they are at: of these
+/// the first counts, but one that waits for others or marks its place does nothing that fails by itself.
+fn nearest(job: &Job, mut errors: Vec<(usize, RunError)>) -> Option<RunError> {
+    errors.sort_by_key(|(before, error)| (op(error).is_some_and(is_mark), *before));
+    let mut gpus = BTreeSet::new();
+    let firsts = errors.into_iter().map(|(_, error)| error).filter(|error| {
+        let RunError::Driver { device, .. } = error else { return true };
+        let gpu = contexts::ordinal(&job.program, &job.contexts, *device);
+        gpu.is_none_or(|gpu| gpus.insert(gpu))
+    });
+    firsts.min_by_key(rank)
+}
+
+/// Among the errors of several GPUs, how near one is to the cause: copies also fail where the other GPU has failed.
 fn rank(error: &RunError) -> u32 {
     let RunError::Driver { op, error, .. } = error else { return 0 };
-    if matches!(*op, "wait" | "record" | "copy") { 2 } else { u32::from(error.is_sticky()) }
+    if is_mark(op) || *op == "copy" { 2 } else { u32::from(error.is_sticky()) }
+}
+
+/// The operator at which a call of the driver failed.
+fn op(error: &RunError) -> Option<&'static str> {
+    if let RunError::Driver { op, .. } = error { Some(op) } else { None }
+}
+
+/// True for the steps that order others.
+fn is_mark(op: &str) -> bool {
+    matches!(op, "wait" | "record")
 }
 
 /// Collects the workers' replies; the error of a device that makes no progress, if one does not.

@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 
 use super::backend::{Staging, finish, not_pinned, planned};
+use super::contexts;
 use super::driver::{Context, NOT_READY};
 use super::executor::CudaExecutable;
 use super::memory::{Global, HostBlock, Pinned};
@@ -276,7 +277,8 @@ impl CudaExecutable {
             if error.code == NOT_READY {
                 self.abandon();
             }
-            let error = RunError::Driver { device: *device, label, op: "memory", error };
+            let beside = contexts::beside(&parts.program, &parts.contexts, *device);
+            let error = RunError::Driver { device: *device, label, op: "memory", error, beside };
             lock(&self.dead).get_or_insert(error);
         }
         written?;
