@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 
 use crate::results::{RESULTS, fallible};
 use crate::setup::runs_whole_models;
@@ -32,6 +32,31 @@ pub(crate) struct Ended {
     pub(crate) report: String,
     /// Calls of the driver that can be made to fail.
     pub(crate) calls: u64,
+    /// The call that it made to fail.
+    pub(crate) failed: Option<Failed>,
+}
+
+/// A call that the driver made to fail.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// The function, without its version.
+    pub(crate) function: String,
+    /// The GPU of the thread's context.
+    pub(crate) gpu: Option<u32>,
+    /// The name of the thread.
+    pub(crate) thread: String,
+}
+
+impl Failed {
+    /// The call that the driver's counters name.
+    fn of(stats: &str) -> Option<Self> {
+        let find = |name: &str| stats.lines().find_map(|line| line.strip_prefix(name));
+        Some(Self {
+            function: find("failed ")?.trim_end_matches("_v2").to_owned(),
+            gpu: find("failed.device ").and_then(|gpu| gpu.parse().ok()),
+            thread: find("failed.thread ").unwrap_or_default().to_owned(),
+        })
+    }
 }
 
 /// Runs this program with other arguments, and a driver that reads these variables.
@@ -57,13 +82,15 @@ pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Ended {
         thread::sleep(Duration::from_millis(2));
     };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let calls = read(&file("stats")).lines().find_map(|l| l.strip_prefix("calls ")?.parse().ok());
+    let stats = read(&file("stats"));
+    let calls = stats.lines().find_map(|line| line.strip_prefix("calls ")?.parse().ok());
     Ended {
         success: status.success(),
         output: output.join().unwrap(),
         errors: errors.join().unwrap(),
         report: read(&file("report")),
         calls: calls.unwrap_or(0),
+        failed: Failed::of(&stats),
     }
 }
 
@@ -96,7 +123,9 @@ pub(crate) fn apart(trial: &Trial) -> Trial {
             return Ok(());
         }
         let Ended { output, errors, report, .. } = ended;
-        Err(Failed::from(format!("{output}\n{errors}\nthe driver reports: {report}")))
+        Err(libtest_mimic::Failed::from(format!(
+            "{output}\n{errors}\nthe driver reports: {report}"
+        )))
     })
 }
 
