@@ -19,10 +19,15 @@ enum Kind {
 }
 
 impl Kind {
-    /// The set that a file with this name is of.
-    fn of(path: &Path) -> Self {
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some("train.bin" | "test.bin") => Self::Hundred,
+    /// The set that a file of this name and number of bytes is of: its images take a part of the bytes, and where those of
+    /// both sets do, the name decides.
+    fn of(path: &Path, bytes: usize) -> Self {
+        let whole = |kind: Self| bytes.is_multiple_of(kind.record());
+        let name = path.file_name().and_then(|name| name.to_str());
+        match (whole(Self::Ten), whole(Self::Hundred)) {
+            (true, false) => Self::Ten,
+            (false, true) => Self::Hundred,
+            _ if matches!(name, Some("train.bin" | "test.bin")) => Self::Hundred,
             _ => Self::Ten,
         }
     }
@@ -52,7 +57,8 @@ impl Kind {
 /// The binary form of CIFAR-10 and CIFAR-100: images `x`, `u8[3,32,32]`, and their classes `y`; of CIFAR-100 these are
 /// the fine ones, and `coarse` are the others. The files are mapped.
 ///
-/// The files `train.bin` and `test.bin` are of CIFAR-100, all others of CIFAR-10.
+/// The size of a file says of which set it is: an image and its classes take 3073 bytes of CIFAR-10, 3074 of CIFAR-100.
+/// Where both numbers divide the size, `train.bin` and `test.bin` are of CIFAR-100, other files of CIFAR-10.
 #[derive(Clone, Debug)]
 pub struct Cifar {
     kind: Kind,
@@ -93,25 +99,36 @@ impl Cifar {
     /// # Errors
     /// If they are not of this form.
     pub fn of(path: &Path, bytes: Bytes) -> Result<Self, DataError> {
-        let kind = Kind::of(path);
-        let mut images = Self { kind, columns: kind.columns(), files: Vec::new(), rows: 0 };
+        let mut images = Self::of_kind(Kind::of(path, bytes.len()));
         images.add(path, bytes)?;
         Ok(images)
     }
 
+    fn of_kind(kind: Kind) -> Self {
+        Self { kind, columns: kind.columns(), files: Vec::new(), rows: 0 }
+    }
+
+    /// The images of files of one set, that of the first.
     fn files(paths: &[PathBuf]) -> Result<Self, DataError> {
-        let kind = paths.first().map_or(Kind::Ten, |path| Kind::of(path));
-        let mut images = Self { kind, columns: kind.columns(), files: Vec::new(), rows: 0 };
+        let mut images: Option<Self> = None;
         for path in paths {
-            images.add(path, map_file(path)?)?;
+            let bytes = map_file(path)?;
+            let kind = Kind::of(path, bytes.len());
+            images.get_or_insert_with(|| Self::of_kind(kind)).add(path, bytes)?;
         }
-        Ok(images)
+        images.ok_or_else(|| DataError::Columns("there are no data".to_owned()))
     }
 
     fn add(&mut self, path: &Path, bytes: Bytes) -> Result<(), DataError> {
         let record = self.kind.record();
         if bytes.is_empty() || !bytes.len().is_multiple_of(record) {
-            let reason = format!("its {} bytes are not images of {record} bytes each", bytes.len());
+            let (ten, hundred) = (Kind::Ten.record(), Kind::Hundred.record());
+            let whole = "they are not a number of whole images and their classes";
+            let sets = match self.files.first() {
+                Some((first, _)) => format!("{record} bytes each as in `{}`", first.display()),
+                None => format!("{ten} bytes each of CIFAR-10, {hundred} of CIFAR-100"),
+            };
+            let reason = format!("of its {} bytes {whole}, {sets}", bytes.len());
             return Err(FileError::content(path, reason).into());
         }
         self.rows = self.rows.saturating_add(bytes.len() / record);
@@ -222,11 +239,37 @@ mod tests {
     }
 
     #[test]
+    fn the_size_says_the_set_and_the_name_where_it_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["train.bin", "test.bin"] {
+            std::fs::write(path(name), file(&[&[7], &[8]])).unwrap();
+        }
+        for source in [Cifar::train(folder.path()), Cifar::test(folder.path())] {
+            let source = source.unwrap();
+            assert_eq!((labels(&source), source.columns().len()), (vec![7, 8], 2));
+        }
+        std::fs::write(path("fine.bin"), file(&[&[19, 99]])).unwrap();
+        let fine = Cifar::file(&path("fine.bin")).unwrap();
+        assert_eq!((labels(&fine), fine.columns().len()), (vec![99], 3));
+        let both = bytes::Bytes::from(vec![0; 3073 * 3074]);
+        for (name, columns) in [("train.bin", 3), ("test.bin", 3), ("data_batch_1.bin", 2)] {
+            let source = Cifar::of(name.as_ref(), both.clone()).unwrap();
+            assert_eq!(source.columns().len(), columns, "{name}");
+        }
+        std::fs::write(path("data_batch_1.bin"), file(&[&[7]])).unwrap();
+        std::fs::write(path("data_batch_2.bin"), file(&[&[7, 8]])).unwrap();
+        let error = Cifar::train(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("data_batch_2.bin`: of its 3074 bytes"), "{error}");
+        assert!(error.contains("3073 bytes each as in `"), "{error}");
+    }
+
+    #[test]
     fn files_of_other_forms_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test_batch.bin");
         let whole = file(&[&[1], &[10]]);
-        for bytes in [&whole[..0], &whole[..1], &whole[..PIXELS], &whole[..PIXELS + 2]] {
+        for bytes in [&whole[..0], &whole[..1], &whole[..PIXELS], &whole[..PIXELS + 3]] {
             std::fs::write(&path, bytes).unwrap();
             assert!(Cifar::test(folder.path()).is_err());
         }
