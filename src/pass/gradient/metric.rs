@@ -386,6 +386,21 @@ fn between_thresholds(
     Ok((of(yes)?, of(no)?))
 }
 
+/// Why there is no such metric of targets that are numbers of classes, or have one number for each.
+fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
+    let is_mean = |sparse| matches!(metric, Metric::Mean(loss) if loss.takes_classes() == sparse);
+    if numbers {
+        let accuracy =
+            matches!(metric, Metric::CategoricalAccuracy | Metric::BinaryAccuracy { .. });
+        return (accuracy || is_mean(false)).then_some("its targets are numbers of classes");
+    }
+    if metric == Metric::SparseCategoricalAccuracy {
+        return Some("its targets have one number for each class; take `categorical_accuracy`");
+    }
+    is_mean(true)
+        .then_some("its targets have one number for each class; take `categorical_crossentropy`")
+}
+
 /// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both without the last axis
 /// the result.
 fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, RuleError> {
@@ -396,20 +411,15 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
         || (of_y.rank() == of_p.rank()
             && of_y.shape.last() == Some(&Dim::ONE)
             && classes != Dim::ONE);
+    if let Some(reason) = unsuited(metric, numbers).filter(|_| classes != Dim::ONE) {
+        return Err(RuleError::Undefined(reason));
+    }
     let values = match metric {
         Metric::Accuracy if classes == Dim::ONE => {
             return write(at, Metric::BinaryAccuracy { threshold: 0.5 }, y, p);
         }
         Metric::Accuracy if numbers => return write(at, Metric::SparseCategoricalAccuracy, y, p),
         Metric::Accuracy => return write(at, Metric::CategoricalAccuracy, y, p),
-        Metric::CategoricalAccuracy | Metric::BinaryAccuracy { .. }
-            if numbers && classes != Dim::ONE =>
-        {
-            Err(RuleError::Undefined("its targets are numbers of classes"))
-        }
-        Metric::Mean(loss) if numbers && classes != Dim::ONE && !loss.takes_classes() => {
-            Err(RuleError::Undefined("its targets are numbers of classes"))
-        }
         Metric::BinaryAccuracy { threshold } => {
             let y = at.cast(y, to)?;
             let yes = at.compare(Compare::Greater, p, threshold)?;

@@ -198,7 +198,7 @@ pub(crate) struct OptimizerArgs {
     train: Vec<String>,
     /// The part of running statistics that each step of batch normalisation keeps; by default each layer's own, which an
     /// ONNX file says
-    #[arg(long, value_name = "PART", value_parser = amount)]
+    #[arg(long, value_name = "PART", value_parser = part)]
     batch_norm_momentum: Option<f64>,
     /// What gradients compute again to have less memory in use: `nothing`, what is `cheap`, or whole `segments`
     #[arg(long, value_name = "WHAT", default_value = "nothing")]
@@ -220,7 +220,7 @@ impl OptimizerArgs {
         training.frozen = self.freeze.iter().cloned().collect();
         training.learned = self.train.iter().cloned().collect();
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
-        let momentum = self.batch_norm_momentum.map(|part| part.min(1.0) as f32);
+        let momentum = self.batch_norm_momentum.map(|part| part as f32);
         training.mode = Mode { momentum, seed: seed.into() };
         training.recompute = self.recompute;
     }
@@ -230,6 +230,12 @@ impl OptimizerArgs {
 pub(super) fn amount(text: &str) -> anyhow::Result<f64> {
     let number = text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
     number.with_context(|| format!("`{text}` is no finite number from 0 on"))
+}
+
+/// Reads a number from 0 to 1.
+fn part(text: &str) -> anyhow::Result<f64> {
+    let number = text.parse().ok().filter(|x: &f64| (0.0..=1.0).contains(x));
+    number.with_context(|| format!("`{text}` is no number from 0 to 1"))
 }
 
 /// Reads `AXIS` or `OUTPUT=AXIS`.
