@@ -14,7 +14,7 @@ use crate::types::Quoted;
 pub(super) struct Aim {
     output: String,
     loss: Loss,
-    weighted: bool,
+    weighted: Weighted,
     /// What a row of it is, where its sizes are known, and the axis of the row that has the classes.
     row: Option<(Column, usize)>,
 }
@@ -27,7 +27,7 @@ pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
         Some(Aim {
             output: loss.output.clone(),
             loss: loss.loss,
-            weighted: loss.weighted == Weighted::Rows,
+            weighted: loss.weighted,
             row: Column::of(&*output.name, graph.ty(output.value)).zip(axis),
         })
     };
@@ -88,9 +88,18 @@ pub(super) fn weighed(
         let reason = "weights of classes are of models with one output that has a loss";
         return Err(DataError::Setting(reason.to_owned()));
     };
-    if !aim.weighted {
-        let output = Quoted(&aim.output);
-        let reason = format!("weights of classes need a loss of {output} that is `weighted`");
+    let output = Quoted(&aim.output);
+    let refused = match aim.weighted {
+        Weighted::Rows => None,
+        Weighted::Nothing => {
+            Some(format!("weights of classes need a loss of {output} that is `weighted`"))
+        }
+        Weighted::Costs => Some(format!(
+            "classes cannot be weighed where the data have a weight for each place of {output}: multiply `{SAMPLE_WEIGHT}` \
+             by the weights of the classes and leave these out, or give one weight for each row"
+        )),
+    };
+    if let Some(reason) = refused {
         return Err(DataError::Setting(reason));
     }
     let names = Names::of(&data.columns()?, &[], &[&aim.output])?;

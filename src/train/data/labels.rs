@@ -173,7 +173,7 @@ impl Change for Integer {
 }
 
 /// Weighs each row by its class: the `sample_weight` of a row is multiplied by the weight of its class, or becomes it
-/// where there is none.
+/// where there is none. It is `f64` then.
 #[derive(Clone, Debug)]
 pub struct ClassWeights {
     /// The column of the classes, one for each row: as a number, or as a number for each class.
@@ -211,15 +211,16 @@ impl Change for ClassWeights {
             return Err(DataError::Setting(reason));
         }
         let mut columns = before.to_vec();
-        match before.iter().find(|c| c.name == self.into) {
-            None => columns.push(Column::new(&self.into, DType::F32, &[])),
-            Some(column) if column.dtype.is_float() && column.elements() == Some(1) => {}
-            Some(column) => {
-                let (name, ty) = (Quoted(&self.into), column.row_type());
-                let reason = format!("{name} is {ty} for a row; it must be one float");
-                return Err(DataError::Columns(reason));
-            }
+        let Some(column) = columns.iter_mut().find(|c| c.name == self.into) else {
+            columns.push(Column::new(&self.into, DType::F64, &[]));
+            return Ok(columns);
+        };
+        if column.dtype == DType::Bool || column.elements() != Some(1) {
+            let (name, ty) = (Quoted(&self.into), column.row_type());
+            let reason = format!("{name} is {ty} for a row; it must be one number");
+            return Err(DataError::Columns(reason));
         }
+        column.dtype = DType::F64;
         Ok(columns)
     }
 
@@ -234,12 +235,11 @@ impl Change for ClassWeights {
         let class = class(&before[place], &row[place]).map_err(wrong)?;
         let weight = self.weights.get(&class).copied().unwrap_or(1.0);
         let Some(into) = before.iter().position(|c| c.name == self.into) else {
-            row.push(convert(&Tensor::scalar(weight), DType::F32).map_err(wrong)?);
+            row.push(Tensor::scalar(weight));
             return Ok(());
         };
         let product = row[into].to_f64().first().map_or(weight, |old| old * weight);
-        let product = convert(&Tensor::scalar(product), before[into].dtype).map_err(wrong)?;
-        row[into] = product.reshaped(&before[into].dims)?;
+        row[into] = Tensor::scalar(product).reshaped(&before[into].dims)?;
         Ok(())
     }
 }
@@ -325,7 +325,7 @@ mod tests {
         let weigh =
             ClassWeights { column: "y".to_owned(), weights, into: SAMPLE_WEIGHT.to_owned() };
         for (cell, weight) in [
-            (Tensor::scalar(0u8), 0.5f32),
+            (Tensor::scalar(0u8), 0.5f64),
             (Tensor::scalar(1i64), 1.0),
             (Tensor::new(&[3], &[0.0f32, 0.0, 1.0]).unwrap(), 4.0),
         ] {
@@ -333,12 +333,20 @@ mod tests {
             assert_eq!(columns[1].name, SAMPLE_WEIGHT);
             assert_eq!(row[1], Tensor::scalar(weight));
         }
-        let before =
-            [Column::new("y", DType::I64, &[]), Column::new(SAMPLE_WEIGHT, DType::F64, &[1])];
-        assert_eq!(weigh.columns(&before).unwrap(), before);
-        let mut row = vec![Tensor::scalar(2i64), Tensor::new(&[1], &[0.25f64]).unwrap()];
-        weigh.apply(&RowKey::default(), &before, &mut row).unwrap();
-        assert_eq!(row[1], Tensor::new(&[1], &[1.0f64]).unwrap());
+        for (own, product) in [
+            (Tensor::new(&[1], &[0.25f64]).unwrap(), 1.0),
+            (Tensor::new(&[1], &[0.5f32]).unwrap(), 2.0),
+            (Tensor::new(&[1], &[3u8]).unwrap(), 12.0),
+        ] {
+            let of = |dtype| {
+                [Column::new("y", DType::I64, &[]), Column::new(SAMPLE_WEIGHT, dtype, &[1])]
+            };
+            let before = of(own.dtype());
+            assert_eq!(weigh.columns(&before).unwrap(), of(DType::F64));
+            let mut row = vec![Tensor::scalar(2i64), own];
+            weigh.apply(&RowKey::default(), &before, &mut row).unwrap();
+            assert_eq!(row[1], Tensor::new(&[1], &[product]).unwrap());
+        }
         let many = change(&weigh, "y", Tensor::zeros(DType::F32, &[2, 3]).unwrap()).unwrap_err();
         assert!(many.contains("more than one class"), "{many}");
         let negative = ClassWeights { weights: [(1, -1.0)].into(), ..weigh };

@@ -333,8 +333,8 @@ fn images_are_augmented_in_any_number_of_threads() {
         let class = usize::from(given[1].as_slice::<u8>()[0]);
         let ones = &feed.targets["class"].as_slice::<f32>()[number * 10..][..10];
         assert!(ones.iter().enumerate().all(|(i, one)| (*one > 0.5) == (i == class)));
-        let weight = feed.weights["class"].as_slice::<f32>()[number];
-        assert_eq!(weight.to_bits(), if class == 3 { 2.0f32 } else { 1.0 }.to_bits());
+        let weight = feed.weights["class"].as_slice::<f64>()[number];
+        assert_eq!(weight.to_bits(), if class == 3 { 2.0f64 } else { 1.0 }.to_bits());
         let pixel = f32::from(given[0].as_slice::<u8>()[2 * 1024 + 5])
             - mean.as_slice::<f32>()[2 * 1024 + 5];
         let found = feed.inputs["image"].as_slice::<f32>()[number * 3072 + 5 * 3 + 2];
