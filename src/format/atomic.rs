@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::Builder;
+use tempfile::{Builder, NamedTempFile};
 
 /// How the names of files begin that are not yet at their place: what a killed process may leave.
 const PREFIX: &str = ".fanwise-";
@@ -20,16 +20,11 @@ pub(super) fn write(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
-    // A link is followed, so that its target is replaced and not the link.
-    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    if target.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+    let target = target(path);
+    if is_device(&target) {
         return write(&mut File::options().write(true).open(&target)?);
     }
-    let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
-    let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
-    // Its own error, because that of the file beside would name a file that nobody asked for.
-    folder.metadata()?;
-    let mut beside = builder().tempfile_in(folder).map_err(|e| e.kind())?;
+    let mut beside = beside(&target)?;
     if let Ok(old) = target.metadata() {
         beside.as_file().set_permissions(old.permissions())?;
     }
@@ -37,6 +32,36 @@ pub(super) fn write(
     beside.as_file_mut().sync_all()?;
     beside.persist(&target).map_err(|e| e.error)?;
     Ok(())
+}
+
+/// Fails where nothing could be written, and leaves no file behind.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    let target = target(path);
+    if target.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if is_device(&target) {
+        return Ok(());
+    }
+    beside(&target)?.close()
+}
+
+/// The place itself: a link is followed, so that its target is replaced and not the link.
+fn target(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn is_device(target: &Path) -> bool {
+    target.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+/// A file beside the place.
+fn beside(target: &Path) -> io::Result<NamedTempFile> {
+    let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
+    // Its own error, because that of the file beside would name a file that nobody asked for.
+    folder.metadata()?;
+    Ok(builder().tempfile_in(folder).map_err(|e| e.kind())?)
 }
 
 #[cfg(unix)]
@@ -78,6 +103,21 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
         assert_eq!(names(), ["a"]);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_known_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), b"old").unwrap();
+        for good in ["file", "new"] {
+            super::check(&path(good)).unwrap();
+        }
+        for wrong in ["", "none/new", "file/new"] {
+            assert!(super::check(&path(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read(path("file")).unwrap(), b"old");
     }
 
     #[cfg(unix)]

@@ -44,6 +44,14 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     atomic::write(path, |file| file.write_all(bytes)).map_err(|e| FileError::write(path, e))
 }
 
+/// Fails where a file could not be written, and leaves everything as it is.
+///
+/// # Errors
+/// Then.
+pub fn check_write(path: &Path) -> Result<(), FileError> {
+    atomic::check(path).map_err(|e| FileError::write(path, e))
+}
+
 /// The bytes of a regular file, mapped unless it is small.
 ///
 /// # Errors

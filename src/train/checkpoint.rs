@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::data::Position;
 use super::history::Number;
 use super::{History, Monitor};
-use crate::format::{Budget, FileError, is_unfinished, safetensors, write_text};
+use crate::format::{Budget, FileError, check_write, is_unfinished, safetensors, write_text};
 use crate::ir::Weights;
 
 /// The name of the file that says which variables belong to the checkpoint.
@@ -166,6 +166,12 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// Makes the folder if it does not exist, and fails where a checkpoint could not be written to it.
+    pub fn check_folder(folder: &Path) -> Result<(), CheckpointError> {
+        std::fs::create_dir_all(folder).map_err(|e| io(folder, e))?;
+        Ok(check_write(&folder.join(STATE))?)
     }
 
     /// Whether a folder has a checkpoint.

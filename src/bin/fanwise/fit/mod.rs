@@ -2,6 +2,7 @@
 
 mod aim;
 mod evaluate;
+mod files;
 mod images;
 mod rows;
 mod settings;
@@ -32,6 +33,7 @@ use crate::args::ReplicateArgs;
 use crate::target::Runner;
 use crate::ui;
 use evaluate::BaseArgs;
+use files::{FileArgs, ends};
 use images::Augment;
 use settings::Settings;
 use tell::Report;
@@ -106,42 +108,6 @@ pub(crate) struct FitArgs {
     min_delta: f64,
 }
 
-/// What is written.
-#[derive(Args)]
-struct FileArgs {
-    /// Keep in this folder what is needed to go on, after every epoch
-    #[arg(long, value_name = "DIR")]
-    checkpoint: Option<PathBuf>,
-    /// Also after so many batches
-    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
-    checkpoint_every: Option<u64>,
-    /// Which checkpoints stay besides the last: none, that of the best epoch in `DIR/best`, whose weights `--save`
-    /// then writes, or that of every epoch
-    #[arg(long, value_name = "last|best|every", default_value_t)]
-    keep: Keep,
-    /// The number by which the best epoch is found; by default that of `--early-stopping`, or the loss of validation
-    #[arg(long, value_name = "NUMBER")]
-    monitor: Option<String>,
-    /// Go on from the checkpoint of this folder, and keep it up to date; options that are not given are those of the
-    /// run that wrote it. The files to write (`--log`, `--plot`, `--save`, `--tensorboard`) are so only where they lie, as
-    /// plain files, in the working folder or beside the checkpoint; elsewhere they have to be named again
-    #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
-    resume: Option<PathBuf>,
-    /// Write a line for each epoch to this file
-    #[arg(long, value_name = "FILE.csv")]
-    log: Option<PathBuf>,
-    /// Draw the loss and the metrics of every epoch to this file
-    #[arg(long, value_name = "FILE.png|FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Write event files, which `tensorboard` shows, into this folder
-    #[arg(long, value_name = "DIR")]
-    tensorboard: Option<PathBuf>,
-    /// Write the trained model: .fan (with its weights beside it), .onnx (MODEL with other weights where it is such a file,
-    /// else written anew), or .safetensors for the weights alone
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-}
-
 fn place(
     replicate: &ReplicateArgs,
     runner: &Runner,
@@ -156,27 +122,9 @@ fn place(
     })
 }
 
-/// Whether the name of a file ends in one of these.
-fn ends(path: &Path, kinds: &[&str]) -> bool {
-    path.extension().and_then(|e| e.to_str()).is_some_and(|e| kinds.contains(&e))
-}
-
-/// Refuses before anything is read what would fail after training.
+/// Refuses before anything is read what would fail after training. The folder of checkpoints is made.
 fn check(args: &FitArgs) -> anyhow::Result<()> {
     let files = &args.files;
-    let kinds = &["fan", "onnx", "safetensors"];
-    if let Some(path) = files.save.as_ref().filter(|path| !ends(path, kinds)) {
-        bail!("{}: trained models are .fan or .onnx, their weights .safetensors", path.display());
-    }
-    if let Some(path) = files.plot.as_ref().filter(|path| !ends(path, &["png", "svg"])) {
-        bail!("{}: curves are drawn to .png or .svg", path.display());
-    }
-    for path in [&files.save, &files.plot, &files.log].into_iter().flatten() {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            bail!("{}: there is no folder {}", path.display(), folder.display());
-        }
-    }
     match args.reproducible.as_deref() {
         Some("n-invariant") if args.base.replicate.divides() => bail!(
             "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into others"
@@ -192,7 +140,7 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
     if let Some(folder) = kept {
         bail!("{} has a checkpoint; go on from it with `--resume`, or remove it", folder.display());
     }
-    Ok(())
+    files.check()
 }
 
 /// Trains.
