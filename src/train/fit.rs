@@ -89,7 +89,7 @@ impl Trainer {
     /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these in the end.
     ///
     /// # Errors
-    /// If data cannot be read or do not suit the model, a step fails, or an observer does; if an epoch has no batch; if the
+    /// If data cannot be read or do not suit the model, those that validate number their classes otherwise, a step fails, or an observer does; if an epoch has no batch; if the
     /// schedule follows a number that there is not; if the checkpoint is of another model, or has other
     /// [`terms`](Checkpoint::terms).
     pub fn fit(
@@ -129,7 +129,7 @@ impl Trainer {
         weights: BTreeMap<i64, f64>,
         batches: LoaderOptions,
     ) -> Result<(Arc<Loader>, Option<Arc<Loader>>), Error> {
-        let (mut data, mut validation) = match validation {
+        let (mut data, validation) = match validation {
             Validation::None => (data, None),
             Validation::Split(fraction) => {
                 let (first, last) = data.split(fraction)?;
@@ -139,9 +139,6 @@ impl Trainer {
         };
         if !weights.is_empty() {
             data = weighed(data, &self.train.aims, weights)?;
-            // Other rows than those to train on have the weights that the data give.
-            let own = |other| weighed(other, &self.train.aims, BTreeMap::new());
-            validation = validation.map(own).transpose()?;
         }
         let LoaderOptions { batch, threads, ahead, .. } = batches;
         let in_order =

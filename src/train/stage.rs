@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::TrainError;
-use super::data::{Column, Data, DataError, Feed, Fit, Loader, LoaderOptions, Names, Position};
+use super::data::{
+    Column, Data, DataError, Feed, Fit, Loader, LoaderOptions, Names, Ones, Position, SAMPLE_MASK,
+    SAMPLE_WEIGHT,
+};
 use super::history::{Logs, Sums};
 use super::targets::{self, Aim};
 use super::trainer::TrainerOptions;
@@ -17,7 +20,7 @@ use crate::ir::{self, Graph, Weights};
 use crate::lower;
 use crate::op::{Concat, OpDef};
 use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
-use crate::types::{Device, Dim, ShardRule, Tensor};
+use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 
 /// Over which devices programs run, and how.
 #[derive(Clone, Debug, Default)]
@@ -86,14 +89,11 @@ impl Stage {
     }
 
     /// A loader of data whose columns are brought to what it takes.
-    pub(super) fn loader(
-        &self,
-        mut data: Data,
-        options: LoaderOptions,
-    ) -> Result<Arc<Loader>, Error> {
+    pub(super) fn loader(&self, data: Data, options: LoaderOptions) -> Result<Arc<Loader>, Error> {
+        let data = self.completed(data)?;
         let columns = data.columns()?;
         let names = self.names(&columns)?;
-        data = targets::converted(data, &self.aims, &names, &columns);
+        let data = targets::converted(data, &self.aims, &names, &columns);
         let ports = &self.executable.program().inputs;
         let wanted = |column: &str, input: &str| {
             let port = ports.iter().find(|port| *port.name == *input)?;
@@ -109,24 +109,45 @@ impl Stage {
             want(column, input);
         }
         for target in &self.targets {
-            match (&target.weight, names.weights.get(&target.output)) {
-                (Some(input), Some(column)) => want(column, input),
-                (None, None) => {}
-                (wanted, _) => {
-                    return Err(uneven("weights of rows", &target.output, wanted.is_some()));
+            let Target { output, input, weight, mask } = target;
+            for (input, column) in [
+                (Some(input), names.targets.get(output)),
+                (weight.as_ref(), names.weights.get(output)),
+                (mask.as_ref(), names.masks.get(output)),
+            ] {
+                if let (Some(input), Some(column)) = (input, column) {
+                    want(column, input);
                 }
-            }
-            match (&target.mask, names.masks.get(&target.output)) {
-                (Some(input), Some(column)) => want(column, input),
-                (None, None) => {}
-                (wanted, _) => return Err(uneven("a mask", &target.output, wanted.is_some())),
-            }
-            if let Some(column) = names.targets.get(&target.output) {
-                want(column, &target.input);
             }
         }
         let data = data.changed(Arc::new(Fit { wanted: fit.into_values().collect() }));
         Ok(Loader::new(data, options)?)
+    }
+
+    /// The data with weights and masks of 1 where they have none of their own.
+    fn completed(&self, mut data: Data) -> Result<Data, Error> {
+        let columns = data.columns()?;
+        let names = self.names(&columns)?;
+        let ports = &self.executable.program().inputs;
+        for Target { output, weight, mask, .. } in &self.targets {
+            for (what, kind, input, own) in [
+                ("weights", SAMPLE_WEIGHT, weight, names.weights.get(output)),
+                ("a mask", SAMPLE_MASK, mask, names.masks.get(output)),
+            ] {
+                match (input, own) {
+                    (Some(_), Some(_)) | (None, None) => {}
+                    (None, Some(column)) => return Err(surplus(what, output, column)),
+                    (Some(input), None) => {
+                        let port = ports.iter().find(|port| *port.name == **input);
+                        let column = format!("{kind}:{output}");
+                        let column = port.and_then(|port| Column::of(column, &port.ty));
+                        let column = column.ok_or_else(|| unsized_ones(kind, output))?;
+                        data = data.changed(Arc::new(Ones::new(column)?));
+                    }
+                }
+            }
+        }
+        Ok(data)
     }
 
     /// A loader of all rows of data in their order.
@@ -234,7 +255,9 @@ impl Evaluator {
         Ok(sums.logs())
     }
 
-    /// The loss and the metrics of all rows of the data; how they become batches changes no more than the rounding of sums.
+    /// The loss and the metrics of all rows of the data. How they become batches changes no more than the rounding of sums,
+    /// unless some costs are not counted, because of a mask or of `ignore_class`: the loss is the mean of the batches'
+    /// losses, weighted by all their rows, as in Keras.
     ///
     /// # Errors
     /// If the data lack something, cannot be brought to the model's types or be read, or a run fails.
@@ -324,13 +347,21 @@ impl Predictor {
     }
 }
 
-/// The error for data some of which have something of an output and some have not.
-fn uneven(what: &str, output: &str, wanted: bool) -> Error {
-    let others = if wanted { "other data have" } else { "no other data have" };
-    let have = if wanted { "have no" } else { "have" };
-    let what = if wanted { what.strip_prefix("a ").unwrap_or(what) } else { what };
-    let reason = format!("the data {have} {what} for `{output}`, which {others}");
-    DataError::Columns(reason).into()
+/// The error for data that have something of an output for which the model was not readied.
+fn surplus(what: &str, output: &str, column: &str) -> Error {
+    let (output, column) = (Quoted(output), Quoted(column));
+    let reason =
+        format!("the data have {what} for {output}, {column}, without which the model was readied");
+    let way =
+        "give `TrainerOptions::for_columns` the columns of these data too, or leave the array out";
+    DataError::Columns(format!("{reason}; {way}")).into()
+}
+
+/// The error for data without something of which the number of elements in a row is not known.
+fn unsized_ones(kind: &str, output: &str) -> Error {
+    let reason = format!("the data have no `{kind}` for {}", Quoted(output));
+    let why = "how many ones would take its place is not known before a batch is there";
+    DataError::Columns(format!("{reason}, and {why}; give these data the array")).into()
 }
 
 /// The inputs of a model.

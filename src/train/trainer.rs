@@ -24,12 +24,14 @@ pub struct TrainerOptions {
 }
 
 impl TrainerOptions {
-    /// Losses weigh rows and leave out costs where data with these columns say how.
+    /// Losses weigh rows and leave out costs where data with these columns say how. Of data to train on and others that
+    /// validate it takes the columns of both, one after the other; rows without a weight or a mask have 1.
     #[must_use]
     pub fn for_columns(mut self, columns: &[Column]) -> Self {
         for loss in &mut self.training.losses {
-            loss.weighted = match Names::weight(columns, &loss.output) {
-                Some(column) if column.elements() == Some(1) => Weighted::Rows,
+            let weight = Names::weight(columns, &loss.output);
+            loss.weighted = match weight.map(Column::elements) {
+                Some(Some(1)) if loss.weighted != Weighted::Costs => Weighted::Rows,
                 Some(_) => Weighted::Costs,
                 None => loss.weighted,
             };

@@ -67,6 +67,7 @@ pub use folder::{Folder, FolderOptions};
 pub use images::{Fill, Images, Layout, Step};
 pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT};
 pub use loader::{Batch, Batches, Loader, LoaderOptions, Position};
+pub(super) use names::Ones;
 pub use names::{Feed, Fit, Names};
 pub use resize::Resize;
 pub use source::{Concat, Data, Part, Source, Stream, row, split};

@@ -161,6 +161,32 @@ impl Change for Fit {
     }
 }
 
+/// A column of ones, which no row has of its own.
+pub(in crate::train) struct Ones {
+    column: Column,
+    row: Tensor,
+}
+
+impl Ones {
+    pub(in crate::train) fn new(column: Column) -> Result<Self, DataError> {
+        let count = column.elements().unwrap_or(0);
+        let ones = Tensor::new(&column.dims, &vec![1u8; count])?;
+        let row = convert(&ones, column.dtype).map_err(DataError::Columns)?;
+        Ok(Self { column, row })
+    }
+}
+
+impl Change for Ones {
+    fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
+        Ok([before, std::slice::from_ref(&self.column)].concat())
+    }
+
+    fn apply(&self, _: &RowKey, _: &[Column], row: &mut Vec<Tensor>) -> Result<(), DataError> {
+        row.push(self.row.clone());
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Batch, Change, Column, Fit, Names, RowKey, Tensor};

@@ -251,7 +251,9 @@ fn fit_from(
     }
     let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
     let place = place(replicate, &runner, limit, args.reproducible.is_some())?;
-    let options = TrainerOptions { training, place }.for_columns(source.columns());
+    let other = validation.as_ref().map_or(&[][..], |other| other.columns());
+    let options = TrainerOptions { training, place };
+    let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
     let mut trainer = Trainer::new(model, &options, runner.backend())?;
     // Models of the zoo are as they are meant.
