@@ -135,7 +135,10 @@ impl Trainer {
                 let (first, last) = data.split(fraction)?;
                 (first, Some(last))
             }
-            Validation::Data(other) => (data, Some(other)),
+            Validation::Data(other) => {
+                other.check_classes(&data)?;
+                (data, Some(other))
+            }
         };
         if !weights.is_empty() {
             data = weighed(data, &self.train.aims, weights)?;

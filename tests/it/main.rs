@@ -21,6 +21,7 @@ mod examples;
 mod fit;
 mod fit_classes;
 mod fit_cli;
+mod fit_data;
 mod fit_images;
 mod fit_keras;
 mod fit_loop;

@@ -28,13 +28,17 @@ pub struct FolderOptions {
     pub resize: Resize,
     /// The most pixels that an image in a file may have.
     pub max_pixels: u64,
+    /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data to train on; without any
+    /// those of the folder. A folder of another name is an error.
+    pub classes: Vec<String>,
 }
 
 impl FolderOptions {
     /// Images in colours of these sizes, channels first.
     pub fn new(height: usize, width: usize) -> Self {
         let (layout, resize) = (Layout::default(), Resize::default());
-        Self { height, width, channels: 3, layout, resize, max_pixels: 64 << 20 }
+        let classes = Vec::new();
+        Self { height, width, channels: 3, layout, resize, max_pixels: 64 << 20, classes }
     }
 
     /// Images as a model with one input of images takes them, in colours or grey; `None` for others.
@@ -67,7 +71,7 @@ impl Folder {
     /// The images of a folder.
     ///
     /// # Errors
-    /// If the folder cannot be read or has no images, or the sizes are 0 or too large.
+    /// If the folder cannot be read, has no images or a class that is not among those given, or the sizes are 0 or too large.
     pub fn new(path: &Path, options: FolderOptions) -> Result<Self, DataError> {
         let FolderOptions { height, width, channels, layout, .. } = options;
         if height == 0 || width == 0 || !matches!(channels, 1 | 3) {
@@ -81,23 +85,21 @@ impl Folder {
         super::column::check(&columns)?;
         let (mut images, mut classes) = (Vec::new(), Vec::new());
         for class in entries(path)?.into_iter().filter(|entry| entry.is_dir()) {
-            let number = i64::try_from(classes.len()).unwrap_or(i64::MAX);
+            let number = classes.len();
             let mut files = Vec::new();
             collect(&class, 0, &mut files)?;
             images.extend(files.into_iter().map(|file| (file, number)));
             let name = class.file_name().unwrap_or_default();
-            classes.push(name.to_string_lossy().into_owned());
+            classes.push(super::classes::name(name.as_encoded_bytes()));
         }
         if images.is_empty() {
             let reason = "it has no folders, one for each class, with PNG or JPEG files in them";
             return Err(FileError::content(path, reason).into());
         }
+        let (numbers, classes) = super::classes::numbered(classes, &options.classes)
+            .map_err(|reason| FileError::content(path, reason))?;
+        let images = images.into_iter().map(|(file, class)| (file, numbers[class])).collect();
         Ok(Self { columns, images, classes, options })
-    }
-
-    /// The names of the classes, in the order of their numbers.
-    pub fn classes(&self) -> &[String] {
-        &self.classes
     }
 }
 
@@ -153,11 +155,16 @@ impl Source for Folder {
         self.images.len()
     }
 
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
         let Some((path, class)) = self.images.get(row) else {
             return Err(DataError::row(row as u64, "there is no such row"));
         };
-        let FolderOptions { height, width, channels, layout, resize, max_pixels } = self.options;
+        let FolderOptions { height, width, channels, layout, resize, max_pixels, .. } =
+            self.options;
         let pixels = decode_image(&read(path)?, path, max_pixels)?;
         let &[h, w, found] = pixels.dims() else {
             return Err(FileError::content(path, "it has no channels").into());
@@ -222,6 +229,15 @@ mod tests {
         ] {
             assert!(Folder::new(folder.path(), wrong).is_err());
         }
+        let known = ["ant", "dog", "empty", "cat"].map(str::to_owned).to_vec();
+        let by_others = FolderOptions { classes: known.clone(), ..options.clone() };
+        let source = Folder::new(folder.path(), by_others).unwrap();
+        assert_eq!(source.classes(), known);
+        let number = |at| row(&source, at).unwrap()[1].as_slice::<i64>()[0];
+        assert_eq!([0, 1, 2].map(number), [3, 3, 1]);
+        let few = FolderOptions { classes: known[..2].to_vec(), ..options.clone() };
+        let error = Folder::new(folder.path(), few).unwrap_err().to_string();
+        assert!(error.contains("its classes `cat`, `empty` are not among"), "{error}");
         let few = FolderOptions { max_pixels: 1, ..options };
         let source = Folder::new(folder.path(), few).unwrap();
         let error = row(&source, 0).unwrap_err();

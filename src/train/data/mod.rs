@@ -37,6 +37,7 @@
 mod arrays;
 mod change;
 mod cifar;
+mod classes;
 mod column;
 mod decode;
 mod draw;
@@ -58,6 +59,7 @@ mod tests;
 pub use arrays::Arrays;
 pub use change::Change;
 pub use cifar::Cifar;
+pub use classes::listed_classes;
 pub use column::{Column, RowMut};
 pub use decode::decode_image;
 pub use draw::{Draws, RowKey, order};

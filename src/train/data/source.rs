@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::column::{check, read_into, zeros};
-use super::{Change, Column, DataError, RowMut};
+use super::{Change, Column, DataError, RowMut, classes};
 use crate::types::{Quoted, Tensor};
 
 /// Rows that are read in any order, by any number of threads at once.
@@ -11,6 +11,11 @@ pub trait Source: Send + Sync {
 
     /// The number of rows.
     fn rows(&self) -> usize;
+
+    /// The names of the classes in the order of their numbers, where its labels are names.
+    fn classes(&self) -> &[String] {
+        &[]
+    }
 
     /// Reads row `row`, which is less than the number of rows.
     ///
@@ -26,6 +31,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn rows(&self) -> usize {
         (**self).rows()
+    }
+
+    fn classes(&self) -> &[String] {
+        (**self).classes()
     }
 
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
@@ -119,6 +128,19 @@ impl Data {
         Ok(all.pop().unwrap_or_default())
     }
 
+    /// Fails where labels are names of classes that have other numbers than in the data to train on.
+    pub(in crate::train) fn check_classes(&self, training: &Self) -> Result<(), DataError> {
+        let (Input::Rows(own), Input::Rows(training)) = (&self.input, &training.input) else {
+            return Ok(());
+        };
+        let (own, training) = (own.classes(), training.classes());
+        if own.is_empty() || own == training {
+            return Ok(());
+        }
+        let reason = "the data to train on and those that validate number their classes otherwise";
+        Err(DataError::Columns(classes::otherwise(reason, training, own)))
+    }
+
     /// What a row holds before each change, and after the last.
     pub(super) fn stages(&self) -> Result<Vec<Vec<Column>>, DataError> {
         let first = match &self.input {
@@ -181,6 +203,10 @@ impl Source for Part {
         self.rows
     }
 
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
+
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
         self.source.read(self.first + row, into)
     }
@@ -218,7 +244,7 @@ impl Concat {
     /// The rows of all `sources`.
     ///
     /// # Errors
-    /// If there are none, their columns differ, or their rows cannot be counted.
+    /// If there are none, their columns or classes differ, or their rows cannot be counted.
     pub fn new(sources: Vec<Arc<dyn Source>>) -> Result<Self, DataError> {
         let Some(first) = sources.first() else {
             return Err(DataError::Columns("there are no data".to_owned()));
@@ -229,6 +255,11 @@ impl Concat {
             if source.columns() != first.columns() {
                 let (a, b) = (shown(first.columns()), shown(source.columns()));
                 return Err(DataError::Columns(format!("the parts of the data hold {a} and {b}")));
+            }
+            if source.classes() != first.classes() {
+                let reason = "the parts of the data number their classes otherwise";
+                let (a, b) = (first.classes(), source.classes());
+                return Err(DataError::Columns(classes::otherwise(reason, a, b)));
             }
             let many = || DataError::Columns("the data have too many rows".to_owned());
             rows = rows.checked_add(source.rows()).ok_or_else(many)?;
@@ -252,6 +283,10 @@ impl Source for Concat {
 
     fn rows(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.sources[0].classes()
     }
 
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {

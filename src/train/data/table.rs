@@ -6,7 +6,7 @@ use std::path::Path;
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::labels::SAMPLE_WEIGHT;
-use super::{Arrays, Column, DataError, RowMut, Source};
+use super::{Arrays, Column, DataError, RowMut, Source, classes};
 use crate::format::{Budget, FileError, open};
 use crate::types::{Quoted, Said, Tensor};
 
@@ -20,11 +20,14 @@ pub struct TableOptions {
     pub label: Option<String>,
     /// What stands between the cells of a line.
     pub delimiter: u8,
+    /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data to train on: every label
+    /// is one of them. Without any, labels say themselves what they are.
+    pub classes: Vec<String>,
 }
 
 impl Default for TableOptions {
     fn default() -> Self {
-        Self { label: None, delimiter: b',' }
+        Self { label: None, delimiter: b',', classes: Vec::new() }
     }
 }
 
@@ -82,17 +85,12 @@ impl Table {
             budget.charge(&path.display().to_string(), lines.bytes())?;
             lines.take(&record, budget, path)?;
         }
-        lines.finish(path)
+        lines.finish(path, &options.classes)
     }
 
     /// The names of the columns that `x` holds.
     pub fn features(&self) -> &[String] {
         &self.features
-    }
-
-    /// The names of the classes in the order of their numbers, where labels are names.
-    pub fn classes(&self) -> &[String] {
-        &self.classes
     }
 }
 
@@ -103,6 +101,10 @@ impl Source for Table {
 
     fn rows(&self) -> usize {
         self.arrays.rows()
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
     }
 
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
@@ -228,15 +230,15 @@ impl Lines {
         Ok(())
     }
 
-    fn finish(self, path: &Path) -> Result<Table, DataError> {
+    fn finish(self, path: &Path, known: &[String]) -> Result<Table, DataError> {
         let features: Vec<String> = self.named(Role::Feature);
         let x = Tensor::new(&[self.count, features.len()], &self.features)?;
         let mut arrays = vec![("x".to_owned(), x.into())];
-        let mut classes = Vec::new();
+        let mut names_of_classes = Vec::new();
         if self.roles.contains(&Role::Label) {
-            let (labels, names) = self.numbered()?;
+            let (labels, names) = self.numbered(path, known)?;
             arrays.push(("y".to_owned(), labels.into()));
-            classes = names;
+            names_of_classes = names;
         }
         if self.roles.contains(&Role::Weight) {
             let weights = Tensor::new(&[self.count], &self.weights)?;
@@ -245,7 +247,7 @@ impl Lines {
         if self.count == 0 {
             return Err(FileError::content(path, "it has no lines but the first").into());
         }
-        Ok(Table { arrays: Arrays::new(arrays)?, features, classes })
+        Ok(Table { arrays: Arrays::new(arrays)?, features, classes: names_of_classes })
     }
 
     fn named(&self, role: Role) -> Vec<String> {
@@ -254,7 +256,7 @@ impl Lines {
     }
 
     /// The labels as numbers, and the names of classes where they are those.
-    fn numbered(&self) -> Result<(Tensor, Vec<String>), DataError> {
+    fn numbered(&self, path: &Path, known: &[String]) -> Result<(Tensor, Vec<String>), DataError> {
         /// What each label is, by its place, if all are that.
         fn all<T: Copy + Default>(
             texts: &BTreeMap<Vec<u8>, usize>,
@@ -267,6 +269,9 @@ impl Lines {
             Some(values)
         }
         let rows = [self.labels.len()];
+        if !known.is_empty() {
+            return self.named_classes(path, known);
+        }
         if let Some(values) = all(&self.texts, |text| text.parse::<i64>().ok()) {
             let labels: Vec<i64> = self.labels.iter().map(|label| values[*label]).collect();
             return Ok((Tensor::new(&rows, &labels)?, Vec::new()));
@@ -276,13 +281,24 @@ impl Lines {
             let labels: Vec<f32> = self.labels.iter().map(|label| values[*label]).collect();
             return Ok((Tensor::new(&rows, &labels)?, Vec::new()));
         }
+        self.named_classes(path, known)
+    }
+
+    /// The labels as numbers of classes, and the names of these.
+    fn named_classes(
+        &self,
+        path: &Path,
+        known: &[String],
+    ) -> Result<(Tensor, Vec<String>), DataError> {
+        let found = self.texts.keys().map(|text| classes::name(text)).collect();
+        let (in_order, names) =
+            classes::numbered(found, known).map_err(|e| FileError::content(path, e))?;
         let mut numbers = vec![0i64; self.texts.len()];
-        for (place, number) in self.texts.values().zip(0..) {
+        for (place, number) in self.texts.values().zip(in_order) {
             numbers[*place] = number;
         }
         let labels: Vec<i64> = self.labels.iter().map(|label| numbers[*label]).collect();
-        let names = self.texts.keys().map(|text| String::from_utf8_lossy(text).into_owned());
-        Ok((Tensor::new(&rows, &labels)?, names.collect()))
+        Ok((Tensor::new(&[labels.len()], &labels)?, names))
     }
 }
 
@@ -319,11 +335,25 @@ mod tests {
 
     #[test]
     fn labels_are_numbers_or_names() {
-        let options = TableOptions { label: Some("kind".to_owned()), delimiter: b';' };
+        let options = TableOptions {
+            label: Some("kind".to_owned()),
+            delimiter: b';',
+            ..TableOptions::default()
+        };
         let (table, found) = rows("kind;a\nvirginica;1\nsetosa;2\nvirginica;3\n", &options);
         assert_eq!(table.classes(), ["setosa", "virginica"]);
         let labels: Vec<i64> = found.iter().map(|row| row[1].as_slice::<i64>()[0]).collect();
         assert_eq!(labels, [1, 0, 1]);
+        // Labels of other data have the numbers of these, whatever they look like.
+        let classes: Vec<String> = ["7", "setosa", "virginica"].map(str::to_owned).to_vec();
+        let by_others = TableOptions { classes: classes.clone(), ..options.clone() };
+        let (other, found) = rows("kind;a\nvirginica;1\n7;2\n", &by_others);
+        assert_eq!(other.classes(), classes);
+        let labels: Vec<i64> = found.iter().map(|row| row[1].as_slice::<i64>()[0]).collect();
+        assert_eq!(labels, [2, 0]);
+        let error = read("kind;a\nvirginica;1\n8;2\n", &by_others).unwrap_err().to_string();
+        let said = "`t.csv`: its classes `8` are not among those that have numbers, 0 `7`, 1 `setosa`, 2 `virginica`";
+        assert!(error.contains(said), "{error}");
         let (table, found) = rows("kind;a\n1;1\n0.5;2\n", &options);
         assert!(table.classes().is_empty());
         assert_eq!(found[1][1], Tensor::scalar(0.5f32));

@@ -2,17 +2,21 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use anyhow::bail;
 use clap::Args;
 use fanwise::Error;
 use fanwise::format::npz;
+use fanwise::ir::Graph;
 use fanwise::pass::Optimizer;
+use fanwise::train::data::{Source, listed_classes};
 use fanwise::train::{Evaluator, Predictor, TrainerOptions};
 use serde_json::json;
 
 use super::aim::AimArgs;
 use super::place;
-use super::rows::DataArgs;
+use super::rows::{self, DataArgs};
 use super::tell::told;
 use crate::args::{Format, ModelArgs, ReplicateArgs};
 use crate::target::TargetArgs;
@@ -36,6 +40,7 @@ pub(super) struct BaseArgs {
 #[command(after_help = "Examples:
   fanwise evaluate trained.fan --data test.npz --loss categorical_crossentropy --metrics accuracy
   fanwise evaluate model.onnx --data test.npz --loss mse --gpus 4 --batch 256 --format json
+  fanwise evaluate trained.fan --data test.csv --classes-by train.csv --loss scce --metrics accuracy
   fanwise evaluate trained.fan --data cifar/test_batch.bin --normalize mean --normalize-by cifar \\
     --loss categorical_crossentropy --metrics accuracy")]
 pub(crate) struct EvaluateArgs {
@@ -43,6 +48,36 @@ pub(crate) struct EvaluateArgs {
     base: BaseArgs,
     #[command(flatten)]
     aim: AimArgs,
+    /// The data whose classes number those of `--data` where labels are names: those to train on; by default the names in
+    /// `--data` are numbered by themselves
+    #[arg(long, value_name = "DATA")]
+    classes_by: Option<PathBuf>,
+}
+
+impl EvaluateArgs {
+    /// The data, whose classes have the numbers that they have in the data that `--classes-by` names.
+    fn open(&self, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
+        let data = &self.base.data;
+        let Some(path) = &self.classes_by else {
+            let source = data.open(graph, &[], limit)?;
+            if !source.classes().is_empty() {
+                let classes = listed_classes(source.classes());
+                ui::talk(&format!(
+                    "note: the classes of `--data` are numbered by their own names, {classes}; `--classes-by DATA` numbers \
+                     them as in the data to train on"
+                ));
+            }
+            return Ok(source);
+        };
+        let known = rows::open(path, graph, &[], limit)?;
+        if known.classes().is_empty() {
+            bail!(
+                "`--classes-by {}`: its labels are no names of classes; leave the option out where labels are numbers",
+                path.display()
+            );
+        }
+        data.open(graph, known.classes(), limit)
+    }
 }
 
 /// Write what a model gives for all rows of data
@@ -65,7 +100,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
-    let source = data.open(&model.graph, limit)?;
+    let source = args.open(&model.graph, limit)?;
     let training = args.aim.training(&model.graph, Optimizer::default())?;
     let options = TrainerOptions { training, place: place(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());
@@ -93,7 +128,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load()?;
-    let source = data.open(&model.graph, limit)?;
+    let source = data.open(&model.graph, &[], limit)?;
     let images = data.images(&model.graph, &*source, None, limit)?;
     let place = place(replicate, &runner, limit, false)?;
     let predictor = Predictor::new(&model, &place, runner.backend())?;

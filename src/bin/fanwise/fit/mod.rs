@@ -161,13 +161,14 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
 type Sources = (Arc<dyn Source>, Option<Arc<dyn Source>>);
 
 impl FitArgs {
-    fn sources(&self, graph: &Graph, limit: u64) -> anyhow::Result<Sources> {
-        let source = self.base.data.open(graph, limit)?;
+    fn sources(&self, graph: &Graph, classes: &[String], limit: u64) -> anyhow::Result<Sources> {
+        let source = self.base.data.open(graph, classes, limit)?;
         if let Some(part) = self.validation_split.filter(|part| *part != 0.0) {
             let (first, last) = data::split(&source, part).map_err(Error::from)?;
             return Ok((Arc::new(first), Some(Arc::new(last))));
         }
-        let validation = self.validation.as_ref().map(|path| rows::open(path, graph, limit));
+        let known = source.classes();
+        let validation = self.validation.as_ref().map(|path| rows::open(path, graph, known, limit));
         Ok((source, validation.transpose()?))
     }
 
@@ -242,7 +243,8 @@ fn fit_from(
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load_for_training()?;
-    let (source, validation) = args.sources(&model.graph, limit)?;
+    let classes = settings::classes(resume.as_ref());
+    let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let mut training = args.aim.training(&model.graph, args.optimizer.optimizer()?)?;
     args.optimizer.apply(&mut training, args.seed);

@@ -9,7 +9,7 @@ use fanwise::Error;
 use fanwise::ir::Graph;
 use fanwise::train::data::{
     self, Change, Column, Data, FolderOptions, Images, Layout, LoaderOptions, Names, OpenOptions,
-    Source, Statistics, Step,
+    Source, Statistics, Step, TableOptions,
 };
 
 use super::images::{self, Augment, Normalize};
@@ -44,10 +44,18 @@ pub(super) struct DataArgs {
     pub(super) format: Format,
 }
 
-/// The data at a path. Images of a folder get the sizes that the model takes.
-pub(super) fn open(path: &Path, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-    let images = FolderOptions::of(graph);
-    let options = OpenOptions { images, max_memory: limit, ..OpenOptions::default() };
+/// The data at a path. Images of a folder get the sizes that the model takes; names of classes have their numbers in
+/// `classes`, or in the data where there are none.
+pub(super) fn open(
+    path: &Path,
+    graph: &Graph,
+    classes: &[String],
+    limit: u64,
+) -> anyhow::Result<Arc<dyn Source>> {
+    let of_folder = |images| FolderOptions { classes: classes.to_vec(), ..images };
+    let images = FolderOptions::of(graph).map(of_folder);
+    let table = TableOptions { classes: classes.to_vec(), ..TableOptions::default() };
+    let options = OpenOptions { table, images, max_memory: limit };
     Ok(data::open(path, &options).map_err(Error::from)?)
 }
 
@@ -71,9 +79,14 @@ impl Changes {
 }
 
 impl DataArgs {
-    /// The data.
-    pub(super) fn open(&self, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
-        open(self.data.as_deref().context("give the data: `--data`")?, graph, limit)
+    /// The data, as [`open`].
+    pub(super) fn open(
+        &self,
+        graph: &Graph,
+        classes: &[String],
+        limit: u64,
+    ) -> anyhow::Result<Arc<dyn Source>> {
+        open(self.data.as_deref().context("give the data: `--data`")?, graph, classes, limit)
     }
 
     /// How rows become batches.
@@ -145,7 +158,7 @@ impl DataArgs {
         }
         let statistics = match &self.normalize_by {
             None => Statistics::of(source, &column.name),
-            Some(path) => Statistics::of(&*open(path, graph, limit)?, &column.name),
+            Some(path) => Statistics::of(&*open(path, graph, &[], limit)?, &column.name),
         };
         let statistics = statistics.map_err(Error::from)?;
         if normalize == Normalize::Mean {

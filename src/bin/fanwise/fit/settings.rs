@@ -67,8 +67,11 @@ const FILES: &[&str] =
 /// Options that name files which are written.
 const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 
-/// What is kept besides options: the rows of the data and their types.
+/// What is kept besides options: the number of rows of the data and their types.
 const ROWS: &str = "rows of the data";
+
+/// The names of their classes, in the order of the numbers.
+const CLASSES: &str = "classes of the data";
 
 fn command() -> Command {
     FitArgs::augment_args(Command::new("fanwise fit"))
@@ -150,7 +153,16 @@ pub(super) fn with_data(
         bail!("the data are {}; those of the run to go on with are {}", now[0], before.join(""));
     }
     settings.insert(ROWS.to_owned(), now);
+    if !source.classes().is_empty() {
+        settings.insert(CLASSES.to_owned(), source.classes().to_vec());
+    }
     Ok(settings)
+}
+
+/// The names of the classes of the run to go on with, in the order of their numbers; none where there are no names.
+pub(super) fn classes(resume: Option<&Checkpoint>) -> &[String] {
+    let kept = resume.and_then(|checkpoint| checkpoint.settings.get(CLASSES));
+    kept.map_or(&[], Vec::as_slice)
 }
 
 /// Whether two texts say the same.
