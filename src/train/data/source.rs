@@ -303,8 +303,9 @@ impl Source for Concat {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Arrays, Categorical, Loader, LoaderOptions, Position};
+    use super::super::{Arrays, Categorical, Loader, LoaderOptions, Position, Table, TableOptions};
     use super::{Column, Concat, Data, DataError, Part, RowMut, Source, Stream, row, split};
+    use crate::format::Budget;
     use crate::types::{DType, Tensor};
 
     fn numbers(from: i64, count: usize) -> Arc<dyn Source> {
@@ -374,5 +375,26 @@ mod tests {
         let other = Arrays::new([("y".to_owned(), y.into())]).unwrap();
         let error = Concat::new(vec![parts[0].clone(), Arc::new(other)]).err().unwrap();
         assert_eq!(error.to_string(), "the parts of the data hold `x` i64[] and `y` i64[]");
+    }
+
+    #[test]
+    fn classes_with_other_numbers_are_not_mixed() {
+        let table = |lines: &str| -> Arc<dyn Source> {
+            let text = format!("a,y\n{lines}\n");
+            let (path, mut budget) = ("t.csv".as_ref(), Budget::new(1 << 20));
+            let options = TableOptions::default();
+            Arc::new(Table::read_from(text.as_bytes(), path, &options, &mut budget).unwrap())
+        };
+        let (both, one, none) = (table("1,a\n2,b"), table("1,b"), table("1,0"));
+        let said = "number their classes otherwise, 0 `a`, 1 `b` and 0 `b`; read both";
+        let error = Concat::new(vec![both.clone(), one.clone()]).err().unwrap().to_string();
+        assert!(error.contains(said), "{error}");
+        let (both, one, none) = (Data::from(both), Data::from(one), Data::from(none));
+        let error = one.check_classes(&both).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        assert!(one.check_classes(&none).is_err());
+        assert!(both.check_classes(&both).is_ok() && none.check_classes(&both).is_ok());
+        let (first, last) = both.split(0.5).unwrap();
+        assert!(last.check_classes(&first).is_ok());
     }
 }
