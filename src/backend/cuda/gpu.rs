@@ -158,6 +158,9 @@ impl Gpu {
             self.report.clear(&self.compute)?;
         }
         let result = self.units(job, plan, &units, (mode, start));
+        if result.is_err() {
+            job.stop(self.d);
+        }
         if let (Some(trace), Err(_)) = (&job.trace, &result) {
             // What is known of it; of a device that is broken nothing is.
             while self.traced < self.put && self.timers[self.traced].1.is_reached() == Ok(true) {

@@ -151,6 +151,9 @@ impl Host {
             download.begin(job)?;
         }
         let result = self.tasks(job, &steps);
+        if result.is_err() {
+            job.stop(HOST);
+        }
         let mut copied = 0.0;
         for (device, download) in self.downloads.iter().enumerate() {
             let last = download.as_ref().and_then(|download| download.steps.last());

@@ -65,7 +65,7 @@ fn lock() -> Call<Guard> {
 }
 
 /// How long a thread whose call was made to fail is waited for.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits where a thread was told of an injected failure and has made no call since: it is the first to know, and no other
 /// is told of what that did to its context.
