@@ -89,9 +89,9 @@ impl Trainer {
     /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these in the end.
     ///
     /// # Errors
-    /// If data cannot be read or do not suit the model, those that validate number their classes otherwise, a step fails, or an observer does; if an epoch has no batch; if the
-    /// schedule follows a number that there is not; if the checkpoint is of another model, or has other
-    /// [`terms`](Checkpoint::terms).
+    /// If data cannot be read or do not suit the model, those that validate number their classes otherwise, a step fails,
+    /// or an observer does; if an epoch has no batch; if the schedule follows a number that there is not; if the checkpoint
+    /// is of another model, or has other [`terms`](Checkpoint::terms).
     pub fn fit(
         &mut self,
         data: impl Into<Data>,

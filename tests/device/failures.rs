@@ -23,8 +23,8 @@ use crate::variables;
 /// What a call that fails gives, by its name for the fake driver.
 const CODES: [&str; 3] = ["out_of_memory", "device_lost", "illegal_address"];
 
-/// Asked also when a stream ends: then nobody is told of a failure, but the next call that meets it. The host asks of
-/// GPUs whose own workers ask, too.
+/// Asked also when a stream ends or what it has done is looked at: then nobody is told of a failure, but the next call
+/// that meets it. The host asks of GPUs whose own workers ask, too.
 const QUESTION: &str = "cuStreamQuery";
 
 /// Functions that a run does without for want of memory when its inputs are to come before it: they come with it.
@@ -208,9 +208,9 @@ fn assert_named(ended: &Ended, right: &str, what: &str) {
         return;
     };
     let is_memory = MEMORY.contains(&function) && told.contains("has no memory for");
-    let is_left = function == QUESTION && !failed.thread.starts_with("fanwise-gpu");
     let is_named = told.contains(&format!("{function} failed: "));
-    let is_named = is_named || is_memory || is_left || MARKS.contains(&function);
+    let is_left = function == QUESTION || MARKS.contains(&function);
+    let is_named = is_named || is_memory || is_left;
     assert!(is_named, "{what}: {function} failed, not what is said: {told}");
     // Each logical GPU is one of its own, or all are one, of which the first is named, too.
     let on_gpu = failed.gpu.is_none_or(|gpu| told.contains(&format!("gpu:{gpu}")));

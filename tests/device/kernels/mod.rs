@@ -83,8 +83,10 @@ fn check(name: &str, make: Make, i: usize, tolerance: f64) {
     let (graph, weights) = net.finish(&results);
     let mut rng = ChaCha8Rng::seed_from_u64(i as u64);
     let mut inputs = inputs(&graph, n, &mut rng);
-    if i.is_multiple_of(3) && name != "matrix_products" {
-        corners(&mut inputs);
+    match i % 3 {
+        0 if name != "matrix_products" => corners(&mut inputs),
+        1 => rarities(&mut inputs),
+        _ => {}
     }
     let what = format!("{name} {i} of {n} rows:\n{graph}");
     let wanted = expected(&graph, &weights, &inputs, false);
@@ -100,6 +102,16 @@ fn corners(inputs: &mut Tensors) {
     let corners = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, 1e-40, -1e-40, 1.0, -1.0];
     for tensor in inputs.values_mut().filter(|t| t.dtype() == DType::F32) {
         tensor.as_mut_slice::<f32>().iter_mut().zip(corners).for_each(|(x, c)| *x = c);
+    }
+}
+
+/// Puts what is no number, infinities and numbers whose exponentials are such in the middle of the others.
+fn rarities(inputs: &mut Tensors) {
+    let rarities = [f32::NAN, f32::INFINITY, -104.0, f32::NEG_INFINITY, 104.0];
+    for tensor in inputs.values_mut().filter(|t| t.dtype() == DType::F32) {
+        let elements = tensor.as_mut_slice::<f32>();
+        let middle = elements.len() / 2;
+        elements[middle..].iter_mut().zip(rarities).for_each(|(x, rare)| *x = rare);
     }
 }
 
