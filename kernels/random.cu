@@ -5,8 +5,10 @@
 // for element i. KIND 1: normal, LOW + HIGH * sqrt(-2 ln(1 - u)) * cos(2 pi v), where u and v are the first 53 digits of
 // words 4 i, 4 i + 1 and 4 i + 2, 4 i + 3. Computed in f64 and rounded once.
 //
-// Geometry: a thread for each block of the stream, in strides of the grid along x: 8 elements, or 4 of kind 1.
-// Bytes: those of the COUNT elements of y. Operations: about 50 on integers for each element, and of kind 1 a logarithm, a
+// The result has OUTER runs of RUN elements: run r is the elements r * WHOLE + FIRST and on of the draw.
+//
+// Geometry: a thread for each block of the stream that a run may touch, in strides of the grid along x: 8 elements, or 4
+// of kind 1. Bytes: those of the OUTER * RUN elements of y. Operations: about 50 on integers for each element, and of kind 1 a logarithm, a
 // root and a cosine in f64.
 // Invariant: each element of y is written by one thread and never read. An element depends on the key and its place alone.
 #include "common.cuh"
@@ -51,20 +53,25 @@ __device__ __forceinline__ double fraction(u32 low, u32 high, int bits) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     const double low = LOW, high = HIGH;
-    for (i64 block = thread_number(); block * EACH < COUNT; block += thread_count()) {
+    // A run that begins inside a block touches one more than its length tells.
+    const i64 per_run = (RUN + EACH - 1) / EACH + 1;
+    for (i64 t = thread_number(); t < OUTER * per_run; t += thread_count()) {
+        const i64 run = t / per_run, begin = run * WHOLE + FIRST;
+        const i64 block = begin / EACH + t % per_run;
+        if (block * EACH >= begin + RUN) continue;
         u32 w[16];
         draw(block, w);
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
-            const i64 i = block * EACH + e;
-            if (i >= COUNT) continue;
+            const i64 at = block * EACH + e - begin;
+            if (at < 0 || at >= RUN) continue;
 #if KIND == 0
             const double y = low + (high - low) * fraction(w[2 * e], w[2 * e + 1], BITS);
 #else
             const double u = 1.0 - fraction(w[4 * e], w[4 * e + 1], 53), v = fraction(w[4 * e + 2], w[4 * e + 3], 53);
             const double y = low + high * (sqrt(-2.0 * log(u)) * cos(v * 6.283185307179586));
 #endif
-            p.y[i] = (ELEMENT)y;
+            p.y[run * RUN + at] = (ELEMENT)y;
         }
     }
 }

@@ -21,12 +21,12 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported("it draws no numbers"));
     };
     let mut b = Builder::new(context.device);
-    let (dtype, count) = (b.ty(*y).dtype, b.ty(*y).shape.elements());
+    let dtype = b.ty(*y).dtype;
     if !matches!(dtype, DType::F32 | DType::F64) {
         return Err(context.unsupported(format!("its result is {dtype}")));
     }
     let (kind, low, high, each) = match op {
-        Random::Uniform { low, high, .. } => (0, *low, *high, 8),
+        Random::Uniform { low, high, .. } => (0, *low, *high, 8i64),
         Random::Normal { mean, scale, .. } => (1, *mean, *scale, 4),
     };
     b.define("KIND", kind);
@@ -36,8 +36,14 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.define("ELEMENT", c_type(dtype));
     b.numbers("KEY", op.key().map(|word| format!("{word:#x}u")));
     b.write("y", *y);
-    b.size("COUNT", &count);
-    let grid = line(blocks(&count, i64::from(THREADS) * each));
+    let runs = op.runs();
+    let run = runs.rows * runs.inner.clone();
+    b.size("OUTER", &runs.outer);
+    b.size("RUN", &run);
+    b.size("FIRST", &(runs.first * runs.inner.clone()));
+    b.size("WHOLE", &(runs.whole * runs.inner));
+    let groups = runs.outer * ((run + (each - 1)).floor_div(&each.into()) + 1);
+    let grid = line(blocks(&groups, i64::from(THREADS)));
     Ok(b.finish("random.cu", THREADS, String::new(), grid))
 }
 

@@ -15,13 +15,19 @@ family! {
     /// shape: it comes from the words `2 * i` and `2 * i + 1` of the stream of `ChaCha8` (for the normal distribution
     /// from four of them, `4 * i` on) with the key that `SeedableRng::seed_from_u64` makes of the seed.
     ///
-    /// Every replica draws the whole value: in `shape`, `N` is the whole batch wherever the operator runs.
+    /// Every replica draws the whole value: in the attributes, `N` is the whole batch wherever the operator runs. Where a
+    /// replica needs only its own rows, it draws these: the places `first, first + 1, …` on `axis` of a draw that is
+    /// `whole` long there.
     pub enum Random {
         /// Numbers between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is a multiple of
         /// 2 to the power -53 (`f64`), -24 (`f32`), -11 (`f16`) or -8 (`bf16`) with `0 <= u < 1`.
         Uniform = "random_uniform" {
+            /// The axis of which the result has a part.
+            axis: usize = 0,
             /// The element type, a float.
             dtype: DType = DType::F32,
+            /// Where the part begins.
+            first: Dim = Dim::ZERO,
             /// The upper end; it is drawn only where rounding leads to it.
             high: f32 = 1.0,
             /// The lower end.
@@ -30,12 +36,18 @@ family! {
             seed: i64,
             /// The sizes of the result.
             shape: Vec<Dim>,
+            /// How long the axis `axis` is in the draw of which the result is a part.
+            whole: Option<Dim>,
         },
         /// Numbers of the normal distribution, `mean + scale * sqrt(-2 ln u) * cos(2 pi v)` with multiples of 2 to the
         /// power -53, `0 < u <= 1` and `0 <= v < 1`: the method of Box and Muller, in `f64`.
         Normal = "random_normal" {
+            /// The axis of which the result has a part.
+            axis: usize = 0,
             /// The element type, a float.
             dtype: DType = DType::F32,
+            /// Where the part begins.
+            first: Dim = Dim::ZERO,
             /// The mean.
             mean: f32 = 0.0,
             /// The standard deviation.
@@ -44,6 +56,8 @@ family! {
             seed: i64,
             /// The sizes of the result.
             shape: Vec<Dim>,
+            /// How long the axis `axis` is in the draw of which the result is a part.
+            whole: Option<Dim>,
         },
     }
 }
@@ -73,25 +87,152 @@ const fn digits(dtype: DType) -> u32 {
     }
 }
 
+/// Which places of a draw the result has: `outer` runs of `rows * inner` elements, the first of which begins at the
+/// place `first * inner` of the draw, and each `whole * inner` behind the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// How many runs there are.
+    pub outer: Dim,
+    /// How long the axis is in the draw.
+    pub whole: Dim,
+    /// Where the part begins on the axis.
+    pub first: Dim,
+    /// How long the axis is in the result.
+    pub rows: Dim,
+    /// The elements behind each place of the axis.
+    pub inner: Dim,
+}
+
+/// What both distributions have.
+struct Settings<'a> {
+    dtype: DType,
+    seed: i64,
+    shape: &'a [Dim],
+    axis: usize,
+    first: &'a Dim,
+    whole: Option<&'a Dim>,
+}
+
 impl Random {
-    const fn settings(&self) -> (DType, i64, &Vec<Dim>) {
+    /// A whole draw of numbers that are at least the first of `ends` and below the second.
+    pub const fn uniform(dtype: DType, ends: [f32; 2], seed: i64, shape: Vec<Dim>) -> Self {
+        let [low, high] = ends;
+        Self::Uniform { axis: 0, dtype, first: Dim::ZERO, high, low, seed, shape, whole: None }
+    }
+
+    /// A whole draw of normally distributed numbers with this mean and standard deviation.
+    pub const fn normal(dtype: DType, [mean, scale]: [f32; 2], seed: i64, shape: Vec<Dim>) -> Self {
+        Self::Normal { axis: 0, dtype, first: Dim::ZERO, mean, scale, seed, shape, whole: None }
+    }
+
+    const fn settings(&self) -> Settings<'_> {
         match self {
-            Self::Uniform { dtype, seed, shape, .. } | Self::Normal { dtype, seed, shape, .. } => {
-                (*dtype, *seed, shape)
+            Self::Uniform { axis, dtype, first, seed, shape, whole, .. }
+            | Self::Normal { axis, dtype, first, seed, shape, whole, .. } => Settings {
+                dtype: *dtype,
+                seed: *seed,
+                shape: shape.as_slice(),
+                axis: *axis,
+                first,
+                whole: whole.as_ref(),
+            },
+        }
+    }
+
+    /// True if the result is a part of a draw.
+    pub const fn is_part(&self) -> bool {
+        self.settings().whole.is_some()
+    }
+
+    /// The places `from..to` of one axis of this draw; `None` if it is a part itself, or has no such axis.
+    pub fn rows(&self, on: usize, from: &Dim, to: &Dim) -> Option<Self> {
+        let mut part = self.clone();
+        match &mut part {
+            Self::Uniform { axis, first, shape, whole, .. }
+            | Self::Normal { axis, first, shape, whole, .. } => {
+                let size = shape.get_mut(on).filter(|_| whole.is_none())?;
+                *whole = Some(std::mem::replace(size, to.clone() - from.clone()));
+                *first = from.clone();
+                *axis = on;
+            }
+        }
+        Some(part)
+    }
+
+    /// The same numbers in the same order with other sizes; `None` if it is a part.
+    pub fn reshaped(&self, to: Vec<Dim>) -> Option<Self> {
+        let mut other = self.clone();
+        match &mut other {
+            Self::Uniform { shape, whole, .. } | Self::Normal { shape, whole, .. } => {
+                *shape = to;
+                whole.is_none().then_some(other)
             }
         }
     }
 
+    /// The places of the draw that the result has.
+    pub fn runs(&self) -> Runs {
+        let Settings { shape, axis, first, whole, .. } = self.settings();
+        let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
+        match (whole, shape.get(axis)) {
+            (Some(whole), Some(rows)) => Runs {
+                outer: product(&shape[..axis]),
+                whole: whole.clone(),
+                first: first.clone(),
+                rows: rows.clone(),
+                inner: product(&shape[axis + 1..]),
+            },
+            _ => Runs {
+                outer: Dim::ONE,
+                whole: product(shape),
+                first: Dim::ZERO,
+                rows: product(shape),
+                inner: Dim::ONE,
+            },
+        }
+    }
+
+    /// Fails unless the part lies within its draw, which has no more elements than there may be.
+    fn check_part(&self) -> Result<(), OpError> {
+        let Settings { dtype, shape, axis, first, whole, .. } = self.settings();
+        let wrong = |attr, reason: String| Err(OpError::Attribute { attr, reason });
+        let Some(whole) = whole else {
+            return match (axis, *first == Dim::ZERO) {
+                (0, true) => Ok(()),
+                (0, false) => wrong("first", "a whole draw begins at 0".to_owned()),
+                _ => wrong("axis", "a whole draw has no part of an axis".to_owned()),
+            };
+        };
+        let Some(rows) = shape.get(axis) else {
+            return wrong("axis", format!("{axis} is no axis of the result"));
+        };
+        let last = first.clone() + rows.clone();
+        if !first.is_nonnegative() || !(whole.clone() - last.clone()).is_nonnegative() {
+            return wrong("first", format!("{first}..{last} is no part of an axis of {whole}"));
+        }
+        let mut all = Shape::from(shape);
+        all[axis] = whole.clone();
+        result(TensorType::new(dtype, all)).map(|_| ())
+    }
+
     /// The key of the stream that the seed decides.
     pub fn key(&self) -> [u32; 8] {
-        let seed = ChaCha8Rng::seed_from_u64(self.settings().1.cast_unsigned()).get_seed();
+        let seed = ChaCha8Rng::seed_from_u64(self.settings().seed.cast_unsigned()).get_seed();
         let (words, _) = seed.as_chunks();
         std::array::from_fn(|i| words.get(i).map_or(0, |word| u32::from_le_bytes(*word)))
     }
 
     /// The binary digits of the fraction that a uniform draw is made from.
     pub const fn digits(&self) -> u32 {
-        digits(self.settings().0)
+        digits(self.settings().dtype)
+    }
+
+    /// The words of the stream that an element takes.
+    const fn words(&self) -> u128 {
+        match self {
+            Self::Uniform { .. } => 2,
+            Self::Normal { .. } => 4,
+        }
     }
 
     /// Draws the elements in order.
@@ -124,11 +265,12 @@ fn no_float(dtype: DType) -> OpError {
 impl OpDef for Random {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
-        let (dtype, _, shape) = self.settings();
+        let Settings { dtype, shape, .. } = self.settings();
         if !dtype.is_float() {
             return Err(no_float(dtype));
         }
         sizes("shape", shape)?;
+        self.check_part()?;
         let numbers = match self {
             Self::Uniform { low, high, .. } => [("low", *low), ("high", *high)],
             Self::Normal { mean, scale, .. } => [("mean", *mean), ("scale", *scale)],
@@ -146,7 +288,7 @@ impl OpDef for Random {
                 let reason = format!("{scale} is no standard deviation");
                 Err(OpError::Attribute { attr: "scale", reason })
             }
-            Self::Uniform { .. } | Self::Normal { .. } => result(TensorType::new(dtype, Shape::from(shape.as_slice()))),
+            Self::Uniform { .. } | Self::Normal { .. } => result(TensorType::new(dtype, Shape::from(shape))),
         }
     }
 
@@ -155,12 +297,23 @@ impl OpDef for Random {
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let (dtype, seed, shape) = self.settings();
+        let Settings { dtype, seed, shape, .. } = self.settings();
+        self.check_part()?;
         let mut y = Tensor::zeros(dtype, &known_sizes("the shape", shape)?)?;
+        let runs = self.runs();
+        let [whole, first, rows, inner] =
+            known_sizes("the part", &[runs.whole, runs.first, runs.rows, runs.inner])?[..]
+        else {
+            return Ok(vec![y]);
+        };
         let mut rng = ChaCha8Rng::seed_from_u64(seed.cast_unsigned());
         for_dtype!(
             dtype,
-            float F => self.draw::<F>(&mut rng, y.as_mut_slice()),
+            float F => for (run, y) in (0u128..).zip(y.as_mut_slice::<F>().chunks_mut((rows * inner).max(1))) {
+                let place = (run * whole as u128 + first as u128) * inner as u128;
+                rng.set_word_pos(place * self.words());
+                self.draw(&mut rng, y);
+            },
             int _I => return Err(no_float(dtype)),
             bool => return Err(no_float(dtype)),
         );
@@ -182,16 +335,16 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::super::testing::{self, check_split};
-    use super::super::{Op, OpDef as _, OpError, OpText, SplitOperand};
+    use super::super::{Op, OpDef as _, OpError, OpText, Slice, SplitOperand};
     use super::Random;
     use crate::types::{Claim, DType, Dim, Tensor};
 
     fn uniform(seed: i64, [low, high]: [f32; 2], shape: &[usize], dtype: DType) -> Op {
-        Random::Uniform { dtype, high, low, seed, shape: testing::sizes(shape) }.into()
+        Random::uniform(dtype, [low, high], seed, testing::sizes(shape)).into()
     }
 
     fn normal(seed: i64, [mean, scale]: [f32; 2], shape: &[usize], dtype: DType) -> Op {
-        Random::Normal { dtype, mean, scale, seed, shape: testing::sizes(shape) }.into()
+        Random::normal(dtype, [mean, scale], seed, testing::sizes(shape)).into()
     }
 
     fn draw(op: &Op) -> Tensor {
@@ -262,6 +415,56 @@ mod tests {
     }
 
     #[test]
+    fn a_part_has_the_numbers_of_the_whole() {
+        for make in [Random::uniform, Random::normal] {
+            for dtype in [DType::F32, DType::F64] {
+                let shape = [3, 5, 4];
+                let whole = make(dtype, [0.5, 2.0], 7, testing::sizes(&shape));
+                let all = draw(&whole.clone().into());
+                for axis in 0..3 {
+                    for (from, to) in [(0, shape[axis]), (1, 3), (2, 3), (1, 1)] {
+                        let bounds = [from, to].map(|b| Dim::from(i64::try_from(b).unwrap()));
+                        let part = whole.rows(axis, &bounds[0], &bounds[1]).unwrap();
+                        let slice = Slice::rows(axis, bounds[0].clone(), bounds[1].clone());
+                        let expected = testing::eval(&slice.into(), &[&all]).remove(0);
+                        assert_eq!(draw(&part.clone().into()), expected, "{axis} {from}..{to}");
+                        assert!(part.rows(0, &Dim::ZERO, &Dim::ONE).is_none());
+                        assert!(part.reshaped(testing::sizes(&[1])).is_none());
+                    }
+                }
+                assert!(whole.rows(3, &Dim::ZERO, &Dim::ONE).is_none());
+                let flat = draw(&whole.reshaped(testing::sizes(&[60])).unwrap().into());
+                assert_eq!(flat.bytes(), all.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_lies_within_its_draw() {
+        let read = |text: &str| {
+            let text = format!(
+                "fanwise 1\nsymbol N >= 0\ngraph @g() -> (y: f32[2,4]) {{\n  %y : f32[2,4] = \
+                 random_uniform() {{{text}, seed=1, shape=[2, 4]}}\n  return %y\n}}\n"
+            );
+            crate::ir::parse(&text).map(|_| ()).map_err(|e| e.to_string())
+        };
+        assert_eq!(read("first=3, whole=5"), Ok(()));
+        assert_eq!(read("axis=1, first=0, whole=4"), Ok(()));
+        for wrong in [
+            "first=4, whole=5",
+            "first=-1, whole=5",
+            "first=1",
+            "axis=1",
+            "axis=2, whole=9",
+            "axis=0, whole=1",
+            "first=9223372036854775807, whole=9223372036854775807",
+            "whole=4611686018427387904",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn attributes_are_checked() {
         let fails = |op: Op| matches!(op.infer(&[]), Err(OpError::Attribute { .. }));
         assert!(fails(uniform(0, [2.0, 1.0], &[2], DType::F32)));
@@ -270,9 +473,7 @@ mod tests {
         assert!(fails(uniform(0, [0.0, 1.0], &[2], DType::I32)));
         assert!(fails(normal(0, [0.0, -1.0], &[2], DType::F32)));
         assert!(fails(normal(0, [0.0, f32::NAN], &[2], DType::F32)));
-        let shaped = |shape: Vec<Dim>| {
-            Random::Uniform { dtype: DType::F32, high: 1.0, low: 0.0, seed: 0, shape }
-        };
+        let shaped = |shape: Vec<Dim>| Random::uniform(DType::F32, [0.0, 1.0], 0, shape);
         assert!(fails(shaped(vec![Dim::n() - 1]).into()) && fails(shaped(vec![Dim::from(-1)]).into()));
         let huge = shaped(vec![(1 << 40).into(), (1 << 40).into()]);
         assert!(matches!(huge.infer(&[]), Err(OpError::ResultSize(_))));
@@ -284,8 +485,7 @@ mod tests {
         let claims = check_split(&normal(4, [0.0, 1.0], &[3, 2], DType::F32), &[], 5);
         assert_eq!(claims, Ok(vec![Claim::Invariant]));
         let shape = vec![Dim::n(), 2.into()];
-        let mut op =
-            Op::from(Random::Uniform { dtype: DType::F32, high: 1.0, low: 0.0, seed: 4, shape });
+        let mut op = Op::from(Random::uniform(DType::F32, [0.0, 1.0], 4, shape));
         let ty = op.infer(&[]).unwrap()[0].ty.clone();
         let none: [SplitOperand<'_>; 0] = [];
         assert_eq!(op.split(&none, &[ty]).unwrap()[0], Claim::Invariant);

@@ -40,6 +40,7 @@ graph @squares(%x: f32[N,4096]) -> (y: f32[N]) {
 pub(crate) fn disturbed() -> Vec<Trial> {
     vec![
         trial("an_idle_intake_gives_way_to_another_program", || gives_way("idle")),
+        trial("an_idle_arena_gives_way_to_another_program", an_idle_arena_gives_way),
         trial("a_staged_intake_gives_way_to_another_program", || gives_way("staged")),
         trial("an_intake_that_is_filled_gives_way", an_intake_that_is_filled_gives_way),
         trial("a_copy_that_never_ends_is_of_its_gpu", a_copy_that_never_ends),
@@ -96,6 +97,12 @@ pub(crate) fn scenario(way: &str) {
             tell(trainer.stage(&x, &how).and_then(Staged::run));
             tell(evaluator.run(&x, &how));
             tell(trainer.run(&x, &how));
+        }
+        "arena" => {
+            let [trainer, evaluator] = two(None);
+            for run in [&trainer, &evaluator, &trainer, &trainer, &evaluator] {
+                tell(run.run(&x, &how));
+            }
         }
         "staged" => {
             let [trainer, evaluator] = two(None);
@@ -154,6 +161,12 @@ fn assert_as_with_plenty(way: &str, memory: usize) {
 fn gives_way(way: &str) {
     let (arena, input) = sizes(ROWS);
     assert_as_with_plenty(way, 2 * arena + input / 2);
+}
+
+/// Memory suffices for one arena.
+fn an_idle_arena_gives_way() {
+    let (arena, input) = sizes(ROWS);
+    assert_as_with_plenty("arena", arena + input / 2);
 }
 
 fn an_intake_that_is_filled_gives_way() {

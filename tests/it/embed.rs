@@ -96,7 +96,7 @@ fn what_is_whole_beside_rows_is_cut_to_the_rows_or_refused() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("error[R0106]"));
     let text = String::from_utf8(fanwise(&compile).stdout).unwrap();
     assert_eq!(text.matches(" = external(").count(), 2, "{text}");
-    assert_eq!(text.matches(" = slice(%t.r").count(), 2, "{text}");
+    assert_eq!(text.matches(" = slice(%r.r").count(), 2, "{text}");
 }
 
 /// A value `f32[batch,4]`.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::template::{Bring, Operands, Template, form};
 use super::{Proof, ProofError, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
-use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Slice};
+use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Random, Slice};
 use crate::types::{Claim, Dim, Split, Table};
 
 /// What a value is.
@@ -164,8 +164,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         let values = self.graph.operands(id);
         let operands = values.iter().map(|v| self.meaning(*v)).collect::<Option<Vec<_>>>()?;
         let mut result = self.interpret(node, op, &operands);
-        if let (Ok(Results::One(_)), [of]) = (&result, operands.as_slice()) {
-            self.note_other(id, node, op, *of);
+        if let Ok(Results::One(_)) = &result {
+            self.note_other(id, node, op, &operands);
         }
         let of_own_rows = values.iter().any(|v| self.others.contains_key(v));
         if of_own_rows {
@@ -202,6 +202,10 @@ impl<'a, 'g> Relation<'a, 'g> {
                 Some(meaning) => Ok(Results::One(meaning)),
                 None => self.clone_of(op, operands, replica, node),
             },
+            (Some(replica), Op::Random(draw), []) => match self.drawn_rows(draw, replica) {
+                Some(meaning) => Ok(Results::One(meaning)),
+                None => self.clone_of(op, operands, replica, node),
+            },
             (Some(replica), op, operands) => self.clone_of(op, operands, replica, node),
             (None, Op::First(_), parts) => self.first(parts).map(Results::One),
             (None, Op::AllReduce(reduce), parts) => {
@@ -218,10 +222,10 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    /// A slice that takes own rows may as well be a slice of the template that takes the same: both are noted.
-    fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, of: Meaning) {
-        if let (Op::Slice(_), Some(replica)) = (op, node.place().replica)
-            && let Ok(Results::Parts(found, replica)) = self.clone_of(op, &[of], replica, node)
+    /// What takes own rows may as well be an operator of the template that takes the same: both are noted.
+    fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, operands: &[Meaning]) {
+        if let (Op::Slice(_) | Op::Random(_), Some(replica)) = (op, node.place().replica)
+            && let Ok(Results::Parts(found, replica)) = self.clone_of(op, operands, replica, node)
         {
             self.proof.clones -= 1;
             let meaning =
@@ -300,6 +304,22 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
         self.proof.slices += 1;
         Ok(Some(Meaning { value, replica: Some(replica) }))
+    }
+
+    /// The rows of a replica, if it draws them of what the template draws whole, and takes own rows of.
+    fn drawn_rows(&mut self, draw: &Random, replica: u32) -> Option<Meaning> {
+        let (from, to) = self.split.range(replica as usize)?;
+        let template = self.template;
+        let value = template.on(&Operands::new()).iter().find_map(|id| {
+            let Op::Random(whole) = template.graph.node(*id).op()? else { return None };
+            let value = template.brought(Value { node: *id, output: 0 }, Bring::Rows)?;
+            let shard = template.shard(value).filter(|shard| shard.outer == 1)?;
+            let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+            let (from, to) = (from.clone() * inner, to.clone() * inner);
+            (whole.rows(shard.axis, &from, &to)? == *draw).then_some(value)
+        })?;
+        self.proof.slices += 1;
+        Some(Meaning { value, replica: Some(replica) })
     }
 
     /// The template's operator of which this is the replica's clone.

@@ -73,7 +73,7 @@ pub struct CudaExecutable {
     /// In an `Arc` to be leaked where a device does not come back: its memory must then not be freed.
     pub(super) parts: Arc<Parts>,
     plans: Mutex<VecDeque<Arc<Plan>>>,
-    slots: Mutex<Slots>,
+    slots: Arc<Mutex<Slots>>,
     freed: Condvar,
     /// The error after which no device can be used.
     pub(super) dead: Mutex<Option<RunError>>,
@@ -113,13 +113,16 @@ impl CudaExecutable {
         let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
         let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
         fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
-        let spare: Arc<dyn Spare> = parts.intakes.clone();
-        parts.contexts.iter().flatten().for_each(|context| context.keep(&spare));
-        let slots = Slots::default();
+        let slots: Arc<Mutex<Slots>> = Arc::default();
+        // What is cheaper to have again gives way first.
+        let spares: [Arc<dyn Spare>; 2] = [parts.intakes.clone(), slots.clone()];
+        for spare in &spares {
+            parts.contexts.iter().flatten().for_each(|context| context.keep(spare));
+        }
         Self {
             parts: Arc::new(parts),
             plans: Mutex::default(),
-            slots: Mutex::new(slots),
+            slots,
             freed: Condvar::new(),
             dead: Mutex::default(),
             gate: RwLock::default(),

@@ -53,6 +53,11 @@ impl Global {
     pub(super) fn len(&self) -> usize {
         self.bytes
     }
+
+    /// True if it takes memory of the device of a context.
+    pub(super) fn takes_of(&self, context: &Context) -> bool {
+        self.bytes > 0 && self.context.ordinal() == context.ordinal()
+    }
 }
 
 impl Drop for Global {

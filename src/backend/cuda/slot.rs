@@ -149,6 +149,12 @@ impl Slot {
         Ok(addresses)
     }
 
+    /// Gives up its memory on a device, if it has any there.
+    pub(super) fn give_up(&mut self, on: &Context) -> Vec<Global> {
+        let takes = |arena: &mut Global| arena.takes_of(on);
+        self.arenas.iter_mut().filter_map(|arena| arena.take_if(takes)).collect()
+    }
+
     /// Runs a job. A device that makes no progress for `limit` ends it.
     pub(super) fn run(&self, job: &Arc<Job>, limit: Duration) -> Ended {
         let (reply, replies) = mpsc::channel();

@@ -1,6 +1,10 @@
 //! How many runs may be in flight.
 
+use std::sync::Mutex;
+
+use super::driver::{Context, Spare};
 use super::slot::Slot;
+use crate::backend::cpu::lock;
 
 /// The runs that may be in flight at the same time: while one computes, the inputs of the next are copied.
 const IN_FLIGHT: usize = 2;
@@ -48,6 +52,17 @@ impl Slots {
         self.tight = self.tight.and_then(|tight| {
             Some(Tight { runs: tight.runs.checked_sub(1).filter(|runs| *runs > 0)?, ..tight })
         });
+    }
+}
+
+impl Spare for Mutex<Slots> {
+    /// The arenas of the runs that are not in flight: the next ones make theirs anew.
+    fn give_up(&self, on: &Context) -> bool {
+        let given: Vec<_> = {
+            let mut slots = lock(self);
+            slots.free.iter_mut().flat_map(|slot| slot.give_up(on)).collect()
+        };
+        !given.is_empty()
     }
 }
 

@@ -9,6 +9,9 @@ use crate::ir::{GraphError, ParamId, Value};
 use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, rules};
 use crate::types::{Claim, Code, Dim, Refusal, Shard};
 
+/// The most operators in a row that are moved behind `own_rows`.
+const MOST_OPERATORS: usize = 64;
+
 impl Writer<'_> {
     /// The value with the claim `to`, where it has the claim `from`.
     pub(super) fn bring(
@@ -77,17 +80,33 @@ impl Writer<'_> {
         }
         let label = self.out.info(value).name.clone();
         let new = match shard.filter(|s| s.outer > 1) {
+            None if matches!(bring, Op::OwnRows(_)) => {
+                return self.own_rows(value, to, MOST_OPERATORS);
+            }
             None => self.derive(bring, &[value], (value, &format!("{label}{suffix}")), to)?,
             // With the blocks on an axis before it, the batch is outermost on its own.
             Some(shard) => {
                 let shape = self.out.ty(value).shape.clone();
-                let blocks = Reshape { shape: blocks(&shape, shard) };
+                let blocks = blocks(&shape, shard);
+                let draw = match self.out.node(value.node).op() {
+                    Some(Op::Random(draw)) => draw.reshaped(blocks.clone()),
+                    _ => None,
+                };
                 let apart = |claim: Claim| match claim.shard() {
                     Some(s) => Claim::Shard(Shard { axis: 1, outer: 1, ..s }),
                     None => claim,
                 };
                 let parts = format!("{label}.blocks");
-                let new = self.derive(blocks.into(), &[value], (value, &parts), apart(from))?;
+                let new = match draw {
+                    Some(draw) => {
+                        self.left = true;
+                        self.derive(draw.into(), &[], (value, &parts), apart(from))?
+                    }
+                    None => {
+                        let blocks = Reshape { shape: blocks };
+                        self.derive(blocks.into(), &[value], (value, &parts), apart(from))?
+                    }
+                };
                 let name = format!("{parts}{suffix}");
                 let new = self.derive(bring, &[new], (value, &name), apart(to))?;
                 let back = Reshape { shape: shape.to_vec() };
@@ -97,6 +116,59 @@ impl Writer<'_> {
         };
         self.brought.insert(key, new);
         Ok(new)
+    }
+
+    /// A replica's rows of a value that it holds whole. Where they are made of rows of what the whole is made of, by at most
+    /// `most` operators in a row, the replica makes no others.
+    fn own_rows(&mut self, value: Value, to: Claim, most: usize) -> Result<Value, GraphError> {
+        let key = (value, "own_rows", 1);
+        if let Some(known) = self.brought.get(&key) {
+            return Ok(*known);
+        }
+        let name = format!("{}.own", self.out.info(value).name);
+        let new = match self.made_of_rows(value, to).filter(|_| most > 0) {
+            Some((op, operands)) => {
+                let mut own: SmallVec<[Value; 4]> = SmallVec::new();
+                for (operand, claim) in operands {
+                    own.push(match claim {
+                        Some(claim) => self.own_rows(operand, claim, most - 1)?,
+                        None => operand,
+                    });
+                }
+                self.left = true;
+                self.derive(op, &own, (value, &name), to)?
+            }
+            None => {
+                let axis = to.shard().map_or(0, |shard| shard.axis);
+                let axis = i64::try_from(axis).unwrap_or(i64::MAX);
+                self.derive(OwnRows { axis }.into(), &[value], (value, &name), to)?
+            }
+        };
+        self.brought.insert(key, new);
+        Ok(new)
+    }
+
+    /// The operator that makes rows `to` of its operands' rows, if one made the value; with the operands, and the claims of
+    /// those of which it takes rows.
+    #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
+    fn made_of_rows(
+        &self,
+        value: Value,
+        to: Claim,
+    ) -> Option<(Op, SmallVec<[(Value, Option<Claim>); 4]>)> {
+        let node = self.out.node(value.node);
+        let op = node.op().filter(|op| !op.is_collective())?;
+        let operands = self.out.operands(value.node);
+        let rows = |v: &Value| match (self.claim(*v), rules::batch_axis(self.out.ty(*v), 0)) {
+            (Claim::Invariant, Ok(Some(shard))) => Some(Claim::Shard(shard)),
+            _ => None,
+        };
+        let own: SmallVec<[Option<Claim>; 4]> = operands.iter().map(rows).collect();
+        let claims: SmallVec<[Claim; 4]> =
+            operands.iter().zip(&own).map(|(v, own)| own.unwrap_or(self.claim(*v))).collect();
+        let judged = self.judge(op, &operands, &claims, node.results()).ok()?;
+        let same = own.iter().any(Option::is_some) && *judged == [to];
+        same.then(|| (op.clone(), operands.into_iter().zip(own).collect()))
     }
 
     /// The result of an operator, placed where the value `of` is.

@@ -82,6 +82,9 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
         let values: SmallVec<[Value; 1]> = values.collect::<Result<_, _>>()?;
         writer.out.add_update(update.param, values);
     }
+    if writer.left {
+        writer.out.remove_unused();
+    }
     Ok((Cow::Owned(bucket::bucket(writer.out, options.bucket)?), writer.done))
 }
 
@@ -173,6 +176,8 @@ struct Writer<'g> {
     names: HashSet<Arc<str>>,
     /// The operators that bring values to replicas, by what they bring.
     brought: HashMap<(Value, &'static str, u64), Value>,
+    /// Whether something may be left that nothing needs any more.
+    left: bool,
     /// What becomes of the results of the template's nodes, and of those of the operator that is written.
     tails: Vec<Tail>,
     tail: Tail,
@@ -195,6 +200,7 @@ impl<'g> Writer<'g> {
             claims: Vec::new(),
             names: results.map(|r| r.name.clone()).collect(),
             brought: HashMap::new(),
+            left: false,
             tails: tails(template, order),
             tail: Tail::Used,
             done: Vec::new(),

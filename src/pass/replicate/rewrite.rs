@@ -15,7 +15,7 @@ use crate::ir::{
 };
 use crate::op::{Concat, CopyOp, Op, Slice};
 use crate::pass::PassError;
-use crate::types::{Device, Dim, Split, TensorType};
+use crate::types::{Device, Dim, Shard, Split, TensorType};
 
 /// The template, what is known of it, and the graph that replaces it as far as it is written.
 pub(super) struct Rewrite<'a> {
@@ -70,6 +70,12 @@ impl Replica {
 
     fn place(&self) -> Place {
         Place { device: self.device, replica: Some(self.index) }
+    }
+
+    /// The places of its rows on the axis that has them.
+    fn range(&self, shard: Shard) -> (Dim, Dim) {
+        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+        (self.from.clone() * inner, self.to.clone() * inner)
     }
 
     fn get(&self, value: Value) -> Value {
@@ -142,6 +148,8 @@ impl<'a> Rewrite<'a> {
             let last = stage + 1 == stages.len();
             let (joins, clones): (Vec<NodeId>, Vec<NodeId>) =
                 nodes.iter().partition(|id| self.is_collective(**id));
+            let clones: Vec<NodeId> =
+                clones.into_iter().filter(|id| !self.is_drawn_apart(*id)).collect();
             for replica in &mut replicas {
                 if stage == 0 {
                     self.slice_inputs(replica);
@@ -220,6 +228,10 @@ impl<'a> Rewrite<'a> {
         let node = self.template.node(id);
         let NodeKind::Op(op) = node.kind() else { return };
         let operands = self.template.operands(id);
+        if let Some(value) = self.draw_rows(replica, id) {
+            replica.values[id.index()] = smallvec![value];
+            return;
+        }
         let operands: SmallVec<[Value; 4]> =
             operands.into_iter().map(|v| self.own(replica, v)).collect();
         replica.values[id.index()] = match (op, operands.as_slice()) {
@@ -248,13 +260,46 @@ impl<'a> Rewrite<'a> {
         replica.get(value)
     }
 
+    /// Whether replicas draw their own rows of this node's numbers, and no others.
+    fn is_drawn_apart(&self, id: NodeId) -> bool {
+        let template = self.template;
+        let users = template.users(id);
+        let rows = |user: NodeId| {
+            let own = matches!(template.node(user).op(), Some(Op::OwnRows(_)));
+            own && self.own_shard(user).is_some_and(|shard| shard.outer == 1)
+        };
+        matches!(template.node(id).op(), Some(Op::Random(draw)) if !draw.is_part())
+            && !users.is_empty()
+            && users.iter().all(|(user, ..)| rows(*user))
+            && !template.is_kept(Value { node: id, output: 0 })
+    }
+
+    /// Where a replica has its rows of an operator's first result.
+    fn own_shard(&self, id: NodeId) -> Option<Shard> {
+        self.claims.get(Value { node: id, output: 0 }).shard()
+    }
+
+    /// The replica's rows of a draw, without the others.
+    fn draw_rows(&mut self, replica: &Replica, id: NodeId) -> Option<Value> {
+        let [whole] = *self.template.operands(id) else { return None };
+        let Some(Op::Random(draw)) = self.template.node(whole.node).op() else { return None };
+        let shard = self.own_shard(id).filter(|_| self.is_drawn_apart(whole.node))?;
+        let (from, to) = replica.range(shard);
+        let part = draw.rows(shard.axis, &from, &to)?;
+        let info = self.template.info(Value { node: id, output: 0 });
+        let name = self.free_name(&info.name, &replica.suffix);
+        let ty = info.ty.at_rows(&replica.rows);
+        let results = smallvec![ResultInfo { name, ty, ints: None }];
+        let origin = self.template.node(id).origin().clone();
+        let node = self.out.add_typed(part.into(), &[], results, replica.place(), origin);
+        Some(Value { node, output: 0 })
+    }
+
     /// The replica's rows of a value that it holds whole.
     fn own_rows(&mut self, replica: &Replica, id: NodeId, whole: Value) -> Value {
-        let value = Value { node: id, output: 0 };
-        let info = self.template.info(value);
-        let Some(shard) = self.claims.get(value).shard() else { return whole };
-        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
-        let (from, to) = (replica.from.clone() * inner, replica.to.clone() * inner);
+        let info = self.template.info(Value { node: id, output: 0 });
+        let Some(shard) = self.own_shard(id) else { return whole };
+        let (from, to) = replica.range(shard);
         let name = self.free_name(&info.name, &replica.suffix);
         let op = Slice::rows(shard.axis, from, to).into();
         self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.place())
@@ -307,8 +352,7 @@ impl<'a> Rewrite<'a> {
         let info = self.template.info(input);
         let whole = self.inputs[input.node.index()].unwrap_or(input);
         let Some(shard) = self.claims.get(input).shard() else { return whole };
-        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
-        let (from, to) = (replica.from.clone() * inner, replica.to.clone() * inner);
+        let (from, to) = replica.range(shard);
         let op = Slice::rows(shard.axis, from, to);
         let name = self.free_name(&info.name, &replica.suffix);
         let place = Place { device: Device::HOST, replica: Some(replica.index) };

@@ -166,17 +166,22 @@ pub(super) fn random(net: &mut Net, i: usize) -> Vec<Value> {
     let dtype = if i.is_multiple_of(3) { DType::F64 } else { DType::F32 };
     let seed = signed(net.pick(0, 1000)) - 500;
     let width = net.pick(1, 40);
-    let shape: Vec<Dim> = vec![Dim::n(), signed(width).into()];
-    let (low, high) = ([0.0, -2.5][i % 2], [1.0, 7.0][i / 2 % 2]);
-    let uniform = Random::Uniform { dtype, high, low, seed, shape: shape.clone() };
-    let normal = Random::Normal { dtype, mean: low, scale: high, seed, shape };
+    let numbers = [[0.0, -2.5][i % 2], [1.0, 7.0][i / 2 % 2]];
     let x = net.input(&[width]);
+    let turned = net.op(Transpose { perm: vec![1, 0] }, &[x]);
     let mut results = Vec::new();
-    for op in [uniform, normal] {
-        let drawn = net.op(op, &[]);
-        let drawn = net.op(Cast { to: DType::F32 }, &[drawn]);
-        results.push(drawn);
-        results.push(net.op(Binary::Add, &[x, drawn]));
+    for make in [Random::uniform, Random::normal] {
+        // The batch on either axis; a result that is an output is drawn whole, others by rows.
+        for (x, axis) in [(x, 0), (turned, 1)] {
+            let mut shape: Vec<Dim> = vec![signed(width).into()];
+            shape.insert(axis, Dim::n());
+            let drawn = net.op(make(dtype, numbers, seed, shape), &[]);
+            let drawn = net.op(Cast { to: DType::F32 }, &[drawn]);
+            if net.chance() {
+                results.push(drawn);
+            }
+            results.push(net.op(Binary::Add, &[x, drawn]));
+        }
     }
     results
 }
