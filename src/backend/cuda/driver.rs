@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -238,15 +239,17 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context that of the calling thread.
-    pub(super) fn enter(&self) -> Result<(), DriverError> {
+    /// Makes the context that of the calling thread, until what it gives is dropped: the thread may have another, of which
+    /// this crate knows nothing.
+    pub(super) fn enter(&self) -> Result<Entered, DriverError> {
         // SAFETY: the context is retained as long as `self` is.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.raw) })
+        check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.raw) })?;
+        Ok(Entered(PhantomData))
     }
 
     /// The free bytes of the device's memory.
     pub(super) fn free_memory(&self) -> Result<u64, DriverError> {
-        self.enter()?;
+        let _current = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: it stores two numbers.
         let result = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
@@ -260,7 +263,7 @@ impl Context {
         if !self.gpu.can_reach(other.gpu)? {
             return Ok(false);
         }
-        self.enter()?;
+        let _current = self.enter()?;
         // SAFETY: the other context is retained as long as `other` is; the flags must be 0.
         let result = unsafe { sys::cuCtxEnablePeerAccess(other.raw, 0) };
         if UNREACHABLE.iter().any(|code| *code as u32 == result) {
@@ -270,6 +273,18 @@ impl Context {
             return Ok(true);
         }
         check("cuCtxEnablePeerAccess", result).map(|()| true)
+    }
+}
+
+/// A thread's stay in a context.
+#[must_use = "dropped, it takes the thread back to the context before"]
+pub(super) struct Entered(PhantomData<*const ()>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut left = ptr::null_mut();
+        // SAFETY: it stores the context that this thread has entered, and no other thread can drop `self`.
+        let _: sys::Code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
     }
 }
 
