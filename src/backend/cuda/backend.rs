@@ -14,7 +14,7 @@ use super::executor::{CudaExecutable, Parts};
 use super::memory::{Global, HostBlock, Pinned, PinnedPool, free_memory};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
-use super::probe::{ProbeError, Version};
+use super::probe::{ProbeError, Version, nvrtc_package};
 use super::stream::Stream;
 use super::trace::Trace;
 use super::variables;
@@ -149,7 +149,12 @@ impl Cuda {
             Form::Ptx => version > self.driver,
         };
         if newer {
-            format!(" (of NVRTC {version}, which is newer than the driver's CUDA {})", self.driver)
+            let driver = self.driver;
+            let install = format!(": `pip install {}`", nvrtc_package(Some(driver)));
+            let install = if version.major > driver.major { &*install } else { "" };
+            format!(
+                " (of NVRTC {version}, which is newer than the driver's CUDA {driver}{install})"
+            )
         } else {
             String::new()
         }

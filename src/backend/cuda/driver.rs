@@ -97,17 +97,22 @@ pub(super) fn start() -> Result<Version, ProbeError> {
 /// The code of a driver that runs where there is no device.
 const NO_DEVICE: u32 = sys::CUresult::CUDA_ERROR_NO_DEVICE as u32;
 
-/// The devices of the driver, which is started.
-pub(super) fn gpus() -> Result<Vec<Gpu>, DriverError> {
+/// The number of devices of the driver, which is started.
+pub(super) fn count() -> Result<u32, DriverError> {
     let mut count = 0;
     // SAFETY: it stores a number where `count` is.
     let counted = unsafe { sys::cuDeviceGetCount(&raw mut count) };
     // Without a device the driver stays as it was before it was started.
     if counted == NO_DEVICE || counted == sys::NOT_OPEN {
-        return Ok(Vec::new());
+        return Ok(0);
     }
     check("cuDeviceGetCount", counted)?;
-    (0..u32::try_from(count).unwrap_or(0)).map(Gpu::new).collect()
+    Ok(u32::try_from(count).unwrap_or(0))
+}
+
+/// The devices of the driver, which is started.
+pub(super) fn gpus() -> Result<Vec<Gpu>, DriverError> {
+    (0..count()?).map(Gpu::new).collect()
 }
 
 /// A device, whose context need not exist.
@@ -119,7 +124,7 @@ pub(super) struct Gpu {
 
 impl Gpu {
     /// The device with this number. The driver must have been started.
-    fn new(ordinal: u32) -> Result<Self, DriverError> {
+    pub(super) fn new(ordinal: u32) -> Result<Self, DriverError> {
         let mut raw = 0;
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         // SAFETY: it stores a device where `raw` is.
