@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_script_proves_and_measures", the_script_proves_and_measures),
         trial("the_script_tells_what_it_could_not_do", the_script_tells_what_it_could_not_do),
         trial("the_script_packs_what_runs_elsewhere", the_script_packs_what_runs_elsewhere),
+        trial("the_script_fails_where_a_model_is_left_out", a_model_is_left_out),
         trial("the_script_fails_where_replicas_are_left_out", replicas_are_left_out),
         trial("the_script_says_what_it_does_not_know", the_script_says_what_it_does_not_know),
     ]
@@ -181,6 +182,22 @@ fn the_script_tells_what_it_could_not_do() {
     let ends = table.lines().last().is_some_and(|line| line.starts_with("nothing"));
     assert!(ends && table.contains("  not run\n"), "{said}");
     assert!(String::from_utf8_lossy(&ended.stderr).contains("error: "), "{ended:?}");
+}
+
+/// Time that runs out before a model leaves it out.
+fn a_model_is_left_out() {
+    let folder = unpacked();
+    let fake = std::env::var("FANWISE_FAKE").unwrap();
+    let args = ["run", "--fake", &fake, "--no-tests", "--models", "two_head", "--limit", "0"];
+    let bounds = ["--bytes", "262144", "--product", "32", "--repeat", "1"];
+    let ended = script(folder.path(), &[&args[..], &bounds[..]].concat());
+    assert!(!ended.status.success(), "{ended:?}");
+    assert_eq!(found(&folder)["not_measured"][0], "two_head");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(said.contains("not measured: time ran out"), "{said}");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(errors.contains("not measured: two_head, for time ran out"), "{ended:?}");
+    assert!(errors.contains("something could not be measured"), "{ended:?}");
 }
 
 /// Time that runs out at a model leaves replicas out, for however short its runs are there are too many.

@@ -11,7 +11,8 @@
 #   --repeat R       runs of which the median counts (20)
 #   --bytes BYTES    bytes of the copy that is measured (1073741824)
 #   --product SIZE   rows and columns of the backend's own matrix product that is measured (4096)
-#   --limit SECONDS  how long the tests and the measurements may take, each (3600); what was found by then is kept
+#   --limit SECONDS  how long the tests and the measurements may take, each (3600); what was found by then is kept, and
+#                    what was not measured by then is an error
 #   --tests FILTER   only the tests whose names contain this
 #   --no-tests       only the measurements
 #   --no-bench       only the tests
@@ -194,5 +195,5 @@ run() {
 case ${1:-} in
     pack) shift; pack "$@" ;;
     run) shift; run "$@" ;;
-    *) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit 1 ;;
+    *) sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac
