@@ -1,7 +1,7 @@
 //! What a capture forbids, and to whom; what becomes of kernels whose module is unloaded.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{from_mut, null_mut};
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, PushKernelArg, sys};
@@ -42,15 +42,20 @@ fn image() -> *const c_void {
 }
 
 /// Calls that may wait for a device, or change what a graph uses.
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "in all of them results have a place, and handles are of what is there"
+)]
 fn calls() -> [(&'static str, Unsafe); 11] {
-    // SAFETY, of all: places for results are valid, and handles are of what is there.
     [
-        ("cuMemAlloc", |_| unsafe { sys::cuMemAlloc_v2(&mut 0, 64) }),
+        ("cuMemAlloc", |_| unsafe { sys::cuMemAlloc_v2(from_mut(&mut 0), 64) }),
         ("cuMemFree", |on| unsafe { sys::cuMemFree_v2(on.memory) }),
-        ("cuMemHostAlloc", |_| unsafe { sys::cuMemHostAlloc(&mut null_mut(), 64, 0) }),
+        ("cuMemHostAlloc", |_| unsafe { sys::cuMemHostAlloc(from_mut(&mut null_mut()), 64, 0) }),
         ("cuMemFreeHost", |on| unsafe { sys::cuMemFreeHost(on.pinned as *mut c_void) }),
         ("cuMemHostRegister", |_| unsafe { sys::cuMemHostRegister_v2(own(), 64, 0) }),
-        ("cuModuleLoadData", |_| unsafe { sys::cuModuleLoadData(&mut null_mut(), image()) }),
+        ("cuModuleLoadData", |_| unsafe {
+            sys::cuModuleLoadData(from_mut(&mut null_mut()), image())
+        }),
         ("cuModuleUnload", |on| unsafe { sys::cuModuleUnload(on.module as sys::CUmodule) }),
         ("cuEventQuery", |on| unsafe { sys::cuEventQuery(on.event as sys::CUevent) }),
         ("cuEventSynchronize", |on| unsafe { sys::cuEventSynchronize(on.event as sys::CUevent) }),
@@ -97,6 +102,7 @@ pub(crate) fn forbidden() -> Done {
 }
 
 /// One of each; what the last call left is not given back.
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "each makes one of the things")]
 fn things(context: &Arc<CudaContext>) -> Result<Things, DriverError> {
     let (mut memory, mut pinned) = (0, null_mut());
     let (mut module, mut event, mut stream) = (null_mut(), null_mut(), null_mut());
@@ -104,11 +110,11 @@ fn things(context: &Arc<CudaContext>) -> Result<Things, DriverError> {
     // SAFETY: the results have a place, the image ends in NUL.
     unsafe {
         sys::cuMemHostUnregister(own());
-        sys::cuMemAlloc_v2(&mut memory, 64).result()?;
-        sys::cuMemHostAlloc(&mut pinned, 64, 0).result()?;
-        sys::cuModuleLoadData(&mut module, image()).result()?;
-        sys::cuEventCreate(&mut event, 0).result()?;
-        sys::cuStreamCreate(&mut stream, 1).result()?;
+        sys::cuMemAlloc_v2(&raw mut memory, 64).result()?;
+        sys::cuMemHostAlloc(&raw mut pinned, 64, 0).result()?;
+        sys::cuModuleLoadData(&raw mut module, image()).result()?;
+        sys::cuEventCreate(&raw mut event, 0).result()?;
+        sys::cuStreamCreate(&raw mut stream, 1).result()?;
     }
     let (pinned, module) = (pinned as usize, module as usize);
     Ok(Things { memory, pinned, module, event: event as usize, stream: stream as usize })
@@ -132,7 +138,7 @@ fn made(context: &Arc<CudaContext>, call: Unsafe, on: &Things, elsewhere: bool) 
 fn end(stream: &Arc<CudaStream>) -> sys::CUresult {
     let mut graph = null_mut();
     // SAFETY: the stream is alive, the result has a place.
-    let ended = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &mut graph) };
+    let ended = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
     if !graph.is_null() {
         // SAFETY: the graph is used by nothing else.
         assert_eq!(unsafe { sys::cuGraphDestroy(graph) }, CUDA_SUCCESS);
