@@ -314,13 +314,18 @@ fn rules(count: u32) -> [ShardRule; 3] {
     [ShardRule::RemainderLast, ShardRule::Ceil, ShardRule::Weighted(zero_last)]
 }
 
-const COUNTS: [u32; 6] = [1, 2, 3, 4, 5, 8];
+const COUNTS: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+/// Two numbers of replicas for a case, which are never equal.
+fn two_counts(case: usize) -> [(usize, u32); 2] {
+    [(0, COUNTS[case % COUNTS.len()]), (1, COUNTS[(3 * case + 5) % COUNTS.len()])]
+}
 
 /// Every way to combine, of every type that it takes.
 fn parts_are_combined() {
-    let mut rng = ChaCha8Rng::seed_from_u64(1);
     let types =
         [DType::F32, DType::F64, DType::I64, DType::I32, DType::U8, DType::I16, DType::Bool];
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
     for (c, by) in Combine::ALL.into_iter().enumerate() {
         for (t, dtype) in types.into_iter().enumerate() {
             let floats = matches!(by, Combine::Lse | Combine::L2 | Combine::Mean);
@@ -328,23 +333,32 @@ fn parts_are_combined() {
             if floats && !dtype.is_float() || dtype == DType::Bool && !exact {
                 continue;
             }
-            let count = COUNTS[(c + t) % COUNTS.len()];
-            let rule = rules(count)[(c + 2 * t) % 3].clone();
-            let how = ((c + t).is_multiple_of(2), t.is_multiple_of(2), 70);
-            let graph = graph(Kind::Reduce(by), dtype, count, rule, how);
-            let (on_devices, on_host) = launches(&program(&graph));
-            assert!(on_devices == count as usize && !on_host, "{}", program(&graph));
-            let whole = !dtype.is_float() || t.is_multiple_of(2);
-            let batches = [7, 0, 2, 9].map(|n| {
-                batch(
-                    n,
-                    numbers(dtype, &[count as usize, 70], whole && by != Combine::Mean, &mut rng),
-                )
-            });
-            let what = format!("{by:?} of {dtype} on {count}");
-            compare(&graph, count, by != Combine::Lse, &batches, &what);
+            // Sums of any floats depend on their order.
+            let whole = (!dtype.is_float() || t.is_multiple_of(2)) && by != Combine::Mean;
+            for (turn, count) in two_counts(c + t) {
+                combine(by, dtype, count, (c + t + turn, whole), &mut rng);
+            }
         }
     }
+}
+
+/// One way to combine parts of one type on so many devices.
+fn combine(
+    by: Combine,
+    dtype: DType,
+    count: u32,
+    (variant, whole): (usize, bool),
+    rng: &mut ChaCha8Rng,
+) {
+    let rule = rules(count)[variant % 3].clone();
+    let how = (variant.is_multiple_of(2), (variant / 2).is_multiple_of(2), 70);
+    let graph = graph(Kind::Reduce(by), dtype, count, rule, how);
+    let (on_devices, on_host) = launches(&program(&graph));
+    assert!(on_devices == count as usize && !on_host, "{}", program(&graph));
+    let dims = [count as usize, 70];
+    let batches = [7, 0, 2, 9].map(|n| batch(n, numbers(dtype, &dims, whole, rng)));
+    let what = format!("{by:?} of {dtype} on {count}");
+    compare(&graph, count, by != Combine::Lse, &batches, &what);
 }
 
 /// From half a MiB on, each of several devices combines a slice.
@@ -376,15 +390,17 @@ fn parts_before_are_combined() {
     let types = [DType::F32, DType::I64, DType::F64, DType::U8];
     let ways = [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min];
     for (i, (by, dtype)) in ways.into_iter().flat_map(|by| types.map(|t| (by, t))).enumerate() {
-        let count = COUNTS[(i + i / 4) % COUNTS.len()];
-        let rule = rules(count)[i % 3].clone();
-        let kind = Kind::Scan(by, i % 3 == 1);
-        let graph = graph(kind, dtype, count, rule, (i.is_multiple_of(2), false, 9));
-        let (on_devices, on_host) = launches(&program(&graph));
-        assert!(on_devices == count as usize && !on_host, "{}", program(&graph));
-        let batches = [8, 0, 3]
-            .map(|n| batch(n, numbers(dtype, &[count as usize, 9], !dtype.is_float(), &mut rng)));
-        compare(&graph, count, true, &batches, &format!("{kind:?} of {dtype} on {count}"));
+        for (turn, count) in two_counts(i) {
+            let rule = rules(count)[i % 3].clone();
+            let kind = Kind::Scan(by, (i + turn) % 3 == 1);
+            let graph = graph(kind, dtype, count, rule, (i.is_multiple_of(2), false, 9));
+            let (on_devices, on_host) = launches(&program(&graph));
+            assert!(on_devices == count as usize && !on_host, "{}", program(&graph));
+            let dims = [count as usize, 9];
+            let batches =
+                [8, 0, 3].map(|n| batch(n, numbers(dtype, &dims, !dtype.is_float(), &mut rng)));
+            compare(&graph, count, true, &batches, &format!("{kind:?} of {dtype} on {count}"));
+        }
     }
 }
 

@@ -233,8 +233,8 @@ fn assert_named(ended: &Ended, right: &str, what: &str) {
     assert!(is_named, "{what}: {function} failed, not what is said: {told}");
     // Each logical GPU is one of its own, or all are one, of which the first is named, too.
     let on_gpu = failed.gpu.is_none_or(|gpu| told.contains(&format!("gpu:{gpu}")));
-    // A copy from a GPU that failed fails as well.
-    let by_other = MARKS.contains(&function) && told.contains("(copy)");
+    // A copy from a GPU that failed fails as well, and so does a wait for it.
+    let by_other = is_left && ["(copy)", "(wait)"].iter().any(|op| told.contains(op));
     assert!(on_gpu || by_other || !by_worker, "{what}: {failed:?}, not what is said: {told}");
 }
 

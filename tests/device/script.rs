@@ -1,7 +1,8 @@
 //! `tests/gpu/check.sh` with the fake driver in place of a GPU: as the pack is run, with next to nothing to measure.
 
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fanwise::zoo;
@@ -14,6 +15,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("the_script_proves_and_measures", the_script_proves_and_measures),
         trial("the_script_tells_what_it_could_not_do", the_script_tells_what_it_could_not_do),
+        trial("the_script_packs_what_runs_elsewhere", the_script_packs_what_runs_elsewhere),
+        trial("the_script_fails_where_a_model_is_left_out", a_model_is_left_out),
         trial("the_script_fails_where_replicas_are_left_out", replicas_are_left_out),
         trial("the_script_says_what_it_does_not_know", the_script_says_what_it_does_not_know),
     ]
@@ -42,6 +45,63 @@ fn unpacked() -> tempfile::TempDir {
     symlink(std::env::current_exe().unwrap(), at("device")).unwrap();
     std::fs::write(at("commit"), "0123abc\n").unwrap();
     folder
+}
+
+/// In place of Cargo: builds nothing, and says what is built where Cargo is asked to.
+const CARGO: &str = r#"#!/bin/sh
+echo "cargo $*" >> "$CARGO_TARGET_DIR/asked"
+case "$*" in
+    *json*) echo "{\"target\":{\"kind\":[\"test\"],\"name\":\"device\"},\"executable\":\"$DEVICE\",\"fresh\":true}" ;;
+esac
+"#;
+
+/// `pack` with the binaries that this test is run with, and the script of what it packed.
+fn the_script_packs_what_runs_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for made in ["bin", "target", "target/release", "there"] {
+        std::fs::create_dir(at(made)).unwrap();
+    }
+    std::fs::write(at("bin/cargo"), CARGO).unwrap();
+    std::fs::set_permissions(at("bin/cargo"), Permissions::from_mode(0o755)).unwrap();
+    symlink(env!("CARGO_BIN_EXE_fanwise"), at("target/release/fanwise")).unwrap();
+    let path = format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap());
+    let pack = |nvrtc: &Path| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/check.sh");
+        let mut command = Command::new("sh");
+        command.arg(script).args(["pack", "out.tar.gz", "--nvrtc"]).arg(nvrtc);
+        command.env("PATH", &path).env("CARGO_TARGET_DIR", at("target"));
+        command.env("DEVICE", std::env::current_exe().unwrap());
+        // NVRTC is large.
+        command.env("GZIP", "-1");
+        command.current_dir(folder.path()).output().unwrap()
+    };
+    let refused = pack(&at("there"));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("there has no libnvrtc.so.*"), "{said}");
+    assert!(!at("target/asked").exists(), "nothing is built for a pack that cannot be");
+
+    let packages = PathBuf::from(std::env::var_os("FANWISE_NVRTC").unwrap());
+    let inner = packages.join("nvidia/cu13/lib");
+    let packed = pack(if inner.exists() { &inner } else { &packages });
+    assert!(packed.status.success(), "{packed:?}");
+    let asked = std::fs::read_to_string(at("target/asked")).unwrap();
+    assert_eq!(asked.lines().count(), 2, "{asked}");
+    assert!(asked.lines().all(|line| line.contains("--release")), "{asked}");
+
+    let mut unpack = Command::new("tar");
+    unpack.arg("-xzf").arg(at("out.tar.gz")).arg("-C").arg(at("there"));
+    assert!(unpack.status().unwrap().success());
+    let there = at("there/fanwise-gpu");
+    assert!(std::fs::read_to_string(there.join("glibc")).unwrap().starts_with("GLIBC_"));
+    let fake = std::env::var("FANWISE_FAKE").unwrap();
+    let mut run = Command::new("sh");
+    run.arg(there.join("check.sh")).args(["run", "--fake", &fake, "--no-bench"]);
+    // NVRTC is that of the pack.
+    run.args(["--tests", "small_two_head"]).env_remove("FANWISE_NVRTC").current_dir(&there);
+    let ended = run.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.success() && said.contains("1 passed, 0 failed"), "{ended:?}");
 }
 
 fn the_script_proves_and_measures() {
@@ -122,6 +182,22 @@ fn the_script_tells_what_it_could_not_do() {
     let ends = table.lines().last().is_some_and(|line| line.starts_with("nothing"));
     assert!(ends && table.contains("  not run\n"), "{said}");
     assert!(String::from_utf8_lossy(&ended.stderr).contains("error: "), "{ended:?}");
+}
+
+/// Time that runs out before a model leaves it out.
+fn a_model_is_left_out() {
+    let folder = unpacked();
+    let fake = std::env::var("FANWISE_FAKE").unwrap();
+    let args = ["run", "--fake", &fake, "--no-tests", "--models", "two_head", "--limit", "0"];
+    let bounds = ["--bytes", "262144", "--product", "32", "--repeat", "1"];
+    let ended = script(folder.path(), &[&args[..], &bounds[..]].concat());
+    assert!(!ended.status.success(), "{ended:?}");
+    assert_eq!(found(&folder)["not_measured"][0], "two_head");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(said.contains("not measured: time ran out"), "{said}");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(errors.contains("not measured: two_head, for time ran out"), "{ended:?}");
+    assert!(errors.contains("something could not be measured"), "{ended:?}");
 }
 
 /// Time that runs out at a model leaves replicas out, for however short its runs are there are too many.

@@ -173,7 +173,8 @@ pub(crate) fn assert_close(found: &[Tensor], expected: &[Tensor], tolerance: f64
             assert!(same, "{what}: output {o}: {found:?}, not {expected:?}");
             continue;
         }
-        let largest = b.iter().filter(|x| x.is_finite()).fold(1.0f64, |m, x| m.max(x.abs()));
+        let finite = b.iter().filter(|x| x.is_finite());
+        let largest = finite.fold(f64::from(f32::MIN_POSITIVE), |m, x| m.max(x.abs()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
             // Also for infinities, whose difference is no number.
             let same = a.to_bits() == b.to_bits()

@@ -214,8 +214,11 @@ fn assert_near(found: &Trained, wanted: &Trained, what: &str) {
 fn assert_weights_near(found: &Weights, wanted: &Weights, what: &str) {
     for (name, tensor) in wanted.iter() {
         let (a, b) = (found.get(name).unwrap().to_f64(), tensor.to_f64());
-        let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(error <= 1e-4, "{what}: `{name}` differs by {error}");
+        assert_eq!(a.len(), b.len(), "{what}: `{name}`");
+        for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+            // What is no number is near nothing.
+            assert!((a - b).abs() <= 1e-4, "{what}: `{name}`, element {i}: {a}, not {b}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Proves and measures the CUDA backend on a machine that has an NVIDIA GPU and no Rust.
 #
-#   tests/gpu/check.sh pack OUT.tar.gz [--nvrtc DIR]     here: builds, and packs what `run` needs
+#   tests/gpu/check.sh pack OUT.tar.gz [--nvrtc DIR]     here: builds, and packs what `run` needs; DIR has libnvrtc.so.*
 #   sh check.sh run [OPTIONS]                            there, in the unpacked folder
 #
 # Options of `run`:
@@ -11,7 +11,8 @@
 #   --repeat R       runs of which the median counts (20)
 #   --bytes BYTES    bytes of the copy that is measured (1073741824)
 #   --product SIZE   rows and columns of the backend's own matrix product that is measured (4096)
-#   --limit SECONDS  how long the tests and the measurements may take, each (3600); what was found by then is kept
+#   --limit SECONDS  how long the tests and the measurements may take, each (3600); what was found by then is kept, and
+#                    what was not measured by then is an error
 #   --tests FILTER   only the tests whose names contain this
 #   --no-tests       only the measurements
 #   --no-bench       only the tests
@@ -45,6 +46,12 @@ pack() {
     done
     case $out in /*) ;; *) out=$PWD/$out ;; esac
     case $nvrtc in ''|/*) ;; *) nvrtc=$PWD/$nvrtc ;; esac
+    if [ -n "$nvrtc" ]; then
+        for name in libnvrtc libnvrtc-builtins; do
+            set -- "$nvrtc/$name.so."*
+            [ -e "$1" ] || fail "--nvrtc: $nvrtc has no $name.so.*"
+        done
+    fi
     root=$(cd "$here/../.." && pwd)
     cd "$root"
     cargo build --release --bin fanwise
@@ -188,5 +195,5 @@ run() {
 case ${1:-} in
     pack) shift; pack "$@" ;;
     run) shift; run "$@" ;;
-    *) sed -n '2,24s/^# \{0,1\}//p' "$0"; exit 1 ;;
+    *) sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac

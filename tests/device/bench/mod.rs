@@ -96,8 +96,7 @@ impl Scope {
     }
 }
 
-/// Measures; the process fails where a model, or one of its numbers of replicas, could not be measured, but not where time
-/// ran out before the model.
+/// Measures; the process fails where a model, or one of its numbers of replicas, was not measured, also for want of time.
 pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
     match Scope::read(args).and_then(|scope| measure(path, &scope)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -135,6 +134,7 @@ fn measure(path: &str, scope: &Scope) -> Result<(), String> {
     let left: Vec<&String> = scope.models.iter().filter(|m| !models.contains_key(*m)).collect();
     found.insert("not_measured".to_owned(), json!(left));
     write(path, &found)?;
+    failed.extend(left.into_iter().map(|name| format!("{name}, for time ran out")));
     if failed.is_empty() { Ok(()) } else { Err(format!("not measured: {}", failed.join(", "))) }
 }
 

@@ -6,7 +6,7 @@ use fanwise::op::{
     Softmax, Unary,
 };
 
-use fanwise::types::DType;
+use fanwise::types::{DType, Tensor};
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -97,9 +97,7 @@ pub(super) fn shared(net: &mut Net, i: usize) -> Vec<Value> {
         // Along an axis before another one, whose lines lie side by side.
         let dims = if i.is_multiple_of(4) { vec![size] } else { vec![size, 2] };
         let x = net.input(&dims);
-        let softmax = net.op(Softmax::Softmax { axis: 1 }, &[x]);
-        // Its elements are small; those of the logarithm are not.
-        results.push(net.op(Unary::Log, &[softmax]));
+        results.push(net.op(Softmax::Softmax { axis: 1 }, &[x]));
         results.push(net.op(Softmax::LogSoftmax { axis: 1 }, &[x]));
         results.push(net.op(LpNorm { axis: 1, p: 1 + signed(i / 2 % 2) }, &[x]));
         results.push(net.op(Softmax::Hardmax { axis: 1 }, &[x]));
@@ -224,6 +222,7 @@ const PART: usize = 4096;
 
 pub(super) fn trials() -> Vec<Trial> {
     vec![
+        trial("kernels_of_small_results_are_told_apart", small_results_are_told_apart),
         trial("kernels_ends_of_shared_lines", ends_of_shared_lines),
         trial("kernels_shared_groups", shared_groups),
         trial("kernels_products_of_far_numbers", products_of_far_numbers),
@@ -270,6 +269,16 @@ fn products_of_far_numbers() {
         };
         compare(net, &results, batch, &format!("products over {dims:?}"));
     }
+}
+
+/// A class of a thousand that is wrong by a tenth of a percent.
+fn small_results_are_told_apart() {
+    let wanted = Tensor::new(&[1000], &[1e-3f32; 1000]).unwrap();
+    let mut found = wanted.clone();
+    found.as_mut_slice::<f32>()[7] = 1.001e-3;
+    let compared =
+        || assert_close(std::slice::from_ref(&found), std::slice::from_ref(&wanted), 1e-4, "");
+    assert!(std::panic::catch_unwind(compared).is_err());
 }
 
 /// Numbers without end, and what is no number: in all of one block's part of the first row, all over the second row, and in

@@ -3,7 +3,6 @@
 use super::builder::Builder;
 use super::{Decoded, Op};
 use crate::exec::kernel::{AsyncCopy, Atomic, MatrixLoad, Reg, Step, Transfer, Update};
-use crate::exec::num::{Round, add_odd, from_bf16, from_f16, to_bf16, to_f16};
 use crate::ptx::{Arg, Space, Ty};
 
 /// Modifiers that say how the caches are used, or for whom a strong access is ordered.
@@ -152,7 +151,7 @@ fn atomic(b: &mut Builder<'_>, op: &Op<'_>) -> Decoded {
     Ok(())
 }
 
-/// The operation of an atomic.
+/// The operation of an atomic; sums of floats have none, for their order would change the result.
 #[expect(clippy::cast_possible_truncation, reason = "the low bits are the value")]
 fn update(kind: &str, ty: Ty) -> Option<Update> {
     Some(match (kind, ty) {
@@ -161,15 +160,6 @@ fn update(kind: &str, ty: Ty) -> Option<Update> {
         ("and", _) => |old, v, _| old & v,
         ("or", _) => |old, v, _| old | v,
         ("xor", _) => |old, v, _| old ^ v,
-        ("add", Ty::F32) => |old, v, _| {
-            let sum = f32::from_bits(old as u32) + f32::from_bits(v as u32);
-            u64::from(crate::exec::num::canonical(sum).to_bits())
-        },
-        ("add", Ty::F64) => |old, v, _| (f64::from_bits(old) + f64::from_bits(v)).to_bits(),
-        ("add", Ty::F16) => |old, v, _| u64::from(half_sum(old as u16, v as u16, false)),
-        ("add", Ty::Bf16) => |old, v, _| u64::from(half_sum(old as u16, v as u16, true)),
-        ("add", Ty::F16x2) => |old, v, _| pair_sum(old, v, false),
-        ("add", Ty::Bf16x2) => |old, v, _| pair_sum(old, v, true),
         ("add", Ty::U(_) | Ty::S(_)) => |old, v, _| old.wrapping_add(v),
         ("min", Ty::U(_)) => |old, v, _| old.min(v),
         ("max", Ty::U(_)) => |old, v, _| old.max(v),
@@ -181,22 +171,6 @@ fn update(kind: &str, ty: Ty) -> Option<Update> {
         ("dec", Ty::U(32)) => |old, v, _| if old == 0 || old > v { v } else { old - 1 },
         _ => return None,
     })
-}
-
-/// The sum of two 16-bit floats.
-fn half_sum(a: u16, b: u16, brain: bool) -> u16 {
-    if brain {
-        to_bf16(add_odd(f64::from(from_bf16(a)), f64::from(from_bf16(b))), Round::Near)
-    } else {
-        to_f16(add_odd(f64::from(from_f16(a)), f64::from(from_f16(b))), Round::Near)
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the halves are cut out")]
-fn pair_sum(a: u64, b: u64, brain: bool) -> u64 {
-    let low = half_sum(a as u16, b as u16, brain);
-    let high = half_sum((a >> 16) as u16, (b >> 16) as u16, brain);
-    u64::from(low) | u64::from(high) << 16
 }
 
 fn async_copy(b: &mut Builder<'_>, op: &Op<'_>) -> Decoded {

@@ -3,12 +3,18 @@
 use super::code;
 use super::queue::{Source, Work};
 use super::schedule::Goal;
-use super::state::{Call, Capture, Driver, Executable, Graph};
+use super::state::{Call, Capture, CaptureMode, Driver, Executable, Graph};
 use std::collections::BTreeMap;
 
 impl Driver {
     /// Begins a capture in a stream.
     pub(super) fn begin_capture(&mut self, stream: u64, mode: u32) -> Call<()> {
+        let mode = match mode {
+            0 => CaptureMode::Global,
+            1 => CaptureMode::ThreadLocal,
+            2 => CaptureMode::Relaxed,
+            _ => return Err(code::INVALID_VALUE),
+        };
         let default = self.streams.get(&stream).is_some_and(|s| s.internal);
         if default {
             return Err(self.refuse(
@@ -27,7 +33,8 @@ impl Driver {
             streams: vec![stream],
             work: Vec::new(),
             broken: false,
-            global: mode == 0,
+            thread: std::thread::current().id(),
+            mode,
         };
         self.captures.insert(id, capture);
         Ok(())
@@ -86,14 +93,35 @@ impl Driver {
         self.captures.values_mut().for_each(|c| c.broken = true);
     }
 
-    /// Refuses an unsafe call while a capture in global mode is on.
+    /// Refuses a potentially unsafe call, and makes the captures invalid that forbid it.
     pub(super) fn unsafe_call(&mut self, what: &str) -> Call<()> {
-        if !self.captures.values().any(|c| c.global) {
+        let own = std::thread::current().id();
+        let forbids = |c: &&mut Capture| match c.mode {
+            CaptureMode::Global => true,
+            CaptureMode::ThreadLocal => c.thread == own,
+            CaptureMode::Relaxed => false,
+        };
+        let mut is_forbidden = false;
+        for capture in self.captures.values_mut().filter(forbids) {
+            capture.broken = true;
+            is_forbidden = true;
+        }
+        if !is_forbidden {
+            return Ok(());
+        }
+        let text = format!("{what} while a stream is captured");
+        Err(self.refuse(code::STREAM_CAPTURE_UNSUPPORTED, &text))
+    }
+
+    /// Refuses to wait for a context of which a stream is captured, in whatever mode.
+    pub(super) fn none_captured(&mut self, context: u64) -> Call<()> {
+        let of = |id: &u64| self.streams.get(id).is_some_and(|s| s.context == context);
+        if !self.captures.values().any(|c| c.streams.iter().any(of)) {
             return Ok(());
         }
         self.break_captures();
-        let text = format!("{what} while a stream is captured");
-        Err(self.refuse(code::STREAM_CAPTURE_UNSUPPORTED, &text))
+        let text = "the context of a captured stream is waited for";
+        Err(self.refuse(code::STREAM_CAPTURE_UNSUPPORTED, text))
     }
 
     /// Refuses to wait for a stream that is captured.
@@ -160,6 +188,11 @@ impl Driver {
             let text = "a graph that does not exist or is destroyed is launched";
             return Err(self.refuse(code::INVALID_VALUE, text));
         };
+        if let Some((_, gone)) = of.graph.work.iter().find(|(_, work)| self.is_unloaded(work)) {
+            let text =
+                format!("a graph is launched, of which the module of {} is unloaded", gone.name());
+            return Err(self.refuse(code::INVALID_HANDLE, &text));
+        }
         let (work, branches, last) = (of.graph.work.clone(), of.branches.clone(), of.last);
         self.stats.graph_launches += 1;
         self.hang(stream)?;

@@ -88,6 +88,12 @@ impl Driver {
 
     /// Runs work that touches memory.
     fn perform(&mut self, stream: u64, work: &Work, count: u64) -> Result<(), Fault> {
+        if self.is_unloaded(work) {
+            return Err(Fault::plain(
+                code::INVALID_HANDLE,
+                "its module is unloaded before it runs",
+            ));
+        }
         let of = &self.streams[&stream];
         let clock = &of.clock;
         let unordered = self
@@ -112,7 +118,7 @@ impl Driver {
         let tag = Tag::new(first, unordered);
         let device = self.contexts.get(&context).map_or(0, |c| c.device);
         match work {
-            Work::Launch { kernel, launch } => {
+            Work::Launch { kernel, launch, .. } => {
                 std::thread::sleep(self.config.launch);
                 self.stats.launches += 1;
                 self.stats.steps += block::run(kernel, launch, &mut self.memory, tag)?;

@@ -26,7 +26,7 @@ pub(super) enum Source {
 /// One item of work.
 #[derive(Clone)]
 pub(super) enum Work {
-    Launch { kernel: Arc<Kernel>, launch: Arc<Launch> },
+    Launch { function: u64, kernel: Arc<Kernel>, launch: Arc<Launch> },
     ToDevice { to: u64, from: Source, len: usize },
     ToHost { to: usize, from: u64, len: usize },
     Copy { to: u64, from: u64, len: usize },

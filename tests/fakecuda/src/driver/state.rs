@@ -68,6 +68,17 @@ pub(super) struct Executable {
     pub(super) last: Option<u64>,
 }
 
+/// Whose potentially unsafe calls a capture forbids.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CaptureMode {
+    /// Those of every thread.
+    Global,
+    /// Those of the thread that began it.
+    ThreadLocal,
+    /// Nobody's.
+    Relaxed,
+}
+
 /// A capture that has begun.
 pub(super) struct Capture {
     pub(super) origin: u64,
@@ -75,8 +86,9 @@ pub(super) struct Capture {
     pub(super) work: Vec<(u64, Work)>,
     /// The work that made it invalid.
     pub(super) broken: bool,
-    /// Whether unsafe calls of any thread break it (mode `global`).
-    pub(super) global: bool,
+    /// The thread that began it.
+    pub(super) thread: ThreadId,
+    pub(super) mode: CaptureMode,
 }
 
 /// Work that ran and that something to come may not be ordered after.
@@ -324,7 +336,8 @@ impl Driver {
         let (context, blocking) = (of.context, of.blocking);
         let default = self.contexts.get(&context).map_or(0, |c| c.default);
         if stream == default {
-            if self.captures.values().any(|c| c.global) && blocking {
+            let waits = |s: &Stream| s.capture.is_some() && s.context == context && s.blocking;
+            if self.streams.values().any(waits) {
                 self.break_captures();
                 return Err(code::STREAM_CAPTURE_IMPLICIT);
             }

@@ -1,16 +1,16 @@
 //! The scenarios, each in a process of its own.
 
-use crate::kernels;
+use crate::{capture, kernels};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys,
 };
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use std::sync::Arc;
 
-type Done = Result<(), DriverError>;
+pub(crate) type Done = Result<(), DriverError>;
 
 /// A kernel compiled for the fake device.
-fn kernel(
+pub(crate) fn kernel(
     context: &Arc<CudaContext>,
     source: &str,
     name: &str,
@@ -24,16 +24,16 @@ fn kernel(
 }
 
 /// Some numbers.
-fn numbers(n: usize) -> Vec<f32> {
+pub(crate) fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0).collect()
 }
 
-fn config(grid: u32, block: u32, shared: u32) -> LaunchConfig {
+pub(crate) fn config(grid: u32, block: u32, shared: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (block, 1, 1), shared_mem_bytes: shared }
 }
 
 /// A context and a stream of device 0 that is ordered by nothing but what the scenario says.
-fn device() -> Result<(Arc<CudaContext>, Arc<CudaStream>), DriverError> {
+pub(crate) fn device() -> Result<(Arc<CudaContext>, Arc<CudaStream>), DriverError> {
     let context = CudaContext::new(0)?;
     // SAFETY: the scenarios order their streams themselves.
     unsafe { context.disable_event_tracking() };
@@ -71,6 +71,9 @@ fn scenario() {
         "two_readers" => expect_failure(two_readers()),
         "host_function" => host_function(),
         "unjoined" => expect_failure(unjoined()),
+        "forbidden" => capture::forbidden(),
+        "unloaded_graph" => expect_failure(capture::unloaded(true)),
+        "unloaded" => expect_failure(capture::unloaded(false)),
         "pinned_changed" => expect_failure(pinned_changed()),
         "no_device" => no_device(),
         "out_of_memory" => out_of_memory(),

@@ -12,6 +12,7 @@
     reason = "the scenarios use small numbers and compare bits"
 )]
 
+mod capture;
 mod child;
 mod kernels;
 
@@ -127,7 +128,9 @@ scenarios! {
         pinned_freed "pinned memory is freed"
         missing_async_wait "not waited for"
         two_readers "not ordered after"
-        unjoined "not joined";
+        unjoined "not joined"
+        forbidden "while a stream is captured"
+        unloaded_graph "the module of kernel add_one is unloaded";
 }
 
 #[test]
@@ -136,6 +139,14 @@ fn a_buffer_that_changes_too_early_is_noticed() {
     let ran = run("pinned_changed", &[("ORDER", "late")]);
     assert!(ran.ok, "{}", ran.output);
     assert!(ran.reports.contains("the host changed the source"), "{}", ran.reports);
+}
+
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn a_module_that_ends_before_its_kernel_runs_is_noticed() {
+    let ran = run("unloaded", &[("ORDER", "late")]);
+    assert!(ran.ok, "{}", ran.output);
+    assert!(ran.reports.contains("its module is unloaded"), "{}", ran.reports);
 }
 
 #[test]

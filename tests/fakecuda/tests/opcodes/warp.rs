@@ -1,6 +1,9 @@
 //! Exchanges between lanes, atomics, matrices.
 
-use super::{Lanes, integers, lanes, launch, same};
+use fakecuda::decode::{Globals, kernels};
+use fakecuda::ptx::parse;
+
+use super::{HEAD, Lanes, bits, integers, lanes, launch, same};
 
 #[test]
 fn shuffles() {
@@ -45,7 +48,6 @@ fn atomics_count() {
         st.global.u32 [%q0], %o;
         red.global.max.s32 [%p0+4], %i;
         atom.global.cas.b32 %o, [%p0+8], 0, %i;
-        red.global.add.f32 [%p0+12], 0f3F000000;
         ret; }";
     let mut buffers = [vec![0; 16], vec![0; 512]];
     launch(text, 2, 64, &mut buffers).expect("the kernel runs");
@@ -54,10 +56,29 @@ fn atomics_count() {
     assert_eq!(word(&buffers[0], 0), 128);
     assert_eq!(word(&buffers[0], 1), 127);
     assert_eq!(word(&buffers[0], 2), 1);
-    assert_eq!(f32::from_bits(word(&buffers[0], 3)), 64.0);
     let mut seen: Vec<u32> = (0..128).map(|i| word(&buffers[1], i)).collect();
     seen.sort_unstable();
     assert_eq!(seen, (0..128).collect::<Vec<_>>());
+}
+
+/// The order of atomics is nobody's, and of floats it changes the sum: no kernel may have them.
+#[test]
+fn sums_of_floats_by_atomics_are_refused() {
+    for of in ["f16", "f16x2", "bf16", "bf16x2", "f32", "f64"] {
+        let ty = if of.ends_with("x2") { "b32" } else { of };
+        let noftz = if of.contains("16") { ".noftz" } else { "" };
+        let width = bits(ty);
+        for (name, result) in [("atom", "%o, "), ("red", "")] {
+            let code = format!("{name}.global.add{noftz}.{of}");
+            let text = format!(
+                "{HEAD}.visible .entry k(.param .u64 p) {{ .reg .u64 %p0; .reg .b{width} %o, %i;
+                ld.param.u64 %p0, [p]; mov.b{width} %i, 0; {code} {result}[%p0], %i; ret; }}"
+            );
+            let module = parse(&text).expect("the text parses");
+            let error = kernels(&module, &Globals::new()).map(|_| ()).expect_err(&code);
+            assert!(error.contains(&code) && error.contains("not supported"), "{error}");
+        }
+    }
 }
 
 /// `mma` in TF32 and in bytes against products by hand.

@@ -149,8 +149,10 @@ exports! {
 
     /// Waits for all work of the current context.
     fn cuCtxSynchronize(Sync) |d| {
-        d.unsafe_call("the context is waited for")?;
-        Ok(Goal::Context(d.current()?))
+        d.unsafe_call("cuCtxSynchronize")?;
+        let context = d.current()?;
+        d.none_captured(context)?;
+        Ok(Goal::Context(context))
     }
 
     /// Scheduling hints have no effect.

@@ -101,7 +101,9 @@ exports! {
 
     /// Whether an event is reached. Asking makes the work go on.
     fn cuEventQuery(Sync, event: u64) |d| {
-        let Some(marker) = d.host_marker(event)? else { return Ok(Goal::Nothing) };
+        let marker = d.host_marker(event)?;
+        d.unsafe_call("cuEventQuery")?;
+        let Some(marker) = marker else { return Ok(Goal::Nothing) };
         if d.markers.get(&marker).is_none_or(|m| m.done) {
             return Ok(Goal::Marker(marker));
         }
@@ -114,6 +116,7 @@ exports! {
     /// Waits for an event.
     fn cuEventSynchronize(Sync, event: u64) |d| {
         let marker = d.host_marker(event)?;
+        d.unsafe_call("cuEventSynchronize")?;
         Ok(marker.map_or(Goal::Nothing, Goal::Marker))
     }
 

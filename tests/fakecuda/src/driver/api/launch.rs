@@ -119,7 +119,7 @@ impl Driver {
         let launch =
             Launch { grid: asked.grid, block: asked.block, dynamic_shared: shared, params, device };
         self.hang(stream)?;
-        self.enqueue(stream, Work::Launch { kernel, launch: Arc::new(launch) })?;
+        self.enqueue(stream, Work::Launch { function, kernel, launch: Arc::new(launch) })?;
         Ok(Goal::Nothing)
     }
 }

@@ -174,6 +174,13 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     if address == 0 {
         return 0;
     }
+    let allowed = call("cuMemFree_v2", Class::Query, |d| {
+        d.unsafe_call("cuMemFree")?;
+        Ok(Goal::Nothing)
+    });
+    if allowed.is_err() {
+        return result(allowed);
+    }
     let drained =
         call("cuMemFree_v2", Class::Query, |_| Ok(Goal::Drain(super::super::current::get())));
     let freed = call("cuMemFree_v2", Class::Release, |d| {

@@ -1,6 +1,7 @@
 //! Modules and their functions.
 
 use super::super::code;
+use super::super::queue::Work;
 use super::super::schedule::Goal;
 use super::super::state::{Call, Driver, Function, Image, Module};
 use super::device::{MAX_THREADS, SHARED, SHARED_OPT_IN};
@@ -133,6 +134,12 @@ impl Driver {
         self.functions.get_mut(&handle).ok_or(code::INVALID_HANDLE)
     }
 
+    /// Whether it is the launch of a function whose module is unloaded.
+    pub(in crate::driver) fn is_unloaded(&self, work: &Work) -> bool {
+        let Work::Launch { function, .. } = work else { return false };
+        !self.functions.get(function).is_some_and(|f| f.alive)
+    }
+
     /// Blocks of a function that fit one multiprocessor.
     pub(super) fn occupancy(&mut self, function: u64, threads: i32, dynamic: usize) -> Call<i32> {
         let kernel = Arc::clone(&self.function(function)?.kernel);
@@ -185,6 +192,7 @@ exports! {
 
     /// Loads a module from a file.
     fn cuModuleLoad(Other, module: Out<u64>, path: Text) |d| {
+        d.unsafe_call("cuModuleLoad")?;
         let bytes = std::fs::read(path.read()?).map_err(|_| code::FILE_NOT_FOUND)?;
         let len = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
         let whole = if bytes.starts_with(b"\x7fELF") { &bytes[..] } else { &bytes[..len] };
@@ -194,6 +202,7 @@ exports! {
 
     /// Unloads a module.
     fn cuModuleUnload(Release, module: u64) |d| {
+        d.unsafe_call("cuModuleUnload")?;
         let Some(of) = d.modules.remove(&module) else {
             return Err(d.refuse(code::INVALID_HANDLE, "a module is unloaded twice"));
         };

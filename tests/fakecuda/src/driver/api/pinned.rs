@@ -83,6 +83,7 @@ exports! {
 
     /// Frees pinned host memory.
     fn cuMemFreeHost(Release, memory: Out<c_void>) |d| {
+        d.unsafe_call("cuMemFreeHost")?;
         let at = memory.0.expose_provenance();
         let Some((len, _)) = d.pinned.get(&at).copied().filter(|p| p.1) else {
             return Err(d.refuse(code::INVALID_VALUE, "host memory that is not pinned is freed"));
@@ -97,6 +98,7 @@ exports! {
 
     /// Pins host memory of the caller.
     fn cuMemHostRegister_v2(Alloc, memory: Out<c_void>, len: usize, _flags: u32) |d| {
+        d.unsafe_call("cuMemHostRegister")?;
         d.current()?;
         let at = memory.0.expose_provenance();
         if at == 0 || len == 0 {
@@ -111,6 +113,7 @@ exports! {
 
     /// Ends the pinning of host memory of the caller.
     fn cuMemHostUnregister(Release, memory: Out<c_void>) |d| {
+        d.unsafe_call("cuMemHostUnregister")?;
         let at = memory.0.expose_provenance();
         let Some((len, _)) = d.pinned.get(&at).copied().filter(|p| !p.1) else {
             return Err(code::HOST_MEMORY_NOT_REGISTERED);

@@ -78,6 +78,7 @@ exports! {
     fn cuStreamSynchronize(Sync, stream: u64) |d| {
         let stream = d.stream(stream)?;
         d.not_captured(stream)?;
+        d.unsafe_call("cuStreamSynchronize")?;
         Ok(Goal::Stream(stream))
     }
 
@@ -85,6 +86,7 @@ exports! {
     fn cuStreamQuery(Sync, stream: u64) |d| {
         let stream = d.stream(stream)?;
         d.not_captured(stream)?;
+        d.unsafe_call("cuStreamQuery")?;
         if d.idle(stream) {
             return Ok(Goal::Stream(stream));
         }
