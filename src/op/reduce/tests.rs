@@ -60,8 +60,8 @@ fn random_axes(rng: &mut ChaCha8Rng, rank: usize) -> Vec<usize> {
 #[test]
 fn products_are_finite_on_the_way() {
     let product = |dtype: DType, x: &[f64]| {
-        let x = testing::tensor(dtype, &[x.len()], x);
-        testing::eval(&op("reduce_prod", &[0], false), &[&x]).remove(0).to_f64()[0]
+        let x = tensor(dtype, &[x.len()], x);
+        testing::eval(&op("reduce_prod", &[0], false).into(), &[&x]).remove(0).to_f64()[0]
     };
     let far = [[1e37; 20], [1e-37; 20]];
     for far in [far.concat(), far.iter().rev().flatten().copied().collect()] {
