@@ -262,6 +262,48 @@ fn rows_of_another_replica_are_refuted() {
     }
 }
 
+/// A replica that draws the rows of another, or others than the template does.
+#[test]
+fn draws_of_other_rows_are_refuted() {
+    let text = "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,24]) -> (y: f32[N,24]) {\n  \
+        %u : f32[N,24] = random_normal() {seed=7, shape=[N, 24]}\n  %a : f32[N,24] = add(%x, %u)\n  \
+        CONSTANTS  return %y\n}\n";
+    // Two that differ in their last elements alone, behind what replicas do not draw whole.
+    let ends = |last: f32| {
+        let mut all = vec!["0.0".to_owned(); 23];
+        all.push(format!("{last:?}"));
+        all.join(", ")
+    };
+    let constants = format!(
+        "%b : f32[24] = constant() {{value=f32[24] [{}]}}\n  %c : f32[24] = constant() {{value=f32[24] [{}]}}\n  \
+         %t : f32[N,24] = mul(%a, %b)\n  %y : f32[N,24] = add(%t, %c)\n",
+        ends(1.0),
+        ends(2.0)
+    );
+    let model = parse(&text.replace("CONSTANTS", &constants)).unwrap_or_else(|e| panic!("{e}"));
+    let (template, _) = repair(&model, Repair::Comm).unwrap();
+    let graph = repaired_replicas(&model, (3, 0), Repair::Comm);
+    let right = graph.to_string();
+    let (first, whole) = ("first=", "whole=N");
+    let begin = right.rfind(first).unwrap() + first.len();
+    let end = begin + right[begin..].find(", seed").unwrap();
+    let replaced = |from: &str, to: &str| right.replacen(from, to, 1);
+    let others = [
+        format!("{}0{}", &right[..begin], &right[end..]),
+        replaced(whole, "whole=N + 1"),
+        replaced("seed=7", "seed=8"),
+    ];
+    let proves = |text: &str| {
+        let graph = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        prove(&template, &verified).is_ok()
+    };
+    assert!(proves(&right), "{right}");
+    for other in others {
+        assert!(other != right && !proves(&other), "{other}");
+    }
+}
+
 /// Mutants of every model of the zoo, fewer of those with many operators; returns how many there were.
 fn mutants_of_the_zoo(nodes: usize) -> usize {
     let names: Vec<&str> = zoo::names().collect();

@@ -10,7 +10,8 @@
 //! - P2: the shards of the split are in order and cover the rows `0..N` once.
 //! - P3: a parameter is one of the template's, by name, type and content.
 //! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch; of a
-//!   value that every replica holds whole only where the template has `own_rows`.
+//!   value that every replica holds whole only where the template has `own_rows`. There a replica may also draw these rows
+//!   of random numbers instead of all.
 //! - P5: every other operator of a replica is one of the template's, with `N` replaced by the replica's rows
 //!   where its results have rows, on that replica's parts of the same operands in the same order. One of no replica is
 //!   one of the template's as it is, whose results no row changes, on whole values that the template brings whole to

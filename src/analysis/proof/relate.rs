@@ -36,8 +36,11 @@ struct Search {
     /// The one after the last that was found.
     next: usize,
     /// All by their form, once they were asked for out of order.
-    forms: HashMap<String, NodeId>,
+    forms: HashMap<String, Vec<NodeId>>,
 }
+
+/// The operators that are looked at, one after the other, before they are looked up.
+const LEFT_OUT: usize = 8;
 
 pub(super) struct Relation<'a, 'g> {
     template: &'a Template<'g>,
@@ -359,18 +362,22 @@ impl<'a, 'g> Relation<'a, 'g> {
             [only] => Some(*only).filter(|only| template.is_clone(*only, op, replica)),
             several => {
                 let search = self.searches.entry((replica, operands)).or_default();
-                // They come in the template's order, mostly; else they are looked up by their form.
-                let next = several.get(search.next).copied();
-                if let Some(next) = next.filter(|next| template.is_clone(*next, op, replica)) {
-                    search.next += 1;
-                    return Some(next);
+                // They come in the template's order, mostly, but for some that replicas leave out; else they are looked up by
+                // their form.
+                let rest = several.get(search.next..).unwrap_or_default();
+                let ahead = rest.iter().take(LEFT_OUT);
+                if let Some((i, found)) =
+                    ahead.enumerate().find(|(_, id)| template.is_clone(**id, op, replica))
+                {
+                    search.next += i + 1;
+                    return Some(*found);
                 }
                 if search.forms.is_empty() {
                     let operands = several.first().map(|id| template.operands(*id));
                     search.forms = template.forms(&operands.unwrap_or_default(), replica);
                 }
-                let found = search.forms.get(&form(op)).copied();
-                found.filter(|found| template.is_clone(*found, op, replica))
+                let alike = search.forms.get(&form(op))?;
+                alike.iter().copied().find(|id| template.is_clone(*id, op, replica))
             }
         }
     }

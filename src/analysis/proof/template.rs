@@ -186,12 +186,14 @@ impl<'g> Template<'g> {
     }
 
     /// The operators on these operands, by their form as `replica` runs them.
-    pub(super) fn forms(&self, operands: &Operands, replica: u32) -> HashMap<String, NodeId> {
-        let clones = self.on(operands).iter().filter_map(|id| {
-            let op = self.graph.node(*id).op()?;
-            Some((form(&self.part(*id, op, replica)), *id))
-        });
-        clones.collect()
+    pub(super) fn forms(&self, operands: &Operands, replica: u32) -> HashMap<String, Vec<NodeId>> {
+        let mut forms: HashMap<String, Vec<NodeId>> = HashMap::new();
+        for id in self.on(operands) {
+            if let Some(op) = self.graph.node(*id).op() {
+                forms.entry(form(&self.part(*id, op, replica))).or_default().push(*id);
+            }
+        }
+        forms
     }
 
     /// The operators on these operands.

@@ -71,11 +71,10 @@ pub(super) struct Parts {
 /// A batch size runs first kernel by kernel, each waited for, so that one that fails is named; then as graphs.
 /// Two runs may be in flight at the same time: the inputs of one are copied while the other computes.
 pub struct CudaExecutable {
-    /// The graphs in them end before the kernels that they launch are unloaded.
-    slots: Arc<Mutex<Slots>>,
     /// In an `Arc` to be leaked where a device does not come back: its memory must then not be freed.
     pub(super) parts: Arc<Parts>,
     plans: Mutex<VecDeque<Arc<Plan>>>,
+    slots: Arc<Mutex<Slots>>,
     freed: Condvar,
     /// The error after which no device can be used.
     pub(super) dead: Mutex<Option<RunError>>,
@@ -115,16 +114,17 @@ impl CudaExecutable {
         let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
         let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
         fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
-        let slots: Arc<Mutex<Slots>> = Arc::default();
-        // What is cheaper to have again gives way first.
+        let parts = Arc::new(parts);
+        let slots = Arc::new(Mutex::new(Slots::new(parts.clone())));
+        // Of a program what is cheaper to have again gives way first.
         let spares: [Arc<dyn Spare>; 2] = [parts.intakes.clone(), slots.clone()];
         for spare in &spares {
             parts.contexts.iter().flatten().for_each(|context| context.keep(spare));
         }
         Self {
-            slots,
-            parts: Arc::new(parts),
+            parts,
             plans: Mutex::default(),
+            slots,
             freed: Condvar::new(),
             dead: Mutex::default(),
             gate: RwLock::default(),

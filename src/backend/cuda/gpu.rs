@@ -9,6 +9,7 @@ use super::driver::Context;
 use super::job::{Failure, Job, Left, Outcome, State};
 use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
 use super::report::Report;
+use super::slots::IN_FLIGHT;
 use super::stream::{Event, Graph, INSTANTIATE, Stream};
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
@@ -285,8 +286,8 @@ impl Gpu {
             (true, false) => Mode::Replayed,
         };
         if mode != Mode::Proving {
-            // Nobody sees how far a unit is.
-            job.board.allow(size.longest);
+            // Nobody sees how far a unit is, nor one of another run beside it.
+            job.board.allow(size.longest.saturating_mul(IN_FLIGHT));
         }
         self.sizes.truncate(KEPT_SIZES - 1);
         self.sizes.push_front(size);

@@ -107,9 +107,11 @@ impl Download {
 
 impl Host {
     /// The host beside devices with these contexts.
-    pub(super) fn new(contexts: &[Option<Arc<Context>>]) -> Result<Self, DriverError> {
-        let download = |c: &Option<Arc<Context>>| c.as_ref().map(Download::new).transpose();
-        let downloads = contexts.iter().map(download).collect::<Result<_, _>>()?;
+    pub(super) fn new(contexts: &[Option<Arc<Context>>]) -> Result<Self, (usize, DriverError)> {
+        let download = |(d, c): (usize, &Option<Arc<Context>>)| {
+            c.as_ref().map(Download::new).transpose().map_err(|error| (d, error))
+        };
+        let downloads = contexts.iter().enumerate().map(download).collect::<Result<_, _>>()?;
         Ok(Self { downloads, pending: Vec::new() })
     }
 

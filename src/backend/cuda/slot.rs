@@ -12,7 +12,7 @@ use super::driver::Context;
 use super::gpu::Gpu;
 use super::host::Host;
 use super::job::{Job, Left, Outcome, State};
-use super::memory::Global;
+use super::memory::{Global, PIN};
 use super::stream::Event;
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Bound, Program};
@@ -89,9 +89,10 @@ pub(super) enum SlotError {
 }
 
 impl SlotError {
-    /// The position of the device that has no memory left, if that is why.
+    /// The position of the device that has no memory left, the first for pinned memory of the host, if that is why.
     pub(super) fn short(&self) -> Option<usize> {
         match self {
+            Self::Driver { error, .. } if error.is_out_of_memory() && error.call == PIN => Some(0),
             Self::Driver { d, error, .. } => error.is_out_of_memory().then_some(*d),
             Self::Thread(..) => None,
         }
@@ -117,17 +118,19 @@ impl Slot {
         let mut marks: Vec<Option<Event>> = (0..program.events).map(|_| None).collect();
         let mut workers = Vec::with_capacity(contexts.len());
         for (d, (device, context)) in program.devices.iter().zip(contexts).enumerate() {
-            let failed = |error| SlotError::Driver { d, what: "the streams", asked: None, error };
+            let failed =
+                |(d, error)| SlotError::Driver { d, what: "the streams", asked: None, error };
             let name = format!("fanwise-{}", device.device);
             let worker = if let Some(context) = context {
                 for step in &device.steps {
                     if let Action::Record(event) = step.action
                         && let Some(mark) = marks.get_mut(event as usize)
                     {
-                        *mark = Some(Event::new(context, false).map_err(failed)?);
+                        *mark =
+                            Some(Event::new(context, false).map_err(|error| failed((d, error)))?);
                     }
                 }
-                let mut gpu = Gpu::new(d, context).map_err(failed)?;
+                let mut gpu = Gpu::new(d, context).map_err(|error| failed((d, error)))?;
                 Worker::start(name, d, move |job| gpu.run(job))
             } else {
                 let mut host = Host::new(contexts).map_err(failed)?;

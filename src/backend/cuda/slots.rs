@@ -1,25 +1,38 @@
 //! How many runs may be in flight.
 
-use std::sync::Mutex;
+use std::fmt;
+use std::sync::{Arc, Mutex};
 
 use super::driver::{Context, Spare};
+use super::executor::Parts;
 use super::slot::Slot;
 use crate::backend::cpu::lock;
 
 /// The runs that may be in flight at the same time: while one computes, the inputs of the next are copied.
-const IN_FLIGHT: usize = 2;
+pub(super) const IN_FLIGHT: u32 = 2;
 
 /// The runs after which another one in flight is tried again where memory did not suffice for it.
 const RUNS_UNTIL_TRIED: u32 = 64;
 
 /// The slots of an executable.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Slots {
     pub(super) free: Vec<Slot>,
     /// The slots that there are, free or not.
     pub(super) made: usize,
     /// Where memory did not suffice for another run in flight, what is known of it.
     tight: Option<Tight>,
+    /// What the graphs of the slots launch, which has to be there until they end.
+    _kernels: Option<Arc<Parts>>,
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots")
+            .field("free", &self.free)
+            .field("made", &self.made)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A run for which no memory was left beside others.
@@ -34,16 +47,21 @@ struct Tight {
 }
 
 impl Slots {
+    /// For an executable of these parts.
+    pub(super) fn new(parts: Arc<Parts>) -> Self {
+        Self { _kernels: Some(parts), ..Self::default() }
+    }
+
     /// True if another run, whose plan takes so many bytes on all devices, has to wait.
     pub(super) fn are_taken(&self, bytes: u64) -> bool {
         let tight = self.tight.filter(|tight| bytes >= tight.bytes);
-        self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT, |tight| tight.most)
+        self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT as usize, |tight| tight.most)
     }
 
     /// Takes note that no memory was left for a run of so many bytes beside those that there are.
     pub(super) fn tighten(&mut self, bytes: u64) {
         let bytes = self.tight.map_or(bytes, |tight| tight.bytes.min(bytes));
-        let most = self.made.clamp(1, IN_FLIGHT);
+        let most = self.made.clamp(1, IN_FLIGHT as usize);
         self.tight = Some(Tight { bytes, most, runs: RUNS_UNTIL_TRIED });
     }
 
@@ -82,7 +100,7 @@ mod tests {
         }
         slots.ended();
         assert!(!slots.are_taken(1000));
-        slots.made = IN_FLIGHT;
+        slots.made = IN_FLIGHT as usize;
         assert!(slots.are_taken(0));
     }
 }

@@ -69,7 +69,7 @@ fn fold_rows<X: Copy, A: Copy>(
 #[derive(Clone, Copy)]
 struct Product {
     digits: f64,
-    power: i32,
+    power: i64,
 }
 
 impl Product {
@@ -78,11 +78,12 @@ impl Product {
     fn times(self, x: f64) -> Self {
         let (x, by) = libm::frexp(x);
         let (digits, more) = libm::frexp(self.digits * x);
-        Self { digits, power: self.power.saturating_add(by).saturating_add(more) }
+        Self { digits, power: self.power + i64::from(by) + i64::from(more) }
     }
 
     fn value(self) -> f64 {
-        libm::ldexp(self.digits, self.power.clamp(-4096, 4096))
+        let power = i32::try_from(self.power.clamp(-4096, 4096)).unwrap_or(0);
+        libm::ldexp(self.digits, power)
     }
 }
 
