@@ -61,15 +61,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         Sum sums[VECTOR];
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) sums[v].value = KIND == 0 ? -infinity() : 0.0f;
-        for (int t = 0; t < all; ++t) {
-            int tap = t;
-            i64 at = 0, step = INNER;
+        // The taps one after the other, the last axis fastest: where one is, and its place on each axis.
+        i64 at = 0, step[AXES], distance = INNER;
+        int tap[AXES];
 #pragma unroll
-            for (int a = AXES - 1; a >= 0; --a) {
-                at += (first[a] + tap % taps[a] * dilation[a]) * step;
-                tap /= taps[a];
-                step *= input[a];
-            }
+        for (int a = AXES - 1; a >= 0; --a) {
+            at += first[a] * distance;
+            step[a] = dilation[a] * distance;
+            distance *= input[a];
+            tap[a] = 0;
+        }
+        for (int t = 0; t < all; ++t) {
 #if VECTOR == 4
             const float4 q = constant4(x + at);
             sums[0].take(q.x, t == 0);
@@ -79,6 +81,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
 #else
             sums[0].take(__ldg(x + at), t == 0);
 #endif
+            bool goes_on = true;
+#pragma unroll
+            for (int a = AXES - 1; a >= 0; --a) {
+                if (!goes_on) continue;
+                goes_on = ++tap[a] == taps[a];
+                at += goes_on ? step[a] * (1 - taps[a]) : step[a];
+                tap[a] = goes_on ? 0 : tap[a];
+            }
         }
         float* y = p.y + place * INNER + c;
 #if VECTOR == 4

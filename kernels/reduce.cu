@@ -6,8 +6,8 @@
 // exponentials, 9 sum of squares. ELEMENT is float or double.
 //
 // A long line is folded in two launches. The first (GIVES_PARTS) folds PART elements at a time and writes a double for
-// each: y is [PARTS, COUNT], of kind 8 [2, PARTS, COUNT] with the largest elements first and the sums behind. The second
-// (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
+// each: y is [PARTS, COUNT], of kind 4 and 8 [2, PARTS, COUNT]: the digits of products and their powers of 2 behind, the
+// largest elements and the sums behind. The second (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
 //
 // Geometry: a block folds LINES lines, or parts of them, at a time with LANES threads each, grid x takes them in strides;
 // see lines.cuh.
@@ -21,7 +21,7 @@
 
 typedef Place<LINES, LANES, ALONG> Own;
 
-constexpr bool EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8;
+constexpr bool EXTREME = KIND == 2 || KIND == 3, PRODUCT = KIND == 4, LOG_EXP = KIND == 8;
 
 __device__ __forceinline__ bool is_negative(float x) { return __float_as_int(x) < 0; }
 __device__ __forceinline__ bool is_negative(double x) { return __double_as_longlong(x) < 0; }
@@ -35,8 +35,25 @@ struct Extreme {
     }
 };
 
+// The number digits * 2^power: of those that are neither 0 nor infinite the digits are between 1/2 and 1, so that products
+// are finite on the way wherever they are in the end.
+struct Product {
+    double digits, power;
+};
+
+__device__ __forceinline__ Product product_of(double digits, double power) {
+    if (digits == 0.0 || !(fabs(digits) < infinity())) return {digits, 0.0};
+    int by;
+    digits = frexp(digits, &by);
+    return {digits, power + by};
+}
+
+__device__ __forceinline__ double value_of(Product x) { return ldexp(x.digits, (int)fmin(fmax(x.power, -4096.0), 4096.0)); }
+
 struct Times {
-    __device__ __forceinline__ double operator()(double a, double b) const { return KIND == 4 ? a * b : a + b; }
+    __device__ __forceinline__ Product operator()(Product a, Product b) const {
+        return product_of(a.digits * b.digits, a.power + b.power);
+    }
 };
 
 // What is taken from elements before their exponentials are added, given the largest.
@@ -51,7 +68,6 @@ __device__ __forceinline__ double exponential(double x) { return exp(x); }
 // The sum with one more element.
 __device__ __forceinline__ double with(double sum, ELEMENT e, ELEMENT shift) {
     const double d = (double)e;
-    if (KIND == 4) return sum * d;
     if (TAKES_PARTS) return sum + d;
     if (KIND == 5) return sum + fabs(d);
     if (KIND == 6 || KIND == 9) return sum + d * d;
@@ -65,7 +81,11 @@ __device__ __forceinline__ double with_part(double sum, double part, double larg
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     __shared__ ELEMENT extremes[LINES * LANES];
+#if KIND == 4
+    __shared__ Product products[LINES * LANES];
+#else
     __shared__ double sums[LINES * LANES];
+#endif
     const i64 kept[] = KEPT_SIZES, kept_steps[] = KEPT_STEPS, reduced[] = REDUCED_SIZES, steps[] = REDUCED_STEPS;
     const i64 lines = COUNT, size = SIZE, all = lines * PARTS;
     for (i64 first = blockIdx.x * (i64)LINES; first < all; first += gridDim.x * (i64)LINES) {
@@ -81,19 +101,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
             extreme = Own::join(extremes, extreme, Extreme());
             shift = shift_of(extreme);
         }
-        double sum = KIND == 4 ? 1.0 : 0.0;
+#if KIND == 4
+        Product all_of = {0.5, 1.0};
+        for (i64 j = begin + Own::lane(); j < end; j += LANES) {
+            const i64 at = strided(j, reduced, steps);
+            all_of = Times()(all_of, product_of(x[at], TAKES_PARTS ? x[size * lines + at] : 0));
+        }
+        all_of = Own::join(products, all_of, Times());
+        const double sum = GIVES_PARTS ? all_of.power : value_of(all_of);
+#else
+        double sum = 0.0;
         if (!EXTREME) {
             for (i64 j = begin + Own::lane(); j < end; j += LANES) {
                 const i64 at = strided(j, reduced, steps);
                 if (LOG_EXP && TAKES_PARTS) sum = with_part(sum, x[size * lines + at], x[at], shift);
                 else sum = with(sum, x[at], shift);
             }
-            sum = Own::join(sums, sum, Times());
+            sum = Own::join(sums, sum, Add());
         }
+#endif
         if (!has || Own::lane() != 0) continue;
 #if GIVES_PARTS
+#if KIND == 4
+        p.y[number] = all_of.digits;
+#else
         p.y[number] = EXTREME || LOG_EXP ? (double)extreme : sum;
-        if (LOG_EXP) p.y[all + number] = sum;
+#endif
+        if (PRODUCT || LOG_EXP) p.y[all + number] = sum;
 #else
         RESULT y = (RESULT)sum;
         if (EXTREME) y = (RESULT)extreme;

@@ -5,7 +5,7 @@
 #include "common.cuh"
 #include "pairs.cuh"
 
-// e^x = 2^n * (1 + p) with an integer n in -150..=128 and |p| < 0.42, for |x| <= 104.
+// e^x = 2^n * (1 + p) with an integer n in -150..=150 and |p| < 0.42, for |x| <= 104.
 __device__ __forceinline__ float exp_parts(float x, int& n) {
     const float shift = 12582912.0f;
     const float shifted = x * 1.4426950f + shift;

@@ -112,7 +112,8 @@ pub struct RunOptions {
 pub struct RunOutput {
     /// The batch size.
     pub n: i64,
-    /// The outputs with their names, in the program's order.
+    /// The outputs with their names, in the program's order. Those of GPUs lie in the pinned memory that they were copied
+    /// to, which is free for other runs when they are dropped.
     pub outputs: Vec<(Arc<str>, Tensor)>,
     /// What each device did, in the program's order.
     pub devices: Vec<DeviceStats>,

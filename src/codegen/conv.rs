@@ -18,7 +18,10 @@ const HELD: i64 = 8192;
 const FEW: i64 = 16;
 
 /// The most elements along the last axis that a thread of a depthwise convolution looks at.
-const MOST_SPAN: usize = 128;
+const MOST_SEEN: usize = 128;
+
+/// The most elements along the last axis from the first to the last of these; the loop over them is unrolled.
+const MOST_SPAN: usize = 1024;
 
 /// The most elements of a sample, of the taps of an element and of a group's channels: positions within them are `int`.
 const MOST: usize = Target::CUDA.limits.positions;
@@ -122,7 +125,8 @@ impl Shape {
             let places = (strip - 1).saturating_mul(a.stride);
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
         };
-        let short = self.windows.last().is_none_or(|a| span(a) < MOST_SPAN);
+        let seen = |a: &WindowAxis| span(a).min(strip.saturating_mul(a.kernel));
+        let short = self.windows.last().is_none_or(|a| seen(a) < MOST_SEEN && span(a) < MOST_SPAN);
         // A block takes four channels at least, if there are as many.
         let narrow = self.m_each.saturating_mul(self.groups) <= 4 * MOST_ACROSS;
         self.has_small_groups() && short && narrow && self.terms().saturating_mul(4) <= HELD

@@ -20,6 +20,9 @@ const ALONG_ROW: i64 = 64;
 /// repeats.
 const MOST_COLUMNS: i64 = 65_535 * ALONG_ROW;
 
+/// The longest line behind a column whose places are `int`, with the stride that leads beyond its end.
+const MOST_BEHIND: i64 = 1 << 30;
+
 /// Rows that a thread walks down, for what it computes once for its columns.
 const ROWS: i64 = 8;
 
@@ -87,7 +90,7 @@ fn columns(chain: &Chain) -> Option<Columns> {
 fn lines(count: &Dim, columns: Columns) -> Option<Dim> {
     let Columns { inner, size } = columns;
     let length = i64::try_from(if inner == 1 { size } else { inner }).ok();
-    let most = if inner == 1 { MOST_COLUMNS } else { i32::MAX.into() };
+    let most = if inner == 1 { MOST_COLUMNS } else { MOST_BEHIND };
     let length = length.filter(|l| (1..=most).contains(l))?;
     count.exact_div(&length.into())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{CodegenError, Kernel, ParamDecl, source};
 
 /// The files whose kernels take long to compile: each is a unit of its own, so that all cores have work.
-const HEAVY: &[&str] = &["conv.cu", "depthwise.cu", "matmul.cu"];
+const HEAVY: &[&str] = &["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "matmul.cu"];
 
 /// The most kernels of other files in a unit. A program of NVRTC has a fixed cost, so one for each would take three
 /// times as long.

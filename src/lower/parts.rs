@@ -123,7 +123,8 @@ pub fn long_line(op: &Op, x: &TensorType) -> Option<LongLine> {
     }
 }
 
-/// `[parts, lines]` in `f64`; of the logarithm of a sum of exponentials two of them.
+/// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and of products, which have digits and
+/// powers of 2.
 fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
     let reduced = op.reduced(x.rank()).ok()?;
     let product = |wanted: bool| {
@@ -141,7 +142,8 @@ fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
         return None;
     }
     let parts = (size + (PART - 1)).floor_div(&PART.into());
-    let pairs = matches!(op, Reduce::LogSumExp { .. }).then_some(Dim::from(2));
+    let pairs =
+        matches!(op, Reduce::LogSumExp { .. } | Reduce::Prod { .. }).then_some(Dim::from(2));
     let shape: Shape = pairs.into_iter().chain([parts, lines]).collect();
     Some(Parts { ty: TensorType::new(DType::F64, shape), reads: 1 })
 }

@@ -161,7 +161,7 @@ mod power {
     pub(super) use libm::{pow as f64, powf as f32};
 }
 
-/// `e^x = 2^n * (1 + p)` with an integer `n` in -150..=128 and `|p| < 0.42`, for `|x| <= 104`.
+/// `e^x = 2^n * (1 + p)` with an integer `n` in -150..=150 and `|p| < 0.42`, for `|x| <= 104`.
 #[inline(always)]
 fn reduce(x: f32) -> (i32, f32) {
     // Added and taken off again, it rounds to an integer, which is then in the low bits.

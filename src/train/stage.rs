@@ -332,7 +332,9 @@ impl Predictor {
             .batches(Position::default(), 1)?
             .map(|batch| Ok(((), names.feed(&batch?)?.inputs)));
         run_each(&*self.stage.executable, &self.stage.options(), batches, |(), given| {
-            for (name, tensor) in given.outputs {
+            for (name, mut tensor) in given.outputs {
+                // The memory that GPUs copied it to is for the next batches.
+                tensor.bytes_mut();
                 all.entry(name.to_string()).or_default().push(tensor);
             }
             Ok::<_, Error>(())

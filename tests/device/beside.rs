@@ -24,6 +24,9 @@ const ROWS: usize = 64;
 /// How often a run that is short meets an intake that is being filled.
 const TIMES: usize = 24;
 
+/// The bytes in which kernels say which element they cannot take.
+const WORD: usize = 8;
+
 /// How long the device may make no progress where a kernel never ends.
 const WATCHDOG: Duration = Duration::from_secs(1);
 
@@ -41,6 +44,7 @@ pub(crate) fn disturbed() -> Vec<Trial> {
     vec![
         trial("an_idle_intake_gives_way_to_another_program", || gives_way("idle")),
         trial("an_idle_arena_gives_way_to_another_program", an_idle_arena_gives_way),
+        trial("a_run_without_memory_beside_another_waits", a_run_waits_for_another),
         trial("a_staged_intake_gives_way_to_another_program", || gives_way("staged")),
         trial("an_intake_that_is_filled_gives_way", an_intake_that_is_filled_gives_way),
         trial("a_copy_that_never_ends_is_of_its_gpu", a_copy_that_never_ends),
@@ -103,6 +107,15 @@ pub(crate) fn scenario(way: &str) {
             for run in [&trainer, &evaluator, &trainer, &trainer, &evaluator] {
                 tell(run.run(&x, &how));
             }
+        }
+        "crowded" => {
+            let [run, _] = two(None);
+            let several = || (0..4).map(|_| run.run(&x, &how)).collect::<Vec<_>>();
+            let results = thread::scope(|scope| {
+                let threads = [(); 3].map(|()| scope.spawn(several));
+                threads.map(|thread| thread.join().unwrap())
+            });
+            results.into_iter().flatten().for_each(tell);
         }
         "staged" => {
             let [trainer, evaluator] = two(None);
@@ -167,6 +180,12 @@ fn gives_way(way: &str) {
 fn an_idle_arena_gives_way() {
     let (arena, input) = sizes(ROWS);
     assert_as_with_plenty("arena", arena + input / 2);
+}
+
+/// Memory suffices for the kernels and one run, and not for the word of another.
+fn a_run_waits_for_another() {
+    let (arena, _) = sizes(ROWS);
+    assert_as_with_plenty("crowded", arena + 2 * WORD - 1);
 }
 
 fn an_intake_that_is_filled_gives_way() {

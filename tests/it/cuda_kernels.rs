@@ -129,7 +129,7 @@ fn compiler(cache: Option<Cache>) -> Compiler {
     let folder =
         folder.expect("FANWISE_NVRTC names the folder of NVRTC; `cargo xtask test` sets it");
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let search = NvrtcSearch { folder: Some(folder), candidates: Vec::new() };
+    let search = NvrtcSearch { folder: Some(folder), ..NvrtcSearch::default() };
     Compiler::open(&search, cache, threads).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -14,7 +14,7 @@ use super::executor::{CudaExecutable, Parts};
 use super::memory::{Global, HostBlock, Pinned, PinnedPool, free_memory};
 use super::module::{Function, Module};
 use super::plan::{Loaded, Params};
-use super::probe::{ProbeError, Version};
+use super::probe::{ProbeError, Version, nvrtc_package};
 use super::stream::Stream;
 use super::trace::Trace;
 use super::variables;
@@ -149,7 +149,12 @@ impl Cuda {
             Form::Ptx => version > self.driver,
         };
         if newer {
-            format!(" (of NVRTC {version}, which is newer than the driver's CUDA {})", self.driver)
+            let driver = self.driver;
+            let install = format!(": `pip install {}`", nvrtc_package(Some(driver)));
+            let install = if version.major > driver.major { &*install } else { "" };
+            format!(
+                " (of NVRTC {version}, which is newer than the driver's CUDA {driver}{install})"
+            )
         } else {
             String::new()
         }
@@ -174,13 +179,18 @@ impl Cuda {
             let context = self.contexts.open(gpu, self.options.watchdog);
             placed.push(Some((context.map_err(|e| failed(device, "the context", e))?, arch)));
         }
-        self.contexts
-            .connect(placed.iter().flatten().map(|(context, _)| context))
-            .map_err(|(ordinal, error)| failed(Device::gpu(ordinal), "access to a peer", error))?;
+        self.contexts.connect(placed.iter().flatten().map(|(context, _)| context)).map_err(
+            |(ordinal, error)| {
+                let is = |p: &Option<Gpu>| p.as_ref().is_some_and(|(c, _)| c.ordinal() == ordinal);
+                let d = placed.iter().position(is).unwrap_or(0);
+                failed(program.devices[d].device, "access to a peer", error)
+            },
+        )?;
         let (loaded, warnings) = self.load(&program, &placed)?;
         let contexts: Vec<_> =
             placed.iter().map(|p| p.as_ref().map(|(context, _)| context.clone())).collect();
-        let pool = PinnedPool::new(self.any(&contexts)?);
+        let (context, device) = self.any(&program, &contexts)?;
+        let pool = PinnedPool::new(context, device);
         let (params, param_bytes) =
             upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
         let (updates, commits) = variables::prepare(&program, &contexts, &params)?;
@@ -211,17 +221,21 @@ impl Cuda {
         }))
     }
 
-    /// The context in which memory of the host is taken: of the first GPU that a program uses, or where none takes part
-    /// of the first there is.
-    fn any(&self, contexts: &[Option<Arc<Context>>]) -> Result<Arc<Context>, CompileError> {
-        if let Some(first) = contexts.iter().flatten().next() {
-            return Ok(first.clone());
+    /// The context in which memory of the host is taken, and whose it is: of the first GPU that a program uses, or where
+    /// none takes part of the first there is.
+    fn any(
+        &self,
+        program: &Program,
+        contexts: &[Option<Arc<Context>>],
+    ) -> Result<(Arc<Context>, Device), CompileError> {
+        let mut used = program.devices.iter().zip(contexts);
+        if let Some((device, first)) = used.find_map(|(d, c)| Some((d.device, c.as_ref()?))) {
+            return Ok((first.clone(), device));
         }
         let device = Device::gpu(0);
         let first = self.devices.first().ok_or(CompileError::NoDevice { device, count: 0 })?;
-        self.contexts
-            .open(first.0, self.options.watchdog)
-            .map_err(|e| failed(device, "the context", e))
+        let context = self.contexts.open(first.0, self.options.watchdog);
+        Ok((context.map_err(|e| failed(device, "the context", e))?, device))
     }
 
     /// The kernel of each step of each device, compiled once for each architecture and loaded once on each GPU; and what
@@ -406,8 +420,13 @@ fn upload_one(
     let global = Arc::new(global);
     if bytes > 0 {
         let staging = Staging::new(pool, bytes, [context]);
-        let staging = staging.map_err(|error| {
-            not_pinned(name, (bytes.min(STAGING), bytes.min(STAGING) as u64), error)
+        let staging = staging.map_err(|error| match error {
+            NotStaged::Stream(_, error) => {
+                failed(device, &format!("the parameter `{name}`"), error)
+            }
+            NotStaged::Pinned(error) => {
+                not_pinned(pool, name, (bytes.min(STAGING), bytes.min(STAGING) as u64), error)
+            }
         })?;
         let written = staging.write(context, &global, (tensor, order), limit);
         written.map_err(|error| failed(device, &format!("the parameter `{name}`"), error))?;
@@ -421,20 +440,31 @@ pub(super) struct Staging {
     streams: BTreeMap<u32, Stream>,
 }
 
+/// Why elements cannot be copied.
+pub(super) enum NotStaged {
+    /// The GPU of this number has no stream.
+    Stream(u32, DriverError),
+    /// There is no pinned memory.
+    Pinned(DriverError),
+}
+
 impl Staging {
     /// For tensors of up to so many bytes, and the GPUs of these contexts.
     pub(super) fn new<'c>(
         pool: &PinnedPool,
         bytes: usize,
         contexts: impl IntoIterator<Item = &'c Arc<Context>>,
-    ) -> Result<Self, DriverError> {
+    ) -> Result<Self, NotStaged> {
         let mut streams = BTreeMap::new();
         for context in contexts {
-            if let Entry::Vacant(entry) = streams.entry(context.ordinal()) {
-                entry.insert(Stream::new(context)?);
+            let ordinal = context.ordinal();
+            if let Entry::Vacant(entry) = streams.entry(ordinal) {
+                let stream = Stream::new(context);
+                entry.insert(stream.map_err(|error| NotStaged::Stream(ordinal, error))?);
             }
         }
-        Ok(Self { block: pool.take(bytes.min(STAGING))?, streams })
+        let block = pool.take(bytes.min(STAGING)).map_err(NotStaged::Pinned)?;
+        Ok(Self { block, streams })
     }
 
     /// Copies the elements of a tensor to the memory of a GPU, in an order, and gives itself back for the next.
@@ -486,14 +516,15 @@ pub(super) fn finish(stream: &Stream, limit: Duration) -> Result<(), DriverError
 
 /// The error of pinned memory for a parameter: the bytes asked for, and those planned.
 pub(super) fn not_pinned(
+    pool: &PinnedPool,
     name: &str,
     (asked, planned): (usize, u64),
     error: DriverError,
 ) -> CompileError {
-    let device = Device::HOST;
     if !error.is_out_of_memory() {
-        return failed(device, &format!("the parameter `{name}`"), error);
+        return failed(pool.device(), &format!("the parameter `{name}`"), error);
     }
+    let device = Device::HOST;
     let (name, asked, free) = (name.to_owned(), asked as u64, free_memory());
     CompileError::OutOfMemory { device, name, asked, planned, free }
 }
@@ -514,8 +545,9 @@ fn pin(
             let bytes = tensor.bytes().len();
             let name = program.params.get(i as usize).map_or("", |port| &*port.name);
             let taken = pool.take(bytes);
-            let mut block =
-                taken.map_err(|error| not_pinned(name, (bytes, planned(program, host)), error))?;
+            let planned = planned(program, host);
+            let wrong = |error| not_pinned(pool, name, (bytes, planned), error);
+            let mut block = taken.map_err(wrong)?;
             block.fill(tensor.bytes());
             pinned.insert(i, block.pinned().clone());
         }

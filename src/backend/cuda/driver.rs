@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -96,17 +97,22 @@ pub(super) fn start() -> Result<Version, ProbeError> {
 /// The code of a driver that runs where there is no device.
 const NO_DEVICE: u32 = sys::CUresult::CUDA_ERROR_NO_DEVICE as u32;
 
-/// The devices of the driver, which is started.
-pub(super) fn gpus() -> Result<Vec<Gpu>, DriverError> {
+/// The number of devices of the driver, which is started.
+pub(super) fn count() -> Result<u32, DriverError> {
     let mut count = 0;
     // SAFETY: it stores a number where `count` is.
     let counted = unsafe { sys::cuDeviceGetCount(&raw mut count) };
     // Without a device the driver stays as it was before it was started.
     if counted == NO_DEVICE || counted == sys::NOT_OPEN {
-        return Ok(Vec::new());
+        return Ok(0);
     }
     check("cuDeviceGetCount", counted)?;
-    (0..u32::try_from(count).unwrap_or(0)).map(Gpu::new).collect()
+    Ok(u32::try_from(count).unwrap_or(0))
+}
+
+/// The devices of the driver, which is started.
+pub(super) fn gpus() -> Result<Vec<Gpu>, DriverError> {
+    (0..count()?).map(Gpu::new).collect()
 }
 
 /// A device, whose context need not exist.
@@ -118,7 +124,7 @@ pub(super) struct Gpu {
 
 impl Gpu {
     /// The device with this number. The driver must have been started.
-    fn new(ordinal: u32) -> Result<Self, DriverError> {
+    pub(super) fn new(ordinal: u32) -> Result<Self, DriverError> {
         let mut raw = 0;
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         // SAFETY: it stores a device where `raw` is.
@@ -238,15 +244,17 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context that of the calling thread.
-    pub(super) fn enter(&self) -> Result<(), DriverError> {
+    /// Makes the context that of the calling thread, until what it gives is dropped: the thread may have another, of which
+    /// this crate knows nothing.
+    pub(super) fn enter(&self) -> Result<Entered, DriverError> {
         // SAFETY: the context is retained as long as `self` is.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.raw) })
+        check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.raw) })?;
+        Ok(Entered(PhantomData))
     }
 
     /// The free bytes of the device's memory.
     pub(super) fn free_memory(&self) -> Result<u64, DriverError> {
-        self.enter()?;
+        let _current = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: it stores two numbers.
         let result = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
@@ -260,7 +268,7 @@ impl Context {
         if !self.gpu.can_reach(other.gpu)? {
             return Ok(false);
         }
-        self.enter()?;
+        let _current = self.enter()?;
         // SAFETY: the other context is retained as long as `other` is; the flags must be 0.
         let result = unsafe { sys::cuCtxEnablePeerAccess(other.raw, 0) };
         if UNREACHABLE.iter().any(|code| *code as u32 == result) {
@@ -270,6 +278,18 @@ impl Context {
             return Ok(true);
         }
         check("cuCtxEnablePeerAccess", result).map(|()| true)
+    }
+}
+
+/// A thread's stay in a context.
+#[must_use = "dropped, it takes the thread back to the context before"]
+pub(super) struct Entered(PhantomData<*const ()>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut left = ptr::null_mut();
+        // SAFETY: it stores the context that this thread has entered, and no other thread can drop `self`.
+        let _: sys::Code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
     }
 }
 

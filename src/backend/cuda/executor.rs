@@ -13,8 +13,9 @@ use super::contexts;
 use super::driver::{Context, Spare};
 use super::intake::{Intake, Intakes};
 use super::job::{Board, Job};
-use super::memory::{HostBlock, Pinned, PinnedPool, free_memory};
+use super::memory::{HostBlock, PIN, Pinned, PinnedPool, free_memory};
 use super::plan::{HostBlocks, Loaded, Params, Plan, Source};
+use super::report;
 use super::slot::{Ended, Slot, SlotError};
 use super::slots::Slots;
 use super::trace::Trace;
@@ -70,10 +71,11 @@ pub(super) struct Parts {
 /// A batch size runs first kernel by kernel, each waited for, so that one that fails is named; then as graphs.
 /// Two runs may be in flight at the same time: the inputs of one are copied while the other computes.
 pub struct CudaExecutable {
+    /// The graphs in them end before the kernels that they launch are unloaded.
+    slots: Arc<Mutex<Slots>>,
     /// In an `Arc` to be leaked where a device does not come back: its memory must then not be freed.
     pub(super) parts: Arc<Parts>,
     plans: Mutex<VecDeque<Arc<Plan>>>,
-    slots: Arc<Mutex<Slots>>,
     freed: Condvar,
     /// The error after which no device can be used.
     pub(super) dead: Mutex<Option<RunError>>,
@@ -120,9 +122,9 @@ impl CudaExecutable {
             parts.contexts.iter().flatten().for_each(|context| context.keep(spare));
         }
         Self {
+            slots,
             parts: Arc::new(parts),
             plans: Mutex::default(),
-            slots,
             freed: Condvar::new(),
             dead: Mutex::default(),
             gate: RwLock::default(),
@@ -210,6 +212,13 @@ impl CudaExecutable {
         taken.map_err(|error| self.not_pinned(what, (bytes, planned), error))
     }
 
+    /// The error of a call for pinned memory, other than that there is none.
+    fn failed_to_pin(&self, what: &str, error: DriverError) -> RunError {
+        let device = self.parts.pool.device();
+        let d = self.parts.program.devices.iter().position(|known| known.device == device);
+        self.failed(d.unwrap_or(0), what, error)
+    }
+
     /// The error of pinned memory for something: the bytes asked for, and those planned.
     fn not_pinned(
         &self,
@@ -218,7 +227,7 @@ impl CudaExecutable {
         error: DriverError,
     ) -> RunError {
         if !error.is_out_of_memory() {
-            return self.failed(0, what, error);
+            return self.failed_to_pin(what, error);
         }
         let (device, what, asked, free) =
             (self.device(0), what.to_owned(), asked as u64, free_memory());
@@ -247,7 +256,7 @@ impl CudaExecutable {
         let pinned = match self.pin(&plan, &tensors) {
             // Runs that end give theirs back.
             Err((_, error)) if error.is_out_of_memory() => None,
-            pinned => Some(pinned.map_err(|(_, error)| self.failed(0, STAGED, error))?),
+            pinned => Some(pinned.map_err(|(_, error)| self.failed_to_pin(STAGED, error))?),
         };
         Ok(Batch { n, tensors, plan, pinned, options: options.clone() })
     }
@@ -266,7 +275,7 @@ impl CudaExecutable {
                 Ok(copy) => *block = copy,
                 // Runs that end give theirs back.
                 Err((_, error)) if error.is_out_of_memory() => batch.pinned = None,
-                Err((_, error)) => return Err(self.failed(0, STAGED, error)),
+                Err((_, error)) => return Err(self.failed_to_pin(STAGED, error)),
             }
         }
         batch.tensors[i] = value.clone();
@@ -328,30 +337,23 @@ impl CudaExecutable {
                 slots.made += 1;
             }
             drop(slots);
-            let made = slot.map_or_else(|| self.new_slot(), Ok).map(|mut slot| {
-                let reserved = slot.reserve(&plan.bound, &self.parts.contexts);
-                (reserved, slot)
-            });
-            let (reserved, slot) = match made {
-                Ok(made) => made,
-                Err(error) => {
-                    self.give_up_slot(None);
-                    return Err(error);
-                }
+            let (program, contexts) = (&self.parts.program, &self.parts.contexts);
+            let made =
+                slot.map_or_else(|| Slot::new(program, contexts), Ok).and_then(|mut slot| {
+                    let arenas = slot.reserve(&plan.bound, contexts)?;
+                    Ok((slot, arenas))
+                });
+            let error = match made {
+                Ok(made) => return Ok(made),
+                Err(error) => error,
             };
-            match reserved {
-                Ok(arenas) => return Ok((slot, arenas)),
-                Err((d, asked, error)) => {
-                    drop(slot);
-                    let is_short = error.is_out_of_memory();
-                    let others = self.give_up_slot(is_short.then_some(bytes));
-                    if !is_short {
-                        return Err(self.failed(d, "the arena", error));
-                    }
-                    if !others {
-                        return Err(self.out_of_memory(plan, d, asked));
-                    }
-                }
+            let short = error.short();
+            let mut others = self.give_up_slot(short.map(|_| bytes));
+            if let Some(context) = short.and_then(|d| contexts[d].as_ref()) {
+                others |= context.give_up_spares();
+            }
+            if short.is_none() || !others {
+                return Err(self.no_slot(plan, error));
             }
         }
     }
@@ -374,16 +376,24 @@ impl CudaExecutable {
         had
     }
 
-    fn new_slot(&self) -> Result<Slot, RunError> {
-        let slot = Slot::new(&self.parts.program, &self.parts.contexts);
-        slot.map_err(|error| match error {
-            SlotError::Driver(d, error) => self.failed(d, "the streams", error),
+    fn no_slot(&self, plan: &Plan, error: SlotError) -> RunError {
+        match error {
+            SlotError::Driver { error, .. } if error.call == PIN => {
+                let (asked, planned) = (report::PINNED, self.pinned_bytes(plan));
+                self.not_pinned("what kernels report", (asked, planned), error)
+            }
+            SlotError::Driver { d, asked, error, .. } if error.is_out_of_memory() => {
+                // What the driver takes for streams it does not say; the arena comes behind them.
+                let asked = asked.unwrap_or(plan.bound.devices[d].planned as u64);
+                self.out_of_memory(plan, d, asked)
+            }
+            SlotError::Driver { d, what, error, .. } => self.failed(d, what, error),
             SlotError::Thread(d, error) => RunError::Internal {
                 device: self.device(d),
                 label: String::new(),
                 reason: format!("no worker thread: {error}"),
             },
-        })
+        }
     }
 
     fn out_of_memory(&self, plan: &Plan, d: usize, asked: u64) -> RunError {

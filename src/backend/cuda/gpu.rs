@@ -9,7 +9,7 @@ use super::driver::Context;
 use super::job::{Failure, Job, Left, Outcome, State};
 use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
 use super::report::Report;
-use super::stream::{Event, Graph, Stream};
+use super::stream::{Event, Graph, INSTANTIATE, Stream};
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cpu::{StepError, lock};
@@ -60,6 +60,8 @@ struct Size {
     arena: u64,
     /// One for each unit of work that was captured.
     graphs: Vec<Option<Graph>>,
+    /// The longest time that a unit took.
+    longest: Duration,
     /// True once every kernel was waited for.
     is_proven: bool,
 }
@@ -73,6 +75,11 @@ enum Mode {
     Streamed,
     /// As graphs.
     Replayed,
+}
+
+/// True if there is no memory for a graph.
+fn is_short_of_graph(error: &DriverError) -> bool {
+    error.is_out_of_memory() && error.call == INSTANTIATE
 }
 
 impl Gpu {
@@ -265,6 +272,7 @@ impl Gpu {
             n,
             arena,
             graphs: Vec::new(),
+            longest: Duration::ZERO,
             is_proven: false,
         });
         if size.arena != arena {
@@ -276,6 +284,10 @@ impl Gpu {
             (true, true) => Mode::Streamed,
             (true, false) => Mode::Replayed,
         };
+        if mode != Mode::Proving {
+            // Nobody sees how far a unit is.
+            job.board.allow(size.longest);
+        }
         self.sizes.truncate(KEPT_SIZES - 1);
         self.sizes.push_front(size);
         mode
@@ -405,18 +417,25 @@ impl Gpu {
             mark(&(at..at + 1));
             self.task(job, stream, &plan.tasks[at].task)
         };
-        if mode != Mode::Replayed || unit.len() < 2 {
+        let one_by_one = || {
             for at in unit.clone() {
                 put(at)?;
                 if mode == Mode::Proving {
                     job.poll(|| stream.is_idle())?;
                 }
             }
-            return Ok(());
+            Ok(())
+        };
+        if mode != Mode::Replayed || unit.len() < 2 {
+            return one_by_one();
         }
         let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
         if !captured {
-            let graph = stream.capture(|| unit.clone().try_for_each(put))?;
+            let graph = match stream.capture(|| unit.clone().try_for_each(put)) {
+                // It takes memory, which launches do not.
+                Err(Failure::Driver(error)) if is_short_of_graph(&error) => return one_by_one(),
+                graph => graph?,
+            };
             mark(unit);
             if let Some(size) = self.sizes.front_mut() {
                 if size.graphs.len() <= u {
@@ -469,7 +488,7 @@ impl Gpu {
         units: &[Range<usize>],
         start: f64,
     ) -> Result<Duration, Failure> {
-        let mut time = 0.0;
+        let (mut time, mut longest) = (0.0f64, 0.0f64);
         for (u, unit) in units.iter().enumerate() {
             let task = &plan.tasks[unit.start].task;
             let is_work = !matches!(task, Task::Wait(_) | Task::Record(_));
@@ -477,7 +496,8 @@ impl Gpu {
                 let (before, after) = &self.timers[u];
                 job.board.mark(self.d, Self::steps(plan, unit), State::Device);
                 job.poll(|| after.is_reached())?;
-                time += f64::from(after.since(before)?);
+                let taken = f64::from(after.since(before)?);
+                (time, longest) = (time + taken, longest.max(taken));
             }
             if let (Some(trace), true) = (&job.trace, u >= self.traced) {
                 job.poll(|| self.timers[u].1.is_reached())?;
@@ -488,6 +508,9 @@ impl Gpu {
             self.report.fetch(&self.compute)?;
         }
         job.poll(|| self.is_idle())?;
+        if let Some(size) = self.sizes.front_mut() {
+            size.longest = size.longest.max(Duration::from_secs_f64(longest / 1e3));
+        }
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
     }
 

@@ -220,6 +220,8 @@ pub(super) struct Board {
     rows: Vec<Row>,
     ticks: AtomicU64,
     overdue: AtomicBool,
+    /// Microseconds that a device may work without a sign of progress, beside the watchdog's.
+    allowance: AtomicU64,
     /// The devices whose work ended early, in the order in which they said so.
     ended: Mutex<Vec<usize>>,
 }
@@ -235,7 +237,7 @@ impl Board {
     pub(super) fn new(devices: usize) -> Self {
         let rows = (0..devices).map(|_| Row::default()).collect();
         let (ticks, overdue) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { rows, ticks, overdue, ended: Mutex::default() }
+        Self { rows, ticks, overdue, allowance: AtomicU64::new(0), ended: Mutex::default() }
     }
 
     /// Says that a device's work ended early.
@@ -272,6 +274,17 @@ impl Board {
     /// A number that grows with progress.
     pub(super) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Says that work which is seen only when all of it is done has taken so long before.
+    pub(super) fn allow(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.allowance.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// How long devices may work without a sign of progress, beside what is always allowed.
+    pub(super) fn allowance(&self) -> Duration {
+        Duration::from_micros(self.allowance.load(Ordering::Relaxed))
     }
 
     /// True if a device is in this state.

@@ -245,44 +245,67 @@ fn text(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-/// NVRTC, if one that can be used is where it is looked for.
+/// NVRTC, if one that can be used is where it is looked for: the first whose code the search's driver loads, and the
+/// first at all where there is no such. Each search chooses for itself; libraries of several versions stand side by side.
 pub(super) fn find(search: &NvrtcSearch) -> Result<Loaded, ProbeError> {
     // One after another: what is found must not depend on a race.
     static LOADING: Mutex<()> = Mutex::new(());
     let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut unusable, nowhere) = (Vec::new(), "no such file".to_owned());
+    let newest = search.driver.map_or(c_int::MAX, |driver| driver.major);
+    let mut met = Met { newest, newer: None, unusable: Vec::new() };
     if let Some(folder) = &search.folder {
-        let found = in_folder(folder, &mut unusable);
+        let found = met.in_folder(folder).or(met.newer);
         return found.ok_or_else(|| ProbeError::NvrtcFolder {
             folder: folder.clone(),
-            reason: unusable.into_iter().next().unwrap_or(nowhere),
+            reason: met.unusable.into_iter().next().unwrap_or("no such file".to_owned()),
         });
     }
-    for name in NAMES {
-        // A name that the system does not find is none of interest.
-        if let Ok(library) = open(Path::new(name)) {
-            match load(library, None) {
-                Ok(found) => return Ok(found),
-                Err(reason) => unusable.push(format!("{name} of the library path: {reason}")),
-            }
-        }
-    }
-    let found = search.candidates.iter().find_map(|folder| in_folder(folder, &mut unusable));
-    found.ok_or_else(|| ProbeError::Nvrtc { looked: search.candidates.clone(), unusable })
+    let named = NAMES.iter().find_map(|name| met.on_path(name));
+    let found = named.or_else(|| search.candidates.iter().find_map(|folder| met.in_folder(folder)));
+    found.or(met.newer).ok_or_else(|| ProbeError::Nvrtc {
+        driver: search.driver,
+        looked: search.candidates.clone(),
+        unusable: met.unusable,
+    })
 }
 
-/// The newest NVRTC of a folder, or of where a package or toolkit has it below that, that can be used.
-fn in_folder(folder: &Path, unusable: &mut Vec<String>) -> Option<Loaded> {
-    for folder in below(folder) {
-        for path in libraries(&folder) {
-            let loaded = open(&path).and_then(|library| load(library, Some(&folder)));
-            match loaded {
-                Ok(found) => return Some(found),
-                Err(reason) => unusable.push(format!("{}: {reason}", path.display())),
-            }
-        }
+/// What a search has met.
+struct Met {
+    /// The newest major version that fits.
+    newest: c_int,
+    /// The first that is newer.
+    newer: Option<Loaded>,
+    /// What cannot be used, and why.
+    unusable: Vec<String>,
+}
+
+impl Met {
+    /// NVRTC under this name of the library path, if it fits.
+    fn on_path(&mut self, name: &str) -> Option<Loaded> {
+        // A name that the system does not find is none of interest.
+        let library = open(Path::new(name)).ok()?;
+        self.fitting(load(library, None), &format!("{name} of the library path"))
     }
-    None
+
+    /// The newest NVRTC that fits of a folder, or of where a package or toolkit has it below that.
+    fn in_folder(&mut self, folder: &Path) -> Option<Loaded> {
+        below(folder).find_map(|folder| {
+            libraries(&folder).iter().find_map(|path| {
+                let loaded = open(path).and_then(|library| load(library, Some(&folder)));
+                self.fitting(loaded, &path.display().to_string())
+            })
+        })
+    }
+
+    /// A library that was met, if it fits.
+    fn fitting(&mut self, loaded: Result<Loaded, String>, name: &str) -> Option<Loaded> {
+        match loaded {
+            Ok(found) if found.version.major <= self.newest => return Some(found),
+            Ok(found) => self.newer = self.newer.or(Some(found)),
+            Err(reason) => self.unusable.push(format!("{name}: {reason}")),
+        }
+        None
+    }
 }
 
 /// The numbers in the name of a library behind its stem: `[13, 0]` of `libnvrtc.so.13.0`.
@@ -396,12 +419,12 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{Version, builtins, find, libraries, mapped, numbers};
+    use super::{Loaded, Version, builtins, find, libraries, mapped, numbers};
     use crate::backend::cuda::{NvrtcSearch, ProbeError};
 
     fn in_folder(folder: &Path) -> String {
         let folder = Some(folder.to_owned());
-        let found = find(&NvrtcSearch { folder, candidates: Vec::new() });
+        let found = find(&NvrtcSearch { folder, ..NvrtcSearch::default() });
         found.map(|_| ()).unwrap_err().to_string()
     }
 
@@ -436,12 +459,75 @@ mod tests {
         let said = in_folder(folder.path());
         assert!(said.contains("libnvrtc.so.99: it has no `nvrtcVersion`"), "{said}");
         let candidates = vec![PathBuf::from("/no/such/folder"), folder.path().to_owned()];
-        if let Err(ProbeError::Nvrtc { unusable, looked }) =
-            find(&NvrtcSearch { folder: None, candidates: candidates.clone() })
-        {
+        let driver = Some(Version { major: 12, minor: 4 });
+        let search = NvrtcSearch { folder: None, candidates: candidates.clone(), driver };
+        if let Err(ProbeError::Nvrtc { driver: of, unusable, looked }) = find(&search) {
+            assert_eq!(of, driver);
             assert!(unusable.iter().any(|u| u.contains("has no `nvrtcVersion`")), "{unusable:?}");
             assert_eq!(looked, candidates);
         }
+    }
+
+    /// A library with NVRTC's functions in a folder, which says that it is of this version, and its builtins.
+    #[cfg(target_os = "linux")]
+    fn write_library(folder: &Path, major: i32, minor: i32) {
+        const NAMES: [&str; 11] = [
+            "nvrtcGetNumSupportedArchs",
+            "nvrtcGetSupportedArchs",
+            "nvrtcCreateProgram",
+            "nvrtcDestroyProgram",
+            "nvrtcCompileProgram",
+            "nvrtcGetProgramLogSize",
+            "nvrtcGetProgramLog",
+            "nvrtcGetPTXSize",
+            "nvrtcGetPTX",
+            "nvrtcGetCUBINSize",
+            "nvrtcGetCUBIN",
+        ];
+        fs::create_dir_all(folder).unwrap();
+        let version = format!(
+            "int nvrtcVersion(int *a, int *b) {{ *a = {major}; *b = {minor}; return 0; }}\n\
+             const char *nvrtcGetErrorString(int code) {{ return \"none\"; }}\n"
+        );
+        let others = NAMES.iter().map(|name| format!("int {name}(void) {{ return 0; }}\n"));
+        let source = folder.join("nvrtc.c");
+        fs::write(&source, version + &others.collect::<String>()).unwrap();
+        let library = folder.join(format!("libnvrtc.so.{major}"));
+        let mut compiler = std::process::Command::new("cc");
+        let ended = compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+        assert!(ended.expect("the linker of Rust is here").success());
+        fs::copy(library, folder.join(format!("libnvrtc-builtins.so.{major}.{minor}"))).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_newest_that_the_driver_loads_comes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let (both, new) = (root.path().join("both"), root.path().join("new"));
+        write_library(&both.join("nvidia/cu13/lib"), 13, 0);
+        write_library(&both.join("nvidia/cuda_nvrtc/lib"), 12, 9);
+        write_library(&both.join("nvidia/cuda_nvrtc/lib"), 11, 8);
+        write_library(&new, 14, 1);
+        write_library(&new, 13, 2);
+        let of = |folder: &Path, driver: Option<i32>| {
+            let driver = driver.map(|major| Version { major, minor: 4 });
+            let folder = Some(folder.to_owned());
+            let found = find(&NvrtcSearch { folder, driver, candidates: Vec::new() });
+            let version = found.map(Loaded::version).unwrap();
+            (version.major, version.minor)
+        };
+        // In one process, one after the other.
+        assert_eq!(of(&both, None), (13, 0));
+        assert_eq!(of(&both, Some(12)), (12, 9));
+        assert_eq!(of(&both, Some(14)), (13, 0));
+        assert_eq!(of(&both, None), (13, 0));
+        // What is too new is better than nothing.
+        assert_eq!(of(&new, Some(12)), (14, 1));
+        assert_eq!(of(&new, Some(13)), (13, 2));
+        // Folders that may have it, and the library path before them.
+        let driver = Some(Version { major: 12, minor: 4 });
+        let search = NvrtcSearch { folder: None, candidates: vec![new, both], driver };
+        assert!(find(&search).unwrap().version().major <= 12);
     }
 
     #[test]

@@ -12,6 +12,10 @@ use super::driver::{Context, check};
 use super::sys;
 use crate::backend::DriverError;
 use crate::backend::cpu::{Block, lock};
+use crate::types::Device;
+
+/// The call that gives pinned memory.
+pub(super) const PIN: &str = "cuMemHostAlloc";
 
 /// Memory of a device.
 #[derive(Debug)]
@@ -36,7 +40,7 @@ impl Global {
     pub(super) fn from_free(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         let mut address = 0;
         if bytes > 0 {
-            context.enter()?;
+            let _current = context.enter()?;
             // SAFETY: it stores an address.
             let result = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
             check("cuMemAlloc", result)?;
@@ -66,7 +70,7 @@ impl Drop for Global {
         if self.bytes > 0 {
             self.context.frees().free(move || {
                 // An error here is one of work done before, and was reported when that was waited for.
-                if context.enter().is_ok() {
+                if let Ok(_current) = context.enter() {
                     // SAFETY: the memory was taken in this context and is freed once. Work that uses it is done: the
                     // driver waits for it.
                     let _: sys::Code = unsafe { sys::cuMemFree_v2(address) };
@@ -97,12 +101,12 @@ impl Pinned {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         let mut start = ptr::null_mut();
         if bytes > 0 {
-            context.enter()?;
+            let _current = context.enter()?;
             // SAFETY: it stores a pointer to as many bytes, which every context may use.
             let result = unsafe {
                 sys::cuMemHostAlloc(&raw mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
             };
-            check("cuMemHostAlloc", result)?;
+            check(PIN, result)?;
         }
         let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
         // SAFETY: the bytes were just given and belong to no one else; they are made zeros, so that they can be read.
@@ -137,7 +141,7 @@ impl Drop for Pinned {
         let (context, address) = (self.context.clone(), self.start.as_ptr().expose_provenance());
         if self.bytes > 0 {
             self.context.frees().free(move || {
-                if context.enter().is_ok() {
+                if let Ok(_current) = context.enter() {
                     let start = ptr::with_exposed_provenance_mut(address);
                     // SAFETY: the memory was taken by `new` and is freed once; a stream that copies holds a reference.
                     let _: sys::Code = unsafe { sys::cuMemFreeHost(start) };
@@ -206,20 +210,26 @@ const KEPT_BYTES: usize = 2 << 30;
 #[derive(Debug)]
 pub(super) struct PinnedPool {
     context: Arc<Context>,
+    device: Device,
     /// All blocks, the free ones among them: those that nobody else has. The last taken is the last.
     blocks: Mutex<Vec<Arc<Pinned>>>,
 }
 
 impl PinnedPool {
-    /// A pool without blocks, whose memory is taken in this context; every other may use it.
-    pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context, blocks: Mutex::default() }
+    /// A pool without blocks, whose memory is taken in the context of a device; every other may use it.
+    pub(super) fn new(context: Arc<Context>, device: Device) -> Self {
+        Self { context, device, blocks: Mutex::default() }
+    }
+
+    /// The device in whose context memory is taken.
+    pub(super) fn device(&self) -> Device {
+        self.device
     }
 
     /// A block of at least so many bytes. It is free again when it and its copies are dropped.
     ///
-    /// Where a new one has to be made, free ones are given up, those taken longest ago first, until all together are
-    /// few and small enough, and all of them where the host has no memory left.
+    /// Where a new one has to be made, free ones are given up, those taken longest ago first, until they are few and
+    /// small enough, and all of them where the host has no memory left.
     pub(super) fn take(&self, bytes: usize) -> Result<HostBlock, DriverError> {
         let mut blocks = lock(&self.blocks);
         let of = |b: &Arc<Pinned>| (b.len(), Arc::strong_count(b) == 1);
@@ -232,7 +242,7 @@ impl PinnedPool {
             return Ok(HostBlock(block));
         }
         let bytes = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
-        for at in superfluous(&sizes, bytes, KEPT_BLOCKS, KEPT_BYTES).into_iter().rev() {
+        for at in superfluous(&sizes, KEPT_BLOCKS, KEPT_BYTES).into_iter().rev() {
             drop(blocks.remove(at));
         }
         let made = match Pinned::new(&self.context, bytes) {
@@ -267,19 +277,17 @@ fn suiting(blocks: &[(usize, bool)], bytes: usize) -> Option<usize> {
     found.min_by_key(|(_, (size, _))| *size).map(|(at, _)| at)
 }
 
-/// The free blocks to give up, ascending, before one of so many bytes is made.
-fn superfluous(
-    blocks: &[(usize, bool)],
-    bytes: usize,
-    most_blocks: usize,
-    most_bytes: usize,
-) -> Vec<usize> {
-    let mut total = blocks.iter().fold(bytes, |total, (size, _)| total.saturating_add(*size));
+/// The free blocks to give up, ascending, so that those that stay are few and small enough together.
+fn superfluous(blocks: &[(usize, bool)], most_blocks: usize, most_bytes: usize) -> Vec<usize> {
+    let free = || blocks.iter().enumerate().filter(|(_, (_, free))| *free);
+    let mut count = free().count();
+    let mut total = free().fold(0usize, |total, (_, (size, _))| total.saturating_add(*size));
     let mut given = Vec::new();
-    for (at, (size, _)) in blocks.iter().enumerate().filter(|(_, (_, free))| *free) {
-        if blocks.len() - given.len() < most_blocks && total <= most_bytes {
+    for (at, (size, _)) in free() {
+        if count <= most_blocks && total <= most_bytes {
             break;
         }
+        count -= 1;
         total = total.saturating_sub(*size);
         given.push(at);
     }
@@ -307,13 +315,16 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_few_and_small_enough() {
+    fn free_blocks_are_few_and_small_enough() {
         let blocks = [(100, true), (50, false), (30, true), (20, true)];
-        assert!(superfluous(&blocks, 10, 5, 210).is_empty());
-        assert_eq!(superfluous(&blocks, 11, 5, 210), [0]);
-        assert_eq!(superfluous(&blocks, 10, 4, 210), [0]);
-        assert_eq!(superfluous(&blocks, 10, 3, 210), [0, 2]);
-        assert_eq!(superfluous(&blocks, 500, 5, 210), [0, 2, 3], "what is in use stays");
-        assert!(superfluous(&[], 500, 5, 210).is_empty());
+        assert!(superfluous(&blocks, 3, 150).is_empty());
+        assert_eq!(superfluous(&blocks, 3, 149), [0]);
+        assert_eq!(superfluous(&blocks, 2, 150), [0]);
+        assert_eq!(superfluous(&blocks, 1, 150), [0, 2]);
+        assert_eq!(superfluous(&blocks, 3, 0), [0, 2, 3], "what is in use stays");
+        assert!(superfluous(&[], 3, 0).is_empty());
+        // What is held, as outputs are that somebody keeps, takes no place of what is kept for later.
+        let held = [(1 << 30, false)].repeat(40);
+        assert!(superfluous(&[held, vec![(300, true)]].concat(), 32, 2 << 30).is_empty());
     }
 }

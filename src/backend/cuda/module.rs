@@ -28,7 +28,7 @@ unsafe impl Sync for Module {}
 impl Module {
     /// Loads PTX or a cubin.
     pub(super) fn new(context: &Arc<Context>, image: &[u8]) -> Result<Arc<Self>, DriverError> {
-        context.enter()?;
+        let _current = context.enter()?;
         // PTX ends with a zero; a cubin says itself how long it is.
         let image = [image, &[0]].concat();
         let mut raw = ptr::null_mut();
@@ -45,7 +45,7 @@ impl Module {
         threads: u32,
         shared: u32,
     ) -> Result<Function, DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         let name = CString::new(name).unwrap_or_default();
         let mut raw = ptr::null_mut();
         // SAFETY: it stores a function; the module is valid and the name terminated.
@@ -65,7 +65,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_current) = self.context.enter() {
             // SAFETY: the module was loaded by `new` and is unloaded once; its functions keep it.
             let _: sys::Code = unsafe { sys::cuModuleUnload(self.raw) };
         }

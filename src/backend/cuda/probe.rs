@@ -26,13 +26,17 @@ pub enum ProbeError {
     DriverFailed(String),
     /// No NVRTC that can be used is where it is looked for.
     #[error(
-        "libnvrtc, the compiler of CUDA kernels, is not on this machine: `pip install nvidia-cuda-nvrtc==13.0.88` or \
+        "libnvrtc, the compiler of CUDA kernels, is not on this machine: `pip install {}`{} or \
          install the CUDA toolkit, and name its folder where it is not found (`FANWISE_NVRTC`); looked for on the \
          library path and in {}{}",
+        nvrtc_package(*driver),
+        Suits(*driver),
         Folders(looked),
         Unusable(unusable)
     )]
     Nvrtc {
+        /// The driver that was to load what it compiles.
+        driver: Option<Version>,
         /// The folders beside the library path.
         looked: Vec<PathBuf>,
         /// What was found, and why it cannot be used.
@@ -46,6 +50,23 @@ pub enum ProbeError {
         /// What was found.
         reason: String,
     },
+}
+
+/// The package of Python whose NVRTC compiles what this driver loads, as pip takes it; without a driver the newest.
+pub fn nvrtc_package(driver: Option<Version>) -> &'static str {
+    match driver {
+        Some(Version { major: ..13, .. }) => "nvidia-cuda-nvrtc-cu12",
+        _ => "nvidia-cuda-nvrtc==13.0.88",
+    }
+}
+
+/// The driver that a package suits.
+struct Suits(Option<Version>);
+
+impl fmt::Display for Suits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |driver| write!(f, ", which suits the driver (CUDA {driver}),"))
+    }
 }
 
 /// What was found and is of no use.
@@ -105,6 +126,9 @@ pub struct NvrtcSearch {
     pub folder: Option<PathBuf>,
     /// Folders that may have it, as that of a Python package or of a toolkit.
     pub candidates: Vec<PathBuf>,
+    /// The version of the driver that is to load what is compiled, as [`driver`] tells it: a compiler of a newer major
+    /// version is taken only where there is no other. Without one the first that is found is taken.
+    pub driver: Option<Version>,
 }
 
 #[cfg(test)]
@@ -116,12 +140,24 @@ mod tests {
     #[test]
     fn messages_name_the_library_and_what_to_do() {
         let looked: Vec<_> = (0..6).map(|i| PathBuf::from(format!("/f{i}"))).collect();
-        let said = ProbeError::Nvrtc { looked: looked.clone(), unusable: Vec::new() }.to_string();
-        assert!(said.contains("libnvrtc") && said.contains("pip install nvidia-cuda-nvrtc"));
+        let nvrtc = |driver, unusable| {
+            ProbeError::Nvrtc { driver, looked: looked.clone(), unusable }.to_string()
+        };
+        let said = nvrtc(None, Vec::new());
+        assert!(said.contains("libnvrtc, "), "{said}");
+        assert!(said.contains(": `pip install nvidia-cuda-nvrtc==13.0.88` or install"), "{said}");
         assert!(said.ends_with("in /f0, /f1, /f2, /f3 and 2 more"), "{said}");
         let unusable = vec!["/f0/libnvrtc.so.10: too old".to_owned()];
-        let said = ProbeError::Nvrtc { looked, unusable }.to_string();
+        let said = nvrtc(None, unusable);
         assert!(said.ends_with("; of no use: /f0/libnvrtc.so.10: too old"), "{said}");
+        for (major, package) in [(12, "nvidia-cuda-nvrtc-cu12"), (13, "nvidia-cuda-nvrtc==13.0.88")]
+        {
+            let said = nvrtc(Some(Version { major, minor: 4 }), Vec::new());
+            let suits = format!(
+                "`pip install {package}`, which suits the driver (CUDA {major}.4), or install"
+            );
+            assert!(said.contains(&suits), "{said}");
+        }
         let said = ProbeError::Driver.to_string();
         assert!(said.contains("libcuda") && said.contains("--target cpu"), "{said}");
         let old = Version { major: 11, minor: 8 };

@@ -10,6 +10,9 @@ use crate::backend::DriverError;
 /// Bytes of the word.
 const BYTES: usize = 8;
 
+/// Bytes of pinned memory that go with it.
+pub(super) const PINNED: usize = 2 * BYTES;
+
 /// The number that a kernel gives for a step: the earlier the larger, so that the largest word is that of the first step.
 pub(super) fn number(step: usize) -> i64 {
     i64::from(u32::MAX - u32::try_from(step).unwrap_or(u32::MAX - 1))
@@ -32,7 +35,7 @@ pub(super) struct Report {
 impl Report {
     /// A word with anything in it.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
-        let host = Arc::new(Pinned::new(context, 2 * BYTES)?);
+        let host = Arc::new(Pinned::new(context, PINNED)?);
         Ok(Self { word: Global::new(context, BYTES)?, host })
     }
 

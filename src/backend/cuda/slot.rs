@@ -1,7 +1,7 @@
 //! A run in flight: workers, streams and arenas, which no other run uses at the same time.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -82,8 +82,20 @@ pub(super) struct Slot {
 
 /// Why there is no slot.
 pub(super) enum SlotError {
-    Driver(usize, DriverError),
+    /// A call failed for something of the device at a position; with the bytes that were asked for, where they are known.
+    Driver { d: usize, what: &'static str, asked: Option<u64>, error: DriverError },
+    /// The device at a position has no thread.
     Thread(usize, std::io::Error),
+}
+
+impl SlotError {
+    /// The position of the device that has no memory left, if that is why.
+    pub(super) fn short(&self) -> Option<usize> {
+        match self {
+            Self::Driver { d, error, .. } => error.is_out_of_memory().then_some(*d),
+            Self::Thread(..) => None,
+        }
+    }
 }
 
 /// What came of a run.
@@ -105,7 +117,7 @@ impl Slot {
         let mut marks: Vec<Option<Event>> = (0..program.events).map(|_| None).collect();
         let mut workers = Vec::with_capacity(contexts.len());
         for (d, (device, context)) in program.devices.iter().zip(contexts).enumerate() {
-            let failed = |error| SlotError::Driver(d, error);
+            let failed = |error| SlotError::Driver { d, what: "the streams", asked: None, error };
             let name = format!("fanwise-{}", device.device);
             let worker = if let Some(context) = context {
                 for step in &device.steps {
@@ -127,13 +139,12 @@ impl Slot {
         Ok(Self { workers, marks: Arc::new(marks), arenas })
     }
 
-    /// Makes the arenas large enough; the address of each. On a failure says which device has too little memory,
-    /// and the bytes asked for.
+    /// Makes the arenas large enough; the address of each.
     pub(super) fn reserve(
         &mut self,
         bound: &Bound,
         contexts: &[Option<Arc<Context>>],
-    ) -> Result<Vec<u64>, (usize, u64, DriverError)> {
+    ) -> Result<Vec<u64>, SlotError> {
         let mut addresses = vec![0; contexts.len()];
         for (d, (context, arena)) in contexts.iter().zip(&mut self.arenas).enumerate() {
             let Some(context) = context else { continue };
@@ -141,8 +152,9 @@ impl Slot {
             if arena.as_ref().is_none_or(|a| a.len() < planned) {
                 // The old one goes first, so that both need not fit.
                 drop(arena.take());
-                let new = Global::new(context, planned);
-                *arena = Some(new.map_err(|error| (d, planned as u64, error))?);
+                let asked = Some(planned as u64);
+                let failed = |error| SlotError::Driver { d, what: "the arena", asked, error };
+                *arena = Some(Global::new(context, planned).map_err(failed)?);
             }
             addresses[d] = arena.as_ref().map_or(0, Global::address);
         }
@@ -228,7 +240,7 @@ fn is_mark(op: &str) -> bool {
 
 /// Collects the workers' replies; the error of a device that makes no progress, if one does not.
 fn watch(
-    job: &Job,
+    job: &Arc<Job>,
     replies: &mpsc::Receiver<(usize, Outcome)>,
     outcomes: &mut [Option<Outcome>],
     limit: Duration,
@@ -243,13 +255,11 @@ fn watch(
                 let now = job.board.ticks();
                 if now != ticks || job.board.any(State::Host) {
                     (ticks, since) = (now, Instant::now());
-                } else if since.elapsed() > limit {
+                } else if since.elapsed() > limit.saturating_add(job.board.allowance()) {
                     if stuck.is_some() {
                         break;
                     }
-                    stuck = Some(given_up(job, limit));
-                    job.events.stop();
-                    job.board.give_up();
+                    stuck = Some(give_up(job, limit));
                     since = Instant::now();
                 }
             }
@@ -258,20 +268,47 @@ fn watch(
     stuck
 }
 
-/// The error of the device that others wait for: one that waits for itself alone.
-fn given_up(job: &Job, limit: Duration) -> RunError {
-    let all = 0..job.program.devices.len();
-    let alone = |d: &usize| job.board.is(*d, State::Device) && waits_for_none(job, *d);
-    let found =
-        all.clone().find(alone).or_else(|| all.clone().find(|d| !job.board.is(*d, State::Idle)));
-    let d = found.unwrap_or(0);
-    let (label, op) = job.position(d);
-    RunError::Stuck { device: job.worker(d), label, op, limit }
+/// How long the driver may take to say which events are reached: where a device hangs, every call may wait for it.
+const ASKED: Duration = Duration::from_secs(1);
+
+/// Ends a run; the error of the device that others wait for: one that waits for itself alone.
+fn give_up(job: &Arc<Job>, limit: Duration) -> RunError {
+    let error = |d: usize| {
+        let (label, op) = job.position(d);
+        RunError::Stuck { device: job.worker(d), label, op, limit }
+    };
+    // Where they are is not known any more when they end.
+    let at_work = (0..job.program.devices.len()).filter(|d| !job.board.is(*d, State::Idle));
+    let at_work: BTreeMap<usize, RunError> = at_work.map(|d| (d, error(d))).collect();
+    let on_device = at_work.keys().copied().filter(|d| job.board.is(*d, State::Device));
+    let on_device: Vec<(usize, usize)> = on_device.map(|d| (d, job.board.steps(d).0)).collect();
+    job.events.stop();
+    job.board.give_up();
+    let alone = match on_device[..] {
+        [(only, _)] => Some(only),
+        _ => waits_for_none(job, on_device),
+    };
+    let at = alone.or_else(|| at_work.keys().next().copied()).unwrap_or(0);
+    at_work.get(&at).cloned().unwrap_or_else(|| error(at))
 }
 
-/// True if every event that a device's streams wait for is reached.
-fn waits_for_none(job: &Job, d: usize) -> bool {
-    let done = job.program.devices[d].steps.iter().take(job.board.steps(d).0);
+/// The first of these devices, each with the steps that it has done, whose streams wait for no event that is not reached;
+/// none if the driver does not say it in time.
+fn waits_for_none(job: &Arc<Job>, devices: Vec<(usize, usize)>) -> Option<usize> {
+    let (found, answer) = mpsc::channel();
+    let job = Arc::clone(job);
+    let ask = move || {
+        let reached = |(d, steps): &(usize, usize)| are_reached(&job, *d, *steps);
+        // Nobody waits for an answer that comes too late.
+        found.send(devices.into_iter().find(reached).map(|(d, _)| d)).unwrap_or(());
+    };
+    thread::Builder::new().name("fanwise-watchdog".to_owned()).spawn(ask).ok()?;
+    answer.recv_timeout(ASKED).ok()?
+}
+
+/// True if every event is reached for which a device's streams wait in so many steps.
+fn are_reached(job: &Job, d: usize, steps: usize) -> bool {
+    let done = job.program.devices[d].steps.iter().take(steps);
     done.filter_map(|step| {
         let Action::Wait(event) = step.action else { return None };
         job.marks.get(event as usize)?.as_ref()

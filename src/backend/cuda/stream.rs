@@ -12,6 +12,9 @@ use super::sys;
 use crate::backend::DriverError;
 use crate::backend::cpu::lock;
 
+/// The call that makes a graph of what was captured.
+pub(super) const INSTANTIATE: &str = "cuGraphInstantiate";
+
 /// A stream of a device. Work on it is done in order, beside other streams and the host.
 ///
 /// The addresses of device memory that work is given must be of memory that stays until the stream is found idle;
@@ -31,7 +34,7 @@ unsafe impl Sync for Stream {}
 impl Stream {
     /// A stream that does not wait for the device's default stream.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
-        context.enter()?;
+        let _current = context.enter()?;
         let mut raw = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: it stores a stream.
@@ -41,7 +44,7 @@ impl Stream {
 
     /// True if all work is done. An error is one of the work.
     pub(super) fn is_idle(&self) -> Result<bool, DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         // SAFETY: the stream is valid.
         let result = unsafe { sys::cuStreamQuery(self.raw) };
         if result == NOT_READY {
@@ -54,7 +57,7 @@ impl Stream {
 
     /// Lets what comes after wait for what an event was recorded after.
     pub(super) fn wait(&self, event: &Event) -> Result<(), DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         // SAFETY: the stream and the event are valid.
         let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
         check("cuStreamWaitEvent", result)
@@ -62,7 +65,7 @@ impl Stream {
 
     /// Records an event: it is reached when all work put here before is done.
     pub(super) fn record(&self, event: &Event) -> Result<(), DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         // SAFETY: the stream and the event are valid.
         check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, self.raw) })
     }
@@ -77,7 +80,7 @@ impl Stream {
     ) -> Result<(), DriverError> {
         let source = from.pointer(offset..offset.saturating_add(bytes));
         let source = source.ok_or_else(|| outside("cuMemcpyHtoDAsync"))?;
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         lock(&self.held).push(from.clone());
         // SAFETY: the bytes lie inside the block, which is kept until the stream is idle.
         let result =
@@ -95,7 +98,7 @@ impl Stream {
     ) -> Result<(), DriverError> {
         let target = to.pointer(offset..offset.saturating_add(bytes));
         let target = target.ok_or_else(|| outside("cuMemcpyDtoHAsync"))?;
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         lock(&self.held).push(to.clone());
         // SAFETY: the bytes lie inside the block, which is kept until the stream is idle.
         let result =
@@ -105,7 +108,7 @@ impl Stream {
 
     /// Copies bytes of the stream's device.
     pub(super) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         // SAFETY: the stream is valid; the addresses are the device's affair.
         let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) };
         check("cuMemcpyDtoDAsync", result)
@@ -120,7 +123,7 @@ impl Stream {
         to: u64,
         bytes: usize,
     ) -> Result<(), DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         let (own, other) = (self.context.raw(), other.raw());
         // SAFETY: the stream and the contexts are valid; the addresses are the devices' affair.
         let result = unsafe { sys::cuMemcpyPeerAsync(to, own, from, other, bytes, self.raw) };
@@ -134,7 +137,7 @@ impl Stream {
         grid: [u32; 3],
         arguments: &mut [u64],
     ) -> Result<(), DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         let mut parameters = [arguments.as_mut_ptr().cast()];
         // SAFETY: the stream and the function are valid. The function takes one struct of as many members of eight
         // bytes (the kernel's declaration gave both), which the driver reads before it returns.
@@ -161,7 +164,7 @@ impl Stream {
         &self,
         put: impl FnOnce() -> Result<(), E>,
     ) -> Result<Graph, E> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is valid.
         let result = unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) };
@@ -176,13 +179,13 @@ impl Stream {
         let mut raw = ptr::null_mut();
         // SAFETY: the template is a graph; the function stores an executable one.
         let result = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut raw, template.0, 0) };
-        check("cuGraphInstantiate", result)?;
+        check(INSTANTIATE, result)?;
         Ok(Graph { context: self.context.clone(), raw })
     }
 
     /// Does the work of a graph.
     pub(super) fn replay(&self, graph: &Graph) -> Result<(), DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         // SAFETY: the graph and the stream are valid.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.raw, self.raw) })
     }
@@ -194,7 +197,7 @@ impl Drop for Stream {
             // A device still copies from and to these blocks; nobody will know when it is done.
             std::mem::take(&mut *lock(&self.held)).into_iter().for_each(std::mem::forget);
         }
-        if self.context.enter().is_ok() {
+        if let Ok(_current) = self.context.enter() {
             // SAFETY: the stream was made by `new` and is destroyed once; work on it is done first.
             let _: sys::Code = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
@@ -226,7 +229,7 @@ unsafe impl Sync for Event {}
 impl Event {
     /// An event, reached already. Those that are `timed` know when they were reached.
     pub(super) fn new(context: &Arc<Context>, timed: bool) -> Result<Self, DriverError> {
-        context.enter()?;
+        let _current = context.enter()?;
         let flags = if timed {
             sys::CUevent_flags::CU_EVENT_DEFAULT
         } else {
@@ -240,7 +243,7 @@ impl Event {
 
     /// True if it is reached. An error is one of work on the device.
     pub(super) fn is_reached(&self) -> Result<bool, DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         // SAFETY: the event is valid.
         let result = unsafe { sys::cuEventQuery(self.raw) };
         if result == NOT_READY {
@@ -251,7 +254,7 @@ impl Event {
 
     /// The milliseconds from another event to this one; both are timed and reached.
     pub(super) fn since(&self, earlier: &Self) -> Result<f32, DriverError> {
-        self.context.enter()?;
+        let _current = self.context.enter()?;
         let mut milliseconds = 0.0;
         // SAFETY: it stores a number; the events are valid.
         let result = unsafe { sys::elapsed(&raw mut milliseconds, earlier.raw, self.raw) };
@@ -261,7 +264,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_current) = self.context.enter() {
             // SAFETY: the event was made by `new` and is destroyed once.
             let _: sys::Code = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
@@ -292,7 +295,7 @@ unsafe impl Send for Graph {}
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_current) = self.context.enter() {
             // SAFETY: the graph was instantiated by `capture` and is destroyed once.
             let _: sys::Code = unsafe { sys::cuGraphExecDestroy(self.raw) };
         }

@@ -82,7 +82,8 @@ macro_rules! functions {
 
 functions! { Functions;
     cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
-    cuCtxSetCurrent(context: CUcontext);
+    cuCtxPopCurrent_v2(context: *mut CUcontext);
+    cuCtxPushCurrent_v2(context: CUcontext);
     cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
     cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);

@@ -12,7 +12,7 @@ fn compiler(cache: Option<Cache>) -> Compiler {
     let folder = std::env::var_os("FANWISE_NVRTC").map(PathBuf::from);
     let folder =
         folder.expect("FANWISE_NVRTC names the folder of libnvrtc; `cargo xtask test` sets it");
-    let search = NvrtcSearch { folder: Some(folder), candidates: Vec::new() };
+    let search = NvrtcSearch { folder: Some(folder), ..NvrtcSearch::default() };
     Compiler::open(&search, cache, 2).expect("NVRTC is there")
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use super::backend::{Staging, finish, not_pinned, planned};
+use super::backend::{NotStaged, Staging, finish, not_pinned, planned};
 use super::contexts;
 use super::driver::{Context, NOT_READY};
 use super::executor::CudaExecutable;
@@ -270,7 +270,15 @@ impl CudaExecutable {
         let (largest, bytes) =
             largest.map_or(("", 0), |write| (write.name, write.tensor.bytes().len()));
         let staging = Staging::new(&parts.pool, bytes, writes.iter().map(|write| write.context));
-        let staging = staging.map_err(|error| not_pinned(largest, (bytes, bytes as u64), error))?;
+        let staging = staging.map_err(|error| match error {
+            NotStaged::Stream(ordinal, error) => {
+                let on = writes.iter().find(|write| write.context.ordinal() == ordinal);
+                failed(on.map_or(Device::HOST, |write| write.device), "parameters", error)
+            }
+            NotStaged::Pinned(error) => {
+                not_pinned(&parts.pool, largest, (bytes, bytes as u64), error)
+            }
+        })?;
         let written = self.write_all(&writes, staging);
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());
@@ -303,7 +311,8 @@ impl CudaExecutable {
             if let Some(held) = pinned.get_mut(i) {
                 let (name, bytes) = (&program.params[*i as usize].name, tensor.bytes().len());
                 let planned = planned(program, &program.devices[0]);
-                let wrong = |error| not_pinned(name, (bytes, planned), error);
+                let pool = &self.parts.pool;
+                let wrong = |error| not_pinned(pool, name, (bytes, planned), error);
                 let mut block = self.parts.pool.take(bytes).map_err(wrong)?;
                 block.fill(tensor.bytes());
                 *held = block.pinned().clone();

@@ -4,6 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 #[cfg(feature = "cuda")]
+use fanwise::backend::cuda::probe::nvrtc_package;
+#[cfg(feature = "cuda")]
+use fanwise::backend::cuda::{Devices, Nvrtc, Version};
+#[cfg(feature = "cuda")]
 use fanwise::codegen::{Arch, Form};
 use serde_json::{Value, json};
 
@@ -33,51 +37,91 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How to get an NVRTC that fits a driver of this major version of CUDA.
+/// What the driver does not show of GPUs, and how to get at them; `visible` is `CUDA_VISIBLE_DEVICES`.
 #[cfg(feature = "cuda")]
-fn package(major: i32) -> &'static str {
-    if major < 13 {
-        "pip install nvidia-cuda-nvrtc-cu12"
-    } else {
-        "pip install nvidia-cuda-nvrtc==13.0.88"
+fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
+    let failed = |(ordinal, error): &(usize, _)| format!("gpu:{ordinal} cannot be used: {error}");
+    let mut unseen: Vec<_> = found.failed.iter().map(failed).collect();
+    if found.devices.is_empty() && unseen.is_empty() {
+        let visible = visible.map_or(String::new(), |visible| {
+            let is = if visible.is_empty() { "empty".to_owned() } else { format!("`{visible}`") };
+            format!("CUDA_VISIBLE_DEVICES is {is}, so unset it or name GPUs that there are; ")
+        });
+        unseen.push(format!(
+            "libcuda is here (CUDA {}), but shows no GPU: {visible}start a container with `--gpus all` (NVIDIA \
+             Container Toolkit); let the user read and write /dev/nvidia*",
+            found.driver
+        ));
     }
+    unseen
+}
+
+/// Fails where the driver shows no GPU that can be used, and says why.
+#[cfg(feature = "cuda")]
+pub(crate) fn require(found: &Devices) -> anyhow::Result<()> {
+    if found.devices.is_empty() {
+        let unseen = unseen(found, visible().as_deref()).join("; ");
+        anyhow::bail!("{unseen}; or run on the CPU with `--target cpu`");
+    }
+    Ok(())
+}
+
+/// What the environment lets the driver show.
+#[cfg(feature = "cuda")]
+fn visible() -> Option<String> {
+    Some(std::env::var_os("CUDA_VISIBLE_DEVICES")?.to_string_lossy().into_owned())
+}
+
+/// What to do where NVRTC does not suit a driver and was looked for in a folder alone.
+#[cfg(feature = "cuda")]
+const NAMED: &str = " and unset FANWISE_NVRTC, or have it name that package's folder";
+
+/// That NVRTC is of a newer major version than the driver, and what to do; `named` where its folder was.
+#[cfg(feature = "cuda")]
+fn newer(nvrtc: Version, driver: Version, named: bool) -> Option<String> {
+    let (package, named) = (nvrtc_package(Some(driver)), if named { NAMED } else { "" });
+    (nvrtc.major > driver.major).then(|| {
+        format!(
+            "the driver is of CUDA {driver} and may not load what NVRTC {nvrtc} compiles: `pip install {package}`\
+             {named}, or install a newer driver"
+        )
+    })
 }
 
 /// What there is of CUDA.
 #[cfg(feature = "cuda")]
 struct Gpus {
-    devices: Result<fanwise::backend::cuda::Devices, String>,
-    nvrtc: Result<fanwise::backend::cuda::Nvrtc, String>,
+    devices: Result<Devices, String>,
+    nvrtc: Result<Nvrtc, String>,
+    /// True if NVRTC was looked for in a folder that was named, and nowhere else.
+    named: bool,
 }
 
 #[cfg(feature = "cuda")]
 impl Gpus {
     fn find() -> Self {
-        use fanwise::backend::cuda::{Nvrtc, devices};
-
-        let nvrtc = Nvrtc::open(&crate::target::search());
+        let devices = fanwise::backend::cuda::devices();
+        let search = crate::target::search(devices.as_ref().ok().map(|found| found.driver));
         Self {
-            devices: devices().map_err(|error| error.to_string()),
-            nvrtc: nvrtc.map_err(|error| error.to_string()),
+            devices: devices.map_err(|error| error.to_string()),
+            nvrtc: Nvrtc::open(&search).map_err(|error| error.to_string()),
+            named: search.folder.is_some(),
         }
     }
 
     /// What stands in the way of running on GPUs.
     fn missing(&self) -> Vec<String> {
-        let mut missing = Vec::new();
-        match &self.devices {
-            Err(error) => missing.push(error.clone()),
-            Ok(found) if found.devices.is_empty() => {
-                missing.push(format!("libcuda is here (CUDA {}), and no GPU", found.driver));
-            }
-            Ok(_) => {}
-        }
-        let driver = self.devices.as_ref().ok().map(|found| found.driver);
+        let mut missing = match &self.devices {
+            Err(error) => vec![error.clone()],
+            Ok(found) => unseen(found, visible().as_deref()),
+        };
         match &self.nvrtc {
             Err(error) => {
                 missing.push(error.clone());
-                missing.extend(driver.filter(|d| d.major == 12).map(|driver| {
-                    format!("for this driver (CUDA {driver}): `{}`", package(driver.major))
+                let driver = self.devices.as_ref().map(|found| found.driver);
+                missing.extend(driver.ok().filter(|_| self.named).map(|driver| {
+                    let package = nvrtc_package(Some(driver));
+                    format!("for this driver (CUDA {driver}): `pip install {package}`{NAMED}")
                 }));
             }
             Ok(nvrtc) => missing.extend(self.mismatches(nvrtc)),
@@ -86,17 +130,10 @@ impl Gpus {
     }
 
     /// Where the driver, the GPUs and NVRTC do not fit each other.
-    fn mismatches(&self, nvrtc: &fanwise::backend::cuda::Nvrtc) -> Vec<String> {
+    fn mismatches(&self, nvrtc: &Nvrtc) -> Vec<String> {
         let Ok(found) = &self.devices else { return Vec::new() };
         let (driver, version) = (found.driver, nvrtc.version());
-        let mut missing = Vec::new();
-        if version.major > driver.major {
-            let package = package(driver.major);
-            missing.push(format!(
-                "the driver is of CUDA {driver} and may not load what NVRTC {version} compiles: `{package}`, or install \
-                 a newer driver"
-            ));
-        }
+        let mut missing: Vec<_> = newer(version, driver, self.named).into_iter().collect();
         for gpu in &found.devices {
             match nvrtc.for_device(gpu.arch, Form::Cubin) {
                 Err(error) => missing.push(format!("gpu:{}: {error}", gpu.ordinal)),
@@ -119,32 +156,29 @@ impl Gpus {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        match &self.devices {
-            Ok(found) => {
-                for gpu in &found.devices {
-                    let device = format!("gpu:{}", gpu.ordinal);
-                    let peers = match gpu.peers.as_slice() {
-                        [] => "no peers".to_owned(),
-                        all => {
-                            let names = all.iter().map(|peer| format!("gpu:{peer}"));
-                            format!("peers {}", names.collect::<Vec<_>>().join(" "))
-                        }
-                    };
-                    text.extend([format!(
-                        "{device:7} {}, {}, {} multiprocessors, {}{}, {peers}\n",
-                        gpu.name,
-                        ui::bytes(gpu.memory),
-                        gpu.multiprocessors,
-                        gpu.arch,
-                        self.given(gpu.arch)
-                            .map_or(String::new(), |given| format!(" (given {given})"))
-                    )]);
-                }
-                text.extend([format!("driver  libcuda, CUDA {}\n", found.driver)]);
+        if self.devices.as_ref().map_or(0, |found| found.devices.len()) == 0 {
+            text += "gpu     none found; `--gpus N` runs N virtual devices on the CPU\n";
+        }
+        if let Ok(found) = &self.devices {
+            for gpu in &found.devices {
+                let device = format!("gpu:{}", gpu.ordinal);
+                let peers = match gpu.peers.as_slice() {
+                    [] => "no peers".to_owned(),
+                    all => {
+                        let names = all.iter().map(|peer| format!("gpu:{peer}"));
+                        format!("peers {}", names.collect::<Vec<_>>().join(" "))
+                    }
+                };
+                text.extend([format!(
+                    "{device:7} {}, {}, {} multiprocessors, {}{}, {peers}\n",
+                    gpu.name,
+                    ui::bytes(gpu.memory),
+                    gpu.multiprocessors,
+                    gpu.arch,
+                    self.given(gpu.arch).map_or(String::new(), |given| format!(" (given {given})"))
+                )]);
             }
-            Err(_) => {
-                text += "gpu     none found; `--gpus N` runs N virtual devices on the CPU\n";
-            }
+            text.extend([format!("driver  libcuda, CUDA {}\n", found.driver)]);
         }
         if let Ok(nvrtc) = &self.nvrtc {
             let archs: Vec<_> = nvrtc.archs().iter().map(ToString::to_string).collect();
@@ -210,5 +244,64 @@ impl Gpus {
             "gpus": [], "driver": null, "nvrtc": null, "nvrtc_path": null, "archs": null,
             "missing": [Self::MISSING],
         })
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use fanwise::backend::DriverError;
+    use fanwise::backend::cuda::{Devices, Version};
+
+    use super::{Gpus, newer, require, unseen};
+
+    const OLD: Version = Version { major: 12, minor: 4 };
+    const NEW: Version = Version { major: 13, minor: 0 };
+
+    fn none() -> Devices {
+        Devices { driver: OLD, devices: Vec::new(), failed: Vec::new() }
+    }
+
+    #[test]
+    fn a_driver_without_gpus_says_how_to_show_them() {
+        let said = unseen(&none(), None).join("\n");
+        assert!(said.starts_with("libcuda is here (CUDA 12.4), but shows no GPU: "), "{said}");
+        for hint in ["`--gpus all`", "NVIDIA Container Toolkit", "/dev/nvidia*"] {
+            assert!(said.contains(hint), "{said}");
+        }
+        assert!(!said.contains("VISIBLE"), "{said}");
+        for (visible, is) in [("", "is empty, so unset it"), ("7,8", "is `7,8`, so unset it")] {
+            let said = unseen(&none(), Some(visible)).join("\n");
+            assert!(said.contains(&format!("no GPU: CUDA_VISIBLE_DEVICES {is}")), "{said}");
+        }
+        let said = require(&none()).unwrap_err().to_string();
+        assert!(said.contains("shows no GPU") && said.ends_with("`--target cpu`"), "{said}");
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_is_named() {
+        let (name, text) = ("CUDA_ERROR_ECC_UNCORRECTABLE".to_owned(), "broken".to_owned());
+        let error = DriverError { call: "cuDeviceGetAttribute", code: 214, name, text };
+        let found = Devices { failed: vec![(3, error)], ..none() };
+        let line =
+            "gpu:3 cannot be used: cuDeviceGetAttribute failed: CUDA_ERROR_ECC_UNCORRECTABLE";
+        let said = require(&found).unwrap_err().to_string();
+        assert!(said.starts_with(line) && !said.contains("shows no GPU"), "{said}");
+        let gpus = Gpus { devices: Ok(found), nvrtc: Err("no NVRTC".to_owned()), named: true };
+        let shown = gpus.text();
+        assert!(shown.contains("gpu     none found") && shown.contains("CUDA 12.4\n"), "{shown}");
+        assert!(shown.contains(&format!("missing {line}")), "{shown}");
+        let advice =
+            "missing for this driver (CUDA 12.4): `pip install nvidia-cuda-nvrtc-cu12` and";
+        assert!(shown.contains(advice) && shown.contains("unset FANWISE_NVRTC"), "{shown}");
+        assert_eq!(gpus.json()["missing"].as_array().map(Vec::len), Some(3));
+    }
+
+    #[test]
+    fn a_compiler_that_is_newer_than_the_driver_is_told() {
+        assert_eq!((newer(OLD, NEW, false), newer(OLD, OLD, false)), (None, None));
+        let said = newer(NEW, OLD, false).unwrap();
+        assert!(said.contains("`pip install nvidia-cuda-nvrtc-cu12`, or"), "{said}");
+        let said = newer(NEW, OLD, true).unwrap();
+        assert!(said.contains("-cu12` and unset FANWISE_NVRTC, or have it name"), "{said}");
     }
 }

@@ -89,9 +89,7 @@ impl TargetArgs {
         use fanwise::backend::cuda::{Cuda, CudaOptions, devices};
 
         let found = devices().map_err(KernelError::from).map_err(Error::from)?;
-        if found.devices.is_empty() {
-            bail!("libcuda shows no GPU; run on the CPU with `--target cpu`");
-        }
+        crate::devices::require(&found)?;
         let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
         options.logical = self.logical;
         options.form = self.code;
@@ -227,7 +225,7 @@ mod cuda {
 
     use fanwise::Error;
     use fanwise::backend::cuda::cache::{Cache, DEFAULT_LIMIT};
-    use fanwise::backend::cuda::{Compiler, NvrtcSearch};
+    use fanwise::backend::cuda::{Compiler, NvrtcSearch, Version, count, probe};
 
     use super::CacheArgs;
 
@@ -239,14 +237,17 @@ mod cuda {
     /// The compiler of kernels, on all cores.
     pub(crate) fn compiler(args: &CacheArgs) -> anyhow::Result<Compiler> {
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        Ok(Compiler::open(&search(), cache(args), threads).map_err(Error::from)?)
+        // Where there is a GPU, files are written by the compiler that a run takes.
+        let driver = (count() > 0).then(|| probe::driver().ok()).flatten();
+        Ok(Compiler::open(&search(driver), cache(args), threads).map_err(Error::from)?)
     }
 
-    /// Where NVRTC may be: where `FANWISE_NVRTC` says, or on the library path, in a toolkit, or in a package of Python.
-    pub(crate) fn search() -> NvrtcSearch {
+    /// Where NVRTC for this driver may be: where `FANWISE_NVRTC` says, or on the library path, in a toolkit, or in a
+    /// package of Python.
+    pub(crate) fn search(driver: Option<Version>) -> NvrtcSearch {
         let folder = env::var_os("FANWISE_NVRTC").filter(|f| !f.is_empty()).map(PathBuf::from);
         if folder.is_some() {
-            return NvrtcSearch { folder, candidates: Vec::new() };
+            return NvrtcSearch { folder, candidates: Vec::new(), driver };
         }
         let variable = |name| env::var_os(name).map(PathBuf::from);
         let toolkits = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable);
@@ -271,7 +272,7 @@ mod cuda {
         }
         let mut seen = BTreeSet::new();
         candidates.retain(|folder| folder.is_dir() && seen.insert(folder.clone()));
-        NvrtcSearch { folder: None, candidates }
+        NvrtcSearch { folder: None, candidates, driver }
     }
 
     /// The folders in `folder` whose names begin so, the latest version first.

@@ -65,6 +65,27 @@ fn fold_rows<X: Copy, A: Copy>(
     }
 }
 
+/// The number `digits * 2^power`, whose digits neither overflow nor underflow where they are multiplied by others.
+#[derive(Clone, Copy)]
+struct Product {
+    digits: f64,
+    power: i32,
+}
+
+impl Product {
+    const ONE: Self = Self { digits: 1.0, power: 0 };
+
+    fn times(self, x: f64) -> Self {
+        let (x, by) = libm::frexp(x);
+        let (digits, more) = libm::frexp(self.digits * x);
+        Self { digits, power: self.power.saturating_add(by).saturating_add(more) }
+    }
+
+    fn value(self) -> f64 {
+        libm::ldexp(self.digits, self.power.clamp(-4096, 4096))
+    }
+}
+
 /// What the loops over one operand share.
 struct Job<'a, T> {
     plan: &'a Broadcast<1>,
@@ -85,6 +106,13 @@ impl<F: Float> Job<'_, F> {
         let mut into = vec![first; self.y.len()];
         fold(self.plan, self.x, &mut into, |a, x| step(a, x.real().to_f64()));
         self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(last(a)));
+    }
+
+    /// Products, of which only the result may be too large or too small for `f64`.
+    fn product(self) {
+        let mut into = vec![Product::ONE; self.y.len()];
+        fold(self.plan, self.x, &mut into, |a, x| a.times(x.real().to_f64()));
+        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(a.value()));
     }
 
     /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an infinite `m` is
@@ -131,7 +159,7 @@ pub(super) fn floats<F: Float>(
         }
         Reduce::Max { .. } => job.pick(f64::NEG_INFINITY, larger),
         Reduce::Min { .. } => job.pick(f64::INFINITY, smaller),
-        Reduce::Prod { .. } => job.run(1.0, |a, x| a * x, same),
+        Reduce::Prod { .. } => job.product(),
         Reduce::L1 { .. } => job.run(0.0, |a, x| a + x.abs(), same),
         Reduce::L2 { .. } => job.run(0.0, |a, x| a + x * x, f64::sqrt),
         Reduce::LogSum { .. } => job.run(0.0, |a, x| a + x, Real::ln),

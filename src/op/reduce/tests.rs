@@ -58,6 +58,27 @@ fn random_axes(rng: &mut ChaCha8Rng, rank: usize) -> Vec<usize> {
 }
 
 #[test]
+fn products_are_finite_on_the_way() {
+    let product = |dtype: DType, x: &[f64]| {
+        let x = testing::tensor(dtype, &[x.len()], x);
+        testing::eval(&op("reduce_prod", &[0], false), &[&x]).remove(0).to_f64()[0]
+    };
+    let far = [[1e37; 20], [1e-37; 20]];
+    for far in [far.concat(), far.iter().rev().flatten().copied().collect()] {
+        assert!((product(DType::F32, &far) - 1.0).abs() < 1e-5);
+    }
+    let (most, least) = (f64::MAX, f64::MIN_POSITIVE / 8.0);
+    let close = |x: &[f64], y: f64| (product(DType::F64, x) / y - 1.0).abs() < 1e-12;
+    assert!(close(&[most, most, -1.0 / most, 0.5 / most], -0.5));
+    assert!(close(&[least, least, 1.0 / f64::MIN_POSITIVE, 1.0 / f64::MIN_POSITIVE], 1.0 / 64.0));
+    assert!(product(DType::F64, &[most, -most]) < f64::MIN);
+    let bits = |x: &[f64]| product(DType::F64, x).to_bits();
+    assert_eq!([bits(&[least, -least]), bits(&[0.0, -3.0])], [(-0.0f64).to_bits(); 2]);
+    assert_eq!([bits(&[]), bits(&[5.0, f64::INFINITY])], [1.0f64, f64::INFINITY].map(f64::to_bits));
+    assert!(product(DType::F64, &[0.0, f64::INFINITY]).is_nan());
+}
+
+#[test]
 #[expect(clippy::float_cmp, reason = "infinities are equal or not")]
 fn values_follow_the_formulas() {
     let mut rng = rng(1);

@@ -97,15 +97,12 @@ impl Writer<'_> {
                     None => claim,
                 };
                 let parts = format!("{label}.blocks");
-                let new = match draw {
-                    Some(draw) => {
-                        self.left = true;
-                        self.derive(draw.into(), &[], (value, &parts), apart(from))?
-                    }
-                    None => {
-                        let blocks = Reshape { shape: blocks };
-                        self.derive(blocks.into(), &[value], (value, &parts), apart(from))?
-                    }
+                let new = if let Some(draw) = draw {
+                    self.left = true;
+                    self.derive(draw.into(), &[], (value, &parts), apart(from))?
+                } else {
+                    let blocks = Reshape { shape: blocks };
+                    self.derive(blocks.into(), &[value], (value, &parts), apart(from))?
                 };
                 let name = format!("{parts}{suffix}");
                 let new = self.derive(bring, &[new], (value, &name), apart(to))?;
@@ -126,23 +123,20 @@ impl Writer<'_> {
             return Ok(*known);
         }
         let name = format!("{}.own", self.out.info(value).name);
-        let new = match self.made_of_rows(value, to).filter(|_| most > 0) {
-            Some((op, operands)) => {
-                let mut own: SmallVec<[Value; 4]> = SmallVec::new();
-                for (operand, claim) in operands {
-                    own.push(match claim {
-                        Some(claim) => self.own_rows(operand, claim, most - 1)?,
-                        None => operand,
-                    });
-                }
-                self.left = true;
-                self.derive(op, &own, (value, &name), to)?
+        let new = if let Some((op, operands)) = self.made_of_rows(value, to).filter(|_| most > 0) {
+            let mut own: SmallVec<[Value; 4]> = SmallVec::new();
+            for (operand, claim) in operands {
+                own.push(match claim {
+                    Some(claim) => self.own_rows(operand, claim, most - 1)?,
+                    None => operand,
+                });
             }
-            None => {
-                let axis = to.shard().map_or(0, |shard| shard.axis);
-                let axis = i64::try_from(axis).unwrap_or(i64::MAX);
-                self.derive(OwnRows { axis }.into(), &[value], (value, &name), to)?
-            }
+            self.left = true;
+            self.derive(op, &own, (value, &name), to)?
+        } else {
+            let axis = to.shard().map_or(0, |shard| shard.axis);
+            let axis = i64::try_from(axis).unwrap_or(i64::MAX);
+            self.derive(OwnRows { axis }.into(), &[value], (value, &name), to)?
         };
         self.brought.insert(key, new);
         Ok(new)

@@ -43,8 +43,9 @@ pub(super) fn reduce(net: &mut Net, i: usize) -> Vec<Value> {
         Reduce::L2 { axes: axes.clone(), keepdims },
         Reduce::LogSumExp { axes: axes.clone(), keepdims },
         Reduce::SumSquare { axes: axes.clone(), keepdims },
+        Reduce::Prod { axes: axes.clone(), keepdims },
     ];
-    let own = [i % 8, (i + 3) % 8].map(|k| kinds[k].with_axes(listed.clone(), keepdims));
+    let own = [i % 9, (i + 3) % 9].map(|k| kinds[k].with_axes(listed.clone(), keepdims));
     let mut results: Vec<Value> = own.into_iter().map(|op| net.op(op, &[x])).collect();
     let log = Reduce::LogSum { axes: listed, keepdims };
     results.push(net.op(log, &[positive]));
@@ -224,11 +225,17 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("kernels_of_small_results_are_told_apart", small_results_are_told_apart),
         trial("kernels_ends_of_shared_lines", ends_of_shared_lines),
         trial("kernels_shared_groups", shared_groups),
+        trial("kernels_products_of_far_numbers", products_of_far_numbers),
     ]
 }
 
 /// The reference evaluation's results on one device, and the same bits on two and three.
-fn check(net: Net, results: &[Value], batch: impl FnOnce(&Graph) -> Tensors, what: &str) {
+pub(super) fn compare(
+    net: Net,
+    results: &[Value],
+    batch: impl FnOnce(&Graph) -> Tensors,
+    what: &str,
+) {
     let (graph, weights) = net.finish(results);
     let inputs = batch(&graph);
     let alone = outputs(&on_gpus(&graph, &weights, 1, 1), &inputs);
@@ -249,6 +256,29 @@ fn small_results_are_told_apart() {
     let compared =
         || assert_close(std::slice::from_ref(&found), std::slice::from_ref(&wanted), 1e-4, "");
     assert!(std::panic::catch_unwind(compared).is_err());
+}
+
+/// Products whose parts are too large and too small for any float, of `f32` and of `f64`, in one launch and in two.
+fn products_of_far_numbers() {
+    for (i, dims) in [vec![320], vec![320, 3], vec![LONG], vec![LONG, 2]].into_iter().enumerate() {
+        let mut net = Net::new(i);
+        let x = net.input(&dims);
+        let wide = net.op(Cast { to: DType::F64 }, &[x]);
+        let op = Reduce::Prod { axes: vec![1], keepdims: false };
+        let wide = net.op(op.clone(), &[wide]);
+        let results = [net.op(op, &[x]), net.op(Cast { to: DType::F32 }, &[wide])];
+        let beside: usize = dims[1..].iter().product();
+        let batch = |graph: &Graph| {
+            let mut inputs = inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(7));
+            let x = inputs.values_mut().next().unwrap().as_mut_slice::<f32>();
+            for (at, x) in x.iter_mut().enumerate() {
+                let near = 1.0 + *x * 1e-3;
+                *x = near * [1e37, -1e-37].get(at / beside % 32).copied().unwrap_or(1.0);
+            }
+            inputs
+        };
+        compare(net, &results, batch, &format!("products over {dims:?}"));
+    }
 }
 
 /// Numbers without end, and what is no number: in all of one block's part of the first row, all over the second row, and in
@@ -282,7 +312,7 @@ fn ends_of_shared_lines() {
                 x[3 * line - 1] = end;
                 inputs
             };
-            check(net, &results, batch, &format!("{end} in lines of {dims:?}"));
+            compare(net, &results, batch, &format!("{end} in lines of {dims:?}"));
         }
     }
 }
@@ -301,6 +331,6 @@ fn shared_groups() {
             results.push(net.op(GroupNorm::Instance { epsilon: 0.1 }, &[x, scale, bias]));
         }
         let batch = |graph: &Graph| inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(8));
-        check(net, &results, batch, &format!("{groups} groups of {dims:?}"));
+        compare(net, &results, batch, &format!("{groups} groups of {dims:?}"));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));
     let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(class);
     let all = all.chain(types::trials()).chain(training::trials());
-    all.chain(lines::trials()).collect()
+    all.chain(lines::trials()).chain(products::trials()).collect()
 }
 
 fn check(name: &str, make: Make, i: usize, tolerance: f64) {

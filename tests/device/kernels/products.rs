@@ -5,12 +5,17 @@
     reason = "sizes of products have the letters of their formulas"
 )]
 
-use fanwise::ir::Value;
+use fanwise::ir::{Graph, Value};
 use fanwise::op::{Binary, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Unary};
 use fanwise::types::Tensor;
-use rand::Rng;
+use libtest_mimic::Trial;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
+use super::lines::compare;
 use super::{Net, signed};
+use crate::results::trial;
+use crate::setup::{Tensors, inputs};
 
 pub(super) fn unaries() -> Vec<Unary> {
     use Unary as U;
@@ -210,4 +215,47 @@ pub(super) fn conv_transpose(net: &mut Net, i: usize) -> Vec<Value> {
     };
     let y = net.op(op, &[x, w, bias]);
     vec![net.chain(y)]
+}
+
+pub(super) fn trials() -> Vec<Trial> {
+    vec![
+        trial("kernels_wide_tiles", wide_tiles),
+        trial("kernels_taps_that_are_far_apart", taps_that_are_far_apart),
+    ]
+}
+
+fn batch(graph: &Graph) -> Tensors {
+    inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(5))
+}
+
+/// The largest tiles of convolutions and of matrix products, with and without vectors, whole and cut off.
+fn wide_tiles() {
+    for (i, (c, m, kernel)) in [(4, 132, 3), (12, 130, 1), (8, 256, 1)].into_iter().enumerate() {
+        let mut net = Net::new(i);
+        let x = net.input(&[c, 10, 10]);
+        let (w, bias) = (net.param(&[m, c, kernel, kernel]), net.param(&[m]));
+        let pads = vec![signed(kernel / 2); 4];
+        let conv = Conv { strides: vec![1, 1], dilations: vec![1, 1], pads, groups: 1 };
+        let y = net.op(conv, &[x, w, bias]);
+        let (rows, right) = (net.input(&[80, 9 * c]), net.param(&[9 * c, m]));
+        let product = net.op(MatMul {}, &[rows, right]);
+        let results = [net.chain(y), net.chain(product)];
+        compare(net, &results, batch, &format!("{c} to {m} channels, kernel {kernel}"));
+    }
+}
+
+/// Depthwise convolutions whose windows reach further than a thread reads on.
+fn taps_that_are_far_apart() {
+    for (i, (kernel, dilation, stride)) in
+        [(3, 64, 1), (3, 130, 2), (2, 600, 1)].into_iter().enumerate()
+    {
+        let mut net = Net::new(i);
+        let x = net.input(&[8, dilation + 70]);
+        let w = net.param(&[8, 1, kernel]);
+        let pads = vec![signed(dilation); 2];
+        let (strides, dilations) = (vec![signed(stride)], vec![signed(dilation)]);
+        let y = net.op(Conv { strides, dilations, pads, groups: 8 }, &[x, w]);
+        let results = [net.chain(y)];
+        compare(net, &results, batch, &format!("kernel {kernel}, dilation {dilation}"));
+    }
 }

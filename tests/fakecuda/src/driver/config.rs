@@ -1,5 +1,7 @@
 //! What the environment says.
 
+use std::time::Duration;
+
 use super::code;
 
 /// The order in which streams run.
@@ -57,6 +59,8 @@ pub(super) struct Config {
     pub(super) order: Order,
     pub(super) seed: u64,
     pub(super) failure: Option<Failure>,
+    /// How long each launch takes at the least.
+    pub(super) launch: Duration,
     pub(super) report: Option<String>,
     pub(super) stats: Option<String>,
 }
@@ -90,6 +94,7 @@ impl Config {
             order,
             seed,
             failure: variable("FAKECUDA_FAIL").map(|v| failure(&v)).transpose()?,
+            launch: Duration::from_millis(number("FAKECUDA_SLOW", 0)? as u64),
             report: variable("FAKECUDA_REPORT"),
             stats: variable("FAKECUDA_STATS"),
         })

@@ -2,9 +2,11 @@
 
 use super::code;
 use super::state::{Call, Driver};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 thread_local! {
+    /// How many contexts were pushed and not popped.
+    static PUSHED: Cell<usize> = const { Cell::new(0) };
     static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -25,11 +27,18 @@ pub(super) fn set(context: u64) {
 
 /// Makes a context current on top of the others.
 pub(super) fn push(context: u64) {
+    PUSHED.set(PUSHED.get() + 1);
     STACK.with_borrow_mut(|s| s.push(context));
+}
+
+/// True if the thread has pushed a context that it has not popped.
+pub(super) fn is_pushed() -> bool {
+    PUSHED.get() > 0
 }
 
 /// Takes the current context away.
 pub(super) fn pop() -> Option<u64> {
+    PUSHED.set(PUSHED.get().saturating_sub(1));
     STACK.with_borrow_mut(Vec::pop)
 }
 

@@ -73,6 +73,9 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> u32 {
     });
     let released = call("cuDevicePrimaryCtxRelease_v2", Class::Release, |d| {
         let device = d.device(device)?;
+        if current::is_pushed() {
+            d.report("a thread that has pushed a context and not popped it gives one back");
+        }
         d.let_go(device)?;
         Ok(Goal::Nothing)
     });
