@@ -421,8 +421,8 @@ mod tests {
                 let shape = [3, 5, 4];
                 let whole = make(dtype, [0.5, 2.0], 7, testing::sizes(&shape));
                 let all = draw(&whole.clone().into());
-                for axis in 0..3 {
-                    for (from, to) in [(0, shape[axis]), (1, 3), (2, 3), (1, 1)] {
+                for (axis, size) in shape.into_iter().enumerate() {
+                    for (from, to) in [(0, size), (1, 3), (2, 3), (1, 1)] {
                         let bounds = [from, to].map(|b| Dim::from(i64::try_from(b).unwrap()));
                         let part = whole.rows(axis, &bounds[0], &bounds[1]).unwrap();
                         let slice = Slice::rows(axis, bounds[0].clone(), bounds[1].clone());
