@@ -248,6 +248,16 @@ pub(super) fn compare(
     }
 }
 
+/// A class of a thousand that is wrong by a tenth of a percent.
+fn small_results_are_told_apart() {
+    let wanted = Tensor::new(&[1000], &[1e-3f32; 1000]).unwrap();
+    let mut found = wanted.clone();
+    found.as_mut_slice::<f32>()[7] = 1.001e-3;
+    let compared =
+        || assert_close(std::slice::from_ref(&found), std::slice::from_ref(&wanted), 1e-4, "");
+    assert!(std::panic::catch_unwind(compared).is_err());
+}
+
 /// Products whose parts are too large and too small for any float, of `f32` and of `f64`, in one launch and in two.
 fn products_of_far_numbers() {
     for (i, dims) in [vec![320], vec![320, 3], vec![LONG], vec![LONG, 2]].into_iter().enumerate() {
@@ -269,16 +279,6 @@ fn products_of_far_numbers() {
         };
         compare(net, &results, batch, &format!("products over {dims:?}"));
     }
-}
-
-/// A class of a thousand that is wrong by a tenth of a percent.
-fn small_results_are_told_apart() {
-    let wanted = Tensor::new(&[1000], &[1e-3f32; 1000]).unwrap();
-    let mut found = wanted.clone();
-    found.as_mut_slice::<f32>()[7] = 1.001e-3;
-    let compared =
-        || assert_close(std::slice::from_ref(&found), std::slice::from_ref(&wanted), 1e-4, "");
-    assert!(std::panic::catch_unwind(compared).is_err());
 }
 
 /// Numbers without end, and what is no number: in all of one block's part of the first row, all over the second row, and in
