@@ -91,6 +91,17 @@ fn tell(result: Result<RunOutput, RunError>) {
     }
 }
 
+/// Three threads run one program.
+fn crowded(x: &Tensors, how: &RunOptions) {
+    let [run, _] = two(None);
+    let several = || (0..4).map(|_| run.run(x, how)).collect::<Vec<_>>();
+    let results = thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(several));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    results.into_iter().flatten().for_each(tell);
+}
+
 /// One process of a test.
 pub(crate) fn scenario(way: &str) {
     let how = RunOptions::default();
@@ -108,15 +119,7 @@ pub(crate) fn scenario(way: &str) {
                 tell(run.run(&x, &how));
             }
         }
-        "crowded" => {
-            let [run, _] = two(None);
-            let several = || (0..4).map(|_| run.run(&x, &how)).collect::<Vec<_>>();
-            let results = thread::scope(|scope| {
-                let threads = [(); 3].map(|()| scope.spawn(several));
-                threads.map(|thread| thread.join().unwrap())
-            });
-            results.into_iter().flatten().for_each(tell);
-        }
+        "crowded" => crowded(&x, &how),
         "staged" => {
             let [trainer, evaluator] = two(None);
             tell(trainer.run(&x, &how));

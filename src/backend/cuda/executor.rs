@@ -336,6 +336,7 @@ impl CudaExecutable {
             if slot.is_none() {
                 slots.made += 1;
             }
+            let before = slots.given_up;
             drop(slots);
             let (program, contexts) = (&self.parts.program, &self.parts.contexts);
             let made =
@@ -348,7 +349,7 @@ impl CudaExecutable {
                 Err(error) => error,
             };
             let short = error.short();
-            let mut others = self.give_up_slot(short.map(|_| bytes));
+            let mut others = self.give_up_slot(short.map(|_| bytes), before);
             if let Some(context) = short.and_then(|d| contexts[d].as_ref()) {
                 others |= context.give_up_spares();
             }
@@ -359,14 +360,15 @@ impl CudaExecutable {
     }
 
     /// Says that a slot is no more, and the bytes of the plan for which there was no memory, if that is why; true if there
-    /// are others.
-    fn give_up_slot(&self, short: Option<u64>) -> bool {
+    /// are others, or were since the number of those given up was `before`.
+    fn give_up_slot(&self, short: Option<u64>, before: u64) -> bool {
         let mut slots = lock(&self.slots);
         slots.made -= 1;
         // Free ones hold memory that is wanted.
         slots.made -= slots.free.len();
         let free = mem::take(&mut slots.free);
-        let had = !free.is_empty() || slots.made > 0;
+        let had = !free.is_empty() || slots.made > 0 || slots.given_up != before;
+        slots.given_up += 1;
         if let Some(bytes) = short {
             slots.tighten(bytes);
         }

@@ -20,6 +20,8 @@ pub(super) struct Slots {
     pub(super) free: Vec<Slot>,
     /// The slots that there are, free or not.
     pub(super) made: usize,
+    /// How often a slot was given up for want of something.
+    pub(super) given_up: u64,
     /// Where memory did not suffice for another run in flight, what is known of it.
     tight: Option<Tight>,
     /// What the graphs of the slots launch, which has to be there until they end.
