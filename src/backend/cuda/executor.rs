@@ -372,8 +372,9 @@ impl CudaExecutable {
         if let Some(bytes) = short {
             slots.tighten(bytes);
         }
-        drop(slots);
+        // Whoever is short waits for them here, and finds their memory then.
         drop(free);
+        drop(slots);
         self.freed.notify_all();
         had
     }

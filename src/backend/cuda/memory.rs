@@ -30,7 +30,12 @@ impl Global {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         loop {
             match Self::from_free(context, bytes) {
-                Err(error) if error.is_out_of_memory() && context.give_up_spares() => {}
+                Err(error) if error.is_out_of_memory() => {
+                    if !context.give_up_spares() {
+                        // Something may have given way for another meanwhile.
+                        return Self::from_free(context, bytes);
+                    }
+                }
                 made => return made,
             }
         }

@@ -78,11 +78,13 @@ impl Slots {
 impl Spare for Mutex<Slots> {
     /// The arenas of the runs that are not in flight: the next ones make theirs anew.
     fn give_up(&self, on: &Context) -> bool {
-        let given: Vec<_> = {
-            let mut slots = lock(self);
-            slots.free.iter_mut().flat_map(|slot| slot.give_up(on)).collect()
-        };
-        !given.is_empty()
+        let mut slots = lock(self);
+        let given: Vec<_> = slots.free.iter_mut().flat_map(|slot| slot.give_up(on)).collect();
+        let had = !given.is_empty();
+        // Whoever wants memory waits for the slots, and finds it then.
+        drop(given);
+        drop(slots);
+        had
     }
 }
 
