@@ -180,13 +180,13 @@ run() {
     fi
     # Nothing is begun behind the limit; one model may go on for as long again.
     measured=
-    timeout -k 30 "$((2 * limit))" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
+    timeout -k 30 "$((2 * limit + 30))" "$here/device" --bench "$json" --models "$models" --batch "$batch" \
         --repeat "$repeat" --bytes "$bytes" --product "$product" --limit "$limit" ${flops:+--flops "$flops"} \
         --tests "$work/names,$work/results" --commit "$(cat "$here/commit")" --date "$(date -u +%F)" \
         || measured=$?
     echo "written to $json"
     "$here/device" --table "$json"
-    [ "$measured" != 124 ] || fail "the measurements took longer than $((2 * limit)) s"
+    [ "$measured" != 124 ] || fail "the measurements took longer than $((2 * limit + 30)) s"
     [ -z "$measured" ] || fail "something could not be measured"
     [ "$failed" != 124 ] || fail "the tests took longer than $limit s: give --limit more"
     [ -z "$failed" ] || fail "a test failed"

@@ -281,6 +281,23 @@ fn draws_of_other_rows_are_refuted() {
         ends(2.0)
     );
     let model = parse(&text.replace("CONSTANTS", &constants)).unwrap_or_else(|e| panic!("{e}"));
+    // So many draws that what is behind them is looked up, among it two equal constants.
+    let many: String = (0..12)
+        .map(|i| {
+            let from = if i == 0 { "%a".to_owned() } else { format!("%s{}", i - 1) };
+            format!(
+                "%u{i} : f32[N,24] = random_uniform() {{seed={i}, shape=[N, 24]}}\n  \
+                 %s{i} : f32[N,24] = add({from}, %u{i})\n  "
+            )
+        })
+        .collect();
+    let equal = constants.replace("2.0", "1.0").replace("mul(%a, %b)", "mul(%s11, %b)");
+    let crowded = parse(&text.replace("CONSTANTS", &(many + &equal)));
+    let crowded = crowded.unwrap_or_else(|e| panic!("{e}"));
+    let replicas = repaired_replicas(&crowded, (3, 0), Repair::Comm);
+    let (whole, _) = repair(&crowded, Repair::Comm).unwrap();
+    let verified = verify(&replicas).unwrap_or_else(|e| panic!("{e}"));
+    assert!(prove(&whole, &verified).is_ok(), "{replicas}");
     let (template, _) = repair(&model, Repair::Comm).unwrap();
     let graph = repaired_replicas(&model, (3, 0), Repair::Comm);
     let right = graph.to_string();

@@ -35,8 +35,8 @@ enum Results {
 struct Search {
     /// The one after the last that was found.
     next: usize,
-    /// All by their form, once they were asked for out of order.
-    forms: HashMap<String, Vec<NodeId>>,
+    /// The places of all by their form, once they were asked for out of order.
+    forms: HashMap<String, Vec<usize>>,
 }
 
 /// The operators that are looked at, one after the other, before they are looked up.
@@ -376,8 +376,15 @@ impl<'a, 'g> Relation<'a, 'g> {
                     let operands = several.first().map(|id| template.operands(*id));
                     search.forms = template.forms(&operands.unwrap_or_default(), replica);
                 }
+                // Of equal ones first the one behind those that were found.
                 let alike = search.forms.get(&form(op))?;
-                alike.iter().copied().find(|id| template.is_clone(*id, op, replica))
+                let is_clone = |at: &&usize| {
+                    several.get(**at).is_some_and(|id| template.is_clone(*id, op, replica))
+                };
+                let behind = alike.iter().filter(|at| **at >= search.next).find(is_clone);
+                let at = *behind.or_else(|| alike.iter().find(is_clone))?;
+                search.next = search.next.max(at + 1);
+                several.get(at).copied()
             }
         }
     }

@@ -185,12 +185,12 @@ impl<'g> Template<'g> {
         self.claims.get(value).shard()
     }
 
-    /// The operators on these operands, by their form as `replica` runs them.
-    pub(super) fn forms(&self, operands: &Operands, replica: u32) -> HashMap<String, Vec<NodeId>> {
-        let mut forms: HashMap<String, Vec<NodeId>> = HashMap::new();
-        for id in self.on(operands) {
+    /// The places of the operators on these operands, by their form as `replica` runs them.
+    pub(super) fn forms(&self, operands: &Operands, replica: u32) -> HashMap<String, Vec<usize>> {
+        let mut forms: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, id) in self.on(operands).iter().enumerate() {
             if let Some(op) = self.graph.node(*id).op() {
-                forms.entry(form(&self.part(*id, op, replica))).or_default().push(*id);
+                forms.entry(form(&self.part(*id, op, replica))).or_default().push(at);
             }
         }
         forms

@@ -498,7 +498,8 @@ impl CudaExecutable {
             Ok(job) => Arc::new(Job { intake: Mutex::new(intake().map(Arc::new)), ..job }),
             Err(error) => {
                 lock(&self.slots).free.push(slot);
-                self.freed.notify_one();
+                // One that finds the devices dead leaves the slot to others.
+                self.freed.notify_all();
                 return Err(error);
             }
         };

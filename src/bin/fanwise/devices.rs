@@ -40,7 +40,11 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
 /// What the driver does not show of GPUs, and how to get at them; `visible` is `CUDA_VISIBLE_DEVICES`.
 #[cfg(feature = "cuda")]
 fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
-    let failed = |(ordinal, error): &(usize, _)| format!("gpu:{ordinal} cannot be used: {error}");
+    let failed = |(ordinal, error): &(usize, _)| {
+        let is_listed = found.devices.iter().any(|device| device.ordinal == *ordinal);
+        let what = if is_listed { "does not tell which it reaches" } else { "cannot be used" };
+        format!("gpu:{ordinal} {what}: {error}")
+    };
     let mut unseen: Vec<_> = found.failed.iter().map(failed).collect();
     if found.devices.is_empty() && unseen.is_empty() {
         let visible = visible.map_or(String::new(), |visible| {
