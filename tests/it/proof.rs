@@ -282,7 +282,7 @@ fn draws_of_other_rows_are_refuted() {
     );
     let model = parse(&text.replace("CONSTANTS", &constants)).unwrap_or_else(|e| panic!("{e}"));
     // So many draws that what is behind them is looked up, among it two equal constants.
-    let many: String = (0..12)
+    let many: Vec<String> = (0..12)
         .map(|i| {
             let from = if i == 0 { "%a".to_owned() } else { format!("%s{}", i - 1) };
             format!(
@@ -292,7 +292,7 @@ fn draws_of_other_rows_are_refuted() {
         })
         .collect();
     let equal = constants.replace("2.0", "1.0").replace("mul(%a, %b)", "mul(%s11, %b)");
-    let crowded = parse(&text.replace("CONSTANTS", &(many + &equal)));
+    let crowded = parse(&text.replace("CONSTANTS", &(many.concat() + &equal)));
     let crowded = crowded.unwrap_or_else(|e| panic!("{e}"));
     let replicas = repaired_replicas(&crowded, (3, 0), Repair::Comm);
     let (whole, _) = repair(&crowded, Repair::Comm).unwrap();
