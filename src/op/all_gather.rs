@@ -71,7 +71,10 @@ mod tests {
         let whole = testing::eval(&op, &[&parts[0], &parts[1]]);
         let bytes = [parts[0].bytes(), parts[1].bytes()].concat();
         assert_eq!(whole[0], Tensor::from_bytes(DType::F32, &[3, 3], &bytes).unwrap());
-        let ty = TensorType::new(DType::F32, [Dim::n(), 3.into()].into_iter().collect::<crate::types::Shape>());
+        let ty = TensorType::new(
+            DType::F32,
+            [Dim::n(), 3.into()].into_iter().collect::<crate::types::Shape>(),
+        );
         let claims = |axis| {
             let operands = [SplitOperand { claim: Claim::rows(0), ty: &ty }];
             Op::from(AllGather { axis }).split(&operands, std::slice::from_ref(&ty))

@@ -37,9 +37,11 @@ impl AttrValue for Combine {
 
 impl OpDef for AllReduce {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let Some((first, rest)) = operands.split_first().filter(|_| operands.len() == self.rows.len())
+        let Some((first, rest)) =
+            operands.split_first().filter(|_| operands.len() == self.rows.len())
         else {
-            let reason = format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
+            let reason =
+                format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
             return Err(OpError::Attribute { attr: "rows", reason });
         };
         if let Some((i, x)) = rest.iter().enumerate().find(|(_, x)| x.ty != first.ty) {
@@ -71,7 +73,8 @@ impl OpDef for AllReduce {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let rows = self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let rows =
+            self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
         let present = self.present(&rows);
         let parts = operands.iter().copied().zip(rows).zip(present);
         let parts: Vec<(&Tensor, i64)> =
@@ -107,7 +110,8 @@ impl AllReduce {
 
     #[expect(clippy::cast_precision_loss, reason = "numbers of rows are far below 2^53")]
     fn floats<F: Float>(&self, parts: &[(&Tensor, i64)], y: &mut [F]) {
-        let parts: Vec<(&[F], f64)> = parts.iter().map(|(x, n)| (x.as_slice(), *n as f64)).collect();
+        let parts: Vec<(&[F], f64)> =
+            parts.iter().map(|(x, n)| (x.as_slice(), *n as f64)).collect();
         let total = parts.iter().fold(0.0, |sum, (_, n)| sum + n);
         let mut values = vec![0.0f64; parts.len()];
         for (i, y) in y.iter_mut().enumerate() {
@@ -127,7 +131,8 @@ impl AllReduce {
                 }
                 Combine::L2 => sum(&|v| v * v).sqrt(),
                 Combine::Mean => {
-                    let weighted = values.iter().zip(&parts).fold(0.0, |sum, (v, (_, n))| sum + v * n);
+                    let weighted =
+                        values.iter().zip(&parts).fold(0.0, |sum, (v, (_, n))| sum + v * n);
                     weighted / total
                 }
             };
@@ -137,7 +142,8 @@ impl AllReduce {
 
     fn ints<I: Int>(&self, parts: &[(&Tensor, i64)], y: &mut [I]) {
         for (i, y) in y.iter_mut().enumerate() {
-            let values = parts.iter().filter_map(|(x, _)| x.as_slice::<I>().get(i)).map(|x| x.wide());
+            let values =
+                parts.iter().filter_map(|(x, _)| x.as_slice::<I>().get(i)).map(|x| x.wide());
             let combined = match self.by {
                 Combine::Prod => values.reduce(|a, b| I::wrap(a.wrapping_mul(b)).wide()),
                 Combine::Max => values.max(),
@@ -205,7 +211,8 @@ mod tests {
     fn only_partial_values_are_combined() {
         let ty = TensorType::new(DType::F32, [3]);
         let op: super::super::Op = AllReduce { by: Combine::Sum, rows: vec![1.into()] }.into();
-        let claims = |claim| op.split(&[SplitOperand { claim, ty: &ty }], std::slice::from_ref(&ty));
+        let claims =
+            |claim| op.split(&[SplitOperand { claim, ty: &ty }], std::slice::from_ref(&ty));
         assert_eq!(claims(Claim::Partial(Combine::Sum)).unwrap()[0], Claim::Invariant);
         for claim in [Claim::Invariant, Claim::Partial(Combine::Max)] {
             assert!(claims(claim).is_err());

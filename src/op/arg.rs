@@ -6,9 +6,7 @@ use super::declare::family;
 use super::element::for_dtype;
 use super::infer::{axis, dtype, one, result};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
     /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as the extreme.
@@ -59,7 +57,13 @@ impl Arg {
     }
 
     /// Finds the extremes of blocks of `size` rows with `inner` columns, one for each column.
-    pub(super) fn find<T: PartialOrd>(&self, x: &[T], places: &mut [usize], size: usize, inner: usize) {
+    pub(super) fn find<T: PartialOrd>(
+        &self,
+        x: &[T],
+        places: &mut [usize],
+        size: usize,
+        inner: usize,
+    ) {
         if inner == 0 {
             return;
         }

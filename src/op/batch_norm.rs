@@ -5,7 +5,10 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{count, dtype, equal, result};
 use super::numeric::{Wide, narrow, wide, widen};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Unary, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Unary,
+    rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -113,7 +116,8 @@ impl OpDef for BatchNorm {
         let channels = [scale, bias, mean, var].map(|c| c.to_f64());
         if wide(x.dtype()) == DType::F64 {
             let factor = |i: usize| {
-                let numbers = [&channels[0], &channels[1], &channels[2], &channels[3]].map(|c| c[i]);
+                let numbers =
+                    [&channels[0], &channels[1], &channels[2], &channels[3]].map(|c| c[i]);
                 factors(numbers, f64::from(self.epsilon))
             };
             let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
@@ -135,7 +139,8 @@ impl OpDef for BatchNorm {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let [x, scale, mean, var] = [at.operand(0)?, at.operand(1)?, at.operand(3)?, at.operand(4)?];
+        let [x, scale, mean, var] =
+            [at.operand(0)?, at.operand(1)?, at.operand(3)?, at.operand(4)?];
         let dy = at.dy()?;
         let to = at.ty(x).dtype;
         let deviation = at.shift(var, self.epsilon.into())?;
@@ -269,7 +274,8 @@ mod tests {
             let (n, inner) = (i / 5, i % 3 + 1);
             let rows = n * inner;
             let (dims, axis) =
-                [(vec![rows, 3], 0), (vec![rows, 3, 4], 0), (vec![2, 3, 4, rows], 3)][i % 3].clone();
+                [(vec![rows, 3], 0), (vec![rows, 3, 4], 0), (vec![2, 3, 4, rows], 3)][i % 3]
+                    .clone();
             let x = random(&mut rng, DType::F32, &dims);
             let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let split = [(&x, claim), (&scale, all), (&bias, all), (&mean, all), (&var, all)];

@@ -25,7 +25,12 @@ op! {
 }
 
 /// The sums of `terms` over the elements of each channel.
-fn sums(channels: usize, width: usize, len: usize, terms: impl Fn(usize, usize) -> f64) -> Vec<f64> {
+fn sums(
+    channels: usize,
+    width: usize,
+    len: usize,
+    terms: impl Fn(usize, usize) -> f64,
+) -> Vec<f64> {
     let mut sums = vec![0.0; channels];
     for row in 0..len / width.max(1) {
         let c = row % channels;
@@ -94,7 +99,8 @@ impl OpDef for BatchNormGrad {
             let count = (v.len() / channels) as f64;
             let mean: Vec<f64> =
                 sums(channels, width, v.len(), |_, i| v[i]).iter().map(|s| s / count).collect();
-            let squares = sums(channels, width, v.len(), |c, i| (v[i] - mean[c]) * (v[i] - mean[c]));
+            let squares =
+                sums(channels, width, v.len(), |c, i| (v[i] - mean[c]) * (v[i] - mean[c]));
             let deviation = |s: &f64| (s / count + f64::from(self.epsilon)).sqrt();
             let deviation: Vec<f64> = squares.iter().map(deviation).collect();
             for (i, row) in v.chunks_exact_mut(width).enumerate() {
@@ -105,7 +111,8 @@ impl OpDef for BatchNormGrad {
             }
             dscale = sums(channels, width, v.len(), |_, i| dy[i] * v[i]);
             dbias = sums(channels, width, v.len(), |_, i| dy[i]);
-            for (i, (row, dy)) in v.chunks_exact_mut(width).zip(dy.chunks_exact(width)).enumerate() {
+            for (i, (row, dy)) in v.chunks_exact_mut(width).zip(dy.chunks_exact(width)).enumerate()
+            {
                 let c = i % channels;
                 let factor = factors[c] / deviation[c];
                 for (v, dy) in row.iter_mut().zip(dy) {

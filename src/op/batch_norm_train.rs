@@ -3,7 +3,10 @@
 use super::batch_norm::check_channels;
 use super::declare::op;
 use super::infer::results;
-use super::{Backward, BatchNormGrad, Cast, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, BatchNormGrad, Cast, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, rules,
+};
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -146,7 +149,8 @@ mod tests {
     #[test]
     fn values_by_the_definition() {
         let mut rng = rng(1);
-        let shapes: [&[usize]; 5] = [&[2, 3], &[4, 3, 4], &[1, 2, 3, 2], &[3, 1, 1, 2, 2], &[5, 2, 1]];
+        let shapes: [&[usize]; 5] =
+            [&[2, 3], &[4, 3, 4], &[1, 2, 3, 2], &[3, 1, 1, 2, 2], &[5, 2, 1]];
         for i in 0..60 {
             let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
             // The statistics may be of another type.

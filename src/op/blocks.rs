@@ -6,7 +6,9 @@ use super::attr::names;
 use super::declare::family;
 use super::infer::{one, result, tensors};
 use super::strided::{Axis, distances, read};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{
     Claim, Code, Dim, KernelClass, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -237,7 +239,10 @@ mod tests {
                 let [n, c, row, column] = index[..] else { unreachable!() };
                 let from = n * deep[1] + channel(c, row % b, column % b);
                 let from = (from * h + row / b) * w + column / b;
-                assert!((y_values[at] - x_values[from]).abs() == 0.0, "{mode:?} {deep:?} {index:?}");
+                assert!(
+                    (y_values[at] - x_values[from]).abs() == 0.0,
+                    "{mode:?} {deep:?} {index:?}"
+                );
             }
             assert_eq!(testing::eval(&to_depth(b, mode), &[y])[0], x);
         }
@@ -247,7 +252,8 @@ mod tests {
     fn the_batch_passes_where_it_stays_outermost() {
         let mut rng = rng(2);
         for i in 0..120usize {
-            let (n, b, mode) = (rng.random_range(0..6usize), rng.random_range(1..=2usize), ORDERS[i % 2]);
+            let (n, b, mode) =
+                (rng.random_range(0..6usize), rng.random_range(1..=2usize), ORDERS[i % 2]);
             let axis = i / 2 % 4;
             let inner = rng.random_range(1..=2) * [1, b * b, b, b][axis];
             let mut dims = [2, b * b, b, 2 * b];
@@ -256,7 +262,8 @@ mod tests {
             let shard = |inner: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let passes = axis != 1 || mode == BlockOrder::Crd || b == 1;
             let factor = [1, b * b, b, b][axis];
-            let expected = |inner| if passes { Ok(vec![shard(inner)]) } else { Err("R0108".to_owned()) };
+            let expected =
+                |inner| if passes { Ok(vec![shard(inner)]) } else { Err("R0108".to_owned()) };
             let (space, depth) = if axis == 1 {
                 (inner / factor, inner * factor)
             } else {
@@ -274,7 +281,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_an_error() {
         let infer = |op: Blocks, dims: &[i64]| {
-            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect::<Shape>();
+            let shape =
+                dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect::<Shape>();
             let ty = TensorType { dtype: DType::F32, shape };
             Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
         };

@@ -4,7 +4,10 @@ use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{one, result_with_ints};
 use super::real::Real;
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
+    rules,
+};
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -240,7 +243,9 @@ mod tests {
     #[test]
     fn the_batch_passes() {
         let mut rng = rng(1);
-        for (from, to) in [(DType::F32, DType::I8), (DType::U16, DType::Bf16), (DType::Bool, DType::F64)] {
+        for (from, to) in
+            [(DType::F32, DType::I8), (DType::U16, DType::Bf16), (DType::Bool, DType::F64)]
+        {
             let x = random(&mut rng, from, &[2, 12]);
             let claim = Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 });
             assert_eq!(check_split(&Cast { to }.into(), &[(&x, claim)], 4), Ok(vec![claim]));

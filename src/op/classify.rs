@@ -51,11 +51,8 @@ impl OpDef for Classify {
         let [x] = operands else {
             return Err(OpError::Operands { expected: "1", found: operands.len() });
         };
-        let wrong = || OpError::DType {
-            operand: 0,
-            expected: "a float".to_owned(),
-            found: x.dtype(),
-        };
+        let wrong =
+            || OpError::DType { operand: 0, expected: "a float".to_owned(), found: x.dtype() };
         let mut y = Tensor::zeros(DType::Bool, x.dims())?;
         for_dtype!(
             x.dtype(),
@@ -103,6 +100,9 @@ mod tests {
     #[test]
     fn the_batch_passes() {
         let x = random(&mut rng(1), DType::F16, &[2, 6]);
-        assert_eq!(check_split(&Classify::IsNan.into(), &[(&x, Claim::rows(1))], 6), Ok(vec![Claim::rows(1)]));
+        assert_eq!(
+            check_split(&Classify::IsNan.into(), &[(&x, Claim::rows(1))], 6),
+            Ok(vec![Claim::rows(1)])
+        );
     }
 }

@@ -7,8 +7,8 @@ use super::infer::{dtype, equal, one, result, tensors};
 use super::numeric::{Wide, narrow, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap};
 use super::{
-    Backward, Claims, Constant, Gather, Gradient, OpDef, OpError, Operand, Pad, PadMode, Results, RuleError, SplitOperand,
-    rules,
+    Backward, Claims, Constant, Gather, Gradient, OpDef, OpError, Operand, Pad, PadMode, Results,
+    RuleError, SplitOperand, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -126,7 +126,10 @@ impl OpDef for Col2Im {
         let flat = channels.into_iter().chain([plane.into()]).collect();
         let flat = at.reshape(padded, &flat)?;
         let places = places(&windows);
-        let places = at.op(Constant { value: Tensor::new(&[places.len()], &places).map_err(OpError::from)? }, &[])?;
+        let places = at.op(
+            Constant { value: Tensor::new(&[places.len()], &places).map_err(OpError::from)? },
+            &[],
+        )?;
         let seen = at.op(Gather { axis: 2 }, &[flat, places])?;
         let shape = at.shape(x);
         let dx = at.reshape(seen, &shape)?;
@@ -209,7 +212,8 @@ mod tests {
             let x = random(&mut rng, dtype, &[i % 3, 2 * taps, count]);
             let y = &testing::eval(&op.clone().into(), &[&x])[0];
             let values = x.to_f64();
-            let kernel: Vec<usize> = op.kernel.iter().map(|k| usize::try_from(*k).unwrap()).collect();
+            let kernel: Vec<usize> =
+                op.kernel.iter().map(|k| usize::try_from(*k).unwrap()).collect();
             let mut expected = vec![0.0; y.len()];
             let flat = |at: &[usize], sizes: &[usize]| {
                 at.iter().zip(sizes).fold(0, |all, (i, d)| all * d + i)
@@ -222,7 +226,8 @@ mod tests {
                             usize::try_from(at + tap[a] as i64 * op.dilations[a]).ok()
                         };
                         let at: Option<Vec<usize>> = (0..kernel.len()).map(place).collect();
-                        let Some(at) = at.filter(|at| at.iter().zip(&y.dims()[2..]).all(|(i, d)| i < d))
+                        let Some(at) =
+                            at.filter(|at| at.iter().zip(&y.dims()[2..]).all(|(i, d)| i < d))
                         else {
                             continue;
                         };

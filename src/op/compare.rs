@@ -79,7 +79,9 @@ impl OpDef for Compare {
         let y = result.as_mut_slice::<u8>();
         macro_rules! compare {
             ($t:ty) => {
-                plan.zip(a.as_slice::<$t>(), b.as_slice::<$t>(), y, |a, b| self.holds(&a, &b).into())
+                plan.zip(a.as_slice::<$t>(), b.as_slice::<$t>(), y, |a, b| {
+                    self.holds(&a, &b).into()
+                })
             };
         }
         for_dtype!(a.dtype(), float F => compare!(F), int I => compare!(I), bool => compare!(u8));
@@ -144,7 +146,8 @@ mod tests {
         let (left, right) = ([Dim::n(), Dim::from(-1), Dim::from(4)], [Dim::from(-1)]);
         let a = Operand { ty: &ty, ints: Some(&left) };
         let b = Operand { ty: &scalar, ints: Some(&right) };
-        let known = |op: Compare| op.infer(&[a, b]).unwrap()[0].ints.as_deref().map(<[Dim]>::to_vec);
+        let known =
+            |op: Compare| op.infer(&[a, b]).unwrap()[0].ints.as_deref().map(<[Dim]>::to_vec);
         let bits = |bits: [i64; 3]| Some(bits.map(Dim::from).to_vec());
         assert_eq!(known(Compare::Equal), bits([0, 1, 0]));
         assert_eq!(known(Compare::Greater), bits([1, 0, 1]));
@@ -160,7 +163,8 @@ mod tests {
         let fails = |op: Compare, a: &TensorType, b: &TensorType| {
             op.infer(&[Operand { ty: a, ints: None }, Operand { ty: b, ints: None }]).is_err()
         };
-        let (floats, ints, bools) = (of(DType::F32, [2]), of(DType::I32, [2]), of(DType::Bool, [2]));
+        let (floats, ints, bools) =
+            (of(DType::F32, [2]), of(DType::I32, [2]), of(DType::Bool, [2]));
         assert!(fails(Compare::Equal, &floats, &ints) && fails(Compare::Less, &bools, &bools));
         assert!(!fails(Compare::Equal, &bools, &bools));
         assert!(fails(Compare::Equal, &floats, &of(DType::F32, [3])));

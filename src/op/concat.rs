@@ -4,7 +4,10 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, count, equal, result_with_ints, same_dtype};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOp, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOp, SplitOperand,
+    rules,
+};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -42,7 +45,11 @@ impl OpDef for Concat {
         result_with_ints(ty, ints.map(|parts| parts.into_iter().flatten().cloned().collect()))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
         let Some((first, shard)) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
@@ -60,17 +67,29 @@ impl OpDef for Concat {
                 }
                 Some(s) if s == shard => whole.outer = s.outer,
                 Some(s) if s.axis == joined => {
-                    return Err(rules::refuse(Code::Reorders, i, "joins values along the batch axis"));
+                    return Err(rules::refuse(
+                        Code::Reorders,
+                        i,
+                        "joins values along the batch axis",
+                    ));
                 }
                 Some(s) => {
-                    let reason = format!("joins rows on axis {} with rows on axis {}", s.axis, shard.axis);
+                    let reason =
+                        format!("joins rows on axis {} with rows on axis {}", s.axis, shard.axis);
                     return Err(rules::refuse(Code::Misaligned, i, reason));
                 }
                 None if joined == shard.axis => {
-                    return Err(rules::refuse(Code::Reorders, first, "joins values along the batch axis"));
+                    return Err(rules::refuse(
+                        Code::Reorders,
+                        first,
+                        "joins values along the batch axis",
+                    ));
                 }
                 None => {
-                    let reason = format!("joins rows with a value whose axis {} has a fixed size", shard.axis);
+                    let reason = format!(
+                        "joins rows with a value whose axis {} has a fixed size",
+                        shard.axis
+                    );
                     return Err(rules::refuse(Code::BakedBatch, i, reason));
                 }
             }
@@ -86,7 +105,8 @@ impl OpDef for Concat {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let first = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let first =
+            operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
         let axis = axis("axis", self.axis, first.rank())?;
         let mut dims = first.dims().to_vec();
         dims[axis] = operands.iter().map(|x| x.dims()[axis]).sum();
@@ -98,7 +118,8 @@ impl OpDef for Concat {
         for x in operands {
             let run = x.dims()[axis] * width;
             for o in 0..outer {
-                out[o * total + at..o * total + at + run].copy_from_slice(&x.bytes()[o * run..(o + 1) * run]);
+                out[o * total + at..o * total + at + run]
+                    .copy_from_slice(&x.bytes()[o * run..(o + 1) * run]);
             }
             at += run;
         }
@@ -145,14 +166,19 @@ mod tests {
 
     #[test]
     fn the_batch_passes_beside_the_joined_axis() {
-        let (a, b) = (random(&mut rng(1), DType::F32, &[5, 2]), random(&mut rng(2), DType::F32, &[5, 3]));
+        let (a, b) =
+            (random(&mut rng(1), DType::F32, &[5, 2]), random(&mut rng(2), DType::F32, &[5, 3]));
         let rows = Claim::rows(0);
-        assert_eq!(check_split(&Concat { axis: 1 }.into(), &[(&a, rows), (&b, rows)], 5), Ok(vec![rows]));
+        assert_eq!(
+            check_split(&Concat { axis: 1 }.into(), &[(&a, rows), (&b, rows)], 5),
+            Ok(vec![rows])
+        );
         let twice = [(&a, rows), (&a, rows)];
         let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
         assert_eq!(check_split(&Concat { axis: 0 }.into(), &twice, 5), Ok(vec![blocks(2, 1)]));
         let more = random(&mut rng(3), DType::F32, &[15, 2]);
-        let joined = |claim| check_split(&Concat { axis: 0 }.into(), &[(&more, claim), (&a, rows)], 5);
+        let joined =
+            |claim| check_split(&Concat { axis: 0 }.into(), &[(&more, claim), (&a, rows)], 5);
         assert_eq!(joined(blocks(3, 1)), Ok(vec![blocks(4, 1)]));
         assert_eq!(joined(blocks(1, 3)), Err("R0108".to_owned()));
     }

@@ -22,7 +22,8 @@ impl OpDef for ConstantOfShape {
         count(operands, 0, 0, "0")?;
         sizes("shape", &self.shape)?;
         if self.value.len() != 1 {
-            let reason = format!("{} has {} elements, not 1", self.value.tensor_type(), self.value.len());
+            let reason =
+                format!("{} has {} elements, not 1", self.value.tensor_type(), self.value.len());
             return Err(OpError::Attribute { attr: "value", reason });
         }
         let ty = TensorType::new(self.value.dtype(), Shape::from(self.shape.as_slice()));

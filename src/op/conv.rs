@@ -6,8 +6,13 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{Backward, Claims, ConvTranspose, ConvWeightGrad, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, ConvTranspose, ConvWeightGrad, Gradient, OpDef, OpError, Operand, Results,
+    RuleError, SplitOperand, rules,
+};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 op! {
     /// The convolution (without reversal of the kernel) of `x: [N, C, spatial…]` with
@@ -81,14 +86,16 @@ impl Conv {
     /// The elements at the end of each spatial axis of `x` behind the last window: what the transpose of the convolution
     /// adds to get the size back.
     fn left_over(&self, x: &Shape, w: &Shape, y: &Shape) -> Result<Vec<i64>, RuleError> {
-        let sizes = |shape: &Shape| shape.iter().skip(2).map(Dim::as_const).collect::<Option<Vec<i64>>>();
+        let sizes =
+            |shape: &Shape| shape.iter().skip(2).map(Dim::as_const).collect::<Option<Vec<i64>>>();
         let (Some(x), Some(w), Some(y)) = (sizes(x), sizes(w), sizes(y)) else {
             return Err(RuleError::Undefined("its windows depend on the batch"));
         };
         let rank = x.len();
         let of = |list: &[i64], at: usize, default: i64| list.get(at).copied().unwrap_or(default);
         let one = |a: usize| {
-            let reach = (y[a] - 1) * of(&self.strides, a, 1) + (w[a] - 1) * of(&self.dilations, a, 1) + 1;
+            let reach =
+                (y[a] - 1) * of(&self.strides, a, 1) + (w[a] - 1) * of(&self.dilations, a, 1) + 1;
             x[a] + of(&self.pads, a, 0) + of(&self.pads, rank + a, 0) - reach
         };
         Ok((0..rank).map(one).collect())
@@ -263,7 +270,9 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{self, assert_close, check_split, indices, random, refusal, rng, tolerance};
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+    };
     use super::super::{Op, Operand};
     use super::Conv;
     use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
@@ -389,9 +398,8 @@ mod tests {
             (random(&mut rng, DType::F32, &[3, 3, 3]), random(&mut rng, DType::F32, &[3, 3, 3]));
         let b = random(&mut rng, DType::F32, &[3]);
         let (op, all) = (Op::from(Conv::default()), Claim::Invariant);
-        let code = |claims: [Claim; 3]| {
-            refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])])
-        };
+        let code =
+            |claims: [Claim; 3]| refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])]);
         assert_eq!(code([Claim::rows(1), all, all]), "R0103");
         assert_eq!(code([Claim::rows(2), all, all]), "R0103");
         assert_eq!(code([Claim::rows(0), Claim::rows(0), all]), "R0102");

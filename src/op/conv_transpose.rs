@@ -6,7 +6,10 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
-use super::{Backward, Claims, Conv, ConvWeightGrad, Gradient, RuleError, OpDef, OpError, Operand, Results, Slice, SplitOperand, Term, rules};
+use super::{
+    Backward, Claims, Conv, ConvWeightGrad, Gradient, OpDef, OpError, Operand, Results, RuleError,
+    Slice, SplitOperand, Term, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -89,7 +92,8 @@ impl ConvTranspose {
         let Self { strides, dilations, pads, output_padding, groups } = self.clone();
         let mut conv = Conv { strides, dilations, pads, groups };
         let (shape, axes) = (at.shape(dy), output_padding.len());
-        let mut cut = Slice { axes: Vec::new(), starts: Vec::new(), ends: Vec::new(), steps: Vec::new() };
+        let mut cut =
+            Slice { axes: Vec::new(), starts: Vec::new(), ends: Vec::new(), steps: Vec::new() };
         for (i, added) in output_padding.into_iter().enumerate() {
             let room = added - added % conv.strides.get(i).copied().unwrap_or(1);
             let mut padding = 0;
@@ -228,7 +232,9 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{self, assert_close, check_split, indices, random, refusal, rng, tolerance};
+    use super::super::testing::{
+        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+    };
     use super::super::{Op, Operand};
     use super::ConvTranspose;
     use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
@@ -293,7 +299,8 @@ mod tests {
             for tap in indices(&w_dims[1..]) {
                 let mut to = vec![from[0], from[1] / per_group * w_dims[1] + tap[0]];
                 for a in 0..rank {
-                    let p = from[a + 2] as i64 * op.strides[a] + tap[a + 1] as i64 * op.dilations[a];
+                    let p =
+                        from[a + 2] as i64 * op.strides[a] + tap[a + 1] as i64 * op.dilations[a];
                     to.push(usize::try_from(p - op.pads[a]).unwrap_or(usize::MAX));
                 }
                 if to.iter().zip(out).all(|(i, d)| i < d) {
@@ -333,7 +340,8 @@ mod tests {
         let y = &testing::eval(&op.into(), &[&x, &w])[0];
         assert_eq!(y.as_slice::<f32>(), [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]);
         let (strides, pads) = (vec![2], vec![1, 2]);
-        let op = ConvTranspose { strides, pads, output_padding: vec![3], ..ConvTranspose::default() };
+        let op =
+            ConvTranspose { strides, pads, output_padding: vec![3], ..ConvTranspose::default() };
         let y = &testing::eval(&op.into(), &[&x, &w])[0];
         assert_eq!(y.as_slice::<f32>(), [10.0, 102.0, 20.0, 203.0, 30.0, 300.0, 0.0]);
     }
@@ -358,9 +366,8 @@ mod tests {
             (random(&mut rng, DType::F32, &[3, 3, 3]), random(&mut rng, DType::F32, &[3, 3, 3]));
         let b = random(&mut rng, DType::F32, &[3]);
         let (op, all) = (Op::from(ConvTranspose::default()), Claim::Invariant);
-        let code = |claims: [Claim; 3]| {
-            refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])])
-        };
+        let code =
+            |claims: [Claim; 3]| refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])]);
         assert_eq!(code([Claim::rows(1), all, all]), "R0103");
         assert_eq!(code([Claim::rows(2), all, all]), "R0103");
         assert_eq!(code([Claim::rows(0), Claim::rows(0), all]), "R0102");
@@ -406,7 +413,8 @@ mod tests {
         for bad in [i64::MIN, -1, i64::MAX] {
             for at in 0..4 {
                 let mut op = groups(2);
-                let list = [&mut op.strides, &mut op.dilations, &mut op.pads, &mut op.output_padding];
+                let list =
+                    [&mut op.strides, &mut op.dilations, &mut op.pads, &mut op.output_padding];
                 *list.into_iter().nth(at).unwrap() = vec![bad; if at == 2 { 4 } else { 2 }];
                 assert!(infer(op, &image).is_err(), "{bad} at {at}");
             }

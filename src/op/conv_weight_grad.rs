@@ -7,7 +7,9 @@ use super::infer::{dtype, equal, result, same_dtype, two};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{Claims, Conv, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
+};
 
 op! {
     /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand `x: [N, C, spatial…]` and
@@ -89,7 +91,9 @@ impl OpDef for ConvWeightGrad {
                 (Some(Shard { axis: 0, .. }), _) | (None, Some(Shard { axis: 0, .. })) => {
                     Err(rules::refuse(Code::Misaligned, 1, "pairs rows with those of others"))
                 }
-                (Some(_), _) => Err(rules::refuse(Code::WindowAxis, 0, "slides windows along the batch")),
+                (Some(_), _) => {
+                    Err(rules::refuse(Code::WindowAxis, 0, "slides windows along the batch"))
+                }
                 (None, Some(_)) => {
                     Err(rules::refuse(Code::WindowAxis, 1, "slides windows along the batch"))
                 }

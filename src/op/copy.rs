@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -62,7 +64,9 @@ mod tests {
             assert_eq!(testing::eval(&op, &[&x])[0], x);
         }
         let x = random(&mut rng(2), DType::F32, &[2, 6]);
-        for claim in [Claim::Invariant, Claim::rows(1), Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 })] {
+        for claim in
+            [Claim::Invariant, Claim::rows(1), Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 })]
+        {
             let rows = if claim == Claim::rows(1) { 6 } else { 3 };
             assert_eq!(check_split(&op, &[(&x, claim)], rows), Ok(vec![claim]));
         }

@@ -157,7 +157,7 @@ pub(crate) use family;
 /// The list of all operators: a module and a type for each line, one variant of `Op`.
 macro_rules! ops {
     ($($(#[$meta:meta])* $module:ident::$op:ident),* $(,)?) => {
-        $(mod $module; pub use $module::$op;)*
+        $(pub use $module::$op;)*
 
         /// An operator with its attributes.
         #[derive(Clone, Debug, PartialEq)]

@@ -38,7 +38,8 @@ impl OpDef for Dims {
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let values = self.values.iter().map(|d| known("the value", d)).collect::<Result<Vec<i64>, _>>()?;
+        let values =
+            self.values.iter().map(|d| known("the value", d)).collect::<Result<Vec<i64>, _>>()?;
         let dims: &[usize] = if self.scalar { &[] } else { &[values.len()] };
         Ok(vec![Tensor::new(dims, &values)?])
     }

@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{one, results, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -87,7 +89,10 @@ mod tests {
     #[test]
     fn nothing_is_dropped() {
         let x = random(&mut rng(1), DType::F32, &[5, 2]);
-        assert_eq!(testing::eval(&Dropout { mask: false, rate: 0.0 }.into(), &[&x]), vec![x.clone()]);
+        assert_eq!(
+            testing::eval(&Dropout { mask: false, rate: 0.0 }.into(), &[&x]),
+            vec![x.clone()]
+        );
         let with_mask = testing::eval(&Dropout { mask: true, rate: 0.0 }.into(), &[&x]);
         assert_eq!((&with_mask[0], with_mask[1].bytes()), (&x, [1; 10].as_slice()));
         let rows = Claim::rows(0);

@@ -7,7 +7,9 @@ use super::dropout::check_rate;
 use super::element::{Float, for_dtype};
 use super::infer::{count, dtype, equal, result, tensors};
 use super::real::Real;
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -76,7 +78,12 @@ impl OpDef for DropoutTrain {
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        rules::whole(operands, 2, Code::SampleBySample, "takes its step from the samples of the batch")?;
+        rules::whole(
+            operands,
+            2,
+            Code::SampleBySample,
+            "takes its step from the samples of the batch",
+        )?;
         let [x, rows, _] = operands else { return Ok(rules::invariant(1)) };
         match (x.claim.shard(), rows.claim.shard()) {
             (None, None) => Ok(rules::invariant(1)),
@@ -84,7 +91,9 @@ impl OpDef for DropoutTrain {
             (Some(s), None) if s.axis > 0 => {
                 Err(rules::refuse(Code::WindowAxis, 0, "counts positions along the batch"))
             }
-            (Some(_), _) => Err(rules::refuse(Code::Misaligned, 1, "pairs rows with the numbers of others")),
+            (Some(_), _) => {
+                Err(rules::refuse(Code::Misaligned, 1, "pairs rows with the numbers of others"))
+            }
             (None, Some(_)) => {
                 Err(rules::refuse(Code::Misaligned, 0, "pairs rows with the numbers of others"))
             }
@@ -96,7 +105,8 @@ impl OpDef for DropoutTrain {
         let mut y = x.clone();
         let step = step.as_slice::<i64>().first().copied().unwrap_or(0);
         let width: usize = x.dims().iter().skip(1).product();
-        let wrong = || OpError::DType { operand: 0, expected: "a float".to_owned(), found: x.dtype() };
+        let wrong =
+            || OpError::DType { operand: 0, expected: "a float".to_owned(), found: x.dtype() };
         let factor = 1.0 / (1.0 - f64::from(self.rate));
         if width > 0 {
             for_dtype!(
@@ -168,7 +178,9 @@ mod tests {
             let y = drop(rate, 3, &(0..200).collect::<Vec<i64>>(), 0, 200).to_f64();
             let kept = y.iter().filter(|y| **y != 0.0).count() as f64 / y.len() as f64;
             assert!((kept - 1.0 + f64::from(rate)).abs() < 0.01, "{kept}");
-            assert!(y.iter().all(|y| *y == 0.0 || (*y * (1.0 - f64::from(rate)) - 1.0).abs() < 1e-12));
+            assert!(
+                y.iter().all(|y| *y == 0.0 || (*y * (1.0 - f64::from(rate)) - 1.0).abs() < 1e-12)
+            );
         }
     }
 }

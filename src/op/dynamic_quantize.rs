@@ -27,7 +27,11 @@ pub(crate) fn range(smallest: f32, largest: f32) -> (f32, u8) {
     let span = high - low;
     let scale = if span == 0.0 { 1.0 } else { span / 255.0 };
     let zero = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=255, or a NaN")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0..=255, or a NaN"
+    )]
     let zero = zero as u8;
     (scale, zero)
 }
@@ -35,7 +39,10 @@ pub(crate) fn range(smallest: f32, largest: f32) -> (f32, u8) {
 /// The smallest and the largest element, infinities of nothing; a NaN among them makes both a NaN.
 fn extremes(x: &[f32]) -> (f32, f32) {
     x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), x| {
-        (if *x < low || x.is_nan() { *x } else { low }, if *x > high || x.is_nan() { *x } else { high })
+        (
+            if *x < low || x.is_nan() { *x } else { low },
+            if *x > high || x.is_nan() { *x } else { high },
+        )
     })
 }
 
@@ -180,7 +187,8 @@ mod tests {
     #[test]
     fn operands_are_checked() {
         let fails = |op: DynamicQuantize, types: &[TensorType]| {
-            let operands: Vec<Operand<'_>> = types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
             Op::from(op).infer(&operands).is_err()
         };
         let ty = |dtype, dims: &[usize]| TensorType::new(dtype, dims);

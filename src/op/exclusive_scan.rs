@@ -6,9 +6,7 @@ use super::declare::op;
 use super::element::{Float, for_dtype};
 use super::infer::{known, results};
 use super::{AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// For each of its operands, the parts of a partial value in the order of the replicas, what those before it give
@@ -67,21 +65,16 @@ impl OpDef for ExclusiveScan {
         Err(rules::refuse(Code::NotPerSample, 0, "scans parts, and its operand has none"))
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        _: &[TensorType],
-    ) -> Result<Claims, Refusal> {
+    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         match operands {
-            [x] if x.claim == Claim::Partial(self.by) => {
-                Ok(std::iter::once(Claim::Own).collect())
-            }
+            [x] if x.claim == Claim::Partial(self.by) => Ok(std::iter::once(Claim::Own).collect()),
             _ => Err(rules::needs_whole(operands)),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let rows = self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let rows =
+            self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
         let count = operands.len();
         let before = |i: usize| {
             let others = if self.reverse { i + 1..count } else { 0..i };
@@ -123,9 +116,8 @@ mod tests {
     #[test]
     fn each_part_gets_what_those_before_it_give() {
         use Combine::{Max, Min, Prod, Sum};
-        let of = |by, reverse, rows: &[i64]| {
-            scan(by, reverse, rows, &[3.0, -2.0, 5.0, 7.0], DType::F32)
-        };
+        let of =
+            |by, reverse, rows: &[i64]| scan(by, reverse, rows, &[3.0, -2.0, 5.0, 7.0], DType::F32);
         let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
         assert_eq!(of(Sum, false, &[1, 1, 1, 1]), [0.0, 3.0, 1.0, 6.0]);
         assert_eq!(of(Sum, true, &[1, 1, 1, 1]), [10.0, 12.0, 7.0, 0.0]);

@@ -3,8 +3,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
-use super::infer::{MAX_INTS, broadcast, carried, known_sizes, one, result_with_ints, sizes, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::infer::{
+    MAX_INTS, broadcast, carried, known_sizes, one, result_with_ints, sizes, tensors,
+};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    strided,
+};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -115,7 +120,12 @@ mod tests {
         assert_eq!(testing::eval(&expand(&[3.into()]), &[&one])[0].as_slice::<i64>(), [7, 7, 7]);
         assert_eq!(testing::eval(&expand(&[0.into(), 1.into()]), &[&one])[0].dims(), [0, 1]);
         let ty = TensorType::new(DType::F32, [2, 3]);
-        for shape in [vec![2.into()], vec![(-1).into()], vec![Dim::n(), 1.into()], vec![Dim::n() - 1, 2.into(), 3.into()]] {
+        for shape in [
+            vec![2.into()],
+            vec![(-1).into()],
+            vec![Dim::n(), 1.into()],
+            vec![Dim::n() - 1, 2.into(), 3.into()],
+        ] {
             assert!(Expand { shape }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
         }
     }
@@ -131,7 +141,9 @@ mod tests {
             let mut dims: Vec<usize> =
                 wanted.iter().map(|d| if rng.random_bool(0.5) { 1 } else { *d }).collect();
             let mut shape: Vec<Dim> = vec![2.into(); lead];
-            shape.extend(wanted.iter().map(|d| if rng.random_bool(0.2) { Dim::ONE } else { Dim::from(i64::try_from(*d).unwrap()) }));
+            shape.extend(wanted.iter().map(|d| {
+                if rng.random_bool(0.2) { Dim::ONE } else { Dim::from(i64::try_from(*d).unwrap()) }
+            }));
             let rows = Dim::n() * i64::try_from(inner).unwrap();
             let split = rng.random_bool(0.5);
             dims[axis] = if split { n * inner } else { 1 };

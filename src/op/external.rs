@@ -186,7 +186,8 @@ impl fmt::Debug for Callback {
 }
 
 impl AttrValue for Callback {
-    const EXPECTED: &'static str = "nothing that can be written: a callback is given through the API";
+    const EXPECTED: &'static str =
+        "nothing that can be written: a callback is given through the API";
 
     fn to_attr(&self) -> Option<Attr> {
         None
@@ -239,9 +240,8 @@ impl OpDef for External {
             );
             return Err(rules::refuse(Code::NoRule, carries, reason));
         };
-        let other = |x: &SplitOperand<'_>| {
-            x.claim != Claim::Invariant && x.claim != Claim::rows(axis)
-        };
+        let other =
+            |x: &SplitOperand<'_>| x.claim != Claim::Invariant && x.claim != Claim::rows(axis);
         if let Some((i, x)) = operands.iter().enumerate().find(|(_, x)| other(x)) {
             let reason = format!(
                 "takes {} split as {}, where {op} is assumed to keep the rows of axis {axis} apart",
@@ -421,7 +421,8 @@ mod tests {
             let types = types(&["f32[N]", other]);
             let operands = [Claim::rows(0), Claim::Invariant].into_iter().zip(&types);
             let operands: Vec<_> = operands.map(|(claim, ty)| SplitOperand { claim, ty }).collect();
-            let split = gate(&["f32[N]"]).assuming(Assume::Rowwise(0)).split(&operands, &types[..1]);
+            let split =
+                gate(&["f32[N]"]).assuming(Assume::Rowwise(0)).split(&operands, &types[..1]);
             assert_eq!(split.unwrap_err().code.name(), "R0106", "{other}");
         }
         let part = SplitOperand { claim: Claim::Partial(Combine::Sum), ty: &types(&["f32[4]"])[0] };

@@ -63,8 +63,7 @@ mod tests {
 
     #[test]
     fn the_first_is_taken_of_values_of_one_type() {
-        let (a, b) =
-            (random(&mut rng(1), DType::F32, &[4]), random(&mut rng(2), DType::F32, &[4]));
+        let (a, b) = (random(&mut rng(1), DType::F32, &[4]), random(&mut rng(2), DType::F32, &[4]));
         let op = First {}.into();
         assert_eq!(testing::eval(&op, &[&a, &b]), vec![a.clone()]);
         let whole = Claim::Invariant;

@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -29,8 +31,7 @@ impl OpDef for Flatten {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let (rows, columns) = x.ty.shape.split_at(self.rows(x.ty.rank())?);
-        let product =
-            |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |product, d| product * d.clone());
+        let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |product, d| product * d.clone());
         let shape = [product(rows), product(columns)].into_iter().collect::<Shape>();
         result_with_ints(TensorType::new(x.ty.dtype, shape), carried(&x))
     }
@@ -87,7 +88,8 @@ mod tests {
     #[test]
     fn values() {
         let x = random(&mut rng(1), DType::F32, &[2, 3, 4]);
-        for (axis, dims) in [(0, [1, 24]), (1, [2, 12]), (3, [24, 1]), (-1, [6, 4]), (-3, [1, 24])] {
+        for (axis, dims) in [(0, [1, 24]), (1, [2, 12]), (3, [24, 1]), (-1, [6, 4]), (-3, [1, 24])]
+        {
             let y = testing::eval(&flatten(axis), &[&x]);
             assert_eq!((y[0].dims(), y[0].bytes()), (dims.as_slice(), x.bytes()));
         }
@@ -104,7 +106,8 @@ mod tests {
         let folded = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
         let x = random(&mut rng(3), DType::F32, &[5, 2, 3]);
         let rows = Claim::rows(0);
-        for (axis, expected) in [(0, folded(1, 6)), (1, rows), (2, folded(0, 2)), (3, folded(0, 6))] {
+        for (axis, expected) in [(0, folded(1, 6)), (1, rows), (2, folded(0, 2)), (3, folded(0, 6))]
+        {
             assert_eq!(check_split(&flatten(axis), &[(&x, rows)], 5), Ok(vec![expected]));
         }
         let x = random(&mut rng(4), DType::F32, &[2, 10, 3]);

@@ -5,8 +5,12 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::index::place;
 use super::infer::{axis, dtype, result_with_ints, tensors, two};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 op! {
     /// The entries of the first operand along `axis` whose numbers are the second operand; the axes of the
@@ -57,7 +61,11 @@ impl OpDef for Gather {
         let claim = match (data.claim.shard(), indices.claim.shard()) {
             (None, None) => return rules::whole_results(results),
             (Some(s), _) if s.axis == picked => {
-                return Err(rules::refuse(Code::Reorders, 0, "picks samples of the batch by number"));
+                return Err(rules::refuse(
+                    Code::Reorders,
+                    0,
+                    "picks samples of the batch by number",
+                ));
             }
             (Some(s), Some(_)) => {
                 let reason = format!("picks by rows of numbers from rows on axis {}", s.axis);
@@ -85,9 +93,11 @@ impl OpDef for Gather {
         let axis = axis("axis", self.axis, data.rank())?;
         let size = data.dims()[axis];
         let limit = i64::try_from(size).unwrap_or(i64::MAX);
-        let places = indices.to_i64().unwrap_or_default().into_iter().map(|i| {
-            place(i, limit).map(|at| usize::try_from(at).unwrap_or(0))
-        });
+        let places = indices
+            .to_i64()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|i| place(i, limit).map(|at| usize::try_from(at).unwrap_or(0)));
         let places = places.collect::<Result<Vec<usize>, _>>()?;
         let (before, after) = (&data.dims()[..axis], &data.dims()[axis + 1..]);
         let mut y = Tensor::zeros(data.dtype(), &[before, indices.dims(), after].concat())?;
@@ -140,7 +150,10 @@ mod tests {
         let x = Tensor::new(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
         let i = Tensor::new(&[2, 1], &[-1i32, 0]).unwrap();
         let y = testing::eval(&gather(1), &[&x, &i]);
-        assert_eq!((y[0].dims(), y[0].as_slice::<i64>()), ([2, 2, 1].as_slice(), [3, 1, 6, 4].as_slice()));
+        assert_eq!(
+            (y[0].dims(), y[0].as_slice::<i64>()),
+            ([2, 2, 1].as_slice(), [3, 1, 6, 4].as_slice())
+        );
         let y = testing::eval(&gather(-2), &[&x, &Tensor::scalar(-1i64)]);
         assert_eq!((y[0].dims(), y[0].as_slice::<i64>()), ([3].as_slice(), [4, 5, 6].as_slice()));
         let none = Tensor::new::<i64>(&[0], &[]).unwrap();
@@ -153,20 +166,33 @@ mod tests {
         let types = [x.tensor_type(), TensorType::new(DType::I64, [1])];
         for index in [3, -4, i64::MIN, i64::MAX] {
             let known = [Dim::from(index)];
-            let operands = [Operand { ty: &types[0], ints: None }, Operand { ty: &types[1], ints: Some(&known) }];
-            assert!(matches!(Gather { axis: 0 }.infer(&operands), Err(OpError::Value { operand: 1, .. })));
+            let operands = [
+                Operand { ty: &types[0], ints: None },
+                Operand { ty: &types[1], ints: Some(&known) },
+            ];
+            assert!(matches!(
+                Gather { axis: 0 }.infer(&operands),
+                Err(OpError::Value { operand: 1, .. })
+            ));
             let met = Gather { axis: 0 }.eval(&[&x, &Tensor::new(&[1], &[index]).unwrap()]);
             assert!(matches!(met, Err(OpError::Value { operand: 1, .. })));
         }
         let floats = [Operand { ty: &types[0], ints: None }; 2];
-        assert!(matches!(Gather { axis: 0 }.infer(&floats), Err(OpError::DType { operand: 1, .. })));
+        assert!(matches!(
+            Gather { axis: 0 }.infer(&floats),
+            Err(OpError::DType { operand: 1, .. })
+        ));
     }
 
     #[test]
     fn elements_of_a_shape_stay_known() {
-        let types = [TensorType::new(DType::I64, [2]), TensorType::new(DType::I64, Shape::scalar())];
+        let types =
+            [TensorType::new(DType::I64, [2]), TensorType::new(DType::I64, Shape::scalar())];
         let (shape, index) = ([Dim::n(), 4.into()], [Dim::from(-2)]);
-        let operands = [Operand { ty: &types[0], ints: Some(&shape) }, Operand { ty: &types[1], ints: Some(&index) }];
+        let operands = [
+            Operand { ty: &types[0], ints: Some(&shape) },
+            Operand { ty: &types[1], ints: Some(&index) },
+        ];
         let y = Gather { axis: 0 }.infer(&operands).unwrap();
         assert_eq!(y[0].ints.as_deref(), Some([Dim::n()].as_slice()));
     }
@@ -175,7 +201,8 @@ mod tests {
     fn the_batch_comes_with_the_data_or_with_the_indices() {
         let mut rng = rng(4);
         for _ in 0..300 {
-            let (rank, irank, n) = (rng.random_range(1..4), rng.random_range(0..3), rng.random_range(0..6));
+            let (rank, irank, n) =
+                (rng.random_range(1..4), rng.random_range(0..3), rng.random_range(0..6));
             let (axis, inner) = (rng.random_range(0..rank), rng.random_range(1..3));
             let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
             let mut idims: Vec<usize> = (0..irank).map(|_| rng.random_range(1..4)).collect();
@@ -196,8 +223,10 @@ mod tests {
             let size = i64::try_from(dims[axis]).unwrap();
             let count = idims.iter().product();
             let index: Vec<i64> = (0..count).map(|_| rng.random_range(-size..size)).collect();
-            let (x, i) = (random(&mut rng, DType::F32, &dims), Tensor::new(&idims, &index).unwrap());
-            let got = check_split(&gather(i64::try_from(axis).unwrap()), &[(&x, data), (&i, numbers)], n);
+            let (x, i) =
+                (random(&mut rng, DType::F32, &dims), Tensor::new(&idims, &index).unwrap());
+            let got =
+                check_split(&gather(i64::try_from(axis).unwrap()), &[(&x, data), (&i, numbers)], n);
             let expected = match (data.shard(), numbers.shard()) {
                 _ if picks_rows => Err("R0108".to_owned()),
                 (Some(_), Some(_)) => Err("R0101".to_owned()),
@@ -206,7 +235,11 @@ mod tests {
                 (Some(s), None) => Ok(claim(s.axis + irank - 1)),
                 (None, None) => Ok(Claim::Invariant),
             };
-            assert_eq!(got, expected.map(|c| vec![c]), "{dims:?} {data} {idims:?} {numbers} {axis}");
+            assert_eq!(
+                got,
+                expected.map(|c| vec![c]),
+                "{dims:?} {data} {idims:?} {numbers} {axis}"
+            );
         }
     }
 }

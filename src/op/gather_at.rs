@@ -5,8 +5,13 @@ use smallvec::smallvec;
 use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, result, tensors, two};
-use super::{Backward, Claims, Compare, Dims, Gradient, RuleError, OpDef, OpError, Operand, Reduction, Results, Scatter, SplitOperand, Where, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, Compare, Dims, Gradient, OpDef, OpError, Operand, Reduction, Results,
+    RuleError, Scatter, SplitOperand, Where, rules,
+};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers count from the end
@@ -32,8 +37,9 @@ family! {
 
 /// The number of leading axes that `batch_dims` says.
 fn leading(batch_dims: i64) -> Result<usize, OpError> {
-    usize::try_from(batch_dims).map_err(|_| {
-        OpError::Attribute { attr: "batch_dims", reason: format!("{batch_dims} is negative") }
+    usize::try_from(batch_dims).map_err(|_| OpError::Attribute {
+        attr: "batch_dims",
+        reason: format!("{batch_dims} is negative"),
     })
 }
 
@@ -52,22 +58,22 @@ impl GatherAt {
                 Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
             }
             (data, _) => {
-                let reason = "has the samples of all replicas in one operand and its own in the other";
+                let reason =
+                    "has the samples of all replicas in one operand and its own in the other";
                 Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
             }
         }
     }
 
-    fn split_nd(
-        batch: usize,
-        [data, indices]: [&SplitOperand<'_>; 2],
-    ) -> Result<Claim, Refusal> {
+    fn split_nd(batch: usize, [data, indices]: [&SplitOperand<'_>; 2]) -> Result<Claim, Refusal> {
         let rows = indices.ty.rank().saturating_sub(1);
         let picked = batch + row_length(indices.ty);
         match (data.claim.shard(), indices.claim.shard()) {
-            (_, Some(i)) if i.axis == rows => {
-                Err(rules::refuse(Code::NotPerSample, 1, "takes the coordinates of an element from several samples"))
-            }
+            (_, Some(i)) if i.axis == rows => Err(rules::refuse(
+                Code::NotPerSample,
+                1,
+                "takes the coordinates of an element from several samples",
+            )),
             (Some(s), Some(i)) if s == i && s.axis < batch => Ok(Claim::Shard(s)),
             (Some(s), _) if (batch..picked).contains(&s.axis) => Err(picks(0)),
             (Some(s), None) if s.axis >= picked => {
@@ -78,7 +84,8 @@ impl GatherAt {
                 Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
             }
             (data, _) => {
-                let reason = "has the samples of all replicas in one operand and its own in the other";
+                let reason =
+                    "has the samples of all replicas in one operand and its own in the other";
                 Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
             }
         }
@@ -320,7 +327,12 @@ mod tests {
     #[test]
     fn operands_that_do_not_fit_are_refused() {
         let infer = |op: GatherAt, x: &[i64], i: &[i64]| {
-            let ty = |dtype, dims: &[i64]| TensorType::new(dtype, dims.iter().map(|d| Dim::from(*d)).collect::<crate::types::Shape>());
+            let ty = |dtype, dims: &[i64]| {
+                TensorType::new(
+                    dtype,
+                    dims.iter().map(|d| Dim::from(*d)).collect::<crate::types::Shape>(),
+                )
+            };
             let types = [ty(DType::F32, x), ty(DType::I32, i)];
             op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None })).is_ok()
         };
@@ -361,11 +373,13 @@ mod tests {
             let got = check_split(&nd(2), &[(&x, claim(1, 1)), (&i, claim(1, 1))], n);
             assert_eq!(got, Ok(vec![claim(1, 1)]));
             // Rows of numbers pick from a table.
-            let (x, i) = (random(&mut rng, DType::F32, &[3, 3, 2]), numbers(&mut rng, &[4, n, 2], 3));
+            let (x, i) =
+                (random(&mut rng, DType::F32, &[3, 3, 2]), numbers(&mut rng, &[4, n, 2], 3));
             let got = check_split(&nd(0), &[(&x, Claim::Invariant), (&i, claim(1, 1))], n);
             assert_eq!(got, Ok(vec![claim(1, 1)]));
             // Every sample's block from the same coordinates.
-            let (x, i) = (random(&mut rng, DType::F32, &[3, 2, 3 * n]), numbers(&mut rng, &[4, 1], 3));
+            let (x, i) =
+                (random(&mut rng, DType::F32, &[3, 2, 3 * n]), numbers(&mut rng, &[4, 1], 3));
             let got = check_split(&nd(0), &[(&x, claim(2, 3)), (&i, Claim::Invariant)], n);
             assert_eq!(got, Ok(vec![claim(2, 3)]));
         }

@@ -8,8 +8,12 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, right, summed};
 use super::numeric::{Wide, narrow, wide, widen};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
+};
 
 op! {
     /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third operand,
@@ -70,7 +74,9 @@ impl OpDef for Gemm {
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let [a, b, c @ ..] = operands else { return Ok(rules::invariant(1)) };
         let (m, k) = if self.trans_a { (1, 0) } else { (0, 1) };
-        let along = |x: &SplitOperand<'_>, axis| x.claim.shard().filter(|s| s.axis == axis).map(|s| (s.outer, s.inner));
+        let along = |x: &SplitOperand<'_>, axis| {
+            x.claim.shard().filter(|s| s.axis == axis).map(|s| (s.outer, s.inner))
+        };
         let terms = along(a, k).filter(|terms| along(b, usize::from(self.trans_b)) == Some(*terms));
         // An addend would be added by every replica.
         if terms.is_some() && c.is_empty() {
@@ -139,7 +145,11 @@ impl OpDef for Gemm {
             at.give(1, db);
         }
         if at.wants(2) {
-            let dc = if self.beta.to_bits() == 1.0f32.to_bits() { dy } else { at.scale(dy, f64::from(self.beta))? };
+            let dc = if self.beta.to_bits() == 1.0f32.to_bits() {
+                dy
+            } else {
+                at.scale(dy, f64::from(self.beta))?
+            };
             at.give_sum(2, dc)?;
         }
         Ok(())
@@ -316,7 +326,10 @@ mod tests {
         assert_eq!(code(&plain, [rows(0), rows(1), all]), "R0102");
         assert_eq!(code(&plain, [rows(0), all, all]), "R0110");
         assert_eq!(code(&plain, [rows(0), all, rows(1)]), "R0101");
-        assert_eq!(code(&plain, [rows(0), all, Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 })]), "R0101");
+        assert_eq!(
+            code(&plain, [rows(0), all, Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 })]),
+            "R0101"
+        );
         assert_eq!(code(&plain, [all, all, rows(0)]), "R0101");
         assert_eq!(refusal(&plain, &[(&x, rows(0)), (&x, all), (&row, rows(0))]), "R0101");
         let turned = Op::from(Gemm { trans_a: true, trans_b: true, ..Gemm::default() });

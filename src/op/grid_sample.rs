@@ -7,7 +7,8 @@ use super::declare::op;
 use super::infer::{dtype, equal, result, same_dtype, tensors, two};
 use super::numeric::{Wide, narrow, widen};
 use super::{
-    Backward, Claims, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode, Results,
+    RuleError, SplitOperand, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -82,9 +83,7 @@ impl OpDef for GridSample {
                 let reason = "takes elements from all samples of the batch";
                 return Err(rules::refuse(Code::WindowAxis, 0, reason));
             }
-            (None, Some(b)) if b.axis > 0 && b.axis < last => {
-                Shard { axis: b.axis + 1, ..b }
-            }
+            (None, Some(b)) if b.axis > 0 && b.axis < last => Shard { axis: b.axis + 1, ..b },
             (Some(_), None) => {
                 let reason = "has the positions of all samples on every replica";
                 return Err(rules::refuse(Code::BakedBatch, 0, reason));
@@ -222,8 +221,11 @@ impl GridSample {
             }
         };
         let place = |(step, weight, own): (i64, T, T)| {
-            self.inside(size, base.to_f64() + step as f64)
-                .map(|at| AxisTap { at, weight, slope: own * slope })
+            self.inside(size, base.to_f64() + step as f64).map(|at| AxisTap {
+                at,
+                weight,
+                slope: own * slope,
+            })
         };
         weights.into_iter().filter_map(place).collect()
     }
@@ -367,7 +369,8 @@ mod tests {
             let (values, places) = (x.to_f64(), grid.to_f64());
             let place = |g: f64, size: usize| {
                 let n = size as f64;
-                let at = if align { (g + 1.0) * (n - 1.0) / 2.0 } else { ((g + 1.0) * n - 1.0) / 2.0 };
+                let at =
+                    if align { (g + 1.0) * (n - 1.0) / 2.0 } else { ((g + 1.0) * n - 1.0) / 2.0 };
                 if padding == GridPadding::Border { at.clamp(0.0, n - 1.0) } else { at }
             };
             #[expect(clippy::cast_possible_truncation, reason = "the positions are small")]
@@ -408,7 +411,8 @@ mod tests {
             let rows = n * inner;
             let shard = |axis: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let mode = [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic][case % 3];
-            let op = GridSample { mode, padding: PADDINGS[case / 3 % 3], align_corners: case % 2 == 0 };
+            let op =
+                GridSample { mode, padding: PADDINGS[case / 3 % 3], align_corners: case % 2 == 0 };
             let (x, grid, claims, to) = match case % 4 {
                 0 | 1 => ([rows, 2, 3, 4], [rows, 2, 3, 2], [shard(0), shard(0)], 0),
                 2 => ([2, rows, 3, 4], [2, 2, 3, 2], [shard(1), whole], 1),

@@ -8,7 +8,9 @@ use super::gradient::Normal;
 use super::infer::{count, dtype, equal, result, same_dtype, tensors};
 use super::real::Real;
 use super::rows;
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 family! {
@@ -109,8 +111,8 @@ impl OpDef for GroupNorm {
             return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
         };
         if let Self::Group { groups, .. } = *self {
-            let fits = groups > 0
-                && channels.as_const().is_some_and(|c| c.checked_rem(groups) == Some(0));
+            let fits =
+                groups > 0 && channels.as_const().is_some_and(|c| c.checked_rem(groups) == Some(0));
             if !fits {
                 let reason = format!("{groups} groups do not divide {channels} channels");
                 return Err(OpError::Attribute { attr: "groups", reason });
@@ -262,10 +264,9 @@ mod tests {
             let vector = random(&mut rng, DType::F32, &[6]);
             let claim = Claim::Shard(Shard { axis: 0, outer: 1, inner: inner as u64 });
             let all = Claim::Invariant;
-            for op in [
-                GroupNorm::Group { epsilon: 0.1, groups: 3 },
-                GroupNorm::Instance { epsilon: 0.1 },
-            ] {
+            for op in
+                [GroupNorm::Group { epsilon: 0.1, groups: 3 }, GroupNorm::Instance { epsilon: 0.1 }]
+            {
                 let operands = [(&x, claim), (&vector, all), (&vector, all)];
                 assert_eq!(check_split(&op.into(), &operands, n), Ok(vec![claim]));
             }

@@ -9,7 +9,10 @@ use super::infer::{axis, count, dtype, equal, results, same_dtype};
 use super::numeric::wide;
 use super::real::Real;
 use super::rows;
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Term, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term,
+    rules,
+};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,
 };
@@ -334,7 +337,9 @@ mod tests {
                 let square = row.iter().map(|x| x * x).sum::<f64>() / n;
                 means.push(mean);
                 inverses.push(1.0 / (variance + 0.25).sqrt());
-                y.extend((0..size).map(|i| (row[i] - mean) / (variance + 0.25).sqrt() * s[i] + t[i]));
+                y.extend(
+                    (0..size).map(|i| (row[i] - mean) / (variance + 0.25).sqrt() * s[i] + t[i]),
+                );
                 z.extend((0..size).map(|i| row[i] / (square + 0.25).sqrt() * s[i]));
             }
             let got = eval(&layer(listed, true).into(), &[&x, &scale, &shift]);
@@ -383,7 +388,8 @@ mod tests {
             let x = random(&mut rng, DType::F32, &dims);
             let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
             let listed = i64::try_from(axis).unwrap();
-            let op: Op = if case % 2 == 0 { layer(listed, true).into() } else { rms(listed).into() };
+            let op: Op =
+                if case % 2 == 0 { layer(listed, true).into() } else { rms(listed).into() };
             if at >= axis {
                 assert_eq!(check_split(&op, &[(&x, claim)], n), Err("R0104".to_owned()));
                 continue;

@@ -7,7 +7,10 @@ use super::element::{Float, for_dtype};
 use super::infer::{axis, dtype, one, result, tensors};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns};
-use super::{Backward, Claims, Compare, Gradient, RuleError, OpDef, OpError, Operand, Reduce, Results, SplitOperand, Unary, rules};
+use super::{
+    Backward, Claims, Compare, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
+    SplitOperand, Unary, rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -114,7 +117,8 @@ impl OpDef for LpNorm {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         let along = [axis("axis", self.axis, at.ty(x).rank())?];
         let (axes, keepdims) = (vec![self.axis], true);
-        let norm = if self.p == 1 { Reduce::L1 { axes, keepdims } } else { Reduce::L2 { axes, keepdims } };
+        let norm =
+            if self.p == 1 { Reduce::L1 { axes, keepdims } } else { Reduce::L2 { axes, keepdims } };
         let norm = at.op(norm, &[x])?;
         let weighted = at.mul(dy, y)?;
         let sum = at.sum(weighted, &along)?;
@@ -171,7 +175,10 @@ mod tests {
         }
         let x = tensor(DType::F32, &[2, 2], &[0.0, 0.0, 3.0, 4.0]);
         let op = LpNorm { axis: -1, p: 2 };
-        assert_eq!(eval(&op.into(), &[&x])[0].to_f64(), [0.0, 0.0, 3.0f32 / 5.0, 4.0f32 / 5.0].map(f64::from));
+        assert_eq!(
+            eval(&op.into(), &[&x])[0].to_f64(),
+            [0.0, 0.0, 3.0f32 / 5.0, 4.0f32 / 5.0].map(f64::from)
+        );
     }
 
     #[test]

@@ -5,7 +5,10 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{dtype, one, result};
 use super::numeric::{Wide, narrow, widen};
-use super::{Backward, Binary, Claims, Gradient, RuleError, OpDef, OpError, Operand, Pool, Results, SplitOperand, Term, rules};
+use super::{
+    Backward, Binary, Claims, Gradient, OpDef, OpError, Operand, Pool, Results, RuleError,
+    SplitOperand, Term, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -139,7 +142,8 @@ impl Lrn {
         let samples = x.as_slice::<T>().chunks_exact(channels * plane);
         for (y, x) in y.as_mut_slice::<T>().chunks_exact_mut(channels * plane).zip(samples) {
             for (c, y) in y.chunks_exact_mut(plane).enumerate() {
-                let near = c.saturating_sub(before)..c.saturating_add(after).saturating_add(1).min(channels);
+                let near = c.saturating_sub(before)
+                    ..c.saturating_add(after).saturating_add(1).min(channels);
                 for x in x[near.start * plane..near.end * plane].chunks_exact(plane) {
                     for (sum, x) in y.iter_mut().zip(x) {
                         *sum = sum.add_product(*x, *x);
@@ -209,7 +213,8 @@ mod tests {
             let (n, inner) = (i / 5, i % 3 + 1);
             let rows = n * inner;
             let (dims, axis) =
-                [(vec![rows, 5, 2, 2], 0), (vec![rows, 3], 0), (vec![2, 3, rows], 2)][i % 3].clone();
+                [(vec![rows, 5, 2, 2], 0), (vec![rows, 3], 0), (vec![2, 3, rows], 2)][i % 3]
+                    .clone();
             let x = random(&mut rng, DType::F32, &dims);
             let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let op = Lrn { alpha: 0.5, beta: 0.7, bias: 1.0, size: 3 };

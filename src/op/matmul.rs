@@ -7,8 +7,12 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{broadcast, dtype, equal, result, same_dtype, two};
 use super::numeric::{Number, narrow, wide, widen};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 op! {
     /// The matrix product over the last two axes, `[…, M, K]` by `[…, K, N]`; the axes before them broadcast.
@@ -83,11 +87,7 @@ impl Place {
 }
 
 /// The claim of a product of which one factor is a partial sum, and the other one is whole: of integers, which wrap.
-pub(super) fn linear(
-    operands: &[SplitOperand<'_>],
-    a: Claim,
-    b: Claim,
-) -> Result<Claims, Refusal> {
+pub(super) fn linear(operands: &[SplitOperand<'_>], a: Claim, b: Claim) -> Result<Claims, Refusal> {
     let exact = operands.iter().all(|x| !x.ty.dtype.is_float());
     match (a, b) {
         (part @ Claim::Partial(Combine::Sum), Claim::Invariant)
@@ -153,7 +153,8 @@ impl OpDef for MatMul {
                 if i == j && alike(s, t) {
                     return out(i, s);
                 }
-                let reason = format!("meets matrices split on axis {i} with ones split on axis {j}");
+                let reason =
+                    format!("meets matrices split on axis {i} with ones split on axis {j}");
                 Err(rules::refuse(Code::Misaligned, 1, reason))
             }
             (_, Some(_)) => Err(right(a)),
@@ -175,7 +176,8 @@ impl OpDef for MatMul {
         let sizes = MatMulSizes::new(&left, &right)?;
         let rows = sizes.m.as_const().filter(|_| a.rank() > 1);
         let columns = sizes.n.as_const().filter(|_| b.rank() > 1);
-        let dims = sizes.outer.iter().cloned().chain([rows, columns].into_iter().flatten().map(Dim::from));
+        let dims =
+            sizes.outer.iter().cloned().chain([rows, columns].into_iter().flatten().map(Dim::from));
         let dims = dims.collect::<Shape>().at(0);
         let mut y = Tensor::zeros(wide(a.dtype()), &dims)?;
         if !y.is_empty() {
@@ -196,7 +198,9 @@ impl OpDef for MatMul {
         let (a, b, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let (from_a, from_b) = (at.shape(a), at.shape(b));
         // Vectors are taken as matrices of one row or one column.
-        let row = |shape: &Shape| std::iter::once(Dim::ONE).chain(shape.iter().cloned()).collect::<Shape>();
+        let row = |shape: &Shape| {
+            std::iter::once(Dim::ONE).chain(shape.iter().cloned()).collect::<Shape>()
+        };
         let column = |shape: &Shape| shape.iter().cloned().chain([Dim::ONE]).collect::<Shape>();
         let wide_a = if from_a.len() == 1 { row(&from_a) } else { from_a.clone() };
         let wide_b = if from_b.len() == 1 { column(&from_b) } else { from_b.clone() };
@@ -260,7 +264,8 @@ fn matrix(mut index: usize, outer: &[usize], own: &[usize]) -> usize {
 fn stack(sizes: &MatMulSizes, y: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<(), OpError> {
     fn all<T: Number>(sizes: &MatMulSizes, y: &mut Tensor, a: &Tensor, b: &Tensor) {
         let (outer, left, right) = (sizes.outer.at(0), sizes.left.at(0), sizes.right.at(0));
-        let [m, k, n] = [&sizes.m, &sizes.k, &sizes.n].map(|d| usize::try_from(d.eval(0)).unwrap_or(0));
+        let [m, k, n] =
+            [&sizes.m, &sizes.k, &sizes.n].map(|d| usize::try_from(d.eval(0)).unwrap_or(0));
         let (a, b) = (a.as_slice::<T>(), b.as_slice::<T>());
         for (i, y) in y.as_mut_slice::<T>().chunks_exact_mut(m * n).enumerate() {
             let a = &a[matrix(i, &outer, &left) * m * k..][..m * k];
@@ -340,10 +345,8 @@ mod tests {
                 return vec![tail[keep]];
             }
             let skip = rng.random_range(0..=outer.len());
-            let mut dims: Vec<usize> = outer[skip..]
-                .iter()
-                .map(|d| if rng.random_bool(0.25) { 1 } else { *d })
-                .collect();
+            let mut dims: Vec<usize> =
+                outer[skip..].iter().map(|d| if rng.random_bool(0.25) { 1 } else { *d }).collect();
             dims.extend(tail);
             dims
         };
@@ -364,7 +367,8 @@ mod tests {
             all
         };
         let (oa, ob) = (outer(&a_dims), outer(&b_dims));
-        let ([m, k], n) = ([a_dims[a_dims.len() - 2], a_dims[a_dims.len() - 1]], b_dims[b_dims.len() - 1]);
+        let ([m, k], n) =
+            ([a_dims[a_dims.len() - 2], a_dims[a_dims.len() - 1]], b_dims[b_dims.len() - 1]);
         let (a, b) = (a.to_f64(), b.to_f64());
         let at = |o: &[usize], i: usize, j: usize| i.min(o[0] - 1) * o[1] + j.min(o[1] - 1);
         let mut y = Vec::new();
@@ -478,7 +482,9 @@ mod tests {
     #[test]
     fn terms_of_all_samples_are_parts_of_sums() {
         let mut rng = rng(5);
-        for (a, on, b, of) in [(&[2, 6][..], 1, &[6, 3][..], 0), (&[6], 0, &[6], 0), (&[6], 0, &[2, 6, 1], 1)] {
+        for (a, on, b, of) in
+            [(&[2, 6][..], 1, &[6, 3][..], 0), (&[6], 0, &[6], 0), (&[6], 0, &[2, 6, 1], 1)]
+        {
             let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
             let operands = [(&a, Claim::rows(on)), (&b, Claim::rows(of))];
             let sum = Claim::Partial(Combine::Sum);

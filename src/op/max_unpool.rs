@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{dtype, equal, known_sizes, result, sizes, tensors, two};
 use super::{
-    Backward, Claims, Compare, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, Scan, SplitOperand, rules,
+    Backward, Claims, Compare, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, Scan,
+    SplitOperand, rules,
 };
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -63,7 +64,8 @@ impl OpDef for MaxUnpool {
         let elements = x.bytes().chunks_exact(width);
         for (element, place) in elements.zip(places.as_slice::<i64>()) {
             let at = usize::try_from(*place).ok().filter(|at| *at < count).ok_or_else(|| {
-                let reason = format!("the position {place} is outside a result of {count} elements");
+                let reason =
+                    format!("the position {place} is outside a result of {count} elements");
                 OpError::Value { operand: 1, reason }
             })?;
             to[at * width..][..width].copy_from_slice(element);

@@ -103,8 +103,11 @@ impl OpDef for MergeTopK {
         let Some(first) = operands.first() else { return Ok(Vec::new()) };
         let axis = axis("axis", self.axis, first.rank())?;
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
-        let entries =
-            self.entries.iter().map(|d| known("the entries", d)).collect::<Result<Vec<i64>, _>>()?;
+        let entries = self
+            .entries
+            .iter()
+            .map(|d| known("the entries", d))
+            .collect::<Result<Vec<i64>, _>>()?;
         let all = entries.iter().fold(0i64, |sum, n| sum.saturating_add((*n).max(0)));
         if i64::try_from(k).is_ok_and(|k| k > all) {
             let reason = format!("{k} is more than {all} entries");
@@ -176,10 +179,13 @@ mod tests {
         let few = Dim::from(3).minimum(&Dim::n());
         let shape: Shape = [few, 2.into()].into_iter().collect();
         let types = [DType::F32, DType::I64].map(|t| TensorType { dtype: t, shape: shape.clone() });
-        let op = |entries: Vec<Dim>, k: i64| MergeTopK { axis: 0, entries, k: k.into(), largest: true };
-        let infer = |op: MergeTopK| op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None }));
+        let op =
+            |entries: Vec<Dim>, k: i64| MergeTopK { axis: 0, entries, k: k.into(), largest: true };
+        let infer =
+            |op: MergeTopK| op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None }));
         assert!(infer(op(vec![Dim::n()], 3)).is_ok());
-        for wrong in [op(vec![Dim::n()], 2), op(vec![Dim::n(), Dim::n()], 3), op(vec![2.into()], 3)] {
+        for wrong in [op(vec![Dim::n()], 2), op(vec![Dim::n(), Dim::n()], 3), op(vec![2.into()], 3)]
+        {
             assert!(infer(wrong).is_err());
         }
         let split = |claims: [Claim; 2]| {

@@ -4,8 +4,13 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, result, sizes, tensors, two};
-use super::{Backward, Claims, Concat, Constant, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, Concat, Constant, Gradient, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, rules,
+};
+use crate::types::{
+    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 op! {
     /// For each element of the first operand, an integer, a vector of `depth` elements along a new axis: the second
@@ -32,7 +37,8 @@ impl OpDef for OneHot {
         dtype(operands, 0, is_integer, "an integer")?;
         sizes("depth", std::slice::from_ref(&self.depth))?;
         if values.ty.rank() != 1 || values.ty.shape[0] != Dim::from(2) {
-            let expected = "it must have two elements, for other positions and for the one".to_owned();
+            let expected =
+                "it must have two elements, for other positions and for the one".to_owned();
             return Err(OpError::Shape { operand: 1, found: values.ty.clone(), expected });
         }
         let mut shape = numbers.ty.shape.clone();
@@ -146,7 +152,8 @@ mod tests {
         let infer = |op: OneHot, a: TensorType, b: TensorType| {
             op.infer(&[Operand { ty: &a, ints: None }, Operand { ty: &b, ints: None }])
         };
-        let (numbers, values) = (TensorType::new(DType::I64, [3]), TensorType::new(DType::F32, [2]));
+        let (numbers, values) =
+            (TensorType::new(DType::I64, [3]), TensorType::new(DType::F32, [2]));
         let op = |axis, depth: i64| OneHot { axis, depth: depth.into() };
         assert!(infer(op(-2, 0), numbers.clone(), values.clone()).is_ok());
         for wrong in [op(2, 1), op(-3, 1), op(0, -1)] {
@@ -172,8 +179,14 @@ mod tests {
         }
         let numbers = random(&mut rng, DType::I64, &[2]);
         let op: Op = one_hot(0, 3);
-        assert_eq!(refusal(&op, &[(&numbers, Claim::Invariant), (&values, Claim::rows(0))]), "R0111");
+        assert_eq!(
+            refusal(&op, &[(&numbers, Claim::Invariant), (&values, Claim::rows(0))]),
+            "R0111"
+        );
         let op: Op = OneHot { axis: 0, depth: Dim::n() }.into();
-        assert_eq!(refusal(&op, &[(&numbers, Claim::rows(0)), (&values, Claim::Invariant)]), "R0110");
+        assert_eq!(
+            refusal(&op, &[(&numbers, Claim::rows(0)), (&values, Claim::Invariant)]),
+            "R0110"
+        );
     }
 }

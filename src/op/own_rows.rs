@@ -4,7 +4,9 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, carried, one, result_with_ints};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -74,7 +76,10 @@ mod tests {
         let x = random(&mut rng(1), DType::F32, &[4, 2]);
         let op: Op = OwnRows { axis: 0 }.into();
         assert_eq!(testing::eval(&op, &[&x]), vec![x]);
-        let ty = TensorType::new(DType::F32, [Dim::n() * 2, 3.into()].into_iter().collect::<crate::types::Shape>());
+        let ty = TensorType::new(
+            DType::F32,
+            [Dim::n() * 2, 3.into()].into_iter().collect::<crate::types::Shape>(),
+        );
         let claims = |claim, axis| {
             let operands = [SplitOperand { claim, ty: &ty }];
             OwnRows { axis }.split(&operands, std::slice::from_ref(&ty))

@@ -6,7 +6,10 @@ use smallvec::{SmallVec, smallvec};
 use super::attr::names;
 use super::declare::op;
 use super::infer::{one, result, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Range, Results, SplitOperand, rules, strided};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand,
+    rules, strided,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 names! {
@@ -41,7 +44,10 @@ op! {
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The scalar of type `dtype` that `value` stands for: rounded for floats; for other types the number itself.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is meant; integers were checked")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "rounding to f32 is meant; integers were checked"
+)]
 fn element(dtype: DType, value: f64) -> Option<Tensor> {
     let integer = || (value.fract() == 0.0 && value.abs() <= MAX_EXACT).then_some(value as i64);
     macro_rules! exact {
@@ -92,7 +98,10 @@ impl Pad {
                 return wrong(format!("axis {i} of {ty} has no {before} and {after} to take away"));
             }
         } else if before < 0 || after < 0 {
-            return Err(OpError::Unsupported(format!("taking entries away in the mode `{}`", self.mode.name())));
+            return Err(OpError::Unsupported(format!(
+                "taking entries away in the mode `{}`",
+                self.mode.name()
+            )));
         } else if (before > 0 || after > 0) && !(size.clone() - 1).is_nonnegative() {
             return wrong(format!("axis {i} of {ty} may have no entry to repeat"));
         }
@@ -183,7 +192,8 @@ impl OpDef for Pad {
         let x = one(operands)?;
         let rank = x.ty.rank();
         if self.pads.len() != 2 * rank {
-            let reason = format!("{} numbers for {}, which needs {}", self.pads.len(), x.ty, 2 * rank);
+            let reason =
+                format!("{} numbers for {}, which needs {}", self.pads.len(), x.ty, 2 * rank);
             return Err(OpError::Attribute { attr: "pads", reason });
         }
         if element(x.ty.dtype, self.value).is_none() {
@@ -210,7 +220,11 @@ impl OpDef for Pad {
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
         match self.around(shard.axis, rank) {
             (0, 0) => Ok(smallvec![Claim::Shard(shard)]),
-            _ => Err(rules::refuse(Code::Reorders, i, "adds or takes samples at the borders of the batch")),
+            _ => Err(rules::refuse(
+                Code::Reorders,
+                i,
+                "adds or takes samples at the borders of the batch",
+            )),
         }
     }
 
@@ -260,7 +274,10 @@ impl OpDef for Pad {
             }
             let size = shape[axis].clone();
             // The entries of the axis that the padded ones are copies of.
-            let numbers = at.op(Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO }, &[])?;
+            let numbers = at.op(
+                Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO },
+                &[],
+            )?;
             let own = vec![self.pads[axis], self.pads[rank + axis]];
             let copies = at.op(Self { mode: self.mode, pads: own, value: 0.0 }, &[numbers])?;
             let mut to = at.shape(dx).to_vec();
@@ -281,8 +298,7 @@ mod tests {
     use super::{Pad, PadMode};
     use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
 
-    const MODES: [PadMode; 4] =
-        [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap];
+    const MODES: [PadMode; 4] = [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap];
 
     fn line(mode: PadMode, before: i64, after: i64) -> Vec<i64> {
         let x = Tensor::new(&[3], &[1i64, 2, 3]).unwrap();
@@ -301,7 +317,10 @@ mod tests {
         assert_eq!(line(PadMode::Wrap, 2, 4), [2, 3, 1, 2, 3, 1, 2, 3, 1]);
         let x = Tensor::new(&[2, 1], &[1i64, 2]).unwrap();
         let op = Pad { mode: PadMode::Reflect, pads: vec![1, 1, 0, 1], value: 0.0 };
-        assert_eq!(testing::eval(&op.into(), &[&x])[0].as_slice::<i64>(), [2, 2, 2, 1, 1, 1, 2, 2, 2]);
+        assert_eq!(
+            testing::eval(&op.into(), &[&x])[0].as_slice::<i64>(),
+            [2, 2, 2, 1, 1, 1, 2, 2, 2]
+        );
         let scalar = Tensor::scalar(4f32);
         let op = Pad { mode: PadMode::Edge, pads: vec![], value: 0.0 };
         assert_eq!(testing::eval(&op.into(), &[&scalar])[0], scalar);

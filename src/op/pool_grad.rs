@@ -73,7 +73,15 @@ impl PoolGrad {
             Pool::Lp { kernel, strides, dilations, pads, ceil_mode, .. } => {
                 let sizes = spatial_sizes(0, x)?.to_vec();
                 let count_include_pad = false;
-                Ok(Self::Average { sizes, kernel, strides, dilations, pads, ceil_mode, count_include_pad })
+                Ok(Self::Average {
+                    sizes,
+                    kernel,
+                    strides,
+                    dilations,
+                    pads,
+                    ceil_mode,
+                    count_include_pad,
+                })
             }
         }
     }

@@ -6,7 +6,9 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{axis, count, dtype, equal, result};
 use super::real::Real;
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
@@ -69,7 +71,9 @@ impl Quantize {
         match scale {
             [] | [Some(1)] if block == 0 => Ok(Layout::All),
             [_] if block == 0 => Ok(Layout::Entries(axis("axis", listed, x)?)),
-            _ if block > 0 && scale.len() == x => Ok(Layout::Blocks(axis("axis", listed, x)?, block)),
+            _ if block > 0 && scale.len() == x => {
+                Ok(Layout::Blocks(axis("axis", listed, x)?, block))
+            }
             _ => {
                 let reason = format!("{block} does not suit scales of {} axes", scale.len());
                 Err(OpError::Attribute { attr: "block", reason })
@@ -81,7 +85,9 @@ impl Quantize {
         let sizes: Vec<Option<i64>> = scale.shape.iter().map(Dim::as_const).collect();
         match self.layout(x.rank(), &sizes)? {
             Layout::All => Ok(()),
-            Layout::Entries(axis) => equal("the scales and their axis", &scale.shape[0], &x.shape[axis]),
+            Layout::Entries(axis) => {
+                equal("the scales and their axis", &scale.shape[0], &x.shape[axis])
+            }
             Layout::Blocks(axis, block) => {
                 for (at, (scales, size)) in scale.shape.iter().zip(x.shape.iter()).enumerate() {
                     let blocks = (size.clone() + (block - 1)).floor_div(&block.into());
@@ -94,7 +100,12 @@ impl Quantize {
     }
 
     /// Calls `f` with the number of each element, in order, and that of its scale.
-    fn each(&self, x: &Tensor, scale: &Tensor, mut f: impl FnMut(usize, usize)) -> Result<(), OpError> {
+    fn each(
+        &self,
+        x: &Tensor,
+        scale: &Tensor,
+        mut f: impl FnMut(usize, usize),
+    ) -> Result<(), OpError> {
         let sizes: Vec<Option<i64>> = scale.dims().iter().map(|d| i64::try_from(*d).ok()).collect();
         let (axis, block, per_outer, per_entry, per_inner) = match self.layout(x.rank(), &sizes)? {
             Layout::All => (0, usize::MAX, 0, 0, 0),
@@ -107,10 +118,8 @@ impl Quantize {
         };
         let dims = x.dims();
         let outer: usize = dims.iter().take(axis).product();
-        let (size, inner) = (
-            dims.get(axis).copied().unwrap_or(1),
-            dims.iter().skip(axis + 1).product::<usize>(),
-        );
+        let (size, inner) =
+            (dims.get(axis).copied().unwrap_or(1), dims.iter().skip(axis + 1).product::<usize>());
         let mut at = 0;
         for o in 0..outer {
             for a in 0..size {
@@ -200,14 +209,18 @@ impl OpDef for Quantize {
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
+        let Some((first, shard)) = rules::first_shard(operands) else {
+            return Ok(rules::invariant(1));
+        };
         let (Some(x), Some(scale)) = (operands.first(), operands.get(1)) else {
             return Ok(rules::invariant(1));
         };
         let sizes: Vec<Option<i64>> = scale.ty.shape.iter().map(Dim::as_const).collect();
         let sharded = |x: &SplitOperand<'_>| x.claim == Claim::Shard(shard);
         let passes = match self.layout(x.ty.rank(), &sizes) {
-            Ok(Layout::All) => first == 0 && operands[1..].iter().all(|s| s.claim.shard().is_none()),
+            Ok(Layout::All) => {
+                first == 0 && operands[1..].iter().all(|s| s.claim.shard().is_none())
+            }
             Ok(Layout::Entries(axis)) => {
                 let whole = operands[1..].iter().all(|s| s.claim.shard().is_none());
                 let rows = |s: &SplitOperand<'_>| {
@@ -352,7 +365,8 @@ mod tests {
     fn scales_of_axes_and_blocks() {
         let mut rng = rng(3);
         for round in 0..80 {
-            let dims: Vec<usize> = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..6)).collect();
+            let dims: Vec<usize> =
+                (0..rng.random_range(1..4)).map(|_| rng.random_range(1..6)).collect();
             let axis = rng.random_range(0..dims.len());
             let block = [0, rng.random_range(1..4)][round % 2];
             let scales = if block == 0 {
@@ -362,7 +376,8 @@ mod tests {
                 scales[axis] = dims[axis].div_ceil(block);
                 scales
             };
-            let (ints, x) = (random(&mut rng, DType::I8, &dims), random(&mut rng, DType::F32, &dims));
+            let (ints, x) =
+                (random(&mut rng, DType::I8, &dims), random(&mut rng, DType::F32, &dims));
             let scale = random(&mut rng, DType::F32, &scales);
             let zero = random(&mut rng, DType::I8, &scales);
             let (factors, zeros) = (scale.to_f64(), zero.to_f64());
@@ -392,7 +407,8 @@ mod tests {
     #[test]
     fn operands_are_checked() {
         let fails = |op: &Op, types: &[TensorType]| {
-            let operands: Vec<Operand<'_>> = types.iter().map(|ty| Operand { ty, ints: None }).collect();
+            let operands: Vec<Operand<'_>> =
+                types.iter().map(|ty| Operand { ty, ints: None }).collect();
             op.infer(&operands).is_err()
         };
         let x = TensorType::new(DType::F32, [4, 6]);
@@ -401,7 +417,9 @@ mod tests {
         };
         let op = quantize(1, 0, DType::U8);
         assert!(!fails(&op, &[x.clone(), scales(&[6])]) && !fails(&op, &[x.clone(), scales(&[])]));
-        assert!(fails(&op, &[x.clone(), scales(&[4])]) && fails(&op, &[x.clone(), scales(&[4, 6])]));
+        assert!(
+            fails(&op, &[x.clone(), scales(&[4])]) && fails(&op, &[x.clone(), scales(&[4, 6])])
+        );
         assert!(fails(&op, &[x.clone(), scales(&[6]), TensorType::new(DType::I8, [6])]));
         assert!(fails(&quantize(1, 0, DType::I32), &[x.clone(), scales(&[])]));
         let blocks = quantize(1, 4, DType::U8);

@@ -250,7 +250,8 @@ impl Random {
                 for y in y {
                     let (u, v) = (1.0 - fraction(rng, 53), fraction(rng, 53));
                     let distance = Real::sqrt(-2.0 * Real::ln(u));
-                    *y = F::of_f64(mean + scale * (distance * Real::cos(v * std::f64::consts::TAU)));
+                    *y =
+                        F::of_f64(mean + scale * (distance * Real::cos(v * std::f64::consts::TAU)));
                 }
             }
         }
@@ -288,7 +289,9 @@ impl OpDef for Random {
                 let reason = format!("{scale} is no standard deviation");
                 Err(OpError::Attribute { attr: "scale", reason })
             }
-            Self::Uniform { .. } | Self::Normal { .. } => result(TensorType::new(dtype, Shape::from(shape))),
+            Self::Uniform { .. } | Self::Normal { .. } => {
+                result(TensorType::new(dtype, Shape::from(shape)))
+            }
         }
     }
 
@@ -355,7 +358,8 @@ mod tests {
     fn an_element_is_a_function_of_the_seed_and_its_position() {
         for make in [uniform, normal] {
             for dtype in [DType::F32, DType::F64, DType::F16, DType::Bf16] {
-                let numbers = |seed, shape: &[usize]| draw(&make(seed, [0.5, 2.0], shape, dtype)).to_f64();
+                let numbers =
+                    |seed, shape: &[usize]| draw(&make(seed, [0.5, 2.0], shape, dtype)).to_f64();
                 let all = numbers(7, &[40]);
                 assert_eq!(numbers(7, &[5, 2, 4]), all);
                 assert_eq!(numbers(7, &[3, 7]), all[..21]);
@@ -378,9 +382,16 @@ mod tests {
     #[test]
     fn the_draws_of_a_seed_never_change() {
         // Computed apart from the crate that draws, from the definition of the stream.
-        let bits = |op: &Op| draw(op).as_slice::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-        assert_eq!(bits(&uniform(1, [0.0, 1.0], &[3], DType::F32)), [0x3ece_1298, 0x3da4_a030, 0x3f18_b82b]);
-        assert_eq!(bits(&normal(1, [0.0, 1.0], &[3], DType::F32)), [0x3f63_5dfe, 0x3e84_245c, 0xbe4c_ea98]);
+        let bits =
+            |op: &Op| draw(op).as_slice::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        assert_eq!(
+            bits(&uniform(1, [0.0, 1.0], &[3], DType::F32)),
+            [0x3ece_1298, 0x3da4_a030, 0x3f18_b82b]
+        );
+        assert_eq!(
+            bits(&normal(1, [0.0, 1.0], &[3], DType::F32)),
+            [0x3f63_5dfe, 0x3e84_245c, 0xbe4c_ea98]
+        );
     }
 
     #[test]
@@ -402,7 +413,8 @@ mod tests {
                 buckets[bucket] += 1;
             }
             assert!(buckets.iter().all(|b| (9600..10_400).contains(b)), "{buckets:?}");
-            let (mean, var, fourth) = moments(&draw(&normal(seed, [2.0, 0.5], &[count], dtype)).to_f64());
+            let (mean, var, fourth) =
+                moments(&draw(&normal(seed, [2.0, 0.5], &[count], dtype)).to_f64());
             assert!((mean - 2.0).abs() < 0.01 && (var - 0.25).abs() < 0.01, "{mean} {var}");
             assert!((fourth / var / var - 3.0).abs() < 0.15, "{fourth}");
         }
@@ -474,7 +486,9 @@ mod tests {
         assert!(fails(normal(0, [0.0, -1.0], &[2], DType::F32)));
         assert!(fails(normal(0, [0.0, f32::NAN], &[2], DType::F32)));
         let shaped = |shape: Vec<Dim>| Random::uniform(DType::F32, [0.0, 1.0], 0, shape);
-        assert!(fails(shaped(vec![Dim::n() - 1]).into()) && fails(shaped(vec![Dim::from(-1)]).into()));
+        assert!(
+            fails(shaped(vec![Dim::n() - 1]).into()) && fails(shaped(vec![Dim::from(-1)]).into())
+        );
         let huge = shaped(vec![(1 << 40).into(), (1 << 40).into()]);
         assert!(matches!(huge.infer(&[]), Err(OpError::ResultSize(_))));
         assert!(matches!(shaped(vec![Dim::n()]).eval(&[]), Err(OpError::NotConstant(_))));

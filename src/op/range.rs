@@ -60,9 +60,11 @@ impl OpDef for Range {
         count(operands, 0, 0, "0")?;
         self.check_ends()?;
         let length = self.length()?;
-        let few = length.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c <= MAX_INTS);
+        let few =
+            length.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c <= MAX_INTS);
         let ints = few.map(|few| {
-            let all = std::iter::successors(Some(self.start.clone()), |i| Some(i.clone() + self.delta));
+            let all =
+                std::iter::successors(Some(self.start.clone()), |i| Some(i.clone() + self.delta));
             all.take(few).collect::<SmallVec<[Dim; 8]>>()
         });
         result_with_ints(TensorType::new(self.dtype, [length].into_iter().collect::<Shape>()), ints)
@@ -70,7 +72,11 @@ impl OpDef for Range {
 
     fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
         if self.start.depends_on_batch() || self.limit.depends_on_batch() {
-            return Err(rules::refuse(Code::GlobalIndex, 0, "numbers the samples of the whole batch"));
+            return Err(rules::refuse(
+                Code::GlobalIndex,
+                0,
+                "numbers the samples of the whole batch",
+            ));
         }
         Ok(rules::invariant(results.len()))
     }
@@ -132,14 +138,18 @@ mod tests {
         assert_eq!(testing::eval(&short.into(), &[])[0].as_slice::<i32>(), [-1, 0, 1]);
         let long = Range { dtype: DType::I32, ..range(0, 1 << 40, 1 << 39) };
         let float = Range { dtype: DType::F32, ..range(0, 1, 1) };
-        for bad in [long, float, range(0, 1, 0), range(i64::MIN, i64::MAX, i64::MAX), range(0, 1 << 50, 1)] {
+        for bad in
+            [long, float, range(0, 1, 0), range(i64::MIN, i64::MAX, i64::MAX), range(0, 1 << 50, 1)]
+        {
             assert!(bad.infer(&[]).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn lengths_follow_the_batch() {
-        for (op, shape) in [(range(0, Dim::n(), 1), "i64[N]"), (range(Dim::n(), Dim::n() + 3, 2), "i64[2]")] {
+        for (op, shape) in
+            [(range(0, Dim::n(), 1), "i64[N]"), (range(Dim::n(), Dim::n() + 3, 2), "i64[2]")]
+        {
             let y = op.infer(&[]).unwrap();
             assert_eq!(y[0].ty.to_string(), shape);
             assert_eq!(check_split(&op.clone().into(), &[], 4), Err("R0106".to_owned()));

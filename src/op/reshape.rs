@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{carried, known_sizes, one, result_with_ints, sizes, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -28,7 +30,9 @@ impl Reshape {
             shape.push(match d.as_const() {
                 Some(0) if !allow_zero => match input.get(i) {
                     Some(size) => size.clone(),
-                    None => return Err(wrong(format!("entry {i} is 0 and {input} has no axis {i}"))),
+                    None => {
+                        return Err(wrong(format!("entry {i} is 0 and {input} has no axis {i}")));
+                    }
                 },
                 Some(-1) if free.replace(i).is_some() => {
                     return Err(wrong("-1 stands for more than one size".to_owned()));
@@ -63,10 +67,7 @@ impl OpDef for Reshape {
         if symbolic > 1 || !positive {
             sizes("shape", &shape)?;
         }
-        result_with_ints(
-            TensorType::new(x.ty.dtype, shape),
-            carried(&x),
-        )
+        result_with_ints(TensorType::new(x.ty.dtype, shape), carried(&x))
     }
 
     fn split(
@@ -128,7 +129,10 @@ mod tests {
     fn values_and_known_elements() {
         let x = Tensor::new(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
         let y = testing::eval(&reshape(&[3.into(), 1.into(), 2.into()]), &[&x]);
-        assert_eq!((y[0].dims(), y[0].as_slice::<i64>()), ([3, 1, 2].as_slice(), [1, 2, 3, 4, 5, 6].as_slice()));
+        assert_eq!(
+            (y[0].dims(), y[0].as_slice::<i64>()),
+            ([3, 1, 2].as_slice(), [1, 2, 3, 4, 5, 6].as_slice())
+        );
         let empty = Tensor::new::<f32>(&[0, 4], &[]).unwrap();
         assert_eq!(testing::eval(&reshape(&[2.into(), 0.into()]), &[&empty])[0].dims(), [2, 0]);
         let ty = TensorType::new(DType::I64, [1]);
@@ -151,7 +155,10 @@ mod tests {
             vec![n(1).floor_div(&2.into()), 16.into()],
             vec![i64::MAX.into(), n(8)],
         ] {
-            assert!(matches!(infer(&[n(1), 8.into()], &to), Err(OpError::Attribute { .. })), "{to:?}");
+            assert!(
+                matches!(infer(&[n(1), 8.into()], &to), Err(OpError::Attribute { .. })),
+                "{to:?}"
+            );
         }
         assert!(infer(&[0.into()], &[0.into(), n(-1)]).is_err());
     }
@@ -180,30 +187,46 @@ mod tests {
         let f = |dims: &[usize]| random(&mut rng(1), DType::F32, dims);
         let shard = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
         let (x, rows) = (f(&[6, 4, 8]), Claim::rows(0));
-        assert_eq!(check_split(&reshape(&[n(4), 8.into()]), &[(&x, rows)], 6), Ok(vec![shard(0, 4)]));
+        assert_eq!(
+            check_split(&reshape(&[n(4), 8.into()]), &[(&x, rows)], 6),
+            Ok(vec![shard(0, 4)])
+        );
         let folded = f(&[24, 8]);
         let back = reshape(&[n(1), 4.into(), 8.into()]);
         assert_eq!(check_split(&back, &[(&folded, shard(0, 4))], 6), Ok(vec![rows]));
         let lead = f(&[1, 6, 8]);
-        assert_eq!(check_split(&reshape(&[n(1), 8.into()]), &[(&lead, Claim::rows(1))], 6), Ok(vec![rows]));
+        assert_eq!(
+            check_split(&reshape(&[n(1), 8.into()]), &[(&lead, Claim::rows(1))], 6),
+            Ok(vec![rows])
+        );
         let mixed = reshape(&[4.into(), n(1), 8.into()]);
         assert_eq!(check_split(&mixed, &[(&x, rows)], 6), Err("R0108".to_owned()));
         let inside = f(&[2, 6, 3]);
         let blocks = Claim::Shard(Shard { axis: 0, outer: 2, inner: 1 });
-        assert_eq!(check_split(&reshape(&[n(2), 3.into()]), &[(&inside, Claim::rows(1))], 6), Ok(vec![blocks]));
+        assert_eq!(
+            check_split(&reshape(&[n(2), 3.into()]), &[(&inside, Claim::rows(1))], 6),
+            Ok(vec![blocks])
+        );
         let joined = f(&[12, 3]);
         let apart = reshape(&[2.into(), n(1), 3.into()]);
         assert_eq!(check_split(&apart, &[(&joined, blocks)], 6), Ok(vec![Claim::rows(1)]));
         assert_eq!(check_split(&apart, &[(&joined, shard(0, 2))], 6), Err("R0108".to_owned()));
         let empty = f(&[6, 0]);
-        assert_eq!(check_split(&reshape(&[0.into(), 5.into()]), &[(&empty, rows)], 6), Err("R0110".to_owned()));
+        assert_eq!(
+            check_split(&reshape(&[0.into(), 5.into()]), &[(&empty, rows)], 6),
+            Err("R0110".to_owned())
+        );
         let nothing = f(&[0, 5]);
-        assert_eq!(check_split(&reshape(&[n(1), 0.into()]), &[(&nothing, Claim::Invariant)], 6), Ok(vec![Claim::Invariant]));
+        assert_eq!(
+            check_split(&reshape(&[n(1), 0.into()]), &[(&nothing, Claim::Invariant)], 6),
+            Ok(vec![Claim::Invariant])
+        );
     }
 
     /// Sizes that group some of `digits` together, ones put between, and where the digit `batch` is.
     fn grouped(rng: &mut impl Rng, digits: &[usize], batch: usize) -> (Vec<usize>, Shard) {
-        let (mut dims, mut shard, mut open) = (vec![], Shard { axis: 0, outer: 1, inner: 1 }, false);
+        let (mut dims, mut shard, mut open) =
+            (vec![], Shard { axis: 0, outer: 1, inner: 1 }, false);
         for (i, d) in digits.iter().enumerate() {
             while rng.random_ratio(1, 8) {
                 dims.push(1);
@@ -228,7 +251,8 @@ mod tests {
     fn random_groupings_pass() {
         let mut rng = rng(7);
         for _ in 0..400 {
-            let mut digits: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(1..4)).collect();
+            let mut digits: Vec<usize> =
+                (0..rng.random_range(1..5)).map(|_| rng.random_range(1..4)).collect();
             let (batch, rows) = (rng.random_range(0..digits.len()), rng.random_range(1..8));
             digits[batch] = rows;
             let (from, shard) = grouped(&mut rng, &digits, batch);

@@ -4,7 +4,9 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -101,7 +103,8 @@ mod tests {
             let (all, values) = (indices(&dims), x.to_f64());
             let expected = all.iter().map(|index| {
                 let from = index.iter().zip(&dims).zip(&flipped);
-                let from: Vec<usize> = from.map(|((i, d), flip)| if *flip { d - 1 - i } else { *i }).collect();
+                let from: Vec<usize> =
+                    from.map(|((i, d), flip)| if *flip { d - 1 - i } else { *i }).collect();
                 values[all.iter().position(|i| *i == from).unwrap()]
             });
             assert_eq!(y[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {axes:?}");

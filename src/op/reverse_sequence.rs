@@ -4,7 +4,9 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{axis, dtype, equal, result, tensors, two};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -199,7 +201,8 @@ mod tests {
             let got = check_split(&op, &[(&x, Claim::rows(2)), (&lengths, Claim::Invariant)], n);
             assert_eq!(got, Ok(vec![Claim::rows(2)]));
         }
-        let (x, lengths) = (random(&mut rng, DType::F32, &[3, 3]), Tensor::new(&[3], &[1i64, 2, 3]).unwrap());
+        let (x, lengths) =
+            (random(&mut rng, DType::F32, &[3, 3]), Tensor::new(&[3], &[1i64, 2, 3]).unwrap());
         let refused = |a, b| refusal(&op, &[(&x, a), (&lengths, b)]);
         assert_eq!(refused(Claim::rows(0), Claim::Invariant), "R0108");
         assert_eq!(refused(Claim::rows(1), Claim::Invariant), "R0110");

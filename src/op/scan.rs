@@ -4,15 +4,13 @@ use smallvec::smallvec;
 
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
-use super::real::Real;
 use super::infer::{axis, count, dtype, not_a_number, result};
+use super::real::Real;
 use super::{
-    Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term, Where,
-    rules,
+    Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Term, Where, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
     /// For each element what it and those before it along `axis` make together.
@@ -266,8 +264,8 @@ mod tests {
     fn values_follow_the_formulas() {
         let mut rng = rng(1);
         for round in 0..120usize {
-            let dtype =
-                [DType::F64, DType::F32, DType::F16, DType::Bf16, DType::I64, DType::I32][round % 6];
+            let dtype = [DType::F64, DType::F32, DType::F16, DType::Bf16, DType::I64, DType::I32]
+                [round % 6];
             let rank = rng.random_range(1..4);
             let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..7)).collect();
             let axis = rng.random_range(0..rank);

@@ -7,7 +7,10 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
-use super::{Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand, Where, rules};
+use super::{
+    Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, OpDef, OpError, Operand, Range,
+    Results, RuleError, SplitOperand, Where, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 names! {
@@ -83,7 +86,8 @@ impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
     type Output = ();
 
     fn apply(self, f: impl Fn(F::Real, F::Real) -> F::Real) {
-        let Ok(()) = self.each(|a, b| Ok::<F, std::convert::Infallible>(F::round(f(a.real(), b.real()))));
+        let Ok(()) =
+            self.each(|a, b| Ok::<F, std::convert::Infallible>(F::round(f(a.real(), b.real()))));
     }
 }
 
@@ -94,7 +98,13 @@ impl Scatter {
         }
     }
 
-    fn update(&self, y: &mut Tensor, places: &[usize], run: usize, updates: &Tensor) -> Result<(), OpError> {
+    fn update(
+        &self,
+        y: &mut Tensor,
+        places: &[usize],
+        run: usize,
+        updates: &Tensor,
+    ) -> Result<(), OpError> {
         if run == 0 {
             return Ok(());
         }
@@ -224,8 +234,13 @@ impl OpDef for Scatter {
         result(data.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-        let ([data, indices, updates], Some((first, _))) = (operands, rules::first_shard(operands)) else {
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        let ([data, indices, updates], Some((first, _))) = (operands, rules::first_shard(operands))
+        else {
             return rules::whole_results(results);
         };
         let Some(s) = data.claim.shard() else {
@@ -241,12 +256,18 @@ impl OpDef for Scatter {
             Self::Nd { .. } => {
                 let count = row_length(indices.ty);
                 let rows = indices.ty.rank().saturating_sub(1);
-                let beside = |u: crate::types::Shard| (u.outer, u.inner) == (s.outer, s.inner) && u.axis + count == s.axis + rows;
+                let beside = |u: crate::types::Shard| {
+                    (u.outer, u.inner) == (s.outer, s.inner) && u.axis + count == s.axis + rows
+                };
                 (s.axis < count, index.is_none() && update.is_some_and(beside))
             }
         };
         if written {
-            return Err(rules::refuse(Code::Reorders, 0, "writes to samples of the batch by number"));
+            return Err(rules::refuse(
+                Code::Reorders,
+                0,
+                "writes to samples of the batch by number",
+            ));
         }
         if same {
             return Ok(smallvec![Claim::Shard(s)]);
@@ -304,7 +325,8 @@ impl OpDef for Scatter {
                 if at.wants(2) {
                     // Of several updates of one element the last one stays: the one whose number is read back.
                     let count = shape.elements();
-                    let numbers = Range { delta: 1, dtype: DType::I64, limit: count, start: Dim::ZERO };
+                    let numbers =
+                        Range { delta: 1, dtype: DType::I64, limit: count, start: Dim::ZERO };
                     let numbers = at.op(numbers, &[])?;
                     let numbers = at.reshape(numbers, &shape)?;
                     let to = at.shape(data);
@@ -451,7 +473,13 @@ mod tests {
         assert!(infer(&set, TensorType::new(DType::F32, [2, 1])).is_err());
         let add = Scatter::Elements { axis: 1, reduction: Reduction::Add };
         assert!(infer(&add, TensorType::new(DType::Bool, [2, 1])).is_err());
-        assert!(infer(&Scatter::Nd { reduction: Reduction::None }, TensorType::new(DType::Bool, [2, 3])).is_ok());
+        assert!(
+            infer(
+                &Scatter::Nd { reduction: Reduction::None },
+                TensorType::new(DType::Bool, [2, 3])
+            )
+            .is_ok()
+        );
         let (x, i) = (Tensor::new(&[1], &[0f32]).unwrap(), Tensor::new(&[1], &[1i64]).unwrap());
         let met = Scatter::Elements { axis: 0, reduction: Reduction::None }.eval(&[&x, &i, &x]);
         assert!(matches!(met, Err(OpError::Value { operand: 1, .. })));
@@ -462,13 +490,15 @@ mod tests {
         let mut rng = rng(3);
         for (n, reduction) in (1..6).zip(ALL) {
             let elements: Op = Scatter::Elements { axis: 1, reduction }.into();
-            let (x, i) = (random(&mut rng, DType::F32, &[2 * n, 3]), numbers(&mut rng, &[2 * n, 4], 3));
+            let (x, i) =
+                (random(&mut rng, DType::F32, &[2 * n, 3]), numbers(&mut rng, &[2 * n, 4], 3));
             let updates = random(&mut rng, DType::F32, &[2 * n, 4]);
             let split = claim(0, 2);
             let got = check_split(&elements, &[(&x, split), (&i, split), (&updates, split)], n);
             assert_eq!(got, Ok(vec![split]));
             let nd: Op = Scatter::Nd { reduction }.into();
-            let (x, i) = (random(&mut rng, DType::F32, &[3, 2, n]), numbers(&mut rng, &[4, 2, 1], 3));
+            let (x, i) =
+                (random(&mut rng, DType::F32, &[3, 2, n]), numbers(&mut rng, &[4, 2, 1], 3));
             let updates = random(&mut rng, DType::F32, &[4, 2, 2, n]);
             let operands = [(&x, claim(2, 1)), (&i, Claim::Invariant), (&updates, claim(3, 1))];
             assert_eq!(check_split(&nd, &operands, n), Ok(vec![claim(2, 1)]));

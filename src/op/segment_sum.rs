@@ -6,10 +6,11 @@ use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
-use super::{Backward, Claims, Gather, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType,
+use super::{
+    Backward, Claims, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    rules,
 };
+use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
     /// For each of `segments` segments the sum of the rows of the first operand that belong to it, by the number that

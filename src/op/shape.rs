@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn the_batch_size_is_refused_and_other_sizes_are_whole() {
         let x = random(&mut rng(2), DType::F32, &[6, 3]);
-        let split = |start| check_split(&ShapeOp { end: None, start }.into(), &[(&x, Claim::rows(0))], 6);
+        let split =
+            |start| check_split(&ShapeOp { end: None, start }.into(), &[(&x, Claim::rows(0))], 6);
         assert_eq!(split(0), Err("R0110".to_owned()));
         assert_eq!(split(1), Ok(vec![Claim::Invariant]));
     }

@@ -26,7 +26,11 @@ impl OpDef for SizeOp {
         if let [x] = operands
             && x.ty.shape.elements().depends_on_batch()
         {
-            return Err(rules::refuse(Code::BakedBatch, 0, "counts the elements of the whole batch"));
+            return Err(rules::refuse(
+                Code::BakedBatch,
+                0,
+                "counts the elements of the whole batch",
+            ));
         }
         Ok(rules::invariant(results.len()))
     }

@@ -4,7 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{known, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    strided,
+};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -52,10 +55,14 @@ impl Slice {
             let ordered = |a: &Dim, b: &Dim| (b.clone() - a.clone()).is_nonnegative();
             let inside = match step {
                 0 => false,
-                s if s > 0 => ordered(&Dim::ZERO, start) && ordered(start, end) && ordered(end, size),
+                s if s > 0 => {
+                    ordered(&Dim::ZERO, start) && ordered(start, end) && ordered(end, size)
+                }
                 _ => {
                     start == end
-                        || (ordered(&(-1).into(), end) && ordered(end, start) && ordered(start, &(size.clone() - 1)))
+                        || (ordered(&(-1).into(), end)
+                            && ordered(end, start)
+                            && ordered(start, &(size.clone() - 1)))
                 }
             };
             if !inside {
@@ -108,14 +115,21 @@ impl OpDef for Slice {
         let mut kept = shard;
         for (on, start, end, step) in self.bounds() {
             if on != shard.axis && (start.depends_on_batch() || end.depends_on_batch()) {
-                let reason = format!("takes {start}..{end} of axis {on}, which depends on the batch size");
+                let reason =
+                    format!("takes {start}..{end} of axis {on}, which depends on the batch size");
                 return Err(rules::refuse(Code::BakedBatch, i, reason));
             }
             if on == shard.axis {
                 let blocks = (shard.blocks(start), shard.blocks(end));
                 kept.outer = match blocks {
                     (Some(from), Some(to)) if from < to && step == 1 => to - from,
-                    _ => return Err(rules::refuse(Code::Reorders, i, "selects samples of the batch")),
+                    _ => {
+                        return Err(rules::refuse(
+                            Code::Reorders,
+                            i,
+                            "selects samples of the batch",
+                        ));
+                    }
                 };
             }
         }
@@ -137,7 +151,8 @@ impl OpDef for Slice {
             x.dims().iter().copied().zip(distances.iter().copied()).collect();
         let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
-            let count = usize::try_from(known("the bound", &length(start, end, step))?).unwrap_or(0);
+            let count =
+                usize::try_from(known("the bound", &length(start, end, step))?).unwrap_or(0);
             let start = isize::try_from(known("the bound", start)?).unwrap_or(0);
             let step = isize::try_from(step).unwrap_or(isize::MAX);
             first = first.wrapping_add_signed(start.wrapping_mul(distances[axis]));
@@ -187,7 +202,10 @@ mod tests {
         };
         assert_eq!(testing::eval(&slice.into(), &[&x])[0].as_slice::<i64>(), [7, 5]);
         let row = Tensor::new(&[4], &[9i64, 8, 7, 6]).unwrap();
-        assert_eq!(testing::eval(&Slice::rows(0, 1.into(), 3.into()).into(), &[&row])[0].as_slice::<i64>(), [8, 7]);
+        assert_eq!(
+            testing::eval(&Slice::rows(0, 1.into(), 3.into()).into(), &[&row])[0].as_slice::<i64>(),
+            [8, 7]
+        );
     }
 
     #[test]
@@ -204,14 +222,25 @@ mod tests {
         let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
         for (from, to) in [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3)] {
             let outer = u64::try_from(to - from).unwrap();
-            assert_eq!(check_split(&block(from, to), &[(&x, blocks(3, 1))], 2), Ok(vec![blocks(outer, 1)]));
+            assert_eq!(
+                check_split(&block(from, to), &[(&x, blocks(3, 1))], 2),
+                Ok(vec![blocks(outer, 1)])
+            );
         }
         assert_eq!(check_split(&block(0, 1), &[(&x, blocks(1, 3))], 2), Err("R0108".to_owned()));
         assert_eq!(check_split(&block(1, 1), &[(&x, blocks(3, 1))], 2), Err("R0108".to_owned()));
         let by_size = Dim::n().minimum(&3.into());
         let other = Slice::rows(1, by_size.clone(), by_size + 1);
         assert_eq!(check_split(&other.into(), &[(&x, rows)], 6), Err("R0110".to_owned()));
-        let (nothing, back) = (random(&mut rng(2), DType::F32, &[0, 4]), Slice { axes: vec![0], starts: vec![(-1).into()], ends: vec![(-1).into()], steps: vec![-1] });
+        let (nothing, back) = (
+            random(&mut rng(2), DType::F32, &[0, 4]),
+            Slice {
+                axes: vec![0],
+                starts: vec![(-1).into()],
+                ends: vec![(-1).into()],
+                steps: vec![-1],
+            },
+        );
         assert_eq!(testing::eval(&back.into(), &[&nothing])[0].dims(), [0, 4]);
     }
 

@@ -8,7 +8,10 @@ use super::element::{Float, for_dtype};
 use super::infer::{axis, dtype, one, result};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns, larger};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Unary, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Unary,
+    rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -176,7 +179,9 @@ impl OpDef for Softmax {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (y, dy) = (at.result(0)?, at.dy()?);
-        let (Self::Softmax { axis: along } | Self::LogSoftmax { axis: along } | Self::Hardmax { axis: along }) = *self;
+        let (Self::Softmax { axis: along }
+        | Self::LogSoftmax { axis: along }
+        | Self::Hardmax { axis: along }) = *self;
         let axis = axis("axis", along, at.ty(y).rank())?;
         let dx = match self {
             Self::LogSoftmax { .. } => {
@@ -238,12 +243,9 @@ mod tests {
             let dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..40)).collect();
             let own = rng.random_range(0..rank);
             let inner: usize = dims[own + 1..].iter().product();
-            let (dtype, tolerance) = [
-                (DType::F64, 1e-13),
-                (DType::F32, 2e-6),
-                (DType::F16, 4e-3),
-                (DType::Bf16, 4e-2),
-            ][round % 4];
+            let (dtype, tolerance) =
+                [(DType::F64, 1e-13), (DType::F32, 2e-6), (DType::F16, 4e-3), (DType::Bf16, 4e-2)]
+                    [round % 4];
             let x = random(&mut rng, dtype, &dims);
             let listed = i64::try_from(own).unwrap() - i64::try_from(rank).unwrap();
             for op in all(listed) {
@@ -281,9 +283,8 @@ mod tests {
 
     #[test]
     fn operands_are_checked() {
-        let fails = |op: &Softmax, ty: TensorType| {
-            op.infer(&[Operand { ty: &ty, ints: None }]).is_err()
-        };
+        let fails =
+            |op: &Softmax, ty: TensorType| op.infer(&[Operand { ty: &ty, ints: None }]).is_err();
         let [op, ..] = all(1);
         assert!(fails(&op, TensorType::new(DType::F32, [2])));
         assert!(fails(&op, TensorType::new(DType::I32, [2, 2])));

@@ -7,7 +7,10 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::infer::{axis, dtype, one, results, tensors};
 use super::ranked::{Part, Ranking, ranked};
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter,
+    SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -111,14 +114,19 @@ mod tests {
             let (all, values, places) = (x.to_f64(), y[0].to_f64(), y[1].to_i64().unwrap());
             for column in 0..all.len() / size.max(1) {
                 let first = column / inner * size * inner + column % inner;
-                let mut list: Vec<(f64, i64)> =
-                    (0i64..).zip((0..size).map(|s| all[first + s * inner])).map(|(s, x)| (x, s)).collect();
+                let mut list: Vec<(f64, i64)> = (0i64..)
+                    .zip((0..size).map(|s| all[first + s * inner]))
+                    .map(|(s, x)| (x, s))
+                    .collect();
                 let sign = if descending { -1.0 } else { 1.0 };
                 list.sort_by(|a, b| (sign * a.0).total_cmp(&(sign * b.0)).then(a.1.cmp(&b.1)));
                 for (row, (value, place)) in list.into_iter().enumerate() {
                     let at = first + row * inner;
                     // -0 and 0 are equal.
-                    assert!((values[at] - value).abs() == 0.0 && places[at] == place, "{dims:?} {axis}");
+                    assert!(
+                        (values[at] - value).abs() == 0.0 && places[at] == place,
+                        "{dims:?} {axis}"
+                    );
                 }
             }
         }
@@ -136,7 +144,9 @@ mod tests {
 
     #[test]
     fn operands_are_checked() {
-        let infer = |axis, ty: &TensorType| Sort { axis, descending: false }.infer(&[Operand { ty, ints: None }]);
+        let infer = |axis, ty: &TensorType| {
+            Sort { axis, descending: false }.infer(&[Operand { ty, ints: None }])
+        };
         let x = TensorType::new(DType::F32, [3, 2]);
         assert!(infer(1, &x).is_ok() && infer(-2, &x).is_ok());
         for axis in [2, -3, i64::MIN, i64::MAX] {

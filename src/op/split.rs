@@ -4,7 +4,10 @@ use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{axis, equal, known_sizes, one, result_with_ints, results, sizes, tensors};
-use super::{Backward, Claims, Concat, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, Term, rules};
+use super::{
+    Backward, Claims, Concat, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Term, rules,
+};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -155,13 +158,17 @@ mod tests {
         let y = testing::eval(&split(-1, &[1.into(), 0.into(), 2.into()]), &[&x]);
         assert_eq!(y[0].as_slice::<i64>(), [1, 4]);
         assert_eq!(y[1].dims(), [2, 0]);
-        assert_eq!((y[2].dims(), y[2].as_slice::<i64>()), ([2, 2].as_slice(), [2, 3, 5, 6].as_slice()));
+        assert_eq!(
+            (y[2].dims(), y[2].as_slice::<i64>()),
+            ([2, 2].as_slice(), [2, 3, 5, 6].as_slice())
+        );
         let line = Tensor::new(&[3], &[7i64, 8, 9]).unwrap();
         let y = testing::eval(&split(0, &[2.into(), 1.into()]), &[&line]);
         assert_eq!(y[1].as_slice::<i64>(), [9]);
         let ty = TensorType::new(DType::I64, [2]);
         let ints = [Dim::n(), 4.into()];
-        let known = split(0, &[1.into(), 1.into()]).infer(&[Operand { ty: &ty, ints: Some(&ints) }]);
+        let known =
+            split(0, &[1.into(), 1.into()]).infer(&[Operand { ty: &ty, ints: Some(&ints) }]);
         assert_eq!(known.unwrap()[0].ints.as_deref(), Some([Dim::n()].as_slice()));
     }
 
@@ -207,7 +214,10 @@ mod tests {
         let x = random(&mut rng, DType::F32, &[6, 4]);
         let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
         let views = split(0, &[Dim::n() * 2, Dim::n()]);
-        assert_eq!(check_split(&views, &[(&x, blocks(3, 1))], 2), Ok(vec![blocks(2, 1), blocks(1, 1)]));
+        assert_eq!(
+            check_split(&views, &[(&x, blocks(3, 1))], 2),
+            Ok(vec![blocks(2, 1), blocks(1, 1)])
+        );
         assert_eq!(check_split(&views, &[(&x, blocks(1, 3))], 2), Err("R0108".to_owned()));
         let some = Dim::n().minimum(&4.into());
         let by_size = split(1, &[some.clone(), -some + 4]);

@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -77,11 +79,9 @@ mod tests {
     #[test]
     fn axes_of_size_one_go() {
         let x = random(&mut rng(1), DType::I64, &[1, 3, 1, 2]);
-        for (axes, dims) in [
-            (vec![], [1, 3, 1, 2].as_slice()),
-            (vec![2, 0], &[3, 2]),
-            (vec![-2], &[1, 3, 2]),
-        ] {
+        for (axes, dims) in
+            [(vec![], [1, 3, 1, 2].as_slice()), (vec![2, 0], &[3, 2]), (vec![-2], &[1, 3, 2])]
+        {
             let y = testing::eval(&Squeeze { axes }.into(), &[&x]);
             assert_eq!((y[0].dims(), y[0].bytes()), (dims, x.bytes()));
         }

@@ -4,7 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{one, result, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    strided,
+};
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
@@ -24,7 +27,11 @@ impl OpDef for Tile {
         }
         let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
         let shape =
-            x.ty.shape.iter().zip(&self.repeats).map(|(d, count)| d.clone() * times(count)).collect();
+            x.ty.shape
+                .iter()
+                .zip(&self.repeats)
+                .map(|(d, count)| d.clone() * times(count))
+                .collect();
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
@@ -77,8 +84,11 @@ impl OpDef for Tile {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, shape) = (at.dy()?, at.shape(at.operand(0)?));
         let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
-        let apart: Shape =
-            shape.iter().zip(&self.repeats).flat_map(|(d, count)| [times(count), d.clone()]).collect();
+        let apart: Shape = shape
+            .iter()
+            .zip(&self.repeats)
+            .flat_map(|(d, count)| [times(count), d.clone()])
+            .collect();
         let apart = at.reshape(dy, &apart)?;
         let copies: Vec<usize> = (0..shape.len()).map(|axis| 2 * axis).collect();
         let sum = at.sum(apart, &copies)?;

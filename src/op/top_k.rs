@@ -7,7 +7,10 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, one, results, sizes, tensors};
 use super::ranked::{Part, Ranking, ranked};
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter,
+    SplitOperand, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -176,14 +179,19 @@ mod tests {
             let (all, values, places) = (x.to_f64(), y[0].to_f64(), y[1].to_i64().unwrap());
             for column in 0..all.len() / size.max(1) {
                 let first = column / inner * size * inner + column % inner;
-                let mut list: Vec<(f64, i64)> =
-                    (0i64..).zip((0..size).map(|s| all[first + s * inner])).map(|(s, x)| (x, s)).collect();
+                let mut list: Vec<(f64, i64)> = (0i64..)
+                    .zip((0..size).map(|s| all[first + s * inner]))
+                    .map(|(s, x)| (x, s))
+                    .collect();
                 let sign = if largest { -1.0 } else { 1.0 };
                 list.sort_by(|a, b| (sign * a.0).total_cmp(&(sign * b.0)).then(a.1.cmp(&b.1)));
                 for (row, (value, place)) in list.into_iter().take(k).enumerate() {
                     let at = (column / inner * k + row) * inner + column % inner;
                     // -0 and 0 are equal.
-                    assert!((values[at] - value).abs() == 0.0 && places[at] == place, "{dims:?} {axis}");
+                    assert!(
+                        (values[at] - value).abs() == 0.0 && places[at] == place,
+                        "{dims:?} {axis}"
+                    );
                 }
             }
         }
@@ -199,7 +207,9 @@ mod tests {
     #[test]
     fn more_entries_than_there_are_is_refused() {
         let ty = TensorType::new(DType::F32, [Dim::n(), 3.into()].into_iter().collect::<Shape>());
-        let infer = |axis, k: Dim| TopK { axis, k, largest: true, local: false }.infer(&[Operand { ty: &ty, ints: None }]);
+        let infer = |axis, k: Dim| {
+            TopK { axis, k, largest: true, local: false }.infer(&[Operand { ty: &ty, ints: None }])
+        };
         assert!(infer(1, 3.into()).is_ok() && infer(0, Dim::n()).is_ok());
         assert!(infer(0, 5.into()).is_ok(), "a batch of 5 rows has them");
         assert!(infer(0, Dim::from(5).minimum(&Dim::n())).is_ok());

@@ -4,7 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    strided,
+};
 use crate::types::{Claim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
@@ -111,13 +114,17 @@ mod tests {
             let rank = rng.random_range(1..5);
             let mut perm: Vec<usize> = (0..rank).collect();
             perm.shuffle(&mut rng);
-            let (axis, inner, n) = (rng.random_range(0..rank), rng.random_range(1..3), rng.random_range(0..7));
+            let (axis, inner, n) =
+                (rng.random_range(0..rank), rng.random_range(1..3), rng.random_range(0..7));
             let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
             dims[axis] = n * inner;
             let x = random(&mut rng, DType::F32, &dims);
             let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
             let to = perm.iter().position(|from| *from == axis).unwrap();
-            assert_eq!(check_split(&Transpose { perm }.into(), &[(&x, claim(axis))], n), Ok(vec![claim(to)]));
+            assert_eq!(
+                check_split(&Transpose { perm }.into(), &[(&x, claim(axis))], n),
+                Ok(vec![claim(to)])
+            );
         }
     }
 }

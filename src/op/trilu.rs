@@ -4,7 +4,9 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{one, result, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -97,7 +99,8 @@ mod tests {
             let dtype = [DType::F32, DType::I64, DType::Bool, DType::F16][rng.random_range(0..4)];
             let x = random(&mut rng, dtype, &dims);
             let (rows, columns) = (dims[rank - 2], dims[rank - 1]);
-            let k = [rng.random_range(-5..6), i64::MAX, i64::MIN][[0, 0, 0, 1, 2][rng.random_range(0..5)]];
+            let k = [rng.random_range(-5..6), i64::MAX, i64::MIN]
+                [[0, 0, 0, 1, 2][rng.random_range(0..5)]];
             for upper in [false, true] {
                 let expected = x.to_f64().into_iter().enumerate().map(|(i, x)| {
                     let (row, column) = (i / columns % rows, i % columns);

@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+};
 use crate::types::{Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {

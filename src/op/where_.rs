@@ -4,7 +4,10 @@ use super::broadcast::Broadcast;
 use super::declare::op;
 use super::element::for_dtype;
 use super::infer::{broadcast, dtype, result_with_ints};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
+    rules,
+};
 use crate::types::{DType, Dim, Element, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {

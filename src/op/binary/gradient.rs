@@ -89,7 +89,11 @@ impl Binary {
     }
 
     /// What the larger (smaller) of two numbers gets: half of it where they are equal.
-    fn chosen(&self, [own, other, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
+    fn chosen(
+        &self,
+        [own, other, dy]: [Term; 3],
+        at: &mut Backward<'_>,
+    ) -> Result<Term, RuleError> {
         let order = if *self == Self::Max { Compare::Greater } else { Compare::Less };
         let (wins, ties) = (at.op(order, &[own, other])?, at.op(Compare::Equal, &[own, other])?);
         let half = at.scale(dy, 0.5)?;

@@ -15,7 +15,10 @@ use super::broadcast::Broadcast;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
+    rules,
+};
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {

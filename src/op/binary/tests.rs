@@ -37,8 +37,20 @@ fn formula(op: &Binary, a: f64, b: f64) -> f64 {
         Binary::Mod { fmod: false } => a - b * (a / b).floor(),
         Binary::Max => a.max(b),
         Binary::Min => a.min(b),
-        Binary::Prelu => if a < 0.0 { a * b } else { a },
-        Binary::ReluGrad => if a > 0.0 { b } else { 0.0 },
+        Binary::Prelu => {
+            if a < 0.0 {
+                a * b
+            } else {
+                a
+            }
+        }
+        Binary::ReluGrad => {
+            if a > 0.0 {
+                b
+            } else {
+                0.0
+            }
+        }
     }
 }
 
@@ -86,7 +98,8 @@ fn integers_wrap_and_truncate() {
 
 #[test]
 fn division_by_the_integer_0_is_an_error() {
-    let (a, zero) = (Tensor::new(&[2], &[1i32, 0]).unwrap(), Tensor::new(&[2], &[1i32, 0]).unwrap());
+    let (a, zero) =
+        (Tensor::new(&[2], &[1i32, 0]).unwrap(), Tensor::new(&[2], &[1i32, 0]).unwrap());
     for op in [Binary::Div, Binary::Mod { fmod: false }, Binary::Mod { fmod: true }] {
         assert!(matches!(op.eval(&[&a, &zero]), Err(OpError::Value { operand: 1, .. })), "{op:?}");
     }
@@ -103,7 +116,10 @@ fn special_floats() {
     }
     assert_eq!(eval(Binary::ReluGrad, &[nan, 0.0, -0.0, -1.0], &[nan, nan, nan, nan]), [0.0; 4]);
     assert_eq!(eval(Binary::Mod { fmod: true }, &[-7.5f32, 7.5], &[2.0, -2.0]), [-1.5, 1.5]);
-    assert_eq!(eval(Binary::Pow, &[-8.0f32, 4.0, 0.0, -2.0], &[3.0, 0.5, 0.0, -1.0]), [-512.0, 2.0, 1.0, -0.5]);
+    assert_eq!(
+        eval(Binary::Pow, &[-8.0f32, 4.0, 0.0, -2.0], &[3.0, 0.5, 0.0, -1.0]),
+        [-512.0, 2.0, 1.0, -0.5]
+    );
     assert!(eval(Binary::Pow, &[-8.0f64], &[0.5])[0].is_nan());
     let tenth = f16::from_f32(0.1);
     assert_eq!(eval(Binary::Add, &[f16::ONE], &[tenth]), [f16::from_f32(1.0 + tenth.to_f32())]);
@@ -115,7 +131,10 @@ fn an_exponent_may_have_another_type() {
     let half = Tensor::scalar(0.5f32);
     assert_eq!(pow(&Tensor::new(&[2], &[9i64, 10]).unwrap(), &half).as_slice::<i64>(), [3, 3]);
     let three = Tensor::scalar(3i64);
-    assert_eq!(pow(&Tensor::new(&[2], &[-2.0f32, 1.5]).unwrap(), &three).as_slice::<f32>(), [-8.0, 3.375]);
+    assert_eq!(
+        pow(&Tensor::new(&[2], &[-2.0f32, 1.5]).unwrap(), &three).as_slice::<f32>(),
+        [-8.0, 3.375]
+    );
     assert_eq!(pow(&Tensor::new(&[2], &[-2i32, 7]).unwrap(), &three).as_slice::<i32>(), [-8, 343]);
     let base = Tensor::scalar(f16::from_f32(2.0));
     assert_eq!(pow(&base, &half).as_slice::<f16>(), [f16::from_f64(2f64.sqrt())]);
@@ -136,14 +155,23 @@ fn both_sides_broadcast() {
         let (a, b) = (operand(), operand());
         let y = testing::eval(&Binary::Sub.into(), &[&a, &b]).remove(0);
         let at = |t: &Tensor, mut flat: usize| {
-            let mut index: Vec<usize> = y.dims().iter().rev().map(|d| {
-                let i = flat % d;
-                flat /= d;
-                i
-            }).collect();
+            let mut index: Vec<usize> = y
+                .dims()
+                .iter()
+                .rev()
+                .map(|d| {
+                    let i = flat % d;
+                    flat /= d;
+                    i
+                })
+                .collect();
             index.reverse();
             let skip = y.rank() - t.rank();
-            let flat = t.dims().iter().zip(&index[skip..]).fold(0, |flat, (d, i)| flat * d + if *d == 1 { 0 } else { *i });
+            let flat = t
+                .dims()
+                .iter()
+                .zip(&index[skip..])
+                .fold(0, |flat, (d, i)| flat * d + if *d == 1 { 0 } else { *i });
             t.as_slice::<i32>()[flat]
         };
         for (i, v) in y.as_slice::<i32>().iter().enumerate() {
@@ -224,7 +252,11 @@ fn operand(
         _ if rng.random_bool(0.3) => 1,
         _ => out[i],
     });
-    let claim = if split { Claim::Shard(Shard { axis: axis - skip, outer: 1, inner }) } else { Claim::Invariant };
+    let claim = if split {
+        Claim::Shard(Shard { axis: axis - skip, outer: 1, inner })
+    } else {
+        Claim::Invariant
+    };
     (dims.collect(), claim)
 }
 
@@ -233,7 +265,8 @@ fn aligned_rows_pass() {
     let mut rng = rng(7);
     for round in 0..120 {
         let (n, inner) = (rng.random_range(1..9), rng.random_range(1..4));
-        let mut out: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(1..4)).collect();
+        let mut out: Vec<usize> =
+            (0..rng.random_range(1..5)).map(|_| rng.random_range(1..4)).collect();
         let axis = rng.random_range(0..out.len());
         out[axis] = n * inner;
         let inner = inner as u64;
@@ -245,7 +278,11 @@ fn aligned_rows_pass() {
         if *op == Binary::Prelu {
             a.clone_from(&out);
         }
-        let claim_a = if *op == Binary::Prelu { Claim::Shard(Shard { axis, outer: 1, inner }) } else { claim_a };
+        let claim_a = if *op == Binary::Prelu {
+            Claim::Shard(Shard { axis, outer: 1, inner })
+        } else {
+            claim_a
+        };
         let (left, mut right) = (random(&mut rng, dtype, &a), random(&mut rng, dtype, &b));
         if dtype == DType::U16 {
             right.as_mut_slice::<u16>().iter_mut().for_each(|v| *v += 1);

@@ -62,7 +62,10 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
         for i in 0..views.len() {
             let elsewhere = |label: u8| {
                 labels.result.contains(&label)
-                    || views.iter().enumerate().any(|(j, v)| j != i && v.labels().any(|l| l == label))
+                    || views
+                        .iter()
+                        .enumerate()
+                        .any(|(j, v)| j != i && v.labels().any(|l| l == label))
             };
             let kept: SmallVec<[u8; 8]> = views[i].labels().filter(|l| elsewhere(*l)).collect();
             if kept.len() < views[i].axes.len() {
@@ -94,9 +97,7 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
         let axes = a.axes.iter().chain(b.iter().flat_map(|b| &b.axes));
         axes.clone().find(|(own, ..)| *own == label).map_or(1, |(_, size, _)| *size)
     };
-    let steps = |label: u8| {
-        (size(label), [a.stride(label), b.map_or(0, |b| b.stride(label))])
-    };
+    let steps = |label: u8| (size(label), [a.stride(label), b.map_or(0, |b| b.stride(label))]);
     let mut summed: SmallVec<[u8; 8]> = a.labels().filter(|l| !kept.contains(l)).collect();
     for label in b.iter().flat_map(|b| b.labels()) {
         if !kept.contains(&label) && !summed.contains(&label) {
@@ -107,7 +108,8 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
     let mut y = Tensor::zeros(T::DTYPE, &dims)?;
     let outer: SmallVec<[Steps; 8]> = kept.iter().map(|l| steps(*l)).collect();
     let inner: SmallVec<[Steps; 8]> = summed.iter().map(|l| steps(*l)).collect();
-    let (run, inner) = inner.split_last().map_or(((1, [0, 0]), &[][..]), |(run, rest)| (*run, rest));
+    let (run, inner) =
+        inner.split_last().map_or(((1, [0, 0]), &[][..]), |(run, rest)| (*run, rest));
     let left = a.tensor.as_slice::<T>();
     let right = b.map(|b| b.tensor.as_slice::<T>());
     let empty = run.0 == 0 || inner.iter().any(|(size, _)| *size == 0);

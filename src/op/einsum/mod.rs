@@ -15,8 +15,13 @@ pub use labels::Labels;
 use super::declare::op;
 use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term,
+    rules,
+};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 op! {
     /// The products of elements of all operands, summed over every label that is not in the result, as in
@@ -90,8 +95,10 @@ impl Einsum {
         }
         // Labels that only this operand has are summed: their gradient is the same at every place.
         let others = labels.operands.iter().enumerate().filter(|(o, _)| *o != i);
-        let elsewhere: BTreeSet<u8> =
-            others.flat_map(|(_, of)| of.iter().copied()).chain(labels.result.iter().copied()).collect();
+        let elsewhere: BTreeSet<u8> = others
+            .flat_map(|(_, of)| of.iter().copied())
+            .chain(labels.result.iter().copied())
+            .collect();
         let kept: Vec<u8> = own.iter().copied().filter(|l| elsewhere.contains(l)).collect();
         equation.push_str("->");
         equation.push_str(&named.text(&kept));
@@ -203,20 +210,25 @@ impl OpDef for Einsum {
             let split = x.claim.shard();
             for (at, other) in own.iter().enumerate() {
                 let rows = split.is_some_and(|s| s.axis == at);
-                if rows && (Some(*other) != label || split.map(|s| (s.outer, s.inner)) != Some((shard.outer, shard.inner))) {
+                if rows
+                    && (Some(*other) != label
+                        || split.map(|s| (s.outer, s.inner)) != Some((shard.outer, shard.inner)))
+                {
                     let reason = "multiplies samples of the batch by other samples of it";
                     return Err(rules::refuse(Code::SampleBySample, i, reason));
                 }
                 let size = x.ty.shape.get(at).filter(|d| **d != Dim::ONE);
                 if let (false, Some(size), true) = (rows, size, Some(*other) == label) {
-                    let reason = format!("meets a value whose axis {at} has a fixed size of {size}");
+                    let reason =
+                        format!("meets a value whose axis {at} has a fixed size of {size}");
                     return Err(rules::refuse(Code::Misaligned, first, reason));
                 }
             }
         }
         let kept = labels.result.iter().position(|l| Some(*l) == label);
         // A label that no result has is summed over.
-        let claim = kept.map_or(Claim::Partial(Combine::Sum), |axis| Claim::Shard(Shard { axis, ..shard }));
+        let claim =
+            kept.map_or(Claim::Partial(Combine::Sum), |axis| Claim::Shard(Shard { axis, ..shard }));
         Ok(smallvec![claim])
     }
 
@@ -257,8 +269,9 @@ impl OpDef for Einsum {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let ranks: Vec<usize> =
-            (0..at.operands()).map(|i| Ok(at.ty(at.operand(i)?).rank())).collect::<Result<_, RuleError>>()?;
+        let ranks: Vec<usize> = (0..at.operands())
+            .map(|i| Ok(at.ty(at.operand(i)?).rank()))
+            .collect::<Result<_, RuleError>>()?;
         let labels = self.labels(&ranks)?;
         for i in (0..at.operands()).filter(|i| at.wants(*i)).collect::<Vec<_>>() {
             let dx = Self::contribution(at, &labels, i)?;

@@ -18,7 +18,12 @@ fn formula(op: &Einsum, operands: &[&Tensor]) -> Vec<f64> {
     let mut names: Vec<u8> = labels.result.to_vec();
     names.extend(labels.operands.iter().flatten().filter(|l| !labels.result.contains(l)));
     let mut seen = Vec::new();
-    names.retain(|l| !seen.contains(l) && { seen.push(*l); true });
+    names.retain(|l| {
+        !seen.contains(l) && {
+            seen.push(*l);
+            true
+        }
+    });
     let size = |label: &u8| {
         let all = labels.operands.iter().zip(operands);
         let own = all.flat_map(|(ls, x)| ls.iter().zip(x.dims()).filter(|(l, _)| *l == label));
@@ -32,9 +37,10 @@ fn formula(op: &Einsum, operands: &[&Tensor]) -> Vec<f64> {
         let index = |label: &u8| at[names.iter().position(|n| n == label).unwrap()];
         let mut product = 1.0;
         for ((own, x), values) in labels.operands.iter().zip(operands).zip(&inputs) {
-            let place = own.iter().zip(x.dims()).fold(0, |p, (l, d)| {
-                p * d + if *d == 1 { 0 } else { index(l) }
-            });
+            let place = own
+                .iter()
+                .zip(x.dims())
+                .fold(0, |p, (l, d)| p * d + if *d == 1 { 0 } else { index(l) });
             product *= values[place];
         }
         let to = at.iter().zip(&sizes).take(labels.result.len()).fold(0, |p, (i, d)| p * d + i);
@@ -129,9 +135,10 @@ fn the_batch_passes_where_it_is_one_label() {
 fn sums_over_the_batch_are_sums_of_parts() {
     let mut rng = rng(5);
     let (all, rows) = (Claim::Invariant, Claim::rows);
-    for (equation, a, of_a, b, of_b) in
-        [("bi,bi->i", &[5, 4][..], rows(0), &[5, 4][..], rows(0)), ("ib,i->i", &[4, 5], rows(1), &[4], all)]
-    {
+    for (equation, a, of_a, b, of_b) in [
+        ("bi,bi->i", &[5, 4][..], rows(0), &[5, 4][..], rows(0)),
+        ("ib,i->i", &[4, 5], rows(1), &[4], all),
+    ] {
         let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
         let claims = check_split(&einsum(equation).into(), &[(&a, of_a), (&b, of_b)], 5);
         assert_eq!(claims, Ok(vec![Claim::Partial(Combine::Sum)]), "{equation}");

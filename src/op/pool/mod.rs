@@ -11,8 +11,8 @@ use super::infer::{dtype, one, results};
 use super::numeric::{Ordered, Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
-    Backward, Binary, Claims, Compare, Gradient, OpDef, OpError, Operand, PoolGrad, Results, RuleError, SplitOperand, Term,
-    Unary, rules,
+    Backward, Binary, Claims, Compare, Gradient, OpDef, OpError, Operand, PoolGrad, Results,
+    RuleError, SplitOperand, Term, Unary, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -95,7 +95,12 @@ impl Pool {
 impl Pool {
     /// The gradient of the `p`-norms of windows: of each norm `sign(x) (|x| / y)^(p - 1)`, and 0 of a norm that is 0.
     /// `shared` shares a number for each window among its elements.
-    fn norm_gradient(&self, at: &mut Backward<'_>, p: i64, shared: PoolGrad) -> Result<Term, RuleError> {
+    fn norm_gradient(
+        &self,
+        at: &mut Backward<'_>,
+        p: i64,
+        shared: PoolGrad,
+    ) -> Result<Term, RuleError> {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         let power = p as f64 - 1.0;
         let mut each = dy;
@@ -359,10 +364,13 @@ mod tests {
                         })
                         .collect();
                     let end = |a: usize| x[a + 2] as i64;
-                    padded += usize::from((0..rank).all(|a| place[a] < end(a) + self.pads[rank + a]));
+                    padded +=
+                        usize::from((0..rank).all(|a| place[a] < end(a) + self.pads[rank + a]));
                     if (0..rank).all(|a| (0..end(a)).contains(&place[a])) {
                         let channel = o[0] * x[1] + o[1];
-                        inside.push((0..rank).fold(channel, |at, a| at * x[a + 2] + place[a] as usize));
+                        inside.push(
+                            (0..rank).fold(channel, |at, a| at * x[a + 2] + place[a] as usize),
+                        );
                     }
                 }
                 (inside, padded)
@@ -435,7 +443,11 @@ mod tests {
             column_major: false,
         };
         let y = testing::eval(&pool.into(), &[&x]);
-        assert_close(&y[0], &[f64::NAN, f64::NAN, 3.0, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY], 0.0);
+        assert_close(
+            &y[0],
+            &[f64::NAN, f64::NAN, 3.0, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY],
+            0.0,
+        );
         assert_eq!(y[1].as_slice::<i64>(), [1, 1, 2, 3, -1, -1]);
     }
 

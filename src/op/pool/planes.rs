@@ -50,7 +50,11 @@ impl Planes {
 
     /// Replaces each element of the result by what `window` gives for the position of its channel in the
     /// input and for its window.
-    pub(super) fn fill<T>(&self, y: &mut [T], mut window: impl FnMut(usize, &[(Span, usize)]) -> T) {
+    pub(super) fn fill<T>(
+        &self,
+        y: &mut [T],
+        mut window: impl FnMut(usize, &[(Span, usize)]) -> T,
+    ) {
         self.each(y.len(), |i, start, spans| y[i] = window(start, spans));
     }
 

@@ -39,8 +39,17 @@ impl Activation {
     /// The names of all functions.
     #[cfg(test)]
     pub const NAMES: [&str; 11] = [
-        "relu", "tanh", "sigmoid", "softsign", "softplus", "leaky_relu", "thresholded_relu", "elu", "hard_sigmoid",
-        "affine", "scaled_tanh",
+        "relu",
+        "tanh",
+        "sigmoid",
+        "softsign",
+        "softplus",
+        "leaky_relu",
+        "thresholded_relu",
+        "elu",
+        "hard_sigmoid",
+        "affine",
+        "scaled_tanh",
     ];
 
     /// The function with this name and these parameters, those of ONNX where they are absent; `None` where there is
@@ -110,7 +119,8 @@ impl Activation {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no name here")]
     pub(in crate::op) fn slope<R: Real>(&self, x: R, y: R) -> Option<R> {
         let (zero, one) = (R::of(0.0), R::of(1.0));
-        let step = |bound: f32, above: R, below: R| if x > R::of(bound.into()) { above } else { below };
+        let step =
+            |bound: f32, above: R, below: R| if x > R::of(bound.into()) { above } else { below };
         Some(match self {
             Self::Affine(a, _) => R::of((*a).into()),
             Self::ScaledTanh(a, b) => {
@@ -181,7 +191,9 @@ mod tests {
     #[test]
     fn a_printed_function_is_read_again() {
         for name in Activation::NAMES {
-            for (alpha, beta) in [(None, None), (Some(0.1), Some(-3e-9)), (Some(f32::INFINITY), None)] {
+            for (alpha, beta) in
+                [(None, None), (Some(0.1), Some(-3e-9)), (Some(f32::INFINITY), None)]
+            {
                 let function = Activation::new(name, alpha, beta).unwrap();
                 let attr = function.to_attr().unwrap();
                 let read = Activation::from_attr(&attr).unwrap();
@@ -189,8 +201,20 @@ mod tests {
             }
         }
         for text in [
-            "", "erf", "relu(1)", "relu()", "elu", "elu(", "elu()", "elu(x)", "elu(1, 2)", "affine(1)",
-            "affine(1, 2, 3)", "affine(1, 2", "tanh,", "affine(1,)",
+            "",
+            "erf",
+            "relu(1)",
+            "relu()",
+            "elu",
+            "elu(",
+            "elu()",
+            "elu(x)",
+            "elu(1, 2)",
+            "affine(1)",
+            "affine(1, 2, 3)",
+            "affine(1, 2",
+            "tanh,",
+            "affine(1,)",
         ] {
             assert!(Activation::from_attr(&Attr::Name(text.to_owned())).is_none(), "{text}");
         }
@@ -206,6 +230,9 @@ mod tests {
         };
         assert_eq!(map("affine", Some(2.0), Some(1.0)), [-1.0, 1.0, 5.0]);
         assert_eq!(map("relu", None, None), [0.0, 0.0, 2.0]);
-        assert_eq!(map("scaled_tanh", Some(3.0), Some(0.5))[2], 3.0 * crate::op::real::Real::tanh(1.0f64));
+        assert_eq!(
+            map("scaled_tanh", Some(3.0), Some(0.5))[2],
+            3.0 * crate::op::real::Real::tanh(1.0f64)
+        );
     }
 }

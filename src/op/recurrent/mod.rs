@@ -16,7 +16,10 @@ use super::element::Float;
 use super::infer::{dtype, equal, results};
 use super::numeric::{narrow, wide, widen};
 use super::real::Real;
-use super::{Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, recurrent_grad, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    recurrent_grad, rules,
+};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -181,9 +184,13 @@ impl Recurrent {
     pub fn cell(&self) -> Cell {
         let (kind, none) = (self.kind(), Activation::TANH);
         match self.clone() {
-            Self::Lstm { coupled, clip, gate, candidate, hidden, .. } => {
-                Cell { kind, functions: [gate, candidate, hidden], clip, coupled, reset_after: false }
-            }
+            Self::Lstm { coupled, clip, gate, candidate, hidden, .. } => Cell {
+                kind,
+                functions: [gate, candidate, hidden],
+                clip,
+                coupled,
+                reset_after: false,
+            },
             Self::Gru { reset_after, clip, gate, candidate, .. } => {
                 Cell { kind, functions: [gate, candidate, none], clip, coupled: false, reset_after }
             }
@@ -244,12 +251,17 @@ impl Recurrent {
     }
 
     /// The number of steps of each sequence, of `steps`; none where they are no operand.
-    pub(super) fn lengths(&self, operands: &[&Tensor], steps: usize) -> Result<Vec<usize>, OpError> {
+    pub(super) fn lengths(
+        &self,
+        operands: &[&Tensor],
+        steps: usize,
+    ) -> Result<Vec<usize>, OpError> {
         let Some(operand) = self.places().lengths else { return Ok(Vec::new()) };
         let given = operands.get(operand).and_then(|t| t.to_i64()).unwrap_or_default();
         let checked = |length: i64| {
             usize::try_from(length).ok().filter(|l| *l <= steps).ok_or_else(|| {
-                let reason = format!("the length {length} is not one of a sequence of {steps} steps");
+                let reason =
+                    format!("the length {length} is not one of a sequence of {steps} steps");
                 OpError::Value { operand, reason }
             })
         };
@@ -263,9 +275,10 @@ impl Recurrent {
     ) -> Result<Vec<Tensor>, OpError> {
         let lengths = self.lengths(operands, sizes.steps)?;
         let places = self.places();
-        let floats = operands.iter().enumerate().map(|(i, t)| {
-            if Some(i) == places.lengths { &[][..] } else { t.as_slice::<R>() }
-        });
+        let floats = operands
+            .iter()
+            .enumerate()
+            .map(|(i, t)| if Some(i) == places.lengths { &[][..] } else { t.as_slice::<R>() });
         let floats: SmallVec<[&[R]; 8]> = floats.collect();
         let Sizes { steps, rows, hidden, directions, batch_first, .. } = sizes;
         let (all, last) = if batch_first {
@@ -356,8 +369,18 @@ impl OpDef for Recurrent {
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
         let directions = dim(direction.count());
         let width = hidden.clone() * dim(self.kind().gates());
-        shape(operands, 1, &[directions.clone(), width.clone(), input.clone()], "the weights of the operand")?;
-        shape(operands, 2, &[directions.clone(), width.clone(), hidden.clone()], "the weights of the state")?;
+        shape(
+            operands,
+            1,
+            &[directions.clone(), width.clone(), input.clone()],
+            "the weights of the operand",
+        )?;
+        shape(
+            operands,
+            2,
+            &[directions.clone(), width.clone(), hidden.clone()],
+            "the weights of the state",
+        )?;
         if let Some(i) = places.bias {
             shape(operands, i, &[directions.clone(), width * 2], "the bias")?;
         }
@@ -369,9 +392,15 @@ impl OpDef for Recurrent {
         }
         let (batch, steps, hidden) = (batch.clone(), steps.clone(), hidden.clone());
         let (all, last) = if batch_first {
-            (vec![batch.clone(), steps, directions.clone(), hidden.clone()], [batch, directions, hidden])
+            (
+                vec![batch.clone(), steps, directions.clone(), hidden.clone()],
+                [batch, directions, hidden],
+            )
         } else {
-            (vec![steps, directions.clone(), batch.clone(), hidden.clone()], [directions, batch, hidden])
+            (
+                vec![steps, directions.clone(), batch.clone(), hidden.clone()],
+                [directions, batch, hidden],
+            )
         };
         for i in places.initial.into_iter().chain(places.initial_cell) {
             shape(operands, i, &last, "the state at the beginning")?;
@@ -404,17 +433,24 @@ impl OpDef for Recurrent {
                 (None, None) => continue,
                 (Some(s), Some(axis)) if s == Shard { axis, ..shard } => continue,
                 (None, Some(_)) => {
-                    let reason = "has the samples of all replicas in one operand and its own in another";
+                    let reason =
+                        "has the samples of all replicas in one operand and its own in another";
                     (Code::BakedBatch, first, reason)
                 }
-                (Some(_), None) => (Code::SampleBySample, i, "has weights that differ from sample to sample"),
+                (Some(_), None) => {
+                    (Code::SampleBySample, i, "has weights that differ from sample to sample")
+                }
                 (Some(s), _) if i == 0 && s.axis == 2 => {
                     (Code::NotPerSample, 0, "sums over the samples of the batch")
                 }
                 (Some(s), _) if i == 0 && s.axis == 1 - batch => {
                     (Code::AcrossSamples, 0, "steps from one sample of the batch to the next")
                 }
-                (Some(_), _) => (Code::Misaligned, i, "has rows of states for sequences that are not the same rows"),
+                (Some(_), _) => (
+                    Code::Misaligned,
+                    i,
+                    "has rows of states for sequences that are not the same rows",
+                ),
             };
             let (code, operand, reason) = refused;
             return Err(rules::refuse(code, operand, reason));
@@ -435,9 +471,10 @@ impl OpDef for Recurrent {
         let sizes = self.sizes(x.dims(), r.dims());
         let sizes = sizes.ok_or(OpError::Operands { expected: "at least 3", found: count })?;
         let lengths = self.places().lengths;
-        let computed = operands.iter().enumerate().map(|(i, t)| {
-            if Some(i) == lengths { Ok((*t).clone()) } else { widen(t) }
-        });
+        let computed = operands
+            .iter()
+            .enumerate()
+            .map(|(i, t)| if Some(i) == lengths { Ok((*t).clone()) } else { widen(t) });
         let computed = computed.collect::<Result<Vec<Tensor>, _>>()?;
         let computed: Vec<&Tensor> = computed.iter().collect();
         let results = if wide(own) == DType::F64 {

@@ -256,7 +256,11 @@ impl<'a, R: Real> Sequence<'a, R> {
                     x.copy_from_slice(&self.x[at..at + input]);
                 }
             }
-            engine.product(Part::Input, &x[..now * count * input], &mut gates[..now * count * width]);
+            engine.product(
+                Part::Input,
+                &x[..now * count * input],
+                &mut gates[..now * count * width],
+            );
             for i in 0..now {
                 let gates = &mut gates[i * count * width..][..count * width];
                 let times = (0..count).map(|row| self.time(first + row, begin + i));

@@ -52,8 +52,9 @@ impl Case {
     }
 
     fn op(self) -> Op {
-        let Self { direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, .. } =
-            self;
+        let Self {
+            direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, ..
+        } = self;
         let named = |name| Activation::new(name, Some(0.5), Some(0.25)).unwrap();
         let (gate, candidate) = (named("hard_sigmoid"), named("scaled_tanh"));
         let reset_after = self.reset_after;
@@ -95,7 +96,9 @@ impl Case {
     fn operands(self, rng: &mut ChaCha8Rng, dtype: DType) -> Vec<(Tensor, Claim)> {
         let ([t, b, i, h], g, d) = (self.sizes, self.gates(), self.direction.count());
         let axis = usize::from(!self.batch_first);
-        let order = |first: usize, rest: usize| if self.batch_first { [b, first, rest] } else { [first, b, rest] };
+        let order = |first: usize, rest: usize| {
+            if self.batch_first { [b, first, rest] } else { [first, b, rest] }
+        };
         let mut all = vec![
             (random(rng, dtype, &order(t, i)), Claim::rows(axis)),
             (random(rng, dtype, &[d, g * h, i]), Claim::Invariant),
@@ -122,7 +125,8 @@ impl Case {
     fn expected(self, operands: &[(Tensor, Claim)]) -> Vec<Vec<f64>> {
         let ([t, b, _, h], d) = (self.sizes, self.direction.count());
         let truth = Truth::new(self, operands);
-        let mut results = vec![vec![0.0; t * d * b * h], vec![0.0; d * b * h], vec![0.0; d * b * h]];
+        let mut results =
+            vec![vec![0.0; t * d * b * h], vec![0.0; d * b * h], vec![0.0; d * b * h]];
         for (dir, row) in (0..d).flat_map(|dir| (0..b).map(move |row| (dir, row))) {
             let last = truth.state_at(dir, row)..truth.state_at(dir, row) + h;
             let mut state = truth.initial.each_ref().map(|s| match s.get(last.clone()) {
@@ -207,7 +211,13 @@ impl Truth {
     }
 
     /// The state and the cell state after one more step.
-    fn step(&self, dir: usize, row: usize, time: usize, [hidden, cell]: &[Vec<f64>; 2]) -> [Vec<f64>; 2] {
+    fn step(
+        &self,
+        dir: usize,
+        row: usize,
+        time: usize,
+        [hidden, cell]: &[Vec<f64>; 2],
+    ) -> [Vec<f64>; 2] {
         let [t, b, i, h] = self.case.sizes;
         let at = if self.case.batch_first { row * t + time } else { time * b + row } * i;
         let x = &self.x[at..at + i];
@@ -226,7 +236,8 @@ impl Truth {
                     f * cell[k] + i * self.candidate(sum(3, k))
                 });
                 let next: Vec<f64> = next.collect();
-                let out = |k: usize| self.gate(sum(1, k) + peep(1, k, next[k])) * Self::softsign(next[k]);
+                let out =
+                    |k: usize| self.gate(sum(1, k) + peep(1, k, next[k])) * Self::softsign(next[k]);
                 [(0..h).map(out).collect(), next.clone()]
             }
             1 => {
@@ -354,7 +365,9 @@ fn operands_that_do_not_fit_are_refused() {
         // The size of a step and the state's own are free where nothing else has them.
         let axis = rng.random_range(0..sound.rank());
         types[at].shape[axis] = types[at].shape[axis].clone() + 1;
-        let alone = at == 0 && (axis == usize::from(case.batch_first) || (axis < 2 && !case.lengths && !case.initial));
+        let alone = at == 0
+            && (axis == usize::from(case.batch_first)
+                || (axis < 2 && !case.lengths && !case.initial));
         assert_eq!(infer(&types).is_ok(), alone, "{case:?}: axis {axis} of {at}");
         types[at] = sound;
         types.pop();

@@ -14,9 +14,7 @@ use super::numeric::{narrow, wide, widen};
 use super::real::Real;
 use super::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
-use crate::types::{
-    Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};
 use steps::Given;
 
 op! {
@@ -75,40 +73,121 @@ impl RecurrentGrad {
         let (sigmoid, tanh) = (Activation::SIGMOID, Activation::TANH);
         match op.clone() {
             Recurrent::Lstm {
-                direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, gate, candidate, hidden
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes,
+                coupled,
+                clip,
+                gate,
+                candidate,
+                hidden,
             } => Self {
                 cell: CellKind::Lstm,
-                direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, gate, candidate, hidden,
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes,
+                coupled,
+                clip,
+                gate,
+                candidate,
+                hidden,
                 reset_after: false,
             },
             Recurrent::Gru {
-                direction, batch_first, bias, lengths, initial, reset_after, clip, gate, candidate
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after,
+                clip,
+                gate,
+                candidate,
             } => Self {
                 cell: CellKind::Gru,
-                direction, batch_first, bias, lengths, initial, reset_after, clip, gate, candidate,
-                peepholes: false, coupled: false, hidden: tanh,
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after,
+                clip,
+                gate,
+                candidate,
+                peepholes: false,
+                coupled: false,
+                hidden: tanh,
             },
-            Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate } => Self {
-                cell: CellKind::Rnn,
-                direction, batch_first, bias, lengths, initial, clip, candidate,
-                peepholes: false, coupled: false, reset_after: false, gate: sigmoid, hidden: tanh,
-            },
+            Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate } => {
+                Self {
+                    cell: CellKind::Rnn,
+                    direction,
+                    batch_first,
+                    bias,
+                    lengths,
+                    initial,
+                    clip,
+                    candidate,
+                    peepholes: false,
+                    coupled: false,
+                    reset_after: false,
+                    gate: sigmoid,
+                    hidden: tanh,
+                }
+            }
         }
     }
 
     /// The cell.
     pub fn forward(&self) -> Recurrent {
-        let Self { cell, direction, batch_first, bias, lengths, initial, peepholes, coupled, reset_after, clip, .. } =
-            *self;
+        let Self {
+            cell,
+            direction,
+            batch_first,
+            bias,
+            lengths,
+            initial,
+            peepholes,
+            coupled,
+            reset_after,
+            clip,
+            ..
+        } = *self;
         let Self { gate, candidate, hidden, .. } = self.clone();
         match cell {
             CellKind::Lstm => Recurrent::Lstm {
-                direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, gate, candidate, hidden
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes,
+                coupled,
+                clip,
+                gate,
+                candidate,
+                hidden,
             },
             CellKind::Gru => Recurrent::Gru {
-                direction, batch_first, bias, lengths, initial, reset_after, clip, gate, candidate
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after,
+                clip,
+                gate,
+                candidate,
             },
-            CellKind::Rnn => Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate },
+            CellKind::Rnn => {
+                Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate }
+            }
         }
     }
 
@@ -124,7 +203,8 @@ impl RecurrentGrad {
             let reason = format!("{} has none", self.cell.name());
             return Err(OpError::Attribute { attr, reason });
         }
-        let functions = [("gate", &self.gate), ("candidate", &self.candidate), ("hidden", &self.hidden)];
+        let functions =
+            [("gate", &self.gate), ("candidate", &self.candidate), ("hidden", &self.hidden)];
         for (attr, function) in functions {
             if function.slope(0.0f64, 0.0).is_none() {
                 let reason = format!("the gradient of {function} in a cell is not offered");
@@ -180,7 +260,10 @@ impl RecurrentGrad {
 
 /// The error for so many operands.
 fn wrong(found: usize) -> OpError {
-    OpError::Operands { expected: "those of the cell and the gradient of each of its results", found }
+    OpError::Operands {
+        expected: "those of the cell and the gradient of each of its results",
+        found,
+    }
 }
 
 impl OpDef for RecurrentGrad {
@@ -196,7 +279,11 @@ impl OpDef for RecurrentGrad {
         for (i, (dy, y)) in dys.iter().zip(forward.infer(own)?).enumerate() {
             if *dy.ty != y.ty {
                 let expected = format!("it is {}, as result {i} of the cell is", y.ty);
-                return Err(OpError::Shape { operand: places.count + i, found: dy.ty.clone(), expected });
+                return Err(OpError::Shape {
+                    operand: places.count + i,
+                    found: dy.ty.clone(),
+                    expected,
+                });
             }
         }
         let (x, r) = (own[0].ty, own[2].ty);
@@ -209,7 +296,11 @@ impl OpDef for RecurrentGrad {
         results(self.widths().into_iter().map(part).chain(initial.map(|i| own[i].ty.clone())))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
         let forward = self.forward();
         let places = forward.places();
         let (own, dys) = operands.split_at(places.count.min(operands.len()));
@@ -234,9 +325,10 @@ impl OpDef for RecurrentGrad {
         let forward = self.forward();
         let sizes = forward.sizes(x.dims(), r.dims()).ok_or_else(missing)?;
         let (own, lengths) = (x.dtype(), forward.lengths_operand());
-        let computed = operands.iter().enumerate().map(|(i, t)| {
-            if Some(i) == lengths { Ok((*t).clone()) } else { widen(t) }
-        });
+        let computed = operands
+            .iter()
+            .enumerate()
+            .map(|(i, t)| if Some(i) == lengths { Ok((*t).clone()) } else { widen(t) });
         let computed = computed.collect::<Result<Vec<Tensor>, _>>()?;
         let computed: Vec<&Tensor> = computed.iter().collect();
         let results = if wide(own) == DType::F64 {

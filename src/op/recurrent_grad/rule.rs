@@ -147,7 +147,12 @@ impl Steps {
     }
 
     /// So many states of columns, from one on.
-    fn columns(&self, at: &mut Backward<'_>, a: Term, [from, count]: [i64; 2]) -> Result<Term, RuleError> {
+    fn columns(
+        &self,
+        at: &mut Backward<'_>,
+        a: Term,
+        [from, count]: [i64; 2],
+    ) -> Result<Term, RuleError> {
         let (from, count) = (Dim::from(from * self.hidden), Dim::from(count * self.hidden));
         if at.shape(a)[1] == count {
             return Ok(a);

@@ -95,7 +95,9 @@ impl<R: Real> Given<R> {
             }
         }
         let states = self.results.iter_mut().skip(self.widths.len());
-        states.zip([state, cell]).for_each(|(result, x)| result[own..own + hidden].copy_from_slice(&x));
+        states
+            .zip([state, cell])
+            .for_each(|(result, x)| result[own..own + hidden].copy_from_slice(&x));
     }
 }
 

@@ -123,7 +123,9 @@ impl<F: Float> Job<'_, F> {
         let mut into = vec![(F::Real::of(f64::NEG_INFINITY), 0.0); self.y.len()];
         fold(self.plan, self.x, &mut into, |(m, s), x| (larger(m, x.real()), s));
         let shift = |m: F::Real| if m.abs() == F::Real::of(f64::INFINITY) { zero } else { m };
-        fold(self.plan, self.x, &mut into, |(m, s), x| (m, s + (x.real() - shift(m)).exp().to_f64()));
+        fold(self.plan, self.x, &mut into, |(m, s), x| {
+            (m, s + (x.real() - shift(m)).exp().to_f64())
+        });
         let result = |(m, s)| F::round(F::Real::of(s).ln() + shift(m));
         self.y.iter_mut().zip(into).for_each(|(y, a)| *y = result(a));
     }
@@ -170,7 +172,12 @@ pub(super) fn floats<F: Float>(
 }
 
 impl<I: Int> Job<'_, I> {
-    fn run_wide(self, first: i128, step: impl Fn(i128, i128) -> i128 + Copy, last: impl Fn(i128) -> I) {
+    fn run_wide(
+        self,
+        first: i128,
+        step: impl Fn(i128, i128) -> i128 + Copy,
+        last: impl Fn(i128) -> I,
+    ) {
         let mut into = vec![first; self.y.len()];
         fold(self.plan, self.x, &mut into, |a, x| step(a, x.wide()));
         self.y.iter_mut().zip(into).for_each(|(y, a)| *y = last(a));

@@ -77,8 +77,7 @@ fn others(at: &mut Backward<'_>, x: Term, axes: &[usize]) -> Result<Term, RuleEr
         (0..shape.len()).filter(|a| !axes.contains(a)).chain(axes.iter().copied()).collect();
     let moved: Shape = perm.iter().map(|a| shape[*a].clone()).collect();
     let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
-    let rows: Shape =
-        moved.iter().take(shape.len() - axes.len()).cloned().chain([count]).collect();
+    let rows: Shape = moved.iter().take(shape.len() - axes.len()).cloned().chain([count]).collect();
     let behind = at.op(Transpose { perm: perm.clone() }, &[x])?;
     let line = at.reshape(behind, &rows)?;
     let scan = |reverse| Scan::Prod { axis: -1, exclusive: true, reverse };

@@ -1,7 +1,7 @@
 //! Reductions over axes: `reduce_sum`, `reduce_mean`, `reduce_max`, …
 
-mod gradient;
 mod fold;
+mod gradient;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +13,10 @@ use super::binary::Binary;
 use super::declare::family;
 use super::element::for_dtype;
 use super::infer::{axis, dtype, one, result_with_ints};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
+    rules,
+};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -124,7 +127,9 @@ impl Reduce {
             Self::L2 { .. } if float => Some(Combine::L2),
             Self::LogSumExp { .. } if float => Some(Combine::Lse),
             // Of integers they are cut to their integral part.
-            Self::Mean { .. } | Self::L2 { .. } | Self::LogSumExp { .. } | Self::LogSum { .. } => None,
+            Self::Mean { .. } | Self::L2 { .. } | Self::LogSumExp { .. } | Self::LogSum { .. } => {
+                None
+            }
         }
     }
 

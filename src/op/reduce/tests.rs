@@ -92,12 +92,9 @@ fn values_follow_the_formulas() {
             .map(|a| i64::try_from(a).unwrap())
             .collect();
         let op = op(Reduce::NAMES[round % 10], &signed, keepdims);
-        let (dtype, tolerance) = [
-            (DType::F64, 1e-6),
-            (DType::F32, 1e-6),
-            (DType::F16, 1e-3),
-            (DType::Bf16, 8e-3),
-        ][round / 10 % 4];
+        let (dtype, tolerance) =
+            [(DType::F64, 1e-6), (DType::F32, 1e-6), (DType::F16, 1e-3), (DType::Bf16, 8e-3)]
+                [round / 10 % 4];
         let x = random(&mut rng, dtype, &dims);
         let y = eval(&op, &x);
         let expected: Vec<usize> = (0..rank)

@@ -12,7 +12,10 @@ use super::attr::names;
 use super::declare::op;
 use super::infer::{dtype, one, result, tensors};
 use super::numeric::{narrow, widen};
-use super::{Backward, Claims, Constant, Gradient, RuleError, OneHot, OpDef, OpError, Operand, Range, Results, SplitOperand, Transpose, rules};
+use super::{
+    Backward, Claims, Constant, Gradient, OneHot, OpDef, OpError, Operand, Range, Results,
+    RuleError, SplitOperand, Transpose, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, MAX_SIZE, Refusal, Tensor, TensorType};
 
 names! {
@@ -204,9 +207,11 @@ impl OpDef for Resize {
             Some((_, shard)) if !self.axes.contains(&shard.axis) => {
                 Ok(smallvec![Claim::Shard(shard)])
             }
-            Some((i, _)) => {
-                Err(rules::refuse(Code::WindowAxis, i, "interpolates between the samples of the batch"))
-            }
+            Some((i, _)) => Err(rules::refuse(
+                Code::WindowAxis,
+                i,
+                "interpolates between the samples of the batch",
+            )),
         }
     }
 
@@ -263,7 +268,8 @@ impl OpDef for Resize {
         for (i, axis) in self.axes.iter().enumerate() {
             // What the elements of the axis become, by resizing the unit matrix.
             let size = shape[*axis].clone();
-            let numbers = Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO };
+            let numbers =
+                Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO };
             let numbers = at.op(numbers, &[])?;
             let ends = Tensor::new(&[2], &[0.0, 1.0]).map_err(OpError::from)?;
             let ends = at.op(Constant { value: ends }, &[])?;

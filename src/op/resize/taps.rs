@@ -37,7 +37,8 @@ impl Passes {
         let mut now = dims.to_vec();
         let mut order: Vec<usize> = (0..op.axes.len()).collect();
         // What shrinks most comes first: nothing on the way is larger than the operand and the result.
-        let growth = |i: &usize| (op.sizes.get(*i), op.axes.get(*i).and_then(|a| dims.get(a - first)));
+        let growth =
+            |i: &usize| (op.sizes.get(*i), op.axes.get(*i).and_then(|a| dims.get(a - first)));
         order.sort_by(|a, b| match (growth(a), growth(b)) {
             ((Some(out_a), Some(in_a)), (Some(out_b), Some(in_b))) => {
                 let (left, right) = (product(*out_a, *in_b), product(*out_b, *in_a));
@@ -286,11 +287,29 @@ impl Axis {
 fn nearest(rule: Nearest, x: f32, scale: f32) -> f32 {
     let below = x.floor();
     match rule {
-        Nearest::RoundPreferFloor => if x - below <= 0.5 { below } else { below + 1.0 },
-        Nearest::RoundPreferCeil => if x - below < 0.5 { below } else { below + 1.0 },
+        Nearest::RoundPreferFloor => {
+            if x - below <= 0.5 {
+                below
+            } else {
+                below + 1.0
+            }
+        }
+        Nearest::RoundPreferCeil => {
+            if x - below < 0.5 {
+                below
+            } else {
+                below + 1.0
+            }
+        }
         Nearest::Floor => below,
         Nearest::Ceil => x.ceil(),
-        Nearest::Simple => if scale < 1.0 { x.ceil() } else { below },
+        Nearest::Simple => {
+            if scale < 1.0 {
+                x.ceil()
+            } else {
+                below
+            }
+        }
     }
 }
 

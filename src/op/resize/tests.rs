@@ -1,7 +1,9 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::testing::{self, assert_close, check_split, indices, random, refusal, rng, tolerance};
+use super::super::testing::{
+    self, assert_close, check_split, indices, random, refusal, rng, tolerance,
+};
 use super::super::{Op, Operand};
 use super::{Coordinates, Nearest, Resize, ResizeMode};
 use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
@@ -71,8 +73,16 @@ fn a_line_is_blended() {
     };
     assert_eq!(line(linear(crop.clone()), &[0., 1., 2.]), [1., 2., -1.]);
     assert_eq!(line(crop, &[0., 1., 2.]), [1., 2., -1.]);
-    let symmetric = Resize { coordinates: Coordinates::HalfPixelSymmetric, ..plain(&[0], &[2], &[0.6]) };
-    assert_close(&testing::eval(&linear(symmetric).into(), &[&Tensor::new(&[4], &[1f32, 2., 3., 4.]).unwrap()])[0], &[1.666_666_7, 3.333_333_3], 1e-6);
+    let symmetric =
+        Resize { coordinates: Coordinates::HalfPixelSymmetric, ..plain(&[0], &[2], &[0.6]) };
+    assert_close(
+        &testing::eval(
+            &linear(symmetric).into(),
+            &[&Tensor::new(&[4], &[1f32, 2., 3., 4.]).unwrap()],
+        )[0],
+        &[1.666_666_7, 3.333_333_3],
+        1e-6,
+    );
 }
 
 /// A resize of two axes, with sizes, and a size of the operand.
@@ -89,7 +99,8 @@ fn case(rng: &mut ChaCha8Rng) -> (Resize, Vec<usize>) {
         Coordinates::TfHalfPixelForNn,
         Coordinates::TfCropAndResize,
     ][rng.random_range(0..7usize)];
-    let mode = [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic][rng.random_range(0..3usize)];
+    let mode =
+        [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic][rng.random_range(0..3usize)];
     let crops = coordinates == Coordinates::TfCropAndResize;
     let op = Resize {
         mode,
@@ -144,7 +155,11 @@ fn weights(op: &Resize, length: usize, at: f64) -> Vec<(usize, f64)> {
         if op.exclude_outside && !(0.0..=last).contains(&i) {
             continue;
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is inside")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is inside"
+        )]
         all.push((i.clamp(0.0, last) as usize, kernel((i - at).abs())));
     }
     let sum: f64 = all.iter().map(|(_, w)| w).sum();
@@ -221,7 +236,10 @@ fn the_batch_passes_beside_the_axes() {
 
 #[test]
 fn what_does_not_fit_is_an_error() {
-    let ty = TensorType { dtype: DType::F32, shape: [Dim::n(), 2.into(), 4.into()].into_iter().collect() };
+    let ty = TensorType {
+        dtype: DType::F32,
+        shape: [Dim::n(), 2.into(), 4.into()].into_iter().collect(),
+    };
     let fits = |op: Resize| Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok();
     let base = || plain(&[1, 2], &[4, 8], &[2.0, 2.0]);
     assert!(fits(base()));

@@ -126,7 +126,8 @@ impl Unary {
                 above(at, (x, 0.0), dy, below)
             }
             Self::HardSigmoid { alpha, .. } => {
-                let (up, down) = (at.compare(Compare::Greater, y, 0.0)?, at.compare(Compare::Less, y, 1.0)?);
+                let (up, down) =
+                    (at.compare(Compare::Greater, y, 0.0)?, at.compare(Compare::Less, y, 1.0)?);
                 let slope = at.scale(dy, alpha.into())?;
                 let slope = at.only(up, slope)?;
                 at.only(down, slope)
@@ -149,7 +150,10 @@ impl Unary {
     }
 
     /// One over the derivative of an inverse function, but for its sign.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the inverses of sine, cosine and hyperbolic tangent")]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the inverses of sine, cosine and hyperbolic tangent"
+    )]
     fn inverse(&self, at: &mut Backward<'_>, x: Term) -> Result<Term, RuleError> {
         let square = at.square(x)?;
         let (rest, root) = match self {
@@ -165,7 +169,10 @@ impl Unary {
     }
 
     /// The derivative.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are written where gradients are")]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the others are written where gradients are"
+    )]
     fn slope(&self, at: &mut Backward<'_>, x: Term, y: Term) -> Result<Term, RuleError> {
         match *self {
             Self::Abs => at.op(Self::Sign, &[x]),
@@ -220,7 +227,8 @@ impl Unary {
                 let gate = Self::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 };
                 let s = at.op(gate, &[x])?;
                 let sixth = at.scale(x, 1.0 / 6.0)?;
-                let (up, down) = (at.compare(Compare::Greater, s, 0.0)?, at.compare(Compare::Less, s, 1.0)?);
+                let (up, down) =
+                    (at.compare(Compare::Greater, s, 0.0)?, at.compare(Compare::Less, s, 1.0)?);
                 let sloped = at.only(up, sixth)?;
                 let sloped = at.only(down, sloped)?;
                 at.add(s, sloped)
@@ -242,34 +250,34 @@ impl Unary {
 /// The derivative of the product of `x` and the normal distribution function.
 fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Term, RuleError> {
     match form {
-            GeluForm::Exact => {
-                let inside = at.scale(x, 1.0 / SQRT_2)?;
-                let erf = at.op(Unary::Erf, &[inside])?;
-                let share = half_above(at, erf)?;
-                let square = at.square(x)?;
-                let power = at.scale(square, -0.5)?;
-                let power = at.op(Unary::Exp, &[power])?;
-                let density = at.scale(power, 1.0 / (2.0 * PI).sqrt())?;
-                let rest = at.mul(x, density)?;
-                at.add(share, rest)
-            }
-            GeluForm::Tanh => {
-                const CUBIC: f64 = 0.044_715;
-                let root = (2.0 / PI).sqrt();
-                let square = at.square(x)?;
-                let bent = at.scale(square, CUBIC)?;
-                let bent = at.shift(bent, 1.0)?;
-                let inside = at.mul(x, bent)?;
-                let inside = at.scale(inside, root)?;
-                let t = at.op(Unary::Tanh, &[inside])?;
-                let share = half_above(at, t)?;
-                let bell = one_less_square(at, t)?;
-                let slope = at.scale(square, 3.0 * CUBIC)?;
-                let slope = at.shift(slope, 1.0)?;
-                let slope = at.scale(slope, 0.5 * root)?;
-                let rest = at.mul(x, bell)?;
-                let rest = at.mul(rest, slope)?;
-                at.add(share, rest)
-            }
+        GeluForm::Exact => {
+            let inside = at.scale(x, 1.0 / SQRT_2)?;
+            let erf = at.op(Unary::Erf, &[inside])?;
+            let share = half_above(at, erf)?;
+            let square = at.square(x)?;
+            let power = at.scale(square, -0.5)?;
+            let power = at.op(Unary::Exp, &[power])?;
+            let density = at.scale(power, 1.0 / (2.0 * PI).sqrt())?;
+            let rest = at.mul(x, density)?;
+            at.add(share, rest)
+        }
+        GeluForm::Tanh => {
+            const CUBIC: f64 = 0.044_715;
+            let root = (2.0 / PI).sqrt();
+            let square = at.square(x)?;
+            let bent = at.scale(square, CUBIC)?;
+            let bent = at.shift(bent, 1.0)?;
+            let inside = at.mul(x, bent)?;
+            let inside = at.scale(inside, root)?;
+            let t = at.op(Unary::Tanh, &[inside])?;
+            let share = half_above(at, t)?;
+            let bell = one_less_square(at, t)?;
+            let slope = at.scale(square, 3.0 * CUBIC)?;
+            let slope = at.shift(slope, 1.0)?;
+            let slope = at.scale(slope, 0.5 * root)?;
+            let rest = at.mul(x, bell)?;
+            let rest = at.mul(rest, slope)?;
+            at.add(share, rest)
+        }
     }
 }

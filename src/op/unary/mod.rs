@@ -13,7 +13,10 @@ use super::attr::names;
 use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, one, result_with_ints};
-use super::{Backward, Claims, Gradient, RuleError, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::{
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
+    rules,
+};
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 names! {

@@ -39,7 +39,13 @@ fn formula(op: &Unary, x: f64) -> f64 {
     match *op {
         Unary::Abs => x.abs(),
         Unary::Neg => -x,
-        Unary::Sign => if x == 0.0 { 0.0 } else { x.signum() },
+        Unary::Sign => {
+            if x == 0.0 {
+                0.0
+            } else {
+                x.signum()
+            }
+        }
         Unary::Relu => x.max(0.0),
         Unary::Clip { min, max } => x.max(min.unwrap()).min(max.unwrap()),
         Unary::Exp => x.exp(),
@@ -67,21 +73,41 @@ fn formula(op: &Unary, x: f64) -> f64 {
         Unary::Swish { alpha } => x * sigmoid(wide(alpha) * x),
         Unary::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Unary::Mish => x * x.exp().ln_1p().tanh(),
-        Unary::Gelu { approximate: GeluForm::Exact } => 0.5 * x * (1.0 + libm::erf(x / 2f64.sqrt())),
+        Unary::Gelu { approximate: GeluForm::Exact } => {
+            0.5 * x * (1.0 + libm::erf(x / 2f64.sqrt()))
+        }
         Unary::Gelu { approximate: GeluForm::Tanh } => {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
             0.5 * x * (1.0 + u.tanh())
         }
         Unary::Softplus => x.exp().ln_1p(),
         Unary::Softsign => x / (1.0 + x.abs()),
-        Unary::LeakyRelu { alpha } => if x < 0.0 { wide(alpha) * x } else { x },
-        Unary::ThresholdedRelu { alpha } => if x > wide(alpha) { x } else { 0.0 },
+        Unary::LeakyRelu { alpha } => {
+            if x < 0.0 {
+                wide(alpha) * x
+            } else {
+                x
+            }
+        }
+        Unary::ThresholdedRelu { alpha } => {
+            if x > wide(alpha) {
+                x
+            } else {
+                0.0
+            }
+        }
         Unary::Shrink { bias, lambd } => match x {
             _ if x < -wide(lambd) => x + wide(bias),
             _ if x > wide(lambd) => x - wide(bias),
             _ => 0.0,
         },
-        Unary::Elu { alpha } => if x < 0.0 { wide(alpha) * x.exp_m1() } else { x },
+        Unary::Elu { alpha } => {
+            if x < 0.0 {
+                wide(alpha) * x.exp_m1()
+            } else {
+                x
+            }
+        }
         Unary::Selu { alpha, gamma } => {
             wide(gamma) * if x < 0.0 { wide(alpha) * x.exp_m1() } else { x }
         }
@@ -142,7 +168,10 @@ fn special_values() {
     assert_eq!(f32s(Unary::Mish, &[inf, 1000.0, -1000.0]), [inf, 1000.0, -0.0]);
     assert_eq!(f32s(Unary::Reciprocal, &[0.0, -0.0, -inf]), [inf, -inf, -0.0]);
     assert_eq!(f32s(Unary::Log, &[0.0, inf]), [-inf, inf]);
-    assert_eq!(f32s(Unary::Round, &[0.5, 1.5, 2.5, -0.5, -1.5, 1e10]), [0.0, 2.0, 2.0, -0.0, -2.0, 1e10]);
+    assert_eq!(
+        f32s(Unary::Round, &[0.5, 1.5, 2.5, -0.5, -1.5, 1e10]),
+        [0.0, 2.0, 2.0, -0.0, -2.0, 1e10]
+    );
     let clip = Unary::Clip { min: Some(2.0), max: Some(1.0) };
     assert_eq!(f32s(clip, &[0.0, 1.5, 3.0]), [1.0, 1.0, 1.0]);
     assert_eq!(f32s(Unary::Clip { min: None, max: Some(6.0) }, &[-inf, 7.0]), [-inf, 6.0]);
@@ -176,7 +205,9 @@ fn types_and_bounds_are_checked() {
     let clip = |min, max| Unary::Clip { min, max };
     assert!(fails(clip(Some(0.5), None), DType::I32) && !fails(clip(Some(0.5), None), DType::F16));
     assert!(fails(clip(None, Some(-1.0)), DType::U8) && !fails(clip(Some(-1.0), None), DType::U8));
-    assert!(fails(clip(Some(300.0), None), DType::U8) && fails(clip(Some(f64::NAN), None), DType::F32));
+    assert!(
+        fails(clip(Some(300.0), None), DType::U8) && fails(clip(Some(f64::NAN), None), DType::F32)
+    );
     assert!(fails(Unary::Celu { alpha: 0.0 }, DType::F32));
 }
 
@@ -215,9 +246,15 @@ fn the_batch_passes_on_every_axis() {
         }
     }
     let x = random(&mut rng, DType::I32, &[3]);
-    assert_eq!(check_split(&Unary::Abs.into(), &[(&x, Claim::Invariant)], 3), Ok(vec![Claim::Invariant]));
+    assert_eq!(
+        check_split(&Unary::Abs.into(), &[(&x, Claim::Invariant)], 3),
+        Ok(vec![Claim::Invariant])
+    );
     let scalar = Tensor::scalar(-2.0f32);
     assert_eq!(testing::eval(&Unary::Abs.into(), &[&scalar])[0], Tensor::scalar(2.0f32));
-    assert_eq!(testing::eval(&Unary::Exp.into(), &[&tensor(DType::F32, &[0, 3], &[])])[0].dims(), [0, 3]);
+    assert_eq!(
+        testing::eval(&Unary::Exp.into(), &[&tensor(DType::F32, &[0, 3], &[])])[0].dims(),
+        [0, 3]
+    );
     assert_eq!(Shape::from(x.dims()), Shape::from([3]));
 }
