@@ -1,7 +1,8 @@
 // What the parts of a value that replicas hold give together, in the order of the replicas; of a scan the parts before one.
 //
 // Parts of replicas without rows are left out. BY 0 adds, 1 multiplies, 2 takes the larger, 3 the smaller, 4 is the
-// logarithm of the sum of exponentials, 5 the root of the sum of squares, 6 the mean weighted by rows. Floats are combined in
+// logarithm of the sum of exponentials, 5 the root of the sum of squares, 6 the mean weighted by rows, 7 joins wide sums and 8
+// wide products (see wide.cuh), whose COMPONENTS lie on the first axis. Floats are combined in
 // double precision, one part after the other, and rounded once; integers wrap; FLAGS are 0 or 1. Of one part the result
 // has its bits. Of none it is NEUTRAL where the kernel is a scan's (SCAN), else the first part.
 //
@@ -9,6 +10,15 @@
 // Bytes: the width of an element for each part and for the result. Operations: one for each part, BY 4 a few more.
 // Every element of y is written once and never read; the parts are not written meanwhile.
 #include "common.cuh"
+#include "wide.cuh"
+
+#if BY == 8
+typedef Product Joined;
+#elif BY == 7 && COMPONENTS == 4
+typedef LargeSum Joined;
+#else
+typedef Sum Joined;
+#endif
 
 #if FLOAT
 typedef double Wide;
@@ -67,6 +77,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
 #pragma unroll
     for (int k = 0; k < PARTS; ++k)
         if (rows[k] > 0) ++present, total += rows[k];
+#if BY >= 7
+    const i64 numbers = (i64)COUNT / COMPONENTS;
+    for (i64 i = thread_number(); i < numbers; i += thread_count()) {
+        bool begun = false;
+        // Without any part the result is the first one, or of a scan nothing.
+        Joined all = SCAN || present > 0 ? Joined::empty() : Joined::read(parts[0] + i, numbers);
+#pragma unroll
+        for (int k = 0; k < PARTS; ++k)
+            if (rows[k] > 0) {
+                const Joined part = Joined::read(parts[k] + i, numbers);
+                all = begun ? all.join(part) : part;
+                begun = true;
+            }
+        all.write(p.y + i, numbers);
+    }
+#else
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         if (present < 2) {
             // The part of a replica without rows was not written.
@@ -111,6 +137,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         p.y[i] = (T)a;
 #endif
     }
+#endif
+#elif BY >= 7
+    const i64 numbers = (i64)COUNT / COMPONENTS;
+    for (i64 i = thread_number(); i < numbers; i += thread_count()) Joined::empty().write(p.y + i, numbers);
 #else
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) p.y[i] = NEUTRAL;
 #endif

@@ -3,25 +3,36 @@
 // A line is the elements that differ only in their places on the reduced axes: KEPT_SIZES and KEPT_STEPS give the first
 // element of each line, REDUCED_SIZES and REDUCED_STEPS the distances of the others from it, in elements of x and in the
 // order of memory. KIND: 0 sum, 1 mean, 2 max, 3 min, 4 product, 5 l1, 6 l2, 7 log of the sum, 8 log of the sum of
-// exponentials, 9 sum of squares. ELEMENT is float or double.
+// exponentials, 9 sum of squares, 10 wide sum, 11 wide product. ELEMENT is float or double. Sums that cancel, and products,
+// are wide (see wide.cuh): of COMPONENTS doubles. Wide results are [COMPONENTS, COUNT].
 //
 // A long line is folded in two launches. The first (GIVES_PARTS) folds PART elements at a time and writes a double for
-// each: y is [PARTS, COUNT], of kind 4 and 8 [2, PARTS, COUNT]: the digits of products and their powers of 2 behind, the
-// largest elements and the sums behind. The second (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
+// each: y is [PARTS, COUNT], of wide numbers [COMPONENTS, PARTS, COUNT], of kind 8 [2, PARTS, COUNT]: the largest elements
+// and the sums behind. The second (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
 //
 // Geometry: a block folds LINES lines, or parts of them, at a time with LANES threads each, grid x takes them in strides;
 // see lines.cuh.
-// Bytes: those of each element of x (twice for kind 8) and of y. Operations: one or two in f64 for each element of x.
+// Bytes: those of each element of x (twice for kind 8) and of y. Operations: one or two in f64 for each element of x, 7 of
+// wide sums.
 // Invariant: each element of y is written by one thread; x is not written meanwhile. The order of a fold depends on the
 // line's size alone.
 #include "common.cuh"
 #include "index.cuh"
 #include "functions.cuh"
 #include "lines.cuh"
+#include "wide.cuh"
 
 typedef Place<LINES, LANES, ALONG> Own;
 
-constexpr bool EXTREME = KIND == 2 || KIND == 3, PRODUCT = KIND == 4, LOG_EXP = KIND == 8;
+constexpr bool EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8;
+
+#if KIND == 4 || KIND == 11
+typedef Product Wide;
+#elif COMPONENTS == 4
+typedef LargeSum Wide;
+#else
+typedef Sum Wide;
+#endif
 
 __device__ __forceinline__ bool is_negative(float x) { return __float_as_int(x) < 0; }
 __device__ __forceinline__ bool is_negative(double x) { return __double_as_longlong(x) < 0; }
@@ -32,27 +43,6 @@ struct Extreme {
     __device__ __forceinline__ T operator()(T a, T x) const {
         if (KIND == 3) return x < a || x != x || (x == a && !is_negative(a)) ? x : a;
         return x > a || x != x || (x == a && is_negative(a)) ? x : a;
-    }
-};
-
-// The number digits * 2^power: of those that are neither 0 nor infinite the digits are between 1/2 and 1, so that products
-// are finite on the way wherever they are in the end.
-struct Product {
-    double digits, power;
-};
-
-__device__ __forceinline__ Product product_of(double digits, double power) {
-    if (digits == 0.0 || !(fabs(digits) < infinity())) return {digits, 0.0};
-    int by;
-    digits = frexp(digits, &by);
-    return {digits, power + by};
-}
-
-__device__ __forceinline__ double value_of(Product x) { return ldexp(x.digits, (int)fmin(fmax(x.power, -4096.0), 4096.0)); }
-
-struct Times {
-    __device__ __forceinline__ Product operator()(Product a, Product b) const {
-        return product_of(a.digits * b.digits, a.power + b.power);
     }
 };
 
@@ -80,10 +70,10 @@ __device__ __forceinline__ double with_part(double sum, double part, double larg
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
-    __shared__ ELEMENT extremes[LINES * LANES];
-#if KIND == 4
-    __shared__ Product products[LINES * LANES];
+#if COMPONENTS
+    __shared__ Wide wides[LINES * LANES];
 #else
+    __shared__ ELEMENT extremes[LINES * LANES];
     __shared__ double sums[LINES * LANES];
 #endif
     const i64 kept[] = KEPT_SIZES, kept_steps[] = KEPT_STEPS, reduced[] = REDUCED_SIZES, steps[] = REDUCED_STEPS;
@@ -95,21 +85,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         const ELEMENT* x = p.x + strided(line, kept, kept_steps);
         const i64 begin = GIVES_PARTS ? part * PART : 0;
         const i64 end = has ? (GIVES_PARTS ? least(size, begin + PART) : size) : 0;
+#if COMPONENTS
+        Wide wide = Wide::empty();
+        for (i64 j = begin + Own::lane(); j < end; j += LANES) {
+            const i64 at = strided(j, reduced, steps);
+#if TAKES_PARTS
+            wide = wide.join(Wide::read(x + at, size * lines));
+#else
+            wide = wide.with((double)x[at]);
+#endif
+        }
+        wide = Own::join(wides, wide, Join());
+        if (!has || Own::lane() != 0) continue;
+#if GIVES_PARTS
+        wide.write(p.y + number, all);
+#elif KIND >= 10
+        wide.write(p.y + line, lines);
+#else
+        const double value = wide.over(KIND == 1 ? (double)MEMBERS : 1.0);
+        p.y[line] = (RESULT)(KIND == 7 ? log(value) : value);
+#endif
+#else
         ELEMENT shift = 0, extreme = KIND == 3 ? infinity() : -infinity();
         if (EXTREME || LOG_EXP) {
             for (i64 j = begin + Own::lane(); j < end; j += LANES) extreme = Extreme()(extreme, x[strided(j, reduced, steps)]);
             extreme = Own::join(extremes, extreme, Extreme());
             shift = shift_of(extreme);
         }
-#if KIND == 4
-        Product all_of = {0.5, 1.0};
-        for (i64 j = begin + Own::lane(); j < end; j += LANES) {
-            const i64 at = strided(j, reduced, steps);
-            all_of = Times()(all_of, product_of(x[at], TAKES_PARTS ? x[size * lines + at] : 0));
-        }
-        all_of = Own::join(products, all_of, Times());
-        const double sum = GIVES_PARTS ? all_of.power : value_of(all_of);
-#else
         double sum = 0.0;
         if (!EXTREME) {
             for (i64 j = begin + Own::lane(); j < end; j += LANES) {
@@ -119,23 +121,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
             }
             sum = Own::join(sums, sum, Add());
         }
-#endif
         if (!has || Own::lane() != 0) continue;
 #if GIVES_PARTS
-#if KIND == 4
-        p.y[number] = all_of.digits;
-#else
         p.y[number] = EXTREME || LOG_EXP ? (double)extreme : sum;
-#endif
-        if (PRODUCT || LOG_EXP) p.y[all + number] = sum;
+        if (LOG_EXP) p.y[all + number] = sum;
 #else
         RESULT y = (RESULT)sum;
         if (EXTREME) y = (RESULT)extreme;
-        if (KIND == 1) y = (RESULT)(sum / (double)MEMBERS);
         if (KIND == 6) y = (RESULT)sqrt(sum);
-        if (KIND == 7) y = (RESULT)log(sum);
         if (LOG_EXP) y = (sizeof(RESULT) == 4 ? (RESULT)logf((float)sum) : (RESULT)log(sum)) + (RESULT)shift;
         p.y[line] = y;
+#endif
 #endif
     }
 }

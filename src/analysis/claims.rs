@@ -267,8 +267,11 @@ fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
             let (Some(Op::ExclusiveScan(before)), totals) = source(start) else { return false };
             let [total] = *totals else { return false };
             let (Some(Op::Reduce(reduce)), of) = source(&total) else { return false };
-            let by = (before.by, before.reverse) == (scan.by(), scan.is_reverse());
-            by && *of == [*x] && reduce.is_total(scan.by(), scan.axis(), graph.ty(*x).rank())
+            let ty = graph.ty(*x);
+            let by = [scan.by(), scan.parts_by(ty.dtype)].contains(&before.by);
+            by && before.reverse == scan.is_reverse()
+                && *of == [*x]
+                && reduce.is_total(before.by, scan.axis(), ty.rank())
         }
         (Op::MergeTopK(merge), [values, places]) => {
             let (Some(Op::TopK(top)), of) = source(values) else { return false };

@@ -68,8 +68,12 @@ fn combine(
             Combine::Lse => 4,
             Combine::L2 => 5,
             Combine::Mean => 6,
+            Combine::WideSum => 7,
+            Combine::WideProd => 8,
         },
     );
+    let first = b.ty(y).shape.first().and_then(Dim::as_const);
+    b.define("COMPONENTS", first.filter(|_| by.is_wide()).unwrap_or(0));
     b.define("NEUTRAL", neutral(by, dtype));
     b.define("PARTS", parts.len());
     if !parts.is_empty() {
@@ -99,10 +103,12 @@ fn neutral(by: Combine, dtype: DType) -> String {
         DType::Bool => ("0".to_owned(), "1".to_owned()),
     };
     match by {
-        Combine::Prod => "1".to_owned(),
+        Combine::Prod | Combine::WideProd => "1".to_owned(),
         Combine::Max => least,
         Combine::Min => most,
-        Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => "0".to_owned(),
+        Combine::Sum | Combine::WideSum | Combine::Lse | Combine::L2 | Combine::Mean => {
+            "0".to_owned()
+        }
     }
 }
 

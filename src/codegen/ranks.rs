@@ -76,6 +76,8 @@ fn scan(
     b.flag("EXCLUSIVE", *exclusive);
     b.flag("REVERSE", *reverse);
     b.flag("START", start.is_some());
+    b.flag("WIDE", start.is_some_and(|start| b.ty(*start).rank() > ty.rank()));
+    b.define("COMPONENTS", op.total(ty.dtype).accumulator(ty.dtype).unwrap_or(0));
     let inner = product(&ty.shape[axis + 1..]);
     let lines = product(&ty.shape[..axis]) * inner.clone();
     b.size("LINES", &lines);

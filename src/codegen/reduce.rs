@@ -2,17 +2,23 @@
 
 use super::CodegenError;
 use super::builder::{Builder, c_type};
+use super::index;
 use super::kernel::Call;
 use super::launch::Context;
 use super::lines::{Form, product};
 use super::strides::Walk;
 use crate::lower::{BufferId, PART};
-use crate::op::{Op, Reduce};
-use crate::types::{DType, Dim, KernelClass};
+use crate::op::{Narrow, Op, Reduce};
+use crate::types::{Combine, DType, Dim, KernelClass};
 
 /// `reduce.cu`.
 pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
+    if let (Some(Op::Narrow(op)), [x], [y]) =
+        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
+    {
+        return narrow(context, op, *x, *y);
+    }
     let (Some(Op::Reduce(op)), [x, parts @ ..], [y]) =
         (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
     else {
@@ -27,6 +33,30 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         ([], KernelClass::Partial) => parts_of(context, op, *x, *y),
         _ => lines(context, op, *x, *y, false),
     }
+}
+
+/// `narrow.cu`.
+fn narrow(
+    context: &Context<'_>,
+    op: &Narrow,
+    x: BufferId,
+    y: BufferId,
+) -> Result<Call, CodegenError> {
+    let mut b = context.row_major()?;
+    let components = b.ty(x).shape.first().and_then(Dim::as_const);
+    let count = b.ty(y).shape.elements();
+    b.read("x", x);
+    b.write("y", y);
+    let by = match (op.by, components) {
+        (Combine::WideProd, Some(2)) => 2,
+        (Combine::WideSum, Some(4)) => 1,
+        (Combine::WideSum, Some(2)) => 0,
+        _ => return Err(context.unsupported("its operand has no components")),
+    };
+    b.define("BY", by);
+    b.size("DIVISOR", &op.count);
+    b.flag("LOG", op.log);
+    Ok(index::finish(b, "narrow.cu", &count))
 }
 
 /// The launch that reads the elements and gives a part of each result for `PART` of them.
@@ -66,7 +96,8 @@ fn lines(
     b.define("PART", PART);
     b.size("PARTS", &parts);
     b.size("MEMBERS", &size);
-    values(&mut b, op, x, y);
+    let components = op.accumulator(b.ty(x).dtype);
+    values(&mut b, op, components, [x, y]);
     b.size("SIZE", &size);
     b.list("KEPT_SIZES", &kept.sizes());
     b.list("KEPT_STEPS", &kept.steps(0));
@@ -96,7 +127,8 @@ fn last(
     b.define("PART", PART);
     b.define("PARTS", 1);
     b.size("MEMBERS", &members);
-    values(&mut b, op, parts, y);
+    let components = op.accumulator(b.ty(x).dtype);
+    values(&mut b, op, components, [parts, y]);
     b.size("SIZE", count);
     b.list("KEPT_SIZES", std::slice::from_ref(lines));
     b.list("KEPT_STEPS", &[Dim::ONE]);
@@ -122,7 +154,8 @@ pub(super) fn sum(
     b.define("PART", PART);
     b.define("PARTS", 1);
     b.size("MEMBERS", size);
-    values(&mut b, &op, parts, y);
+    // Each part was rounded already.
+    values(&mut b, &op, None, [parts, y]);
     b.size("SIZE", size);
     b.list("KEPT_SIZES", std::slice::from_ref(&count));
     b.list("KEPT_STEPS", &[Dim::ONE]);
@@ -131,13 +164,14 @@ pub(super) fn sum(
     Ok(Form::new(size, false, true).finish(b, "reduce.cu", &count, &Dim::ONE))
 }
 
-/// What is read and written, and how it is folded.
-fn values(b: &mut Builder<'_>, op: &Reduce, x: BufferId, y: BufferId) {
+/// What is read and written, and how it is folded: in wide numbers of so many components, or in plain ones.
+fn values(b: &mut Builder<'_>, op: &Reduce, components: Option<usize>, [x, y]: [BufferId; 2]) {
     b.define("ELEMENT", c_type(b.ty(x).dtype));
     b.define("RESULT", c_type(b.ty(y).dtype));
     b.read("x", x);
     b.write("y", y);
     b.define("KIND", kind(op));
+    b.define("COMPONENTS", components.unwrap_or(0));
 }
 
 fn kind(op: &Reduce) -> u8 {
@@ -152,5 +186,7 @@ fn kind(op: &Reduce) -> u8 {
         Reduce::LogSum { .. } => 7,
         Reduce::LogSumExp { .. } => 8,
         Reduce::SumSquare { .. } => 9,
+        Reduce::WideSum { .. } => 10,
+        Reduce::WideProd { .. } => 11,
     }
 }

@@ -215,7 +215,8 @@ fn form(layout: &Layout<'_>, id: NodeId, op: &Op, members: &[Member]) -> Form {
         return Form::Direct;
     };
     let devices = i64::try_from(members.len()).unwrap_or(i64::MAX);
-    let sliced = matches!(op, Op::AllReduce(_))
+    // The components of a wide number lie apart.
+    let sliced = matches!(op, Op::AllReduce(reduce) if !reduce.by.is_wide())
         && devices > 2
         && bytes >= SLICED_FROM
         && members.iter().all(is_whole);

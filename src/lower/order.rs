@@ -115,7 +115,8 @@ impl Orders {
         match (class, op) {
             (KernelClass::Reduce, Some(Op::Reduce(op))) => operands.first().is_some_and(|v| {
                 let rank = graph.ty(*v).rank();
-                is_last(v) && op.is_over(rank, 2..rank)
+                let one = op.components(graph.ty(*v).dtype).is_none();
+                is_last(v) && one && op.is_over(rank, 2..rank)
             }),
             (KernelClass::Move, Some(Op::Concat(concat))) => {
                 let rank = graph.ty(operands[0]).rank();

@@ -123,8 +123,8 @@ pub fn long_line(op: &Op, x: &TensorType) -> Option<LongLine> {
     }
 }
 
-/// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and of products, which have digits and
-/// powers of 2.
+/// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and one for each component of wide sums
+/// and products.
 fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
     let reduced = op.reduced(x.rank()).ok()?;
     let product = |wanted: bool| {
@@ -142,9 +142,13 @@ fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
         return None;
     }
     let parts = (size + (PART - 1)).floor_div(&PART.into());
-    let pairs =
-        matches!(op, Reduce::LogSumExp { .. } | Reduce::Prod { .. }).then_some(Dim::from(2));
-    let shape: Shape = pairs.into_iter().chain([parts, lines]).collect();
+    let wide = match op {
+        Reduce::LogSumExp { .. } => Some(2),
+        _ => op.accumulator(x.dtype),
+    };
+    let wide = wide.map(|components| Shape::from(&[components][..]));
+    let wide = wide.iter().flat_map(|shape| shape.iter().cloned());
+    let shape: Shape = wide.chain([parts, lines]).collect();
     Some(Parts { ty: TensorType::new(DType::F64, shape), reads: 1 })
 }
 
@@ -197,7 +201,13 @@ pub(super) fn takes<'a>(
     let are = |dtype: DType| types.clone().all(|ty| ty.dtype == dtype);
     #[expect(clippy::wildcard_enum_match_arm, reason = "the class of the others decides")]
     match op {
-        Op::Reduce(_) | Op::Random(_) => Some(are(DType::F32) || are(DType::F64)),
+        // A wide result is `f64`.
+        Op::Reduce(_) => {
+            let x = types.clone().next().map(|ty| ty.dtype);
+            Some(matches!(x, Some(DType::F32 | DType::F64)))
+        }
+        Op::Narrow(_) => Some(are(DType::F64)),
+        Op::Random(_) => Some(are(DType::F32) || are(DType::F64)),
         Op::DropoutTrain(_) => Some(types.clone().next().is_some_and(|x| x.dtype.is_float())),
         Op::Recurrent(op) => Some(cell(op, &types.collect::<Vec<_>>())),
         Op::RecurrentGrad(op) => Some(cell(&op.forward(), &types.collect::<Vec<_>>())),

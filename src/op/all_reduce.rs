@@ -4,8 +4,10 @@ use super::attr::{Attr, AttrValue};
 use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{known, result};
+use super::narrow;
 use super::real::Real;
 use super::reduce::{larger, smaller};
+use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -13,7 +15,8 @@ op! {
     /// What its operands, the parts of a partial value in the order of the replicas, give together.
     ///
     /// Parts of replicas without rows are left out; where no replica has any, the first part is the result. Floats
-    /// are combined in `f64`, one part after the other, and rounded once. Of one part it is the identity.
+    /// are combined in `f64`, one part after the other, and rounded once; wide sums and products are not rounded. Of one
+    /// part it is the identity.
     pub struct AllReduce = "all_reduce" {
         /// How they combine.
         pub by: Combine,
@@ -23,7 +26,7 @@ op! {
 }
 
 impl AttrValue for Combine {
-    const EXPECTED: &'static str = "one of sum prod max min lse l2 mean";
+    const EXPECTED: &'static str = "one of sum prod max min lse l2 mean wide_sum wide_prod";
 
     fn to_attr(&self) -> Option<Attr> {
         Some(Attr::Name(self.name().to_owned()))
@@ -54,6 +57,9 @@ impl OpDef for AllReduce {
             let expected = if of_floats { "a float" } else { "a number" }.to_owned();
             return Err(OpError::DType { operand: 0, expected, found: dtype });
         }
+        if self.by.is_wide() {
+            narrow::check(self.by, first.ty)?;
+        }
         result(first.ty.clone())
     }
 
@@ -81,7 +87,9 @@ impl OpDef for AllReduce {
             parts.filter(|(_, present)| *present).map(|(part, _)| part).collect();
         let Some((first, _)) = parts.first() else { return Ok(Vec::new()) };
         let mut y = (*first).clone();
-        if parts.len() > 1 {
+        if self.by.is_wide() {
+            self.join(&parts, &mut y)?;
+        } else if parts.len() > 1 {
             for_dtype!(
                 y.dtype(),
                 float F => self.floats::<F>(&parts, y.as_mut_slice()),
@@ -108,6 +116,32 @@ impl AllReduce {
         rows.iter().enumerate().map(|(i, n)| *n > 0 || (none && i == 0)).collect()
     }
 
+    /// Joins parts of several components.
+    fn join(&self, parts: &[(&Tensor, i64)], y: &mut Tensor) -> Result<(), OpError> {
+        fn all<W: Wide>(parts: &[(&Tensor, i64)], y: &mut [f64]) {
+            let results = y.len() / W::WIDTH;
+            let read = |part: &Tensor, i: usize| {
+                W::read(|component| part.as_slice::<f64>()[component * results + i])
+            };
+            let Some(((first, _), rest)) = parts.split_first() else { return };
+            for i in 0..results {
+                let joined = rest.iter().fold(read(first, i), |a, (x, _)| a.join(read(x, i)));
+                for component in 0..W::WIDTH {
+                    y[component * results + i] = joined.component(component);
+                }
+            }
+        }
+        narrow::check(self.by, &y.tensor_type())?;
+        let components = y.dims()[0];
+        let y = y.as_mut_slice();
+        match (self.by, components) {
+            (Combine::WideProd, _) => all::<Product>(parts, y),
+            (_, LargeSum::WIDTH) => all::<LargeSum>(parts, y),
+            _ => all::<Sum>(parts, y),
+        }
+        Ok(())
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "numbers of rows are far below 2^53")]
     fn floats<F: Float>(&self, parts: &[(&Tensor, i64)], y: &mut [F]) {
         let parts: Vec<(&[F], f64)> =
@@ -121,8 +155,8 @@ impl AllReduce {
             let sum = |f: &dyn Fn(f64) -> f64| values.iter().fold(0.0, |sum, v| sum + f(*v));
             let largest = || values.iter().copied().reduce(larger);
             let combined = match self.by {
-                Combine::Sum => sum(&|v| v),
-                Combine::Prod => values.iter().product(),
+                Combine::Sum | Combine::WideSum => sum(&|v| v),
+                Combine::Prod | Combine::WideProd => values.iter().product(),
                 Combine::Max => largest().unwrap_or(f64::NAN),
                 Combine::Min => values.iter().copied().reduce(smaller).unwrap_or(f64::NAN),
                 Combine::Lse => {
@@ -145,10 +179,12 @@ impl AllReduce {
             let values =
                 parts.iter().filter_map(|(x, _)| x.as_slice::<I>().get(i)).map(|x| x.wide());
             let combined = match self.by {
-                Combine::Prod => values.reduce(|a, b| I::wrap(a.wrapping_mul(b)).wide()),
+                Combine::Prod | Combine::WideProd => {
+                    values.reduce(|a, b| I::wrap(a.wrapping_mul(b)).wide())
+                }
                 Combine::Max => values.max(),
                 Combine::Min => values.min(),
-                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => {
+                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean | Combine::WideSum => {
                     values.reduce(i128::wrapping_add)
                 }
             };

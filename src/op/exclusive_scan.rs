@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::element::{Float, for_dtype};
 use super::infer::{known, results};
+use super::wide::{Product, Wide};
 use super::{AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -14,7 +15,7 @@ op! {
     ///
     /// Parts of replicas without rows are left out. Floats are combined in `f64`, one part after the other, and rounded once.
     pub struct ExclusiveScan = "exclusive_scan" {
-        /// How they combine: `sum`, `prod`, `max` or `min`.
+        /// How they combine: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
         pub by: Combine,
         /// Those behind it instead of those before.
         pub reverse: bool = false,
@@ -26,23 +27,39 @@ op! {
 /// A tensor like `x` of what changes nothing.
 fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
     let mut y = Tensor::zeros(x.dtype(), x.dims())?;
+    if by == Combine::WideProd {
+        // Digits, then powers of 2.
+        let results = x.len() / Product::WIDTH;
+        let (digits, powers) = y.as_mut_slice::<f64>().split_at_mut(results);
+        digits.fill(Product::EMPTY.component(0));
+        powers.fill(Product::EMPTY.component(1));
+        return Ok(y);
+    }
     for_dtype!(
         y.dtype(),
         float F => {
             let value = match by {
-                Combine::Prod => 1.0,
+                Combine::Prod | Combine::WideProd => 1.0,
                 Combine::Max => f64::NEG_INFINITY,
                 Combine::Min => f64::INFINITY,
-                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => 0.0,
+                Combine::Sum
+                | Combine::WideSum
+                | Combine::Lse
+                | Combine::L2
+                | Combine::Mean => 0.0,
             };
             y.as_mut_slice::<F>().fill(F::of_f64(value));
         },
         int I => {
             let value = match by {
-                Combine::Prod => 1,
+                Combine::Prod | Combine::WideProd => 1,
                 Combine::Max => I::MIN,
                 Combine::Min => I::MAX,
-                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean => 0,
+                Combine::Sum
+                | Combine::WideSum
+                | Combine::Lse
+                | Combine::L2
+                | Combine::Mean => 0,
             };
             y.as_mut_slice::<I>().fill(value);
         },
@@ -151,6 +168,7 @@ mod tests {
         let operand = Operand { ty: &ty, ints: None };
         for by in Combine::ALL {
             let scans = matches!(by, Combine::Sum | Combine::Prod | Combine::Max | Combine::Min);
+            // The operand is no wide one.
             assert_eq!(op(by).infer(&[operand]).is_ok(), scans);
             assert!(op(by).infer(&[operand, operand]).is_err());
         }

@@ -67,6 +67,11 @@ pub fn dtype(
     }
 }
 
+/// The error of an evaluation whose first operand is no float.
+pub(super) fn not_a_float(found: DType) -> OpError {
+    OpError::DType { operand: 0, expected: "a float".to_owned(), found }
+}
+
 /// The error of an evaluation whose first operand is `bool` and must be of numbers.
 pub(super) fn not_a_number() -> OpError {
     OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }

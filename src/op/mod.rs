@@ -55,6 +55,7 @@ mod lrn;
 mod matmul;
 mod max_unpool;
 mod merge_top_k;
+mod narrow;
 mod numeric;
 mod one_hot;
 mod outer;
@@ -98,6 +99,7 @@ mod trilu;
 mod unary;
 mod unsqueeze;
 mod where_;
+mod wide;
 pub mod window;
 
 use std::sync::Arc;
@@ -153,6 +155,7 @@ ops! {
     quantize::Quantize,
     dynamic_quantize::DynamicQuantize,
     reduce::Reduce,
+    narrow::Narrow,
     arg::Arg,
     softmax::Softmax,
     concat::Concat,

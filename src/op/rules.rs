@@ -15,8 +15,13 @@ pub fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> 
     operands.iter().enumerate().find_map(|(i, x)| x.claim.partial().map(|by| (i, by)))
 }
 
-/// The refusal of an operand that each replica holds of its own, by an operator that cannot use it.
+/// The refusal of an operand that each replica holds of its own, or in several components, by an operator that cannot use
+/// it.
 pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
+    let combines = matches!(op, Op::AllReduce(_) | Op::ExclusiveScan(_) | Op::CopyOp(_));
+    if !combines && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
+        return Some(needs_whole(operands));
+    }
     let i = operands.iter().position(|x| x.claim == Claim::Own)?;
     let uses = matches!((op, i), (Op::Scan(_), 1) | (Op::MergeTopK(_), _));
     let reason = "takes what each replica holds of its own rows";
@@ -27,8 +32,8 @@ pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
 pub fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
     let (i, by) = first_partial(operands).unwrap_or((0, Combine::Sum));
     let what = match by {
-        Combine::Sum => "the sum",
-        Combine::Prod => "the product",
+        Combine::Sum | Combine::WideSum => "the sum",
+        Combine::Prod | Combine::WideProd => "the product",
         Combine::Max => "the largest",
         Combine::Min => "the smallest",
         Combine::Lse => "the logarithm of the sum of exponentials",

@@ -6,18 +6,22 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{axis, count, dtype, not_a_number, result};
 use super::real::Real;
+use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
-    Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Term, Where, rules,
+    Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Reduce, Results,
+    RuleError, SplitOperand, Term, Where, rules,
 };
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType,
+};
 
 family! {
     /// For each element what it and those before it along `axis` make together.
     ///
     /// With `exclusive` it does not take part itself; with `reverse` those behind it do instead of those before.
-    /// A second operand, of size 1 on the axis, is what they begin with; without it they begin with nothing. Floats are
-    /// taken one after the other in `f64`, and each result is rounded; integers wrap.
+    /// A second operand, of size 1 on the axis, is what they begin with, for floats also with the components of a wide sum
+    /// or product on an axis before the others; without it they begin with nothing. Floats are taken one after the other,
+    /// and each result is rounded once: sums keep what cancels, products overflow only where they end. Integers wrap.
     pub enum Scan {
         /// The sum; of nothing 0.
         Sum = "cumsum" {
@@ -47,6 +51,55 @@ impl Scan {
             Self::Sum { .. } => Combine::Sum,
             Self::Prod { .. } => Combine::Prod,
         }
+    }
+
+    /// How the parts of replicas combine to what elements of this type begin with.
+    pub fn parts_by(&self, of: DType) -> Combine {
+        match self {
+            Self::Sum { .. } if of.is_float() => Combine::WideSum,
+            Self::Prod { .. } if of.is_float() => Combine::WideProd,
+            _ => self.by(),
+        }
+    }
+
+    /// The reduction along the axis whose results over the rows before a replica's are what it begins with.
+    pub fn total(&self, of: DType) -> Reduce {
+        let (axes, keepdims) = (vec![self.axis()], true);
+        #[expect(clippy::wildcard_enum_match_arm, reason = "it is one of these")]
+        match self.parts_by(of) {
+            Combine::WideSum => Reduce::WideSum { axes, keepdims },
+            Combine::WideProd => Reduce::WideProd { axes, keepdims },
+            Combine::Prod => Reduce::Prod { axes, keepdims },
+            _ => Reduce::Sum { axes, keepdims },
+        }
+    }
+
+    /// The type of a second operand with the components of wide sums or products; `first` is that without them.
+    fn wide_start(&self, first: &TensorType) -> Option<TensorType> {
+        let components = self.total(first.dtype).components(first.dtype)?;
+        let components = Shape::from(&[components][..]);
+        let shape = components.iter().chain(first.shape.iter()).cloned().collect();
+        Some(TensorType { dtype: DType::F64, shape })
+    }
+
+    /// Scans floats. `start` has what each column begins with, in components where it is wide.
+    fn floats<F: Float, W: Wide>(
+        &self,
+        (x, y): (&[F], &mut [F]),
+        sizes: (usize, usize),
+        start: Option<(&Tensor, bool)>,
+    ) {
+        let columns = x.len() / sizes.0;
+        let first: Vec<W> = match start {
+            None => vec![W::EMPTY; columns],
+            Some((start, true)) => {
+                let parts = start.as_slice::<f64>();
+                (0..columns).map(|i| W::read(|part| parts[part * columns + i])).collect()
+            }
+            Some((start, false)) => start.to_f64().into_iter().map(|s| W::EMPTY.with(s)).collect(),
+        };
+        let join = |a: W, x: F| a.with(x.real().to_f64());
+        self.run((x, y), sizes, &first, join, |a| F::of_f64(a.value()));
     }
 
     /// Whether it begins at the end of the axis.
@@ -102,8 +155,11 @@ impl OpDef for Scan {
         let axis = axis("axis", self.axis(), x.ty.rank())?;
         let mut first = x.ty.clone();
         first.shape[axis] = Dim::ONE;
-        if let Some(start) = start.first().filter(|start| *start.ty != first) {
-            let expected = format!("it is {first}");
+        let wide = self.wide_start(&first);
+        let suits = |start: &&Operand<'_>| *start.ty == first || Some(start.ty) == wide.as_ref();
+        if let Some(start) = start.first().filter(|start| !suits(start)) {
+            let or = wide.as_ref().map_or_else(String::new, |wide| format!(" or {wide}"));
+            let expected = format!("it is {first}{or}");
             return Err(OpError::Shape { operand: 1, found: start.ty.clone(), expected });
         }
         result(x.ty.clone())
@@ -127,7 +183,9 @@ impl OpDef for Scan {
             [_, start] if along && shard.outer == 1 && i == 0 && start.claim == Claim::Own => {
                 Ok(smallvec![Claim::Shard(shard)])
             }
-            [x, start] if !along && x.claim == start.claim => Ok(smallvec![Claim::Shard(shard)]),
+            [x, start] if !along && x.claim == start.claim && x.ty.rank() == start.ty.rank() => {
+                Ok(smallvec![Claim::Shard(shard)])
+            }
             [_, _] if !along => {
                 Err(rules::refuse(Code::Misaligned, i, "begins with the rows of others"))
             }
@@ -145,25 +203,24 @@ impl OpDef for Scan {
             return Ok(vec![y]);
         }
         let sizes = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let (columns, start) = (x.len() / sizes.0, start.first());
+        let columns = x.len() / sizes.0;
         let sum = self.by() == Combine::Sum;
+        let start = start.first().map(|start| (*start, start.rank() > x.rank()));
         for_dtype!(
             x.dtype(),
             float F => {
                 let both = (x.as_slice::<F>(), y.as_mut_slice::<F>());
-                let neutral = vec![if sum { 0.0 } else { 1.0 }; columns];
-                let first = start.map_or(neutral, |t| t.to_f64());
-                let join = |a: f64, x: F| {
-                    let x = x.real().to_f64();
-                    if sum { a + x } else { a * x }
-                };
-                self.run(both, sizes, &first, join, F::of_f64);
+                match self.by() {
+                    Combine::Prod => self.floats::<F, Product>(both, sizes, start),
+                    _ if x.dtype() == DType::F64 => self.floats::<F, LargeSum>(both, sizes, start),
+                    _ => self.floats::<F, Sum>(both, sizes, start),
+                }
             },
             int I => {
                 let both = (x.as_slice::<I>(), y.as_mut_slice::<I>());
                 let neutral = vec![i128::from(!sum); columns];
-                let wide = |t: &&Tensor| t.as_slice::<I>().iter().map(|x| x.wide()).collect();
-                let first = start.map_or(neutral, wide);
+                let wide = |t: &Tensor| t.as_slice::<I>().iter().map(|x| x.wide()).collect();
+                let first = start.map_or(neutral, |(start, _)| wide(start));
                 let join = |a: i128, x: I| {
                     let x = x.wide();
                     I::wrap(if sum { a.wrapping_add(x) } else { a.wrapping_mul(x) }).wide()

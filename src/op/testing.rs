@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use smallvec::SmallVec;
 
-use super::{AllReduce, Op, OpDef, Operand, SplitOperand};
+use super::{AllReduce, Narrow, Op, OpDef, Operand, SplitOperand};
 use crate::types::{Claim, Combine, DType, Dim, Shape, Shard, Tensor, TensorType};
 
 /// A generator for a test's cases; the same seed gives the same cases.
@@ -191,11 +191,20 @@ pub(crate) fn assert_claims(
             if let (Some(by), false) = (claim.partial(), parts.is_empty()) {
                 let rows = rows.iter().filter(|n| **n > 0).map(|n| dim(*n)).collect();
                 let joined = AllReduce { by, rows }.eval(&parts.iter().collect::<Vec<_>>());
-                let joined = joined.unwrap_or_else(|e| panic!("{op:?}: {e}"));
-                assert_close(&joined[0], &whole.to_f64(), tolerance(whole.dtype()));
+                let joined = joined.unwrap_or_else(|e| panic!("{op:?}: {e}")).remove(0);
+                let (joined, whole) = (rounded(by, joined), rounded(by, whole.clone()));
+                assert_close(&joined, &whole.to_f64(), tolerance(whole.dtype()));
             }
         }
     }
+}
+
+/// What is left of a combined value when it is rounded.
+fn rounded(by: Combine, value: Tensor) -> Tensor {
+    if !by.is_wide() {
+        return value;
+    }
+    eval(&Narrow { by, count: Dim::ONE, log: false }.into(), &[&value]).remove(0)
 }
 
 /// What replica `r` holds of a partial value of small integers: parts that combine to the whole, exactly.
@@ -220,6 +229,8 @@ fn share(whole: &Tensor, by: Combine, rows: &[usize], r: usize) -> Tensor {
         | Combine::Prod
         | Combine::Mean
         | Combine::Lse
+        | Combine::WideSum
+        | Combine::WideProd
         | Combine::L2 => x,
     };
     let values: Vec<f64> = whole.to_f64().into_iter().map(value).collect();

@@ -40,12 +40,25 @@ pub enum Combine {
     L2,
     /// Their mean, each weighted by the rows of its replica.
     Mean,
+    /// Their sum, of parts that have what rounding lost of them beside them: the components of each lie on the first axis.
+    WideSum,
+    /// Their product, of parts in digits and powers of 2, which lie on the first axis.
+    WideProd,
 }
 
 impl Combine {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Lse, Self::L2, Self::Mean];
+    pub const ALL: [Self; 9] = [
+        Self::Sum,
+        Self::Prod,
+        Self::Max,
+        Self::Min,
+        Self::Lse,
+        Self::L2,
+        Self::Mean,
+        Self::WideSum,
+        Self::WideProd,
+    ];
 
     /// The word in the text form.
     pub const fn name(self) -> &'static str {
@@ -57,7 +70,14 @@ impl Combine {
             Self::Lse => "lse",
             Self::L2 => "l2",
             Self::Mean => "mean",
+            Self::WideSum => "wide_sum",
+            Self::WideProd => "wide_prod",
         }
+    }
+
+    /// True where the parts have several components, which lie on the first axis.
+    pub const fn is_wide(self) -> bool {
+        matches!(self, Self::WideSum | Self::WideProd)
     }
 
     /// True where the whole has the same bits however the rows are divided, for floats too.

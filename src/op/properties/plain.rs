@@ -6,9 +6,9 @@ use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
 use crate::op::{
     Attr, Binary, Cast, Classify, Compare, Constant, ConstantOfShape, CopyOp, Dropout, Identity,
-    Logic, OpText, Quantize, Random, Range, Reduce, Unary, Where,
+    Logic, Narrow, OpText, Quantize, Random, Range, Reduce, Unary, Where,
 };
-use crate::types::{DType, Dim};
+use crate::types::{Combine, DType, Dim};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("unary", unary),
@@ -21,6 +21,7 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("same", same),
     ("quantize", quantize),
     ("reduce", reduce),
+    ("narrow", narrow),
     ("along", along),
     ("scan", scan),
     ("made", made),
@@ -141,6 +142,15 @@ fn reduce(draw: &mut Draw) -> Option<Case> {
     let dtype = draw.of(&[DType::F64, DType::F32, DType::I64]);
     let x = draw.ints(dtype, &shape, 1, 4);
     case(named(name, vec![("axes", axes), ("keepdims", keepdims)])?, [x])
+}
+
+/// Sums and products in components, which small integers are.
+fn narrow(draw: &mut Draw) -> Option<Case> {
+    let by = draw.of(&[Combine::WideSum, Combine::WideProd]);
+    let mut shape = draw.shape(3);
+    shape.insert(0, 2);
+    let (count, log) = (Dim::from(draw.of(&[1, 3])), draw.chance(2));
+    case(Narrow { by, count, log }, [draw.ints(DType::F64, &shape, 1, 4)])
 }
 
 /// Operators along one axis.

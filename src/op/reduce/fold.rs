@@ -7,6 +7,8 @@ use crate::op::OpError;
 use crate::op::broadcast::Broadcast;
 use crate::op::element::{Float, Int};
 use crate::op::real::Real;
+use crate::op::wide::{LargeSum, Product, Sum, Wide};
+use crate::types::DType;
 
 /// Rows that are reduced side by side: each in its own order, none waiting for another.
 const ROWS: usize = 8;
@@ -65,28 +67,6 @@ fn fold_rows<X: Copy, A: Copy>(
     }
 }
 
-/// The number `digits * 2^power`, whose digits neither overflow nor underflow where they are multiplied by others.
-#[derive(Clone, Copy)]
-struct Product {
-    digits: f64,
-    power: i64,
-}
-
-impl Product {
-    const ONE: Self = Self { digits: 1.0, power: 0 };
-
-    fn times(self, x: f64) -> Self {
-        let (x, by) = libm::frexp(x);
-        let (digits, more) = libm::frexp(self.digits * x);
-        Self { digits, power: self.power + i64::from(by) + i64::from(more) }
-    }
-
-    fn value(self) -> f64 {
-        let power = i32::try_from(self.power.clamp(-4096, 4096)).unwrap_or(0);
-        libm::ldexp(self.digits, power)
-    }
-}
-
 /// What the loops over one operand share.
 struct Job<'a, T> {
     plan: &'a Broadcast<1>,
@@ -102,18 +82,26 @@ impl<F: Float> Job<'_, F> {
         self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::round(a));
     }
 
-    /// Sums or products, in `f64`: one after the other, millions of `f32` lose no digit of an `f32`.
+    /// Sums of numbers of one sign, in `f64`: one after the other, millions of `f32` lose no digit of an `f32`.
     fn run(self, first: f64, step: impl Fn(f64, f64) -> f64 + Copy, last: impl Fn(f64) -> f64) {
         let mut into = vec![first; self.y.len()];
         fold(self.plan, self.x, &mut into, |a, x| step(a, x.real().to_f64()));
         self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(last(a)));
     }
 
-    /// Products, of which only the result may be too large or too small for `f64`.
-    fn product(self) {
-        let mut into = vec![Product::ONE; self.y.len()];
-        fold(self.plan, self.x, &mut into, |a, x| a.times(x.real().to_f64()));
-        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(a.value()));
+    /// Sums and products of which nothing is lost on the way; `last` rounds them to an `f64`.
+    fn accumulate<W: Wide>(self, last: impl Fn(W) -> f64) {
+        let into = accumulated::<F, W>(self.plan, self.x, self.y.len());
+        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(last(a)));
+    }
+
+    /// Sums that cancel, divided by `count`.
+    fn sum(self, count: f64, last: impl Fn(f64) -> f64) {
+        if F::DTYPE == DType::F64 {
+            self.accumulate::<LargeSum>(|a| last(a.over(count)));
+        } else {
+            self.accumulate::<Sum>(|a| last(a.over(count)));
+        }
     }
 
     /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an infinite `m` is
@@ -155,19 +143,39 @@ pub(super) fn floats<F: Float>(
     let job = Job { plan, x, y };
     let same = |a| a;
     match op {
-        Reduce::Sum { .. } => job.run(0.0, |a, x| a + x, same),
-        Reduce::Mean { .. } => {
-            let count = count as f64;
-            job.run(0.0, |a, x| a + x, |a| a / count);
-        }
+        Reduce::Sum { .. } | Reduce::WideSum { .. } => job.sum(1.0, same),
+        Reduce::Mean { .. } => job.sum(count as f64, same),
         Reduce::Max { .. } => job.pick(f64::NEG_INFINITY, larger),
         Reduce::Min { .. } => job.pick(f64::INFINITY, smaller),
-        Reduce::Prod { .. } => job.product(),
+        Reduce::Prod { .. } | Reduce::WideProd { .. } => job.accumulate(Product::value),
         Reduce::L1 { .. } => job.run(0.0, |a, x| a + x.abs(), same),
         Reduce::L2 { .. } => job.run(0.0, |a, x| a + x * x, f64::sqrt),
-        Reduce::LogSum { .. } => job.run(0.0, |a, x| a + x, Real::ln),
+        Reduce::LogSum { .. } => job.sum(1.0, Real::ln),
         Reduce::LogSumExp { .. } => job.log_sum_exp(),
         Reduce::SumSquare { .. } => job.run(0.0, |a, x| a + x * x, same),
+    }
+}
+
+/// What the elements of each result accumulate to.
+fn accumulated<F: Float, W: Wide>(plan: &Broadcast<1>, x: &[F], results: usize) -> Vec<W> {
+    let mut into = vec![W::EMPTY; results];
+    fold(plan, x, &mut into, |a, x| a.with(x.real().to_f64()));
+    into
+}
+
+/// The components of wide sums and products: `y` has them one behind the other.
+pub(super) fn wide<F: Float>(op: &Reduce, plan: &Broadcast<1>, x: &[F], y: &mut [f64]) {
+    fn write<F: Float, W: Wide>(plan: &Broadcast<1>, x: &[F], y: &mut [f64]) {
+        let results = y.len() / W::WIDTH;
+        let into = accumulated::<F, W>(plan, x, results);
+        for (i, y) in y.chunks_exact_mut(results.max(1)).enumerate() {
+            y.iter_mut().zip(&into).for_each(|(y, a)| *y = a.component(i));
+        }
+    }
+    match op {
+        Reduce::WideProd { .. } => write::<F, Product>(plan, x, y),
+        _ if F::DTYPE == DType::F64 => write::<F, LargeSum>(plan, x, y),
+        _ => write::<F, Sum>(plan, x, y),
     }
 }
 
@@ -197,7 +205,7 @@ pub(super) fn ints<I: Int>(
     let add_square = |a: i128, x: i128| a.wrapping_add(x.wrapping_mul(x));
     let job = Job { plan, x, y };
     match op {
-        Reduce::Sum { .. } => job.run_wide(0, add, I::wrap),
+        Reduce::Sum { .. } | Reduce::WideSum { .. } => job.run_wide(0, add, I::wrap),
         Reduce::Mean { .. } => {
             if count == 0 && !job.y.is_empty() {
                 let reason = "no integers have no mean".to_owned();
@@ -208,7 +216,9 @@ pub(super) fn ints<I: Int>(
         }
         Reduce::Max { .. } => job.run_wide(bounds.0, i128::max, I::wrap),
         Reduce::Min { .. } => job.run_wide(bounds.1, i128::min, I::wrap),
-        Reduce::Prod { .. } => job.run_wide(1, i128::wrapping_mul, I::wrap),
+        Reduce::Prod { .. } | Reduce::WideProd { .. } => {
+            job.run_wide(1, i128::wrapping_mul, I::wrap);
+        }
         Reduce::L1 { .. } => job.run_wide(0, |a, x| a.wrapping_add(x.abs()), I::wrap),
         Reduce::L2 { .. } => job.run_wide(0, add_square, |a| I::truncate((a as f64).sqrt())),
         Reduce::LogSum { .. } => job.run_wide(0, add, |a| I::truncate(Real::ln(a as f64))),

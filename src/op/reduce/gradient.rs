@@ -60,6 +60,8 @@ impl Reduce {
                 let share = at.op(Unary::Exp, &[shifted])?;
                 at.mul(share, dy)?
             }
+            // They are written by repairs, behind the gradients.
+            Self::WideSum { .. } | Self::WideProd { .. } => return Ok(()),
             Self::SumSquare { .. } => {
                 let twice = at.scale(x, 2.0)?;
                 at.mul(twice, dy)?

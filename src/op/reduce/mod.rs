@@ -12,7 +12,9 @@ pub(super) use fold::{larger, smaller};
 use super::binary::Binary;
 use super::declare::family;
 use super::element::for_dtype;
-use super::infer::{axis, dtype, one, result_with_ints};
+use super::infer::{axis, dtype, not_a_float, one, result, result_with_ints};
+use super::narrow::Narrow;
+use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
     rules,
@@ -101,6 +103,22 @@ family! {
             /// Whether they stay, with size 1.
             keepdims: bool,
         },
+        /// The sum of floats before it is rounded, for `narrow`: `f64`, with an axis before the others for its components,
+        /// 4 of `f64` and 2 of other types.
+        WideSum = "reduce_wide_sum" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
+        /// The product of floats before it is rounded, for `narrow`: `f64`, with an axis before the others for its digits
+        /// and its power of 2.
+        WideProd = "reduce_wide_prod" {
+            /// The axes to reduce.
+            axes: Vec<i64>,
+            /// Whether they stay, with size 1.
+            keepdims: bool,
+        },
     }
 }
 
@@ -108,7 +126,9 @@ impl Reduce {
     /// True if it gives one number, the sum or the product, for all elements along `axis` alone, which stays.
     pub fn is_total(&self, by: Combine, along: i64, rank: usize) -> bool {
         let ((Self::Sum { axes, keepdims }, Combine::Sum)
-        | (Self::Prod { axes, keepdims }, Combine::Prod)) = (self, by)
+        | (Self::Prod { axes, keepdims }, Combine::Prod)
+        | (Self::WideSum { axes, keepdims }, Combine::WideSum)
+        | (Self::WideProd { axes, keepdims }, Combine::WideProd)) = (self, by)
         else {
             return false;
         };
@@ -126,6 +146,8 @@ impl Reduce {
             Self::Mean { .. } if float => Some(Combine::Mean),
             Self::L2 { .. } if float => Some(Combine::L2),
             Self::LogSumExp { .. } if float => Some(Combine::Lse),
+            Self::WideSum { .. } => Some(Combine::WideSum),
+            Self::WideProd { .. } => Some(Combine::WideProd),
             // Of integers they are cut to their integral part.
             Self::Mean { .. } | Self::L2 { .. } | Self::LogSumExp { .. } | Self::LogSum { .. } => {
                 None
@@ -145,8 +167,52 @@ impl Reduce {
             | Self::L2 { axes, keepdims }
             | Self::LogSum { axes, keepdims }
             | Self::LogSumExp { axes, keepdims }
-            | Self::SumSquare { axes, keepdims } => (axes, *keepdims),
+            | Self::SumSquare { axes, keepdims }
+            | Self::WideSum { axes, keepdims }
+            | Self::WideProd { axes, keepdims } => (axes, *keepdims),
         }
+    }
+
+    /// The reduction of `x` whose result this one rounds, and what rounds it; `None` if there is none.
+    pub(crate) fn wide(&self, x: &TensorType) -> Option<(Self, Narrow)> {
+        let (axes, keepdims) = (self.parts().0.to_vec(), self.parts().1);
+        let reduced = self.reduced(x.rank()).ok()?;
+        let sum = Narrow { by: Combine::WideSum, count: Dim::ONE, log: false };
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others round on the way")]
+        let narrow = match self {
+            Self::Sum { .. } => sum,
+            Self::LogSum { .. } => Narrow { log: true, ..sum },
+            Self::Mean { .. } => {
+                let sizes = x.shape.iter().zip(&reduced).filter(|(_, r)| **r);
+                Narrow { count: sizes.fold(Dim::ONE, |n, (d, _)| n * d.clone()), ..sum }
+            }
+            Self::Prod { .. } => Narrow { by: Combine::WideProd, ..sum },
+            _ => return None,
+        };
+        let wide = match narrow.by {
+            Combine::WideProd => Self::WideProd { axes, keepdims },
+            _ => Self::WideSum { axes, keepdims },
+        };
+        x.dtype.is_float().then_some((wide, narrow))
+    }
+
+    /// The components of the wide number in which elements of this type accumulate, if they do in one.
+    pub(crate) fn accumulator(&self, of: DType) -> Option<usize> {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others do not cancel")]
+        match self {
+            _ if !of.is_float() => None,
+            Self::Prod { .. } | Self::WideProd { .. } => Some(Product::WIDTH),
+            Self::Sum { .. } | Self::Mean { .. } | Self::LogSum { .. } | Self::WideSum { .. } => {
+                Some(if of == DType::F64 { LargeSum::WIDTH } else { Sum::WIDTH })
+            }
+            _ => None,
+        }
+    }
+
+    /// The components of each number that it gives of elements of this type, where they lie on an axis of their own.
+    pub(crate) fn components(&self, of: DType) -> Option<usize> {
+        let wide = matches!(self, Self::WideSum { .. } | Self::WideProd { .. });
+        self.accumulator(of).filter(|_| wide)
     }
 
     /// For each of `rank` axes, whether it is reduced.
@@ -218,6 +284,8 @@ impl Reduce {
             Self::LogSum { .. } => Self::LogSum { axes, keepdims },
             Self::LogSumExp { .. } => Self::LogSumExp { axes, keepdims },
             Self::SumSquare { .. } => Self::SumSquare { axes, keepdims },
+            Self::WideSum { .. } => Self::WideSum { axes, keepdims },
+            Self::WideProd { .. } => Self::WideProd { axes, keepdims },
         }
     }
 
@@ -256,7 +324,16 @@ impl OpDef for Reduce {
         let bools = matches!(self, Self::Max { .. } | Self::Min { .. });
         dtype(operands, 0, |t| bools || t != DType::Bool, "a number")?;
         let reduced = self.reduced(x.ty.rank())?;
-        let shape: Shape = self.sizes(&x.ty.shape, &reduced, &Dim::ONE).into_iter().collect();
+        let sizes = self.sizes(&x.ty.shape, &reduced, &Dim::ONE);
+        if matches!(self, Self::WideSum { .. } | Self::WideProd { .. }) {
+            dtype(operands, 0, DType::is_float, "a float")?;
+        }
+        if let Some(components) = self.components(x.ty.dtype) {
+            let components = Shape::from(&[components][..]);
+            let shape: Shape = components.iter().cloned().chain(sizes).collect();
+            return result(TensorType { dtype: DType::F64, shape });
+        }
+        let shape: Shape = sizes.into_iter().collect();
         let known = self.known(&x, &reduced);
         result_with_ints(TensorType { dtype: x.ty.dtype, shape }, known)
     }
@@ -275,7 +352,8 @@ impl OpDef for Reduce {
             return Ok(smallvec![Claim::Partial(by)]);
         }
         let gone = if self.parts().1 { 0 } else { reduced[..axis].iter().filter(|r| **r).count() };
-        Ok(smallvec![Claim::Shard(Shard { axis: axis - gone, ..shard })])
+        let before = usize::from(matches!(self, Self::WideSum { .. } | Self::WideProd { .. }));
+        Ok(smallvec![Claim::Shard(Shard { axis: axis - gone + before, ..shard })])
     }
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
@@ -300,7 +378,19 @@ impl OpDef for Reduce {
         };
         let reduced = self.reduced(x.rank())?;
         let plan = fold::plan(x.dims(), &reduced);
-        let mut y = Tensor::zeros(x.dtype(), &self.sizes(x.dims(), &reduced, &1))?;
+        let dims = self.sizes(x.dims(), &reduced, &1);
+        if let Some(components) = self.components(x.dtype()) {
+            let dims: SmallVec<[usize; 4]> = std::iter::once(components).chain(dims).collect();
+            let mut y = Tensor::zeros(DType::F64, &dims)?;
+            for_dtype!(
+                x.dtype(),
+                float F => fold::wide::<F>(self, &plan, x.as_slice(), y.as_mut_slice()),
+                int _I => return Err(not_a_float(x.dtype())),
+                bool => return Err(not_a_float(x.dtype())),
+            );
+            return Ok(vec![y]);
+        }
+        let mut y = Tensor::zeros(x.dtype(), &dims)?;
         let sizes = x.dims().iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| *d);
         let count = sizes.fold(1usize, usize::saturating_mul);
         for_dtype!(
@@ -320,7 +410,12 @@ impl OpDef for Reduce {
     }
 
     fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        match self {
+            Self::WideSum { .. } | Self::WideProd { .. } => {
+                Gradient::None("it is a part of a result; gradients are taken before")
+            }
+            _ => Gradient::Defined,
+        }
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -23,11 +23,11 @@ fn eval(op: &Reduce, x: &Tensor) -> Tensor {
 fn formula(op: &Reduce, x: &[f64]) -> f64 {
     let sum = |f: &dyn Fn(f64) -> f64| x.iter().map(|x| f(*x)).sum::<f64>();
     match op {
-        Reduce::Sum { .. } => sum(&|x| x),
+        Reduce::Sum { .. } | Reduce::WideSum { .. } => sum(&|x| x),
         Reduce::Mean { .. } => sum(&|x| x) / x.len() as f64,
         Reduce::Max { .. } => x.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         Reduce::Min { .. } => x.iter().copied().fold(f64::INFINITY, f64::min),
-        Reduce::Prod { .. } => x.iter().product(),
+        Reduce::Prod { .. } | Reduce::WideProd { .. } => x.iter().product(),
         Reduce::L1 { .. } => sum(&f64::abs),
         Reduce::L2 { .. } => sum(&|x| x * x).sqrt(),
         Reduce::LogSum { .. } => sum(&|x| x).ln(),

@@ -23,7 +23,7 @@ pub use action::{
     Action, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
 };
 
-use self::tails::{Tail, tails};
+use self::tails::{Tail, seen, tails};
 use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
@@ -134,6 +134,7 @@ fn rounds(op: &Op, claim: Claim, ty: &TensorType) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
     let rounds = match op {
+        Op::Reduce(reduce) if reduce.wide(ty).is_some() => true,
         Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
         Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) | Op::ConvWeightGrad(_) => half,
         _ => false,
@@ -181,6 +182,11 @@ struct Writer<'g> {
     /// What becomes of the results of the template's nodes, and of those of the operator that is written.
     tails: Vec<Tail>,
     tail: Tail,
+    /// Of which of the template's nodes an output is made, and whether one is of what is written.
+    seen: Vec<bool>,
+    visible: bool,
+    /// Whether what is written is a step of a formula.
+    inside: bool,
     done: Vec<Repaired>,
 }
 
@@ -203,6 +209,9 @@ impl<'g> Writer<'g> {
             left: false,
             tails: tails(template, order),
             tail: Tail::Used,
+            seen: seen(template, order),
+            visible: true,
+            inside: false,
             done: Vec::new(),
         }
     }
@@ -254,6 +263,7 @@ impl<'g> Writer<'g> {
             label: node.label().to_owned(),
         };
         self.tail = self.tails[id.index()];
+        self.visible = self.seen[id.index()];
         let written = match (op, self.options.batch_norm) {
             (
                 Op::BatchNormTrain(_) | Op::BatchNormGrad(_),
@@ -411,8 +421,10 @@ impl<'g> Writer<'g> {
         let comm = self.options.allowed == Repair::Comm;
         let scaled = self.tail == Tail::Scaled && self.options.allowed != Repair::None;
         let free = scaled || comm || self.tail == Tail::Views;
-        if free && rounds(op, *claim, &result.ty) {
-            return formulas::combined(self, op, operands, result, at);
+        // A formula says itself what is computed in `f64`.
+        let own = self.inside && result.ty.dtype == DType::F64;
+        if free && !own && rounds(op, *claim, &result.ty) {
+            return formulas::combined(self, op, operands, result, (at, self.visible));
         }
         let claim = *claim;
         let part = claim.partial().is_some_and(|by| matches!(by, Combine::Sum | Combine::Mean));

@@ -32,6 +32,18 @@ pub(super) fn tails(graph: &Graph, order: &[NodeId]) -> Vec<Tail> {
     tails
 }
 
+/// Of which nodes outputs are made, by node; of the others only new values of parameters are.
+pub(super) fn seen(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
+    let mut seen = vec![false; graph.id_bound()];
+    graph.outputs().iter().for_each(|output| seen[output.value.node.index()] = true);
+    for id in order.iter().rev() {
+        let users = graph.users(*id);
+        let used = users.into_iter().any(|(user, ..)| seen[user.index()]);
+        seen[id.index()] |= used;
+    }
+    seen
+}
+
 /// Which nodes are computed from numbers in the graph and the batch size, and from nothing else.
 fn numbers(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
     let mut numbers = vec![false; graph.id_bound()];

@@ -214,6 +214,9 @@ fn reduce(w: &mut Writer<'_>, op: &Reduce) -> Result<(), Refused> {
         Reduce::LogSum { axes, keepdims } => ("ReduceLogSum", axes, keepdims),
         Reduce::LogSumExp { axes, keepdims } => ("ReduceLogSumExp", axes, keepdims),
         Reduce::SumSquare { axes, keepdims } => ("ReduceSumSquare", axes, keepdims),
+        Reduce::WideSum { .. } | Reduce::WideProd { .. } => {
+            return Err("ONNX has no sums before they are rounded".to_owned());
+        }
     };
     if axes.is_empty() {
         return alone(w, op);
@@ -237,6 +240,8 @@ fn alone(w: &mut Writer<'_>, op: &Reduce) -> Result<(), Refused> {
         | Reduce::Max { .. }
         | Reduce::Min { .. }
         | Reduce::Prod { .. }
+        | Reduce::WideSum { .. }
+        | Reduce::WideProd { .. }
         | Reduce::LogSumExp { .. } => w.same("Identity", &[]),
     }
 }

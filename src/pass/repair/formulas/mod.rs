@@ -14,7 +14,7 @@ use crate::op::{
     MergeTopK, Op, Quantize, Range, Reduce, Reshape, Scan, Softmax, SplitOperand, TopK, Unary,
     Where, rules,
 };
-use crate::types::{Claim, Code, Combine, DType, Dim, Tensor};
+use crate::types::{Claim, Code, DType, Dim, Tensor};
 
 /// Results, or `None` where the operator has no formula here.
 type Written = Result<Option<SmallVec<[Value; 2]>>, Failure>;
@@ -35,11 +35,10 @@ pub(super) fn write(
     let value = match op {
         Op::Softmax(Softmax::Softmax { axis }) => formula.softmax(x, *axis, false)?,
         Op::Softmax(Softmax::LogSoftmax { axis }) => formula.softmax(x, *axis, true)?,
-        Op::Reduce(Reduce::LogSum { axes, keepdims }) if result.ty.dtype.is_float() => {
-            let sum = Reduce::Sum { axes: axes.clone(), keepdims: *keepdims };
-            let sum = formula.step(sum, &[x], ".sum")?;
-            formula.last(Unary::Log, &[sum])?
-        }
+        Op::Reduce(op @ Reduce::LogSum { .. }) => match formula.unrounded(op, x)? {
+            Some(value) => value,
+            None => return Ok(None),
+        },
         Op::Scan(scan) => match formula.scan(scan, operands)? {
             Some(value) => value,
             None => return Ok(None),
@@ -59,34 +58,32 @@ pub(super) fn write(
     Ok(Some(smallvec![value]))
 }
 
-/// A reduction whose parts are computed and combined in `f64` and rounded once, as one device does.
+/// A reduction whose parts are not rounded before they are combined, and the whole once, as one device does. `visible`
+/// says that an output depends on it: then parts of sums keep what cancels, else they are `f64`.
 pub(super) fn combined(
     writer: &mut Writer<'_>,
     op: &Op,
     operands: &[Value],
     result: &ResultInfo,
-    at: &At,
+    (at, visible): (&At, bool),
 ) -> Result<SmallVec<[Value; 2]>, Failure> {
     // What is written on the way is combined here.
     let tail = std::mem::replace(&mut writer.tail, Tail::Used);
-    let mut formula = Formula { writer, at, result };
-    let wide = operands.iter().map(|x| {
-        let float = formula.writer.out.ty(*x).dtype.is_float();
-        if float { formula.step(Cast { to: DType::F64 }, &[*x], ".wide") } else { Ok(*x) }
-    });
-    let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
-    let part = formula.step(op.clone(), &wide, ".part")?;
-    let claim = writer.claim(part);
-    let operand = SplitOperand { claim, ty: &result.ty };
-    let refusal = rules::needs_whole(&[operand]);
     let noted = writer.done.len();
-    let whole = writer.bring(part, claim, Claim::Invariant, (&refusal, op, at))?;
+    let mut formula = Formula { writer, at, result };
+    let wide = match (op, operands) {
+        (Op::Reduce(reduce), [x]) if visible => formula.unrounded(reduce, *x)?,
+        _ => None,
+    };
+    let whole = match wide {
+        Some(whole) => whole,
+        None => formula.in_f64(op, operands)?,
+    };
     if tail == Tail::Views {
         // Outputs are merged in any case.
         writer.done.truncate(noted);
     }
-    let mut formula = Formula { writer, at, result };
-    Ok(smallvec![formula.last(Cast { to: result.ty.dtype }, &[whole])?])
+    Ok(smallvec![whole])
 }
 
 /// The only result of an operator, combined, where each replica has a part of it.
@@ -130,27 +127,85 @@ impl Formula<'_, '_> {
     }
 
     fn one(&mut self, op: &Op, operands: &[Value], info: ResultInfo) -> Result<Value, Failure> {
-        let written = self.writer.write(op, operands, &[info], self.at)?;
-        written.first().copied().ok_or(Failure::Mixed)
+        let outer = std::mem::replace(&mut self.writer.inside, true);
+        let written = self.writer.write(op, operands, &[info], self.at);
+        self.writer.inside = outer;
+        written?.first().copied().ok_or(Failure::Mixed)
     }
 
-    /// `e^(x - m) / s` with the largest element `m` of all replicas and the sum `s` over all of them.
+    /// The value as the last step, with the result's type.
+    fn rounded(&mut self, value: Value) -> Result<Value, Failure> {
+        let to = self.result.ty.dtype;
+        self.last(Cast { to }, &[value])
+    }
+
+    /// The value as a float that is no half.
+    fn single(&mut self, x: Value) -> Result<Value, Failure> {
+        match self.writer.out.ty(x).dtype {
+            DType::F16 | DType::Bf16 => self.step(Cast { to: DType::F32 }, &[x], ".single"),
+            _ => Ok(x),
+        }
+    }
+
+    /// The parts of all replicas, combined.
+    fn whole(&mut self, part: Value, op: &Op) -> Result<Value, Failure> {
+        let claim = self.writer.claim(part);
+        let refusal = rules::needs_whole(&[SplitOperand { claim, ty: &self.result.ty }]);
+        Ok(self.writer.bring(part, claim, Claim::Invariant, (&refusal, op, self.at))?)
+    }
+
+    /// A reduction by parts that are sums and products before they are rounded; `None` if it is of other parts.
+    fn unrounded(&mut self, op: &Reduce, x: Value) -> Result<Option<Value>, Failure> {
+        let Some((wide, narrow)) = op.wide(self.writer.out.ty(x)) else { return Ok(None) };
+        let x = self.single(x)?;
+        let part = self.step(wide, &[x], ".part")?;
+        let whole = self.whole(part, &op.clone().into())?;
+        if self.result.ty.dtype == DType::F64 {
+            return self.last(narrow, &[whole]).map(Some);
+        }
+        let whole = self.step(narrow, &[whole], ".whole")?;
+        self.rounded(whole).map(Some)
+    }
+
+    /// An operator whose parts are computed and combined in `f64`.
+    fn in_f64(&mut self, op: &Op, operands: &[Value]) -> Result<Value, Failure> {
+        let wide = operands.iter().map(|x| {
+            let float = self.writer.out.ty(*x).dtype.is_float();
+            if float { self.step(Cast { to: DType::F64 }, &[*x], ".wide") } else { Ok(*x) }
+        });
+        let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
+        let part = self.step(op.clone(), &wide, ".part")?;
+        let whole = self.whole(part, op)?;
+        self.rounded(whole)
+    }
+
+    /// `e^(x - m) / s` with the largest element `m` of all replicas and the sum `s` over all of them: exponentials are
+    /// `f32`, of `f64` elements `f64`, and summed in `f64`.
     fn softmax(&mut self, x: Value, axis: i64, log: bool) -> Result<Value, Failure> {
         let over = |axis| (vec![axis], true);
+        let x = self.single(x)?;
+        let own = Cast { to: self.writer.out.ty(x).dtype };
         let (axes, keepdims) = over(axis);
         let largest = self.step(Reduce::Max { axes, keepdims }, &[x], ".max")?;
         let shifted = self.step(Binary::Sub, &[x, largest], ".shifted")?;
         let powers = self.step(Unary::Exp, &[shifted], ".exp")?;
         let (axes, keepdims) = over(axis);
-        let sum = self.step(Reduce::Sum { axes, keepdims }, &[powers], ".sum")?;
-        if !log {
-            return self.last(Binary::Div, &[powers, sum]);
+        let wide = self.step(Cast { to: DType::F64 }, &[powers], ".wide")?;
+        let mut sum = self.step(Reduce::Sum { axes, keepdims }, &[wide], ".sum")?;
+        if log {
+            sum = self.step(Unary::Log, &[sum], ".log")?;
         }
-        let sum = self.step(Unary::Log, &[sum], ".log")?;
-        self.last(Binary::Sub, &[shifted, sum])
+        let sum = self.step(own, &[sum], ".total")?;
+        let value = if log {
+            self.step(Binary::Sub, &[shifted, sum], ".value")?
+        } else {
+            self.step(Binary::Div, &[powers, sum], ".value")?
+        };
+        self.rounded(value)
     }
 
-    /// Every replica scans its own rows, and begins with what those before them give. Floats are taken in `f64`.
+    /// Every replica scans its own rows, and begins with what those before them give. Sums and products of floats are not
+    /// rounded in between.
     fn scan(&mut self, scan: &Scan, operands: &[Value]) -> Result<Option<Value>, Failure> {
         let [x] = *operands else { return Ok(None) };
         let (rank, dtype) = (self.writer.out.ty(x).rank(), self.result.ty.dtype);
@@ -159,26 +214,15 @@ impl Formula<'_, '_> {
         if on.is_none() || shard.map(|s| s.axis) != on {
             return Ok(None);
         }
-        let wide = dtype.is_float() && dtype != DType::F64;
-        let x = if wide { self.step(Cast { to: DType::F64 }, &[x], ".wide")? } else { x };
-        let (by, axes) = (scan.by(), vec![scan.axis()]);
-        let total = if by == Combine::Prod {
-            Reduce::Prod { axes, keepdims: true }
-        } else {
-            Reduce::Sum { axes, keepdims: true }
-        };
-        let total = self.step(total, &[x], ".total")?;
+        let by = scan.parts_by(dtype);
+        let total = self.step(scan.total(dtype), &[x], ".total")?;
         let claim = SplitOperand { claim: self.writer.claim(total), ty: &self.result.ty };
         let refusal = rules::refuse(Code::AcrossSamples, 0, rules::needs_whole(&[claim]).reason);
         let action = Action::ExclusiveScan(by);
         self.writer.note(&refusal, &scan.clone().into(), self.at, action, Some(total));
         let before = ExclusiveScan { by, reverse: scan.is_reverse(), rows: vec![Dim::n()] };
         let before = self.step(before, &[total], ".before")?;
-        if !wide {
-            return self.last(scan.clone(), &[x, before]).map(Some);
-        }
-        let scanned = self.step(scan.clone(), &[x, before], ".scanned")?;
-        self.last(Cast { to: dtype }, &[scanned]).map(Some)
+        self.last(scan.clone(), &[x, before]).map(Some)
     }
 
     /// The best of the candidates of all replicas; each has at most as many as are wanted.

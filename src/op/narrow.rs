@@ -1,0 +1,163 @@
+//! Wide sums and products, rounded.
+
+use smallvec::SmallVec;
+
+use super::declare::op;
+use super::infer::{dtype, known, one, result, tensors};
+use super::real::Real;
+use super::wide::{LargeSum, Product, Sum, Wide};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use crate::types::{
+    Claim, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
+
+op! {
+    /// The `f64` nearest to each wide sum or product, of which the first axis has the components.
+    ///
+    /// It is divided by `count` before it is rounded; the logarithm is taken of the rounded one.
+    pub struct Narrow = "narrow" {
+        /// What its operand has: `wide_sum` or `wide_prod`.
+        pub by: Combine,
+        /// What each is divided by.
+        pub count: Dim = Dim::ONE,
+        /// Whether the natural logarithm is taken.
+        pub log: bool = false,
+    }
+}
+
+/// Fails unless a value of this type has the components of `by` on its first axis.
+pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
+    let components: &[usize] = match by {
+        Combine::WideSum => &[Sum::WIDTH, LargeSum::WIDTH],
+        _ => &[Product::WIDTH],
+    };
+    let first = ty.shape.first().and_then(|d| usize::try_from(d.as_const()?).ok());
+    if ty.dtype == DType::F64 && first.is_some_and(|first| components.contains(&first)) {
+        return Ok(());
+    }
+    let expected = format!("it is f64, and its first axis has the components of `{}`", by.name());
+    Err(OpError::Shape { operand: 0, found: ty.clone(), expected })
+}
+
+impl OpDef for Narrow {
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        dtype(operands, 0, |t| t == DType::F64, "f64")?;
+        if !self.by.is_wide() {
+            let reason = format!("`{}` has no components", self.by.name());
+            return Err(OpError::Attribute { attr: "by", reason });
+        }
+        check(self.by, x.ty)?;
+        let shape: Shape = x.ty.shape.iter().skip(1).cloned().collect();
+        result(TensorType { dtype: DType::F64, shape })
+    }
+
+    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+        match rules::first_shard(operands) {
+            Some((_, shard)) if shard.axis > 0 => {
+                Ok(std::iter::once(Claim::Shard(Shard { axis: shard.axis - 1, ..shard })).collect())
+            }
+            Some(_) => Err(rules::needs_whole(operands)),
+            None => Ok(rules::invariant(1)),
+        }
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        fn values<W: Wide>(x: &[f64], y: &mut [f64], last: impl Fn(W) -> f64) {
+            let results = y.len();
+            for (i, y) in y.iter_mut().enumerate() {
+                *y = last(W::read(|component| x[component * results + i]));
+            }
+        }
+        let [x] = tensors(operands)?;
+        check(self.by, &x.tensor_type())?;
+        let dims: SmallVec<[usize; 4]> = x.dims().iter().skip(1).copied().collect();
+        let mut y = Tensor::zeros(DType::F64, &dims)?;
+        #[expect(clippy::cast_precision_loss, reason = "one device divides by the same")]
+        let count = known("the count", &self.count)? as f64;
+        let log = |value: f64| if self.log { Real::ln(value) } else { value };
+        let (elements, to) = (x.as_slice::<f64>(), y.as_mut_slice::<f64>());
+        match (self.by, x.dims()[0]) {
+            (Combine::WideProd, _) => values::<Product>(elements, to, |w| log(w.over(count))),
+            (_, LargeSum::WIDTH) => values::<LargeSum>(elements, to, |w| log(w.over(count))),
+            _ => values::<Sum>(elements, to, |w| log(w.over(count))),
+        }
+        Ok(vec![y])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reduce
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it rounds what replicas combined; gradients are taken before")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{self, tensor};
+    use super::super::{AllReduce, Op, Reduce};
+    use super::Narrow;
+    use crate::types::{Combine, DType, Dim, Tensor};
+
+    /// What `op` gives of rows that `cuts` divides.
+    fn in_parts(op: &Reduce, x: &Tensor, cuts: &[usize]) -> Tensor {
+        let (wide, narrow) = op.wide(&x.tensor_type()).unwrap();
+        let wide = Op::from(wide);
+        let row = x.dims()[1];
+        let values = x.to_f64();
+        let rows = cuts.windows(2).map(|c| (c[0], c[1])).filter(|(a, b)| a < b);
+        let parts: Vec<Tensor> = rows
+            .map(|(from, to)| {
+                let part = tensor(x.dtype(), &[to - from, row], &values[from * row..to * row]);
+                testing::eval(&wide, &[&part]).remove(0)
+            })
+            .collect();
+        let rows = vec![Dim::ONE; parts.len()];
+        let all = AllReduce { by: narrow.by, rows }.into();
+        let all = testing::eval(&all, &parts.iter().collect::<Vec<_>>()).remove(0);
+        testing::eval(&narrow.into(), &[&all]).remove(0)
+    }
+
+    #[test]
+    fn parts_give_what_one_device_rounds() {
+        let axes = || vec![0];
+        let ops = [
+            Reduce::Sum { axes: axes(), keepdims: false },
+            Reduce::Mean { axes: axes(), keepdims: true },
+            Reduce::LogSum { axes: axes(), keepdims: false },
+            Reduce::Prod { axes: axes(), keepdims: false },
+        ];
+        let values = [1e30, 2.0, -1e30, 3.0, 1e-30, 7.0, 4.0, 1e30, 0.5, 2.0, 1.5, 0.25];
+        for dtype in [DType::F32, DType::F64] {
+            let x = tensor(dtype, &[6, 2], &values);
+            for op in &ops {
+                let whole = testing::eval(&op.clone().into(), &[&x]).remove(0);
+                for cuts in [vec![0, 6], vec![0, 1, 3, 6], vec![0, 2, 2, 5, 6]] {
+                    let parts = in_parts(op, &x, &cuts);
+                    let parts = tensor(dtype, parts.dims(), &parts.to_f64());
+                    assert_eq!(parts, whole, "{op:?} of {dtype} by {cuts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn components_are_checked() {
+        let narrow = |by| Op::from(Narrow { by, count: Dim::ONE, log: false });
+        let infers = |op: &Op, dtype, dims: &[usize]| {
+            let ty = Tensor::zeros(dtype, dims).unwrap().tensor_type();
+            op.infer(&[super::Operand { ty: &ty, ints: None }]).is_ok()
+        };
+        assert!(infers(&narrow(Combine::WideSum), DType::F64, &[2, 3]));
+        assert!(infers(&narrow(Combine::WideSum), DType::F64, &[4]));
+        assert!(infers(&narrow(Combine::WideProd), DType::F64, &[2]));
+        for dims in [&[][..], &[3], &[1, 2]] {
+            assert!(!infers(&narrow(Combine::WideSum), DType::F64, dims));
+        }
+        assert!(!infers(&narrow(Combine::WideProd), DType::F64, &[4]));
+        assert!(!infers(&narrow(Combine::WideSum), DType::F32, &[2]));
+        assert!(!infers(&narrow(Combine::Sum), DType::F64, &[2]));
+    }
+}

@@ -1,0 +1,210 @@
+//! Numbers wider than an `f64`, in which reductions accumulate: sums that keep what each addition rounds away, products
+//! that neither overflow nor underflow on the way.
+//!
+//! A value is `WIDTH` components of `f64`. So parts of a reduction travel between replicas without a rounding, and how
+//! the elements are divided hardly changes the result, however much of it cancels.
+
+/// Accumulates elements.
+pub(super) trait Wide: Copy {
+    /// The components.
+    const WIDTH: usize;
+    /// What nothing gives.
+    const EMPTY: Self;
+    /// This and one more element.
+    fn with(self, x: f64) -> Self;
+    /// This and what other elements gave.
+    fn join(self, other: Self) -> Self;
+    /// The components, given by their numbers.
+    fn read(at: impl Fn(usize) -> f64) -> Self;
+    /// Component `i`.
+    fn component(self, i: usize) -> f64;
+    /// The value divided by `count`, rounded to an `f64`.
+    fn over(self, count: f64) -> f64;
+    /// The value, rounded to an `f64`.
+    fn value(self) -> f64 {
+        self.over(1.0)
+    }
+}
+
+/// A sum in two numbers: what plain additions give, and the sum of their rounding errors, each of which is exact (Knuth's
+/// two-sum). The error of the whole is of the order of `2^-106` of the sum of magnitudes.
+///
+/// A sum that is not finite is what plain additions give.
+#[derive(Clone, Copy)]
+pub(super) struct Sum {
+    sum: f64,
+    lost: f64,
+}
+
+impl Wide for Sum {
+    const WIDTH: usize = 2;
+    const EMPTY: Self = Self { sum: 0.0, lost: 0.0 };
+
+    #[inline]
+    fn with(self, x: f64) -> Self {
+        let sum = self.sum + x;
+        let added = sum - self.sum;
+        let lost = (self.sum - (sum - added)) + (x - added);
+        Self { sum, lost: self.lost + lost }
+    }
+
+    #[inline]
+    fn join(self, other: Self) -> Self {
+        let Self { sum, lost } = self.with(other.sum);
+        Self { sum, lost: lost + other.lost }
+    }
+
+    fn read(at: impl Fn(usize) -> f64) -> Self {
+        Self { sum: at(0), lost: at(1) }
+    }
+
+    fn component(self, i: usize) -> f64 {
+        if i == 0 { self.sum } else { self.lost }
+    }
+
+    fn over(self, count: f64) -> f64 {
+        let value = if self.sum.is_finite() { self.sum + self.lost } else { self.sum };
+        value / count
+    }
+}
+
+/// Elements from which on they are summed apart: so many below it never overflow.
+const LARGE: f64 = f64::from_bits((1023 + 960) << 52);
+
+/// The power of 2 by which large elements are multiplied, and its inverse.
+const DOWN: f64 = f64::from_bits((1023 - 200) << 52);
+const UP: f64 = f64::from_bits((1023 + 200) << 52);
+
+/// A sum of `f64` that overflows only where its result does: large elements are summed apart, `2^-200` times as large.
+#[derive(Clone, Copy)]
+pub(super) struct LargeSum {
+    small: Sum,
+    large: Sum,
+}
+
+impl Wide for LargeSum {
+    const WIDTH: usize = 4;
+    const EMPTY: Self = Self { small: Sum::EMPTY, large: Sum::EMPTY };
+
+    #[inline]
+    fn with(self, x: f64) -> Self {
+        if x.abs() >= LARGE {
+            Self { large: self.large.with(x * DOWN), ..self }
+        } else {
+            Self { small: self.small.with(x), ..self }
+        }
+    }
+
+    fn join(self, other: Self) -> Self {
+        Self { small: self.small.join(other.small), large: self.large.join(other.large) }
+    }
+
+    fn read(at: impl Fn(usize) -> f64) -> Self {
+        Self { small: Sum::read(&at), large: Sum::read(|i| at(2 + i)) }
+    }
+
+    fn component(self, i: usize) -> f64 {
+        if i < 2 { self.small.component(i) } else { self.large.component(i - 2) }
+    }
+
+    fn over(self, count: f64) -> f64 {
+        if self.large.value() == 0.0 {
+            return self.small.over(count);
+        }
+        let small = Sum { sum: self.small.sum * DOWN, lost: self.small.lost * DOWN };
+        self.large.join(small).over(count) * UP
+    }
+}
+
+/// The number `digits * 2^power`: of digits that are neither 0 nor infinite the magnitude is between 1/2 and 1, so that
+/// products are finite on the way wherever they are in the end.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    digits: f64,
+    power: f64,
+}
+
+impl Wide for Product {
+    const WIDTH: usize = 2;
+    const EMPTY: Self = Self { digits: 0.5, power: 1.0 };
+
+    #[inline]
+    fn with(self, x: f64) -> Self {
+        let (digits, power) = libm::frexp(x);
+        self.join(Self { digits, power: f64::from(power) })
+    }
+
+    #[inline]
+    fn join(self, other: Self) -> Self {
+        let (digits, more) = libm::frexp(self.digits * other.digits);
+        Self { digits, power: self.power + other.power + f64::from(more) }
+    }
+
+    fn read(at: impl Fn(usize) -> f64) -> Self {
+        Self { digits: at(0), power: at(1) }
+    }
+
+    fn component(self, i: usize) -> f64 {
+        if i == 0 { self.digits } else { self.power }
+    }
+
+    fn over(self, count: f64) -> f64 {
+        #[expect(clippy::cast_possible_truncation, reason = "it is within these bounds")]
+        let power = self.power.clamp(-4096.0, 4096.0) as i32;
+        libm::ldexp(self.digits, power) / count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LargeSum, Product, Sum, Wide};
+
+    /// The same elements, taken in so many parts.
+    fn parts<W: Wide>(x: &[f64], size: usize) -> f64 {
+        let part = |x: &[f64]| x.iter().fold(W::EMPTY, |a, x| a.with(*x));
+        let through = |w: W| W::read(|i| w.component(i));
+        x.chunks(size).map(|x| through(part(x))).fold(W::EMPTY, W::join).value()
+    }
+
+    fn bits<W: Wide>(x: &[f64], expected: f64) {
+        for size in 1..=x.len() {
+            let found = parts::<W>(x, size);
+            assert_eq!(found.to_bits(), expected.to_bits(), "{x:?} by {size}: {found:e}");
+        }
+    }
+
+    #[test]
+    fn sums_keep_what_cancels() {
+        bits::<Sum>(&[1e30, 1.0, -1e30, 1e-20], 1.0);
+        bits::<Sum>(&[1e300, 1e-300, -1e300], 1e-300);
+        bits::<Sum>(&[-0.0, -0.0], 0.0);
+        bits::<Sum>(&[f64::INFINITY, 1.0, 2.0], f64::INFINITY);
+        assert!(parts::<Sum>(&[f64::INFINITY, 1.0, f64::NEG_INFINITY], 2).is_nan());
+        assert!(parts::<Sum>(&[1.0, f64::NAN, 3.0], 1).is_nan());
+    }
+
+    #[test]
+    fn large_sums_overflow_only_in_the_end() {
+        bits::<LargeSum>(&[1e308, 1e308, -1e308, -1e308, 1e-300], 1e-300);
+        bits::<LargeSum>(&[f64::MAX, f64::MAX, -f64::MAX], f64::MAX);
+        bits::<LargeSum>(&[f64::MAX, f64::MAX, 1.0], f64::INFINITY);
+        bits::<LargeSum>(&[5e-324, 5e-324], 1e-323);
+        bits::<LargeSum>(&[1e300, 3.0], 1e300);
+        bits::<LargeSum>(&[f64::NEG_INFINITY, 1e308, 1.0], f64::NEG_INFINITY);
+        let all = [f64::MAX, f64::MAX].iter().fold(LargeSum::EMPTY, |a, x| a.with(*x));
+        assert_eq!(all.over(2.0), f64::MAX, "a mean is finite where its elements are");
+    }
+
+    #[test]
+    fn products_overflow_and_underflow_only_in_the_end() {
+        let x: Vec<f64> = [1e38, 1e-38].iter().cycle().take(36).copied().collect();
+        for size in 1..=x.len() {
+            assert!((parts::<Product>(&x, size) - 1.0).abs() < 1e-14, "{size}");
+        }
+        bits::<Product>(&[2.0, 0.0, -3.0], -0.0);
+        bits::<Product>(&[1e300, 1e300, -1.0], f64::NEG_INFINITY);
+        bits::<Product>(&[5e-324, 0.25, 8.0, 0.5], 5e-324);
+        bits::<Product>(&[], 1.0);
+        assert!(parts::<Product>(&[0.0, f64::INFINITY], 1).is_nan());
+    }
+}
