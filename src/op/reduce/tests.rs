@@ -146,13 +146,15 @@ fn special_values() {
         let x = Tensor::new(&[x.len()], x).unwrap();
         eval(&op(name, &[0], false), &x).as_slice::<f32>()[0]
     };
-    for name in Reduce::NAMES {
+    let rounded: Vec<&str> =
+        Reduce::NAMES.iter().copied().filter(|name| !name.contains("wide")).collect();
+    for name in &rounded {
         assert!(f32s(name, &[1.0, nan, 2.0]).is_nan(), "{name}");
     }
     let lse = |x: &[f32]| f32s("reduce_log_sum_exp", x);
     assert_eq!([lse(&[inf, 1.0]), lse(&[-inf, -inf])], [inf, -inf]);
     assert_eq!([lse(&[1000.0, 1000.0]), lse(&[-inf, 3.0])], [1000.0 + 2f32.ln(), 3.0]);
-    let empty: Vec<f32> = Reduce::NAMES.iter().map(|name| f32s(name, &[])).collect();
+    let empty: Vec<f32> = rounded.iter().map(|name| f32s(name, &[])).collect();
     assert_eq!(empty[0].to_bits(), 0);
     assert!(empty[1].is_nan());
     assert_eq!(empty[2..], [-inf, inf, 1.0, 0.0, 0.0, -inf, -inf, 0.0]);

@@ -29,7 +29,7 @@ fn repairs_are_made_as_far_as_they_are_allowed() {
     let rows = ("p".to_owned(), Action::OwnRows);
     assert_eq!(left(Repair::Local), (2, vec![rows.clone()]));
     // The mean is combined once for all that needs it.
-    let mean = ("m".to_owned(), Action::AllReduce(Combine::Mean));
+    let mean = ("m".to_owned(), Action::AllReduce(Combine::WideSum));
     assert_eq!(left(Repair::Comm), (0, vec![mean, rows]));
 }
 
