@@ -11,12 +11,38 @@ use crate::types::{Dim, TensorType};
 pub enum Label {
     /// Rows, each with the bits that one device gives.
     RowExact,
-    /// Floats that are summed in another order: equal within rounding.
+    /// Floats that are summed in another order: equal within the rounding of these sums.
     Reassociated,
+    /// What follows from a comparison, a cut to integers or a position among such floats: where one of them lies at a
+    /// threshold within its rounding, the output may jump.
+    Discontinuous,
     /// What depends on statistics that each replica took of its own rows, as was asked for: not what one device gives.
     LocalStatistics,
     /// A value that has no rows, with the bits that one device gives.
     Invariant,
+}
+
+/// What went into a value.
+#[derive(Clone, Copy, Default)]
+struct Touched {
+    /// Floats that replicas combined.
+    rounded: bool,
+    /// Statistics of a replica's own rows.
+    local: bool,
+    /// The first operator that jumps where such floats are rounded.
+    jump: Option<NodeId>,
+}
+
+impl Touched {
+    /// The label that follows, if one does.
+    fn label(self) -> Option<Label> {
+        match self {
+            Self { local: true, .. } => Some(Label::LocalStatistics),
+            Self { jump: Some(_), .. } => Some(Label::Discontinuous),
+            Self { rounded: true, .. } => Some(Label::Reassociated),
+            Self { rounded: false, local: false, jump: None } => None,
+        }
+    }
 }
 
 impl fmt::Display for Label {
@@ -24,6 +50,7 @@ impl fmt::Display for Label {
         f.write_str(match self {
             Self::RowExact => "row-exact",
             Self::Reassociated => "reassociated",
+            Self::Discontinuous => "discontinuous",
             Self::LocalStatistics => "local-statistics",
             Self::Invariant => "invariant",
         })
@@ -44,44 +71,60 @@ impl Graph {
         let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
         let touched = self.touched(&order);
         let values = self.updates().iter().filter_map(|update| update.values.first());
-        values.map(|value| touched[value.node.index()].unwrap_or(Label::Invariant)).collect()
+        values
+            .map(|value| touched[value.node.index()].label().unwrap_or(Label::Invariant))
+            .collect()
     }
 
-    /// What statistics of replicas and sums over them went into each node, by node.
-    fn touched(&self, order: &[NodeId]) -> Vec<Option<Label>> {
-        let mut rounded = vec![false; self.id_bound()];
-        let mut local = vec![false; self.id_bound()];
+    /// The first operator on the way to each output at which combined floats make it jump, if there is one; none for a graph
+    /// without replicas, or with a cycle.
+    pub fn jumps(&self) -> Vec<Option<NodeId>> {
+        let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
+        let touched = self.touched(&order);
+        self.outputs().iter().map(|o| touched[o.value.node.index()].jump).collect()
+    }
+
+    /// What went into each node, by node.
+    fn touched(&self, order: &[NodeId]) -> Vec<Touched> {
+        let mut touched = vec![Touched::default(); self.id_bound()];
         for id in order {
-            let node = self.node(*id);
-            let combines = match node.op() {
-                Some(Op::AllReduce(reduce)) => {
-                    let float = node.results().iter().any(|r| r.ty.dtype.is_float());
-                    float && !reduce.by.is_exact()
-                }
-                Some(Op::ExclusiveScan(scan)) => {
-                    let float = node.results().iter().any(|r| r.ty.dtype.is_float());
-                    float && !scan.by.is_exact()
-                }
-                _ => false,
-            };
-            let own = matches!(node.op(), Some(Op::BatchNormTrain(norm)) if norm.local);
             let operands = self.operands(*id);
-            let any = |table: &[bool]| operands.iter().any(|v| table[v.node.index()]);
-            (rounded[id.index()], local[id.index()]) =
-                (combines || any(&rounded), own || any(&local));
+            let mut own = Touched::default();
+            for operand in &operands {
+                let of = touched[operand.node.index()];
+                own.rounded |= of.rounded;
+                own.local |= of.local;
+                own.jump = own.jump.or(of.jump);
+            }
+            let rounded =
+                |v: &Value| touched[v.node.index()].rounded && self.ty(*v).dtype.is_float();
+            if let Some(op) = self.node(*id).op() {
+                if op.jumps() && operands.iter().any(rounded) {
+                    own.jump = own.jump.or(Some(*id));
+                }
+                own.rounded |= self.rounds(*id, op);
+                own.local |= matches!(op, Op::BatchNormTrain(norm) if norm.local);
+            }
+            touched[id.index()] = own;
         }
-        let label = |(local, rounded): (bool, bool)| match (local, rounded) {
-            (true, _) => Some(Label::LocalStatistics),
-            (false, true) => Some(Label::Reassociated),
-            (false, false) => None,
+        touched
+    }
+
+    /// True of an operator that combines floats of replicas, which rounds them.
+    fn rounds(&self, id: NodeId, op: &Op) -> bool {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator combines")]
+        let by = match op {
+            Op::AllReduce(reduce) => reduce.by,
+            Op::ExclusiveScan(scan) => scan.by,
+            _ => return false,
         };
-        local.into_iter().zip(rounded).map(label).collect()
+        !by.is_exact() && self.node(id).results().iter().any(|r| r.ty.dtype.is_float())
     }
 
     /// The labels of the outputs, given the nodes in topological order.
     pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
         let touched = self.touched(order);
-        let label = |value: Value| match (touched[value.node.index()], self.source(value)) {
+        let label = |value: Value| match (touched[value.node.index()].label(), self.source(value)) {
             (Some(label), _) => label,
             (None, kind) => untouched(kind, self.ty(value)),
         };
@@ -125,7 +168,7 @@ split @dp of N over [gpu:0, gpu:1] rule=remainder-last {
   n = [N/2, N-(N/2)]
   o = [0, N/2]
 }
-graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x: f32[N]) {
+graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x: f32[N], floor: f32[], many: f32[N]) {
   on cpu:0 replica @dp[0] if n0@dp > 0 {
     %a : f32[n0@dp] = slice(%x) {axes=[0], ends=[N/2], starts=[0], steps=[1]}
     %as : f32[] = reduce_sum(%a) {axes=[0], keepdims=false}
@@ -139,15 +182,23 @@ graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x:
     %sum : f32[] = all_reduce(%as, %bs) {by=sum, rows=[N/2, N-(N/2)]}
     %later : f32[] = exp(%sum)
     %most : f32[] = all_reduce(%as, %bs) {by=max, rows=[N/2, N-(N/2)]}
+    %above : bool[N] = greater(%rows, %sum)
+    %many : f32[N] = where(%above, %rows, %most)
+    %floor : f32[] = floor(%later)
   }
-  return %rows, %sum, %later, %most, %x
+  return %rows, %sum, %later, %most, %x, %floor, %many
 }
 ";
         let graph = parse(text).unwrap();
         let labels: Vec<String> = graph.labels().iter().map(ToString::to_string).collect();
-        assert_eq!(labels, ["row-exact", "reassociated", "reassociated", "invariant", "row-exact"]);
-        assert!(graph.to_string().contains(
-            "return %rows, %sum, %later, %most, %x  ; row-exact, reassociated, reassociated, invariant, row-exact\n"
-        ));
+        let expected = "row-exact, reassociated, reassociated, invariant, row-exact, discontinuous, \
+                        discontinuous";
+        assert_eq!(labels.join(", "), expected);
+        let returned = "return %rows, %sum, %later, %most, %x, %floor, %many";
+        assert!(graph.to_string().contains(&format!("{returned}  ; {expected}\n")));
+        let jumps: Vec<Option<&str>> =
+            graph.jumps().iter().map(|j| j.map(|id| graph.node(id).op().unwrap().name())).collect();
+        let none = [None; 5].into_iter();
+        assert_eq!(jumps, none.chain([Some("floor"), Some("greater")]).collect::<Vec<_>>());
     }
 }

@@ -148,6 +148,10 @@ impl OpDef for Arg {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Line
     }

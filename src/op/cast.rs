@@ -75,6 +75,10 @@ impl OpDef for Cast {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        !self.to.is_float()
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Elementwise
     }

@@ -65,6 +65,10 @@ impl OpDef for Classify {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Elementwise
     }

@@ -88,6 +88,10 @@ impl OpDef for Compare {
         Ok(vec![result])
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Elementwise
     }

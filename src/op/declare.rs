@@ -226,6 +226,11 @@ macro_rules! ops {
                 match self { $(Self::$op(op) => op.eval(operands)),* }
             }
 
+            /// True if a rounding of its floats may change a result by any amount.
+            pub fn jumps(&self) -> bool {
+                match self { $(Self::$op(op) => op.jumps()),* }
+            }
+
             /// The class of kernel that computes it.
             pub fn kernel(&self) -> KernelClass {
                 match self { $(Self::$op(op) => op.kernel()),* }

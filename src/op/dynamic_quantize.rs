@@ -104,6 +104,10 @@ impl OpDef for DynamicQuantize {
         }
     }
 
+    fn jumps(&self) -> bool {
+        matches!(self, Self::Quantize)
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Reference
     }

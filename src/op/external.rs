@@ -288,6 +288,10 @@ impl OpDef for External {
         Ok(found)
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Reference
     }

@@ -112,6 +112,10 @@ impl OpDef for GridSample {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
+    fn jumps(&self) -> bool {
+        self.mode == ResizeMode::Nearest
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Reference
     }

@@ -117,6 +117,10 @@ impl OpDef for MergeTopK {
         ranked((first, axis), &parts, k, &Best { k, largest: self.largest })
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Collective
     }

@@ -301,6 +301,12 @@ pub trait OpDef: OpText {
     /// The reference evaluation: the meaning of the operator, on operands that `infer` accepts.
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError>;
 
+    /// True if a rounding of its floats may change a result by any amount: it compares them, cuts them to integers, or
+    /// gives their positions.
+    fn jumps(&self) -> bool {
+        false
+    }
+
     /// The class of kernel that computes it.
     fn kernel(&self) -> KernelClass;
 

@@ -91,6 +91,10 @@ impl OpDef for OneHot {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Index
     }

@@ -282,6 +282,10 @@ impl OpDef for Quantize {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        matches!(self, Self::Quantize { .. })
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Reference
     }

@@ -166,6 +166,10 @@ impl OpDef for Softmax {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        matches!(self, Self::Hardmax { .. })
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Softmax
     }

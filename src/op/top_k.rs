@@ -130,6 +130,10 @@ impl OpDef for TopK {
         ranked((x, axis), &[part], k, &Best { k, largest: self.largest })
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Line
     }

@@ -56,17 +56,26 @@ pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<Stri
     section("inputs", template.inputs().map(|v| input(template, &map, v)).collect());
     section("values", vec![counts(template, &map)]);
     section("repairs", if done.is_empty() { vec!["none".to_owned()] } else { repairs(done) });
-    let labels = graph.labels();
+    let (labels, jumps) = (graph.labels(), graph.jumps());
     let outputs = template.outputs().iter().enumerate();
     let outputs = outputs.map(|(i, o)| {
         let claim = map.get(o.value);
         let how = gathered(template, o.value).unwrap_or_else(|| merged(claim));
         let label = labels.get(i).map_or_else(String::new, |label| format!(" ({label})"));
-        format!("{}: {how}{label}", o.name)
+        let jump = jumps.get(i).copied().flatten();
+        let jump = jump.map_or_else(String::new, |id| jumps_at(graph, id));
+        format!("{}: {how}{label}{jump}", o.name)
     });
     section("outputs", outputs.collect());
     section("updates", graph.updates().iter().map(|update| updated(graph, update)).collect());
     Ok(text)
+}
+
+/// Which operator makes an output jump.
+fn jumps_at(graph: &Graph, id: NodeId) -> String {
+    let node = graph.node(id);
+    let name = node.op().map_or("", Op::name);
+    format!(": `{}` ({name}) may jump where combined floats differ by a rounding", node.label())
 }
 
 /// A parameter that holds something else after a run, and where.

@@ -125,6 +125,10 @@ impl OpDef for Binary {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        matches!(self, Self::Mod { .. } | Self::ReluGrad)
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Elementwise
     }

@@ -199,6 +199,10 @@ impl OpDef for Pool {
         Ok([narrow(y, x.dtype())?].into_iter().chain(indices).collect())
     }
 
+    fn jumps(&self) -> bool {
+        matches!(self, Self::Max { indices: true, .. })
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Pool
     }

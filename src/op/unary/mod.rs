@@ -244,6 +244,18 @@ impl OpDef for Unary {
         Ok(vec![y])
     }
 
+    fn jumps(&self) -> bool {
+        matches!(
+            self,
+            Self::Sign
+                | Self::Floor
+                | Self::Ceil
+                | Self::Round
+                | Self::ThresholdedRelu { .. }
+                | Self::Shrink { .. }
+        )
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Elementwise
     }

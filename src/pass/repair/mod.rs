@@ -23,7 +23,8 @@ pub use action::{
     Action, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
 };
 
-use self::tails::{Tail, seen, tails};
+pub(super) use self::tails::seen;
+use self::tails::{Tail, tails};
 use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
@@ -54,20 +55,16 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
     };
     let none = (options.allowed, options.batch_norm) == (Repair::None, None);
     let idle = (survey.refused().is_empty() && !changes_statistics(template, options)) || none;
+    let seen = seen(template, survey.order());
     let rounds = survey.order().iter().any(|id| {
+        let (value, seen) = (Value { node: *id, output: 0 }, seen[id.index()]);
         let op = template.node(*id).op();
-        op.is_some_and(|op| {
-            rounds(
-                op,
-                survey.get(Value { node: *id, output: 0 }),
-                template.ty(Value { node: *id, output: 0 }),
-            )
-        })
+        op.is_some_and(|op| rounds(op, survey.get(value), template.ty(value), seen))
     });
     if (idle && !rounds) || survey.refused().iter().any(fatal) {
         return Ok((Cow::Borrowed(template), Vec::new()));
     }
-    let mut writer = Writer::new(template, survey.order(), options);
+    let mut writer = Writer::new(template, survey.order(), seen, options);
     for id in survey.order() {
         let results = (0u32..).zip(template.node(*id).results());
         let claims = results.map(|(output, _)| survey.get(Value { node: *id, output }));
@@ -128,15 +125,16 @@ fn changes_statistics(template: &Graph, options: RepairOptions) -> bool {
     options.batch_norm.is_some_and(|b| b != BatchStatistics::Local) && template.ids().any(local)
 }
 
-/// True of an operator with a partial result whose parts would be rounded before they are combined. Products of `f32`
-/// are summed in `f32` on one device, too.
-fn rounds(op: &Op, claim: Claim, ty: &TensorType) -> bool {
+/// True of an operator with a partial result whose parts would be rounded before they are combined. Products of which no
+/// output is made are gradients, summed in `f32` on one device, too.
+fn rounds(op: &Op, claim: Claim, ty: &TensorType, seen: bool) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
     let rounds = match op {
         Op::Reduce(reduce) if reduce.wide(ty).is_some() => true,
         Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
-        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) | Op::ConvWeightGrad(_) => half,
+        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half || (seen && ty.dtype == DType::F32),
+        Op::ConvWeightGrad(_) => half,
         _ => false,
     };
     rounds && claim.partial().is_some_and(|by| !by.is_exact())
@@ -191,7 +189,7 @@ struct Writer<'g> {
 }
 
 impl<'g> Writer<'g> {
-    fn new(template: &'g Graph, order: &[NodeId], options: RepairOptions) -> Self {
+    fn new(template: &'g Graph, order: &[NodeId], seen: Vec<bool>, options: RepairOptions) -> Self {
         let mut out = Graph::new(template.name());
         for param in template.params() {
             out.add_param(param.clone());
@@ -209,7 +207,7 @@ impl<'g> Writer<'g> {
             left: false,
             tails: tails(template, order),
             tail: Tail::Used,
-            seen: seen(template, order),
+            seen,
             visible: true,
             inside: false,
             done: Vec::new(),
@@ -423,7 +421,7 @@ impl<'g> Writer<'g> {
         let free = scaled || comm || self.tail == Tail::Views;
         // A formula says itself what is computed in `f64`.
         let own = self.inside && result.ty.dtype == DType::F64;
-        if free && !own && rounds(op, *claim, &result.ty) {
+        if free && !own && rounds(op, *claim, &result.ty, self.visible) {
             return formulas::combined(self, op, operands, result, (at, self.visible));
         }
         let claim = *claim;

@@ -33,7 +33,7 @@ pub(super) fn tails(graph: &Graph, order: &[NodeId]) -> Vec<Tail> {
 }
 
 /// Of which nodes outputs are made, by node; of the others only new values of parameters are.
-pub(super) fn seen(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
+pub(in crate::pass) fn seen(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
     let mut seen = vec![false; graph.id_bound()];
     graph.outputs().iter().for_each(|output| seen[output.value.node.index()] = true);
     for id in order.iter().rev() {

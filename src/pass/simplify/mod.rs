@@ -7,6 +7,7 @@ mod fold;
 mod identity;
 mod rows;
 mod sizes;
+mod widen;
 
 pub(super) use identity::remove_identities;
 
@@ -64,6 +65,13 @@ pub(super) const PASSES: &[Simplification] = &[
             about: "removes operators that give their operand back",
         },
         run: identity::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "widen_sums",
+            about: "computes in f64 the products and logarithms that sum over the batch",
+        },
+        run: widen::run,
     },
     Simplification {
         info: PassInfo {

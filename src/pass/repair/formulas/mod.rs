@@ -133,9 +133,13 @@ impl Formula<'_, '_> {
         written?.first().copied().ok_or(Failure::Mixed)
     }
 
-    /// The value as the last step, with the result's type.
-    fn rounded(&mut self, value: Value) -> Result<Value, Failure> {
-        let to = self.result.ty.dtype;
+    /// The last step but for a cast to the result's type.
+    fn rounded(&mut self, op: impl Into<Op>, operands: &[Value]) -> Result<Value, Failure> {
+        let (op, to) = (op.into(), self.result.ty.dtype);
+        if self.writer.infer(&op, operands)?.ty.dtype == to {
+            return self.last(op, operands);
+        }
+        let value = self.step(op, operands, ".whole")?;
         self.last(Cast { to }, &[value])
     }
 
@@ -160,11 +164,7 @@ impl Formula<'_, '_> {
         let x = self.single(x)?;
         let part = self.step(wide, &[x], ".part")?;
         let whole = self.whole(part, &op.clone().into())?;
-        if self.result.ty.dtype == DType::F64 {
-            return self.last(narrow, &[whole]).map(Some);
-        }
-        let whole = self.step(narrow, &[whole], ".whole")?;
-        self.rounded(whole).map(Some)
+        self.rounded(narrow, &[whole]).map(Some)
     }
 
     /// An operator whose parts are computed and combined in `f64`.
@@ -176,7 +176,7 @@ impl Formula<'_, '_> {
         let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
         let part = self.step(op.clone(), &wide, ".part")?;
         let whole = self.whole(part, op)?;
-        self.rounded(whole)
+        self.last(Cast { to: self.result.ty.dtype }, &[whole])
     }
 
     /// `e^(x - m) / s` with the largest element `m` of all replicas and the sum `s` over all of them: exponentials are
@@ -196,12 +196,9 @@ impl Formula<'_, '_> {
             sum = self.step(Unary::Log, &[sum], ".log")?;
         }
         let sum = self.step(own, &[sum], ".total")?;
-        let value = if log {
-            self.step(Binary::Sub, &[shifted, sum], ".value")?
-        } else {
-            self.step(Binary::Div, &[powers, sum], ".value")?
-        };
-        self.rounded(value)
+        let (op, operands) =
+            if log { (Binary::Sub, [shifted, sum]) } else { (Binary::Div, [powers, sum]) };
+        self.rounded(op, &operands)
     }
 
     /// Every replica scans its own rows, and begins with what those before them give. Sums and products of floats are not
