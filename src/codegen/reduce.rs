@@ -56,6 +56,7 @@ fn narrow(
     b.define("BY", by);
     b.size("DIVISOR", &op.count);
     b.flag("LOG", op.log);
+    b.size("COUNT", &count);
     Ok(index::finish(b, "narrow.cu", &count))
 }
 

@@ -76,10 +76,10 @@ impl Graph {
             .collect()
     }
 
-    /// The first operator on the way to each output at which combined floats make it jump, if there is one; none for a graph
-    /// without replicas, or with a cycle.
+    /// The first operator on the way to each output at which combined floats make it jump, if there is one: of replicas, or
+    /// of a graph before it is replicated, with its repairs; none for a graph with a cycle.
     pub fn jumps(&self) -> Vec<Option<NodeId>> {
-        let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
+        let Ok(order) = self.order() else { return Vec::new() };
         let touched = self.touched(&order);
         self.outputs().iter().map(|o| touched[o.value.node.index()].jump).collect()
     }

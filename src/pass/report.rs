@@ -56,14 +56,14 @@ pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<Stri
     section("inputs", template.inputs().map(|v| input(template, &map, v)).collect());
     section("values", vec![counts(template, &map)]);
     section("repairs", if done.is_empty() { vec!["none".to_owned()] } else { repairs(done) });
-    let (labels, jumps) = (graph.labels(), graph.jumps());
+    let (labels, jumps) = (graph.labels(), template.jumps());
     let outputs = template.outputs().iter().enumerate();
     let outputs = outputs.map(|(i, o)| {
         let claim = map.get(o.value);
         let how = gathered(template, o.value).unwrap_or_else(|| merged(claim));
         let label = labels.get(i).map_or_else(String::new, |label| format!(" ({label})"));
         let jump = jumps.get(i).copied().flatten();
-        let jump = jump.map_or_else(String::new, |id| jumps_at(graph, id));
+        let jump = jump.map_or_else(String::new, |id| jumps_at(template, id));
         format!("{}: {how}{label}{jump}", o.name)
     });
     section("outputs", outputs.collect());

@@ -115,7 +115,18 @@ impl Net {
                 Slice::rows(axis, from.clone(), to.clone())
             }
         };
-        let own = self.add(slice, &[whole], &format!("{name}.r{r}"), there);
+        let mut own = self.add(slice, &[whole], &format!("{name}.r{r}"), there);
+        if let Kind::Reduce(by) | Kind::Scan(by, _) = kind
+            && by.is_wide()
+        {
+            // Sums of `f64` have four components, products two.
+            let components = if by == Combine::WideSum { 4 } else { 2 };
+            let shape = vec![
+                components.into(),
+                self.graph.ty(own).shape.elements().floor_div(&components.into()),
+            ];
+            own = self.add(Reshape { shape }, &[own], &format!("{name}.r{r}.wide"), there);
+        }
         let merge = Place { device: self.merge, replica: Some(replica) };
         self.on(own, &format!("{name}.r{r}.h"), merge)
     }
@@ -330,7 +341,8 @@ fn parts_are_combined() {
         for (t, dtype) in types.into_iter().enumerate() {
             let floats = matches!(by, Combine::Lse | Combine::L2 | Combine::Mean);
             let exact = matches!(by, Combine::Max | Combine::Min);
-            if floats && !dtype.is_float() || dtype == DType::Bool && !exact {
+            let wide = by.is_wide() && dtype != DType::F64;
+            if floats && !dtype.is_float() || dtype == DType::Bool && !exact || wide {
                 continue;
             }
             // Sums of any floats depend on their order.
@@ -351,11 +363,12 @@ fn combine(
     rng: &mut ChaCha8Rng,
 ) {
     let rule = rules(count)[variant % 3].clone();
-    let how = (variant.is_multiple_of(2), (variant / 2).is_multiple_of(2), 70);
+    let width = if by.is_wide() { 72 } else { 70 };
+    let how = (variant.is_multiple_of(2), (variant / 2).is_multiple_of(2), width);
     let graph = graph(Kind::Reduce(by), dtype, count, rule, how);
     let (on_devices, on_host) = launches(&program(&graph));
     assert!(on_devices == count as usize && !on_host, "{}", program(&graph));
-    let dims = [count as usize, 70];
+    let dims = [count as usize, usize::try_from(width).unwrap()];
     let batches = [7, 0, 2, 9].map(|n| batch(n, numbers(dtype, &dims, whole, rng)));
     let what = format!("{by:?} of {dtype} on {count}");
     compare(&graph, count, by != Combine::Lse, &batches, &what);
@@ -389,14 +402,17 @@ fn parts_before_are_combined() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let types = [DType::F32, DType::I64, DType::F64, DType::U8];
     let ways = [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min];
-    for (i, (by, dtype)) in ways.into_iter().flat_map(|by| types.map(|t| (by, t))).enumerate() {
+    let wide = [Combine::WideSum, Combine::WideProd].map(|by| (by, DType::F64));
+    let plain = ways.into_iter().flat_map(|by| types.map(|t| (by, t)));
+    for (i, (by, dtype)) in plain.chain(wide).enumerate() {
+        let width = if by.is_wide() { 8 } else { 9 };
         for (turn, count) in two_counts(i) {
             let rule = rules(count)[i % 3].clone();
             let kind = Kind::Scan(by, (i + turn) % 3 == 1);
-            let graph = graph(kind, dtype, count, rule, (i.is_multiple_of(2), false, 9));
+            let graph = graph(kind, dtype, count, rule, (i.is_multiple_of(2), false, width));
             let (on_devices, on_host) = launches(&program(&graph));
             assert!(on_devices == count as usize && !on_host, "{}", program(&graph));
-            let dims = [count as usize, 9];
+            let dims = [count as usize, usize::try_from(width).unwrap()];
             let batches =
                 [8, 0, 3].map(|n| batch(n, numbers(dtype, &dims, !dtype.is_float(), &mut rng)));
             compare(&graph, count, true, &batches, &format!("{kind:?} of {dtype} on {count}"));

@@ -49,6 +49,7 @@ mod reference;
 mod repairs;
 mod snap;
 mod source;
+mod sums;
 mod text;
 mod training_memory;
 mod variables;

@@ -245,10 +245,35 @@ impl ReplicateArgs {
         template: &'a Graph,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
-        let (repaired, repairs) = self.repaired(template)?;
-        for repair in &repairs {
+        let replicated = self.proved(model, template, devices)?;
+        for repair in &replicated.repairs {
             ui::talk(&format!("note: {repair}"));
         }
+        Ok(replicated)
+    }
+
+    /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is told again.
+    pub(crate) fn again<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        found: usize,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let devices = match &self.gpus {
+            Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
+            None => vec![Device::gpu(0)],
+        };
+        self.proved(model, template, devices)
+    }
+
+    /// The graph on these devices, proved.
+    fn proved<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        devices: Vec<Device>,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let (repaired, repairs) = self.repaired(template)?;
         let options = self.over_devices(devices);
         let graph = pass::replicate_repaired(template, &repaired, &options)
             .map_err(|error| model.located(error))?;

@@ -1,0 +1,292 @@
+//! Where the results of replicas may be rounded otherwise than those of one device, and whether a difference follows from
+//! that alone.
+//!
+//! Replicas combine sums over the batch in another order than one device. What follows from such a sum may be any function
+//! of it, so how far outputs are apart says little: a difference of two equal means is rounding alone, and a comparison may
+//! turn it into 0 and 1. Therefore the model is cut: one device takes the replicas' sums as inputs. Then each sum that it
+//! computes itself must be the replicas' up to the rounding of its terms, and each output must be theirs in every bit.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::ir::{Graph, GraphError, Value};
+use crate::op::{Op, Reduce, Unary};
+use crate::types::{DType, Tensor};
+
+use super::survey;
+
+/// The values of a model that replicas combine of floats.
+#[derive(Clone, Debug)]
+pub struct Sums<'g> {
+    model: &'g Graph,
+    sums: Vec<Value>,
+}
+
+/// What is wrong with an output or with a sum before it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unexplained {
+    /// A sum is further from that of one device than its rounding.
+    #[error("the sum %{name} differs by {difference:e}, and its rounding is {rounding:e} at most")]
+    Sum {
+        /// The value's name in the model.
+        name: Arc<str>,
+        /// The largest difference.
+        difference: f64,
+        /// What it may be there.
+        rounding: f64,
+    },
+    /// An output is not what one device makes of the replicas' sums.
+    #[error("%{name} is not what one device makes of the same sums")]
+    Output {
+        /// The output's name.
+        name: Arc<str>,
+    },
+    /// A value that was asked for is not there: a bug in what ran the graphs.
+    #[error("internal error: no value %{0} was computed")]
+    Missing(Arc<str>),
+}
+
+impl<'g> Sums<'g> {
+    /// The sums of a model, given what its repairs made of it.
+    pub fn find(model: &'g Graph, repaired: &Graph) -> Result<Self, GraphError> {
+        let named: HashMap<&str, Value> =
+            values(model).map(|v| (&*model.info(v).name, v)).collect();
+        let claims = survey(repaired)?;
+        let partial = |v: Value| {
+            let float = repaired.ty(v).dtype.is_float();
+            float && claims.get(v).partial().is_some_and(|by| !by.is_exact())
+        };
+        let mut sums: BTreeSet<Value> = BTreeSet::new();
+        for own in values(repaired) {
+            let Some(known) = named.get(&*repaired.info(own).name).copied() else { continue };
+            for part in combined(repaired, own, &named) {
+                // Of a value of the model that has parts the whole is combined for all that take it.
+                sums.insert(named.get(&*repaired.info(part).name).copied().unwrap_or(known));
+            }
+            let output = repaired.outputs().iter().any(|o| o.value == own);
+            if output && partial(own) {
+                sums.insert(known);
+            }
+        }
+        let floats = sums.into_iter().filter(|v| model.ty(*v).dtype.is_float());
+        let order: HashMap<_, usize> =
+            model.order()?.into_iter().enumerate().map(|(i, id)| (id, i)).collect();
+        let mut sums: Vec<Value> = floats.collect();
+        sums.sort_by_key(|v| (order.get(&v.node).copied(), v.output));
+        Ok(Self { model, sums })
+    }
+
+    /// True if replicas combine no floats.
+    pub fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+
+    /// The model with each sum as an output, behind its own.
+    pub fn shown(&self) -> Graph {
+        let mut graph = self.model.clone();
+        for (i, sum) in self.sums.iter().enumerate() {
+            graph.add_output(name("sum", i), *sum);
+        }
+        graph
+    }
+
+    /// The model with each sum as an input. Its further outputs are the sums that it would take, and the sums of their terms'
+    /// magnitudes where these may cancel.
+    pub fn cut(&self) -> Result<Graph, GraphError> {
+        let mut graph = self.model.clone();
+        for (i, sum) in self.sums.iter().enumerate() {
+            let input = graph.add_input(name("sum", i), self.model.ty(*sum).clone());
+            graph.replace(*sum, input)?;
+        }
+        for (i, sum) in self.sums.iter().enumerate() {
+            graph.add_output(name("own", i), *sum);
+            if let Some(size) = magnitudes(&mut graph, *sum, i)? {
+                graph.add_output(name("size", i), size);
+            }
+        }
+        Ok(graph)
+    }
+
+    /// The inputs of the cut model that the outputs of the replicas of the shown one give.
+    pub fn inputs(
+        &self,
+        shown: &[(Arc<str>, Tensor)],
+    ) -> Result<BTreeMap<String, Tensor>, Unexplained> {
+        let input = |i: usize| Ok((name("sum", i), find(shown, &name("sum", i))?.clone()));
+        (0..self.sums.len()).map(input).collect()
+    }
+
+    /// Whether the outputs of the cut model and of the shown one's replicas, for `n` rows, differ by rounding alone.
+    pub fn judge(
+        &self,
+        shown: &[(Arc<str>, Tensor)],
+        cut: &[(Arc<str>, Tensor)],
+        n: i64,
+    ) -> Result<(), Unexplained> {
+        for (i, sum) in self.sums.iter().enumerate() {
+            let (theirs, own) = (find(shown, &name("sum", i))?, find(cut, &name("own", i))?);
+            let sizes = find(cut, &name("size", i)).ok();
+            let bounds = Bounds::new(self.model, *sum, n);
+            if let Some((difference, rounding)) = apart(own, theirs, sizes, &bounds) {
+                let name = self.model.info(*sum).name.clone();
+                return Err(Unexplained::Sum { name, difference, rounding });
+            }
+        }
+        for output in self.model.outputs() {
+            if find(shown, &output.name)? != find(cut, &output.name)? {
+                return Err(Unexplained::Output { name: output.name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(kind: &str, i: usize) -> String {
+    // No name of a model has a blank.
+    format!("{kind} {i}")
+}
+
+fn find<'t>(values: &'t [(Arc<str>, Tensor)], name: &str) -> Result<&'t Tensor, Unexplained> {
+    let found = values.iter().find(|(own, _)| **own == *name);
+    found.map(|(_, tensor)| tensor).ok_or_else(|| Unexplained::Missing(name.into()))
+}
+
+fn values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
+    graph.ids().flat_map(|node| {
+        let results = graph.node(node).results().len();
+        (0u32..).take(results).map(move |output| Value { node, output })
+    })
+}
+
+/// What is combined on the way to a value from those of the model, which `named` lists.
+fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value> {
+    let (mut found, mut open, mut seen) = (Vec::new(), vec![to], BTreeSet::from([to.node]));
+    while let Some(value) = open.pop() {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator combines")]
+        let by = match graph.node(value.node).op() {
+            Some(Op::AllReduce(reduce)) => Some(reduce.by),
+            Some(Op::ExclusiveScan(scan)) => Some(scan.by),
+            _ => None,
+        };
+        let operands = graph.operands(value.node);
+        let float = operands.iter().any(|v| graph.ty(*v).dtype.is_float());
+        if float && by.is_some_and(|by| !by.is_exact()) {
+            found.extend(operands.first());
+        }
+        let further = operands.into_iter().filter(|v| !named.contains_key(&*graph.info(*v).name));
+        open.extend(further.filter(|v| seen.insert(v.node)));
+    }
+    found
+}
+
+/// The sum of the magnitudes of the terms of a sum, as a further value of the graph; `None` where they do not cancel, or are
+/// no terms.
+fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Value>, GraphError> {
+    let node = graph.node(sum.node);
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others do not cancel")]
+    let op = match node.op() {
+        Some(
+            op @ (Op::Reduce(Reduce::Sum { .. } | Reduce::Mean { .. })
+            | Op::MatMul(_)
+            | Op::Gemm(_)
+            | Op::Einsum(_)
+            | Op::SegmentSum(_)
+            | Op::Scan(_)),
+        ) => op.clone(),
+        _ => return Ok(None),
+    };
+    let (place, origin) = (node.place(), node.origin().clone());
+    let mut operands = graph.operands(sum.node);
+    for (i, operand) in operands.iter_mut().enumerate() {
+        if graph.ty(*operand).dtype.is_float() {
+            let name: Arc<str> = format!("size {number} of {i}").into();
+            let node = graph.add(Unary::Abs.into(), &[*operand], &[name], place, origin.clone())?;
+            *operand = Value { node, output: 0 };
+        }
+    }
+    let name: Arc<str> = name("size", number).into();
+    let node = graph.add(op, &operands, &[name], place, origin)?;
+    Ok(Some(Value { node, output: 0 }))
+}
+
+/// How far a result may be from that of another order, of one element and of all.
+struct Bounds {
+    /// As a share of the magnitudes of its own terms, where they are known.
+    of_terms: f64,
+    /// As a share of the largest result elsewhere.
+    of_largest: f64,
+    /// The least that an element may differ by.
+    least: f64,
+}
+
+impl Bounds {
+    /// The bounds for a batch of `n` rows: each addition rounds to the type that is summed in, and the result is rounded
+    /// once.
+    fn new(model: &Graph, sum: Value, n: i64) -> Self {
+        let dtype = model.ty(sum).dtype;
+        let count = |v: Value| model.ty(v).shape.at(n).iter().map(|d| *d as f64).product::<f64>();
+        let operands = model.operands(sum.node);
+        let terms = operands.iter().map(|v| count(*v)).fold(1.0, f64::max);
+        let product =
+            matches!(model.node(sum.node).op(), Some(Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_)));
+        let (terms, unit) = match (product, &operands[..]) {
+            // Of [M, K] and [K, P] the number of terms is the root of M K * K P / (M P).
+            (true, [a, b, ..]) if dtype != DType::F64 => {
+                let terms = count(*a) * count(*b) / count(sum).max(1.0);
+                (terms.sqrt(), unit_roundoff(DType::F32))
+            }
+            _ => (terms, unit_roundoff(DType::F64)),
+        };
+        let least = match dtype {
+            DType::F16 => 6e-8,
+            DType::F32 => 1.5e-45,
+            DType::Bf16 => 1e-40,
+            _ => 5e-324,
+        };
+        Self {
+            of_terms: 2.0 * terms * unit + 4.0 * unit_roundoff(dtype),
+            of_largest: dtype.rounding() + 2.0 * terms * unit,
+            least: 2.0 * least,
+        }
+    }
+}
+
+/// Half the distance from 1 to the next number.
+fn unit_roundoff(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f64::exp2(-11.0),
+        DType::Bf16 => f64::exp2(-8.0),
+        DType::F32 => f64::exp2(-24.0),
+        _ => f64::exp2(-53.0),
+    }
+}
+
+/// The largest difference of two tensors that is more than their rounding, with what that may be there; `sizes` are the
+/// magnitudes of terms.
+fn apart(
+    own: &Tensor,
+    theirs: &Tensor,
+    sizes: Option<&Tensor>,
+    bounds: &Bounds,
+) -> Option<(f64, f64)> {
+    if own.tensor_type() != theirs.tensor_type() {
+        return Some((f64::INFINITY, 0.0));
+    }
+    let (own, theirs) = (own.to_f64(), theirs.to_f64());
+    let largest = own.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
+    let sizes = sizes.map(Tensor::to_f64);
+    let differences = own.iter().zip(&theirs).enumerate().map(|(i, (a, b))| {
+        let share = match sizes.as_ref().and_then(|sizes| sizes.get(i)) {
+            Some(size) => size.abs() * bounds.of_terms,
+            None => largest * bounds.of_largest,
+        };
+        let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        let difference = if same { 0.0 } else { (a - b).abs() };
+        // What is no number on one side alone is no rounding.
+        let difference = if difference.is_nan() { f64::INFINITY } else { difference };
+        (difference, share + bounds.least)
+    });
+    let wrong = differences
+        .filter(|(difference, bound)| difference > bound || bound.is_nan() && *difference > 0.0);
+    wrong.max_by(|a, b| a.0.total_cmp(&b.0))
+}
