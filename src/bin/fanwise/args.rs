@@ -245,11 +245,11 @@ impl ReplicateArgs {
         template: &'a Graph,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
-        let replicated = self.proved(model, template, devices)?;
-        for repair in &replicated.repairs {
+        let repaired = self.repaired(template)?;
+        for repair in &repaired.1 {
             ui::talk(&format!("note: {repair}"));
         }
-        Ok(replicated)
+        self.proved(model, template, repaired, devices)
     }
 
     /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is told again.
@@ -263,17 +263,17 @@ impl ReplicateArgs {
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
             None => vec![Device::gpu(0)],
         };
-        self.proved(model, template, devices)
+        self.proved(model, template, self.repaired(template)?, devices)
     }
 
-    /// The graph on these devices, proved.
+    /// The replicas of a repaired graph on these devices, proved.
     fn proved<'a>(
         &self,
         model: &ModelArgs,
         template: &'a Graph,
+        (repaired, repairs): pass::Outcome<'a>,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
-        let (repaired, repairs) = self.repaired(template)?;
         let options = self.over_devices(devices);
         let graph = pass::replicate_repaired(template, &repaired, &options)
             .map_err(|error| model.located(error))?;

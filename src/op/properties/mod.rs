@@ -5,6 +5,7 @@
 
 mod draw;
 mod gradients;
+mod jumps;
 mod layers;
 mod parts;
 mod plain;

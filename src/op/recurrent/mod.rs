@@ -341,6 +341,28 @@ fn shape(operands: &[Operand<'_>], i: usize, sizes: &[Dim], what: &str) -> Resul
     Ok(())
 }
 
+/// The sizes of an operand that has three.
+fn three(i: usize, ty: &TensorType) -> Result<&[Dim; 3], OpError> {
+    ty.shape.as_array().ok_or_else(|| {
+        let expected = "it must have three axes".to_owned();
+        OpError::Shape { operand: i, found: ty.clone(), expected }
+    })
+}
+
+/// Fails unless the lengths are integers and all other operands the same floats.
+fn elements(operands: &[Operand<'_>], lengths: Option<usize>) -> Result<(), OpError> {
+    dtype(operands, 0, DType::is_float, "a float")?;
+    let float = operands[0].ty.dtype;
+    for i in 1..operands.len() {
+        if Some(i) == lengths {
+            dtype(operands, i, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
+        } else {
+            dtype(operands, i, |t| t == float, &format!("{float}, as operand 0 is"))?;
+        }
+    }
+    Ok(())
+}
+
 impl OpDef for Recurrent {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let places = self.places();
@@ -349,23 +371,10 @@ impl OpDef for Recurrent {
             return Err(OpError::Operands { expected, found: operands.len() });
         }
         let (x, r) = (operands[0].ty, operands[2].ty);
-        for (i, operand) in operands.iter().enumerate() {
-            if Some(i) == places.lengths {
-                dtype(operands, i, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
-            } else if i == 0 {
-                dtype(operands, 0, DType::is_float, "a float")?;
-            } else if operand.ty.dtype != x.dtype {
-                dtype(operands, i, |t| t == x.dtype, &format!("{}, as operand 0 is", x.dtype))?;
-            }
-        }
+        elements(operands, places.lengths)?;
         let (direction, batch_first) = self.order();
-        let three = |i: usize, ty: &TensorType| {
-            let expected = "it must have three axes".to_owned();
-            OpError::Shape { operand: i, found: ty.clone(), expected }
-        };
-        let [a, b, input] = &x.shape[..] else { return Err(three(0, x)) };
+        let ([a, b, input], [_, _, hidden]) = (three(0, x)?, three(2, r)?);
         let (steps, batch) = if batch_first { (b, a) } else { (a, b) };
-        let [_, _, hidden] = &r.shape[..] else { return Err(three(2, r)) };
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
         let directions = dim(direction.count());
         let width = hidden.clone() * dim(self.kind().gates());

@@ -36,37 +36,16 @@ impl CellKind {
 /// What a cell computes from its gates.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    pub(super) kind: CellKind,
-    /// The functions of the gates, of the candidate, and of the state where that is given out.
-    pub(super) functions: [Activation; 3],
-    /// The bound of what the functions are applied to.
-    pub(super) clip: Option<f32>,
-    /// The forget gate of an LSTM is 1 minus its input gate.
-    pub(super) coupled: bool,
-    /// The reset gate of a GRU is applied after the product.
-    pub(super) reset_after: bool,
-}
-
-impl Cell {
     /// Which it is.
-    pub(in crate::op) const fn kind(&self) -> CellKind {
-        self.kind
-    }
-
-    /// One of its functions: of the gates (of an RNN, of the candidate), of the candidate, of the state given out.
-    pub(in crate::op) const fn function(&self, i: usize) -> &Activation {
-        &self.functions[i]
-    }
-
-    /// The bound of what functions of gates are applied to.
-    pub(in crate::op) const fn clip(&self) -> Option<f32> {
-        self.clip
-    }
-
-    /// Whether the forget gate is 1 minus the input gate.
-    pub(in crate::op) const fn coupled(&self) -> bool {
-        self.coupled
-    }
+    pub(in crate::op) kind: CellKind,
+    /// The functions of the gates (of an RNN, of the candidate), of the candidate, and of the state where that is given out.
+    pub(in crate::op) functions: [Activation; 3],
+    /// The bound of what the functions are applied to.
+    pub(in crate::op) clip: Option<f32>,
+    /// The forget gate of an LSTM is 1 minus its input gate.
+    pub(in crate::op) coupled: bool,
+    /// The reset gate of a GRU is applied after the product.
+    pub(in crate::op) reset_after: bool,
 }
 
 /// The sizes of a call.

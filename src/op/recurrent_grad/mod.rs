@@ -70,77 +70,27 @@ op! {
 impl RecurrentGrad {
     /// The gradients of `op`.
     pub fn of(op: &Recurrent) -> Self {
-        let (sigmoid, tanh) = (Activation::SIGMOID, Activation::TANH);
-        match op.clone() {
-            Recurrent::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden,
-            } => Self {
-                cell: CellKind::Lstm,
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden,
-                reset_after: false,
-            },
-            Recurrent::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after,
-                clip,
-                gate,
-                candidate,
-            } => Self {
-                cell: CellKind::Gru,
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after,
-                clip,
-                gate,
-                candidate,
-                peepholes: false,
-                coupled: false,
-                hidden: tanh,
-            },
-            Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate } => {
-                Self {
-                    cell: CellKind::Rnn,
-                    direction,
-                    batch_first,
-                    bias,
-                    lengths,
-                    initial,
-                    clip,
-                    candidate,
-                    peepholes: false,
-                    coupled: false,
-                    reset_after: false,
-                    gate: sigmoid,
-                    hidden: tanh,
-                }
-            }
+        let (direction, batch_first) = op.order();
+        let (places, cell) = (op.places(), op.cell());
+        let [first, second, hidden] = cell.functions;
+        let (gate, candidate) = match cell.kind {
+            CellKind::Rnn => (Activation::SIGMOID, first),
+            CellKind::Lstm | CellKind::Gru => (first, second),
+        };
+        Self {
+            cell: cell.kind,
+            direction,
+            batch_first,
+            bias: places.bias.is_some(),
+            lengths: places.lengths.is_some(),
+            initial: places.initial.is_some(),
+            peepholes: places.peepholes.is_some(),
+            coupled: cell.coupled,
+            reset_after: cell.reset_after,
+            clip: cell.clip,
+            gate,
+            candidate,
+            hidden,
         }
     }
 

@@ -73,13 +73,13 @@ impl<R: Real> Given<R> {
         for step in steps(sequence, row).iter().rev() {
             let at = sizes.states(step.time, d, row) * hidden;
             add(&mut state, &dys[0][at..at + hidden]);
-            let mut back = match sequence.cell.kind() {
+            let mut back = match sequence.cell.kind {
                 CellKind::Lstm => lstm_back(sequence, step, &state, cell),
                 CellKind::Gru => gru_back(sequence, step, &state),
                 CellKind::Rnn => rnn_back(sequence, step, &state),
             };
             (state, cell) = (std::mem::take(&mut back.state), std::mem::take(&mut back.cell));
-            let kept = match sequence.cell.kind() {
+            let kept = match sequence.cell.kind {
                 CellKind::Lstm => &step.cell,
                 CellKind::Gru if sequence.resets_first() => &step.reset,
                 CellKind::Gru | CellKind::Rnn => &back.recurrent,
@@ -111,7 +111,7 @@ fn peephole_products<R: Real>(step: &Step<R>, sums: &[R], hidden: usize) -> Vec<
 /// The steps of a sequence, in order.
 fn steps<R: Real>(sequence: &Sequence<'_, R>, row: usize) -> Vec<Step<R>> {
     let sizes = sequence.sizes;
-    let width = sequence.cell.kind().gates() * sizes.hidden;
+    let width = sequence.cell.kind.gates() * sizes.hidden;
     let (own, _) = sequence.bias.split_at(sequence.bias.len() / 2);
     let mut state = sequence.begin(sequence.initial, row..row + 1);
     let mut cell = sequence.begin(sequence.initial_cell, row..row + 1);
@@ -130,7 +130,7 @@ fn steps<R: Real>(sequence: &Sequence<'_, R>, row: usize) -> Vec<Step<R>> {
             cell,
             sums,
         };
-        (state, cell) = match sequence.cell.kind() {
+        (state, cell) = match sequence.cell.kind {
             CellKind::Lstm => lstm(sequence, &mut step),
             CellKind::Gru => (gru(sequence, &mut step), step.cell.clone()),
             CellKind::Rnn => (rnn(sequence, &mut step), step.cell.clone()),
@@ -149,8 +149,8 @@ fn applied<R: Real>(sequence: &Sequence<'_, R>, function: usize, sums: &[R]) -> 
 
 /// The derivative of what [`applied`] gives.
 fn slope<R: Real>(sequence: &Sequence<'_, R>, function: usize, sum: R, gate: R) -> R {
-    let beyond = sequence.cell.clip().is_some_and(|bound| sum.abs() > R::of(bound.into()));
-    let inside = sequence.cell.function(function).slope(sum, gate);
+    let beyond = sequence.cell.clip.is_some_and(|bound| sum.abs() > R::of(bound.into()));
+    let inside = sequence.cell.functions[function].slope(sum, gate);
     inside.filter(|_| !beyond).unwrap_or_else(|| R::of(0.0))
 }
 
@@ -173,7 +173,7 @@ fn lstm<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> (Vec<R>, Vec
     }
     let part = |gate: usize| gate * hidden..(gate + 1) * hidden;
     let input = applied(sequence, 0, &step.sums[part(0)]);
-    let forget = if sequence.cell.coupled() {
+    let forget = if sequence.cell.coupled {
         input.iter().map(|i| R::of(1.0) - *i).collect()
     } else {
         applied(sequence, 0, &step.sums[part(2)])
@@ -186,7 +186,7 @@ fn lstm<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> (Vec<R>, Vec
     }
     let output = applied(sequence, 0, &step.sums[part(1)]);
     step.shown.clone_from(&step.next);
-    sequence.cell.function(2).row(&mut step.shown);
+    sequence.cell.functions[2].row(&mut step.shown);
     let state = output.iter().zip(&step.shown).map(|(o, c)| *o * *c).collect();
     step.gates = [input, output, forget, candidate].concat();
     (state, step.next.clone())
@@ -200,7 +200,7 @@ fn lstm_back<R: Real>(
 ) -> Back<R> {
     let hidden = dh.len();
     let mut sums = vec![R::of(0.0); 4 * hidden];
-    let coupled = sequence.cell.coupled();
+    let coupled = sequence.cell.coupled;
     for i in 0..hidden {
         let [input, output, forget, candidate] = [0, 1, 2, 3].map(|g| step.gates[g * hidden + i]);
         let peep = |gate: usize| peephole(sequence, gate, i);
@@ -210,7 +210,7 @@ fn lstm_back<R: Real>(
         };
         let (next, shown) = (step.next[i], step.shown[i]);
         let d_output = through(1, 0, dh[i] * shown);
-        let curve = sequence.cell.function(2).slope(next, shown).unwrap_or_else(|| R::of(0.0));
+        let curve = sequence.cell.functions[2].slope(next, shown).unwrap_or_else(|| R::of(0.0));
         let d_cell = dc[i] + dh[i] * output * curve + d_output * peep(1);
         let (mut d_input, d_forget) = (d_cell * candidate, d_cell * step.cell[i]);
         if coupled {

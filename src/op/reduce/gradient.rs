@@ -20,7 +20,7 @@ impl Reduce {
             .collect();
         let (y, dy) = (at.reshape(y, &kept)?, at.reshape(dy, &kept)?);
         let dx = match self {
-            Self::Sum { .. } => at.expand(dy, &shape)?,
+            Self::Sum { .. } | Self::WideSum { .. } => at.expand(dy, &shape)?,
             Self::Mean { .. } => {
                 let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
                 let count = at.size(dy, count)?;
@@ -36,7 +36,7 @@ impl Reduce {
                 let share = at.div(dy, count)?;
                 at.mul(chosen, share)?
             }
-            Self::Prod { .. } => {
+            Self::Prod { .. } | Self::WideProd { .. } => {
                 let others = others(at, x, &axes)?;
                 at.mul(others, dy)?
             }
@@ -60,8 +60,6 @@ impl Reduce {
                 let share = at.op(Unary::Exp, &[shifted])?;
                 at.mul(share, dy)?
             }
-            // They are written by repairs, behind the gradients.
-            Self::WideSum { .. } | Self::WideProd { .. } => return Ok(()),
             Self::SumSquare { .. } => {
                 let twice = at.scale(x, 2.0)?;
                 at.mul(twice, dy)?

@@ -32,6 +32,17 @@ fn all() -> Vec<Unary> {
     Unary::NAMES.iter().map(read).collect()
 }
 
+/// The Gaussian error linear unit, in either form.
+fn gelu(form: GeluForm, x: f64) -> f64 {
+    let inner = match form {
+        GeluForm::Exact => libm::erf(x / 2f64.sqrt()),
+        GeluForm::Tanh => {
+            ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh()
+        }
+    };
+    0.5 * x * (1.0 + inner)
+}
+
 /// The functions by their formulas, in `f64`.
 fn formula(op: &Unary, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -39,13 +50,7 @@ fn formula(op: &Unary, x: f64) -> f64 {
     match *op {
         Unary::Abs => x.abs(),
         Unary::Neg => -x,
-        Unary::Sign => {
-            if x == 0.0 {
-                0.0
-            } else {
-                x.signum()
-            }
-        }
+        Unary::Sign => f64::from(i8::from(x > 0.0) - i8::from(x < 0.0)),
         Unary::Relu => x.max(0.0),
         Unary::Clip { min, max } => x.max(min.unwrap()).min(max.unwrap()),
         Unary::Exp => x.exp(),
@@ -73,43 +78,20 @@ fn formula(op: &Unary, x: f64) -> f64 {
         Unary::Swish { alpha } => x * sigmoid(wide(alpha) * x),
         Unary::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Unary::Mish => x * x.exp().ln_1p().tanh(),
-        Unary::Gelu { approximate: GeluForm::Exact } => {
-            0.5 * x * (1.0 + libm::erf(x / 2f64.sqrt()))
-        }
-        Unary::Gelu { approximate: GeluForm::Tanh } => {
-            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-            0.5 * x * (1.0 + u.tanh())
-        }
+        Unary::Gelu { approximate } => gelu(approximate, x),
         Unary::Softplus => x.exp().ln_1p(),
         Unary::Softsign => x / (1.0 + x.abs()),
-        Unary::LeakyRelu { alpha } => {
-            if x < 0.0 {
-                wide(alpha) * x
-            } else {
-                x
-            }
-        }
-        Unary::ThresholdedRelu { alpha } => {
-            if x > wide(alpha) {
-                x
-            } else {
-                0.0
-            }
-        }
+        Unary::LeakyRelu { alpha } => x.max(0.0) + wide(alpha) * x.min(0.0),
+        Unary::ThresholdedRelu { alpha } if x > wide(alpha) => x,
+        Unary::ThresholdedRelu { .. } => 0.0,
         Unary::Shrink { bias, lambd } => match x {
             _ if x < -wide(lambd) => x + wide(bias),
             _ if x > wide(lambd) => x - wide(bias),
             _ => 0.0,
         },
-        Unary::Elu { alpha } => {
-            if x < 0.0 {
-                wide(alpha) * x.exp_m1()
-            } else {
-                x
-            }
-        }
+        Unary::Elu { alpha } => x.max(0.0) + wide(alpha) * x.min(0.0).exp_m1(),
         Unary::Selu { alpha, gamma } => {
-            wide(gamma) * if x < 0.0 { wide(alpha) * x.exp_m1() } else { x }
+            wide(gamma) * (x.max(0.0) + wide(alpha) * x.min(0.0).exp_m1())
         }
         Unary::Celu { alpha } => {
             x.max(0.0) + (wide(alpha) * ((x / wide(alpha)).exp() - 1.0)).min(0.0)

@@ -59,7 +59,8 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
     let rounds = survey.order().iter().any(|id| {
         let (value, seen) = (Value { node: *id, output: 0 }, seen[id.index()]);
         let op = template.node(*id).op();
-        op.is_some_and(|op| rounds(op, survey.get(value), template.ty(value), seen))
+        let rounds = |op| rounds(op, survey.get(value), template.ty(value), seen);
+        op.is_some_and(rounds) && !is_combined(template, *id)
     });
     if (idle && !rounds) || survey.refused().iter().any(fatal) {
         return Ok((Cow::Borrowed(template), Vec::new()));
@@ -125,13 +126,22 @@ fn changes_statistics(template: &Graph, options: RepairOptions) -> bool {
     options.batch_norm.is_some_and(|b| b != BatchStatistics::Local) && template.ids().any(local)
 }
 
+/// True if what a node gives is combined by the graph itself: it was repaired before.
+fn is_combined(graph: &Graph, id: NodeId) -> bool {
+    let users = graph.users(id);
+    let combines = |user: &NodeId| {
+        matches!(graph.node(*user).op(), Some(Op::AllReduce(_) | Op::ExclusiveScan(_)))
+    };
+    !users.is_empty() && users.iter().all(|(user, ..)| combines(user))
+}
+
 /// True of an operator with a partial result whose parts would be rounded before they are combined. Products of which no
 /// output is made are gradients, summed in `f32` on one device, too.
 fn rounds(op: &Op, claim: Claim, ty: &TensorType, seen: bool) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
     let rounds = match op {
-        Op::Reduce(reduce) if reduce.wide(ty).is_some() => true,
+        Op::Reduce(reduce) if seen && reduce.wide(ty).is_some() => true,
         Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
         Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half || (seen && ty.dtype == DType::F32),
         Op::ConvWeightGrad(_) => half,
@@ -183,7 +193,7 @@ struct Writer<'g> {
     /// Of which of the template's nodes an output is made, and whether one is of what is written.
     seen: Vec<bool>,
     visible: bool,
-    /// Whether what is written is a step of a formula.
+    /// Whether what is written is a step of a formula, or is combined already.
     inside: bool,
     done: Vec<Repaired>,
 }
@@ -262,6 +272,7 @@ impl<'g> Writer<'g> {
         };
         self.tail = self.tails[id.index()];
         self.visible = self.seen[id.index()];
+        self.inside = is_combined(self.template, id);
         let written = match (op, self.options.batch_norm) {
             (
                 Op::BatchNormTrain(_) | Op::BatchNormGrad(_),
