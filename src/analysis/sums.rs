@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::ir::{Graph, GraphError, Value};
+use crate::ir::{Graph, GraphError, NodeId, Value};
 use crate::op::{Op, Reduce, Unary};
 use crate::types::{DType, Tensor};
 
@@ -76,9 +76,9 @@ impl<'g> Sums<'g> {
         Ok(Self { model, sums })
     }
 
-    /// True if replicas combine no floats.
-    pub fn is_empty(&self) -> bool {
-        self.sums.is_empty()
+    /// The nodes of the model that give them, each as often as it gives one.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.sums.iter().map(|sum| sum.node)
     }
 
     /// The model with each sum as an output, behind its own.

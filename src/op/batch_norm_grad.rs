@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::batch_norm::check_scales;
 use super::declare::op;
 use super::infer::{count, equal, results};
+use super::wide::{LargeSum, Wide};
 use super::{Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -31,13 +32,13 @@ fn sums(
     len: usize,
     terms: impl Fn(usize, usize) -> f64,
 ) -> Vec<f64> {
-    let mut sums = vec![0.0; channels];
+    let mut sums = vec![LargeSum::EMPTY; channels];
     for row in 0..len / width.max(1) {
         let c = row % channels;
         let own = row * width..(row + 1) * width;
-        sums[c] = own.fold(sums[c], |sum, i| sum + terms(c, i));
+        sums[c] = own.fold(sums[c], |sum, i| sum.with(terms(c, i)));
     }
-    sums
+    sums.into_iter().map(LargeSum::value).collect()
 }
 
 fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {

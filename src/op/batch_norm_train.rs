@@ -3,6 +3,7 @@
 use super::batch_norm::check_channels;
 use super::declare::op;
 use super::infer::results;
+use super::wide::{LargeSum, Wide};
 use super::{
     Backward, BatchNormGrad, Cast, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, rules,
@@ -33,12 +34,12 @@ op! {
 fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
     let count = (x.len() / channels.max(1)) as f64;
     let means = |terms: &dyn Fn(usize, f64) -> f64| {
-        let mut sums = vec![0.0; channels];
+        let mut sums = vec![LargeSum::EMPTY; channels];
         for (i, row) in x.chunks_exact(width.max(1)).enumerate() {
             let c = i % channels;
-            sums[c] = row.iter().fold(sums[c], |sum, x| sum + terms(c, *x));
+            sums[c] = row.iter().fold(sums[c], |sum, x| sum.with(terms(c, *x)));
         }
-        sums.iter().map(|sum| sum / count).collect::<Vec<f64>>()
+        sums.iter().map(|sum| sum.over(count)).collect::<Vec<f64>>()
     };
     let mean = means(&|_, x| x);
     let var = means(&|c, x| (x - mean[c]) * (x - mean[c]));

@@ -1,33 +1,35 @@
 //! Sums over the batch that are computed in a wider type than that of their elements.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::SimplifyOptions;
-use crate::analysis::survey;
+use crate::analysis::Sums;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::{Cast, Op, Reduce};
+use crate::op::{Cast, Op, Reduce, Softmax};
 use crate::pass::PassError;
-use crate::pass::repair::seen;
-use crate::types::{Combine, DType};
+use crate::pass::repair::{Repair, repair, seen};
+use crate::types::DType;
 
 /// Computes in `f64` what sums over the batch inside an operator that computes in the type of its elements: products of
-/// matrices and logarithms of sums of exponentials. Replicas combine such parts in `f64`, so one device must not round more
-/// or overflow earlier. Gradients of parameters, which no output depends on, stay as they are.
+/// matrices, logarithms of sums of exponentials and distributions. Replicas combine such parts in `f64`, so one device must
+/// not round more or overflow earlier. Gradients of parameters, which no output depends on, stay as they are.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
-    let order = graph.order()?;
-    let claims = survey(graph)?;
-    let seen = seen(graph, &order);
-    let sums: Vec<NodeId> = order
-        .into_iter()
-        .filter(|id| {
-            let claim = claims.get(Value { node: *id, output: 0 });
-            let sums = matches!(claim.partial(), Some(Combine::Sum | Combine::Lse));
-            sums && seen[id.index()] && graph.node(*id).op().is_some_and(is_narrow)
-        })
-        .collect();
-    for id in sums {
+    let narrow = |id: NodeId| graph.node(id).op().is_some_and(is_narrow);
+    if !graph.ids().any(narrow) {
+        return Ok(());
+    }
+    let sums = match repair(graph, Repair::Comm)? {
+        // Nothing is combined.
+        (Cow::Borrowed(_), _) => return Ok(()),
+        (Cow::Owned(repaired), _) => Sums::find(graph, &repaired)?,
+    };
+    let seen = seen(graph, &graph.order()?);
+    let combined = sums.nodes().filter(|id| seen[id.index()] && narrow(*id));
+    let combined: Vec<NodeId> = combined.collect();
+    for id in combined {
         widen(graph, id)?;
     }
     Ok(())
@@ -35,7 +37,14 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
 
 /// True of an operator that computes in the type of its elements.
 fn is_narrow(op: &Op) -> bool {
-    matches!(op, Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) | Op::Reduce(Reduce::LogSumExp { .. }))
+    matches!(
+        op,
+        Op::MatMul(_)
+            | Op::Gemm(_)
+            | Op::Einsum(_)
+            | Op::Reduce(Reduce::LogSumExp { .. })
+            | Op::Softmax(Softmax::Softmax { .. } | Softmax::LogSoftmax { .. })
+    )
 }
 
 fn widen(graph: &mut Graph, id: NodeId) -> Result<(), GraphError> {

@@ -127,7 +127,9 @@ impl Formula<'_, '_> {
     }
 
     fn one(&mut self, op: &Op, operands: &[Value], info: ResultInfo) -> Result<Value, Failure> {
-        let outer = std::mem::replace(&mut self.writer.inside, true);
+        // Steps in `f64` have digits to spare, but where elements are `f64` themselves.
+        let spare = self.result.ty.dtype != DType::F64;
+        let outer = std::mem::replace(&mut self.writer.inside, spare);
         let written = self.writer.write(op, operands, &[info], self.at);
         self.writer.inside = outer;
         written?.first().copied().ok_or(Failure::Mixed)
