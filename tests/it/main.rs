@@ -37,6 +37,7 @@ mod hostile;
 mod infer;
 mod layering;
 mod mutations;
+mod numeric;
 mod onnx_nodes;
 mod onnx_proto;
 mod onnx_runtime;

@@ -62,15 +62,15 @@ struct Generator {
     rounded: BTreeSet<Value>,
 }
 
-fn ints(ints: impl IntoIterator<Item = usize>) -> Attr {
+pub(crate) fn ints(ints: impl IntoIterator<Item = usize>) -> Attr {
     Attr::Ints(ints.into_iter().map(|i| Dim::from(i64::try_from(i).unwrap())).collect())
 }
 
-fn int(i: usize) -> Attr {
+pub(crate) fn int(i: usize) -> Attr {
     Attr::Int(i64::try_from(i).unwrap().into())
 }
 
-type Attrs = Vec<(&'static str, Attr)>;
+pub(crate) type Attrs = Vec<(&'static str, Attr)>;
 
 impl Generator {
     fn new(seed: u64) -> Self {
@@ -477,7 +477,7 @@ impl Generator {
 }
 
 /// The operator with this name, or none if there is no such operator.
-fn read(name: &str, attrs: Attrs) -> Option<Op> {
+pub(crate) fn read(name: &str, attrs: Attrs) -> Option<Op> {
     let attrs = attrs.into_iter().map(|(name, attr)| (name.to_owned(), attr)).collect();
     match Op::read(name, attrs) {
         Ok(op) => Some(op),

@@ -1,0 +1,238 @@
+//! Numbers over the batch: graphs in which one operator combines over it, on inputs that formulas get wrong, on one device
+//! and on several.
+//!
+//! A case follows from its seed alone. `FANWISE_SEED` is the first seed, `FANWISE_CASES` says how many.
+
+mod agree;
+mod combine;
+mod draw;
+mod follow;
+mod truth;
+mod values;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fanwise::analysis::prove;
+use fanwise::backend::{Cpu, Executable, RunOptions};
+use fanwise::ir::{Graph, Weights, verify};
+use fanwise::lower::lower;
+use fanwise::pass::{PassError, Repair, Replicate, repair, replicate};
+use fanwise::types::{DType, Dim, ShardRule, Target, Tensor};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use self::agree::agrees;
+use self::draw::{Drawn, draw};
+use self::values::{Kind, tensor};
+use crate::programs;
+
+/// One graph, one batch and one way to divide it.
+struct Case {
+    seed: u64,
+    dtype: DType,
+    kind: Kind,
+    rows: usize,
+    count: u32,
+    how: Replicate,
+    drawn: Drawn,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, dtype, kind, rows, count, how, drawn } = self;
+        let (family, rule, repair) = (drawn.family, &how.rule, how.repair);
+        write!(
+            f,
+            "seed {seed}: {family} of {dtype}, {kind:?}, {rows} rows on {count}, {rule}, {repair:?}"
+        )
+    }
+}
+
+/// What became of a case.
+enum Verdict {
+    /// Both gave outputs, which agree.
+    Agreed,
+    /// Both gave none.
+    NoAnswer,
+}
+
+impl Case {
+    fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let floats = [DType::F16, DType::Bf16, DType::F32, DType::F32, DType::F64, DType::F64];
+        let integers = [DType::I64, DType::I32, DType::I8, DType::U8, DType::U16, DType::U64];
+        let dtypes = if rng.random_ratio(1, 10) { integers } else { floats };
+        let dtype = *dtypes.choose(&mut rng).unwrap();
+        let kind = *Kind::ALL.choose(&mut rng).unwrap();
+        let count = rng.random_range(1..=8);
+        let rows = rows(count as usize, &mut rng);
+        let how = how(count, &mut rng);
+        let drawn = draw(rng.random(), dtype, rows > 400);
+        Self { seed, dtype, kind, rows, count, how, drawn }
+    }
+
+    /// The inputs; those of fewer rows are others.
+    fn inputs(&self) -> BTreeMap<String, Tensor> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        let graph = &self.drawn.graph;
+        let input = |value| {
+            let info = graph.info(value);
+            let axis = info.ty.shape.iter().position(Dim::depends_on_batch).unwrap_or(0);
+            let dims = info.ty.shape.at(i64::try_from(self.rows).unwrap());
+            if &*info.name == "ids" {
+                let ids: Vec<i64> = (0..self.rows).map(|_| rng.random_range(0..3)).collect();
+                return (info.name.to_string(), Tensor::new(&dims, &ids).unwrap());
+            }
+            let kind = match &*info.name {
+                "x" | "z" => self.kind,
+                "scale" | "positive" | "var" => Kind::Positive,
+                _ => Kind::Ordinary,
+            };
+            (info.name.to_string(), tensor(kind, info.ty.dtype, &dims, axis, &mut rng))
+        };
+        graph.inputs().map(input).collect()
+    }
+
+    /// Runs the case on one device and on several.
+    fn check(&self, cpu: &Cpu) -> Result<Verdict, String> {
+        let template = &self.drawn.graph;
+        let mut how = self.how.clone();
+        let mut replicated = replicate(template, &how);
+        if how.repair != Repair::Comm && matches!(replicated, Err(PassError::Refused(_))) {
+            how.repair = Repair::Comm;
+            replicated = replicate(template, &how);
+        }
+        let graph = replicated.map_err(|e| format!("not split: {e}"))?;
+        let verified = verify(&graph).map_err(|e| format!("not verified: {e}"))?;
+        let (repaired, _) = repair(template, how.repair).map_err(|e| e.to_string())?;
+        prove(&repaired, &verified).map_err(|e| format!("not proved: {e}"))?;
+        let inputs = self.inputs();
+        let (one, many) = (run(template, cpu, &inputs)?, run(&graph, cpu, &inputs)?);
+        let (one, many) = match (one, many) {
+            (Ok(one), Ok(many)) => (one, many),
+            (Err(_), Err(_)) => return Ok(Verdict::NoAnswer),
+            (Err(error), Ok(_)) => return Err(format!("answers on many alone; on one: {error}")),
+            (Ok(_), Err(error)) => return Err(format!("answers on one alone; on many: {error}")),
+        };
+        let labels = graph.labels();
+        for (i, ((label, one), many)) in labels.into_iter().zip(&one).zip(&many).enumerate() {
+            agrees(label, one, many).map_err(|e| format!("output {i}, {e}"))?;
+        }
+        if let Some(truth) = &self.drawn.truth {
+            truth::holds(truth, &inputs["x"], inputs.get("z"), &one[0])?;
+        }
+        Ok(Verdict::Agreed)
+    }
+
+    /// The same, where a panic is a failure too.
+    fn checked(&self, cpu: &Cpu) -> Result<Verdict, String> {
+        let told = |payload: Box<dyn Any + Send>| {
+            let text = payload.downcast_ref::<String>().cloned();
+            text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+        };
+        catch_unwind(AssertUnwindSafe(|| self.check(cpu)))
+            .unwrap_or_else(|payload| Err(format!("panic: {}", told(payload).unwrap_or_default())))
+    }
+
+    /// The graph on fewer rows and devices with the same failure, if there is one, and how it fails.
+    fn smaller(&self, cpu: &Cpu) -> Option<(Self, String)> {
+        let rows = [0, 1, 2, 3, 4, 6, 8, 12, 20, 50, 200, 1000];
+        for rows in rows.into_iter().filter(|rows| *rows < self.rows) {
+            for count in [2, 3, self.count] {
+                let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+                let rule = ShardRule::Balanced;
+                let how = Replicate { rule, repair: self.how.repair, ..how(count, &mut rng) };
+                let case = Self { rows, count, how, ..Self::new(self.seed) };
+                if let Err(error) = case.checked(cpu) {
+                    return Some((case, error));
+                }
+            }
+        }
+        None
+    }
+
+    /// How the case fails, with a smaller one that does too.
+    fn report(&self, error: &str, cpu: &Cpu) -> String {
+        let graph = &self.drawn.graph;
+        let smaller = self.smaller(cpu).map(|(case, error)| format!("; smaller, {case}: {error}"));
+        format!("{self}: {error}{}\n{graph}", smaller.unwrap_or_default())
+    }
+}
+
+/// A number of rows; seldom a large one.
+fn rows(count: usize, rng: &mut ChaCha8Rng) -> usize {
+    match rng.random_range(0..100) {
+        0..=4 => 0,
+        5..=12 => 1,
+        13..=19 => 2,
+        20..=27 => count - 1,
+        28..=35 => count,
+        36..=43 => count + 1,
+        44..=69 => rng.random_range(3..30),
+        70..=98 => rng.random_range(100..400),
+        _ => rng.random_range(10_000..=100_000),
+    }
+}
+
+/// A way to replicate on so many devices.
+fn how(count: u32, rng: &mut ChaCha8Rng) -> Replicate {
+    let repair = if rng.random() { Repair::Local } else { Repair::Comm };
+    let mut how = programs::options(count, rng.random_range(0..12), repair);
+    if rng.random_ratio(1, 8) {
+        // Some devices have no rows.
+        let mut weights: Vec<u32> = (0..count).map(|_| rng.random_range(0..4)).collect();
+        weights[rng.random_range(0..count as usize)] = 1;
+        how.rule = ShardRule::Weighted(weights);
+    }
+    how
+}
+
+/// The outputs, or the error of the run.
+fn run(
+    graph: &Graph,
+    cpu: &Cpu,
+    inputs: &BTreeMap<String, Tensor>,
+) -> Result<Result<Vec<Tensor>, String>, String> {
+    let verified = verify(graph).map_err(|e| format!("not verified: {e}"))?;
+    let program = lower(&verified, &Target::CPU).map_err(|e| format!("not lowered: {e}"))?;
+    let executable = cpu.executable(program, &Weights::default()).map_err(|e| e.to_string())?;
+    let output = executable.run(inputs, &RunOptions::default()).map_err(|e| e.to_string());
+    Ok(output.map(|output| output.outputs.into_iter().map(|(_, t)| t).collect()))
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable).unwrap_or_else(|_| default.to_string());
+    text.parse().unwrap_or_else(|e| panic!("{variable}: {e}"))
+}
+
+/// Checks the cases of `count` seeds, and reports all that fail.
+fn check_all(count: u64) {
+    let (first, count) = (number("FANWISE_SEED", 1), number("FANWISE_CASES", count));
+    let cpu = Cpu::new(2).unwrap();
+    let (mut failed, mut empty) = (Vec::new(), 0);
+    for seed in first..first + count {
+        let case = Case::new(seed);
+        match case.checked(&cpu) {
+            Ok(Verdict::Agreed) => {}
+            Ok(Verdict::NoAnswer) => empty += 1,
+            Err(error) => failed.push(case.report(&error, &cpu)),
+        }
+    }
+    assert!(failed.is_empty(), "{} of {count} fail:\n{}", failed.len(), failed.join("\n"));
+    assert!(empty * 10 < count.max(10), "{empty} of {count} have no answer");
+}
+
+#[test]
+fn numbers_over_the_batch() {
+    check_all(300);
+}
+
+#[test]
+#[ignore = "twenty thousand cases: cargo xtask test"]
+fn many_numbers_over_the_batch() {
+    check_all(20_000);
+}
