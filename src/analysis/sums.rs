@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ir::{Graph, GraphError, NodeId, Value};
-use crate::op::{Op, Reduce, Unary};
+use crate::op::{Cast, Expand, Op, Reduce, Unary};
 use crate::types::{DType, Tensor};
 
 use super::survey;
@@ -183,6 +183,9 @@ fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value
 /// no terms.
 fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Value>, GraphError> {
     let node = graph.node(sum.node);
+    if matches!(node.op(), Some(Op::BatchNormTrain(_))) && sum.output > 0 {
+        return largest_element(graph, sum, number).map(Some);
+    }
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others do not cancel")]
     let op = match node.op() {
         Some(
@@ -207,6 +210,30 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
     let name: Arc<str> = name("size", number).into();
     let node = graph.add(op, &operands, &[name], place, origin)?;
     Ok(Some(Value { node, output: 0 }))
+}
+
+/// For each channel the magnitude of the largest element that a batch normalisation averages, or of its square.
+fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, GraphError> {
+    let node = graph.node(sum.node);
+    let (place, origin) = (node.place(), node.origin().clone());
+    let (x, ty) = (graph.operands(sum.node)[0], graph.ty(sum).clone());
+    let axes = (0i64..).take(graph.ty(x).rank()).collect();
+    let mut steps: Vec<Op> = vec![
+        Unary::Abs.into(),
+        Reduce::Max { axes, keepdims: false }.into(),
+        Cast { to: ty.dtype }.into(),
+        Expand { shape: ty.shape.to_vec() }.into(),
+    ];
+    if sum.output > 1 {
+        steps.insert(2, Reduce::SumSquare { axes: Vec::new(), keepdims: false }.into());
+    }
+    let mut value = x;
+    for (i, step) in steps.into_iter().enumerate() {
+        let name: Arc<str> = format!("size {number} step {i}").into();
+        let node = graph.add(step, &[value], &[name], place, origin.clone())?;
+        value = Value { node, output: 0 };
+    }
+    Ok(value)
 }
 
 /// How far a result may be from that of another order, of one element and of all.

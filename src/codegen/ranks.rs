@@ -132,6 +132,8 @@ fn segment_sum(
     b.size("ROWS", rows);
     b.size("WIDTH", &product(columns));
     b.define("SEGMENTS", op.segments);
+    b.flag("DOUBLES", ty.dtype == DType::F64);
+    b.flag("WIDE", op.wide);
     Ok(index::finish(b, "segment_sum.cu", &count))
 }
 

@@ -407,7 +407,7 @@ impl<'a> Draft<'a> {
         let with = |count: Dim| -> Shape { std::iter::once(count).chain(rest.clone()).collect() };
         let rows = self.reshape(first, &with(chosen.elements()))?;
         let sums = if let Some(segments) = to[axis].as_const() {
-            self.op(SegmentSum { segments }, &[rows, number])?
+            self.op(SegmentSum { segments, wide: false }, &[rows, number])?
         } else {
             // As many sums as the batch has rows.
             let zeros = self.zeros(dy, &with(to[axis].clone()))?;

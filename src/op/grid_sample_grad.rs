@@ -139,6 +139,10 @@ impl OpDef for GridSampleGrad {
         Ok(vec![narrow(dx, x.dtype())?, narrow(dgrid, x.dtype())?])
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Reference
     }

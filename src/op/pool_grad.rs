@@ -177,6 +177,10 @@ impl OpDef for PoolGrad {
         Ok(vec![narrow(dx, dy.dtype())?])
     }
 
+    fn jumps(&self) -> bool {
+        matches!(self, Self::Max { .. })
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Training
     }

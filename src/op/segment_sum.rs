@@ -6,21 +6,27 @@ use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
+use super::wide::{LargeSum, Wide};
 use super::{
     Backward, Claims, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     rules,
 };
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{
+    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
+};
 
 op! {
     /// For each of `segments` segments the sum of the rows of the first operand that belong to it, by the number that
     /// the second operand, `i64`, has for each row.
     ///
-    /// Rows lie on axis 0 and are taken in order; floats are summed in `f64` and rounded once, integers wrap. The sum
-    /// of no rows is 0.
+    /// Rows lie on axis 0 and are taken in order; floats are summed in `f64`, sums of `f64` keep what cancels, and are rounded
+    /// once; integers wrap. The sum of no rows is 0.
     pub struct SegmentSum = "segment_sum" {
         /// The number of segments.
         pub segments: i64,
+        /// Whether sums of `f64` are not rounded: they are wide ones then, for `narrow`, with an axis before the others for
+        /// their four components.
+        pub wide: bool = false,
     }
 }
 
@@ -43,6 +49,11 @@ impl OpDef for SegmentSum {
         }
         let mut ty = x.ty.clone();
         ty.shape[0] = Dim::from(self.segments);
+        if self.wide {
+            dtype(operands, 0, |t| t == DType::F64, "f64")?;
+            let components = Shape::from(&[LargeSum::WIDTH][..]);
+            ty.shape = components.iter().chain(ty.shape.iter()).cloned().collect();
+        }
         result(ty)
     }
 
@@ -55,9 +66,13 @@ impl OpDef for SegmentSum {
         match (x.claim.shard(), ids.claim.shard()) {
             (None, None) => rules::whole_results(results),
             (Some(x), Some(ids)) if x.axis == 0 && x == ids => {
-                Ok(smallvec![Claim::Partial(Combine::Sum)])
+                let by = if self.wide { Combine::WideSum } else { Combine::Sum };
+                Ok(smallvec![Claim::Partial(by)])
             }
-            (Some(x), None) if x.axis != 0 => Ok(smallvec![Claim::Shard(x)]),
+            (Some(x), None) if x.axis != 0 => {
+                let axis = x.axis + usize::from(self.wide);
+                Ok(smallvec![Claim::Shard(Shard { axis, ..x })])
+            }
             (x, _) => {
                 let i = usize::from(x.is_none());
                 Err(rules::refuse(Code::Misaligned, i, "sums rows by the segments of others"))
@@ -73,6 +88,9 @@ impl OpDef for SegmentSum {
         if let Some(rows) = dims.first_mut() {
             *rows = segments;
         }
+        if self.wide {
+            dims.insert(0, LargeSum::WIDTH);
+        }
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
         let place = |id: &i64| {
             let place = usize::try_from(*id).ok().filter(|id| *id < segments);
@@ -81,6 +99,18 @@ impl OpDef for SegmentSum {
         };
         let places = ids.as_slice::<i64>().iter().map(place).collect::<Result<Vec<usize>, _>>()?;
         if y.is_empty() || width == 0 {
+            return Ok(vec![y]);
+        }
+        if x.dtype() == DType::F64 {
+            let sums = large_sums(&places, x.as_slice(), segments * width);
+            let to = y.as_mut_slice::<f64>();
+            for (i, sum) in sums.iter().enumerate() {
+                if self.wide {
+                    (0..LargeSum::WIDTH).for_each(|c| to[c * sums.len() + i] = sum.component(c));
+                } else {
+                    to[i] = sum.value();
+                }
+            }
             return Ok(vec![y]);
         }
         for_dtype!(
@@ -113,6 +143,9 @@ impl OpDef for SegmentSum {
     }
 
     fn gradient(&self) -> Gradient {
+        if self.wide {
+            return Gradient::None("it is a part of a result; gradients are taken before");
+        }
         Gradient::Defined
     }
 
@@ -122,6 +155,17 @@ impl OpDef for SegmentSum {
         at.give(0, dx);
         Ok(())
     }
+}
+
+/// The sums of rows of `f64` by their places; all segments have `len` elements.
+fn large_sums(places: &[usize], x: &[f64], len: usize) -> Vec<LargeSum> {
+    let mut sums = vec![LargeSum::EMPTY; len];
+    let width = x.len() / places.len().max(1);
+    for (place, row) in places.iter().zip(x.chunks_exact(width.max(1))) {
+        let sums = &mut sums[place * width..(place + 1) * width];
+        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum = sum.with(*x));
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -136,7 +180,7 @@ mod tests {
     use crate::types::{Claim, Combine, DType, Shard, Tensor, TensorType};
 
     fn op(segments: i64) -> Op {
-        SegmentSum { segments }.into()
+        SegmentSum { segments, wide: false }.into()
     }
 
     #[test]
@@ -190,7 +234,7 @@ mod tests {
         let fails = |x: &[usize], ids: &[usize], dtype: DType, segments: i64| {
             let types = [TensorType::new(dtype, x), TensorType::new(DType::I64, ids)];
             let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
-            SegmentSum { segments }.infer(&operands).is_err()
+            SegmentSum { segments, wide: false }.infer(&operands).is_err()
         };
         assert!(!fails(&[4, 2], &[4], DType::F32, 3));
         assert!(fails(&[4, 2], &[3], DType::F32, 3));

@@ -67,6 +67,10 @@ impl OpDef for Sort {
         ranked((x, axis), &[part], x.dims()[axis], self)
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Line
     }

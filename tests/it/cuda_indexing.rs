@@ -91,6 +91,6 @@ fn placed(net: &mut Net, all: [Value; 2]) {
         let blocks = net.put(Transpose { perm: vec![1, 2, 0] }, &[blocks], 1);
         net.put(Scatter::Nd { reduction: Reduction::Max }, &[back, block, blocks], 1);
         let numbers = net.param(&format!("numbers{i}"), DType::I64, &[70]);
-        net.put(SegmentSum { segments: 3 }, &[back, numbers], 1);
+        net.put(SegmentSum { segments: 3, wide: false }, &[back, numbers], 1);
     }
 }

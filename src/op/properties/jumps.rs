@@ -11,11 +11,21 @@ use crate::types::{Claim, DType, Tensor};
 
 /// Operators that grow without bounds near some numbers, but do not jump at others; and those whose digits jump together with
 /// their powers of 2.
-const POLES: [&str; 6] = ["reciprocal", "div", "tan", "pow", "reduce_wide_prod", "narrow"];
+const POLES: [&str; 7] =
+    ["reciprocal", "div", "tan", "pow", "lp_norm", "reduce_wide_prod", "narrow"];
 
-/// The operand with each float a little further from 0, and not on a threshold.
+/// The operand as `f64` if it is a float, of halves, at which many operators jump.
+fn halves(x: &Tensor) -> Tensor {
+    if !x.dtype().is_float() {
+        return x.clone();
+    }
+    let values: Vec<f64> = x.to_f64().iter().map(|x| (2.0 * x).round() / 2.0).collect();
+    tensor(DType::F64, x.dims(), &values)
+}
+
+/// The operand with each float a little aside.
 fn moved(x: &Tensor, draw: &mut Draw) -> Tensor {
-    if x.dtype() != DType::F64 {
+    if !x.dtype().is_float() {
         return x.clone();
     }
     let values: Vec<f64> =
@@ -25,18 +35,17 @@ fn moved(x: &Tensor, draw: &mut Draw) -> Tensor {
 
 /// Whether a result of the case differs by more than the move of its operands explains.
 fn jumped(case: &Case, draw: &mut Draw) -> bool {
-    let held: Vec<(&Tensor, Claim)> = case.operands.iter().map(|(t, c)| (t, *c)).collect();
+    let one: Vec<Tensor> = case.operands.iter().map(|(x, _)| halves(x)).collect();
+    let held: Vec<(&Tensor, Claim)> =
+        one.iter().zip(&case.operands).map(|(x, (_, claim))| (x, *claim)).collect();
     if !fits(&case.op, &held, draw.n) {
         return false;
     }
     let mut op = case.op.clone();
     op.at_rows(&i64::try_from(draw.n).unwrap().into());
-    let operands: Vec<&Tensor> = case.operands.iter().map(|(x, _)| x).collect();
-    let other: Vec<Tensor> = operands.iter().map(|x| moved(x, draw)).collect();
-    let (Ok(one), Ok(two)) = (op.eval(&operands), op.eval(&other.iter().collect::<Vec<_>>()))
-    else {
-        return false;
-    };
+    let two: Vec<Tensor> = one.iter().map(|x| moved(x, draw)).collect();
+    let eval = |operands: &[Tensor]| op.eval(&operands.iter().collect::<Vec<_>>());
+    let (Ok(one), Ok(two)) = (eval(&one), eval(&two)) else { return false };
     one.iter().zip(&two).any(|(a, b)| {
         let apart = |(a, b): (f64, f64)| (a - b).abs() > 1e-4 * a.abs().max(1.0);
         a.to_f64().into_iter().zip(b.to_f64()).any(apart)

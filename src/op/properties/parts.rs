@@ -265,9 +265,10 @@ fn scatter(draw: &mut Draw) -> Option<Case> {
 fn segment_sum(draw: &mut Draw) -> Option<Case> {
     let shape = draw.shape(3);
     let segments = draw.size();
-    let x = draw.ints(DType::F32, &shape, -3, 4);
+    let wide = draw.chance(3);
+    let x = draw.ints(if wide { DType::F64 } else { DType::F32 }, &shape, -3, 4);
     let ids = draw.ints(DType::I64, &shape[..1], 0, signed(segments));
-    case(SegmentSum { segments: signed(segments) }, [x, ids])
+    case(SegmentSum { segments: signed(segments), wide }, [x, ids])
 }
 
 fn top_k(draw: &mut Draw) -> Option<Case> {

@@ -289,6 +289,10 @@ impl OpDef for RecurrentGrad {
         results.into_iter().map(|dx| narrow(dx, own)).collect()
     }
 
+    fn jumps(&self) -> bool {
+        true
+    }
+
     fn kernel(&self) -> KernelClass {
         KernelClass::Recurrent
     }

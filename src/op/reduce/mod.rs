@@ -209,6 +209,11 @@ impl Reduce {
         }
     }
 
+    /// True if it rounds a wide number that elements of this type accumulate in.
+    pub(crate) fn is_accumulated(&self, of: DType) -> bool {
+        self.accumulator(of).is_some() && self.components(of).is_none()
+    }
+
     /// The components of each number that it gives of elements of this type, where they lie on an axis of their own.
     pub(crate) fn components(&self, of: DType) -> Option<usize> {
         let wide = matches!(self, Self::WideSum { .. } | Self::WideProd { .. });

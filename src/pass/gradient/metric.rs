@@ -381,7 +381,7 @@ fn between_thresholds(
     let place = at.reshape(place, &flat)?;
     let mut of = |each: Term| {
         let each = at.reshape(each, &flat)?;
-        at.op(SegmentSum { segments: thresholds }, &[each, place])
+        at.op(SegmentSum { segments: thresholds, wide: false }, &[each, place])
     };
     Ok((of(yes)?, of(no)?))
 }

@@ -141,7 +141,8 @@ fn rounds(op: &Op, claim: Claim, ty: &TensorType, seen: bool) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
     let rounds = match op {
-        Op::Reduce(reduce) if seen && reduce.wide(ty).is_some() => true,
+        Op::Reduce(reduce) if seen && reduce.is_accumulated(ty.dtype) => true,
+        Op::SegmentSum(sum) if ty.dtype == DType::F64 => seen && !sum.wide,
         Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
         Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half || (seen && ty.dtype == DType::F32),
         Op::ConvWeightGrad(_) => half,

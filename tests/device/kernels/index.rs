@@ -186,13 +186,17 @@ pub(super) fn scans(net: &mut Net, i: usize) -> Vec<Value> {
     let rows = dims[0];
     let ids: Vec<i64> = (0..rows).map(|_| net.rng.random_range(0..4)).collect();
     let ids = net.param_of(&[rows], &ids);
-    let y = net.op(SegmentSum { segments: 4 }, &[back, ids]);
+    let y = net.op(SegmentSum { segments: 4, wide: false }, &[back, ids]);
     results.push(turned(net, y, 3, true));
     // Of the rows of the batch, whose sums replicas add.
     let rows = coarse(net, DType::F32, &[3]);
     let ids = net.input_of(DType::I64, &[1]);
     let ids = net.op(Squeeze { axes: vec![1] }, &[ids]);
-    results.push(net.op(SegmentSum { segments: signed(LENGTH) }, &[rows, ids]));
+    results.push(net.op(SegmentSum { segments: signed(LENGTH), wide: false }, &[rows, ids]));
+    let doubles = coarse(net, DType::F64, &[3]);
+    for wide in [false, true] {
+        results.push(net.op(SegmentSum { segments: 5, wide }, &[doubles, ids]));
+    }
     let image = net.input(&[dims[0], 3, 2]);
     let size = [1, 2, 5, i64::MAX][i % 4];
     results.push(net.op(Lrn { alpha: 0.4, beta: 0.75, bias: 1.5, size }, &[image]));

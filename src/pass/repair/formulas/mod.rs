@@ -11,10 +11,10 @@ use super::{Action, At, Failure, Writer};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
     Arg, Binary, Cast, Classify, Compare, Constant, DynamicQuantize, ExclusiveScan, Logic,
-    MergeTopK, Op, Quantize, Range, Reduce, Reshape, Scan, Softmax, SplitOperand, TopK, Unary,
-    Where, rules,
+    MergeTopK, Narrow, Op, Quantize, Range, Reduce, Reshape, Scan, SegmentSum, Softmax,
+    SplitOperand, TopK, Unary, Where, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, Tensor};
+use crate::types::{Claim, Code, Combine, DType, Dim, Tensor};
 
 /// Results, or `None` where the operator has no formula here.
 type Written = Result<Option<SmallVec<[Value; 2]>>, Failure>;
@@ -73,6 +73,13 @@ pub(super) fn combined(
     let mut formula = Formula { writer, at, result };
     let wide = match (op, operands) {
         (Op::Reduce(reduce), [x]) if visible => formula.unrounded(reduce, *x)?,
+        (Op::SegmentSum(sum), [x, _]) if formula.writer.out.ty(*x).dtype == DType::F64 => {
+            let part = SegmentSum { wide: true, ..sum.clone() };
+            let part = formula.step(part, operands, ".part")?;
+            let whole = formula.whole(part, op)?;
+            let narrow = Narrow { by: Combine::WideSum, count: Dim::ONE, log: false };
+            Some(formula.last(narrow, &[whole])?)
+        }
         _ => None,
     };
     let whole = match wide {

@@ -304,7 +304,7 @@ impl Formula<'_, '_> {
         } else {
             self.step(Reduce::Sum { axes, keepdims: false }, &[x], ".row_sums")?
         };
-        self.step(SegmentSum { segments: groups.count }, &[x, groups.own], ".sums")
+        self.step(SegmentSum { segments: groups.count, wide: false }, &[x, groups.own], ".sums")
     }
 
     /// For each row the values of its group.
