@@ -249,6 +249,10 @@ impl Op {
                 (x.shape.get(axis)?.clone(), top.k.clone())
             }
             (Self::MergeTopK(merge), _) => (merge.size(), merge.k.clone()),
+            (Self::Arg(Arg::Max { axis, .. } | Arg::Min { axis, .. }), [x]) => {
+                let axis = infer::axis("axis", *axis, x.rank()).ok()?;
+                (x.shape.get(axis)?.clone(), Dim::ONE)
+            }
             _ => return None,
         };
         (size.depends_on_batch() && size.minimum(&k) != k).then_some((size, k))

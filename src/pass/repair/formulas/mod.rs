@@ -306,6 +306,10 @@ impl Formula<'_, '_> {
         let count = ty.shape[on].clone();
         let places = Range { delta: 1, dtype: DType::I64, limit: count.clone(), start: Dim::ZERO };
         let places = self.step(places, &[], ".places")?;
+        // 0, where there are places at all; an extreme of none is refused as one device does.
+        let some = Arg::Min { axis: 0, keepdims: true, select_last_index: false };
+        let some = self.step(some, &[places], ".first")?;
+        let places = self.step(Binary::Add, &[places, some], ".places")?;
         let mut shape = vec![Dim::ONE; ty.rank()];
         shape[on] = count;
         let places = self.step(Reshape { shape }, &[places], ".column")?;
