@@ -128,8 +128,11 @@ fn model_code(error: &ModelError) -> &'static str {
         ModelError::Text { .. } => "E0104",
         ModelError::Json { .. } => "E0105",
         ModelError::Invalid { .. } => "E0201",
-        ModelError::File(_) => "E0110",
-        ModelError::NoSource { .. } | ModelError::Missing { .. } => "E0111",
+        ModelError::File(_) | ModelError::ParamsForm(_) => "E0110",
+        ModelError::NoSource { .. }
+        | ModelError::Missing { .. }
+        | ModelError::NoParams(_)
+        | ModelError::UnknownParam { .. } => "E0111",
         ModelError::Changed { .. } => "E0112",
         ModelError::NoTemplate => "E0113",
         ModelError::Export(_) => "E0114",

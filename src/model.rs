@@ -4,6 +4,7 @@
 //! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
 
 mod batch;
+mod params;
 mod places;
 
 use std::borrow::Cow;
@@ -35,8 +36,11 @@ pub struct LoadOptions {
     pub free_batch: bool,
     /// What is assumed of operators of an ONNX file that are not known, by name.
     pub assume: BTreeMap<String, Assume>,
-    /// Where to find all parameters of a graph in text or JSON form, instead of the files that it names.
+    /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo take its elements by name; a
+    /// graph in text or JSON form takes all of them from it, or from an ONNX file, instead of from those that it names.
     pub params: Option<PathBuf>,
+    /// Whether elements may be others than those that a graph in text or JSON form was made for.
+    pub params_unchecked: bool,
     /// Whether the model is to be trained: what inference has no use for stays.
     pub for_training: bool,
     /// The bytes that files and weights may take.
@@ -52,6 +56,7 @@ impl Default for LoadOptions {
             free_batch: false,
             assume: BTreeMap::new(),
             params: None,
+            params_unchecked: false,
             for_training: false,
             max_memory: u64::MAX,
         }
@@ -140,6 +145,23 @@ pub enum ModelError {
         /// The key looked for.
         key: String,
     },
+    /// A file of weights in a form that is not read.
+    #[error("{}: weights are read from .safetensors and .npz files", Escaped(.0))]
+    ParamsForm(String),
+    /// A file of weights that holds none.
+    #[error("{} holds no tensor", Escaped(.0))]
+    NoParams(String),
+    /// A file of weights has a tensor that is no parameter of the model.
+    #[error(
+        "{} has a tensor {}, and the model has no parameter of this name; `fanwise summary` lists them",
+        Escaped(.file), Quoted(.name)
+    )]
+    UnknownParam {
+        /// The file.
+        file: String,
+        /// The tensor's name.
+        name: String,
+    },
     /// The elements are not those that the graph was made for.
     #[error(
         "the weights of {} in {} are not those that the graph was made for: {what}",
@@ -177,7 +199,7 @@ pub enum GraphForm {
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     if let Some(name) = spec.strip_prefix("zoo:") {
         let (graph, weights) = zoo::build(name)?;
-        return simplified(Model { graph, weights, notes: unused(options) }, options);
+        return parameterised(Model { graph, weights, notes: unused(options) }, options);
     }
     let path = Path::new(spec);
     let head = head(path)?;
@@ -187,7 +209,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         if let Err(ImportError::Batches(candidates)) = imported {
             return Err(batch::choose(path, options, candidates).into());
         }
-        return simplified(imported?, options);
+        return parameterised(imported?, options);
     }
     let text = read(path, options)?;
     let name = || path.display().to_string();
@@ -357,6 +379,15 @@ fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
 /// How the key of a parameter begins that simplification computed from others.
 const FOLDED: &str = "folded:";
 
+/// The model with the parameters that are asked for, simplified.
+fn parameterised(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
+    let Some(path) = &options.params else { return simplified(model, options) };
+    params::replace(&mut model, path, options.max_memory)?;
+    let mut model = simplified(model, options)?;
+    model.notes.extend(params::missing(&model, path));
+    Ok(model)
+}
+
 fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
     let held =
         model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
@@ -426,7 +457,7 @@ fn find_weights(
     for (file, params) in by_file {
         let held = Held::open(&file, &params, folder, options)?;
         for param in params {
-            weights.insert(param.name.clone(), held.take(&file, param)?);
+            weights.insert(param.name.clone(), held.take(&file, param, options.params_unchecked)?);
         }
     }
     Ok(weights)
@@ -462,6 +493,9 @@ impl Held {
             let weights = safetensors::read(path, &mut budget, wanted)?;
             return Ok(Self(weights.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
         }
+        if path.extension().is_some_and(|e| e == "npz") {
+            return Ok(Self(params::read(path, options.max_memory)?));
+        }
         let wanted = |key: &str| keys.contains(key);
         let held = onnx::initializers(path, &mut Budget::new(options.max_memory), wanted)?;
         if params.iter().all(|p| held.get(&p.source.key).is_some()) {
@@ -486,7 +520,7 @@ impl Held {
     }
 
     /// The parameter's elements, if they are those that the graph was made for.
-    fn take(&self, file: &str, param: &Param) -> Result<Tensor, ModelError> {
+    fn take(&self, file: &str, param: &Param, unchecked: bool) -> Result<Tensor, ModelError> {
         // A file written for the graph holds parameters by name, whatever their first source was.
         let found = self.0.get(&*param.source.key).or_else(|| self.0.get(&*param.name));
         let tensor = found.ok_or_else(|| ModelError::Missing {
@@ -503,8 +537,9 @@ impl Held {
             return Err(changed(format!("{} instead of {}", tensor.tensor_type(), param.ty)));
         }
         let hash = ContentHash::of(tensor);
-        if hash != param.hash {
-            return Err(changed(format!("their hash is {hash}, not {}", param.hash)));
+        if hash != param.hash && !unchecked {
+            let what = format!("their hash is {hash}, not {}", param.hash);
+            return Err(changed(format!("{what}; `--params-unchecked` takes them all the same")));
         }
         Ok(tensor.clone())
     }

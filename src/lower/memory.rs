@@ -78,7 +78,9 @@ pub enum BindError {
     #[error("a batch cannot have {0} rows")]
     Negative(i64),
     /// An operator takes more entries of an axis than it has.
-    #[error("`{label}` ({op}) needs {takes} or more entries, and a batch of size {n} has {entries}")]
+    #[error(
+        "`{label}` ({op}) needs {takes} or more entries, and a batch of size {n} has {entries}"
+    )]
     TooFew {
         /// The batch size.
         n: i64,

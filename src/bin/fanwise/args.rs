@@ -44,9 +44,13 @@ pub(crate) struct ModelArgs {
     /// its results depends on the same row of its operands, none that nothing is known
     #[arg(long, value_name = "OP=rowwise(AXIS)", value_parser = assumption)]
     assume: Vec<(String, Assume)>,
-    /// Take the weights from this file instead of the one that the graph names
+    /// Take weights from this .safetensors or .npz file, by name, instead of those of the model; a graph written by `--emit`
+    /// takes all of them from it, which must be those that it was made for
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
+    /// Take weights that are not those that a graph written by `--emit` was made for
+    #[arg(long, requires = "params")]
+    params_unchecked: bool,
     /// Refuse models and runs that need more memory: bytes, or with K, M, G; without it, what this process may have
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
@@ -85,6 +89,7 @@ impl ModelArgs {
             free_batch: self.free_batch,
             assume: self.assume.iter().cloned().collect(),
             params: self.params.clone(),
+            params_unchecked: self.params_unchecked,
             for_training,
             max_memory: self.max_memory(),
         };
