@@ -125,6 +125,7 @@ fn model_code(error: &ModelError) -> &'static str {
         ModelError::TooLarge { .. } => "E0101",
         ModelError::Onnx(error) => error.code(),
         ModelError::Zoo(_) => "E0103",
+        ModelError::Foreign { .. } => "E0106",
         ModelError::Text { .. } => "E0104",
         ModelError::Json { .. } => "E0105",
         ModelError::Invalid { .. } => "E0201",

@@ -4,6 +4,7 @@
 //! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
 
 mod batch;
+mod kind;
 mod params;
 mod places;
 
@@ -94,6 +95,16 @@ pub enum ModelError {
     /// There is no such model.
     #[error(transparent)]
     Zoo(#[from] ZooError),
+    /// The file or folder is a model of another kind, or none.
+    #[error("{} is {what}; {way}", Escaped(.path))]
+    Foreign {
+        /// The file.
+        path: String,
+        /// What it is.
+        what: &'static str,
+        /// What to do.
+        way: &'static str,
+    },
     /// The text is no graph.
     #[error("{path}: {error}")]
     Text {
@@ -202,12 +213,23 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         return parameterised(Model { graph, weights, notes: unused(options) }, options);
     }
     let path = Path::new(spec);
+    if let Some((what, way)) = kind::of_folder(path) {
+        return Err(foreign(path, what, way));
+    }
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
+        if let Some((what, way)) = kind::of_file(path, &head) {
+            return Err(foreign(path, what, way));
+        }
         let imported = onnx::import(path, &import_options(options));
         if let Err(ImportError::Batches(candidates)) = imported {
             return Err(batch::choose(path, options, candidates).into());
+        }
+        let unread =
+            matches!(imported, Err(ImportError::Malformed(_) | ImportError::Graphs { .. }));
+        if let Some((what, way)) = kind::of_text(&head).filter(|_| unread) {
+            return Err(foreign(path, what, way));
         }
         return parameterised(imported?, options);
     }
@@ -226,6 +248,10 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let weights = find_weights(&graph, folder, options)?;
     Ok(Model { graph, weights, notes: unused(options) })
+}
+
+fn foreign(path: &Path, what: &'static str, way: &'static str) -> ModelError {
+    ModelError::Foreign { path: path.display().to_string(), what, way }
 }
 
 /// What is said of options that speak of an ONNX file, where the model is none.

@@ -9,6 +9,9 @@ use tempfile::{Builder, NamedTempFile};
 /// How the names of files begin that are not yet at their place: what a killed process may leave.
 const PREFIX: &str = ".fanwise-";
 
+/// How often a file that vanished is made again.
+const ATTEMPTS: u32 = 3;
+
 /// Whether a file has a name of one that is not yet at its place.
 pub(crate) fn is_unfinished(name: &str) -> bool {
     name.starts_with(PREFIX)
@@ -61,7 +64,32 @@ fn beside(target: &Path) -> io::Result<NamedTempFile> {
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
     // Its own error, because that of the file beside would name a file that nobody asked for.
     folder.metadata()?;
-    Ok(builder().tempfile_in(folder).map_err(|e| e.kind())?)
+    remove_left(&folder);
+    // Another process may take a file for left over before it is locked, and remove it.
+    for _ in 0..ATTEMPTS {
+        let file = builder().tempfile_in(&folder).map_err(|e| e.kind())?;
+        // A file system without locks leaves the file unlocked, and nobody removes it there.
+        let _locked = file.as_file().try_lock();
+        if file.path().exists() {
+            return Ok(file);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// Removes the files that killed processes left in a folder: whoever writes one holds a lock on it while it lives. What
+/// cannot be looked at or removed stays.
+fn remove_left(folder: &Path) {
+    let Ok(entries) = folder.read_dir() else { return };
+    for entry in entries.flatten() {
+        let left = entry.file_name().to_str().is_some_and(is_unfinished)
+            && entry.file_type().is_ok_and(|ty| ty.is_file())
+            && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+        if left {
+            // Whoever removed it first did what was to be done.
+            drop(std::fs::remove_file(entry.path()));
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -103,6 +131,24 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
         assert_eq!(names(), ["a"]);
+    }
+
+    #[test]
+    fn files_of_killed_processes_are_removed_and_those_of_living_ones_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path(".fanwise-left"), b"half").unwrap();
+        std::fs::write(path(".fanwise"), b"another's").unwrap();
+        super::write(&path("a"), |file| {
+            assert!(!path(".fanwise-left").exists());
+            // Another run in the same folder meanwhile.
+            super::write(&path("b"), |other| other.write_all(b"two"))?;
+            file.write_all(b"one")
+        })
+        .unwrap();
+        assert_eq!(std::fs::read(path("a")).unwrap(), b"one");
+        assert_eq!(std::fs::read(path("b")).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -217,6 +217,44 @@ fn unreadable(error: &ZipError) -> String {
     }
 }
 
+/// A writer that takes and drops everything once it has failed: an archive that is given up writes its end when it is
+/// dropped, and would print that this failed.
+struct Latch<W> {
+    to: W,
+    failed: bool,
+}
+
+impl<W> Latch<W> {
+    fn try_to<T>(
+        &mut self,
+        without: T,
+        work: impl FnOnce(&mut W) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.failed {
+            return Ok(without);
+        }
+        let result = work(&mut self.to);
+        self.failed = result.is_err();
+        result
+    }
+}
+
+impl<W: Write> Write for Latch<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_to(bytes.len(), |to| to.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.try_to((), Write::flush)
+    }
+}
+
+impl<W: Seek> Seek for Latch<W> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.try_to(0, |own| own.seek(to))
+    }
+}
+
 /// Writes tensors as an archive of stored entries, in the order of their names: the same tensors give the same
 /// bytes.
 ///
@@ -224,7 +262,7 @@ fn unreadable(error: &ZipError) -> String {
 /// If the file cannot be written; what was there before stays then.
 pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), FileError> {
     let written = atomic::write(path, |file| {
-        let mut archive = ZipWriter::new(BufWriter::new(file));
+        let mut archive = ZipWriter::new(Latch { to: BufWriter::new(file), failed: false });
         for (name, tensor) in tensors {
             let options = SimpleFileOptions::default()
                 .compression_method(CompressionMethod::Stored)

@@ -181,7 +181,20 @@ pub(crate) struct Place {
     pub(crate) cuda: bool,
 }
 
+/// Says that devices are virtual ones.
+fn tell_virtual(count: usize) {
+    let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
+    let devices =
+        if count == 1 { "1 virtual device runs" } else { &format!("{count} virtual devices run") };
+    ui::talk(&format!("note: {why}{devices} on the CPU"));
+}
+
 impl ReplicateArgs {
+    /// Whether devices are asked for.
+    pub(crate) const fn is_of_many(&self) -> bool {
+        self.gpus.is_some()
+    }
+
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
         let new = RepairOptions::new(self.repair(pass::Repair::Local));
@@ -215,8 +228,7 @@ impl ReplicateArgs {
             return Ok(Replicated::whole(self.grouped(template)?));
         }
         if found == 0 && !cuda {
-            let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
-            ui::talk(&format!("note: {why}{} virtual devices run on the CPU", devices.len()));
+            tell_virtual(devices.len());
         }
         self.over(model, template, devices)
     }
@@ -317,7 +329,14 @@ impl ReplicateArgs {
         invariant: bool,
     ) -> anyhow::Result<Option<Replicate>> {
         let devices = match &self.gpus {
-            Some(gpus) => gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?,
+            Some(gpus) => {
+                let devices =
+                    gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?;
+                if !place.cuda {
+                    tell_virtual(devices.len());
+                }
+                devices
+            }
             None if place.cuda || invariant => vec![Device::gpu(0)],
             None => return Ok(None),
         };

@@ -195,8 +195,9 @@ fn print(
                 ]
             };
             let table: Vec<Vec<String>> = rows.iter().map(cells).collect();
+            let rows = ui::rows(n);
             let table = ui::table(&["output", "type", "promise", "result"], &table);
-            ui::out(&format!("{table}\n1 device and {devices}, {n} rows: {verdict}\n"))?;
+            ui::out(&format!("{table}\n1 device and {devices}, {rows}: {verdict}\n"))?;
         }
         Format::Json => {
             let output = |row: &Row<'_>| {

@@ -1,5 +1,6 @@
 //! `fanwise compile`: a model in, the forms of its rewritten graph out.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -55,8 +56,9 @@ pub(crate) struct CompileArgs {
     model: ModelArgs,
     #[command(flatten)]
     replicate: ReplicateArgs,
-    /// What to print, each KIND to standard output or to a file
-    #[arg(long, value_name = "KIND[=PATH]", value_delimiter = ',', default_value = "summary")]
+    /// What to print, each KIND to standard output or to a file; by default explain where there are GPUs to use, else
+    /// summary
+    #[arg(long, value_name = "KIND[=PATH]", value_delimiter = ',')]
     emit: Vec<Emit>,
     /// For what it is compiled; without it, for GPUs where kernels are asked for and for the CPU elsewhere
     #[arg(long, value_enum)]
@@ -171,21 +173,40 @@ impl CompileArgs {
     }
 }
 
+/// Fails where two texts go to one file.
+fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
+    let mut files = HashSet::new();
+    for path in emits.iter().filter_map(|emit| emit.path.as_deref()) {
+        let kernels = |emit: &&Emit| emit.path.as_deref() == Some(path);
+        // Kernels go to a folder, each kind to files of its own.
+        let folder = emits.iter().filter(kernels).all(|e| matches!(e.kind, Kind::Kernels(_)));
+        let same = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if !files.insert(same) && !folder {
+            bail!("two texts go to {}: give each kind a file of its own", path.display());
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
+    one_file_each(&args.emit)?;
+    let usual = if args.replicate.is_of_many() { Kind::Explain } else { Kind::Summary };
+    let usual = [Emit { kind: usual, training: false, path: None }];
+    let emits = if args.emit.is_empty() { &usual[..] } else { &args.emit };
     let Model { graph: template, weights, .. } = args.model.load()?;
     let before = |e: &Emit| {
         e.training || matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims | Kind::Onnx)
     };
-    let replicated = if args.emit.iter().all(before) {
+    let replicated = if emits.iter().all(before) {
         Replicated::of_one(&template)
     } else {
         args.replicate.apply(&args.model, &template, args.place())?
     };
-    let trained = args.emit.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
+    let trained = emits.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
     if trained.is_none() && args.aim.has_loss() {
         ui::talk("note: `--loss` is of a step of training, which is emitted as KIND:training");
     }
-    for emit in &args.emit {
+    for emit in emits {
         let (graph, weights) = match trained.as_ref().filter(|_| emit.training) {
             Some((graph, weights)) => (graph, weights),
             None => (&*replicated.graph, &weights),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -106,6 +106,15 @@ pub(crate) fn run(
     let total = executable.program().steps() * u64::from(times);
     let state = || (progress.load(Ordering::Relaxed), total);
     watched("running", &state, || repeat(executable, inputs, times, &options))
+}
+
+/// Fails unless outputs can be written in the form that a file's name says.
+pub(crate) fn check_outputs(path: &Path) -> anyhow::Result<()> {
+    let device = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
+    if device || path.extension().is_some_and(|e| e == "npz") {
+        return Ok(());
+    }
+    anyhow::bail!("outputs are written as .npz, and {} is none", path.display())
 }
 
 /// Works behind a progress bar on a terminal; `progress` says how much is done, of how much.

@@ -50,6 +50,7 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
     let runner = args.target.runner(args.threads)?;
     let model = args.model.load()?;
@@ -94,7 +95,7 @@ fn text(run: &RunOutput, times: &[Duration]) -> String {
     let runs =
         if times.len() == 1 { String::new() } else { format!(" (median of {})", times.len()) };
     let outputs = run.outputs.iter().map(|(name, tensor)| format!("{name} : {tensor:?}\n"));
-    text + &format!("\n{} rows in {:.3?}{runs}\n", run.n, median(times))
+    text + &format!("\n{} in {:.3?}{runs}\n", ui::rows(run.n), median(times))
         + &outputs.collect::<String>()
 }
 

@@ -59,14 +59,36 @@ pub(crate) struct TargetArgs {
     cache: CacheArgs,
 }
 
+/// Threads for each core that may be asked for.
+const THREADS_OF_CORE: usize = 8;
+
+/// Threads that may be asked for on any machine.
+const LEAST_BOUND: usize = 256;
+
 impl TargetArgs {
     /// What runs programs, with so many threads of the host.
     pub(crate) fn runner(&self, threads: Option<usize>) -> anyhow::Result<Runner> {
-        let threads =
-            threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let (threads, most) =
+            (threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
+        if threads > most {
+            bail!(
+                "`--threads {threads}` is more than {most}: {cores} cores run no more of them at once"
+            );
+        }
         let asked = self.logical.is_some() || self.trace.is_some();
+        let options = match (self.logical.is_some(), self.trace.is_some()) {
+            (true, true) => "`--logical` and `--trace` need",
+            (true, false) => "`--logical` needs",
+            (false, _) => "`--trace` needs",
+        };
         match self.target {
-            TargetArg::Cpu if asked => bail!("`--logical` and `--trace` are of GPUs"),
+            TargetArg::Cpu if asked => {
+                bail!("{options} a GPU, and `--target cpu` has none: leave out one of them")
+            }
+            TargetArg::Auto if asked && backend::gpu_count() == 0 => {
+                bail!("{options} a GPU, and none is found; `fanwise devices` says what is missing")
+            }
             TargetArg::Cpu => Runner::cpu(threads),
             TargetArg::Cuda => self.cuda(threads),
             TargetArg::Auto if asked => self.cuda(threads),

@@ -1,6 +1,8 @@
 //! What the commands print with: tables, sizes, errors.
 
+use std::fmt;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Error;
@@ -8,8 +10,21 @@ use anyhow::Error;
 /// The exit code of usage errors and bad input.
 pub(crate) const BAD_INPUT: u8 = 2;
 
+/// True if there was no standard output when the process began: what is written to it then goes nowhere, without an error. A
+/// file that is opened in its place can be read, too, which one that somebody chose cannot.
+fn is_closed() -> bool {
+    let name = Path::new("/proc/self/fd/1");
+    let nowhere = name.read_link().is_ok_and(|to| to == Path::new("/dev/null"));
+    let info = std::fs::read_to_string("/proc/self/fdinfo/1").unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    nowhere && flags.is_some_and(|flags| flags.trim().ends_with('2'))
+}
+
 /// Writes a result to standard output.
 pub(crate) fn out(text: &str) -> anyhow::Result<()> {
+    if is_closed() {
+        anyhow::bail!("standard output is closed: nothing was printed");
+    }
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
@@ -17,6 +32,13 @@ pub(crate) fn out(text: &str) -> anyhow::Result<()> {
     }
     stdout.flush()?;
     Ok(())
+}
+
+/// So many rows, in words.
+pub(crate) fn rows(count: impl fmt::Display) -> String {
+    let count = count.to_string();
+    let rows = if count == "1" { "row" } else { "rows" };
+    format!("{count} {rows}")
 }
 
 /// Writes a remark to standard error; one that cannot be shown is dropped.

@@ -23,6 +23,11 @@ pub enum ImportError {
         /// How many it holds.
         found: usize,
     },
+    /// The file is of a form of ONNX files that is not known.
+    #[error(
+        "its `ir_version` is {0}; forms 1 to 13 of ONNX files are read: export the model for one of them"
+    )]
+    Version(i64),
     /// The model is written in a version of ONNX that is not supported.
     #[error("{place} uses opset {version}; opsets {oldest} to {newest} are supported")]
     Opset {

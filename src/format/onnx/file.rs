@@ -93,10 +93,19 @@ fn domain(name: &str) -> &str {
     if name == "ai.onnx" { "" } else { name }
 }
 
+/// The newest form of ONNX files that is known, `IR_VERSION` of `proto/onnx.proto`.
+const NEWEST: u64 = 13;
+
 impl File {
     /// Finds the parts of the model that `data` holds.
     pub(super) fn new(data: Bytes) -> Result<Self, ImportError> {
         let whole = Span::new(0..data.len());
+        for field in Fields::of(&data, whole) {
+            let (1, Content::Number(version)) = field? else { continue };
+            if !(1..=NEWEST).contains(&version) {
+                return Err(ImportError::Version(version.cast_signed()));
+            }
+        }
         let graphs = parts(&data, whole, 7)?;
         let [graph] = graphs[..] else {
             let found = graphs.len();

@@ -19,6 +19,7 @@ use super::place;
 use super::rows::{self, DataArgs};
 use super::tell::told;
 use crate::args::{Format, ModelArgs, ReplicateArgs};
+use crate::exec;
 use crate::target::TargetArgs;
 use crate::ui;
 
@@ -109,7 +110,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let rows = images.others(source);
     let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches())?))?;
     match data.format {
-        Format::Text => ui::out(&format!("{} rows  {}", logs.rows, told(&logs, "")))?,
+        Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), told(&logs, "")))?,
         Format::Json => {
             let mut all = serde_json::Map::new();
             all.insert("rows".to_owned(), json!(logs.rows));
@@ -125,6 +126,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let BaseArgs { model, replicate, target, data } = &args.base;
     data.check_normal()?;
+    exec::check_outputs(&args.outputs)?;
     let limit = model.max_memory();
     let runner = target.runner(data.threads)?;
     let model = model.load()?;

@@ -14,6 +14,7 @@ use fanwise::train::{Checkpoint, Schedule};
 
 use super::FitArgs;
 use super::aim::Metrics;
+use crate::ui;
 
 /// Settings by name.
 pub(super) type Settings = BTreeMap<String, Vec<String>>;
@@ -147,7 +148,7 @@ pub(super) fn with_data(
 ) -> anyhow::Result<Settings> {
     let columns: Vec<String> =
         source.columns().iter().map(|c| format!("{} {}", c.name, c.row_type())).collect();
-    let now = vec![format!("{} rows of {}", source.rows(), columns.join(", "))];
+    let now = vec![format!("{} of {}", ui::rows(source.rows()), columns.join(", "))];
     let before = resume.and_then(|checkpoint| checkpoint.settings.get(ROWS));
     if let Some(before) = before.filter(|before| **before != now) {
         bail!("the data are {}; those of the run to go on with are {}", now[0], before.join(""));
