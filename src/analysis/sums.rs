@@ -193,6 +193,7 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
             | Op::MatMul(_)
             | Op::Gemm(_)
             | Op::Einsum(_)
+            | Op::ConvWeightGrad(_)
             | Op::SegmentSum(_)
             | Op::Scan(_)),
         ) => op.clone(),

@@ -90,6 +90,7 @@ impl Stage {
 
     /// A loader of data whose columns are brought to what it takes.
     pub(super) fn loader(&self, data: Data, options: LoaderOptions) -> Result<Arc<Loader>, Error> {
+        let given = self.names(&data.columns()?)?;
         let data = self.completed(data)?;
         let columns = data.columns()?;
         let names = self.names(&columns)?;
@@ -121,7 +122,10 @@ impl Stage {
             }
         }
         let data = data.changed(Arc::new(Fit { wanted: fit.into_values().collect() }));
-        Ok(Loader::new(data, options)?)
+        let columns = data.columns()?;
+        let inputs = names.inputs.values().cloned().collect();
+        let sound = targets::sound(&self.aims, &names, &columns, inputs, &given);
+        Ok(Loader::new(data.changed(Arc::new(sound)), options)?)
     }
 
     /// The data with weights and masks of 1 where they have none of their own.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::data::{
-    Categorical, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
+    Categorical, ClassRange, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
+    Sound,
 };
 use crate::ir::Graph;
 use crate::pass::{Loss, OutputLoss, Weighted, class_axis};
@@ -73,6 +74,39 @@ pub(super) fn converted(data: Data, aims: &[Aim], names: &Names, columns: &[Colu
             None => data,
         }
     })
+}
+
+/// What rows must hold so that something is learned of them: finite numbers in the columns `inputs`, and classes that there
+/// are. Targets with a mask, those of `masked`, may hold anything where they do not count.
+pub(super) fn sound(
+    aims: &[Aim],
+    names: &Names,
+    columns: &[Column],
+    inputs: Vec<String>,
+    masked: &Names,
+) -> Sound {
+    let mut sound = Sound { finite: inputs, ..Sound::default() };
+    for aim in aims.iter().filter(|aim| !masked.masks.contains_key(&aim.output)) {
+        let (Some(column), Some((row, axis))) = (names.targets.get(&aim.output), &aim.row) else {
+            continue;
+        };
+        let Some(classes) = row.dims.get(*axis).copied().filter(|classes| *classes > 1) else {
+            continue;
+        };
+        match aim.loss {
+            Loss::SparseCategoricalCrossentropy { ignore_class, .. } => {
+                let (column, ignored) = (column.clone(), ignore_class);
+                sound.classes.push(ClassRange { column, classes, ignored });
+            }
+            Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge
+                if columns.iter().any(|c| c.name == *column && c.elements() == Some(classes)) =>
+            {
+                sound.ones.push(column.clone());
+            }
+            _ => {}
+        }
+    }
+    sound
 }
 
 /// The data with rows that weigh what their classes do, besides the weights that they have.

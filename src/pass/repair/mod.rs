@@ -144,8 +144,9 @@ fn rounds(op: &Op, claim: Claim, ty: &TensorType, seen: bool) -> bool {
         Op::Reduce(reduce) if seen && reduce.is_accumulated(ty.dtype) => true,
         Op::SegmentSum(sum) if ty.dtype == DType::F64 => seen && !sum.wide,
         Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
-        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) => half || (seen && ty.dtype == DType::F32),
-        Op::ConvWeightGrad(_) => half,
+        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) | Op::ConvWeightGrad(_) => {
+            half || (seen && ty.dtype == DType::F32)
+        }
         _ => false,
     };
     rounds && claim.partial().is_some_and(|by| !by.is_exact())

@@ -42,6 +42,7 @@ fn is_narrow(op: &Op) -> bool {
         Op::MatMul(_)
             | Op::Gemm(_)
             | Op::Einsum(_)
+            | Op::ConvWeightGrad(_)
             | Op::Reduce(Reduce::LogSumExp { .. })
             | Op::Softmax(Softmax::Softmax { .. } | Softmax::LogSoftmax { .. })
     )

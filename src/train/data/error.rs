@@ -1,5 +1,6 @@
 use std::error::Error;
 
+use super::Source;
 use crate::format::{FileError, OverBudget};
 use crate::types::TensorError;
 
@@ -14,8 +15,10 @@ pub enum DataError {
     #[error("{0}")]
     Columns(String),
     /// A row holds what it may not.
-    #[error("row {row}: {reason}")]
+    #[error("{}row {row}: {reason}", file.as_ref().map_or_else(String::new, |file| format!("{file}, ")))]
     Row {
+        /// The file or folder that it is of, if it is of one.
+        file: Option<String>,
         /// The number of the row in its source.
         row: u64,
         /// What is wrong.
@@ -51,6 +54,21 @@ impl DataError {
     }
 
     pub(super) fn row(row: u64, reason: impl Into<String>) -> Self {
-        Self::Row { row, reason: reason.into() }
+        Self::Row { file: None, row, reason: reason.into() }
+    }
+
+    /// The error of a row of a source, with the place that it has in a file.
+    pub(super) fn placed(self, source: &dyn Source) -> Self {
+        match self {
+            Self::Row { file: None, row, reason } => {
+                let known = usize::try_from(row).ok().filter(|row| *row < source.rows());
+                let (file, row) = known.map_or((None, row), |known| {
+                    let (file, place) = source.place(known);
+                    (file.map(str::to_owned), place as u64)
+                });
+                Self::Row { file, row, reason }
+            }
+            other => other,
+        }
     }
 }

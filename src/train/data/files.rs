@@ -1,7 +1,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Arrays, Cifar, DataError, Folder, FolderOptions, Source, Table, TableOptions};
+use super::{
+    Arrays, Cifar, Column, DataError, Folder, FolderOptions, RowMut, Source, Table, TableOptions,
+};
 use crate::format::{Budget, FileError};
 
 /// What a path alone does not say.
@@ -27,6 +29,38 @@ impl Default for OpenOptions {
 /// # Errors
 /// If it is none of these, or cannot be read.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
+    Ok(Arc::new(Opened { file: path.display().to_string(), source: source(path, options)? }))
+}
+
+/// Rows with the name of the file that they are of.
+struct Opened {
+    file: String,
+    source: Arc<dyn Source>,
+}
+
+impl Source for Opened {
+    fn columns(&self) -> &[Column] {
+        self.source.columns()
+    }
+
+    fn rows(&self) -> usize {
+        self.source.rows()
+    }
+
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
+
+    fn place(&self, row: usize) -> (Option<&str>, usize) {
+        (Some(&self.file), row)
+    }
+
+    fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
+        self.source.read(row, into)
+    }
+}
+
+fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let mut budget = Budget::new(options.max_memory);
     if path.is_dir() {
         return folder(path, options);
@@ -52,8 +86,11 @@ fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
     if path.join("test_batch.bin").exists() || path.join("test.bin").exists() {
         return Ok(Arc::new(Cifar::test(path)?));
     }
-    let sizes =
-        || DataError::Setting("the sizes of the images of a folder are not known".to_owned());
+    let sizes = || {
+        let reason = "it is a folder of images, and the model has no input of images: one of three axes behind the rows, \
+                      with one or three channels";
+        FileError::content(path, reason)
+    };
     let options = options.images.clone().ok_or_else(sizes)?;
     Ok(Arc::new(Folder::new(path, options)?))
 }
@@ -87,6 +124,6 @@ mod tests {
             assert!(error.contains(reason), "{error}");
         }
         fs::create_dir(path("f")).unwrap();
-        assert!(rows("f").unwrap_err().to_string().contains("sizes of the images"));
+        assert!(rows("f").unwrap_err().to_string().contains("a folder of images"));
     }
 }

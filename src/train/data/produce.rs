@@ -79,7 +79,8 @@ impl Maker<'_> {
                     let row = order.as_ref().map_or(first + i, |order| order[first + i]);
                     source.read(row, into).map(|()| row as u64)
                 };
-                send(Item::Batch(self.batch(at, first as u64, rows, &read)?))?;
+                let batch = self.batch(at, first as u64, rows, &read);
+                send(Item::Batch(batch.map_err(|error| error.placed(source))?))?;
                 step += 1;
             }
             step = 0;

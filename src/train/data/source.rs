@@ -17,6 +17,11 @@ pub trait Source: Send + Sync {
         &[]
     }
 
+    /// The file or folder that row `row` is of, if it is of one, and its number there.
+    fn place(&self, row: usize) -> (Option<&str>, usize) {
+        (None, row)
+    }
+
     /// Reads row `row`, which is less than the number of rows.
     ///
     /// # Errors
@@ -35,6 +40,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn classes(&self) -> &[String] {
         (**self).classes()
+    }
+
+    fn place(&self, row: usize) -> (Option<&str>, usize) {
+        (**self).place(row)
     }
 
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
@@ -207,6 +216,10 @@ impl Source for Part {
         self.source.classes()
     }
 
+    fn place(&self, row: usize) -> (Option<&str>, usize) {
+        self.source.place(self.first + row)
+    }
+
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
         self.source.read(self.first + row, into)
     }
@@ -269,6 +282,15 @@ impl Concat {
     }
 }
 
+impl Concat {
+    /// The source that has a row, and the row's number there.
+    fn part(&self, row: usize) -> Option<(&Arc<dyn Source>, usize)> {
+        let part = self.ends.partition_point(|end| *end <= row);
+        let first = part.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.sources.get(part).map(|source| (source, row - first))
+    }
+}
+
 /// The columns as messages name them.
 fn shown(columns: &[Column]) -> String {
     let shown: Vec<String> =
@@ -289,13 +311,14 @@ impl Source for Concat {
         self.sources[0].classes()
     }
 
+    fn place(&self, row: usize) -> (Option<&str>, usize) {
+        self.part(row).map_or((None, row), |(source, row)| source.place(row))
+    }
+
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
-        let part = self.ends.partition_point(|end| *end <= row);
-        let first = part.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let Some(source) = self.sources.get(part) else {
-            return Err(DataError::row(row as u64, "there is no such row"));
-        };
-        source.read(row - first, into)
+        let none = || DataError::row(row as u64, "there is no such row");
+        let (source, row) = self.part(row).ok_or_else(none)?;
+        source.read(row, into)
     }
 }
 
