@@ -1,6 +1,5 @@
 //! Numbers over the batch: graphs in which one operator combines over it, on inputs that formulas
-//! get wrong, on one device
-//! and on several.
+//! get wrong, on one device and on several.
 //!
 //! A case follows from its seed alone. `FANWISE_SEED` is the first seed, `FANWISE_CASES` says how
 //! many.
