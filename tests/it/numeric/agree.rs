@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use fanwise::ir::Label;
 use fanwise::types::Tensor;
 
-/// Whether an output on many devices is what its label promises, given what one device gave; else what is wrong.
+/// Whether an output on many devices is what its label promises, given what one device gave; else
+/// what is wrong.
 ///
-/// For every label but that of statistics of replicas the same elements are NaN, infinity and minus infinity. A reassociated
-/// or discontinuous output that does not agree may still follow from the rounding of sums.
+/// For every label but that of statistics of replicas the same elements are NaN, infinity and minus
+/// infinity. A reassociated or discontinuous output that does not agree may still follow from the
+/// rounding of sums.
 pub(super) fn agrees(label: Label, one: &Tensor, many: &Tensor) -> Result<(), String> {
     if one.tensor_type() != many.tensor_type() {
         return Err(format!("{} and {}", one.tensor_type(), many.tensor_type()));
@@ -18,11 +20,11 @@ pub(super) fn agrees(label: Label, one: &Tensor, many: &Tensor) -> Result<(), St
         Label::RowExact | Label::Invariant | Label::Discontinuous => None,
         Label::Reassociated => Some(one.dtype().rounding() * largest(one)),
     };
-    let (a, b) = (bits(one), bits(many));
+    let [ours, theirs] = [bits(one), bits(many)];
     let (x, y) = (one.to_f64(), many.to_f64());
     let mut worst: Option<(f64, usize)> = None;
-    for i in 0..a.len() {
-        let same = a[i] == b[i] || (x[i].is_nan() && y[i].is_nan());
+    for i in 0..ours.len() {
+        let same = ours[i] == theirs[i] || (x[i].is_nan() && y[i].is_nan());
         let near =
             |tolerance| x[i].is_finite() && y[i].is_finite() && (x[i] - y[i]).abs() <= tolerance;
         if same || tolerance.is_some_and(near) {

@@ -40,6 +40,10 @@ pub(super) const FLOATS: &[Family] = &[
     ("blocks", Draw::blocks, 3),
     ("similarities", Draw::similarities, 2),
     ("count", Draw::count, 2),
+    ("any", Draw::any, 1),
+    ("taps", Draw::taps, 2),
+    ("scatter", Draw::scatter, 2),
+    ("quantize", Draw::quantize, 2),
 ];
 
 /// What combines integers.
@@ -52,6 +56,7 @@ pub(super) const INTEGERS: &[Family] = &[
     ("segment_sum", Draw::segment_sum, 1),
     ("blocks", Draw::blocks, 1),
     ("count", Draw::count, 1),
+    ("scatter", Draw::scatter, 1),
 ];
 
 const REDUCTIONS: [&str; 10] = [
@@ -138,7 +143,7 @@ impl Draw {
     pub(super) fn einsum(&mut self) -> Added {
         let equations: &[&str] = match (self.ty(self.x).rank(), self.axis) {
             (1, _) => &["n,n->"],
-            (2, 0) => &["ni,nj->ij", "ni,ni->i", "ni,ni->"],
+            (2, 0) => &["ni,nj->ij", "ni,ni->i", "ni,ni->", "ni,nj->i"],
             (2, _) => &["in,jn->ij", "in,in->i"],
             (3, 1) => &["bni,bnj->bij", "bni,bnj->ij"],
             _ => &["nik,njk->ij", "nik,njk->ijk"],
@@ -318,15 +323,12 @@ impl Draw {
     /// A reduction of rows in several blocks, or of those with several entries each.
     pub(super) fn blocks(&mut self) -> Added {
         let sizes = self.sizes();
-        let joined = match (sizes.len(), self.axis) {
-            (3, 0) => {
-                let shape = vec![sizes[0].clone() * sizes[1].as_const()?, sizes[2].clone()];
-                self.op("reshape", vec![("shape", Attr::Ints(shape))], &[self.x])?
-            }
-            _ => {
-                let z = self.other();
-                self.op("concat", vec![("axis", int(self.axis))], &[self.x, z])?
-            }
+        let joined = if (sizes.len(), self.axis) == (3, 0) {
+            let shape = vec![sizes[0].clone() * sizes[1].as_const()?, sizes[2].clone()];
+            self.op("reshape", vec![("shape", Attr::Ints(shape))], &[self.x])?
+        } else {
+            let z = self.other();
+            self.op("concat", vec![("axis", int(self.axis))], &[self.x, z])?
         };
         let name = *REDUCTIONS.choose(&mut self.rng)?;
         Some(vec![self.total(name, joined)?])
@@ -348,5 +350,48 @@ impl Draw {
         let mask = self.mask()?;
         let name = *["reduce_sum", "reduce_mean"].choose(&mut self.rng)?;
         Some(vec![self.total(name, mask)?])
+    }
+
+    /// Whether any element is above 0, or all are.
+    pub(super) fn any(&mut self) -> Added {
+        let zero = self.constant(0.0, self.dtype)?;
+        let above = self.op("greater", vec![], &[self.x, zero])?;
+        let name = *["reduce_max", "reduce_min"].choose(&mut self.rng)?;
+        Some(vec![self.total(name, above)?])
+    }
+
+    /// What a convolution's kernel gets of all samples.
+    pub(super) fn taps(&mut self) -> Added {
+        if (self.ty(self.x).rank(), self.axis) != (3, 0) {
+            return None;
+        }
+        let z = self.beside("z", vec![Dim::n(), 2.into(), 2.into()]);
+        self.add("conv_weight_grad", vec![("kernel", ints([1]))], &[self.x, z])
+    }
+
+    /// Rows that go where numbers say, some to the same place.
+    pub(super) fn scatter(&mut self) -> Added {
+        let (rank, axis) = (self.ty(self.x).rank(), self.axis);
+        if axis != 0 || rank > 2 {
+            return None;
+        }
+        let mut places = self.sizes();
+        places[0] = 3.into();
+        let data = self.beside("b", places);
+        let ids = self.input("ids", DType::I64, self.sizes());
+        let reduction = *["add", "mul", "max", "min"].choose(&mut self.rng)?;
+        let attrs = vec![("reduction", Attr::Name(reduction.to_owned()))];
+        self.add("scatter_elements", attrs, &[data, ids, self.x])
+    }
+
+    /// Quantised to bytes by the mean magnitude of all elements.
+    pub(super) fn quantize(&mut self) -> Added {
+        let axes = ints(0..self.ty(self.x).rank());
+        let magnitudes = self.op("abs", vec![], &[self.x])?;
+        let attrs = vec![("axes", axes), ("keepdims", Attr::Bool(false))];
+        let scale = self.op("reduce_mean", attrs, &[magnitudes])?;
+        let zero = self.constant(128.0, DType::U8)?;
+        let attrs = vec![("to", Attr::Name("u8".to_owned()))];
+        self.add("quantize_linear", attrs, &[self.x, scale, zero])
     }
 }

@@ -27,7 +27,8 @@ const UNARY: [&str; 12] = [
 const BINARY: [&str; 6] = ["add", "sub", "mul", "div", "max", "min"];
 
 impl Draw {
-    /// An operator on what follows from the combined value; one after which small differences stay small, mostly.
+    /// An operator on what follows from the combined value; one after which small differences stay
+    /// small, mostly.
     pub(super) fn follow(&mut self, value: Value, combined: Value) -> Option<Value> {
         let binary = *BINARY.choose(&mut self.rng)?;
         let dtype = self.ty(value).dtype;

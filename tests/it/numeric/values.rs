@@ -1,5 +1,7 @@
 //! The numbers that formulas over a batch get wrong.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "the other kinds and types are alike")]
+
 use fanwise::types::{DType, Element, Tensor};
 use half::{bf16, f16};
 use rand::Rng;
@@ -105,12 +107,13 @@ fn sign(rng: &mut ChaCha8Rng) -> f64 {
     if rng.random() { 1.0 } else { -1.0 }
 }
 
-/// Ordinary numbers, of which some are others: few of them, so that most replicas have none, or many.
+/// Ordinary numbers, of which some are others: few of them, so that most replicas have none, or
+/// many.
 fn spiced(rng: &mut ChaCha8Rng, rows: usize, others: &[f64]) -> Vec<f64> {
     let share = *[0.5, 0.1, 1.5 / (rows as f64 + 1.0)].choose(rng).unwrap();
-    let one = |_| match rng.random_bool(share) {
-        true => *others.choose(rng).unwrap(),
-        false => rng.random_range(-2.0..2.0),
+    let one = |_| {
+        let other = rng.random_bool(share);
+        if other { *others.choose(rng).unwrap() } else { rng.random_range(-2.0..2.0) }
     };
     (0..rows).map(one).collect()
 }
@@ -156,9 +159,9 @@ fn column(kind: Kind, dtype: DType, rows: usize, rng: &mut ChaCha8Rng) -> Vec<f6
             let by = rng.random_range(0..=top);
             let mut factors: Vec<f64> = (0..rows)
                 .map(|i| {
-                    let by = if i + 1 == rows && i % 2 == 0 { 0 } else { by };
+                    let by = if i + 1 == rows && i.is_multiple_of(2) { 0 } else { by };
                     let by = by.min(top - 1).min(-normal);
-                    rng.random_range(1.0..1.25) * power(if i % 2 == 0 { by } else { -by })
+                    rng.random_range(1.0..1.25) * power(if i.is_multiple_of(2) { by } else { -by })
                 })
                 .collect();
             if rng.random() {
@@ -214,7 +217,7 @@ fn integers(kind: Kind, bounds: (i128, i128), rows: usize, rng: &mut ChaCha8Rng)
         Kind::Huge | Kind::Mixed | Kind::Infinite => rng.random_range(from..=to),
         Kind::HugePositive => to - rng.random_range(0..3),
         Kind::Constant => constant,
-        Kind::Cancelling if from < 0 => (to - 5) * if i % 2 == 0 { 1 } else { -1 },
+        Kind::Cancelling if from < 0 => (to - 5) * if i.is_multiple_of(2) { 1 } else { -1 },
         Kind::Ties => rng.random_range(small.0.max(-1)..=2),
         _ => rng.random_range(small.0..=small.1),
     };
@@ -300,6 +303,7 @@ pub(super) fn scalar(dtype: DType, value: f64) -> Option<Tensor> {
     Some(match dtype {
         DType::I64 => filled::<i64>(&[], &whole),
         DType::I32 => filled::<i32>(&[], &whole),
+        DType::U8 => filled::<u8>(&[], &whole),
         _ => return None,
     })
 }
