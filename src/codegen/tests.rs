@@ -8,7 +8,7 @@ use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
     Activation, BatchNorm, Binary, Cast, Compare, Concat, Conv, Coordinates, Direction, Gather,
-    GroupNorm, LayerNorm, LpNorm, Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent,
+    Gemm, GroupNorm, LayerNorm, LpNorm, Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent,
     RecurrentGrad, Reduce, Reduction, Resize, ResizeMode, Reverse, Scan, Scatter, Slice, Softmax,
     Sort, TopK, Transpose, Trilu, Unary, Where,
 };
@@ -175,6 +175,27 @@ fn replicas_share_kernels_whatever_their_rows() {
     let all: Vec<Arc<Kernel>> = one.into_iter().collect();
     let text: String = units(&all).unwrap().into_iter().map(|unit| unit.text).collect();
     assert!(!text.contains("#include"));
+}
+
+#[test]
+fn replicas_share_kernels_whatever_their_columns() {
+    let mut b = Builder::new("columns");
+    let shape: Shape = [24.into(), Dim::n()].into_iter().collect();
+    let x = b.input("x", TensorType::new(DType::F32, shape));
+    let (w, bias) = (param(&mut b, "w", &[70, 24]), param(&mut b, "bias", &[70, 1]));
+    let product = b.op("product", MatMul {}, &[w, x]).unwrap();
+    let sum = b.op("sum", Binary::Add, &[product, bias]).unwrap();
+    let gemm = Gemm { trans_a: true, ..Gemm::default() };
+    let y = b.op("y", gemm, &[w, sum, x]).unwrap();
+    b.output("y", y);
+    let graph = b.finish().0;
+    let kernels = |count: u32| -> BTreeSet<Arc<Kernel>> {
+        calls(&on_gpus(&graph, count)).concat().into_iter().map(|c| c.kernel).collect()
+    };
+    let one = kernels(1);
+    assert_eq!(one.iter().filter(|kernel| kernel.file == "matmul.cu").count(), 2);
+    assert_eq!(one, kernels(3));
+    assert_eq!(one, kernels(8));
 }
 
 #[test]

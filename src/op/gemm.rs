@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{count, dtype, equal, result, same_dtype};
-use super::matmul::{product, right, summed};
+use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
@@ -85,16 +85,21 @@ impl OpDef for Gemm {
         if a.claim.shard().is_some_and(|s| s.axis == k) {
             return Err(summed(0));
         }
-        match b.claim.shard() {
-            Some(s) if s.axis == usize::from(self.trans_b) => return Err(summed(1)),
-            Some(_) => return Err(right(a)),
-            None => {}
+        let columns = b.claim.shard();
+        if columns.is_some_and(|s| s.axis == usize::from(self.trans_b)) {
+            return Err(summed(1));
         }
-        let rows = a.claim.shard().filter(|s| s.axis == m).map(|s| Shard { axis: 0, ..s });
+        // A row of the result needs all of `b`, a column all of `a`.
+        let along = match (a.claim.shard().filter(|s| s.axis == m), columns) {
+            (Some(_), Some(_)) => return Err(samples()),
+            (Some(s), None) => Some(Shard { axis: 0, ..s }),
+            (None, Some(s)) => Some(Shard { axis: 1, ..s }),
+            (None, None) => None,
+        };
         for (i, c) in c.iter().enumerate() {
-            addend(c, i + 2, rows)?;
+            addend(c, i + 2, along)?;
         }
-        Ok(smallvec![rows.map_or(Claim::Invariant, Claim::Shard)])
+        Ok(smallvec![along.map_or(Claim::Invariant, Claim::Shard)])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -156,21 +161,26 @@ impl OpDef for Gemm {
     }
 }
 
-/// Fails unless the addend lies along the result, whose rows are split if there are `rows`.
-fn addend(c: &SplitOperand<'_>, i: usize, rows: Option<Shard>) -> Result<(), Refusal> {
-    let size = c.ty.rank().checked_sub(2).and_then(|axis| c.ty.shape.get(axis));
-    match (c.claim.shard(), rows) {
-        (None, Some(_)) => match size.filter(|d| **d != Dim::ONE) {
-            Some(size) => {
-                let reason = format!("adds a value whose axis 0 has a fixed size of {size}");
-                Err(rules::refuse(Code::BakedBatch, 0, reason))
+/// Fails unless the addend lies along the result, which is split as `along` says.
+fn addend(c: &SplitOperand<'_>, i: usize, along: Option<Shard>) -> Result<(), Refusal> {
+    // The axes of the addend are the last ones of the result.
+    let missing = 2usize.saturating_sub(c.ty.rank());
+    let own = along.and_then(|s| Some(Shard { axis: s.axis.checked_sub(missing)?, ..s }));
+    match (c.claim.shard(), own, along) {
+        (None, Some(Shard { axis, .. }), Some(of)) => {
+            match c.ty.shape.get(axis).filter(|d| **d != Dim::ONE) {
+                Some(size) => {
+                    let what = format!("adds a value whose axis {axis} has a fixed size of {size}");
+                    // Rows come with the left factor, columns with the right one.
+                    Err(rules::refuse(Code::BakedBatch, of.axis, what))
+                }
+                None => Ok(()),
             }
-            None => Ok(()),
-        },
-        (None, None) => Ok(()),
-        (Some(s), Some(rows)) if c.ty.rank() == 2 && s == rows => Ok(()),
-        (Some(_), _) => {
-            let reason = "adds rows of the batch that do not lie along those of its product";
+        }
+        (None, ..) => Ok(()),
+        (Some(s), Some(own), _) if s == own => Ok(()),
+        (Some(_), ..) => {
+            let reason = "adds samples of the batch that do not lie along those of its product";
             Err(rules::refuse(Code::Misaligned, i, reason))
         }
     }
@@ -313,6 +323,34 @@ mod tests {
     }
 
     #[test]
+    fn the_batch_passes_as_columns() {
+        let mut rng = rng(5);
+        for i in 0..60usize {
+            let (op, n, inner) = (settings(i), i / 6, i % 3 + 1);
+            let (columns, inner) = (n * inner, inner as u64);
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+            let a = random(&mut rng, dtype, &matrix(4, 5, op.trans_a));
+            let b = random(&mut rng, dtype, &matrix(5, columns, op.trans_b));
+            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner });
+            let addends: [(&[usize], Claim); 6] = [
+                (&[], Claim::Invariant),
+                (&[4, 1], Claim::Invariant),
+                (&[1], Claim::Invariant),
+                (&[columns], shard(0)),
+                (&[4, columns], shard(1)),
+                (&[1, columns], shard(1)),
+            ];
+            let (dims, claim) = addends[i % 6];
+            let c = random(&mut rng, dtype, dims);
+            let of_b = shard(usize::from(!op.trans_b));
+            let split = [(&a, Claim::Invariant), (&b, of_b), (&c, claim)];
+            let op = Op::from(op);
+            assert_eq!(check_split(&op, &split, n), Ok(vec![shard(1)]));
+            assert_eq!(check_split(&op, &split[..2], n), Ok(vec![shard(1)]));
+        }
+    }
+
+    #[test]
     fn other_splits_are_refused() {
         let x = random(&mut rng(3), DType::F32, &[3, 3]);
         let row = random(&mut rng(4), DType::F32, &[3]);
@@ -322,7 +360,9 @@ mod tests {
         assert_eq!(code(&plain, [rows(1), all, all]), "R0111");
         assert_eq!(code(&plain, [rows(1), rows(0), all]), "R0111");
         assert_eq!(code(&plain, [all, rows(0), all]), "R0111");
-        assert_eq!(code(&plain, [all, rows(1), all]), "R0102");
+        assert_eq!(code(&plain, [all, rows(1), all]), "R0110");
+        assert_eq!(code(&plain, [all, rows(1), rows(0)]), "R0101");
+        assert_eq!(refusal(&plain, &[(&x, all), (&x, rows(1)), (&row, all)]), "R0110");
         assert_eq!(code(&plain, [rows(0), rows(1), all]), "R0102");
         assert_eq!(code(&plain, [rows(0), all, all]), "R0110");
         assert_eq!(code(&plain, [rows(0), all, rows(1)]), "R0101");
@@ -335,7 +375,8 @@ mod tests {
         let turned = Op::from(Gemm { trans_a: true, trans_b: true, ..Gemm::default() });
         assert_eq!(code(&turned, [rows(0), all, all]), "R0111");
         assert_eq!(code(&turned, [all, rows(1), all]), "R0111");
-        assert_eq!(code(&turned, [all, rows(0), all]), "R0102");
+        assert_eq!(code(&turned, [all, rows(0), all]), "R0110");
+        assert_eq!(code(&turned, [rows(1), rows(0), all]), "R0102");
     }
 
     #[test]

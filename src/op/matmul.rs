@@ -141,6 +141,8 @@ impl OpDef for MatMul {
             (Some((Place::Summed, _)), _) => Err(summed(0)),
             (_, Some((Place::Summed, _))) => Err(summed(1)),
             (Some((Place::Free, s)), None) => out(outer, s),
+            // A column of the result needs the whole left operand, and no other column of the right one.
+            (None, Some((Place::Free, s))) => out(outer + usize::from(a.ty.rank() > 1), s),
             (Some((Place::Outer(axis), s)), None) => {
                 broadcasts(b, 1, outer, axis)?;
                 out(axis, s)
@@ -157,7 +159,7 @@ impl OpDef for MatMul {
                     format!("meets matrices split on axis {i} with ones split on axis {j}");
                 Err(rules::refuse(Code::Misaligned, 1, reason))
             }
-            (_, Some(_)) => Err(right(a)),
+            (Some(_), Some(_)) => Err(samples()),
         }
     }
 
@@ -236,13 +238,9 @@ pub(super) fn summed(i: usize) -> Refusal {
     rules::refuse(Code::NotPerSample, i, "sums over the samples of the batch")
 }
 
-/// The refusal of a right operand that is split, but not along the sums.
-pub(super) fn right(left: &SplitOperand<'_>) -> Refusal {
-    let reason = if left.claim.shard().is_some() {
-        "multiplies samples of the batch by other samples of it"
-    } else {
-        "multiplies each of its rows by every sample of the batch"
-    };
+/// The refusal of two operands that are split, but not both along the sums or along the same matrices.
+pub(super) fn samples() -> Refusal {
+    let reason = "multiplies samples of the batch by other samples of it";
     rules::refuse(Code::SampleBySample, 1, reason)
 }
 
@@ -412,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_passes_as_rows_and_as_outer_axes() {
+    fn the_batch_passes_as_rows_as_columns_and_as_outer_axes() {
         let mut rng = rng(2);
         let all = Claim::Invariant;
         for n in 0..9usize {
@@ -431,6 +429,12 @@ mod tests {
                 ([vec![4], vec![rows, 4, 3]], [all, shard(0, wide)], 0),
                 ([vec![rows, 2, 4], vec![rows, 4, 3]], [shard(0, wide), shard(0, wide)], 0),
                 ([vec![2, rows, 2, 4], vec![rows, 4, 3]], [shard(1, wide), shard(0, wide)], 1),
+                ([vec![4, 3], vec![3, rows]], [all, shard(1, wide)], 1),
+                ([vec![3], vec![3, rows]], [all, shard(1, wide)], 0),
+                ([vec![3], vec![2, 3, rows]], [all, shard(2, wide)], 1),
+                ([vec![4, 3], vec![2, 3, rows]], [all, shard(2, wide)], 2),
+                ([vec![2, 4, 3], vec![3, rows]], [all, shard(1, wide)], 2),
+                ([vec![2, 1, 4, 3], vec![5, 3, rows]], [all, shard(2, wide)], 3),
             ];
             for ([a, b], [of_a, of_b], axis) in cases {
                 let a = random(&mut rng, DType::F32, &a);
@@ -501,7 +505,8 @@ mod tests {
         };
         let (all, rows) = (Claim::Invariant, Claim::rows);
         assert_eq!(code(&[3, 4], rows(0), &[4, 3], rows(1)), "R0102");
-        assert_eq!(code(&[2, 4], all, &[4, 3], rows(1)), "R0102");
+        assert_eq!(code(&[3, 2, 4], rows(0), &[4, 3], rows(1)), "R0102");
+        assert_eq!(code(&[3, 2, 4], rows(0), &[3, 4, 3], rows(2)), "R0102");
         assert_eq!(code(&[3, 4], rows(0), &[3, 4, 2], rows(0)), "R0102");
         assert_eq!(code(&[2, 3], rows(1), &[3, 2], shard(0, 3)), "R0111");
         assert_eq!(code(&[2, 3], all, &[3, 2], rows(0)), "R0111");

@@ -169,12 +169,15 @@ fn rows_in_several_blocks() {
     assert_table(&rows(include_str!("repairs/blocks.txt")));
 }
 
-/// Every batch up to two rows more than twice the replicas, of which most then have few rows or none.
 #[test]
-fn blocks_on_one_to_eight_replicas() {
+fn samples_as_columns_of_products() {
+    assert_table(&rows(include_str!("repairs/columns.txt")));
+}
+
+/// Every batch up to two rows more than twice the replicas, of which most then have few rows or none.
+fn on_one_to_eight_replicas(table: &str) {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
-    let local = rows(include_str!("repairs/blocks.txt"));
-    for row in local.iter().filter(|row| row.expected[1] == "ok") {
+    for row in rows(table).iter().filter(|row| row.expected[1] == "ok") {
         let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
         for count in 1..=8u32 {
             let rule = rules(count)[count as usize % 3].clone();
@@ -193,6 +196,16 @@ fn blocks_on_one_to_eight_replicas() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_on_one_to_eight_replicas() {
+    on_one_to_eight_replicas(include_str!("repairs/blocks.txt"));
+}
+
+#[test]
+fn columns_on_one_to_eight_replicas() {
+    on_one_to_eight_replicas(include_str!("repairs/columns.txt"));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - the sum runs over the parts of `0..k` that [`chunks`] gives, in order, each at most [`MAX_TERMS`] long, so
 //!   that the crate never cuts it itself;
 //! - a single row or column is computed as two equal ones, so that the matrix-vector paths are never taken;
+//! - NaNs all get the same bits, as which one a sum keeps depends on its loops;
 //! - which of the two orders of summation inside a part is used is said by the function called, [`multiply`] or
 //!   [`multiply_rows`], and not by strides that happen to be 1.
 
@@ -182,6 +183,16 @@ impl<'a> MatrixMut<'a> {
             self.data[i * self.row_stride..][..self.columns].fill(0.0);
         }
     }
+
+    /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order of an instruction's
+    /// operands, which differs among the crate's loops for different sizes.
+    fn unify_nans(&mut self) {
+        for i in 0..self.rows {
+            for x in &mut self.data[i * self.row_stride..][..self.columns] {
+                *x = if x.is_nan() { f32::NAN } else { *x };
+            }
+        }
+    }
 }
 
 /// The parts of a sum of `k` terms, in the order in which they are added: a function of `k` alone, each of at most
@@ -216,6 +227,7 @@ pub fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
             multiply_part(a, b, &mut c, add);
         }
     }
+    c.unify_nans();
 }
 
 /// `c = a b`, or `c += a b` if `add`, for an `a` whose rows and a `b` whose columns are contiguous: the terms of each
@@ -251,6 +263,7 @@ pub fn multiply_rows(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bo
             }
         }
     }
+    c.unify_nans();
 }
 
 fn check(a: Matrix<'_>, b: Matrix<'_>, c: &MatrixMut<'_>) {
@@ -375,6 +388,16 @@ mod tests {
         (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
     }
 
+    /// Numbers among which are some of which no sum can be made, and different NaNs.
+    fn spiced(n: usize, seed: u64) -> Vec<f32> {
+        let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN, -0.0];
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut number = |x: f32| {
+            if rng.random_range(0..16) == 0 { special[rng.random_range(0..5)] } else { x }
+        };
+        random(n, seed).into_iter().map(&mut number).collect()
+    }
+
     fn product(f: Multiply, a: Matrix<'_>, b: Matrix<'_>, c: &mut [f32]) {
         let stride = b.columns;
         f(a, b, MatrixMut::new(c, (a.rows, b.columns), stride), false);
@@ -413,6 +436,16 @@ mod tests {
             let (a, b) = (random(ROWS * k + 1, 1), random(COLUMNS * k, 2));
             let a = Matrix::contiguous(&a[k % 2..], ROWS, k);
             blocks(multiply, a, Matrix::contiguous(&b, k, COLUMNS));
+        }
+    }
+
+    #[test]
+    fn a_row_of_any_numbers_does_not_depend_on_the_others() {
+        for k in [1, 2, 7, 30, 513] {
+            let (a, b) = (spiced(ROWS * k, 1), spiced(COLUMNS * k, 2));
+            let a = Matrix::contiguous(&a, ROWS, k);
+            blocks(multiply, a, Matrix::contiguous(&b, k, COLUMNS));
+            blocks(multiply_rows, a, Matrix::contiguous(&b, COLUMNS, k).transposed());
         }
     }
 

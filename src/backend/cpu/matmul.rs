@@ -332,6 +332,50 @@ mod tests {
     }
 
     #[test]
+    fn a_column_does_not_depend_on_the_others() {
+        let mut rng = rng(4);
+        for [m, n, k] in SIZES {
+            let (a, b) = (random(&mut rng, m * k), random(&mut rng, n * k));
+            for case in 0..4 {
+                let op = Gemm { trans_a: case % 2 == 1, trans_b: case > 1, ..Gemm::default() };
+                let a_dims = if op.trans_a { [k, m] } else { [m, k] };
+                let a = View { dims: &a_dims, data: &a };
+                let run = |columns: std::ops::Range<usize>| {
+                    let width = columns.len();
+                    let (dims, own) = if op.trans_b {
+                        ([width, k], b[columns.start * k..columns.end * k].to_vec())
+                    } else {
+                        let rows = b.chunks(n).flat_map(|row| &row[columns.clone()]);
+                        ([k, width], rows.copied().collect())
+                    };
+                    let b = View { dims: &dims, data: &own };
+                    let mut y = vec![f32::NAN; m * width];
+                    gemm(&op, (a, b), None, &mut y, &Epilogue::default());
+                    if case == 0 {
+                        let mut other = vec![f32::NAN; y.len()];
+                        matmul(a, b, &mut other, &Epilogue::default());
+                        assert_bits(&y, &other, "gemm and matmul");
+                        let (a_dims, b_dims) = ([2, 1, m, k], [1, 2, k, width]);
+                        let [a, b] = [a, b].map(|x| x.data.repeat(2));
+                        let a = View { dims: &a_dims, data: &a };
+                        let b = View { dims: &b_dims, data: &b };
+                        let mut stack = vec![f32::NAN; 4 * y.len()];
+                        matmul(a, b, &mut stack, &Epilogue::default());
+                        assert_bits(&y.repeat(4), &stack, "a matrix and a stack");
+                    }
+                    y
+                };
+                let whole = run(0..n);
+                for columns in [0..1, n - 1..n, n / 2..n, n / 3..(n / 3 + 2).min(n), 0..n / 2] {
+                    let rows = whole.chunks(n).flat_map(|row| &row[columns.clone()]);
+                    let expected: Vec<f32> = rows.copied().collect();
+                    assert_bits(&run(columns), &expected, &format!("{op:?} {m} x {n} x {k}"));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn stacks_are_broadcast() {
         let mut rng = rng(3);
         let cases: [(&[usize], &[usize]); 9] = [

@@ -37,9 +37,11 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
 
 /// Products of small integers, which are exact in any order.
 fn matmul(draw: &mut Draw) -> Option<Case> {
-    let pairs: [(&[usize], &[usize]); 11] = [
+    let pairs: [(&[usize], &[usize]); 13] = [
         (&[N, 3], &[3, 2]),
         (&[3, 2], &[2, N]),
+        (&[2], &[3, 2, N]),
+        (&[4, 1, 3, 2], &[5, 2, N]),
         (&[3, N], &[N, 2]),
         (&[N, 3], &[3, N]),
         (&[N, 2, 3], &[N, 3, 2]),
@@ -74,7 +76,8 @@ fn gemm(draw: &mut Draw) -> Option<Case> {
 }
 
 fn einsum(draw: &mut Draw) -> Option<Case> {
-    let forms: [(&str, &[&[usize]]); 10] = [
+    let forms: [(&str, &[&[usize]]); 11] = [
+        ("oi,...ib->...ob", &[&[2, 3], &[2, 3, N]]),
         ("bij,bjk->bik", &[&[N, 2, 3], &[N, 3, 2]]),
         ("bi,ij->bj", &[&[N, 3], &[3, 2]]),
         ("bi,bj->ij", &[&[N, 3], &[N, 2]]),
