@@ -7,6 +7,7 @@ mod batch;
 mod kind;
 mod params;
 mod places;
+mod untie;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -415,6 +416,10 @@ fn parameterised(mut model: Model, options: &LoadOptions) -> Result<Model, Model
 }
 
 fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
+    if options.for_training {
+        untie::untie(&mut model).map_err(PassError::from)?;
+        model.graph.remove_unused();
+    }
     let held =
         model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
     let left = options.max_memory.saturating_sub(held);

@@ -162,7 +162,6 @@ fn values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
 fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value> {
     let (mut found, mut open, mut seen) = (Vec::new(), vec![to], BTreeSet::from([to.node]));
     while let Some(value) = open.pop() {
-        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator combines")]
         let by = match graph.node(value.node).op() {
             Some(Op::AllReduce(reduce)) => Some(reduce.by),
             Some(Op::ExclusiveScan(scan)) => Some(scan.by),
@@ -186,7 +185,6 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
     if matches!(node.op(), Some(Op::BatchNormTrain(_))) && sum.output > 0 {
         return largest_element(graph, sum, number).map(Some);
     }
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others do not cancel")]
     let op = match node.op() {
         Some(
             op @ (Op::Reduce(Reduce::Sum { .. } | Reduce::Mean { .. })
@@ -265,22 +263,28 @@ impl Bounds {
             }
             _ => (terms, unit_roundoff(DType::F64)),
         };
-        let least = match dtype {
-            DType::F16 => 6e-8,
-            DType::F32 => 1.5e-45,
-            DType::Bf16 => 1e-40,
-            _ => 5e-324,
-        };
         Self {
             of_terms: 2.0 * terms * unit + 4.0 * unit_roundoff(dtype),
             of_largest: dtype.rounding() + 2.0 * terms * unit,
-            least: 2.0 * least,
+            least: 2.0 * least(dtype),
         }
+    }
+}
+
+/// The least number above 0, or more.
+fn least(dtype: DType) -> f64 {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "sums are of floats")]
+    match dtype {
+        DType::F16 => 6e-8,
+        DType::F32 => 1.5e-45,
+        DType::Bf16 => 1e-40,
+        _ => 5e-324,
     }
 }
 
 /// Half the distance from 1 to the next number.
 fn unit_roundoff(dtype: DType) -> f64 {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "sums are of floats")]
     match dtype {
         DType::F16 => f64::exp2(-11.0),
         DType::Bf16 => f64::exp2(-8.0),

@@ -142,10 +142,8 @@ fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
         return None;
     }
     let parts = (size + (PART - 1)).floor_div(&PART.into());
-    let wide = match op {
-        Reduce::LogSumExp { .. } => Some(2),
-        _ => op.accumulator(x.dtype),
-    };
+    let logs = matches!(op, Reduce::LogSumExp { .. }).then_some(2);
+    let wide = logs.or_else(|| op.accumulator(x.dtype));
     let wide = wide.map(|components| Shape::from(&[components][..]));
     let wide = wide.iter().flat_map(|shape| shape.iter().cloned());
     let shape: Shape = wide.chain([parts, lines]).collect();

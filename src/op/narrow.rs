@@ -27,10 +27,8 @@ op! {
 
 /// Fails unless a value of this type has the components of `by` on its first axis.
 pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
-    let components: &[usize] = match by {
-        Combine::WideSum => &[Sum::WIDTH, LargeSum::WIDTH],
-        _ => &[Product::WIDTH],
-    };
+    let sums = [Sum::WIDTH, LargeSum::WIDTH];
+    let components = if by == Combine::WideSum { &sums[..] } else { &[Product::WIDTH] };
     let first = ty.shape.first().and_then(|d| usize::try_from(d.as_const()?).ok());
     if ty.dtype == DType::F64 && first.is_some_and(|first| components.contains(&first)) {
         return Ok(());

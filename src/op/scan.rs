@@ -58,7 +58,7 @@ impl Scan {
         match self {
             Self::Sum { .. } if of.is_float() => Combine::WideSum,
             Self::Prod { .. } if of.is_float() => Combine::WideProd,
-            _ => self.by(),
+            Self::Sum { .. } | Self::Prod { .. } => self.by(),
         }
     }
 
@@ -210,10 +210,12 @@ impl OpDef for Scan {
             x.dtype(),
             float F => {
                 let both = (x.as_slice::<F>(), y.as_mut_slice::<F>());
-                match self.by() {
-                    Combine::Prod => self.floats::<F, Product>(both, sizes, start),
-                    _ if x.dtype() == DType::F64 => self.floats::<F, LargeSum>(both, sizes, start),
-                    _ => self.floats::<F, Sum>(both, sizes, start),
+                if !sum {
+                    self.floats::<F, Product>(both, sizes, start);
+                } else if x.dtype() == DType::F64 {
+                    self.floats::<F, LargeSum>(both, sizes, start);
+                } else {
+                    self.floats::<F, Sum>(both, sizes, start);
                 }
             },
             int I => {

@@ -172,10 +172,12 @@ pub(super) fn wide<F: Float>(op: &Reduce, plan: &Broadcast<1>, x: &[F], y: &mut 
             y.iter_mut().zip(&into).for_each(|(y, a)| *y = a.component(i));
         }
     }
-    match op {
-        Reduce::WideProd { .. } => write::<F, Product>(plan, x, y),
-        _ if F::DTYPE == DType::F64 => write::<F, LargeSum>(plan, x, y),
-        _ => write::<F, Sum>(plan, x, y),
+    if matches!(op, Reduce::WideProd { .. }) {
+        write::<F, Product>(plan, x, y);
+    } else if F::DTYPE == DType::F64 {
+        write::<F, LargeSum>(plan, x, y);
+    } else {
+        write::<F, Sum>(plan, x, y);
     }
 }
 

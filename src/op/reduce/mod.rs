@@ -189,9 +189,10 @@ impl Reduce {
             Self::Prod { .. } => Narrow { by: Combine::WideProd, ..sum },
             _ => return None,
         };
-        let wide = match narrow.by {
-            Combine::WideProd => Self::WideProd { axes, keepdims },
-            _ => Self::WideSum { axes, keepdims },
+        let wide = if narrow.by == Combine::WideProd {
+            Self::WideProd { axes, keepdims }
+        } else {
+            Self::WideSum { axes, keepdims }
         };
         x.dtype.is_float().then_some((wide, narrow))
     }
@@ -415,12 +416,10 @@ impl OpDef for Reduce {
     }
 
     fn gradient(&self) -> Gradient {
-        match self {
-            Self::WideSum { .. } | Self::WideProd { .. } => {
-                Gradient::None("it is a part of a result; gradients are taken before")
-            }
-            _ => Gradient::Defined,
+        if matches!(self, Self::WideSum { .. } | Self::WideProd { .. }) {
+            return Gradient::None("it is a part of a result; gradients are taken before");
         }
+        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

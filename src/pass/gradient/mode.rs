@@ -113,7 +113,8 @@ pub(super) fn notes(model: &Graph) -> Vec<String> {
         return Vec::new();
     }
     let note = "the model has convolutions and no batch normalisation; if its exporter put that into the convolutions, \
-                it is trained without: export it for training to keep it";
+                it is trained without. PyTorch keeps it with `training=TrainingMode.TRAINING, do_constant_folding=False`, or \
+                with `dynamo=True, optimize=False`";
     vec![note.to_owned()]
 }
 

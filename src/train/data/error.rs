@@ -59,16 +59,12 @@ impl DataError {
 
     /// The error of a row of a source, with the place that it has in a file.
     pub(super) fn placed(self, source: &dyn Source) -> Self {
-        match self {
-            Self::Row { file: None, row, reason } => {
-                let known = usize::try_from(row).ok().filter(|row| *row < source.rows());
-                let (file, row) = known.map_or((None, row), |known| {
-                    let (file, place) = source.place(known);
-                    (file.map(str::to_owned), place as u64)
-                });
-                Self::Row { file, row, reason }
-            }
-            other => other,
-        }
+        let Self::Row { file: None, row, reason } = self else { return self };
+        let known = usize::try_from(row).ok().filter(|row| *row < source.rows());
+        let (file, row) = known.map_or((None, row), |known| {
+            let (file, place) = source.place(known);
+            (file.map(str::to_owned), place as u64)
+        });
+        Self::Row { file, row, reason }
     }
 }

@@ -154,10 +154,10 @@ impl Formula<'_, '_> {
 
     /// The value as a float that is no half.
     fn single(&mut self, x: Value) -> Result<Value, Failure> {
-        match self.writer.out.ty(x).dtype {
-            DType::F16 | DType::Bf16 => self.step(Cast { to: DType::F32 }, &[x], ".single"),
-            _ => Ok(x),
+        if matches!(self.writer.out.ty(x).dtype, DType::F16 | DType::Bf16) {
+            return self.step(Cast { to: DType::F32 }, &[x], ".single");
         }
+        Ok(x)
     }
 
     /// The parts of all replicas, combined.
