@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use super::repair::Repaired;
 use crate::analysis::{ClaimMap, survey};
-use crate::ir::{Graph, GraphError, NodeId, NodeKind, Update, Value};
+use crate::ir::{Graph, GraphError, NodeId, NodeKind, Placement, Update, Value};
 use crate::op::Op;
-use crate::types::{Claim, Split};
+use crate::types::{Claim, Dim, Split};
 
 /// The claim of every value, one on a line, and what is refused.
 pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
@@ -67,8 +67,34 @@ pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<Stri
         format!("{}: {how}{label}{jump}", o.name)
     });
     section("outputs", outputs.collect());
+    section("bytes", moved(template, &map, done, graph));
     section("updates", graph.updates().iter().map(|update| updated(graph, update)).collect());
     Ok(text)
+}
+
+/// The bytes of weights, and those that travel in a run.
+fn moved(template: &Graph, map: &ClaimMap, done: &[Repaired], graph: &Graph) -> Vec<String> {
+    let all = |values: &mut dyn Iterator<Item = Value>| {
+        values.fold(Dim::ZERO, |sum, value| sum + template.ty(value).bytes())
+    };
+    let weights = graph.params().iter().fold(Dim::ZERO, |sum, param| sum + param.ty.bytes());
+    let mirrored = graph.params().iter().any(|param| param.placement == Placement::Mirrored);
+    let how = match (graph.split(), mirrored) {
+        (None, _) => "",
+        (_, true) => ", held by every device",
+        (_, false) => ", held once and copied to the devices in each run",
+    };
+    let rows = all(&mut template.inputs().filter(|v| map.get(*v).shard().is_some()));
+    let out = all(&mut template.outputs().iter().map(|output| output.value));
+    let mut lines = vec![
+        format!("{weights} of weights{how}"),
+        format!("{rows} of rows to the devices, {out} of outputs from them"),
+    ];
+    let exchanged = done.iter().fold(Dim::ZERO, |sum, repair| sum + repair.bytes.clone());
+    if exchanged != Dim::ZERO {
+        lines.push(format!("{exchanged} of each replica between them, for repairs"));
+    }
+    lines
 }
 
 /// Which operator makes an output jump.

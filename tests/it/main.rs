@@ -7,6 +7,7 @@ mod buckets;
 mod cli;
 #[cfg(feature = "cuda")]
 mod cli_cuda;
+mod cli_options;
 #[cfg(feature = "cuda")]
 mod cuda_indexing;
 mod cuda_kernels;

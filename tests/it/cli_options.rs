@@ -1,0 +1,226 @@
+//! Options of the command line that were ignored, or answered with another cause.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use fanwise::format::{npz, safetensors};
+use fanwise::model::{LoadOptions, load};
+use fanwise::types::Tensor;
+
+/// A command in a folder.
+fn command(folder: &Path, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    command.args(args.split(' ')).current_dir(folder).env_remove("RUST_BACKTRACE");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Standard output and standard error of a command that succeeds.
+fn good(folder: &Path, args: &str) -> (String, String) {
+    let Output { status, stdout, stderr } = command(folder, args).output().unwrap();
+    assert!(status.success(), "{args}: {}", text(&stderr));
+    (text(&stdout), text(&stderr))
+}
+
+/// Standard error of a command that is refused.
+fn refused(folder: &Path, args: &str) -> String {
+    let Output { status, stdout, stderr } = command(folder, args).output().unwrap();
+    assert_eq!(status.code(), Some(2), "{args}: {}", text(&stdout));
+    text(&stderr)
+}
+
+fn says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
+
+/// A folder with data for `zoo:mlp`, 32 rows.
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let x: Vec<f32> = (0..32 * 784).map(|i| (i % 17) as f32 / 17.0).collect();
+    let y: Vec<i64> = (0..32).map(|i| i % 10).collect();
+    let arrays = [
+        ("x".to_owned(), Tensor::new(&[32, 784], &x).unwrap()),
+        ("y".to_owned(), Tensor::new(&[32], &y).unwrap()),
+    ];
+    npz::write(&folder.path().join("data.npz"), &arrays.into()).unwrap();
+    let path = folder.path().to_owned();
+    (folder, path)
+}
+
+/// The line of a run that shows its output.
+fn shown(folder: &Path, args: &str) -> String {
+    let (out, _) = good(folder, args);
+    out.lines().find(|line| line.starts_with("predictions")).unwrap().to_owned()
+}
+
+#[test]
+fn weights_of_a_file_are_those_of_every_kind_of_model() {
+    let (_kept, folder) = folder();
+    let fit =
+        "fit zoo:mlp --data data.npz --loss sparse_categorical_crossentropy --epochs 1 --batch 16";
+    good(&folder, &format!("{fit} --save w.safetensors"));
+    good(&folder, "compile zoo:mlp --emit onnx=m.onnx");
+    good(&folder, "compile zoo:mlp --emit graph=m.fan,json=m.json");
+    let weights = safetensors::read(
+        &folder.join("w.safetensors"),
+        &mut fanwise::format::Budget::new(u64::MAX),
+        |_| true,
+    );
+    let arrays = weights.unwrap().iter().map(|(k, t)| (k.to_string(), t.clone())).collect();
+    npz::write(&folder.join("w.npz"), &arrays).unwrap();
+    let before = shown(&folder, "run zoo:mlp --batch 1");
+    let after = shown(&folder, "run zoo:mlp --batch 1 --params w.safetensors");
+    assert_ne!(before, after);
+    for file in ["w.safetensors", "w.npz"] {
+        for model in ["zoo:mlp", "m.onnx", "m.fan", "m.json"] {
+            let unchecked = if model.starts_with("m.") && model != "m.onnx" {
+                let refused = refused(&folder, &format!("run {model} --batch 1 --params {file}"));
+                says(&refused, &["E0112", "--params-unchecked"]);
+                " --params-unchecked"
+            } else {
+                ""
+            };
+            let args = format!("run {model} --batch 1 --params {file}{unchecked}");
+            assert_eq!(shown(&folder, &args), after, "{args}");
+        }
+    }
+    for model in ["zoo:mlp", "m.onnx", "m.fan"] {
+        for what in ["run", "check", "compile", "summary"] {
+            let missing = refused(&folder, &format!("{what} {model} --params none.safetensors"));
+            says(&missing, &["none.safetensors"]);
+        }
+    }
+    let wrong = |name: &str, tensor: Tensor| {
+        npz::write(&folder.join("wrong.npz"), &[(name.to_owned(), tensor)].into()).unwrap();
+        refused(&folder, "run zoo:mlp --batch 1 --params wrong.npz")
+    };
+    let ones = |dims: &[usize]| Tensor::new(dims, &vec![1.0f32; dims.iter().product()]).unwrap();
+    says(&wrong("none", ones(&[2])), &["wrong.npz", "`none`", "no parameter"]);
+    says(&wrong("dense_1.bias", ones(&[2])), &["f32[2] instead of f32[256]"]);
+    fs::write(folder.join("w.txt"), "weights").unwrap();
+    says(&refused(&folder, "run zoo:mlp --params w.txt"), &[".safetensors and .npz"]);
+    npz::write(&folder.join("part.npz"), &[("dense_1.bias".to_owned(), ones(&[256]))].into())
+        .unwrap();
+    let (_, note) = good(&folder, "run zoo:mlp --batch 1 --params part.npz");
+    says(&note, &["part.npz has no", "keep their own elements"]);
+}
+
+#[test]
+fn rows_that_nothing_is_learned_from_are_refused_before_the_step() {
+    let (_kept, folder) = folder();
+    let rows = load("zoo:mlp", &LoadOptions::default()).unwrap();
+    assert_eq!(rows.graph.inputs().len(), 1);
+    let write = |name: &str, row: usize, x: f32, class: i64| {
+        let mut arrays =
+            npz::read(&folder.join("data.npz"), &mut fanwise::format::Budget::new(1 << 30))
+                .unwrap();
+        let mut data = arrays["x"].as_slice::<f32>().to_vec();
+        data[row * 784 + 3] = x;
+        let mut classes = arrays["y"].as_slice::<i64>().to_vec();
+        classes[row] = class;
+        arrays.insert("x".to_owned(), Tensor::new(&[32, 784], &data).unwrap());
+        arrays.insert("y".to_owned(), Tensor::new(&[32], &classes).unwrap());
+        npz::write(&folder.join(name), &arrays).unwrap();
+    };
+    write("class.npz", 17, 0.5, 99);
+    write("nan.npz", 5, f32::NAN, 0);
+    let loss = "--loss sparse_categorical_crossentropy --batch 8";
+    for what in ["fit", "evaluate"] {
+        let told = refused(&folder, &format!("{what} zoo:mlp --data class.npz {loss}"));
+        says(&told, &["E0601", "class.npz, row 17", "class 99", "0 to 9"]);
+        let told = refused(&folder, &format!("{what} zoo:mlp --data nan.npz {loss}"));
+        says(&told, &["E0601", "nan.npz, row 5", "NaN at place 3"]);
+    }
+    let told =
+        refused(&folder, &format!("fit zoo:mlp --data data.npz --validation class.npz {loss}"));
+    says(&told, &["class.npz, row 17"]);
+    // The last quarter of the rows validates: a row has its number in the file all the same.
+    write("late.npz", 30, 0.5, -1);
+    let told =
+        refused(&folder, &format!("fit zoo:mlp --data late.npz --validation-split 0.25 {loss}"));
+    says(&told, &["late.npz, row 30", "class -1"]);
+    fs::create_dir_all(folder.join("images/a")).unwrap();
+    says(&refused(&folder, &format!("fit zoo:mlp --data images {loss}")), &["folder of images"]);
+}
+
+#[test]
+fn what_has_no_effect_is_refused() {
+    let (_kept, folder) = folder();
+    says(&refused(&folder, "run zoo:mlp --threads 100000"), &["--threads 100000", "more than"]);
+    let traced = refused(&folder, "run zoo:mlp --trace t.json --target cpu");
+    says(&traced, &["`--trace` needs a GPU"]);
+    assert!(!traced.contains("libcuda"));
+    let told = refused(&folder, "compile zoo:mlp --emit graph=a,json=a");
+    says(&told, &["two texts go to a"]);
+    assert!(!folder.join("a").exists());
+    let told = refused(&folder, "predict zoo:mlp --data data.npz --outputs p.json");
+    says(&told, &[".npz", "p.json"]);
+    assert!(!folder.join("p.json").exists());
+    let (one, _) = good(&folder, "run zoo:mlp --batch 1");
+    says(&one, &["\n1 row in "]);
+    let (table, _) = good(&folder, "compile zoo:mlp --gpus 3 --repair comm");
+    says(&table, &["devices     3, rows N/3", "split on axis 0", "of weights, held once"]);
+    for (args, count) in [
+        ("fit zoo:mlp --data data.npz --loss sparse_categorical_crossentropy --gpus 2", 2),
+        ("evaluate zoo:mlp --data data.npz --loss sparse_categorical_crossentropy --gpus 3", 3),
+        ("predict zoo:mlp --data data.npz --outputs o.npz --gpus 4", 4),
+    ] {
+        let (_, note) = good(&folder, args);
+        says(&note, &[&format!("{count} virtual devices run on the CPU")]);
+    }
+}
+
+/// Without a standard output nothing is printed, and that is no success.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_standard_output_is_no_success() {
+    let (_kept, folder) = folder();
+    let closed = |args: &str| {
+        let line = format!("exec \"$0\" {args} >&-");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line, env!("CARGO_BIN_EXE_fanwise")]).current_dir(&folder);
+        shell.output().unwrap()
+    };
+    let output = closed("run zoo:mlp --batch 1");
+    assert_eq!(output.status.code(), Some(2));
+    says(&text(&output.stderr), &["standard output is closed"]);
+    let null = File::options().write(true).open("/dev/null").unwrap();
+    let status = command(&folder, "run zoo:mlp --batch 1").stdout(Stdio::from(null)).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn files_of_other_kinds_are_told_by_their_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let keras: &[u8] = b"PK\x03\x04 config.json metadata.json model.weights.h5";
+    for (name, bytes, parts) in [
+        ("model.h5", &b"\x89HDF\r\n\x1a\n"[..], ["Keras", "onnx"]),
+        ("model.keras", keras, ["Keras", "onnx"]),
+        ("model.pt", b"PK\x03\x04 archive/data.pkl", ["PyTorch", "torch.onnx.export"]),
+        ("model.tflite", b"\x1c\0\0\0TFL3", ["Lite", "tf2onnx"]),
+        ("model.engine", b"ptrt\0\0", ["TensorRT", "ONNX"]),
+        ("model.py", b"import torch\nprint(1)\n", ["script", "ONNX"]),
+        ("model.tar.gz", b"\x1f\x8b\x08", ["gzip", "unpack"]),
+        ("empty.onnx", b"", ["empty", "anew"]),
+    ] {
+        fs::write(folder.join(name), bytes).unwrap();
+        let told = refused(folder, &format!("run {name}"));
+        says(&told, &["E0106", name, parts[0], parts[1]]);
+        assert!(told.lines().count() == 1, "{told}");
+    }
+    fs::create_dir(folder.join("saved")).unwrap();
+    fs::write(folder.join("saved/saved_model.pb"), b"\x08\x01").unwrap();
+    says(&refused(folder, "run saved"), &["SavedModel", "tf2onnx"]);
+    // Forms of ONNX files that are not known: -1, and one of a far future.
+    for version in [&b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"[..], b"\x08\xe8\x07"] {
+        fs::write(folder.join("future.onnx"), [version, b"\x3a\x00"].concat()).unwrap();
+        says(&refused(folder, "run future.onnx"), &["ir_version"]);
+    }
+}
