@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek, SeekFrom, Write};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -217,44 +218,6 @@ fn unreadable(error: &ZipError) -> String {
     }
 }
 
-/// A writer that takes and drops everything once it has failed: an archive that is given up writes its end when it is
-/// dropped, and would print that this failed.
-struct Latch<W> {
-    to: W,
-    failed: bool,
-}
-
-impl<W> Latch<W> {
-    fn try_to<T>(
-        &mut self,
-        without: T,
-        work: impl FnOnce(&mut W) -> io::Result<T>,
-    ) -> io::Result<T> {
-        if self.failed {
-            return Ok(without);
-        }
-        let result = work(&mut self.to);
-        self.failed = result.is_err();
-        result
-    }
-}
-
-impl<W: Write> Write for Latch<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.try_to(bytes.len(), |to| to.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.try_to((), Write::flush)
-    }
-}
-
-impl<W: Seek> Seek for Latch<W> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.try_to(0, |own| own.seek(to))
-    }
-}
-
 /// Writes tensors as an archive of stored entries, in the order of their names: the same tensors give the same
 /// bytes.
 ///
@@ -262,16 +225,17 @@ impl<W: Seek> Seek for Latch<W> {
 /// If the file cannot be written; what was there before stays then.
 pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), FileError> {
     let written = atomic::write(path, |file| {
-        let mut archive = ZipWriter::new(Latch { to: BufWriter::new(file), failed: false });
+        // One that is dropped half way writes its end, and prints that this failed.
+        let mut archive = ManuallyDrop::new(ZipWriter::new(BufWriter::new(file)));
         for (name, tensor) in tensors {
             let options = SimpleFileOptions::default()
                 .compression_method(CompressionMethod::Stored)
                 .last_modified_time(DateTime::default())
                 .large_file(npy::length(tensor) >= LARGE);
             archive.start_file(format!("{name}.npy"), options)?;
-            npy::write(tensor, &mut archive)?;
+            npy::write(tensor, &mut *archive)?;
         }
-        archive.finish()?.flush()
+        ManuallyDrop::into_inner(archive).finish()?.flush()
     });
     written.map_err(|e| FileError::write(path, e))
 }

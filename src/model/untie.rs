@@ -109,8 +109,8 @@ fn shared_statistic(model: &Model) -> Option<(ParamId, usize, Vec<NodeId>)> {
             }
         }
     }
-    let shared = takers.into_iter().filter(|(_, places)| places.len() > 1);
-    shared.filter_map(|(of, mut places)| places.pop_last().map(|(p, ids)| (of, p, ids))).next()
+    let mut shared = takers.into_iter().filter(|(_, places)| places.len() > 1);
+    shared.find_map(|(of, mut places)| places.pop_last().map(|(place, ids)| (of, place, ids)))
 }
 
 #[cfg(test)]

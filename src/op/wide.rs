@@ -192,7 +192,8 @@ mod tests {
         bits::<LargeSum>(&[1e300, 3.0], 1e300);
         bits::<LargeSum>(&[f64::NEG_INFINITY, 1e308, 1.0], f64::NEG_INFINITY);
         let all = [f64::MAX, f64::MAX].iter().fold(LargeSum::EMPTY, |a, x| a.with(*x));
-        assert_eq!(all.over(2.0), f64::MAX, "a mean is finite where its elements are");
+        let mean = all.over(2.0);
+        assert!(mean >= f64::MAX && mean.is_finite(), "a mean is finite where its elements are");
     }
 
     #[test]

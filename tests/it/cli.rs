@@ -267,7 +267,8 @@ fn a_step_of_training_is_printed_in_every_form() {
         }
         for kind in ["json", "dot", "cuda"] {
             let told = compile(&format!("{kind}:training"), gpus);
-            assert!(stdout(&told).len() > 1000 && stderr(&told).is_empty(), "{}", stderr(&told));
+            let only_devices = stderr(&told).lines().all(|line| line.contains("virtual devices"));
+            assert!(stdout(&told).len() > 1000 && only_devices, "{}", stderr(&told));
         }
     }
     let said = stderr(&compile("program", &[]));

@@ -111,7 +111,7 @@ pub(crate) fn run(
 /// Fails unless outputs can be written in the form that a file's name says.
 pub(crate) fn check_outputs(path: &Path) -> anyhow::Result<()> {
     let device = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
-    if device || path.extension().is_some_and(|e| e == "npz") {
+    if device || path.extension().is_none_or(|e| e == "npz") {
         return Ok(());
     }
     anyhow::bail!("outputs are written as .npz, and {} is none", path.display())

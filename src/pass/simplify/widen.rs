@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use super::SimplifyOptions;
 use crate::analysis::Sums;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::{Cast, Op, Reduce, Softmax};
+use crate::op::{Cast, Op, Reduce};
 use crate::pass::PassError;
 use crate::pass::repair::{Repair, repair, seen};
 use crate::types::DType;
 
 /// Computes in `f64` what sums over the batch inside an operator that computes in the type of its elements: products of
-/// matrices, logarithms of sums of exponentials and distributions. Replicas combine such parts in `f64`, so one device must
+/// matrices and logarithms of sums of exponentials. Replicas combine such parts in `f64`, so one device must
 /// not round more or overflow earlier. Gradients of parameters, which no output depends on, stay as they are.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     let narrow = |id: NodeId| graph.node(id).op().is_some_and(is_narrow);
@@ -44,7 +44,6 @@ fn is_narrow(op: &Op) -> bool {
             | Op::Einsum(_)
             | Op::ConvWeightGrad(_)
             | Op::Reduce(Reduce::LogSumExp { .. })
-            | Op::Softmax(Softmax::Softmax { .. } | Softmax::LogSoftmax { .. })
     )
 }
 
