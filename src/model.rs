@@ -80,7 +80,7 @@ pub enum ModelError {
     /// The path is no regular file.
     #[error("{0} is no regular file")]
     NotAFile(String),
-    /// The file is larger than the memory that may be used.
+    /// The file, or the weights of a model of the zoo, are larger than the memory that may be used.
     #[error("{path} has {bytes} bytes; {limit} may be used (`--max-memory`)")]
     TooLarge {
         /// The file.
@@ -211,7 +211,14 @@ pub enum GraphForm {
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     if let Some(name) = spec.strip_prefix("zoo:") {
         let (graph, weights) = zoo::build(name)?;
-        return parameterised(Model { graph, weights, notes: unused(options) }, options);
+        let bytes = weights.iter().map(|(_, tensor)| tensor.bytes().len() as u64).sum();
+        if bytes > options.max_memory {
+            let limit = options.max_memory;
+            return Err(ModelError::TooLarge { path: spec.to_owned(), bytes, limit });
+        }
+        let mut notes = unused(options);
+        notes.extend(unchecked(options));
+        return parameterised(Model { graph, weights, notes }, options);
     }
     let path = Path::new(spec);
     if let Some((what, way)) = kind::of_folder(path) {
@@ -232,7 +239,9 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         if let Some((what, way)) = kind::of_text(&head).filter(|_| unread) {
             return Err(foreign(path, what, way));
         }
-        return parameterised(imported?, options);
+        let mut model = imported?;
+        model.notes.extend(unchecked(options));
+        return parameterised(model, options);
     }
     let text = read(path, options)?;
     let name = || path.display().to_string();
@@ -269,6 +278,13 @@ fn unused(options: &LoadOptions) -> Vec<String> {
         return Vec::new();
     }
     vec![format!("{} has no effect: the model is no ONNX file, its batch is N", given.join(", "))]
+}
+
+/// What is said of weights that are taken unchecked, where the model has none that are checked.
+fn unchecked(options: &LoadOptions) -> Option<String> {
+    let says =
+        "--params-unchecked has no effect: only graphs in text or JSON form know their weights";
+    options.params_unchecked.then(|| says.to_owned())
 }
 
 /// The graph with other elements of its parameters: those that changed have no source any more, so that [`save`] writes

@@ -272,7 +272,7 @@ fn a_step_of_training_is_printed_in_every_form() {
         }
     }
     let said = stderr(&compile("program", &[]));
-    assert!(said.contains("note: `--loss` is of a step of training"), "{said}");
+    assert!(said.contains("note: `--loss` has no effect but on a step of training"), "{said}");
     for kind in ["claims:training", "summary:training", "graph:input:training"] {
         let error = stderr(&compile(kind, &[]));
         assert!(error.contains("of a step of training graph:training, json:training"), "{error}");

@@ -404,7 +404,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--class-weight", "0=-1"], "from 0 on"),
         (&["--resume", &at("nowhere")], "has no checkpoint"),
         (
-            &["--monitor", "val_loss"],
+            &["--monitor", "val_loss", "--checkpoint", &at("kept")],
             "epochs have no number `val_loss`; they have loss, learning_rate",
         ),
         (&["--validation", &test, "--early-stopping", "val_x"], "epochs have no number `val_x`"),

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use fanwise::format::onnx::{self, ImportOptions, import};
 use fanwise::format::{Budget, npz, safetensors};
-use fanwise::ir::Weights;
-use fanwise::types::Tensor;
+use fanwise::ir::{Builder, Weights};
+use fanwise::op::{BatchNormTrain, Identity, MatMul, Unary};
+use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -66,7 +67,6 @@ fn a_trained_onnx_file_has_other_weights_and_nothing_else_changed() {
     trained_onnx(binary, "torch_script_convnet.onnx", folder.path());
 }
 
-/// A model that was read from no ONNX file is written as one, with what was learned.
 /// Batch normalisation in train mode is read as it was written, with its results, in every bit; what ONNX cannot say of it
 /// is refused.
 #[test]
@@ -101,6 +101,74 @@ fn batch_normalisation_in_train_mode_is_written_and_read() {
     }
 }
 
+/// A classifier with batch normalisation as PyTorch exports a fresh one in train mode: its running statistics are
+/// initializers of their own, or `Identity` of the scale and bias that they are equal to.
+fn normalised(merged: bool) -> Vec<u8> {
+    let mut b = Builder::new("net");
+    let shape: Shape = [Dim::n(), 4.into()].into_iter().collect();
+    let x = b.input("x", TensorType::new(DType::F32, shape));
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut param = |b: &mut Builder, name: &str, dims: &[usize]| {
+        let count = dims.iter().product();
+        let values: Vec<f32> = (0..count).map(|_| rng.random_range(-0.5..0.5)).collect();
+        b.param(name, Tensor::new(dims, &values).unwrap())
+    };
+    let first = param(&mut b, "first.weight", &[4, 8]);
+    let last = param(&mut b, "last.weight", &[8, 2]);
+    let fill = |b: &mut Builder, name: &str, value: f32| {
+        b.param(name, Tensor::new(&[8], &[value; 8]).unwrap())
+    };
+    let (gain, bias) = (fill(&mut b, "gain", 1.0), fill(&mut b, "bias", 0.0));
+    let (mean, var) = if merged {
+        let mean = b.op("running_mean", Identity {}, &[bias]).unwrap();
+        (mean, b.op("running_var", Identity {}, &[gain]).unwrap())
+    } else {
+        (fill(&mut b, "running_mean", 0.0), fill(&mut b, "running_var", 1.0))
+    };
+    let norm = BatchNormTrain { epsilon: 1e-5, local: false, momentum: 0.9 };
+    let h = b.op("h", MatMul {}, &[x, first]).unwrap();
+    let h = b.ops(&["n", "n.mean", "n.var"], norm, &[h, gain, bias, mean, var]).unwrap()[0];
+    let h = b.op("r", Unary::Relu, &[h]).unwrap();
+    let y = b.op("y", MatMul {}, &[h, last]).unwrap();
+    b.output("y", y);
+    let (graph, weights) = b.finish();
+    onnx::export(&graph, &weights).unwrap()
+}
+
+#[test]
+fn merged_initializers_learn_what_their_own_learn() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let x: Vec<f32> = (0..64 * 4).map(|_| rng.random_range(20.0..30.0)).collect();
+    let y: Vec<i64> = x.chunks(4).map(|row| i64::from(row[0] + row[1] > row[2] + row[3])).collect();
+    let arrays = [
+        ("x".to_owned(), Tensor::new(&[64, 4], &x).unwrap()),
+        ("y".to_owned(), Tensor::new(&[64], &y).unwrap()),
+    ];
+    let data = path(folder.path(), "data.npz");
+    npz::write(Path::new(&data), &arrays.into()).unwrap();
+    let told = [false, true].map(|merged| {
+        let model = path(folder.path(), if merged { "merged.onnx" } else { "own.onnx" });
+        std::fs::write(&model, normalised(merged)).unwrap();
+        let loss = "sparse_categorical_crossentropy:from_logits=true";
+        let args = ["fit", &model, "--data", &data, "--validation", &data, "--loss", loss];
+        let log = path(folder.path(), "log.csv");
+        let more = ["--batch", "16", "--epochs", "20", "--optimizer", "adam:learning_rate=0.02"];
+        ["1", "3"].map(|gpus| {
+            let more = [&args[..], &more, &["--gpus", gpus, "--log", &log]].concat();
+            assert_eq!(good(&more).1.contains("running_mean"), merged);
+            let log = std::fs::read_to_string(&log).unwrap();
+            let column = log.lines().next().unwrap().split(',').position(|name| name == "val_loss");
+            let losses = log.lines().skip(1).map(|line| line.split(',').nth(column.unwrap()));
+            losses.map(|loss| loss.unwrap().parse::<f64>().unwrap()).collect::<Vec<_>>()
+        })
+    });
+    assert_eq!(told[0], told[1]);
+    let [one, three] = &told[0];
+    assert!(one[0] > 0.5 && one[19] < 0.3 && three[19] < 0.3, "{told:?}");
+}
+
+/// A model that was read from no ONNX file is written as one, with what was learned.
 #[test]
 fn a_trained_model_of_any_form_is_saved_as_onnx() {
     let folder = tempfile::tempdir().unwrap();

@@ -59,8 +59,11 @@ fn depth(path: &str) -> usize {
     modules.filter(|part| *part != "mod").count()
 }
 
-/// True for the file of a `#[cfg(test)] mod`, which may reach up for its checks.
+/// True for a file of a `#[cfg(test)] mod`, which may reach up for its checks.
 fn is_test(path: &str) -> bool {
+    if path.contains("/properties/") {
+        return true;
+    }
     let stem = path.trim_end_matches(".rs").rsplit('/').next().unwrap_or_default();
     stem.starts_with("test")
 }

@@ -18,6 +18,7 @@ mod digits;
 mod discovery;
 mod docs;
 mod embed;
+mod every_option;
 mod examples;
 mod fit;
 mod fit_classes;

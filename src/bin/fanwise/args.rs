@@ -154,7 +154,7 @@ enum RepairArg {
     Comm,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum MergeArg {
     /// On the host
     Cpu,
@@ -162,7 +162,7 @@ enum MergeArg {
     Gpu,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum WeightsArg {
     /// Where the model put them; GPUs copy them in each run
     Template,
@@ -221,7 +221,10 @@ impl ReplicateArgs {
     ) -> anyhow::Result<Replicated<'a>> {
         let Place { found, cuda } = place;
         let devices = match &self.gpus {
-            None => return self.single(model, template, place),
+            None => {
+                self.note_single(place);
+                return self.single(model, template, place);
+            }
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
         };
         if devices.len() == 1 && template.split().is_none() && !cuda {
@@ -231,6 +234,18 @@ impl ReplicateArgs {
             tell_virtual(devices.len());
         }
         self.over(model, template, devices)
+    }
+
+    /// Says which options have no effect where no devices are asked for.
+    fn note_single(&self, place: Place) {
+        let moved = !place.cuda;
+        let given = [
+            ("--shards", self.divides()),
+            ("--merge", moved && self.merge != MergeArg::Cpu),
+            ("--weights", moved && self.weights != WeightsArg::Template),
+            ("--repair", moved && self.repair.is_some()),
+        ];
+        ui::note_idle(&given, "without `--gpus`");
     }
 
     /// The graph on one device: the first GPU, or the host where there is none or the model may not be moved.
@@ -338,7 +353,10 @@ impl ReplicateArgs {
                 devices
             }
             None if place.cuda || invariant => vec![Device::gpu(0)],
-            None => return Ok(None),
+            None => {
+                self.note_single(place);
+                return Ok(None);
+            }
         };
         let repair = self.repair(pass::Repair::Comm);
         Ok(Some(Replicate { repair, ..self.over_devices(devices) }))

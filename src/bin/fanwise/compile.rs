@@ -68,9 +68,9 @@ pub(crate) struct CompileArgs {
     arch: Option<Arch>,
     #[command(flatten)]
     cache: CacheArgs,
-    /// The rows for which memory is planned
-    #[arg(long, value_name = "ROWS", default_value_t = 32)]
-    batch: u32,
+    /// The rows for which memory is planned; by default 32
+    #[arg(long, value_name = "ROWS")]
+    batch: Option<u32>,
     #[command(flatten)]
     aim: AimArgs,
     #[command(flatten)]
@@ -166,12 +166,40 @@ impl CompileArgs {
         }
     }
 
+    /// Says which options have no effect on what is emitted.
+    fn note_idle(&self, emits: &[Emit]) {
+        let has = |wanted: fn(&Emit) -> bool| emits.iter().any(wanted);
+        if !has(|e| e.training) {
+            let mut given = self.aim.given();
+            given.extend(self.optimizer.given());
+            ui::note_idle(&given, "but on a step of training, which is emitted as KIND:training");
+        }
+        let given = [("--learning-rate", self.optimizer.has_rate())];
+        ui::note_idle(&given, "here: it is an input of the step");
+        let compiled = has(|e| matches!(e.kind, Kind::Kernels(Kernels::Compiled(_))));
+        let given = [("--cache-dir", self.cache.is_given()), ("--arch", self.arch.is_some())];
+        let given = given.map(|(name, given)| (name, given && !compiled));
+        ui::note_idle(&given, "but on kernels, which are emitted as ptx or cubin");
+        let planned = has(|e| e.kind == Kind::Memory);
+        let given = [("--batch", self.batch.is_some() && !planned)];
+        ui::note_idle(&given, "but on the memory plan, which is emitted as memory");
+        let locations = has(|e| {
+            matches!(e.kind, Kind::Graph | Kind::GraphInput | Kind::GraphRepaired)
+                && e.path.is_none()
+        });
+        let given = [("--no-loc", self.no_loc && !locations)];
+        ui::note_idle(&given, "but on graphs as text that are printed");
+    }
+
     /// The GPUs that the graph is replicated over: any number where it is compiled for another machine.
     fn place(&self) -> Place {
         let found = if self.target.is_some() { 0 } else { backend::gpu_count() };
         Place { found, cuda: *self.target() == Target::CUDA }
     }
 }
+
+/// The rows for which memory is planned, where none are given.
+const ROWS: u32 = 32;
 
 /// Fails where two texts go to one file.
 fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
@@ -203,9 +231,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
         args.replicate.apply(&args.model, &template, args.place())?
     };
     let trained = emits.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
-    if trained.is_none() && args.aim.has_loss() {
-        ui::talk("note: `--loss` is of a step of training, which is emitted as KIND:training");
-    }
+    args.note_idle(emits);
     for emit in emits {
         let (graph, weights) = match trained.as_ref().filter(|_| emit.training) {
             Some((graph, weights)) => (graph, weights),
@@ -290,8 +316,9 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
         return kernels::emit(&program, what, emit.path.as_deref(), &options);
     }
     let text = if emit.kind == Kind::Memory {
-        exec::note_empty(graph, i64::from(args.batch));
-        program.bind(i64::from(args.batch)).map_err(Error::from)?.report(&program).to_string()
+        let rows = i64::from(args.batch.unwrap_or(ROWS));
+        exec::note_empty(graph, rows);
+        program.bind(rows).map_err(Error::from)?.report(&program).to_string()
     } else {
         program.to_string()
     };

@@ -45,16 +45,16 @@ pub(crate) struct TargetArgs {
     /// Run on so many logical GPUs, dealt out to the GPUs that there are
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     logical: Option<u32>,
-    /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver compiles
-    #[arg(long, value_name = "FORM", default_value = "cubin", value_parser = form)]
-    code: Form,
+    /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver compiles; by default cubin
+    #[arg(long, value_name = "FORM", value_parser = form)]
+    code: Option<Form>,
     /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto, Chrome); also where a run
     /// fails
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Give a GPU up that makes no progress for so many seconds; 0 waits for ever
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = watchdog)]
-    watchdog: Duration,
+    /// Give a GPU up that makes no progress for so many seconds, by default 60; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", value_parser = watchdog)]
+    watchdog: Option<Duration>,
     #[command(flatten)]
     cache: CacheArgs,
 }
@@ -89,15 +89,26 @@ impl TargetArgs {
             TargetArg::Auto if asked && backend::gpu_count() == 0 => {
                 bail!("{options} a GPU, and none is found; `fanwise devices` says what is missing")
             }
-            TargetArg::Cpu => Runner::cpu(threads),
+            TargetArg::Cpu => self.cpu(threads),
             TargetArg::Cuda => self.cuda(threads),
             TargetArg::Auto if asked => self.cuda(threads),
-            TargetArg::Auto if backend::gpu_count() == 0 => Runner::cpu(threads),
+            TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads),
             TargetArg::Auto => self.cuda(threads).or_else(|error| {
                 ui::talk(&format!("note: there are GPUs that cannot be used: {error:#}"));
-                Runner::cpu(threads)
+                self.cpu(threads)
             }),
         }
+    }
+
+    /// The CPU, with a remark on options that are of GPUs alone.
+    fn cpu(&self, threads: usize) -> anyhow::Result<Runner> {
+        let given = [
+            ("--code", self.code.is_some()),
+            ("--watchdog", self.watchdog.is_some()),
+            ("--cache-dir", self.cache.is_given()),
+        ];
+        ui::note_idle(&given, "on the CPU");
+        Runner::cpu(threads)
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -114,8 +125,8 @@ impl TargetArgs {
         crate::devices::require(&found)?;
         let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
         options.logical = self.logical;
-        options.form = self.code;
-        options.watchdog = self.watchdog;
+        options.form = self.code.unwrap_or(options.form);
+        options.watchdog = self.watchdog.unwrap_or(options.watchdog);
         let trace = self.trace.clone().map(|path| (path, Arc::new(Trace::new())));
         options.trace = trace.as_ref().map(|(_, trace)| Arc::clone(trace));
         let progress = Arc::clone(&options.progress);
@@ -222,6 +233,11 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
+    /// Whether a folder is given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.cache_dir.is_some()
+    }
+
     /// The folder; none where the user has no home.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         self.cache_dir.clone().or_else(default_folder)

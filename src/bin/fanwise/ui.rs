@@ -108,3 +108,15 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     }
     text
 }
+
+/// Says which of the options, each with whether it is given, have no effect `here`.
+pub(crate) fn note_idle(options: &[(&str, bool)], here: &str) {
+    let given: Vec<String> =
+        options.iter().filter(|(_, given)| *given).map(|(name, _)| format!("`{name}`")).collect();
+    let (verb, names) = match given.as_slice() {
+        [] => return,
+        [one] => ("has", one.clone()),
+        [first @ .., last] => ("have", format!("{} and {last}", first.join(", "))),
+    };
+    talk(&format!("note: {names} {verb} no effect {here}"));
+}

@@ -4,6 +4,7 @@
 //! of it; [`super::testing::check_split`] executes its rule on up to five replicas.
 
 mod draw;
+mod empty;
 mod gradients;
 mod jumps;
 mod layers;

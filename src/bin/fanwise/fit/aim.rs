@@ -88,9 +88,17 @@ fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
 }
 
 impl AimArgs {
-    /// Whether a loss is given.
-    pub(crate) fn has_loss(&self) -> bool {
-        !self.loss.is_empty()
+    /// The options, each with whether it is given.
+    pub(crate) fn given(&self) -> Vec<(&'static str, bool)> {
+        vec![
+            ("--loss", !self.loss.is_empty()),
+            ("--loss-weight", !self.loss_weight.is_empty()),
+            ("--class-axis", !self.class_axis.is_empty()),
+            ("--metrics", !self.metrics.is_empty()),
+            ("--weighted-metrics", !self.weighted_metrics.is_empty()),
+            ("--l2", !self.l2.is_empty()),
+            ("--l1", !self.l1.is_empty()),
+        ]
     }
 
     /// The losses of the outputs of a graph.
@@ -183,9 +191,10 @@ fn of_outputs(
 /// What only training has.
 #[derive(Args)]
 pub(crate) struct OptimizerArgs {
-    /// The optimizer with its settings: sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam, lion
-    #[arg(long, value_name = "NAME[:KEY=VALUE,...]", default_value = "rmsprop")]
-    optimizer: String,
+    /// The optimizer with its settings: sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam, lion; by default
+    /// rmsprop
+    #[arg(long, value_name = "NAME[:KEY=VALUE,...]")]
+    optimizer: Option<String>,
     /// The learning rate before any schedule; by default the optimizer's own
     #[arg(long, value_name = "RATE", value_parser = amount)]
     learning_rate: Option<f64>,
@@ -200,15 +209,32 @@ pub(crate) struct OptimizerArgs {
     /// ONNX file says
     #[arg(long, value_name = "PART", value_parser = part)]
     batch_norm_momentum: Option<f64>,
-    /// What gradients compute again to have less memory in use: `nothing`, what is `cheap`, or whole `segments`
-    #[arg(long, value_name = "WHAT", default_value = "nothing")]
-    recompute: Recompute,
+    /// What gradients compute again to have less memory in use: `nothing`, which is the default, what is `cheap`, or
+    /// whole `segments`
+    #[arg(long, value_name = "WHAT")]
+    recompute: Option<Recompute>,
 }
 
 impl OptimizerArgs {
+    /// The options, each with whether it is given.
+    pub(crate) fn given(&self) -> Vec<(&'static str, bool)> {
+        vec![
+            ("--optimizer", self.optimizer.is_some()),
+            ("--freeze", !self.freeze.is_empty()),
+            ("--train", !self.train.is_empty()),
+            ("--batch-norm-momentum", self.batch_norm_momentum.is_some()),
+            ("--recompute", self.recompute.is_some()),
+        ]
+    }
+
+    /// Whether a learning rate is given.
+    pub(crate) const fn has_rate(&self) -> bool {
+        self.learning_rate.is_some()
+    }
+
     /// The optimizer.
     pub(crate) fn optimizer(&self) -> anyhow::Result<Optimizer> {
-        let mut optimizer: Optimizer = self.optimizer.parse()?;
+        let mut optimizer: Optimizer = self.optimizer.as_deref().unwrap_or("rmsprop").parse()?;
         if let Some(rate) = self.learning_rate {
             optimizer.learning_rate = rate;
         }
@@ -222,7 +248,7 @@ impl OptimizerArgs {
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
         let momentum = self.batch_norm_momentum.map(|part| part as f32);
         training.mode = Mode { momentum, seed: seed.into() };
-        training.recompute = self.recompute;
+        training.recompute = self.recompute.unwrap_or_default();
     }
 }
 

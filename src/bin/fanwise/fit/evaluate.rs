@@ -137,5 +137,16 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let rows = images.others(source);
     let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches())?))?;
     npz::write(&args.outputs, &outputs).map_err(Error::from)?;
+    let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
+    match data.format {
+        Format::Text => {
+            let types = types.map(|(name, ty)| format!("{name} : {ty}\n"));
+            ui::out(&types.collect::<String>())?;
+        }
+        Format::Json => {
+            let types = types.map(|(name, ty)| json!({ "name": name, "type": ty }));
+            ui::out(&json!({ "outputs": types.collect::<Vec<_>>() }).to_string())?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -100,13 +100,16 @@ pub(crate) struct FitArgs {
     /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`, `loss` …
     #[arg(long, value_name = "NUMBER")]
     early_stopping: Option<String>,
-    /// Epochs without improvement before the end
-    #[arg(long, value_name = "EPOCHS", default_value_t = 5)]
-    patience: u64,
-    /// The least that is an improvement
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = aim::amount)]
-    min_delta: f64,
+    /// Epochs without improvement before the end; by default 5
+    #[arg(long, value_name = "EPOCHS")]
+    patience: Option<u64>,
+    /// The least that is an improvement; by default any is
+    #[arg(long, value_name = "NUMBER", value_parser = aim::amount)]
+    min_delta: Option<f64>,
 }
+
+/// Epochs without improvement before training ends, where none are given.
+const PATIENCE: u64 = 5;
 
 fn place(
     replicate: &ReplicateArgs,
@@ -133,8 +136,14 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
         Some(other) => bail!("`--reproducible {other}`: write n-invariant"),
     }
     let kept = files.checkpoint.is_some() || files.resume.is_some();
-    if !kept && (files.checkpoint_every.is_some() || files.keep != Keep::Last) {
-        bail!("`--checkpoint-every` and `--keep` need a folder: give `--checkpoint` or `--resume`");
+    let of_folder = files.checkpoint_every.is_some() || files.monitor.is_some();
+    if !kept && (of_folder || files.keep != Keep::Last) {
+        bail!(
+            "`--checkpoint-every`, `--keep` and `--monitor` need a folder: give `--checkpoint` or `--resume`"
+        );
+    }
+    if args.early_stopping.is_none() && (args.patience.is_some() || args.min_delta.is_some()) {
+        bail!("`--patience` and `--min-delta` are of `--early-stopping`: give it, too");
     }
     let kept = files.checkpoint.as_ref().filter(|folder| Checkpoint::is_in(folder));
     if let Some(folder) = kept {
@@ -226,8 +235,11 @@ impl FitArgs {
             all.push(Box::new(keeper));
         }
         if let Some(name) = &self.early_stopping {
-            let (patience, least) = (self.patience, self.min_delta);
-            all.push(Box::new(EarlyStopping { monitor: Monitor::new(name), patience, least }));
+            all.push(Box::new(EarlyStopping {
+                monitor: Monitor::new(name),
+                patience: self.patience.unwrap_or(PATIENCE),
+                least: self.min_delta.unwrap_or(0.0),
+            }));
         }
         all
     }

@@ -122,12 +122,14 @@ impl DataArgs {
         }
         let asked = augment.is_some() || self.normalize.is_some();
         let [(column, wanted)] = &found[..] else {
-            if asked {
-                bail!("`--augment` and `--normalize` are of models with one input of images");
+            if asked || self.layout.is_some() {
+                bail!(
+                    "`--augment`, `--normalize` and `--layout` are of models with one input of images"
+                );
             }
             return Ok(Changes::default());
         };
-        if !asked && column.has_sizes(wanted) {
+        if !asked && self.layout.is_none() && column.has_sizes(wanted) {
             return Ok(Changes::default());
         }
         let cut = augment.and_then(Augment::cut);
