@@ -5,7 +5,7 @@
 
 // What plain additions give, and the sum of their rounding errors, each of which is exact.
 struct Sum {
-    static constexpr int WIDTH = 2;
+    enum { WIDTH = 2 };
     double sum, lost;
 
     static __device__ __forceinline__ Sum empty() { return {0.0, 0.0}; }
@@ -31,7 +31,7 @@ struct Sum {
 // A sum of doubles that overflows only where its result does: elements of 2^960 and more are summed apart, 2^-200 times as
 // large.
 struct LargeSum {
-    static constexpr int WIDTH = 4;
+    enum { WIDTH = 4 };
     Sum small, large;
 
     static __device__ __forceinline__ LargeSum empty() { return {Sum::empty(), Sum::empty()}; }
@@ -58,7 +58,7 @@ struct LargeSum {
 
 // The number digits * 2^power: of those that are neither 0 nor infinite the digits are between 1/2 and 1.
 struct Product {
-    static constexpr int WIDTH = 2;
+    enum { WIDTH = 2 };
     double digits, power;
 
     static __device__ __forceinline__ Product empty() { return {0.5, 1.0}; }

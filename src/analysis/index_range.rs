@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::interval::{self, Interval};
-use crate::ir::{Graph, NodeId, NodeKind, Value};
-use crate::op::{Gather, GatherAt, Op, ReverseSequence, Scatter};
-use crate::types::{DType, Dim};
+use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value};
+use crate::op::{self, Interval, Op, Traits};
+use crate::types::{DType, Dim, TensorType};
 
 /// Integers of an input that no lookup bounds are drawn from `0..` this.
 pub(super) const UNBOUNDED: i64 = 100;
@@ -44,7 +43,7 @@ fn direct(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64
     for id in order.iter().rev() {
         let node = graph.node(*id);
         let (Some(op), Some(own)) = (node.op(), caps[id.index()]) else { continue };
-        if interval::moves(op) || matches!(op, Op::Cast(_)) {
+        if op.is(Traits::MOVES) || matches!(op, Op::Cast(_)) {
             for source in graph.operands(*id) {
                 lower(&mut caps[source.node.index()], own);
             }
@@ -78,9 +77,7 @@ fn groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Group> {
     }
     // The first node of the group of each node, or one nearer to it.
     let mut first: Vec<usize> = (0..graph.id_bound()).collect();
-    for id in
-        order.iter().rev().filter(|id| graph.node(**id).op().is_some_and(interval::is_followed))
-    {
+    for id in order.iter().rev().filter(|id| graph.node(**id).op().is_some_and(is_followed)) {
         if !needed[id.index()] {
             continue;
         }
@@ -165,7 +162,7 @@ impl Elements {
                     continue;
                 }
                 if let [result] = graph.node(source).results() {
-                    self.0[source.index()] = Interval::of_leaf(graph.node(source).kind(), result);
+                    self.0[source.index()] = of_leaf(graph.node(source).kind(), result);
                 }
             }
         }
@@ -178,10 +175,10 @@ impl Elements {
             if is_drawn(graph, *id) {
                 let high = caps[id.index()].map_or(cap, |own| own.min(cap)).max(1) - 1;
                 self.0[id.index()] = Some(Interval { low: 0, high });
-            } else if let Some(op) = node.op().filter(|op| interval::is_followed(op)) {
+            } else if let Some(op) = node.op().filter(|op| is_followed(op)) {
                 let operands = graph.operands(*id).into_iter();
                 let operands: Vec<_> = operands.map(|value| self.of(graph, value)).collect();
-                self.0[id.index()] = interval::of_op(op, node.results()[0].ty.dtype, &operands);
+                self.0[id.index()] = elements(op, node.results()[0].ty.dtype, &operands);
             }
         }
     }
@@ -189,7 +186,7 @@ impl Elements {
     /// The elements of a value.
     fn of(&self, graph: &Graph, value: Value) -> Option<Interval> {
         let node = graph.node(value.node);
-        if node.results().len() == 1 || node.op().is_some_and(interval::is_followed) {
+        if node.results().len() == 1 || node.op().is_some_and(is_followed) {
             self.0[value.node.index()]
         } else {
             Interval::any(graph.ty(value).dtype)
@@ -207,39 +204,33 @@ impl Lookup {
 /// The operand of an operator that holds indices or lengths.
 fn lookup(graph: &Graph, id: NodeId) -> Option<Lookup> {
     let (op, operands) = (graph.node(id).op()?, graph.operands(id));
-    let sizes = |i: usize| operands.get(i).map(|v| &graph.ty(*v).shape);
-    let size = |listed: i64| {
-        let shape = sizes(0)?;
-        let axis = crate::op::infer::axis("axis", listed, shape.rank()).ok()?;
-        shape.get(axis)?.as_const()
-    };
-    let smallest = |leading: i64| {
-        let count = usize::try_from(sizes(1)?.last()?.as_const()?).ok()?;
-        let picked = sizes(0)?.iter().skip(usize::try_from(leading).ok()?).take(count);
-        picked.map(Dim::as_const).collect::<Option<Vec<i64>>>()?.into_iter().min()
-    };
-    // Of a sequence all steps may be taken, and none.
-    let lengths = |listed: i64| size(listed).and_then(|steps| steps.checked_add(1));
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "no other operator takes numbers of entries"
-    )]
-    let (operand, count, from_end) = match op {
-        Op::Gather(Gather { axis })
-        | Op::GatherAt(GatherAt::Elements { axis })
-        | Op::Scatter(Scatter::Elements { axis, .. }) => (1, size(*axis)?, true),
-        Op::GatherAt(GatherAt::Nd { batch_dims }) => (1, smallest(*batch_dims)?, true),
-        Op::Scatter(Scatter::Nd { .. }) => (1, smallest(0)?, true),
-        Op::ReverseSequence(ReverseSequence { time_axis, .. }) => (1, lengths(*time_axis)?, false),
-        Op::Recurrent(op) => (op.lengths_operand()?, lengths(i64::from(op.order().1))?, false),
-        Op::RecurrentGrad(op) => {
-            let time_axis = i64::from(op.batch_first);
-            (op.forward().lengths_operand()?, lengths(time_axis)?, false)
-        }
-        _ => return None,
-    };
+    let types: Vec<&TensorType> = operands.iter().map(|v| graph.ty(*v)).collect();
+    let op::Lookup { operand, count, from_end } = op.lookup(&types)?;
     let source = *operands.get(operand)?;
     Some(Lookup { source, low: if from_end { -count } else { 0 }, count })
+}
+
+/// Whether the elements of an operator's results are followed from those of its operands.
+fn is_followed(op: &Op) -> bool {
+    op.traits().intersects(Traits::MOVES.union(Traits::ELEMENTWISE))
+}
+
+/// The elements of the results of an operator, all of type `dtype`, where they are integers.
+fn elements(op: &Op, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+    op.interval(dtype, operands).or_else(|| Interval::any(dtype))
+}
+
+/// The elements of a result that do not depend on operands.
+fn of_leaf(kind: &NodeKind, result: &ResultInfo) -> Option<Interval> {
+    let known = result.ints.as_ref().and_then(|ints| {
+        let numbers: Option<Vec<i64>> = ints.iter().map(Dim::as_const).collect();
+        numbers?.into_iter().map(Interval::one).reduce(Interval::with)
+    });
+    let written = || match kind {
+        NodeKind::Op(op) => op.interval(result.ty.dtype, &[]),
+        NodeKind::Input | NodeKind::Param(_) => None,
+    };
+    known.or_else(written).or_else(|| Interval::any(result.ty.dtype))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 mod claims;
 mod index_range;
-mod interval;
 mod proof;
 mod random;
 mod summary;

@@ -6,7 +6,7 @@ use super::layout::{Layout, Role};
 use super::place;
 use super::program::{Guard, Lane};
 use crate::ir::{NodeId, Value};
-use crate::op::Op;
+use crate::op::{Op, Traits};
 use crate::types::{Device, DeviceKind, Dim, KernelClass, Target};
 
 /// Parts that one kernel combines; more are combined on the host.
@@ -88,7 +88,7 @@ fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool], target: &Target) -> Op
     let node = layout.graph.node(id);
     let op = node.op()?;
     let role = layout.role(id);
-    if !op.is_collective()
+    if !op.is(Traits::COLLECTIVE)
         || node.place().replica.is_some()
         || !matches!(role, Role::Launch | Role::Join)
     {

@@ -151,7 +151,7 @@ impl Fuser<'_> {
         if mixed && !target.any_type.contains(&KernelClass::Elementwise) {
             return false;
         }
-        let head = group.head.and_then(|head| self.graph.node(head).op()).map(Op::kernel);
+        let head = group.head.and_then(|head| self.graph.node(head).op()).map(|op| op.kernel());
         group.chain.steps.push(step);
         // A kernel that gives its result channels last reads the chain's operands by its order.
         if head.is_some_and(|class| target.channels_last.contains(&class))

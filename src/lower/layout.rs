@@ -254,7 +254,7 @@ impl<'a> Layout<'a> {
     /// True if an operand of a merge has no elements while its replica has no rows, or another is taken then.
     fn is_empty_when_absent(&self, merge: &Node, operand: Value) -> bool {
         let (Some(concat), Guard::Rows(r) | Guard::First(r)) =
-            (merge.op().and_then(Op::joined), self.guard(operand.node))
+            (merge.op().and_then(|op| op.joined()), self.guard(operand.node))
         else {
             return merge.op().is_some_and(|op| combines(op) || matches!(op, Op::First(_)));
         };

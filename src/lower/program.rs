@@ -211,7 +211,7 @@ impl Launch {
     /// The name of its operator; where the chain is all there is, that of the chain's last one.
     pub fn name(&self) -> &'static str {
         let last = || self.chain.steps.last().map_or(self.class.name(), ChainStep::name);
-        self.op.as_ref().map_or_else(last, Op::name)
+        self.op.as_ref().map_or_else(last, |op| op.name())
     }
 
     /// The operands of the operator, or the one that the chain is applied to, and those of the chain.

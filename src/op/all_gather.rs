@@ -2,7 +2,7 @@
 
 use super::concat::Concat;
 use super::declare::op;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -22,6 +22,14 @@ impl AllGather {
 }
 
 impl OpDef for AllGather {
+    fn traits(&self) -> Traits {
+        Traits::MOVES | Traits::COLLECTIVE
+    }
+
+    fn joined(&self) -> Option<Concat> {
+        Some(self.joined())
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         self.joined().infer(operands)
     }

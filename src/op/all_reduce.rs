@@ -8,7 +8,7 @@ use super::narrow;
 use super::real::Real;
 use super::reduce::{larger, smaller};
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -39,6 +39,15 @@ impl AttrValue for Combine {
 }
 
 impl OpDef for AllReduce {
+    fn traits(&self) -> Traits {
+        Traits::COLLECTIVE | Traits::WIDE_PARTS
+    }
+
+    fn present(&self, n: i64) -> Option<Vec<bool>> {
+        let rows: Vec<i64> = self.rows.iter().map(|rows| rows.eval(n)).collect();
+        Some(self.present(&rows))
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let Some((first, rest)) =
             operands.split_first().filter(|_| operands.len() == self.rows.len())

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::family;
 use super::element::for_dtype;
 use super::infer::{axis, dtype, one, result};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
@@ -81,6 +81,19 @@ impl Arg {
 }
 
 impl OpDef for Arg {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
+        let (Self::Max { axis: along, .. } | Self::Min { axis: along, .. }, [x]) = (self, operands)
+        else {
+            return None;
+        };
+        let axis = axis("axis", *along, x.rank()).ok()?;
+        Some((x.shape.get(axis)?.clone(), Dim::ONE))
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

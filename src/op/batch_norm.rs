@@ -6,8 +6,8 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Unary,
-    rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    Unary, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -88,6 +88,10 @@ pub(super) fn check_scales(operands: &[Operand<'_>]) -> Result<(), OpError> {
 }
 
 impl OpDef for BatchNorm {
+    fn traits(&self) -> Traits {
+        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         check_channels(operands)?;
         operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))

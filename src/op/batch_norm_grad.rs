@@ -6,7 +6,9 @@ use super::batch_norm::check_scales;
 use super::declare::op;
 use super::infer::{count, equal, results};
 use super::wide::{LargeSum, Wide};
-use super::{Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -48,6 +50,10 @@ fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpErr
 }
 
 impl OpDef for BatchNormGrad {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         check_scales(&operands[..2])?;

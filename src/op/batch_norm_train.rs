@@ -6,7 +6,7 @@ use super::infer::results;
 use super::wide::{LargeSum, Wide};
 use super::{
     Backward, BatchNormGrad, Cast, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, rules,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -54,6 +54,10 @@ fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpErr
 }
 
 impl OpDef for BatchNormTrain {
+    fn traits(&self) -> Traits {
+        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         check_channels(operands)?;
         results([0, 3, 4].into_iter().filter_map(|i| operands.get(i)).map(|x| x.ty.clone()))

@@ -7,7 +7,8 @@ use super::declare::family;
 use super::infer::{one, result, tensors};
 use super::strided::{Axis, distances, read};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{
     Claim, Code, Dim, KernelClass, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType,
@@ -109,6 +110,10 @@ fn part(what: &str, size: &Dim, by: &Dim) -> Result<Dim, OpError> {
 }
 
 impl OpDef for Blocks {
+    fn traits(&self) -> Traits {
+        Traits::PERMUTES | Traits::FOLLOWS_BLOCKS
+    }
+
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;

@@ -3,10 +3,11 @@
 use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{one, result_with_ints};
+use super::interval::{FALSE, truth};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
-    rules,
+    Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, ints, rules,
 };
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -41,6 +42,22 @@ impl Cast {
 }
 
 impl OpDef for Cast {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        let [Some(x)] = *operands else { return None };
+        if dtype == DType::Bool {
+            return Some(truth(0 < x.low || x.high < 0, x == FALSE));
+        }
+        Interval::within(dtype, x.low.into(), x.high.into())
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let ty = TensorType { dtype: self.to, shape: x.ty.shape.clone() };

@@ -4,7 +4,7 @@ use super::declare::family;
 use super::element::{Float, for_dtype};
 use super::infer::{dtype, one, result};
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -37,6 +37,10 @@ impl Classify {
 }
 
 impl OpDef for Classify {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -8,7 +8,7 @@ use super::numeric::{Wide, narrow, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap};
 use super::{
     Backward, Claims, Constant, Gather, Gradient, OpDef, OpError, Operand, Pad, PadMode, Results,
-    RuleError, SplitOperand, rules,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -47,6 +47,10 @@ fn product(windows: &[WindowAxis], f: fn(&WindowAxis) -> usize) -> Dim {
 }
 
 impl OpDef for Col2Im {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

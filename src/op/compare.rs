@@ -4,7 +4,10 @@ use super::broadcast::Broadcast;
 use super::declare::family;
 use super::element::for_dtype;
 use super::infer::{broadcast, dtype, result_with_ints, same_dtype, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::interval::truth;
+use super::{
+    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, ints, rules,
+};
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -51,6 +54,24 @@ impl Compare {
 }
 
 impl OpDef for Compare {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn interval(&self, _: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        let [Some(a), Some(b)] = *operands else { return None };
+        Some(match self {
+            Self::Equal => {
+                let same = a.constant().is_some() && a == b;
+                truth(same, a.high < b.low || b.high < a.low)
+            }
+            Self::Less => truth(a.high < b.low, a.low >= b.high),
+            Self::LessOrEqual => truth(a.high <= b.low, a.low > b.high),
+            Self::Greater => truth(a.low > b.high, a.high <= b.low),
+            Self::GreaterOrEqual => truth(a.low >= b.high, a.high < b.low),
+        })
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (a, b) = two(operands)?;
         if *self != Self::Equal {

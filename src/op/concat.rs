@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, count, equal, result_with_ints, same_dtype};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOp, SplitOperand,
-    rules,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOp,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -19,6 +19,18 @@ op! {
 }
 
 impl OpDef for Concat {
+    fn traits(&self) -> Traits {
+        Traits::MOVES | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, operands: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        (operands.len() == 1).then_some(0)
+    }
+
+    fn joined(&self) -> Option<Concat> {
+        Some(self.clone())
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 1, usize::MAX, "at least 1")?;
         same_dtype(operands)?;

@@ -2,7 +2,9 @@
 
 use super::declare::op;
 use super::infer::{MAX_INTS, count, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -14,6 +16,14 @@ op! {
 }
 
 impl OpDef for Constant {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
+    fn interval(&self, _: DType, _: &[Option<Interval>]) -> Option<Interval> {
+        Interval::of_tensor(&self.value)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         let value = &self.value;

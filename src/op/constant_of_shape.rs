@@ -4,7 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
 use super::infer::{MAX_INTS, count, known_sizes, result_with_ints, sizes};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules, strided};
+use super::{
+    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+    strided,
+};
 use crate::types::{Claim, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -18,6 +21,14 @@ op! {
 }
 
 impl OpDef for ConstantOfShape {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
+    fn interval(&self, _: DType, _: &[Option<Interval>]) -> Option<Interval> {
+        Interval::of_tensor(&self.value)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         sizes("shape", &self.shape)?;

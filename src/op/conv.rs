@@ -8,7 +8,7 @@ use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
     Backward, Claims, ConvTranspose, ConvWeightGrad, Gradient, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, rules,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -103,6 +103,10 @@ impl Conv {
 }
 
 impl OpDef for Conv {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         dtype(operands, 0, DType::is_float, "a float")?;

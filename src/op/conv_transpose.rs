@@ -8,7 +8,7 @@ use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
 use super::{
     Backward, Claims, Conv, ConvWeightGrad, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    Slice, SplitOperand, Term, rules,
+    Slice, SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -114,6 +114,10 @@ impl ConvTranspose {
 }
 
 impl OpDef for ConvTranspose {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -6,7 +6,9 @@ use super::declare::op;
 use super::infer::{dtype, equal, result, same_dtype, two};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{Claims, Conv, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Claims, Conv, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
 };
@@ -63,6 +65,10 @@ impl ConvWeightGrad {
 }
 
 impl OpDef for ConvWeightGrad {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (x, dy) = two(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{KernelClass, Refusal, Tensor, TensorType};
 
@@ -13,6 +14,10 @@ op! {
 }
 
 impl OpDef for CopyOp {
+    fn traits(&self) -> Traits {
+        Traits::VIEW | Traits::FOLLOWS_BLOCKS | Traits::WIDE_PARTS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         result_with_ints(x.ty.clone(), carried(&x))

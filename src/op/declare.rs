@@ -20,8 +20,6 @@ macro_rules! op {
         $crate::op::declare::equal_as_printed!($op);
 
         impl $crate::op::OpText for $op {
-            const NAMES: &'static [&'static str] = &[$name];
-
             fn name(&self) -> &'static str {
                 $name
             }
@@ -34,20 +32,24 @@ macro_rules! op {
                 attrs
             }
 
-            fn read(
-                _name: &'static str,
-                #[allow(unused_variables, reason = "some operators have no attributes")]
-                reader: &mut $crate::op::attr::AttrReader,
-            ) -> Result<Self, $crate::op::attr::AttrError> {
-                Ok(Self { $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),* })
-            }
-
             fn at_rows(
                 &mut self,
                 #[allow(unused_variables, reason = "some operators have no attributes")]
                 rows: &$crate::types::Dim,
             ) {
                 $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
+            }
+        }
+
+        impl $crate::op::OpRead for $op {
+            const NAMES: &'static [&'static str] = &[$name];
+
+            fn read(
+                _name: &'static str,
+                #[allow(unused_variables, reason = "some operators have no attributes")]
+                reader: &mut $crate::op::attr::AttrReader,
+            ) -> Result<Self, $crate::op::attr::AttrError> {
+                Ok(Self { $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),* })
             }
         }
     };
@@ -107,8 +109,6 @@ macro_rules! family {
         $crate::op::declare::equal_as_printed!($op);
 
         impl $crate::op::OpText for $op {
-            const NAMES: &'static [&'static str] = &[$($name),*];
-
             fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $name),* }
             }
@@ -125,6 +125,22 @@ macro_rules! family {
                 attrs
             }
 
+            fn at_rows(
+                &mut self,
+                #[allow(unused_variables, reason = "some families have no attributes")]
+                rows: &$crate::types::Dim,
+            ) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        $($($crate::op::attr::AttrValue::at_rows($field, rows);)*)?
+                    })*
+                }
+            }
+        }
+
+        impl $crate::op::OpRead for $op {
+            const NAMES: &'static [&'static str] = &[$($name),*];
+
             fn read(
                 name: &'static str,
                 #[allow(unused_variables, reason = "some families have no attributes")]
@@ -135,18 +151,6 @@ macro_rules! family {
                         $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),*
                     })?),)*
                     _ => Err($crate::op::attr::AttrError::UnknownOp(name.to_owned())),
-                }
-            }
-
-            fn at_rows(
-                &mut self,
-                #[allow(unused_variables, reason = "some families have no attributes")]
-                rows: &$crate::types::Dim,
-            ) {
-                match self {
-                    $(Self::$variant $({ $($field),* })? => {
-                        $($($crate::op::attr::AttrValue::at_rows($field, rows);)*)?
-                    })*
                 }
             }
         }
@@ -173,77 +177,56 @@ macro_rules! ops {
         impl Op {
             /// The name of every operator, in the order of the list.
             pub fn names() -> impl Iterator<Item = &'static str> {
-                [$(<$op as OpText>::NAMES),*].into_iter().flatten().copied()
+                [$(<$op as OpRead>::NAMES),*].into_iter().flatten().copied()
+            }
+
+            /// Whether all of these facts hold of it.
+            pub fn is(&self, traits: Traits) -> bool {
+                self.traits().contains(traits)
             }
 
             /// The operator with this name and these attributes.
             pub fn read(name: &str, attrs: Vec<(String, Attr)>) -> Result<Self, AttrError> {
-                $(if let Some(known) = <$op as OpText>::NAMES.iter().find(|n| **n == name) {
+                $(if let Some(known) = <$op as OpRead>::NAMES.iter().find(|n| **n == name) {
                     let mut reader = AttrReader::new(known, attrs);
-                    let op = <$op as OpText>::read(known, &mut reader)?;
+                    let op = <$op as OpRead>::read(known, &mut reader)?;
                     reader.finish()?;
                     return Ok(Self::$op(op));
                 })*
                 Err(AttrError::UnknownOp(name.to_owned()))
             }
 
-            /// The name in the text form.
-            pub fn name(&self) -> &'static str {
-                match self { $(Self::$op(op) => op.name()),* }
-            }
-
-            /// The attributes that differ from their defaults, by name.
-            pub fn attrs(&self) -> Vec<(&'static str, Attr)> {
-                match self { $(Self::$op(op) => op.attrs()),* }
-            }
-
-            /// Replaces the batch size by `rows` in every attribute.
-            pub fn at_rows(&mut self, rows: &Dim) {
-                match self { $(Self::$op(op) => OpText::at_rows(op, rows)),* }
-            }
-
             /// The types of the results, and their integer values where they are known.
             pub fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-                let mut results = match self { $(Self::$op(op) => op.infer(operands)),* }?;
+                let mut results = OpDef::infer(&**self, operands)?;
                 infer::evaluate_known(self, operands, &mut results);
                 Ok(results)
             }
 
             /// The claims of the results: the split rule, or the rule for partial operands where there are some.
             pub fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-                $crate::op::outer::check(self, operands)?;
+                $crate::op::rules::one_block(self, operands)?;
                 if let Some(refusal) = $crate::op::rules::own(self, operands) {
                     return Err(refusal);
                 }
                 match $crate::op::rules::first_partial(operands) {
-                    None => match self { $(Self::$op(op) => op.split(operands, results)),* },
-                    Some(_) => match self { $(Self::$op(op) => op.partial(operands, results)),* },
+                    None => OpDef::split(&**self, operands, results),
+                    Some(_) => self.partial(operands, results),
                 }
             }
+        }
 
-            /// The reference evaluation; sizes in attributes must be constant.
-            pub fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-                match self { $(Self::$op(op) => op.eval(operands)),* }
+        impl std::ops::Deref for Op {
+            type Target = dyn OpDef;
+
+            fn deref(&self) -> &Self::Target {
+                match self { $(Self::$op(op) => op),* }
             }
+        }
 
-            /// True if a rounding of its floats may change a result by any amount.
-            pub fn jumps(&self) -> bool {
-                match self { $(Self::$op(op) => op.jumps()),* }
-            }
-
-            /// The class of kernel that computes it.
-            pub fn kernel(&self) -> KernelClass {
-                match self { $(Self::$op(op) => op.kernel()),* }
-            }
-
-            /// Whether it has a derivative.
-            pub fn gradient(&self) -> Gradient {
-                match self { $(Self::$op(op) => op.gradient()),* }
-            }
-
-            /// The gradient rule.
-            pub fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-                match self { $(Self::$op(op) => op.backward(at)),* }
+        impl std::ops::DerefMut for Op {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self { $(Self::$op(op) => op),* }
             }
         }
     };

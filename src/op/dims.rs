@@ -2,7 +2,7 @@
 
 use super::declare::op;
 use super::infer::{count, known, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -19,6 +19,10 @@ op! {
 }
 
 impl OpDef for Dims {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         let shape = match (self.scalar, self.values.len()) {

@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{one, results, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -28,6 +29,14 @@ pub(super) fn check_rate(rate: f32) -> Result<(), OpError> {
 }
 
 impl OpDef for Dropout {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         check_rate(self.rate)?;

@@ -8,7 +8,8 @@ use super::element::{Float, for_dtype};
 use super::infer::{count, dtype, equal, result, tensors};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -53,6 +54,10 @@ fn stays(key: u64, position: u64, rate: f32) -> bool {
 }
 
 impl OpDef for DropoutTrain {
+    fn traits(&self) -> Traits {
+        Traits::CHEAP
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         check_rate(self.rate)?;

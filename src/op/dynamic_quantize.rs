@@ -2,7 +2,9 @@
 
 use super::declare::family;
 use super::infer::{dtype, one, results, tensors, two};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Quantize, Results, SplitOperand, rules};
+use super::{
+    Claims, Gradient, OpDef, OpError, Operand, Quantize, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 family! {
@@ -47,6 +49,10 @@ fn extremes(x: &[f32]) -> (f32, f32) {
 }
 
 impl OpDef for DynamicQuantize {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let scalars = [DType::F32, DType::U8].map(|t| TensorType::new(t, Shape::scalar()));
         match self {

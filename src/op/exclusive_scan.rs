@@ -6,7 +6,9 @@ use super::declare::op;
 use super::element::{Float, for_dtype};
 use super::infer::{known, results};
 use super::wide::{Product, Wide};
-use super::{AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -69,6 +71,14 @@ fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
 }
 
 impl OpDef for ExclusiveScan {
+    fn traits(&self) -> Traits {
+        Traits::COLLECTIVE | Traits::WIDE_PARTS
+    }
+
+    fn present(&self, n: i64) -> Option<Vec<bool>> {
+        Some(self.rows.iter().map(|rows| rows.eval(n) > 0).collect())
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         if matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean) {
             let reason = format!("`{}` has no scan; take sum, prod, max or min", self.by.name());

@@ -7,8 +7,8 @@ use super::infer::{
     MAX_INTS, broadcast, carried, known_sizes, one, result_with_ints, sizes, tensors,
 };
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
-    strided,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules, strided,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -21,6 +21,14 @@ op! {
 }
 
 impl OpDef for Expand {
+    fn traits(&self) -> Traits {
+        Traits::MOVES | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         sizes("shape", &self.shape)?;

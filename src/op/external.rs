@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::attr::{Attr, AttrValue};
 use super::declare::op;
 use super::infer::{known_sizes, results};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, MAX_RANK, Quoted, Refusal, Said, Tensor, TensorType,
 };
@@ -203,6 +203,10 @@ impl AttrValue for Callback {
 }
 
 impl OpDef for External {
+    fn traits(&self) -> Traits {
+        Traits::UNREPEATABLE
+    }
+
     fn infer(&self, _: &[Operand<'_>]) -> Result<Results, OpError> {
         let wrong = |attr, reason: String| Err(OpError::Attribute { attr, reason });
         let types = &self.results.0;

@@ -2,7 +2,7 @@
 
 use super::declare::op;
 use super::infer::{carried, count, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -14,6 +14,10 @@ op! {
 }
 
 impl OpDef for First {
+    fn traits(&self) -> Traits {
+        Traits::MOVES
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 1, usize::MAX, "at least 1")?;
         let Some((first, rest)) = operands.split_first() else { return Ok(Results::new()) };

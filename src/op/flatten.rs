@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -28,6 +29,14 @@ impl Flatten {
 }
 
 impl OpDef for Flatten {
+    fn traits(&self) -> Traits {
+        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let (rows, columns) = x.ty.shape.split_at(self.rows(x.ty.rank())?);

@@ -6,7 +6,8 @@ use super::declare::op;
 use super::index::place;
 use super::infer::{axis, dtype, result_with_ints, tensors, two};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -27,6 +28,14 @@ fn picked(data: &[Dim], places: &[i64]) -> Option<SmallVec<[Dim; 8]>> {
 }
 
 impl OpDef for Gather {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
+        Lookup::along(operands, self.axis, 1)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (data, indices) = two(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;

@@ -6,8 +6,8 @@ use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, result, tensors, two};
 use super::{
-    Backward, Claims, Compare, Dims, Gradient, OpDef, OpError, Operand, Reduction, Results,
-    RuleError, Scatter, SplitOperand, Where, rules,
+    Backward, Claims, Compare, Dims, Gradient, Lookup, OpDef, OpError, Operand, Reduction, Results,
+    RuleError, Scatter, SplitOperand, Traits, Where, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -93,6 +93,17 @@ impl GatherAt {
 }
 
 impl OpDef for GatherAt {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
+        match self {
+            Self::Elements { axis } => Lookup::along(operands, *axis, 1),
+            Self::Nd { batch_dims } => Lookup::blocks(operands, *batch_dims, 1),
+        }
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (data, indices) = two(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;

@@ -9,7 +9,8 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
@@ -50,6 +51,10 @@ fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, 
 }
 
 impl OpDef for Gemm {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         dtype(operands, 0, DType::is_float, "a float")?;

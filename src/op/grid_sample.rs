@@ -8,7 +8,7 @@ use super::infer::{dtype, equal, result, same_dtype, tensors, two};
 use super::numeric::{Wide, narrow, widen};
 use super::{
     Backward, Claims, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode, Results,
-    RuleError, SplitOperand, rules,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -41,6 +41,10 @@ op! {
 }
 
 impl OpDef for GridSample {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (x, grid) = two(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -6,7 +6,9 @@ use super::declare::op;
 use super::grid_sample::{AxisTap, GridPadding, GridSample};
 use super::infer::{count, results, same_dtype, tensors};
 use super::numeric::{Wide, narrow, widen};
-use super::{Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, rules};
+use super::{
+    Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -90,6 +92,10 @@ impl GridSampleGrad {
 }
 
 impl OpDef for GridSampleGrad {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         same_dtype(operands)?;

@@ -9,7 +9,8 @@ use super::infer::{count, dtype, equal, result, same_dtype, tensors};
 use super::real::Real;
 use super::rows;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -99,6 +100,10 @@ impl GroupNorm {
 }
 
 impl OpDef for GroupNorm {
+    fn traits(&self) -> Traits {
+        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{KernelClass, Refusal, Tensor, TensorType};
 
@@ -13,6 +14,14 @@ op! {
 }
 
 impl OpDef for Identity {
+    fn traits(&self) -> Traits {
+        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         result_with_ints(x.ty.clone(), carried(&x))

@@ -11,7 +11,7 @@ use super::real::Real;
 use super::rows;
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term,
-    rules,
+    Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,
@@ -158,6 +158,10 @@ fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, Ten
 }
 
 impl OpDef for LayerNorm {
+    fn traits(&self) -> Traits {
+        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         match self {
             Self::Layer { .. } => count(operands, 1, 3, "1, 2 or 3")?,

@@ -4,7 +4,10 @@ use super::broadcast::Broadcast;
 use super::declare::family;
 use super::element::{Int, for_dtype};
 use super::infer::{broadcast, count, dtype, result_with_ints, same_dtype};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, ints, rules};
+use super::interval::truth;
+use super::{
+    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, ints, rules,
+};
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -68,6 +71,27 @@ impl Logic {
 }
 
 impl OpDef for Logic {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        if dtype != DType::Bool {
+            return None;
+        }
+        let all: Vec<Interval> = operands.iter().copied().collect::<Option<_>>()?;
+        Some(match (self, all.as_slice()) {
+            (Self::Not, [x]) => Interval { low: 1 - x.high, high: 1 - x.low },
+            (Self::And, [a, b]) => Interval { low: a.low.min(b.low), high: a.high.min(b.high) },
+            (Self::Or, [a, b]) => Interval { low: a.low.max(b.low), high: a.high.max(b.high) },
+            (Self::Xor, [a, b]) => truth(
+                a.constant().zip(b.constant()).is_some_and(|(a, b)| a != b),
+                a.constant().is_some() && a == b,
+            ),
+            _ => return None,
+        })
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (n, expected) = if self.is_unary() { (1, "1") } else { (2, "2") };
         count(operands, n, n, expected)?;

@@ -9,7 +9,7 @@ use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns};
 use super::{
     Backward, Claims, Compare, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
-    SplitOperand, Unary, rules,
+    SplitOperand, Traits, Unary, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -61,6 +61,10 @@ impl LpNorm {
 }
 
 impl OpDef for LpNorm {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

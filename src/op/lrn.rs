@@ -7,7 +7,7 @@ use super::infer::{dtype, one, result};
 use super::numeric::{Wide, narrow, widen};
 use super::{
     Backward, Binary, Claims, Gradient, OpDef, OpError, Operand, Pool, Results, RuleError,
-    SplitOperand, Term, rules,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -57,6 +57,10 @@ impl Lrn {
 }
 
 impl OpDef for Lrn {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -8,7 +8,8 @@ use super::declare::op;
 use super::infer::{broadcast, dtype, equal, result, same_dtype, two};
 use super::numeric::{Number, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -113,6 +114,10 @@ fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Resu
 }
 
 impl OpDef for MatMul {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (a, b) = two(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

@@ -4,7 +4,7 @@ use super::declare::op;
 use super::infer::{dtype, equal, known_sizes, result, sizes, tensors, two};
 use super::{
     Backward, Claims, Compare, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, Scan,
-    SplitOperand, rules,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -24,6 +24,10 @@ impl MaxUnpool {
 }
 
 impl OpDef for MaxUnpool {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (x, places) = two(operands)?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;

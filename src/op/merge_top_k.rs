@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{axis, dtype, known, known_sizes, results, sizes};
 use super::ranked::{Part, ranked};
 use super::top_k::{Best, has_entries};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -49,6 +49,22 @@ impl MergeTopK {
 }
 
 impl OpDef for MergeTopK {
+    fn traits(&self) -> Traits {
+        Traits::COLLECTIVE
+    }
+
+    fn present(&self, n: i64) -> Option<Vec<bool>> {
+        Some(self.entries.iter().flat_map(|entries| [entries.eval(n) > 0; 2]).collect())
+    }
+
+    fn takes(&self, _: &[&TensorType]) -> Option<(Dim, Dim)> {
+        Some((self.size(), self.k.clone()))
+    }
+
+    fn takes_own(&self, _: usize) -> bool {
+        true
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let wrong = |attr, reason| Err(OpError::Attribute { attr, reason });
         let Some(first) = operands.first().filter(|_| operands.len() == 2 * self.entries.len())

@@ -47,9 +47,11 @@ mod group_norm;
 mod identity;
 mod index;
 pub mod infer;
+mod interval;
 pub mod ints;
 mod layer_norm;
 mod logic;
+mod lookup;
 mod lp_norm;
 mod lrn;
 mod matmul;
@@ -58,7 +60,6 @@ mod merge_top_k;
 mod narrow;
 mod numeric;
 mod one_hot;
-mod outer;
 mod own_rows;
 mod pad;
 mod pool;
@@ -94,6 +95,7 @@ pub mod strided;
 pub(crate) mod testing;
 mod tile;
 mod top_k;
+mod traits;
 mod transpose;
 mod trilu;
 mod unary;
@@ -115,6 +117,8 @@ pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
 pub use gradient::{Backward, Draft, Emit, Gradient, RuleError, Term};
 pub use grid_sample::GridPadding;
 pub use group_norm::GroupSizes;
+pub use interval::Interval;
+pub use lookup::Lookup;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use recurrent::{
@@ -122,9 +126,10 @@ pub use recurrent::{
 };
 pub use resize::{AxisTaps, Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;
+pub use traits::Traits;
 pub use unary::{Apply, GeluForm};
 
-use crate::types::{Claim, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 use declare::ops;
 
 ops! {
@@ -206,75 +211,29 @@ ops! {
     external::External,
 }
 
-impl Op {
-    /// What it is as a concatenation, if it joins its operands along an axis.
-    pub fn joined(&self) -> Option<Concat> {
-        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator joins")]
-        match self {
-            Self::Concat(concat) => Some(concat.clone()),
-            Self::AllGather(gather) => Some(gather.joined()),
-            _ => None,
-        }
-    }
-
-    /// True of what joins the values of all replicas.
-    pub(crate) const fn is_collective(&self) -> bool {
-        matches!(
-            self,
-            Self::AllReduce(_) | Self::AllGather(_) | Self::ExclusiveScan(_) | Self::MergeTopK(_)
-        )
-    }
-
-    /// Of what combines parts of replicas, which operands it reads where the replicas have these rows; `None` of other
-    /// operators.
-    pub fn present(&self, n: i64) -> Option<Vec<bool>> {
-        let at = |rows: &[Dim]| rows.iter().map(|d| d.eval(n)).collect::<Vec<i64>>();
-        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator combines")]
-        match self {
-            Self::AllReduce(reduce) => Some(reduce.present(&at(&reduce.rows))),
-            Self::ExclusiveScan(scan) => Some(at(&scan.rows).iter().map(|n| *n > 0).collect()),
-            Self::MergeTopK(merge) => {
-                Some(at(&merge.entries).iter().flat_map(|n| [*n > 0; 2]).collect())
-            }
-            _ => None,
-        }
-    }
-
-    /// Of an operator that takes a number of entries of an axis which not every batch has: the entries of the axis, and
-    /// those taken. `operands` are the types of its operands.
-    pub fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
-        let (size, k) = match (self, operands) {
-            (Self::TopK(top), [x]) => {
-                let axis = infer::axis("axis", top.axis, x.rank()).ok()?;
-                (x.shape.get(axis)?.clone(), top.k.clone())
-            }
-            (Self::MergeTopK(merge), _) => (merge.size(), merge.k.clone()),
-            (Self::Arg(Arg::Max { axis, .. } | Arg::Min { axis, .. }), [x]) => {
-                let axis = infer::axis("axis", *axis, x.rank()).ok()?;
-                (x.shape.get(axis)?.clone(), Dim::ONE)
-            }
-            _ => return None,
-        };
-        (size.depends_on_batch() && size.minimum(&k) != k).then_some((size, k))
-    }
-}
-
 /// The name and the attributes of an operator; implemented by the macros that declare one.
-pub trait OpText: Sized {
-    /// The names it has in the text form: one, or those of a family.
-    const NAMES: &'static [&'static str];
-    /// The name of this one.
+pub trait OpText {
+    /// The name in the text form.
     fn name(&self) -> &'static str;
     /// The attributes that differ from their defaults, by name.
     fn attrs(&self) -> Vec<(&'static str, Attr)>;
-    /// Reads the attributes of the operator `name`.
-    fn read(name: &'static str, reader: &mut AttrReader) -> Result<Self, AttrError>;
     /// Replaces the batch size by `rows` in every attribute.
     fn at_rows(&mut self, rows: &Dim);
 }
 
-/// The meaning of an operator.
+/// How an operator is read from the text form; implemented by the macros that declare one.
+pub trait OpRead: Sized {
+    /// The names it has in the text form: one, or those of a family.
+    const NAMES: &'static [&'static str];
+    /// Reads the attributes of the operator `name`.
+    fn read(name: &'static str, reader: &mut AttrReader) -> Result<Self, AttrError>;
+}
+
+/// All that is known of an operator. Its defaults are safe: who states nothing more is treated as if nothing were known.
 pub trait OpDef: OpText {
+    /// Facts that passes need, whichever operator it is.
+    fn traits(&self) -> Traits;
+
     /// The types of the results, with every condition on operands and attributes checked, and the
     /// integer values of small results where they follow from those of the operands.
     ///
@@ -311,6 +270,53 @@ pub trait OpDef: OpText {
         false
     }
 
+    /// The elements of the results, all of type `dtype`, given those of the operands, where all of them are integers.
+    fn interval(&self, _dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        let all = || operands.iter().copied().collect::<Option<Vec<_>>>();
+        self.traits().contains(Traits::MOVES).then(all)??.into_iter().reduce(Interval::with)
+    }
+
+    /// The operand that the first result equals in every bit, if it has the same type.
+    fn same_as(&self, _operands: &[Known<'_>], _result: &TensorType) -> Option<usize> {
+        None
+    }
+
+    /// Whether it gives back what `before` was given, if it is applied to its result.
+    fn undoes(&self, _before: &Op) -> bool {
+        false
+    }
+
+    /// The operand that this one is multiplied or divided by.
+    fn scale_of(&self, _operand: usize) -> Option<usize> {
+        None
+    }
+
+    /// The operand that holds indices or lengths, and which are valid.
+    fn lookup(&self, _operands: &[&TensorType]) -> Option<Lookup> {
+        None
+    }
+
+    /// What it is as a concatenation, if it joins its operands along an axis.
+    fn joined(&self) -> Option<Concat> {
+        None
+    }
+
+    /// Of what combines parts of replicas, which operands it reads where the batch has `n` rows.
+    fn present(&self, _n: i64) -> Option<Vec<bool>> {
+        None
+    }
+
+    /// Of what takes a number of entries of an axis: the entries of the axis, and those taken. Both may
+    /// depend on the batch.
+    fn takes(&self, _operands: &[&TensorType]) -> Option<(Dim, Dim)> {
+        None
+    }
+
+    /// Whether it takes, as this operand, what each replica holds of its own rows.
+    fn takes_own(&self, _operand: usize) -> bool {
+        false
+    }
+
     /// The class of kernel that computes it.
     fn kernel(&self) -> KernelClass;
 
@@ -334,6 +340,15 @@ pub struct Operand<'a> {
     pub ty: &'a TensorType,
     /// Its elements in row-major order, where it is a small tensor of integers (or `bool`) known before the run.
     pub ints: Option<&'a [Dim]>,
+}
+
+/// An operand as a rule for identities sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Its type.
+    pub ty: &'a TensorType,
+    /// Its elements, where it is a constant.
+    pub value: Option<&'a Tensor>,
 }
 
 /// The known integer elements of a result.

@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{dtype, known, one, result, tensors};
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{
     Claim, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
 };
@@ -38,6 +38,10 @@ pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
 }
 
 impl OpDef for Narrow {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, |t| t == DType::F64, "f64")?;

@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, result, sizes, tensors, two};
 use super::{
     Backward, Claims, Concat, Constant, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, rules,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -31,6 +31,10 @@ impl OneHot {
 }
 
 impl OpDef for OneHot {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (numbers, values) = two(operands)?;
         let is_integer = |t: DType| !t.is_float() && t != DType::Bool;

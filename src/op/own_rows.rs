@@ -5,7 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, carried, one, result_with_ints};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
@@ -19,6 +20,10 @@ op! {
 }
 
 impl OpDef for OwnRows {
+    fn traits(&self) -> Traits {
+        Traits::VIEW
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let axis = axis("axis", self.axis, x.ty.rank())?;

@@ -8,7 +8,7 @@ use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand,
-    rules, strided,
+    Traits, rules, strided,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -188,6 +188,10 @@ fn origin_row(outer: &[Line], r: usize) -> Option<usize> {
 }
 
 impl OpDef for Pad {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let rank = x.ty.rank();

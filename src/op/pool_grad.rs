@@ -7,7 +7,9 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, widen};
 use super::pool::{Planes, Span, elements};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Pool, Results, SplitOperand, rules};
+use super::{
+    Claims, Gradient, OpDef, OpError, Operand, Pool, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
@@ -114,6 +116,10 @@ impl PoolGrad {
 }
 
 impl OpDef for PoolGrad {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         match self {
             Self::Max { .. } => count(operands, 2, 2, "2")?,

@@ -7,7 +7,8 @@ use super::element::{Float, Int, for_dtype};
 use super::infer::{axis, count, dtype, equal, result};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -178,6 +179,10 @@ fn wrong(operand: usize, found: DType) -> OpError {
 }
 
 impl OpDef for Quantize {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         let (x, scale) = (operands[0].ty, operands[1].ty);

@@ -7,7 +7,7 @@ use super::declare::family;
 use super::element::{Float, for_dtype};
 use super::infer::{count, known_sizes, result, sizes};
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 family! {
@@ -264,6 +264,10 @@ fn no_float(dtype: DType) -> OpError {
 }
 
 impl OpDef for Random {
+    fn traits(&self) -> Traits {
+        Traits::UNREPEATABLE
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         let Settings { dtype, shape, .. } = self.settings();
@@ -338,7 +342,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::super::testing::{self, check_split};
-    use super::super::{Op, OpDef as _, OpError, OpText, Slice, SplitOperand};
+    use super::super::{Op, OpDef as _, OpError, OpRead as _, Slice, SplitOperand};
     use super::Random;
     use crate::types::{Claim, DType, Dim, Tensor};
 

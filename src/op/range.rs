@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{MAX_INTS, count, known, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -56,6 +56,10 @@ impl Range {
 }
 
 impl OpDef for Range {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         self.check_ends()?;

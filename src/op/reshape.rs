@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{carried, known_sizes, one, result_with_ints, sizes, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -53,6 +54,14 @@ impl Reshape {
 }
 
 impl OpDef for Reshape {
+    fn traits(&self) -> Traits {
+        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let shape = Shape::from(self.shape.as_slice());

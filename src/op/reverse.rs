@@ -5,7 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
@@ -18,6 +19,10 @@ op! {
 }
 
 impl OpDef for Reverse {
+    fn traits(&self) -> Traits {
+        Traits::PERMUTES | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let axes = axes("axes", &self.axes, x.ty.rank())?;

@@ -5,7 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, dtype, equal, result, tensors, two};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -37,6 +38,14 @@ impl ReverseSequence {
 }
 
 impl OpDef for ReverseSequence {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
+        Lookup::lengths(operands, self.time_axis, 1)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (x, lengths) = two(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;

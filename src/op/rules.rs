@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Claims, Op, SplitOperand};
+use super::{Claims, Op, SplitOperand, Traits};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
@@ -18,14 +18,26 @@ pub fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> 
 /// The refusal of an operand that each replica holds of its own, or in several components, by an operator that cannot use
 /// it.
 pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
-    let combines = matches!(op, Op::AllReduce(_) | Op::ExclusiveScan(_) | Op::CopyOp(_));
-    if !combines && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
+    if !op.is(Traits::WIDE_PARTS) && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
         return Some(needs_whole(operands));
     }
     let i = operands.iter().position(|x| x.claim == Claim::Own)?;
-    let uses = matches!((op, i), (Op::Scan(_), 1) | (Op::MergeTopK(_), _));
     let reason = "takes what each replica holds of its own rows";
-    (!uses).then(|| refuse(Code::NotPerSample, i, reason))
+    (!op.takes_own(i)).then(|| refuse(Code::NotPerSample, i, reason))
+}
+
+/// Refuses an operand whose rows lie in several blocks, where the operator's split rule was not written for them.
+pub(super) fn one_block(op: &Op, operands: &[SplitOperand<'_>]) -> Result<(), Refusal> {
+    let several = |x: &SplitOperand<'_>| x.claim.shard().filter(|s| s.outer > 1);
+    let found = operands.iter().enumerate().find_map(|(i, x)| Some((i, several(x)?)));
+    match found {
+        Some((i, shard)) if !op.is(Traits::FOLLOWS_BLOCKS) => {
+            let reason =
+                format!("takes axis {} as one block of rows; it is {}", shard.axis, shard.outer);
+            Err(refuse(Code::Reorders, i, reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The refusal of a partial operand by an operator that needs it whole.

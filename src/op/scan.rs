@@ -9,7 +9,7 @@ use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
     Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Reduce, Results,
-    RuleError, SplitOperand, Term, Where, rules,
+    RuleError, SplitOperand, Term, Traits, Where, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType,
@@ -148,6 +148,14 @@ impl Scan {
 }
 
 impl OpDef for Scan {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn takes_own(&self, operand: usize) -> bool {
+        operand == 1
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 1, 2, "1 or 2")?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

@@ -8,8 +8,8 @@ use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
 use super::{
-    Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, OpDef, OpError, Operand, Range,
-    Results, RuleError, SplitOperand, Where, rules,
+    Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, Lookup, OpDef, OpError, Operand,
+    Range, Results, RuleError, SplitOperand, Traits, Where, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -202,6 +202,17 @@ impl Scatter {
 }
 
 impl OpDef for Scatter {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
+        match self {
+            Self::Elements { axis, .. } => Lookup::along(operands, *axis, 1),
+            Self::Nd { .. } => Lookup::blocks(operands, 0, 1),
+        }
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [data, indices, updates] = operands else {
             return Err(OpError::Operands { expected: "3", found: operands.len() });

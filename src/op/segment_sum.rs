@@ -8,8 +8,8 @@ use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
 use super::wide::{LargeSum, Wide};
 use super::{
-    Backward, Claims, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    rules,
+    Backward, Claims, Gather, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -31,6 +31,14 @@ op! {
 }
 
 impl OpDef for SegmentSum {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
+    fn lookup(&self, _: &[&TensorType]) -> Option<Lookup> {
+        Some(Lookup { operand: 1, count: self.segments, from_end: false })
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (x, ids) = two(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

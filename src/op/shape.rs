@@ -2,7 +2,7 @@
 
 use super::declare::op;
 use super::infer::{one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -30,6 +30,10 @@ impl ShapeOp {
 }
 
 impl OpDef for ShapeOp {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let sizes = &x.ty.shape[self.range(x.ty.rank())];

@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::declare::op;
 use super::infer::{one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
@@ -13,6 +13,10 @@ op! {
 }
 
 impl OpDef for SizeOp {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         result_with_ints(TensorType::scalar(DType::I64), Some(smallvec![x.ty.shape.elements()]))

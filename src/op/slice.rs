@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{known, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
-    strided,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules, strided,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -82,6 +82,14 @@ fn length(start: &Dim, end: &Dim, step: i64) -> Dim {
 }
 
 impl OpDef for Slice {
+    fn traits(&self) -> Traits {
+        Traits::MOVES | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        self.steps.iter().all(|step| *step > 0).then_some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         self.check(x.ty)?;

@@ -9,8 +9,8 @@ use super::infer::{axis, dtype, one, result};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns, larger};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Unary,
-    rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    Unary, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -127,6 +127,10 @@ impl Softmax {
 }
 
 impl OpDef for Softmax {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -9,7 +9,7 @@ use super::infer::{axis, dtype, one, results, tensors};
 use super::ranked::{Part, Ranking, ranked};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter,
-    SplitOperand, rules,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -41,6 +41,10 @@ impl Ranking for Sort {
 }
 
 impl OpDef for Sort {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{axis, equal, known_sizes, one, result_with_ints, results, sizes, tensors};
 use super::{
     Backward, Claims, Concat, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Term, rules,
+    Term, Traits, rules,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -32,6 +32,10 @@ fn known_parts(ints: &[Dim], sizes: &[Dim]) -> Option<Vec<SmallVec<[Dim; 8]>>> {
 }
 
 impl OpDef for SplitOp {
+    fn traits(&self) -> Traits {
+        Traits::MOVES | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let axis = axis("axis", self.axis, x.ty.rank())?;

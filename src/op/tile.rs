@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
-    strided,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules, strided,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -19,6 +19,10 @@ op! {
 }
 
 impl OpDef for Tile {
+    fn traits(&self) -> Traits {
+        Traits::MOVES | Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         if self.repeats.len() != x.ty.rank() {

@@ -9,7 +9,7 @@ use super::infer::{axis, dtype, known_sizes, one, results, sizes, tensors};
 use super::ranked::{Part, Ranking, ranked};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter,
-    SplitOperand, rules,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -78,6 +78,16 @@ impl TopK {
 }
 
 impl OpDef for TopK {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
+        let [x] = operands else { return None };
+        let axis = axis("axis", self.axis, x.rank()).ok()?;
+        Some((x.shape.get(axis)?.clone(), self.k.clone()))
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

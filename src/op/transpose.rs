@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
-    strided,
+    Backward, Claims, Gradient, Known, Op, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules, strided,
 };
 use crate::types::{Claim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -19,6 +19,19 @@ op! {
 }
 
 impl OpDef for Transpose {
+    fn traits(&self) -> Traits {
+        Traits::PERMUTES | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        self.perm.iter().enumerate().all(|(i, p)| i == *p).then_some(0)
+    }
+
+    fn undoes(&self, before: &Op) -> bool {
+        let Op::Transpose(before) = before else { return false };
+        self.perm.iter().enumerate().all(|(i, p)| before.perm.get(*p) == Some(&i))
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let mut sorted: SmallVec<[usize; 6]> = self.perm.iter().copied().collect();

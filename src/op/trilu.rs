@@ -5,7 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
@@ -21,6 +22,10 @@ op! {
 }
 
 impl OpDef for Trilu {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         if x.ty.rank() < 2 {

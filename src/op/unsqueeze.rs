@@ -3,7 +3,8 @@
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, rules,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -16,6 +17,14 @@ op! {
 }
 
 impl OpDef for Unsqueeze {
+    fn traits(&self) -> Traits {
+        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        Some(0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let mut ty = x.ty.clone();

@@ -4,9 +4,10 @@ use super::broadcast::Broadcast;
 use super::declare::op;
 use super::element::for_dtype;
 use super::infer::{broadcast, dtype, result_with_ints};
+use super::interval::{FALSE, TRUE};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
-    rules,
+    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, ints, rules,
 };
 use crate::types::{DType, Dim, Element, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -35,6 +36,19 @@ fn known(
 }
 
 impl OpDef for Where {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn interval(&self, _: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        let [Some(condition), Some(a), Some(b)] = *operands else { return None };
+        Some(match condition {
+            TRUE => a,
+            FALSE => b,
+            _ => a.with(b),
+        })
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [condition, a, b] = operands else {
             return Err(OpError::Operands { expected: "3", found: operands.len() });

@@ -100,7 +100,7 @@ fn moved(template: &Graph, map: &ClaimMap, done: &[Repaired], graph: &Graph) -> 
 /// Which operator makes an output jump.
 fn jumps_at(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
-    let name = node.op().map_or("", Op::name);
+    let name = node.op().map_or("", |op| op.name());
     format!(": `{}` ({name}) may jump where combined floats differ by a rounding", node.label())
 }
 

@@ -234,9 +234,9 @@ fn assert_named(ended: &Ended, right: &str, what: &str) {
     let is_left = function == QUESTION || MARKS.contains(&function);
     // Each logical GPU is one of its own, or all are one, of which the first is named, too.
     let on_gpu = failed.gpu.is_none_or(|gpu| told.contains(&format!("gpu:{gpu}")));
-    // The host copies from a GPU while its worker launches: where the GPU breaks, either may be told first.
-    let by_host = what.ends_with("illegal_address") && on_gpu && told.contains("(copy)");
-    let is_named = is_named || is_memory || is_left || by_host;
+    // The host asks for a GPU while its worker launches: where the GPU breaks, whoever asks first tells.
+    let by_either = what.ends_with("illegal_address") && on_gpu;
+    let is_named = is_named || is_memory || is_left || by_either;
     assert!(is_named, "{what}: {function} failed, not what is said: {told}");
     // A copy from a GPU that failed fails as well, and so does a wait for it.
     let by_other = is_left && ["(copy)", "(wait)"].iter().any(|op| told.contains(op));

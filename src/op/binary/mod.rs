@@ -1,6 +1,7 @@
 //! Arithmetic of two numbers: `add`, `mul`, `pow`, …
 
 mod gradient;
+mod interval;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -16,8 +17,8 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
-    rules,
+    Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, ints, rules,
 };
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -56,7 +57,39 @@ family! {
     }
 }
 
+/// Whether it is 1, without axes, of a type in which a product with it is exact.
+fn is_one(value: &Tensor) -> bool {
+    let exact = matches!(value.dtype(), DType::F32 | DType::F64);
+    value.rank() == 0 && exact && value.to_f64() == [1.0]
+}
+
 impl OpDef for Binary {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        let [Some(a), Some(b)] = *operands else { return None };
+        interval::binary(self, dtype, a, b)
+    }
+
+    fn same_as(&self, operands: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        let one = |i: usize| operands.get(i).and_then(|x| x.value).is_some_and(is_one);
+        match self {
+            Self::Mul | Self::Div if one(1) => Some(0),
+            Self::Mul if one(0) => Some(1),
+            _ => None,
+        }
+    }
+
+    fn scale_of(&self, operand: usize) -> Option<usize> {
+        match (self, operand) {
+            (Self::Mul | Self::Div, 0) => Some(1),
+            (Self::Mul, 1) => Some(0),
+            _ => None,
+        }
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let (a, b) = two(operands)?;
         for i in 0..2 {

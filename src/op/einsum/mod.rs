@@ -17,7 +17,7 @@ use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term,
-    rules,
+    Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -187,6 +187,10 @@ fn sizes(labels: &Labels, operands: &[Operand<'_>]) -> Result<BTreeMap<u8, Dim>,
 }
 
 impl OpDef for Einsum {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 1, usize::MAX, "at least 1")?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

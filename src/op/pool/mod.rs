@@ -12,7 +12,7 @@ use super::numeric::{Ordered, Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
     Backward, Binary, Claims, Compare, Gradient, OpDef, OpError, Operand, PoolGrad, Results,
-    RuleError, SplitOperand, Term, Unary, rules,
+    RuleError, SplitOperand, Term, Traits, Unary, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -128,6 +128,10 @@ impl Pool {
 }
 
 impl OpDef for Pool {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         match self {

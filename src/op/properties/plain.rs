@@ -6,7 +6,7 @@ use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
 use crate::op::{
     Attr, Binary, Cast, Classify, Compare, Constant, ConstantOfShape, CopyOp, Dropout, Identity,
-    Logic, Narrow, OpText, Quantize, Random, Range, Reduce, Unary, Where,
+    Logic, Narrow, OpRead, Quantize, Random, Range, Reduce, Unary, Where,
 };
 use crate::types::{Combine, DType, Dim};
 

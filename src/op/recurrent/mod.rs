@@ -17,8 +17,8 @@ use super::infer::{dtype, equal, results};
 use super::numeric::{narrow, wide, widen};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    recurrent_grad, rules,
+    Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, recurrent_grad, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -364,6 +364,14 @@ fn elements(operands: &[Operand<'_>], lengths: Option<usize>) -> Result<(), OpEr
 }
 
 impl OpDef for Recurrent {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
+    fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
+        Lookup::lengths(operands, i64::from(self.order().1), self.lengths_operand()?)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let places = self.places();
         if operands.len() != places.count {

@@ -13,7 +13,9 @@ use super::infer::results;
 use super::numeric::{narrow, wide, widen};
 use super::real::Real;
 use super::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, rules};
+use super::{
+    Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};
 use steps::Given;
 
@@ -217,6 +219,15 @@ fn wrong(found: usize) -> OpError {
 }
 
 impl OpDef for RecurrentGrad {
+    fn traits(&self) -> Traits {
+        Traits::empty()
+    }
+
+    fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
+        let lengths = self.forward().lengths_operand()?;
+        Lookup::lengths(operands, i64::from(self.batch_first), lengths)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         self.check()?;
         let forward = self.forward();

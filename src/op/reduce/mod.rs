@@ -16,8 +16,8 @@ use super::infer::{axis, dtype, not_a_float, one, result, result_with_ints};
 use super::narrow::Narrow;
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
-    rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    ints, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -325,6 +325,10 @@ impl Reduce {
 }
 
 impl OpDef for Reduce {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let bools = matches!(self, Self::Max { .. } | Self::Min { .. });

@@ -2,7 +2,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::super::testing::{self, check_split, random, rng, tensor};
-use super::super::{Attr, Op, OpDef, OpError, OpText, Operand};
+use super::super::{Attr, Op, OpDef, OpError, OpRead, OpText, Operand};
 use super::Reduce;
 use crate::types::{Claim, Combine, DType, Dim, Shard, Tensor, TensorType};
 

@@ -14,7 +14,7 @@ use super::infer::{dtype, one, result, tensors};
 use super::numeric::{narrow, widen};
 use super::{
     Backward, Claims, Constant, Gradient, OneHot, OpDef, OpError, Operand, Range, Results,
-    RuleError, SplitOperand, Transpose, rules,
+    RuleError, SplitOperand, Traits, Transpose, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, MAX_SIZE, Refusal, Tensor, TensorType};
 
@@ -184,6 +184,10 @@ impl Resize {
 }
 
 impl OpDef for Resize {
+    fn traits(&self) -> Traits {
+        Traits::FOLLOWS_BLOCKS
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         if self.mode != ResizeMode::Nearest {

@@ -1,6 +1,7 @@
 //! Functions of one number: `relu`, `exp`, `clip`, …
 
 mod gradient;
+mod interval;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -14,8 +15,8 @@ use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, one, result_with_ints};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, ints,
-    rules,
+    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, ints, rules,
 };
 use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -202,6 +203,15 @@ fn is_float(operands: &[SplitOperand<'_>]) -> bool {
 }
 
 impl OpDef for Unary {
+    fn traits(&self) -> Traits {
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+        let [Some(x)] = *operands else { return None };
+        interval::unary(self, dtype, x)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         self.check(operands, x.ty.dtype)?;

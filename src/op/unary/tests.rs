@@ -1,5 +1,5 @@
 use super::super::testing::{self, check_split, random, rng, tensor};
-use super::super::{Op, OpDef, OpText, Operand};
+use super::super::{Op, OpDef, OpRead, Operand};
 use super::{GeluForm, Unary};
 use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
-use crate::op::Op;
+use crate::op::Traits;
 use crate::types::{Dim, Quoted};
 
 /// Which values gradients compute again, to have less memory in use. The same operators on the same values give the same
@@ -84,7 +84,11 @@ impl Again {
         };
         for id in order.iter().filter(|id| reached[id.index()] && rows(id)) {
             repeated[id.index()] = graph.node(*id).op().is_some_and(|op| {
-                if what == Recompute::Cheap { is_cheap(op) } else { is_repeatable(op) }
+                if what == Recompute::Cheap {
+                    op.is(Traits::CHEAP)
+                } else {
+                    !op.is(Traits::UNREPEATABLE)
+                }
             });
         }
         let mut again = Self { repeated, places, done: HashMap::new() };
@@ -183,34 +187,4 @@ impl Again {
         }
         Ok(())
     }
-}
-
-/// True of an operator that costs little more than reading its operands.
-fn is_cheap(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Logic(_)
-            | Op::Where(_)
-            | Op::Cast(_)
-            | Op::Identity(_)
-            | Op::Expand(_)
-            | Op::Reshape(_)
-            | Op::Flatten(_)
-            | Op::Squeeze(_)
-            | Op::Unsqueeze(_)
-            | Op::Transpose(_)
-            | Op::DropoutTrain(_)
-            | Op::BatchNorm(_)
-            | Op::BatchNormTrain(_)
-            | Op::LayerNorm(_)
-            | Op::GroupNorm(_)
-    )
-}
-
-/// True of an operator that gives the same results whenever it runs, and needs no other program.
-fn is_repeatable(op: &Op) -> bool {
-    !matches!(op, Op::Random(_) | Op::External(_))
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Action, At, Repair, Writer};
 use crate::ir::{GraphError, ParamId, Value};
-use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, rules};
+use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, Traits, rules};
 use crate::types::{Claim, Code, Dim, Refusal, Shard};
 
 /// The most operators in a row that are moved behind `own_rows`.
@@ -151,7 +151,7 @@ impl Writer<'_> {
         to: Claim,
     ) -> Option<(Op, SmallVec<[(Value, Option<Claim>); 4]>)> {
         let node = self.out.node(value.node);
-        let op = node.op().filter(|op| !op.is_collective())?;
+        let op = node.op().filter(|op| !op.is(Traits::COLLECTIVE))?;
         let operands = self.out.operands(value.node);
         let rows = |v: &Value| match (self.claim(*v), rules::batch_axis(self.out.ty(*v), 0)) {
             (Claim::Invariant, Ok(Some(shard))) => Some(Claim::Shard(shard)),

@@ -1,7 +1,7 @@
 //! Sums over replicas that are made together, in buckets.
 
 use crate::ir::{Builder, Graph, GraphError, NodeId, Origin, Value, Weights};
-use crate::op::{AllReduce, Concat, Op, Reshape, Slice};
+use crate::op::{AllReduce, Concat, Op, Reshape, Slice, Traits};
 use crate::types::{DType, Dim};
 
 /// Bytes at which the first bucket is full, so that the exchange begins early.
@@ -68,7 +68,8 @@ fn candidates(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
     graph.outputs().iter().for_each(|output| early[output.value.node.index()] = true);
     let mut found = Vec::new();
     for id in order.iter().rev() {
-        let exchanges = |user: NodeId| graph.node(user).op().is_some_and(Op::is_collective);
+        let exchanges =
+            |user: NodeId| graph.node(user).op().is_some_and(|op| op.is(Traits::COLLECTIVE));
         let users = graph.users(*id);
         early[id.index()] |= users.iter().any(|(user, ..)| early[user.index()] || exchanges(*user));
         let reduces = matches!(graph.node(*id).op(), Some(Op::AllReduce(_)));

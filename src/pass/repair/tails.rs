@@ -1,7 +1,7 @@
 //! Values of which nothing but outputs is made: their parts can be combined where outputs are merged in any case.
 
 use crate::ir::{Graph, NodeId, Value};
-use crate::op::{Binary, Op, Unary};
+use crate::op::{Op, Traits, Unary};
 use crate::types::{Dim, TensorType};
 
 /// What becomes of a node's results on the way to the outputs.
@@ -49,17 +49,12 @@ fn numbers(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
     let mut numbers = vec![false; graph.id_bound()];
     for id in order {
         let Some(op) = graph.node(*id).op() else { continue };
-        let plain = matches!(
-            op,
-            Op::Constant(_)
-                | Op::Dims(_)
-                | Op::Cast(_)
-                | Op::Reshape(_)
-                | Op::Binary(_)
-                | Op::Unary(_)
-                | Op::ConstantOfShape(_)
-        );
-        numbers[id.index()] = plain && graph.operands(*id).iter().all(|v| numbers[v.node.index()]);
+        let operands = graph.operands(*id);
+        let simple = Traits::ELEMENTWISE.union(Traits::VIEW);
+        let plain = operands.is_empty() || op.traits().intersects(simple);
+        let repeatable = !op.is(Traits::UNREPEATABLE);
+        let known = operands.iter().all(|v| numbers[v.node.index()]);
+        numbers[id.index()] = plain && repeatable && known;
     }
     numbers
 }
@@ -69,29 +64,12 @@ fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &[bool]) -> Tail {
     let ty = graph.ty(Value { node: user, output: 0 });
     let Some(op) = graph.node(user).op().filter(|_| !has_rows(ty)) else { return Tail::Used };
     let operands = graph.operands(user);
-    match (op, &*operands) {
-        (
-            Op::Identity(_)
-            | Op::Reshape(_)
-            | Op::Transpose(_)
-            | Op::Flatten(_)
-            | Op::Squeeze(_)
-            | Op::Unsqueeze(_)
-            | Op::Unary(Unary::Neg),
-            _,
-        ) => Tail::Views,
-        (Op::Binary(Binary::Mul | Binary::Div), [x, by])
-            if x.node == of && numbers[by.node.index()] && ty.dtype.is_float() =>
-        {
-            Tail::Scaled
-        }
-        (Op::Binary(Binary::Mul), [by, x])
-            if x.node == of && numbers[by.node.index()] && ty.dtype.is_float() =>
-        {
-            Tail::Scaled
-        }
-        _ => Tail::Used,
+    if op.is(Traits::PERMUTES) || matches!(op, Op::Unary(Unary::Neg)) {
+        return Tail::Views;
     }
+    let scale = operands.iter().position(|x| x.node == of).and_then(|i| op.scale_of(i));
+    let number = scale.and_then(|i| operands.get(i)).is_some_and(|by| numbers[by.node.index()]);
+    if number && ty.dtype.is_float() { Tail::Scaled } else { Tail::Used }
 }
 
 fn has_rows(ty: &TensorType) -> bool {

@@ -1,8 +1,7 @@
 use super::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::{Binary, Op};
+use crate::op::{Known, Op};
 use crate::pass::PassError;
-use crate::types::DType;
 
 /// Replaces the result of every operator that gives its operand back by that operand.
 pub(super) fn run(
@@ -32,53 +31,20 @@ pub(in crate::pass) fn remove_identities(
     Ok(())
 }
 
-/// The operand that the first result of this operator equals.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "an operator that is not listed computes something"
-)]
+/// The operand that the first result of this operator equals, if it has the same type.
 fn same_as_operand(graph: &Graph, id: NodeId) -> Option<Value> {
     let node = graph.node(id);
-    let operands = graph.operands(id);
-    let first = *operands.first()?;
-    match (node.op()?, &operands[..]) {
-        (Op::Binary(Binary::Mul | Binary::Div), [x, one]) if is_one(graph, *one) => {
-            return Some(*x);
-        }
-        (Op::Binary(Binary::Mul), [one, x]) if is_one(graph, *one) => return Some(*x),
-        (Op::Transpose(back), [turned]) => {
-            if let Some(Op::Transpose(first)) = graph.node(turned.node).op()
-                && back.perm.iter().enumerate().all(|(i, p)| first.perm.get(*p) == Some(&i))
-            {
-                return graph.operands(turned.node).first().copied();
-            }
-        }
-        _ => {}
+    let (op, operands) = (node.op()?, graph.operands(id));
+    if let [only] = operands[..]
+        && graph.node(only.node).op().is_some_and(|before| op.undoes(before))
+    {
+        return graph.operands(only.node).first().copied();
     }
-    let unchanged = match node.op()? {
-        Op::Identity(_) | Op::Dropout(_) => true,
-        // These keep the order of elements, so an equal type means equal elements.
-        Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Cast(_) => {
-            graph.ty(first) == &node.results().first()?.ty
-        }
-        Op::Expand(_) | Op::Slice(_) => {
-            graph.ty(first) == &node.results().first()?.ty && is_plain(node.op()?)
-        }
-        Op::Concat(_) => operands.len() == 1,
-        Op::Transpose(transpose) => transpose.perm.iter().enumerate().all(|(i, p)| i == *p),
-        _ => false,
+    let constant = |value: &Value| match graph.node(value.node).op() {
+        Some(Op::Constant(constant)) => Some(&constant.value),
+        _ => None,
     };
-    unchanged.then_some(first)
-}
-
-/// Whether a value is the constant 1, without axes, of a type in which a product with it is exact.
-fn is_one(graph: &Graph, value: Value) -> bool {
-    let Some(Op::Constant(constant)) = graph.node(value.node).op() else { return false };
-    let one = &constant.value;
-    one.rank() == 0 && matches!(one.dtype(), DType::F32 | DType::F64) && one.to_f64() == [1.0]
-}
-
-/// True unless the operator reverses an axis.
-fn is_plain(op: &Op) -> bool {
-    if let Op::Slice(slice) = op { slice.steps.iter().all(|s| *s > 0) } else { true }
+    let known: Vec<Known<'_>> =
+        operands.iter().map(|v| Known { ty: graph.ty(*v), value: constant(v) }).collect();
+    operands.get(op.same_as(&known, &node.results().first()?.ty)?).copied()
 }

@@ -195,7 +195,7 @@ pub(super) fn scans(net: &mut Net, i: usize) -> Vec<Value> {
     results.push(net.op(SegmentSum { segments: signed(LENGTH), wide: false }, &[rows, ids]));
     let doubles = coarse(net, DType::F64, &[3]);
     for wide in [false, true] {
-        results.push(net.op(SegmentSum { segments: 5, wide }, &[doubles, ids]));
+        results.push(net.op(SegmentSum { segments: signed(LENGTH), wide }, &[doubles, ids]));
     }
     let image = net.input(&[dims[0], 3, 2]);
     let size = [1, 2, 5, i64::MAX][i % 4];

@@ -20,7 +20,6 @@ use super::proto::{
 };
 use super::{ImportError, ImportOptions, import_bytes};
 use crate::format::Model;
-use crate::op::Op;
 
 /// An input or output of `f32`: sizes are numbers, names, or `?`.
 fn value(name: &str, sizes: &[&str]) -> ValueInfoProto {
@@ -151,7 +150,7 @@ fn outputs(model: &Model) -> String {
 /// The operators in order, without constants.
 fn operators(model: &Model) -> String {
     let order = model.graph.order().unwrap();
-    let names = order.into_iter().filter_map(|n| model.graph.node(n).op().map(Op::name));
+    let names = order.into_iter().filter_map(|n| model.graph.node(n).op().map(|op| op.name()));
     names.filter(|n| *n != "constant").collect::<Vec<_>>().join(" ")
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Replica, Rewrite};
 use crate::ir::{NodeId, NodeKind, Place, Value};
-use crate::op::{AllReduce, ExclusiveScan, First, MergeTopK, Op};
+use crate::op::{AllReduce, ExclusiveScan, First, MergeTopK, Op, Traits};
 use crate::pass::PassError;
 use crate::types::{Claim, Device, Dim};
 
@@ -36,7 +36,7 @@ impl Rewrite<'_> {
 
     /// True of what joins the values of all replicas.
     fn joins(&self, id: NodeId) -> bool {
-        let joins = self.template.node(id).op().is_some_and(Op::is_collective);
+        let joins = self.template.node(id).op().is_some_and(|op| op.is(Traits::COLLECTIVE));
         // Of what is whole on every replica it is an operator like others.
         let parts = |v: &Value| self.claims.get(*v) != Claim::Invariant;
         joins && self.template.operands(id).first().is_some_and(parts)

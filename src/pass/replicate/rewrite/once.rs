@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{Replica, Rewrite};
 use crate::analysis::ClaimMap;
 use crate::ir::{Graph, NodeId, NodeKind, Place, Placement, Value};
-use crate::op::{CopyOp, First, Op};
+use crate::op::{CopyOp, First, Op, Traits};
 use crate::pass::PassError;
 use crate::types::{Claim, Device, Table};
 
@@ -66,7 +66,7 @@ impl Once {
 /// True of an operator that no sample changes, of values that none changes, and that brings nothing to replicas.
 fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
     let node = template.node(id);
-    let brings = |op: &Op| op.is_collective() || matches!(op, Op::OwnRows(_) | Op::First(_));
+    let brings = |op: &Op| op.is(Traits::COLLECTIVE) || matches!(op, Op::OwnRows(_) | Op::First(_));
     let gathers = |v: &Value| matches!(template.node(v.node).op(), Some(Op::AllGather(_)));
     let Some(op) = node.op().filter(|op| !brings(op)) else { return false };
     let operands = template.operands(id);
