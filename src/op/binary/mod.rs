@@ -75,11 +75,10 @@ impl OpDef for Binary {
 
     fn same_as(&self, operands: &[Known<'_>], _: &TensorType) -> Option<usize> {
         let one = |i: usize| operands.get(i).and_then(|x| x.value).is_some_and(is_one);
-        match self {
-            Self::Mul | Self::Div if one(1) => Some(0),
-            Self::Mul if one(0) => Some(1),
-            _ => None,
+        if matches!(self, Self::Mul | Self::Div) && one(1) {
+            return Some(0);
         }
+        (*self == Self::Mul && one(0)).then_some(1)
     }
 
     fn scale_of(&self, operand: usize) -> Option<usize> {

@@ -10,6 +10,7 @@ mod jumps;
 mod layers;
 mod parts;
 mod plain;
+mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
