@@ -1,57 +1,23 @@
 //! A value on another device.
 
 use super::declare::op;
-use super::infer::{carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
-};
-use crate::types::{KernelClass, Refusal, Tensor, TensorType};
+use super::view::View;
+use super::{OpError, Traits};
+use crate::types::{KernelClass, Shape, TensorType};
 
 op! {
     /// Its operand, bit for bit, on the device of this operation, wherever the operand lives.
     pub struct CopyOp = "copy" {}
 }
 
-impl OpDef for CopyOp {
-    fn traits(&self) -> Traits {
-        Traits::VIEW | Traits::FOLLOWS_BLOCKS | Traits::WIDE_PARTS
-    }
+impl View for CopyOp {
+    const TRAITS: Traits = Traits::FOLLOWS_BLOCKS.union(Traits::WIDE_PARTS);
+    const KERNEL: KernelClass = KernelClass::Copy;
+    // It says where its result is.
+    const IS_OPERAND: bool = false;
 
-    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
-        result_with_ints(x.ty.clone(), carried(&x))
-    }
-
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        Ok(rules::same(operands, 1))
-    }
-
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
-    }
-
-    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        Ok(vec![x.clone()])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Copy
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
-    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let dy = at.dy()?;
-        at.give(0, dy);
-        Ok(())
+    fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
+        Ok(x.shape.clone())
     }
 }
 

@@ -1,12 +1,9 @@
 //! A matrix of all elements.
 
 use super::declare::op;
-use super::infer::{carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use super::view::View;
+use super::{OpError, Traits};
+use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// The elements of its operand as a matrix: the axes before `axis` are its rows, the others its columns.
@@ -28,58 +25,13 @@ impl Flatten {
     }
 }
 
-impl OpDef for Flatten {
-    fn traits(&self) -> Traits {
-        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
+impl View for Flatten {
+    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
 
-    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
-        Some(0)
-    }
-
-    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
-        let (rows, columns) = x.ty.shape.split_at(self.rows(x.ty.rank())?);
+    fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
+        let (rows, columns) = x.shape.split_at(self.rows(x.rank())?);
         let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |product, d| product * d.clone());
-        let shape = [product(rows), product(columns)].into_iter().collect::<Shape>();
-        result_with_ints(TensorType::new(x.ty.dtype, shape), carried(&x))
-    }
-
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::regroup(operands, results)
-    }
-
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
-    }
-
-    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let (rows, columns) = x.dims().split_at(self.rows(x.rank())?);
-        Ok(vec![x.clone().reshaped(&[rows.iter().product(), columns.iter().product()])?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::View
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
-    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
-        let dx = at.reshape(dy, &to)?;
-        at.give(0, dx);
-        Ok(())
+        Ok([product(rows), product(columns)].into_iter().collect())
     }
 }
 

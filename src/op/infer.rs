@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Inferred, Op, OpError, Operand, Results};
+use super::{Inferred, Op, OpError, Operand, Results, Traits};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Elements of a small integer tensor are followed up to this number: enough for sizes and positions, and a bound
@@ -172,7 +172,7 @@ pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
 /// Fills in the elements of small integer results that inference left unknown, where those of all operands are
 /// constants: by evaluation. What a callback gives is not known: a graph that is read has none.
 pub(super) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
-    if matches!(op, Op::External(_))
+    if op.is(Traits::UNREPEATABLE)
         || operands.is_empty()
         || operands.iter().any(|x| x.ints.is_none())
     {

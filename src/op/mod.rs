@@ -100,6 +100,7 @@ mod transpose;
 mod trilu;
 mod unary;
 mod unsqueeze;
+mod view;
 mod where_;
 mod wide;
 pub mod window;

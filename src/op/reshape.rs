@@ -1,12 +1,10 @@
 //! The same elements, in the same order, under another shape.
 
 use super::declare::op;
-use super::infer::{carried, known_sizes, one, result_with_ints, sizes, tensors};
-use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use super::infer::sizes;
+use super::view::View;
+use super::{OpError, Traits};
+use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// The elements of its operand in row-major order under `shape`, which has as many for every `N`.
@@ -53,21 +51,14 @@ impl Reshape {
     }
 }
 
-impl OpDef for Reshape {
-    fn traits(&self) -> Traits {
-        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
+impl View for Reshape {
+    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
 
-    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
-        Some(0)
-    }
-
-    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+    fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         let shape = Shape::from(self.shape.as_slice());
-        let (from, to) = (x.ty.shape.elements(), shape.elements());
+        let (from, to) = (x.shape.elements(), shape.elements());
         if from != to || from.is_overflow() {
-            let reason = format!("{shape} has {to} elements, {} has {from}", x.ty);
+            let reason = format!("{shape} has {to} elements, {x} has {from}");
             return Err(OpError::Attribute { attr: "shape", reason });
         }
         // One size that depends on N among positive ones is the quotient of two numbers that are not negative.
@@ -76,44 +67,7 @@ impl OpDef for Reshape {
         if symbolic > 1 || !positive {
             sizes("shape", &shape)?;
         }
-        result_with_ints(TensorType::new(x.ty.dtype, shape), carried(&x))
-    }
-
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::regroup(operands, results)
-    }
-
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
-    }
-
-    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let dims = known_sizes("the shape", &self.shape)?;
-        Ok(vec![x.clone().reshaped(&dims)?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::View
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
-    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
-        let dx = at.reshape(dy, &to)?;
-        at.give(0, dx);
-        Ok(())
+        Ok(shape)
     }
 }
 

@@ -1,12 +1,10 @@
 //! Axes of size 1 left out.
 
 use super::declare::op;
-use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Dim, KernelClass, Refusal, Tensor, TensorType};
+use super::infer::axes;
+use super::view::View;
+use super::{OpError, Traits};
+use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// Its operand without the axes named, which have size 1.
@@ -16,65 +14,18 @@ op! {
     }
 }
 
-impl OpDef for Squeeze {
-    fn traits(&self) -> Traits {
-        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
+impl View for Squeeze {
+    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
 
-    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
-        Some(0)
-    }
-
-    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
-        let mut ty = x.ty.clone();
-        for axis in axes("axes", &self.axes, x.ty.rank())?.into_iter().rev() {
-            if ty.shape.remove(axis) != Dim::ONE {
-                let reason = format!("axis {axis} of {} has more than one entry", x.ty);
+    fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
+        let mut shape = x.shape.clone();
+        for axis in axes("axes", &self.axes, x.rank())?.into_iter().rev() {
+            if shape.remove(axis) != Dim::ONE {
+                let reason = format!("axis {axis} of {x} has more than one entry");
                 return Err(OpError::Attribute { attr: "axes", reason });
             }
         }
-        result_with_ints(ty, carried(&x))
-    }
-
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::regroup(operands, results)
-    }
-
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
-    }
-
-    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let mut dims = x.dims().to_vec();
-        for axis in axes("axes", &self.axes, x.rank())?.into_iter().rev() {
-            dims.remove(axis);
-        }
-        Ok(vec![x.clone().reshaped(&dims)?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::View
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
-    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
-        let dx = at.reshape(dy, &to)?;
-        at.give(0, dx);
-        Ok(())
+        Ok(shape)
     }
 }
 

@@ -1,12 +1,10 @@
 //! Axes of size 1 put in.
 
 use super::declare::op;
-use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Dim, KernelClass, Refusal, Tensor, TensorType};
+use super::infer::axes;
+use super::view::View;
+use super::{OpError, Traits};
+use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// Its operand with further axes of size 1.
@@ -16,62 +14,15 @@ op! {
     }
 }
 
-impl OpDef for Unsqueeze {
-    fn traits(&self) -> Traits {
-        Traits::VIEW | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
+impl View for Unsqueeze {
+    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
 
-    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
-        Some(0)
-    }
-
-    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
-        let mut ty = x.ty.clone();
-        for axis in axes("axes", &self.axes, x.ty.rank().saturating_add(self.axes.len()))? {
-            ty.shape.insert(axis, Dim::ONE);
+    fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
+        let mut shape = x.shape.clone();
+        for axis in axes("axes", &self.axes, x.rank().saturating_add(self.axes.len()))? {
+            shape.insert(axis, Dim::ONE);
         }
-        result_with_ints(ty, carried(&x))
-    }
-
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::regroup(operands, results)
-    }
-
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
-    }
-
-    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let mut dims = x.dims().to_vec();
-        for axis in axes("axes", &self.axes, dims.len() + self.axes.len())? {
-            dims.insert(axis, 1);
-        }
-        Ok(vec![x.clone().reshaped(&dims)?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::View
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
-    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
-        let dx = at.reshape(dy, &to)?;
-        at.give(0, dx);
-        Ok(())
+        Ok(shape)
     }
 }
 

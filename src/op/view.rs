@@ -1,0 +1,76 @@
+//! Views: operators whose result has the elements of the operand, in their order.
+
+use super::infer::{carried, known_sizes, one, result_with_ints, tensors};
+use super::{
+    Backward, Claims, Gradient, Known, OpDef, OpError, OpText, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
+};
+use crate::types::{KernelClass, Refusal, Shape, Tensor, TensorType};
+
+/// What a view states; the rest follows from the elements staying as they are.
+pub(super) trait View: OpText {
+    /// What holds besides [`Traits::VIEW`].
+    const TRAITS: Traits;
+    /// The class of kernel that computes it.
+    const KERNEL: KernelClass = KernelClass::View;
+    /// Whether it is the operand itself where the types are equal.
+    const IS_OPERAND: bool = true;
+
+    /// The shape of the result.
+    fn shape(&self, x: &TensorType) -> Result<Shape, OpError>;
+}
+
+impl<V: View> OpDef for V {
+    fn traits(&self) -> Traits {
+        Traits::VIEW | V::TRAITS
+    }
+
+    fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
+        V::IS_OPERAND.then_some(0)
+    }
+
+    fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        let x = one(operands)?;
+        result_with_ints(TensorType::new(x.ty.dtype, self.shape(x.ty)?), carried(&x))
+    }
+
+    fn split(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        match (operands, results) {
+            ([x], [y]) if x.ty == y => Ok(rules::same(operands, 1)),
+            _ => rules::regroup(operands, results),
+        }
+    }
+
+    fn partial(
+        &self,
+        operands: &[SplitOperand<'_>],
+        results: &[TensorType],
+    ) -> Result<Claims, Refusal> {
+        rules::moved(operands, results)
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let [x] = tensors(operands)?;
+        let dims = known_sizes("the shape", &self.shape(&x.tensor_type())?)?;
+        Ok(vec![x.clone().reshaped(&dims)?])
+    }
+
+    fn kernel(&self) -> KernelClass {
+        V::KERNEL
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
+
+    fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
+        let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
+        let dx = at.reshape(dy, &to)?;
+        at.give(0, dx);
+        Ok(())
+    }
+}
