@@ -1,18 +1,16 @@
 //! The operators: what each takes and gives, what it means, and how a split batch passes through it.
 //!
 //! An operator is one file (an elementwise family one file, a large one a folder) and one line in the list
-//! below. Its name is the same everywhere: the file, the text form, its cases, its kernel.
+//! below; its file says everything about it. Its name is the same everywhere: the file, the text form, its
+//! cases, its kernel. `grad` has the operators that gradients are made of, `support` what operators share.
 
 mod all_gather;
 mod all_reduce;
 mod arg;
-pub mod attr;
 mod batch_norm;
-mod batch_norm_grad;
 mod batch_norm_train;
 mod binary;
 mod blocks;
-pub mod broadcast;
 mod cast;
 mod classify;
 mod col2im;
@@ -22,16 +20,12 @@ mod constant;
 mod constant_of_shape;
 mod conv;
 mod conv_transpose;
-mod conv_weight_grad;
 mod copy;
-mod declare;
 mod dims;
 mod dropout;
 mod dropout_train;
 mod dynamic_quantize;
 mod einsum;
-pub mod element;
-mod error;
 mod exclusive_scan;
 mod expand;
 mod external;
@@ -40,46 +34,33 @@ mod flatten;
 mod gather;
 mod gather_at;
 mod gemm;
-pub mod gradient;
+mod grad;
 mod grid_sample;
-mod grid_sample_grad;
 mod group_norm;
 mod identity;
-mod index;
-pub mod infer;
-mod interval;
-pub mod ints;
 mod layer_norm;
 mod logic;
-mod lookup;
 mod lp_norm;
 mod lrn;
 mod matmul;
 mod max_unpool;
 mod merge_top_k;
 mod narrow;
-mod numeric;
 mod one_hot;
 mod own_rows;
 mod pad;
 mod pool;
-mod pool_grad;
 #[cfg(test)]
 mod properties;
 mod quantize;
 mod random;
 mod range;
-mod ranked;
-pub mod real;
 mod recurrent;
-mod recurrent_grad;
 mod reduce;
 mod reshape;
 mod resize;
 mod reverse;
 mod reverse_sequence;
-mod rows;
-pub mod rules;
 mod scan;
 mod scatter;
 mod segment_sum;
@@ -90,36 +71,25 @@ mod softmax;
 mod sort;
 mod split;
 mod squeeze;
-pub mod strided;
-#[cfg(test)]
-pub(crate) mod testing;
+mod support;
 mod tile;
 mod top_k;
-mod traits;
 mod transpose;
 mod trilu;
 mod unary;
 mod unsqueeze;
-mod view;
 mod where_;
-mod wide;
-pub mod window;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use attr::{Attr, AttrError, AttrReader};
 pub use binary::Apply2;
 pub use blocks::BlockOrder;
 pub use einsum::Labels;
-pub use error::OpError;
 pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
-pub use gradient::{Backward, Draft, Emit, Gradient, RuleError, Term};
 pub use grid_sample::GridPadding;
 pub use group_norm::GroupSizes;
-pub use interval::Interval;
-pub use lookup::Lookup;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use recurrent::{
@@ -127,11 +97,21 @@ pub use recurrent::{
 };
 pub use resize::{AxisTaps, Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;
-pub use traits::Traits;
+pub use support::attr::{Attr, AttrError, AttrReader};
+pub use support::error::OpError;
+pub use support::gradient::{Backward, Draft, Emit, Gradient, RuleError, Term};
+pub use support::interval::Interval;
+pub use support::lookup::Lookup;
+pub use support::traits::Traits;
+pub use support::{attr, broadcast, element, gradient, infer, ints, real, rules, strided, window};
 pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
-use declare::ops;
+use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recurrent_grad};
+use support::declare::ops;
+#[cfg(test)]
+pub(crate) use support::testing;
+use support::{declare, index, interval, numeric, ranked, rows, view, wide};
 
 ops! {
     batch_norm::BatchNorm,

@@ -3,17 +3,17 @@
 mod rule;
 mod steps;
 
-pub(super) use rule::backward;
+pub(in crate::op) use rule::backward;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::declare::op;
-use super::element::Float;
-use super::infer::results;
-use super::numeric::{narrow, wide, widen};
-use super::real::Real;
-use super::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
-use super::{
+use crate::op::declare::op;
+use crate::op::element::Float;
+use crate::op::infer::results;
+use crate::op::numeric::{narrow, wide, widen};
+use crate::op::real::Real;
+use crate::op::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
+use crate::op::{
     Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};

@@ -2,11 +2,11 @@
 
 use smallvec::smallvec;
 
-use super::batch_norm::check_scales;
-use super::declare::op;
-use super::infer::{count, equal, results};
-use super::wide::{LargeSum, Wide};
-use super::{
+use crate::op::batch_norm::check_scales;
+use crate::op::declare::op;
+use crate::op::infer::{count, equal, results};
+use crate::op::wide::{LargeSum, Wide};
+use crate::op::{
     Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};

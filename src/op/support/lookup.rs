@@ -1,6 +1,6 @@
 //! Operands that hold indices or lengths.
 
-use super::infer;
+use crate::op::infer;
 use crate::types::{Dim, TensorType};
 
 /// Indices or lengths in an operand, and which of them are valid.
@@ -22,12 +22,20 @@ fn size(operands: &[&TensorType], axis: i64) -> Option<i64> {
 
 impl Lookup {
     /// Indices along an axis of the first operand.
-    pub(super) fn along(operands: &[&TensorType], axis: i64, operand: usize) -> Option<Self> {
+    pub(in crate::op) fn along(
+        operands: &[&TensorType],
+        axis: i64,
+        operand: usize,
+    ) -> Option<Self> {
         Some(Self { operand, count: size(operands, axis)?, from_end: true })
     }
 
     /// Coordinates of blocks of the first operand, behind axes that it shares with the indices.
-    pub(super) fn blocks(operands: &[&TensorType], leading: i64, operand: usize) -> Option<Self> {
+    pub(in crate::op) fn blocks(
+        operands: &[&TensorType],
+        leading: i64,
+        operand: usize,
+    ) -> Option<Self> {
         let coordinates = operands.get(operand)?.shape.last()?.as_const()?;
         let (leading, coordinates) =
             (usize::try_from(leading).ok()?, usize::try_from(coordinates).ok()?);
@@ -37,7 +45,11 @@ impl Lookup {
     }
 
     /// Lengths of sequences along an axis of the first operand: all steps may be taken, and none.
-    pub(super) fn lengths(operands: &[&TensorType], axis: i64, operand: usize) -> Option<Self> {
+    pub(in crate::op) fn lengths(
+        operands: &[&TensorType],
+        axis: i64,
+        operand: usize,
+    ) -> Option<Self> {
         Some(Self { operand, count: size(operands, axis)?.checked_add(1)?, from_end: false })
     }
 }

@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use smallvec::SmallVec;
 
-use super::{AllReduce, Narrow, Op, OpDef, Operand, SplitOperand};
+use crate::op::{AllReduce, Narrow, Op, OpDef, Operand, SplitOperand};
 use crate::types::{Claim, Combine, DType, Dim, Shape, Shard, Tensor, TensorType};
 
 /// A generator for a test's cases; the same seed gives the same cases.
@@ -83,7 +83,7 @@ pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
 }
 
 /// The symbolic type of an operand: the batch axis is `outer * N * inner`, the others are as they are.
-pub(super) fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
+pub(in crate::op) fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
     let mut ty = tensor.tensor_type();
     if let Some(shard) = claim.shard() {
         ty.shape[shard.axis] = shard.size();

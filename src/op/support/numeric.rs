@@ -2,12 +2,12 @@
 
 use half::{bf16, f16};
 
-use super::OpError;
-use super::real::Real;
+use crate::op::OpError;
+use crate::op::real::Real;
 use crate::types::{DType, Element, Tensor};
 
 /// A type in which products are summed.
-pub(super) trait Number: Element {
+pub(in crate::op) trait Number: Element {
     /// The number 1.
     const ONE: Self;
     /// `self + a * b`, rounded twice; integers wrap.
@@ -16,13 +16,13 @@ pub(super) trait Number: Element {
 }
 
 /// A type with a value that no other is less than.
-pub(super) trait Ordered: Element + PartialOrd {
+pub(in crate::op) trait Ordered: Element + PartialOrd {
     /// That value.
     const LOWEST: Self;
 }
 
 /// A type in which floating-point operators compute: `f32` or `f64`.
-pub(super) trait Wide: Number + Ordered + Real {}
+pub(in crate::op) trait Wide: Number + Ordered + Real {}
 
 macro_rules! reals {
     ($($t:ty),*) => { $(
@@ -63,12 +63,12 @@ macro_rules! integers {
 integers!(i64, i32, i16, i8, u64, u32, u16, u8);
 
 /// The type in which a floating-point type is computed.
-pub(super) fn wide(dtype: DType) -> DType {
+pub(in crate::op) fn wide(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::Bf16) { DType::F32 } else { dtype }
 }
 
 /// The tensor in the type in which it is computed.
-pub(super) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
+pub(in crate::op) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
     macro_rules! widened {
         ($t:ty) => {{
             let mut y = Tensor::zeros(DType::F32, x.dims())?;
@@ -88,7 +88,7 @@ pub(super) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
 }
 
 /// What was computed in `wide(dtype)`, rounded to `dtype`.
-pub(super) fn narrow(y: Tensor, dtype: DType) -> Result<Tensor, OpError> {
+pub(in crate::op) fn narrow(y: Tensor, dtype: DType) -> Result<Tensor, OpError> {
     macro_rules! narrowed {
         ($t:ty) => {{
             let mut z = Tensor::zeros(dtype, y.dims())?;

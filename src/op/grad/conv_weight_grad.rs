@@ -2,11 +2,11 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::declare::op;
-use super::infer::{dtype, equal, result, same_dtype, two};
-use super::numeric::{Wide, narrow, wide, widen};
-use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{
+use crate::op::declare::op;
+use crate::op::infer::{dtype, equal, result, same_dtype, two};
+use crate::op::numeric::{Wide, narrow, wide, widen};
+use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
+use crate::op::{
     Claims, Conv, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
 use crate::types::{
@@ -35,7 +35,7 @@ op! {
 
 impl ConvWeightGrad {
     /// The gradient of the kernel `w` of `conv`.
-    pub(super) fn of(conv: &Conv, w: &TensorType) -> Result<Self, OpError> {
+    pub(in crate::op) fn of(conv: &Conv, w: &TensorType) -> Result<Self, OpError> {
         let Conv { strides, dilations, pads, groups } = conv.clone();
         Ok(Self { strides, dilations, pads, groups, kernel: spatial_sizes(1, w)?.to_vec() })
     }

@@ -1,9 +1,9 @@
 //! The macros that declare operators: `op!` one of them, `family!` several of one kind, `ops!` the list.
 
-use super::attr::Attr;
+use crate::op::attr::Attr;
 
 /// Puts attributes in the order in which they are printed.
-pub(super) fn by_name(attrs: &mut [(&'static str, Attr)]) {
+pub(in crate::op) fn by_name(attrs: &mut [(&'static str, Attr)]) {
     attrs.sort_unstable_by_key(|(name, _)| *name);
 }
 

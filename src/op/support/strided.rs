@@ -109,19 +109,19 @@ fn exchange<T: Copy>(from: &[T], to: &mut [T], first: usize, rows: usize, column
 }
 
 /// The position of the first element of every row, in row-major order of the axes outside it.
-pub(super) struct Walk<'a> {
+pub(in crate::op) struct Walk<'a> {
     axes: &'a [Axis],
     index: SmallVec<[usize; 6]>,
     at: usize,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(first: usize, axes: &'a [Axis]) -> Self {
+    pub(in crate::op) fn new(first: usize, axes: &'a [Axis]) -> Self {
         Self { axes, index: SmallVec::from_elem(0, axes.len()), at: first }
     }
 
     /// The position of this row; the next call gives that of the row after it.
-    pub(super) fn next(&mut self) -> usize {
+    pub(in crate::op) fn next(&mut self) -> usize {
         let now = self.at;
         for (i, (size, distance)) in self.index.iter_mut().zip(self.axes).rev() {
             *i += 1;
@@ -141,8 +141,8 @@ impl<'a> Walk<'a> {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::rng;
     use super::{Axis, distances, read};
+    use crate::op::testing::rng;
 
     /// The definition, one element at a time.
     fn plain(from: &[u16], first: usize, axes: &[Axis]) -> Vec<u16> {

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Claims, Op, SplitOperand, Traits};
+use crate::op::{Claims, Op, SplitOperand, Traits};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
@@ -27,7 +27,7 @@ pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
 }
 
 /// Refuses an operand whose rows lie in several blocks, where the operator's split rule was not written for them.
-pub(super) fn one_block(op: &Op, operands: &[SplitOperand<'_>]) -> Result<(), Refusal> {
+pub(in crate::op) fn one_block(op: &Op, operands: &[SplitOperand<'_>]) -> Result<(), Refusal> {
     let several = |x: &SplitOperand<'_>| x.claim.shard().filter(|s| s.outer > 1);
     let found = operands.iter().enumerate().find_map(|(i, x)| Some((i, several(x)?)));
     match found {
@@ -198,8 +198,8 @@ pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_claims, check_split, random, refusal, rng};
-    use super::super::{
+    use crate::op::testing::{assert_claims, check_split, random, refusal, rng};
+    use crate::op::{
         Binary, Concat, Gemm, MatMul, Op, Reduce, Reshape, Scan, Slice, Softmax, Transpose, Unary,
     };
     use crate::types::{Claim, Combine, DType, Tensor, TensorType};

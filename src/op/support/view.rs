@@ -1,14 +1,14 @@
 //! Views: operators whose result has the elements of the operand, in their order.
 
-use super::infer::{carried, known_sizes, one, result_with_ints, tensors};
-use super::{
+use crate::op::infer::{carried, known_sizes, one, result_with_ints, tensors};
+use crate::op::{
     Backward, Claims, Gradient, Known, OpDef, OpError, OpText, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
 use crate::types::{KernelClass, Refusal, Shape, Tensor, TensorType};
 
 /// What a view states; the rest follows from the elements staying as they are.
-pub(super) trait View: OpText {
+pub(in crate::op) trait View: OpText {
     /// What holds besides [`Traits::VIEW`].
     const TRAITS: Traits;
     /// The class of kernel that computes it.

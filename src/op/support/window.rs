@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::OpError;
+use crate::op::OpError;
 use crate::types::{Dim, MAX_SIZE, TensorType};
 
 /// A window runs over at most this many spatial axes.
@@ -327,8 +327,8 @@ fn same_total(input: i64, kernel: i64, stride: i64, dilation: i64) -> Result<i64
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::rng;
     use super::{MAX_SIZE, OpError, Sliding, WindowAxis, same_lower, same_upper};
+    use crate::op::testing::rng;
 
     fn one(
         input: i64,

@@ -3,26 +3,26 @@
 //! Element `i` of a row joins lane `i % LANES`; the lanes are then joined in halves. So a row is folded without one
 //! element waiting for another, and its bits depend neither on the rows beside it nor on the machine's vectors.
 
-use super::element::Float;
-use super::real::Real;
+use crate::op::element::Float;
+use crate::op::real::Real;
 
 /// The lanes of a fold.
-pub(super) const LANES: usize = 16;
+pub(in crate::op) const LANES: usize = 16;
 
 /// Columns that are folded side by side, each as a row of its own.
-pub(super) const COLUMNS: usize = 16;
+pub(in crate::op) const COLUMNS: usize = 16;
 
 /// The larger of two numbers; a NaN if one is a NaN.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-pub(super) fn larger<R: Real>(a: R, x: R) -> R {
+pub(in crate::op) fn larger<R: Real>(a: R, x: R) -> R {
     if x > a || x.is_nan() { x } else { a }
 }
 
 /// The fold of a row by `step`, from `first` in every lane; `join` joins two lanes.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-pub(super) fn fold<T: Copy, A: Copy>(
+pub(in crate::op) fn fold<T: Copy, A: Copy>(
     x: &[T],
     first: A,
     step: impl Fn(A, T) -> A,
@@ -52,14 +52,14 @@ pub(super) fn fold<T: Copy, A: Copy>(
 /// The sum of `f` over a row.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-pub(super) fn sum<T: Copy, R: Real>(x: &[T], f: impl Fn(T) -> R) -> R {
+pub(in crate::op) fn sum<T: Copy, R: Real>(x: &[T], f: impl Fn(T) -> R) -> R {
     fold(x, R::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
 }
 
 /// Folds each column of a matrix with `out.len()` columns, at most `COLUMNS`, as [`fold`] does with a row.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-pub(super) fn fold_columns<R: Copy>(
+pub(in crate::op) fn fold_columns<R: Copy>(
     x: &[R],
     out: &mut [R],
     first: R,
@@ -92,7 +92,7 @@ pub(super) fn fold_columns<R: Copy>(
 /// the mean.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-pub(super) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F::Real) {
+pub(in crate::op) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F::Real) {
     let count = F::Real::of(x.len() as f64);
     let mean = sum(x, F::real) / count;
     let square = |x: F| (x.real() - mean) * (x.real() - mean);
@@ -103,7 +103,7 @@ pub(super) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F::Real)
 /// Calls `f` with each element of a matrix, row by row, and the state of its column.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-pub(super) fn each<R>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
+pub(in crate::op) fn each<R>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
     if let [single] = state {
         for x in x {
             f(x, single);
@@ -119,8 +119,8 @@ pub(super) fn each<R>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::rng;
     use super::{COLUMNS, fold_columns, moments, sum};
+    use crate::op::testing::rng;
 
     #[test]
     fn a_column_is_folded_as_a_row_is() {

@@ -6,9 +6,9 @@
 
 use smallvec::SmallVec;
 
-use super::Operand;
-use super::broadcast::Broadcast;
-use super::infer::MAX_INTS;
+use crate::op::Operand;
+use crate::op::broadcast::Broadcast;
+use crate::op::infer::MAX_INTS;
 use crate::types::{DType, Dim, Shape};
 
 /// Known elements under construction.

@@ -1,29 +1,29 @@
 //! Entries of lines in an order, with the positions that they had.
 
-use super::OpError;
-use super::element::for_dtype;
-use super::infer::not_a_number;
+use crate::op::OpError;
+use crate::op::element::for_dtype;
+use crate::op::infer::not_a_number;
 use crate::types::{DType, Element, Tensor};
 
 /// A part of lines along an axis.
-pub(super) struct Part<'a> {
+pub(in crate::op) struct Part<'a> {
     /// The entries.
-    pub(super) values: &'a Tensor,
+    pub(in crate::op) values: &'a Tensor,
     /// Their positions in the part; `None` where they are those that they have in `values`.
-    pub(super) places: Option<&'a Tensor>,
+    pub(in crate::op) places: Option<&'a Tensor>,
     /// The position of the part's first entry on the whole axis.
-    pub(super) from: i64,
+    pub(in crate::op) from: i64,
 }
 
 /// Which entries of a line stay, and in which order.
-pub(super) trait Ranking {
+pub(in crate::op) trait Ranking {
     /// Leaves those entries, of pairs of entries and positions in ascending order of the positions.
     fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>);
 }
 
 /// For each line of the parts, one behind the other along `axis`, the `k` entries that stay and their positions. Where no
 /// part has entries, the results are like `like` but for the axis.
-pub(super) fn ranked(
+pub(in crate::op) fn ranked(
     (like, axis): (&Tensor, usize),
     parts: &[Part<'_>],
     k: usize,

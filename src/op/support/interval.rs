@@ -1,6 +1,6 @@
 //! The least and the greatest integer that a value can have, followed through arithmetic.
 
-use super::ints;
+use crate::op::ints;
 use crate::types::{DType, Tensor};
 
 /// Integers from `low` to `high`, both included.
@@ -12,12 +12,12 @@ pub struct Interval {
     pub high: i64,
 }
 
-pub(super) const FALSE: Interval = Interval::one(0);
-pub(super) const TRUE: Interval = Interval::one(1);
+pub(in crate::op) const FALSE: Interval = Interval::one(0);
+pub(in crate::op) const TRUE: Interval = Interval::one(1);
 
 /// The integers among which every sum, difference and product that stays is exact in a type: those of an integer type, or
 /// those that a float has without gaps.
-pub(super) fn exact(dtype: DType) -> Interval {
+pub(in crate::op) fn exact(dtype: DType) -> Interval {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are integers")]
     let bits = match dtype {
         DType::F64 => 53,
@@ -42,7 +42,7 @@ impl Interval {
     }
 
     /// The interval between two numbers, if all of them are exact in a type.
-    pub(super) fn within(dtype: DType, low: i128, high: i128) -> Option<Self> {
+    pub(in crate::op) fn within(dtype: DType, low: i128, high: i128) -> Option<Self> {
         let (low, high) = (i64::try_from(low).ok()?, i64::try_from(high).ok()?);
         let all = exact(dtype);
         (all.low <= low && high <= all.high).then_some(Self { low, high })
@@ -54,12 +54,12 @@ impl Interval {
     }
 
     /// Whether it is this one number.
-    pub(super) fn constant(self) -> Option<i64> {
+    pub(in crate::op) fn constant(self) -> Option<i64> {
         (self.low == self.high).then_some(self.low)
     }
 
     /// The elements of a tensor, if all are integers.
-    pub(super) fn of_tensor(tensor: &Tensor) -> Option<Self> {
+    pub(in crate::op) fn of_tensor(tensor: &Tensor) -> Option<Self> {
         if tensor.dtype().is_float() {
             let all = exact(tensor.dtype());
             let inside = |x: &f64| x.fract() == 0.0 && x.abs() <= all.high as f64;
@@ -79,7 +79,7 @@ impl Interval {
 }
 
 /// A truth value that is certain, impossible, or neither.
-pub(super) fn truth(certain: bool, impossible: bool) -> Interval {
+pub(in crate::op) fn truth(certain: bool, impossible: bool) -> Interval {
     match (certain, impossible) {
         (true, _) => TRUE,
         (_, true) => FALSE,

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::real::Real;
+use crate::op::real::Real;
 use crate::types::Element;
 
 /// A floating-point element.
@@ -164,7 +164,7 @@ macro_rules! for_dtype {
         }
     };
 }
-pub(super) use for_dtype;
+pub(in crate::op) use for_dtype;
 
 #[cfg(test)]
 mod tests {

@@ -158,7 +158,7 @@ real!(f64 {
 });
 
 mod power {
-    pub(super) use libm::{pow as f64, powf as f32};
+    pub(in crate::op) use libm::{pow as f64, powf as f32};
 }
 
 /// `e^x = 2^n * (1 + p)` with an integer `n` in -150..=150 and `|p| < 0.42`, for `|x| <= 104`.

@@ -2,11 +2,11 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::declare::op;
-use super::grid_sample::{AxisTap, GridPadding, GridSample};
-use super::infer::{count, results, same_dtype, tensors};
-use super::numeric::{Wide, narrow, widen};
-use super::{
+use crate::op::declare::op;
+use crate::op::grid_sample::{AxisTap, GridPadding, GridSample};
+use crate::op::infer::{count, results, same_dtype, tensors};
+use crate::op::numeric::{Wide, narrow, widen};
+use crate::op::{
     Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
@@ -36,7 +36,7 @@ struct Tap<T> {
 
 impl GridSampleGrad {
     /// The gradients of `op`.
-    pub(super) fn of(op: &GridSample) -> Self {
+    pub(in crate::op) fn of(op: &GridSample) -> Self {
         let GridSample { mode, padding, align_corners } = *op;
         Self { mode, padding, align_corners }
     }

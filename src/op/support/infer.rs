@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Inferred, Op, OpError, Operand, Results, Traits};
+use crate::op::{Inferred, Op, OpError, Operand, Results, Traits};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Elements of a small integer tensor are followed up to this number: enough for sizes and positions, and a bound
@@ -68,12 +68,12 @@ pub fn dtype(
 }
 
 /// The error of an evaluation whose first operand is no float.
-pub(super) fn not_a_float(found: DType) -> OpError {
+pub(in crate::op) fn not_a_float(found: DType) -> OpError {
     OpError::DType { operand: 0, expected: "a float".to_owned(), found }
 }
 
 /// The error of an evaluation whose first operand is `bool` and must be of numbers.
-pub(super) fn not_a_number() -> OpError {
+pub(in crate::op) fn not_a_number() -> OpError {
     OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }
 }
 
@@ -171,7 +171,7 @@ pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
 
 /// Fills in the elements of small integer results that inference left unknown, where those of all operands are
 /// constants: by evaluation. What a callback gives is not known: a graph that is read has none.
-pub(super) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
+pub(in crate::op) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
     if op.is(Traits::UNREPEATABLE)
         || operands.is_empty()
         || operands.iter().any(|x| x.ints.is_none())

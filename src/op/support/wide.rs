@@ -5,7 +5,7 @@
 //! the elements are divided hardly changes the result, however much of it cancels.
 
 /// Accumulates elements.
-pub(super) trait Wide: Copy {
+pub(in crate::op) trait Wide: Copy {
     /// The components.
     const WIDTH: usize;
     /// What nothing gives.
@@ -31,7 +31,7 @@ pub(super) trait Wide: Copy {
 ///
 /// A sum that is not finite is what plain additions give.
 #[derive(Clone, Copy)]
-pub(super) struct Sum {
+pub(in crate::op) struct Sum {
     sum: f64,
     lost: f64,
 }
@@ -77,7 +77,7 @@ const UP: f64 = f64::from_bits((1023 + 200) << 52);
 
 /// A sum of `f64` that overflows only where its result does: large elements are summed apart, `2^-200` times as large.
 #[derive(Clone, Copy)]
-pub(super) struct LargeSum {
+pub(in crate::op) struct LargeSum {
     small: Sum,
     large: Sum,
 }
@@ -119,7 +119,7 @@ impl Wide for LargeSum {
 /// The number `digits * 2^power`: of digits that are neither 0 nor infinite the magnitude is between 1/2 and 1, so that
 /// products are finite on the way wherever they are in the end.
 #[derive(Clone, Copy)]
-pub(super) struct Product {
+pub(in crate::op) struct Product {
     digits: f64,
     power: f64,
 }

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::infer::equal;
-use super::strided::{Axis, Walk, distances};
-use super::{OpError, Operand};
+use crate::op::infer::equal;
+use crate::op::strided::{Axis, Walk, distances};
+use crate::op::{OpError, Operand};
 use crate::types::{Dim, Tensor, TensorType};
 
 /// The place among `size` entries that `index`, an element of operand 1, names, counted from the end where it is
 /// negative.
-pub(super) fn place(index: i64, size: i64) -> Result<i64, OpError> {
+pub(in crate::op) fn place(index: i64, size: i64) -> Result<i64, OpError> {
     let at = if index < 0 { index.saturating_add(size) } else { index };
     if (0..size).contains(&at) {
         Ok(at)
@@ -27,7 +27,11 @@ fn entry(index: i64, size: usize) -> Result<usize, OpError> {
 
 /// For each element of `indices` the position in a tensor with the sizes `dims` that has the same coordinates but for
 /// `axis`, where the element says which.
-pub(super) fn along(dims: &[usize], axis: usize, indices: &Tensor) -> Result<Vec<usize>, OpError> {
+pub(in crate::op) fn along(
+    dims: &[usize],
+    axis: usize,
+    indices: &Tensor,
+) -> Result<Vec<usize>, OpError> {
     let steps = distances(dims);
     let axes: SmallVec<[Axis; 6]> = indices
         .dims()
@@ -43,7 +47,7 @@ pub(super) fn along(dims: &[usize], axis: usize, indices: &Tensor) -> Result<Vec
 
 /// For each row of `indices` the position of the first element in a tensor with the sizes `dims` that has the row as
 /// its coordinates behind the first `batch` ones, which are those of the row.
-pub(super) fn tuples(
+pub(in crate::op) fn tuples(
     dims: &[usize],
     batch: usize,
     indices: &Tensor,
@@ -72,7 +76,7 @@ pub(super) fn tuples(
 }
 
 /// Fails unless indices have as many axes as the data, and of each but `axis` at most as many entries.
-pub(super) fn within(
+pub(in crate::op) fn within(
     data: &Operand<'_>,
     indices: &Operand<'_>,
     axis: usize,
@@ -91,7 +95,7 @@ pub(super) fn within(
 }
 
 /// The coordinates that each row of `indices` gives, of a tensor whose first `batch` axes are those of the rows.
-pub(super) fn coordinates(
+pub(in crate::op) fn coordinates(
     data: &Operand<'_>,
     indices: &Operand<'_>,
     batch: usize,
@@ -116,13 +120,13 @@ pub(super) fn coordinates(
 }
 
 /// The coordinates that each row of indices gives, as [`coordinates`] found them.
-pub(super) fn row_length(indices: &TensorType) -> usize {
+pub(in crate::op) fn row_length(indices: &TensorType) -> usize {
     let last = indices.shape.last().and_then(Dim::as_const);
     last.and_then(|c| usize::try_from(c).ok()).unwrap_or(0)
 }
 
 /// Fails where a known index names no entry of an axis of known size.
-pub(super) fn check_known(indices: &Operand<'_>, size: Option<&Dim>) -> Result<(), OpError> {
+pub(in crate::op) fn check_known(indices: &Operand<'_>, size: Option<&Dim>) -> Result<(), OpError> {
     let (Some(known), Some(size)) = (indices.ints, size.and_then(Dim::as_const)) else {
         return Ok(());
     };

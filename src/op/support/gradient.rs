@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use super::{
+use crate::op::{
     Binary, Cast, Compare, Constant, Dims, Expand, MatMul, Op, OpDef, OpError, Pad, PadMode,
     Reduce, Reduction, Reshape, Reverse, Scatter, SegmentSum, Transpose, Unary, Unsqueeze, Where,
 };
@@ -425,7 +425,7 @@ impl<'a> Draft<'a> {
 
 /// A number that says how the elements of a line lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Statistic {
+pub(in crate::op) enum Statistic {
     /// Their mean.
     Mean,
     /// One divided by their deviation.
@@ -433,9 +433,9 @@ pub(super) enum Statistic {
 }
 
 /// Lines brought to mean 0 (where they are centred) and to the deviation 1, as norms do.
-pub(super) struct Normal {
+pub(in crate::op) struct Normal {
     /// The normalised elements.
-    pub(super) value: Term,
+    pub(in crate::op) value: Term,
     inverse: Term,
     axes: Vec<usize>,
     centred: bool,
@@ -444,7 +444,7 @@ pub(super) struct Normal {
 impl Normal {
     /// The lines of `x` along `axes`, each divided by the root of its mean square and `epsilon`, after its mean was taken
     /// off where it is to be `centred`.
-    pub(super) fn new(
+    pub(in crate::op) fn new(
         at: &mut Draft<'_>,
         x: Term,
         (axes, centred): (&[usize], bool),
@@ -465,7 +465,7 @@ impl Normal {
     }
 
     /// The gradient of `x`, given that of the normalised elements.
-    pub(super) fn gradient(&self, at: &mut Draft<'_>, dy: Term) -> Result<Term, RuleError> {
+    pub(in crate::op) fn gradient(&self, at: &mut Draft<'_>, dy: Term) -> Result<Term, RuleError> {
         let weighted = at.mul(dy, self.value)?;
         let along = Self::mean(at, weighted, &self.axes)?;
         let along = at.mul(self.value, along)?;
@@ -478,7 +478,7 @@ impl Normal {
     }
 
     /// The gradient of `x`, given that of a statistic of its lines, whose axes have size 1.
-    pub(super) fn of_statistic(
+    pub(in crate::op) fn of_statistic(
         &self,
         at: &mut Draft<'_>,
         of: Statistic,

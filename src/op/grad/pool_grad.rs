@@ -2,12 +2,12 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::declare::family;
-use super::infer::{count, dtype, equal, result, same_dtype};
-use super::numeric::{Wide, narrow, widen};
-use super::pool::{Planes, Span, elements};
-use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{
+use crate::op::declare::family;
+use crate::op::infer::{count, dtype, equal, result, same_dtype};
+use crate::op::numeric::{Wide, narrow, widen};
+use crate::op::pool::{Planes, Span, elements};
+use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
+use crate::op::{
     Claims, Gradient, OpDef, OpError, Operand, Pool, Results, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
@@ -54,7 +54,7 @@ family! {
 
 impl PoolGrad {
     /// The gradient of `pool`, applied to an operand of type `x`.
-    pub(super) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
+    pub(in crate::op) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
         match pool.clone() {
             Pool::Max { kernel, strides, dilations, pads, ceil_mode, .. } => {
                 Ok(Self::Max { kernel, strides, dilations, pads, ceil_mode })
@@ -89,7 +89,7 @@ impl PoolGrad {
     }
 
     /// The number of elements in each window of a channel, as `[1, 1, windows…]`.
-    pub(super) fn counts(windows: &[WindowAxis]) -> Result<Tensor, OpError> {
+    pub(in crate::op) fn counts(windows: &[WindowAxis]) -> Result<Tensor, OpError> {
         let dims: Vec<usize> = [1, 1].into_iter().chain(windows.iter().map(|a| a.output)).collect();
         let mut counts = vec![0.0f64; dims.iter().product()];
         Planes::new(windows).each(counts.len(), |i, _, window| {
@@ -170,7 +170,7 @@ impl OpDef for PoolGrad {
         let windows = self.windows(&sizes)?;
         let mut dims: SmallVec<[usize; 5]> = dy.dims().iter().take(2).copied().collect();
         dims.extend(windows.iter().map(|a: &WindowAxis| a.input));
-        let mut dx = Tensor::zeros(super::numeric::wide(dy.dtype()), &dims)?;
+        let mut dx = Tensor::zeros(crate::op::numeric::wide(dy.dtype()), &dims)?;
         if !dx.is_empty() {
             let (x, g) = (widen(first)?, widen(dy)?);
             let planes = Planes::new(&windows);
