@@ -6,6 +6,7 @@ use super::kernel::Call;
 use super::launch::Context;
 use crate::lower::BufferId;
 use crate::op::{MergeTopK, Op};
+use crate::types::invariant::int;
 use crate::types::{Combine, DType, Dim};
 
 const THREADS: u32 = 256;
@@ -121,7 +122,7 @@ fn merge(
     let mut b = Builder::new(context.device);
     let operands = context.launch.operands.as_slice();
     let parts = operands.len() / 2;
-    let rank = i64::try_from(b.ty(y).rank()).unwrap_or(i64::MAX);
+    let rank = int::<i64>(b.ty(y).rank());
     let axis = if op.axis < 0 { op.axis + rank } else { op.axis };
     let shape = &b.ty(y).shape;
     let axis = usize::try_from(axis).ok().filter(|axis| *axis < shape.rank());
@@ -160,7 +161,7 @@ fn merge(
     b.size("K", &op.k);
     let most = counts.iter().fold(Dim::ZERO, |most, count| most.maximum(count));
     let candidates = most * blocks_before * inner;
-    let parts = i64::try_from(parts).unwrap_or(i64::MAX);
+    let parts = int::<i64>(parts);
     let grid = [blocks(&candidates, i64::from(THREADS)), parts.into(), Dim::ONE];
     Ok(b.finish("merge_top_k.cu", THREADS, String::new(), grid))
 }

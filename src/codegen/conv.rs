@@ -9,6 +9,7 @@ use super::matmul::Tile;
 use crate::lower::BufferId;
 use crate::op::Op;
 use crate::op::window::{WindowAxis, Windows};
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, Target};
 
 /// The most weights that a block of a depthwise convolution holds in shared memory.
@@ -56,7 +57,7 @@ struct Shape {
 }
 
 fn product(windows: &[WindowAxis], f: impl Fn(&WindowAxis) -> usize) -> i64 {
-    windows.iter().fold(1, |p: i64, a| p.saturating_mul(i64::try_from(f(a)).unwrap_or(i64::MAX)))
+    windows.iter().fold(1, |p: i64, a| p.saturating_mul(int::<i64>(f(a))))
 }
 
 impl Shape {
@@ -72,7 +73,9 @@ impl Shape {
             Some(Op::ConvTranspose(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, true),
             _ => return Err(context.unsupported("it is no convolution")),
         };
-        let channels = |ty: &crate::types::TensorType| ty.shape[1].as_const().unwrap_or(0);
+        let channels = |ty: &crate::types::TensorType| {
+            invariant(ty.shape[1].as_const(), "that a convolution has a fixed number of channels")
+        };
         let (first, second) = (product(&windows, |a| a.input), product(&windows, |a| a.output));
         let (inputs, outputs) = if transposed { (second, first) } else { (first, second) };
         let groups = groups.max(1);
@@ -96,9 +99,9 @@ impl Shape {
         let reach = |a: &WindowAxis| {
             let spread = a.output.saturating_mul(a.stride);
             let taps = a.kernel.saturating_mul(a.dilation);
-            i64::try_from(spread.saturating_add(taps).saturating_add(a.before)).unwrap_or(i64::MAX)
+            int::<i64>(spread.saturating_add(taps).saturating_add(a.before))
         };
-        let most = i64::try_from(MOST).unwrap_or(i64::MAX);
+        let most = int::<i64>(MOST);
         let far = shape.windows.iter().map(reach).max().unwrap_or(0);
         if sizes.into_iter().chain([far]).any(|size| size >= most) {
             return Err(context.unsupported("a sample or a kernel has 2^31 elements or more"));

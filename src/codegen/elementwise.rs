@@ -9,6 +9,7 @@ use super::launch::Context;
 use super::strides::Walk;
 use crate::lower::{Access, BufferId, Chain, ChainStep};
 use crate::types::Dim;
+use crate::types::invariant::int;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -55,7 +56,7 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
         let grid = line(blocks(&count, i64::from(THREADS) * width));
         return Ok(b.finish("elementwise.cu", THREADS, text, grid));
     };
-    let along = i64::try_from(along).unwrap_or(i64::MAX) / width;
+    let along = int::<i64>(along) / width;
     let most = if columns.inner == 1 { ALONG_ROW } else { i64::from(THREADS) };
     let lanes = along.clamp(1, most).cast_unsigned().next_power_of_two().cast_signed();
     b.size("LINES", &lines);

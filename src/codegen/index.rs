@@ -8,6 +8,7 @@ use super::lines::product;
 use super::strides::Walk;
 use crate::lower::BufferId;
 use crate::op::{Gather, GatherAt, OneHot, Op, Range, Reduction, ReverseSequence, Scatter, Trilu};
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape};
 
 const THREADS: u32 = 256;
@@ -118,8 +119,9 @@ pub(super) fn finish(b: Builder<'_>, file: &'static str, count: &Dim) -> Call {
 
 /// The last axis of indices, which hold the coordinates of a block, and the axes before it.
 fn rows(shape: &Shape) -> (usize, &[Dim]) {
-    let (last, rows) = shape.split_last().map_or((None, &[][..]), |(d, rows)| (d.as_const(), rows));
-    (last.and_then(|d| usize::try_from(d).ok()).unwrap_or(0), rows)
+    let last = shape.split_last().and_then(|(d, rows)| Some((d.as_const()?, rows)));
+    let (count, rows) = invariant(last, "that the number of coordinates is fixed");
+    (int(count), rows)
 }
 
 /// Says to the kernel the lengths of the axes that coordinates run along, and the distances of their entries.
@@ -151,7 +153,7 @@ fn gather_at(
             (bits_type(b.ty(x).dtype), elements)
         }
         GatherAt::Nd { batch_dims } => {
-            let batch = usize::try_from(batch_dims).unwrap_or(0);
+            let batch = int::<usize>(batch_dims);
             let (given, rows) = rows(own);
             let behind = batch + given;
             let block = product(&shape[behind..]);

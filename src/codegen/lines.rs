@@ -6,6 +6,7 @@ use super::launch::Context;
 use super::{CodegenError, reduce};
 use crate::lower::{BATCH_PART, BufferId, LongLine, PART, long_line};
 use crate::op::{GroupNorm, LayerNorm, Op, Softmax};
+use crate::types::invariant::int;
 use crate::types::{Dim, Shape};
 
 /// Threads of a block.
@@ -60,7 +61,7 @@ impl Form {
         b.define("LANES", self.lanes);
         b.flag("ALONG", self.along);
         b.size("COUNT", lines);
-        let threads = u32::try_from(self.threads).unwrap_or(0);
+        let threads = int::<u32>(self.threads);
         let all = lines.clone() * parts.clone();
         b.finish(file, threads, String::new(), line(blocks(&all, side)))
     }
@@ -140,7 +141,7 @@ pub(super) fn parts(context: &Context<'_>) -> Result<Call, CodegenError> {
             b.define("LANES", THREADS);
             b.flag("ALONG", true);
             let tiles = lines * b.ty(*parts).shape[1].clone();
-            let threads = u32::try_from(THREADS).unwrap_or(0);
+            let threads = int::<u32>(THREADS);
             let grid = line(blocks(&tiles, 1));
             Ok(b.finish("batch_statistics.cu", threads, String::new(), grid))
         }

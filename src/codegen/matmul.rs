@@ -8,6 +8,7 @@ use super::launch::Context;
 use super::strides::Walk;
 use crate::lower::{BufferId, Chain};
 use crate::op::{Gemm, MatMulSizes, Op};
+use crate::types::invariant::int;
 use crate::types::{Dim, Shape};
 
 /// A matrix product of stacks of matrices.
@@ -45,7 +46,7 @@ impl Tile {
 
     fn threads(self) -> u32 {
         let threads = (self.rows / self.thread_rows) * (self.columns / self.thread_columns);
-        u32::try_from(threads).unwrap_or(0)
+        int::<u32>(threads)
     }
 
     /// Says the sizes to the kernel; gives the threads of a block and the tiles of a matrix.

@@ -8,6 +8,7 @@ use super::strides::Walk;
 use super::{CodegenError, index};
 use crate::lower::BufferId;
 use crate::op::{BlockOrder, Blocks, Op, PadMode, Reverse, Slice};
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, Target};
 
 const THREADS: u32 = 256;
@@ -43,7 +44,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
             b.axes(*y).into_iter().map(|a| (shape[a].clone(), step(a))).collect()
         }),
         (Some(Op::Tile(op)), [x], [y]) => reading(context, *x, *y, &Dim::ZERO, |b, steps| {
-            let count = |a: usize| Dim::from(i64::try_from(op.repeats[a]).unwrap_or(i64::MAX));
+            let count = |a: usize| Dim::from(int::<i64>(op.repeats[a]));
             let pair =
                 |a: usize| [(count(a), Dim::ZERO), (b.ty(*x).shape[a].clone(), steps[a].clone())];
             b.axes(*y).into_iter().flat_map(pair).collect()
@@ -224,7 +225,8 @@ struct Rows {
 impl Rows {
     fn new(b: &Builder<'_>, axis: usize, parts: &[BufferId], whole: BufferId) -> Self {
         let (order, shape) = (b.axes(whole), &b.ty(whole).shape);
-        let at = order.iter().position(|a| *a == axis).unwrap_or(0);
+        let at = order.iter().position(|a| *a == axis);
+        let at = invariant(at, "that rows are joined along an axis of the result");
         let product = |axes: &[usize]| axes.iter().fold(Dim::ONE, |p, a| p * shape[*a].clone());
         let (rows, inner) = (product(&order[..at]), product(&order[at + 1..]));
         let size = |id: &BufferId| b.ty(*id).shape[axis].clone() * inner.clone();
@@ -248,8 +250,8 @@ fn join(
     cut: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
-    let rank = i64::try_from(b.ty(whole).rank()).unwrap_or(i64::MAX);
-    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
+    let rank = int::<i64>(b.ty(whole).rank());
+    let axis = int::<usize>(if axis < 0 { axis + rank } else { axis });
     let lies = |id: &BufferId| {
         (b.is_row_major(whole) && b.is_row_major(*id))
             || (b.is_channels_last(whole) && b.is_channels_last(*id))
@@ -291,7 +293,7 @@ fn join(
     b.list("SIZES", &sizes);
     b.list("STARTS", &starts);
     let most = sizes.iter().fold(Dim::ZERO, |most, size| most.maximum(size)) * rows;
-    let count = i64::try_from(parts.len()).unwrap_or(i64::MAX);
+    let count = int::<i64>(parts.len());
     let grid = [blocks(&most, i64::from(THREADS)), count.into(), Dim::ONE];
     Ok(b.finish("join.cu", THREADS, String::new(), grid))
 }

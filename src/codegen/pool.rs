@@ -7,6 +7,7 @@ use super::launch::Context;
 use super::matmul::by_four;
 use crate::op::window::WindowAxis;
 use crate::op::{Op, Pool, Resize, ResizeMode};
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, Target};
 
 const THREADS: u32 = 256;
@@ -77,7 +78,7 @@ fn pool(context: &Context<'_>, op: &Pool) -> Result<Call, CodegenError> {
     b.define("OUTPUTS", outputs);
     b.define("VECTOR", width);
     b.size("INNER", &inner);
-    let places = outer * i64::try_from(outputs).unwrap_or(i64::MAX);
+    let places = outer * int::<i64>(outputs);
     let count = places * inner.floor_div(&width.into());
     b.size("COUNT", &count);
     Ok(b.finish("pool.cu", THREADS, String::new(), line(blocks(&count, i64::from(THREADS)))))
@@ -101,7 +102,8 @@ fn resize(context: &Context<'_>, op: &Resize) -> Result<Call, CodegenError> {
             taps.push(0);
             continue;
         };
-        let length = from[a].as_const().and_then(|d| usize::try_from(d).ok()).unwrap_or(0);
+        let length = from[a].as_const();
+        let length = int(invariant(length, "that axes which are resized have fixed sizes"));
         let axis = op.axis(i, length);
         taps.push(axis.each);
         for (j, outside) in axis.outside.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! The kernel files, embedded, and what they include.
 
 use super::CodegenError;
+use crate::types::invariant::invariant;
 
 /// The files of `kernels/` by name and those of `kernels/include/` by `include/` and name.
 macro_rules! files {
@@ -187,7 +188,7 @@ fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<
 /// The text of a shared file, as a unit has it.
 pub(super) fn shared(file: &str) -> String {
     let mut out = origin(1, &format!("kernels/{file}"));
-    for text in text(file).unwrap_or_default().lines() {
+    for text in invariant(text(file), "that shared files are in the library").lines() {
         match line(text) {
             Line::Text(text) => out += text,
             Line::Nothing | Line::Include(_) => {}

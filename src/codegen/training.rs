@@ -10,6 +10,7 @@ use super::reduce;
 use crate::lower::{BATCH_PART, BufferId, WEIGHT_PART};
 use crate::op::window::WindowAxis;
 use crate::op::{BatchNormGrad, BatchNormTrain, ConvWeightGrad, Op, PoolGrad};
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, TensorType};
 
 /// Threads of a block.
@@ -93,7 +94,7 @@ fn define(b: &mut Builder<'_>, windows: &[WindowAxis]) {
 
 /// The product of a size of all axes.
 fn all(windows: &[WindowAxis], f: impl Fn(&WindowAxis) -> usize) -> i64 {
-    windows.iter().fold(1, |p: i64, a| p.saturating_mul(i64::try_from(f(a)).unwrap_or(i64::MAX)))
+    windows.iter().fold(1, |p: i64, a| p.saturating_mul(int::<i64>(f(a))))
 }
 
 /// `pool_grad.cu`.
@@ -131,7 +132,7 @@ fn pool(
     b.size("INNER", &inner);
     let count = outer * inner * all(&windows, |a| a.input);
     b.size("COUNT", &count);
-    let threads = u32::try_from(THREADS).unwrap_or(0);
+    let threads = int::<u32>(THREADS);
     Ok(b.finish("pool_grad.cu", threads, String::new(), line(blocks(&count, THREADS))))
 }
 
@@ -148,7 +149,10 @@ fn weights(
     }
     let windows = op.windows(b.ty(x)).map_err(|e| context.unsupported(e.to_string()))?;
     let groups = op.groups.max(1);
-    let each = |ty: &TensorType| ty.shape[1].as_const().unwrap_or(0) / groups;
+    let each = |ty: &TensorType| {
+        invariant(ty.shape[1].as_const(), "that a convolution has a fixed number of channels")
+            / groups
+    };
     let (c_each, m_each) = (each(b.ty(x)), each(b.ty(dy)));
     let (taps, outputs) = (all(&windows, |a| a.kernel), all(&windows, |a| a.output));
     let places = b.ty(x).shape[0].clone() * outputs;
@@ -168,7 +172,7 @@ fn weights(
         b.define("LINES", LINES);
         b.define("LANES", THREADS / LINES);
         let tiles = (m_each * groups + LINES - 1) / LINES * taps * c_each;
-        let threads = u32::try_from(THREADS).unwrap_or(0);
+        let threads = int::<u32>(THREADS);
         let grid = line(blocks(&(count * tiles), 1));
         return Ok(b.finish("few_weight_grad.cu", threads, String::new(), grid));
     }
@@ -234,7 +238,7 @@ fn statistics(
     }
     b.write("y", parts);
     let tiles = across(&b, x) * b.ty(parts).shape[1].clone();
-    let threads = u32::try_from(THREADS).unwrap_or(0);
+    let threads = int::<u32>(THREADS);
     Ok(b.finish("batch_statistics.cu", threads, String::new(), line(blocks(&tiles, 1))))
 }
 
@@ -243,5 +247,5 @@ fn normalised(mut b: Builder<'_>, x: BufferId, parts: BufferId) -> Call {
     b.read("parts", parts);
     let slices = b.ty(parts).shape[1].clone().maximum(&Dim::ONE).minimum(&SLICES.into());
     let grid = line(across(&b, x) * slices);
-    b.finish("batch_norm.cu", u32::try_from(THREADS).unwrap_or(0), String::new(), grid)
+    b.finish("batch_norm.cu", int::<u32>(THREADS), String::new(), grid)
 }

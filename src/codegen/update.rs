@@ -12,6 +12,7 @@ use super::launch::Context;
 use super::unit::MOST_PARAMS;
 use super::{CodegenError, elementwise};
 use crate::lower::{Access, BufferId, DeviceProgram, Launch, Storage};
+use crate::types::invariant::invariant;
 use crate::types::{DType, Dim};
 
 /// Threads of a block.
@@ -118,7 +119,8 @@ fn written(
         count = own;
     }
     let Writer { formula, buffers, .. } = writer;
-    Ok((formula, Segment { buffers, count: count.unwrap_or(0) }))
+    let count = invariant(count, "that a segment has launches");
+    Ok((formula, Segment { buffers, count }))
 }
 
 impl Writer<'_> {

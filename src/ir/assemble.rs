@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Graph, GraphError, NodeId, Origin, Param, ParamId, Place, Value};
 use crate::op::Op;
+use crate::types::invariant::int;
 use crate::types::{Device, Keys, Quoted, Table, TensorType};
 
 /// A graph as far as it is put together, and its names.
@@ -122,7 +123,7 @@ impl Assembly {
             Wrong { part: Part::Op, message, help: Some(self.types(operands)) }
         })?;
         for (i, declared) in declared.enumerate() {
-            let value = Value { node, output: u32::try_from(i).unwrap_or(u32::MAX) };
+            let value = Value { node, output: int::<u32>(i) };
             let ty = self.graph.ty(value);
             if ty != declared.ty {
                 let message = format!("{} is {ty}, not {}", Quoted(declared.name), declared.ty);

@@ -7,6 +7,7 @@ use super::{
     ResultInfo, Source, Value, Weights,
 };
 use crate::op::Op;
+use crate::types::invariant::int;
 use crate::types::{Device, Keys, Table, Tensor, TensorType};
 
 /// Builds a graph value by value: names stay unique, parameters get their elements.
@@ -174,7 +175,7 @@ impl Builder {
             .into_iter()
             .map(|r| ResultInfo { name: self.fresh(name), ty: r.ty, ints: r.ints })
             .collect();
-        let count = u32::try_from(results.len()).unwrap_or(u32::MAX);
+        let count = int::<u32>(results.len());
         let node = self.graph.add_typed(op, operands, results, Place::HOST, self.origin.clone());
         Ok((0..count).map(|output| Value { node, output }).collect())
     }

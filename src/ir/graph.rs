@@ -12,6 +12,7 @@ use super::{
     ResultInfo, Source, Update, Value,
 };
 use crate::op::{Op, OpError, Operand, Results};
+use crate::types::invariant::int;
 use crate::types::{Device, Keys, Split, Table, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
@@ -329,7 +330,7 @@ impl Graph {
     /// Declares a parameter; [`Graph::add_param_node`] makes it a value.
     pub fn add_param(&mut self, param: Param) -> ParamId {
         self.params.push(param);
-        ParamId(u32::try_from(self.params.len() - 1).unwrap_or(u32::MAX))
+        ParamId(int::<u32>(self.params.len() - 1))
     }
 
     /// Sets which devices hold a parameter.
@@ -515,7 +516,7 @@ impl Graph {
 }
 
 fn position(at: usize) -> u32 {
-    u32::try_from(at).unwrap_or(u32::MAX)
+    int::<u32>(at)
 }
 
 fn index(id: NodeId) -> NodeIndex {
@@ -523,7 +524,7 @@ fn index(id: NodeId) -> NodeIndex {
 }
 
 fn id(index: NodeIndex) -> NodeId {
-    NodeId(u32::try_from(index.index()).unwrap_or(u32::MAX))
+    NodeId(int::<u32>(index.index()))
 }
 
 impl PartialEq for Graph {

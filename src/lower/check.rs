@@ -1,5 +1,6 @@
 //! The proof that a memory plan is sound: every read is played through against the writes before it.
 
+use crate::types::invariant::int;
 use std::collections::BTreeMap;
 
 use super::memory::{Bound, BoundDevice, Location, Space};
@@ -283,7 +284,7 @@ impl Play<'_> {
         }
         for (i, buffer) in self.device.buffers.iter().enumerate() {
             if matches!(buffer.storage, Storage::Output(_) | Storage::Update(_)) {
-                self.read(steps, BufferId(u32::try_from(i).unwrap_or(u32::MAX)))?;
+                self.read(steps, BufferId(int::<u32>(i)))?;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use super::place;
 use super::program::{Guard, Lane};
 use crate::ir::{NodeId, Value};
 use crate::op::{Op, Traits};
+use crate::types::invariant::int;
 use crate::types::{Device, DeviceKind, Dim, KernelClass, Target};
 
 /// Parts that one kernel combines; more are combined on the host.
@@ -172,7 +173,7 @@ fn members(
 /// each result is needed otherwise. Only of what is `needed`.
 fn users(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> (Vec<(u32, Value)>, Vec<bool>) {
     let graph = layout.graph;
-    let results = u32::try_from(graph.node(id).results().len()).unwrap_or(u32::MAX);
+    let results = int::<u32>(graph.node(id).results().len());
     let (mut copies, mut own) = (Vec::new(), vec![false; results as usize]);
     for (output, own) in (0..results).zip(&mut own) {
         let mut stack = vec![Value { node: id, output }];
@@ -214,7 +215,7 @@ fn form(layout: &Layout<'_>, id: NodeId, op: &Op, members: &[Member]) -> Form {
     else {
         return Form::Direct;
     };
-    let devices = i64::try_from(members.len()).unwrap_or(i64::MAX);
+    let devices = int::<i64>(members.len());
     // The components of a wide number lie apart.
     let sliced = matches!(op, Op::AllReduce(reduce) if !reduce.by.is_wide())
         && devices > 2

@@ -14,6 +14,7 @@ use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 use crate::ir::{Graph, NodeId, Value};
+use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
 mod collective;
@@ -118,13 +119,19 @@ fn devices(graph: &Graph) -> Vec<DeviceProgram> {
         .collect()
 }
 
+/// The place of a device among those of the program.
+fn position(devices: &[DeviceProgram], device: Device) -> usize {
+    let place = devices.iter().position(|d| d.device == device);
+    invariant(place, "that every device of the graph is one of the program")
+}
+
 impl Emitter<'_> {
     fn device(&self, id: NodeId) -> usize {
         self.position(self.layout.device(id))
     }
 
     fn position(&self, device: Device) -> usize {
-        self.devices.iter().position(|d| d.device == device).unwrap_or(0)
+        position(&self.devices, device)
     }
 
     fn add_buffer(&mut self, device: usize, buffer: Buffer) -> Result<BufferId, LowerError> {
@@ -138,8 +145,7 @@ impl Emitter<'_> {
     fn buffers(&mut self) -> Result<(), LowerError> {
         let values = |id: NodeId| {
             let results = self.graph.node(id).results().len();
-            (0..u32::try_from(results).unwrap_or(u32::MAX))
-                .map(move |output| Value { node: id, output })
+            (0..int::<u32>(results)).map(move |output| Value { node: id, output })
         };
         let values: Vec<Value> = self.layout.order.iter().copied().flat_map(values).collect();
         let inputs: BTreeMap<NodeId, u32> =
@@ -414,7 +420,7 @@ impl Emitter<'_> {
         for (i, update) in (0u32..).zip(self.graph.updates()) {
             let name = &self.graph.param(update.param).name;
             for (value, home) in update.values.iter().zip(self.graph.homes(update.param)) {
-                let device = self.devices.iter().position(|d| d.device == *home).unwrap_or(0);
+                let device = self.position(*home);
                 self.keep(name, *value, (device, Storage::Update(i)))?;
             }
         }
@@ -473,4 +479,16 @@ fn reorder(from: BufferId, to: BufferId) -> Action {
         operands: vec![from],
         results: vec![to],
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::position;
+    use crate::types::Device;
+
+    #[test]
+    #[should_panic(expected = "that every device of the graph is one of the program")]
+    fn an_unknown_device_is_not_the_host() {
+        position(&[], Device::gpu(1));
+    }
 }

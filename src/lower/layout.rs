@@ -11,6 +11,7 @@ use super::program::Guard;
 use super::{LowerError, fuse, lanes, place, schedule};
 use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
 use crate::op::{Op, Slice};
+use crate::types::invariant::int;
 use crate::types::{Device, Dim, KernelClass, Keys, Target, TensorType};
 
 /// A batch of which every replica that ever has rows has some, for any sensible weights.
@@ -345,7 +346,7 @@ impl<'a> Layout<'a> {
     /// Makes every link lead to a value that lies in none: results of merges lead forward, views back.
     fn resolve(&mut self) {
         let step = |id: NodeId, links: &mut Table<Option<Link>>| {
-            let results = u32::try_from(self.graph.node(id).results().len()).unwrap_or(u32::MAX);
+            let results = int::<u32>(self.graph.node(id).results().len());
             for output in 0..results {
                 let value = Value { node: id, output };
                 let Some(link) = links.get(value).clone() else { continue };
@@ -480,7 +481,7 @@ fn slice_offset(slice: &Slice, ty: &TensorType) -> Option<Dim> {
 
 /// True if all axes before `axis` (negative from the end) have size 1.
 fn is_outermost(ty: &TensorType, axis: i64) -> bool {
-    let rank = i64::try_from(ty.rank()).unwrap_or(i64::MAX);
+    let rank = int::<i64>(ty.rank());
     let axis = if axis < 0 { axis + rank } else { axis };
     usize::try_from(axis)
         .ok()

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::plan::{Item, live, plan};
 use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
 use super::reuse::read_elsewhere;
+use crate::types::invariant::int;
 use crate::types::{MAX_SIZE, TensorType};
 
 /// A place in a device's arena, taken from one step to another.
@@ -216,7 +217,7 @@ impl Program {
             };
             let dims = buffer.ty.shape.at(n);
             let bytes = dims.iter().try_fold(buffer.ty.dtype.bytes(), |p, d| p.checked_mul(*d));
-            let limit = usize::try_from(MAX_SIZE).unwrap_or(usize::MAX);
+            let limit = int::<usize>(MAX_SIZE);
             let bytes = bytes.filter(|b| *b <= limit).ok_or_else(too_large)?;
             let space = match buffer.storage {
                 Storage::Input(i) => Space::Input(i),
@@ -281,7 +282,7 @@ fn place_dependents(device: &DeviceProgram, n: i64, locations: &mut [Location]) 
     for (i, buffer) in device.buffers.iter().enumerate() {
         if let Storage::Part { of, offset } = &buffer.storage {
             let Location { space, offset: start, .. } = locations[of.index()];
-            let inside = usize::try_from(offset.eval(n)).unwrap_or(0);
+            let inside = int::<usize>(offset.eval(n));
             locations[i].space = space;
             locations[i].offset = start.saturating_add(inside);
         }

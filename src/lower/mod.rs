@@ -33,6 +33,7 @@ pub use program::{
 pub use report::MemoryReport;
 
 use crate::ir::Verified;
+use crate::types::invariant::int;
 use crate::types::{Device, Target};
 
 /// Why a graph has no program.
@@ -63,6 +64,9 @@ pub enum LowerError {
     /// The graph updates parameters.
     #[error("the graph updates `{0}`; a program for this target has no variables")]
     Update(String),
+    /// A memory plan of the program is not sound: a bug.
+    #[error("internal error, please report it: the memory plan is not sound: {0}")]
+    Unsound(#[from] MemoryError),
     /// More values than can be numbered.
     #[error("the graph has too many values")]
     TooLarge,
@@ -80,7 +84,21 @@ pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerErro
         reuse::reuse(&mut program.devices, d, target);
         program.devices[d].regions = memory::regions(&program.devices, d);
     }
+    if cfg!(debug_assertions) {
+        check_batches(&program)?;
+    }
     Ok(program)
+}
+
+/// Checks the memory plans of a program at batches of no, few and many rows; one that cannot be is passed over.
+pub fn check_batches(program: &Program) -> Result<(), MemoryError> {
+    let devices = int::<i64>(program.devices.len());
+    for rows in [0, 1, devices, devices.saturating_mul(2) + 1] {
+        if let Ok(bound) = program.bind(rows) {
+            check(program, &bound)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Layout, Role, Table};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
+use crate::types::invariant::int;
 use crate::types::{Dim, KernelClass, Order, Target, TensorType};
 
 /// The orders that lowering chooses.
@@ -138,7 +139,7 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
     let graph = layout.graph;
     let mut fixed = Table::new(graph, &false);
     for id in &layout.order {
-        for output in 0..u32::try_from(graph.node(*id).results().len()).unwrap_or(u32::MAX) {
+        for output in 0..int::<u32>(graph.node(*id).results().len()) {
             let value = Value { node: *id, output };
             if let Some(link) = layout.links.get(value) {
                 fixed.set(link.to, true);

@@ -1,5 +1,6 @@
 //! The memory plan of a program at one batch size, for people.
 
+use crate::types::invariant::int;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -104,7 +105,7 @@ fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice
     let at = |buffer: BufferId| &bound.locations[buffer.index()];
     let mut holders: Vec<Vec<usize>> = vec![Vec::new(); device.buffers.len()];
     for (i, buffer) in device.buffers.iter().enumerate() {
-        let id = BufferId(u32::try_from(i).unwrap_or(u32::MAX));
+        let id = BufferId(int::<u32>(i));
         if bound.locations[i].space == Space::Arena
             && !matches!(buffer.storage, Storage::Part { .. })
             && let Some(region) = device.region(id)

@@ -6,6 +6,7 @@ use std::fmt;
 use super::repair::{Repair, Repaired};
 use crate::analysis::Refused;
 use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
+use crate::types::invariant::int;
 use crate::types::{Code, Quoted, Split};
 
 /// One operator that forbids the split, as a diagnostic: code, what, where, why, ways out.
@@ -148,7 +149,7 @@ impl SplitRefused {
 /// What replicas would compute of a batch of 10 rows, or of as many as there are replicas.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general effect")]
 fn effect(code: Code, split: &Split) -> String {
-    let batch = i64::try_from(split.replicas()).unwrap_or(i64::MAX).max(10);
+    let batch = int::<i64>(split.replicas()).max(10);
     let rows =
         (0..split.replicas()).filter_map(|r| split.rows(r)).map(|d| d.eval(batch).to_string());
     let rows: Vec<String> = rows.take(8).collect();

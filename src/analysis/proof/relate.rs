@@ -6,6 +6,7 @@ use super::template::{Bring, Operands, Template, form};
 use super::{Proof, ProofError, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
 use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Random, Slice};
+use crate::types::invariant::int;
 use crate::types::{Claim, Dim, Split, Table};
 
 /// What a value is.
@@ -294,7 +295,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         if shard.outer > 1 {
             return Ok(None);
         }
-        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+        let inner = int::<i64>(shard.inner);
         let rows = Slice::rows(shard.axis, from.clone() * inner, to.clone() * inner);
         if rows != *slice {
             // A slice of the template, of rows that it brings whole to every replica.
@@ -317,7 +318,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             let Op::Random(whole) = template.graph.node(*id).op()? else { return None };
             let value = template.brought(Value { node: *id, output: 0 }, Bring::Rows)?;
             let shard = template.shard(value).filter(|shard| shard.outer == 1)?;
-            let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+            let inner = int::<i64>(shard.inner);
             let (from, to) = (from.clone() * inner, to.clone() * inner);
             (whole.rows(shard.axis, &from, &to)? == *draw).then_some(value)
         })?;

@@ -8,6 +8,7 @@ use fanwise::Error;
 use fanwise::analysis::{Sums, Unexplained};
 use fanwise::backend::RunOutput;
 use fanwise::ir::{Graph, Label, NodeId};
+use fanwise::lower::{self, LowerError};
 use fanwise::model::Model;
 use fanwise::op::Op;
 use fanwise::pass::{Action, PassError};
@@ -103,6 +104,9 @@ struct Check<'a> {
 impl Check<'_> {
     fn run(&self, graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> anyhow::Result<RunOutput> {
         let executable = self.runner.prepare(graph, &self.model.weights)?;
+        lower::check_batches(executable.program())
+            .map_err(LowerError::from)
+            .map_err(Error::from)?;
         Ok(exec::run(&*executable, inputs, 1, self.args.model.max_memory())?.0)
     }
 

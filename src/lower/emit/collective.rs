@@ -10,6 +10,7 @@ use crate::lower::collect::{Collective, Form, Member, bytes};
 use crate::lower::layout::Role;
 use crate::lower::program::{Action, Buffer, BufferId, Guard, Lane, Launch, Storage};
 use crate::op::{ExclusiveScan, Op};
+use crate::types::invariant::invariant;
 use crate::types::{Dim, Order, Shape, TensorType};
 
 impl Emitter<'_> {
@@ -175,7 +176,7 @@ impl Emitter<'_> {
         for (own, value) in member.results.iter().enumerate() {
             let Some(value) = *value else { continue };
             let range = if scan.reverse { own + 1..parts } else { 0..own };
-            let rows = scan.rows.get(range.clone()).unwrap_or_default().to_vec();
+            let rows = scan.rows[range.clone()].to_vec();
             let op = ExclusiveScan { rows, ..scan.clone() };
             let mut results: SmallVec<[Option<Value>; 2]> = SmallVec::from_elem(None, parts);
             results[own] = Some(value);
@@ -188,7 +189,9 @@ impl Emitter<'_> {
     /// Each member combines its slice of the parts, then takes the other slices from those that combined them.
     fn sliced(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
         let ty = &self.graph.node(id).results()[0].ty;
-        let slices = collective.slices(ty.shape.elements().as_const().unwrap_or(0));
+        let elements = ty.shape.elements().as_const();
+        let elements = invariant(elements, "that what is combined in slices has a fixed size");
+        let slices = collective.slices(elements);
         let mut done = Vec::with_capacity(slices.len());
         for (member, slice) in collective.members.iter().zip(&slices) {
             let device = self.position(member.device);

@@ -9,6 +9,7 @@ use crate::op::{
     Binary, Cast, Compare, Constant, Dims, Expand, MatMul, Op, OpDef, OpError, Pad, PadMode,
     Reduce, Reduction, Reshape, Reverse, Scatter, SegmentSum, Transpose, Unary, Unsqueeze, Where,
 };
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Whether the results of an operator have a derivative with respect to its floating-point operands.
@@ -120,9 +121,8 @@ impl<'a> Backward<'a> {
 
     /// Gives operand `i` its gradient.
     pub fn give(&mut self, i: usize, gradient: Term) {
-        if let Some(slot) = self.given.get_mut(i) {
-            *slot = Some(gradient);
-        }
+        let slot = self.given.get_mut(i);
+        *invariant(slot, "that a gradient is given to an operand of the operator") = Some(gradient);
     }
 
     /// Gives operand `i` a gradient that has the shape of the result, to which it was broadcast.
@@ -352,7 +352,7 @@ impl<'a> Draft<'a> {
         let mut a = a;
         let mut start = start.clone();
         if step < 0 {
-            let axes = vec![i64::try_from(axis).unwrap_or(0)];
+            let axes = vec![int(axis)];
             a = self.op(Reverse { axes }, &[a])?;
             start = start + (count.clone() - 1) * step;
         }
@@ -503,5 +503,33 @@ impl Normal {
     fn mean(at: &mut Draft<'_>, a: Term, axes: &[usize]) -> Result<Term, RuleError> {
         let axes = axes.iter().filter_map(|a| i64::try_from(*a).ok()).collect();
         at.op(Reduce::Mean { axes, keepdims: true }, &[a])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes no operator.
+    struct Nothing;
+
+    impl Emit for Nothing {
+        fn ty(&self, _: Term) -> &TensorType {
+            unimplemented!()
+        }
+
+        fn emit(&mut self, _: Op, _: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
+            unimplemented!()
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "that a gradient is given to an operand of the operator")]
+    fn a_gradient_of_no_operand_is_not_dropped() {
+        let operands = [Term(0)];
+        let mut nothing = Nothing;
+        let mut at = Backward::new(&mut nothing, (&operands, &[]), &[], &[true]);
+        at.give(0, Term(1));
+        at.give(1, Term(1));
     }
 }

@@ -11,6 +11,7 @@ use crate::op::{
     Arg, Compare, Constant, Draft, Logic, OneHot, OpError, Reduce, RuleError, SegmentSum, Squeeze,
     Term, Unary, Where,
 };
+use crate::types::invariant::invariant;
 use crate::types::{DType, Dim, Quoted, Shape, Tensor};
 
 /// The most thresholds that an area is computed from.
@@ -253,7 +254,7 @@ impl Metrics {
         let weighted = weighted.then(|| format!("{before}weighted_{own}"));
         let numbered = (1u32..).map(|i| format!("{before}{own}_{i}"));
         let mut names = [format!("{before}{own}")].into_iter().chain(weighted).chain(numbered);
-        names.find(|name| !taken(name)).unwrap_or_default()
+        invariant(names.find(|name| !taken(name)), "that a number is free")
     }
 
     /// All of them, in the order in which they are told.

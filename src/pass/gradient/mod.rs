@@ -45,6 +45,7 @@ use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::{
     Backward, Binary, Cast, Constant, Emit, Gradient, Op, OpDef, OpError, RuleError, Term,
 };
+use crate::types::invariant::int;
 use crate::types::{Tensor, TensorType};
 
 /// Why there is no gradient.
@@ -148,9 +149,8 @@ impl Sums<'_> {
         let Some(op) = node.op().cloned() else { return Ok(()) };
         let (label, results) = (node.label().to_owned(), node.results().len());
         let name = format!("{}.grad", node.results().first().map_or("", |r| &*r.name));
-        let results: Vec<Value> = (0..u32::try_from(results).unwrap_or(0))
-            .map(|output| Value { node: id, output })
-            .collect();
+        let results: Vec<Value> =
+            (0..int::<u32>(results)).map(|output| Value { node: id, output }).collect();
         let gradients: Vec<Option<Value>> =
             results.iter().map(|v| self.gradients.get(v).copied()).collect();
         let operands = graph.operands(id);
@@ -220,7 +220,7 @@ impl<'b> Writer<'b> {
 
     fn term(&mut self, value: Value) -> Term {
         self.values.push(value);
-        Term(u32::try_from(self.values.len() - 1).unwrap_or(u32::MAX))
+        Term(int::<u32>(self.values.len() - 1))
     }
 
     fn value(&self, term: Term) -> Value {

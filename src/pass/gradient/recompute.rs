@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::Traits;
+use crate::types::invariant::int;
 use crate::types::{Dim, Quoted};
 
 /// Which values gradients compute again, to have less memory in use. The same operators on the same values give the same
@@ -111,7 +112,7 @@ impl Again {
                 alive.remove(&value);
             }
             let results = graph.node(*id).results().len();
-            let outputs = (0..u32::try_from(results).unwrap_or(0)).filter(|_| reached[id.index()]);
+            let outputs = (0..int::<u32>(results)).filter(|_| reached[id.index()]);
             for value in outputs.map(|output| Value { node: *id, output }) {
                 let users = graph.users(*id).into_iter().filter(|user| user.2 == value.output);
                 let last = users.map(|(user, ..)| place(user)).max();

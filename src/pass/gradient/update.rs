@@ -5,6 +5,7 @@ use super::training::{STEP, TrainingError, draft};
 use super::{Optimizer, Rule, clip};
 use crate::ir::{Builder, Value};
 use crate::op::{Binary, Cast, Compare, Draft, OpDef, RuleError, Term, Where};
+use crate::types::invariant::invariant;
 use crate::types::{DType, Tensor, TensorError, TensorType};
 
 /// What all updates of a step take.
@@ -207,9 +208,7 @@ fn overwritten(
 
 /// A tensor of equal numbers.
 fn filled(ty: &TensorType, value: f64) -> Result<Tensor, TensorError> {
-    let sizes =
-        ty.shape.iter().map(|d| d.as_const().and_then(|d| usize::try_from(d).ok()).unwrap_or(0));
-    let sizes: Vec<usize> = sizes.collect();
+    let sizes = invariant(ty.shape.as_const(), "that parameters have fixed sizes");
     if value == 0.0 {
         return Tensor::zeros(ty.dtype, &sizes);
     }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{Action, At, Repair, Writer};
 use crate::ir::{GraphError, ParamId, Value};
 use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, Traits, rules};
+use crate::types::invariant::int;
 use crate::types::{Claim, Code, Dim, Refusal, Shard};
 
 /// The most operators in a row that are moved behind `own_rows`.
@@ -68,7 +69,7 @@ impl Writer<'_> {
         }
         let shard = from.shard().or(to.shard());
         let (axis, outer) = shard.map_or((0, 1), |s| (s.axis, s.outer));
-        let axis = if outer > 1 { 1 } else { i64::try_from(axis).unwrap_or(i64::MAX) };
+        let axis = if outer > 1 { 1 } else { int::<i64>(axis) };
         let (bring, suffix): (Op, _) = match from {
             Claim::Partial(by) => (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all"),
             Claim::Shard(_) => (AllGather { axis }.into(), ".all"),
@@ -135,7 +136,7 @@ impl Writer<'_> {
             self.derive(op, &own, (value, &name), to)?
         } else {
             let axis = to.shard().map_or(0, |shard| shard.axis);
-            let axis = i64::try_from(axis).unwrap_or(i64::MAX);
+            let axis = int::<i64>(axis);
             self.derive(OwnRows { axis }.into(), &[value], (value, &name), to)?
         };
         self.brought.insert(key, new);
@@ -230,6 +231,6 @@ impl Writer<'_> {
 fn blocks(shape: &[Dim], shard: Shard) -> Vec<Dim> {
     let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
     let (before, behind) = shape.split_at(shard.axis.min(shape.len()));
-    let outer = product(before) * i64::try_from(shard.outer).unwrap_or(i64::MAX);
+    let outer = product(before) * int::<i64>(shard.outer);
     vec![outer, shard.block(), product(behind.get(1..).unwrap_or_default())]
 }

@@ -2,6 +2,7 @@
 
 use crate::ir::{Builder, Graph, GraphError, NodeId, Origin, Value, Weights};
 use crate::op::{AllReduce, Concat, Op, Reshape, Slice, Traits};
+use crate::types::invariant::invariant;
 use crate::types::{DType, Dim};
 
 /// Bytes at which the first bucket is full, so that the exchange begins early.
@@ -84,7 +85,10 @@ fn candidates(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
 /// Writes one bucket, and gives its pieces to what took the values.
 fn write(b: &mut Builder, bucket: Bucket) -> Result<(), GraphError> {
     let of = |id: NodeId| Value { node: id, output: 0 };
-    let bytes = |id: &NodeId| b.graph().ty(of(*id)).bytes().as_const().unwrap_or(0);
+    let bytes = |id: &NodeId| {
+        let bytes = b.graph().ty(of(*id)).bytes().as_const();
+        invariant(bytes, "that what buckets hold has a fixed size")
+    };
     let (mut nodes, narrow): (Vec<NodeId>, Vec<NodeId>) =
         bucket.nodes.iter().partition(|id| bytes(id) % WIDE == 0);
     nodes.extend(narrow);

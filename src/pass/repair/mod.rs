@@ -29,6 +29,7 @@ use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
 use crate::op::{BatchNormGrad, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
+use crate::types::invariant::invariant;
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
@@ -96,16 +97,16 @@ pub fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, P
         return Ok(Cow::Borrowed(template));
     }
     let batch_norm = Some(BatchStatistics::Ghost(groups));
-    let mut left = None;
+    let mut left = String::new();
     // The rows behind an operator that mixes samples are known once it is repaired, and only then.
     for allowed in [Repair::None, Repair::Comm] {
         let (graph, _) = repair_with(template, RepairOptions { allowed, batch_norm, bucket: 0 })?;
-        left = ungrouped(&graph);
-        if left.is_none() {
-            return Ok(graph);
+        match ungrouped(&graph) {
+            None => return Ok(graph),
+            Some(name) => left = name,
         }
     }
-    Err(PassError::NoGroups(left.unwrap_or_default()))
+    Err(PassError::NoGroups(left))
 }
 
 /// The name of a batch normalisation that takes its statistics of the whole batch.
@@ -228,8 +229,9 @@ impl<'g> Writer<'g> {
 
     fn new_value(&self, old: Value) -> Value {
         self.values.get(&old).copied().unwrap_or_else(|| {
-            let node = self.nodes[old.node.index()].unwrap_or(old.node);
-            Value { node, output: old.output }
+            let node = self.nodes[old.node.index()];
+            let what = "that a node is written after those that it takes values of";
+            Value { node: invariant(node, what), output: old.output }
         })
     }
 

@@ -1,4 +1,4 @@
-use super::{Action, Repair, repair};
+use super::{Action, Repair, RepairOptions, Writer, repair};
 use crate::analysis::survey;
 use crate::ir::parse;
 use crate::types::Combine;
@@ -87,4 +87,14 @@ fn what_needs_no_repair_stays_itself() {
         let (same, done) = repair(&graph, allowed).unwrap();
         assert!(*same == graph && done.is_empty());
     }
+}
+
+#[test]
+#[should_panic(expected = "that a node is written after those that it takes values of")]
+fn a_node_that_is_not_written_is_no_other_one() {
+    let graph = parse(TEXT).unwrap();
+    let order = graph.order().unwrap();
+    let options = RepairOptions::new(Repair::Comm);
+    let writer = Writer::new(&graph, &order, vec![false; graph.id_bound()], options);
+    writer.new_value(graph.outputs()[0].value);
 }

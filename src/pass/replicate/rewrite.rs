@@ -15,6 +15,7 @@ use crate::ir::{
 };
 use crate::op::{Concat, CopyOp, Op, Slice};
 use crate::pass::PassError;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, Shard, Split, TensorType};
 
 /// The template, what is known of it, and the graph that replaces it as far as it is written.
@@ -74,7 +75,7 @@ impl Replica {
 
     /// The places of its rows on the axis that has them.
     fn range(&self, shard: Shard) -> (Dim, Dim) {
-        let inner = i64::try_from(shard.inner).unwrap_or(i64::MAX);
+        let inner = int::<i64>(shard.inner);
         (self.from.clone() * inner, self.to.clone() * inner)
     }
 
@@ -318,7 +319,7 @@ impl<'a> Rewrite<'a> {
             op.at_rows(&replica.rows);
         }
         let place = replica.place();
-        let count = u32::try_from(node.results().len()).unwrap_or(u32::MAX);
+        let count = int::<u32>(node.results().len());
         let names: SmallVec<[Arc<str>; 1]> =
             node.results().iter().map(|r| self.free_name(&r.name, &replica.suffix)).collect();
         // Inference may know the elements of values whose sizes are constants, as those without rows are.
@@ -369,7 +370,8 @@ impl<'a> Rewrite<'a> {
     /// The parameter on the device that holds it, as `device` sees it.
     fn held_param(&mut self, id: ParamId, device: Device) -> Value {
         let home = self.out.param(id).placement.seen_from(device);
-        let column = self.out.homes(id).iter().position(|held| *held == home).unwrap_or(0);
+        let column = self.out.homes(id).iter().position(|held| *held == home);
+        let column = invariant(column, "that a parameter is held where it is seen from");
         let slot = id.0 as usize * self.split.replicas() + column;
         let held = match self.params[slot] {
             Some(value) => value,
@@ -468,7 +470,7 @@ impl<'a> Rewrite<'a> {
         }
         let claim = self.claims.get(value);
         let op: Op = match claim.shard() {
-            Some(shard) => Concat { axis: i64::try_from(shard.axis).unwrap_or(0) }.into(),
+            Some(shard) => Concat { axis: int::<i64>(shard.axis) }.into(),
             None => self.combine(claim),
         };
         let name = if self.merge_device == Device::HOST {

@@ -14,6 +14,7 @@ use crate::op::{
     MergeTopK, Narrow, Op, Quantize, Range, Reduce, Reshape, Scan, SegmentSum, Softmax,
     SplitOperand, TopK, Unary, Where, rules,
 };
+use crate::types::invariant::int;
 use crate::types::{Claim, Code, Combine, DType, Dim, Tensor};
 
 /// Results, or `None` where the operator has no formula here.
@@ -265,7 +266,7 @@ impl Formula<'_, '_> {
     /// The scale and the zero point by the extremes of all replicas, and what they quantise.
     fn dynamic_quantize(&mut self, x: Value, results: &[ResultInfo]) -> Written {
         let [quantised, scale, zero] = results else { return Ok(None) };
-        let rank = i64::try_from(self.writer.out.ty(x).rank()).unwrap_or(0);
+        let rank = int::<i64>(self.writer.out.ty(x).rank());
         let axes: Vec<i64> = (0..rank).collect();
         let smallest = Reduce::Min { axes: axes.clone(), keepdims: false };
         let smallest = self.step(smallest, &[x], ".smallest")?;
