@@ -1,5 +1,5 @@
-//! Another framework embeds the pass: it builds a graph with an operator of its own, has it replicated, walks the
-//! result as it would to translate it back, and runs it on virtual devices.
+//! Another framework embeds the pass: it builds a graph with an operator of its own, has it
+//! replicated, walks the result as it would to translate it back, and runs it on virtual devices.
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
@@ -37,7 +37,8 @@ fn build() -> Result<(Graph, Weights), Box<dyn Error>> {
     let x = b.input("x", ty.clone());
     let weight = b.param("w", Tensor::new(&[WIDTH, WIDTH], &weights)?);
     let h = b.op("h", MatMul {}, &[x, weight])?;
-    // The claim is the framework's word: each row of the result depends on the same row of the operand.
+    // The claim is the framework's word: each row of the result depends on the same row of the
+    // operand.
     let foreign = External::new("com.acme.Gate", [ty]).assuming(Assume::Rowwise(0)).calling(gate);
     let gated = b.op("gated", foreign, &[h])?;
     let y = b.op("y", Softmax::Softmax { axis: -1 }, &[gated])?;

@@ -1,5 +1,5 @@
-//! A framework trains a model of its own on virtual devices: it gives the rows, watches the epochs, and takes the
-//! weights, which have the model's names and run on one device.
+//! A framework trains a model of its own on virtual devices: it gives the rows, watches the epochs,
+//! and takes the weights, which have the model's names and run on one device.
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
@@ -19,7 +19,8 @@ use fanwise::types::{DType, Device, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Points in the square from -1 to 1, made when they are read; the classes are inside and outside of a circle.
+/// Points in the square from -1 to 1, made when they are read; the classes are inside and outside
+/// of a circle.
 struct Points {
     columns: [Column; 2],
     rows: usize,

@@ -80,9 +80,9 @@ impl From<VerifyErrors> for Error {
 }
 
 impl Error {
-    /// The stable code: `E0100` to `E0199` for models and files, `E02…` for graphs, `E03…` for passes, `E04…` for
-    /// lowering, `E05…` for running, `E06…` for training; a graph that may not be split has the `R…` code of the first
-    /// operator that forbids it.
+    /// The stable code: `E0100` to `E0199` for models and files, `E02…` for graphs, `E03…` for
+    /// passes, `E04…` for lowering, `E05…` for running, `E06…` for training; a graph that may not
+    /// be split has the `R…` code of the first operator that forbids it.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Model(error) => model_code(error),

@@ -1,37 +1,39 @@
 //! fanwise runs one model on many devices *without changing what it computes*.
 //!
 //! It is a compiler of tensor graphs. A model becomes a [`Graph`](ir::Graph); the pass
-//! [`replicate`](pass::replicate) clones it onto each device, slices every input that carries the batch, and merges
-//! every output; [`lower`](lower::lower) turns the rewritten graph into a program of launches, copies and waits; a
-//! [`Backend`](backend::Backend) runs the program, on N virtual devices of the CPU or on GPUs, whose kernels
-//! [`codegen`] writes.
+//! [`replicate`](pass::replicate) clones it onto each device, slices every input that carries the
+//! batch, and merges every output; [`lower`](lower::lower) turns the rewritten graph into a program
+//! of launches, copies and waits; a [`Backend`](backend::Backend) runs the program, on N virtual
+//! devices of the CPU or on GPUs, whose kernels [`codegen`] writes.
 //!
 //! # What a graph means
 //!
-//! A graph is a list of operators in an order in which every operand comes before its use. Values are tensors
-//! whose sizes are formulas of one number, the batch size `N >= 0` ([`Dim`](types::Dim)): a graph is one program
-//! for every batch. An operator is a pure function of its operands and its attributes; its
-//! [`eval`](op::OpDef::eval) defines that function, and every kernel is tested against it. Positions and sizes are
-//! attributes and may be formulas of `N` too, so the type of every value is known before the run.
+//! A graph is a list of operators in an order in which every operand comes before its use. Values
+//! are tensors whose sizes are formulas of one number, the batch size `N >= 0`
+//! ([`Dim`](types::Dim)): a graph is one program for every batch. An operator is a pure function of
+//! its operands and its attributes; its [`eval`](op::OpDef::eval) defines that function, and every
+//! kernel is tested against it. Positions and sizes are attributes and may be formulas of `N` too,
+//! so the type of every value is known before the run.
 //!
-//! Every operator runs on a device and takes operands that live there; only `copy` moves a value. An operator
-//! may belong to a replica, which has its rows of the batch ([`Split`](types::Split)), and is skipped while the
-//! replica has no rows.
+//! Every operator runs on a device and takes operands that live there; only `copy` moves a value.
+//! An operator may belong to a replica, which has its rows of the batch ([`Split`](types::Split)),
+//! and is skipped while the replica has no rows.
 //!
 //! # When a graph may be split
 //!
-//! [`claims`](analysis::claims) relates every value of the template to what the replicas hold: all of it, or their
-//! own rows of one axis. An operator's [split rule](op::OpDef::split) says what follows for its results, and
-//! refuses where a replica would need the rows of others; the refusal names the operator, with a stable code.
+//! [`claims`](analysis::claims) relates every value of the template to what the replicas hold: all
+//! of it, or their own rows of one axis. An operator's [split rule](op::OpDef::split) says what
+//! follows for its results, and refuses where a replica would need the rows of others; the refusal
+//! names the operator, with a stable code.
 //!
-//! An operator that only another framework knows is [`External`](op::External): with declared types, an assumption of
-//! what it does to the rows of the batch, and a callback that computes it.
+//! An operator that only another framework knows is [`External`](op::External): with declared
+//! types, an assumption of what it does to the rows of the batch, and a callback that computes it.
 //!
 //! # Training
 //!
-//! [`train::data`] makes batches ahead of the devices: of arrays that are mapped, tables, images that are decoded and
-//! augmented, or a [`Source`](train::data::Source) of your own. What a batch holds follows from the data, the seed and
-//! its position alone.
+//! [`train::data`] makes batches ahead of the devices: of arrays that are mapped, tables, images
+//! that are decoded and augmented, or a [`Source`](train::data::Source) of your own. What a batch
+//! holds follows from the data, the seed and its position alone.
 //!
 //! # The stages
 //!

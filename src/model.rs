@@ -1,7 +1,8 @@
 //! From a MODEL argument to a graph with its weights, and back to files.
 //!
-//! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its parameters by source
-//! and content; [`load`] finds them there, and refuses elements that are not those that the graph was made for.
+//! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its
+//! parameters by source and content; [`load`] finds them there, and refuses elements that are not
+//! those that the graph was made for.
 
 mod batch;
 mod kind;
@@ -38,8 +39,9 @@ pub struct LoadOptions {
     pub free_batch: bool,
     /// What is assumed of operators of an ONNX file that are not known, by name.
     pub assume: BTreeMap<String, Assume>,
-    /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo take its elements by name; a
-    /// graph in text or JSON form takes all of them from it, or from an ONNX file, instead of from those that it names.
+    /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo
+    /// take its elements by name; a graph in text or JSON form takes all of them from it, or from
+    /// an ONNX file, instead of from those that it names.
     pub params: Option<PathBuf>,
     /// Whether elements may be others than those that a graph in text or JSON form was made for.
     pub params_unchecked: bool,
@@ -135,7 +137,8 @@ pub enum ModelError {
     File(#[from] FileError),
     /// The file that holds a parameter is not there.
     #[error(
-        "the weights of {} are in {}, which is no regular file; name another file with `--params FILE`",
+        "the weights of {} are in {}, which is no regular file; name another file with `--params \
+         FILE`",
         Quoted(.param), Quoted(.file)
     )]
     NoSource {
@@ -165,7 +168,8 @@ pub enum ModelError {
     NoParams(String),
     /// A file of weights has a tensor that is no parameter of the model.
     #[error(
-        "{} has a tensor {}, and the model has no parameter of this name; `fanwise summary` lists them",
+        "{} has a tensor {}, and the model has no parameter of this name; `fanwise summary` lists \
+         them",
         Escaped(.file), Quoted(.name)
     )]
     UnknownParam {
@@ -287,8 +291,8 @@ fn unchecked(options: &LoadOptions) -> Option<String> {
     options.params_unchecked.then(|| says.to_owned())
 }
 
-/// The graph with other elements of its parameters: those that changed have no source any more, so that [`save`] writes
-/// them.
+/// The graph with other elements of its parameters: those that changed have no source any more, so
+/// that [`save`] writes them.
 pub fn with_weights(graph: &Graph, weights: &Weights) -> Graph {
     let mut graph = graph.clone();
     let changed: Vec<(ParamId, ContentHash, Arc<str>)> = (0u32..)
@@ -305,8 +309,8 @@ pub fn with_weights(graph: &Graph, weights: &Weights) -> Graph {
     graph
 }
 
-/// Writes a graph so that [`load`] reads it back: weights without a source file of their own (folded or
-/// generated) go to a `.safetensors` file beside it.
+/// Writes a graph so that [`load`] reads it back: weights without a source file of their own
+/// (folded or generated) go to a `.safetensors` file beside it.
 pub fn save(
     path: &Path,
     graph: &Graph,
@@ -339,10 +343,12 @@ pub fn save(
     Ok(format::write_text(path, &text)?)
 }
 
-/// Writes the model that [`load`] made of `spec` as an ONNX file, with other elements of the parameters in `params`.
+/// Writes the model that [`load`] made of `spec` as an ONNX file, with other elements of the
+/// parameters in `params`.
 ///
-/// If `spec` is an ONNX file which has these as initializers, everything else stays as it is there, and tensors that lay
-/// in other files are put into this one. Else the file is written anew, operator by operator.
+/// If `spec` is an ONNX file which has these as initializers, everything else stays as it is there,
+/// and tensors that lay in other files are put into this one. Else the file is written anew,
+/// operator by operator.
 ///
 /// # Errors
 /// If an operator has no counterpart in ONNX, or the file cannot be written.
@@ -388,8 +394,8 @@ pub fn check_onnx(
     Ok(())
 }
 
-/// The ONNX file that `spec` is, and the names of these parameters with those of their initializers; `None` if it is
-/// none, or has one of them in another form.
+/// The ONNX file that `spec` is, and the names of these parameters with those of their
+/// initializers; `None` if it is none, or has one of them in another form.
 #[expect(clippy::type_complexity, reason = "a file and pairs of names")]
 fn own_initializers<'a>(
     spec: &'a str,

@@ -1,9 +1,11 @@
-//! One test for each file under `tests/cases/<area>/`; its result is the snapshot `snapshots/<area>/<name>.snap`.
+//! One test for each file under `tests/cases/<area>/`; its result is the snapshot
+//! `snapshots/<area>/<name>.snap`.
 //!
-//! A case begins with directives, comments of the form `; key: value`; the rest of the file is a graph, unless
-//! `model` names one. `emit` says what the snapshot holds: `graph` (default), `input`, `program`, `memory`,
-//! `parse` (of a wrong text) or `verify` (of a damaged graph); `target` is what programs are lowered for. A refusal's diagnostic is the result where there
-//! is one.
+//! A case begins with directives, comments of the form `; key: value`; the rest of the file is a
+//! graph, unless `model` names one. `emit` says what the snapshot holds: `graph` (default),
+//! `input`, `program`, `memory`, `parse` (of a wrong text) or `verify` (of a damaged graph);
+//! `target` is what programs are lowered for. A refusal's diagnostic is the result where there is
+//! one.
 
 use std::collections::BTreeMap;
 use std::fs;

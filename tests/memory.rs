@@ -1,5 +1,6 @@
-//! The memory that readers of files take: at most four times the file and 16 MiB, besides what tensors take that the
-//! caller allowed. A test binary of its own, so that its allocations are counted alone.
+//! The memory that readers of files take: at most four times the file and 16 MiB, besides what
+//! tensors take that the caller allowed. A test binary of its own, so that its allocations are
+//! counted alone.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -71,7 +72,8 @@ fn many(count: usize, separator: &str, piece: impl Fn(usize) -> String) -> Strin
 fn texts() -> Vec<(&'static str, String)> {
     let body = |head: &str, body: &str| {
         format!(
-            "fanwise 1\nsymbol N >= 0\n{head}graph @g(%x:f32[N])->(y:f32[N]){{\n{body}return %x\n}}\n"
+            "fanwise 1\nsymbol N >= 0\n{head}graph @g(%x:f32[N])->(y:f32[N]){{\n{body}return \
+             %x\n}}\n"
         )
     };
     let op = |i: usize| format!("%h{i}:f32[N]=relu(%x)\n");

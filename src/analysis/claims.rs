@@ -1,9 +1,10 @@
 //! May the batch be split? Every value's claim, and the operators that forbid it.
 //!
-//! One sweep in topological order: the inputs' claims follow from where `N` stands in their types, those of
-//! the other values from the operators' split rules. Each rule is a local implication (operands as claimed,
-//! hence results as claimed), so by induction every claim of the map holds. What no rule allows is mixed, of
-//! which nothing is claimed. Where all operands are whole on every replica, the results are, whatever the rule says.
+//! One sweep in topological order: the inputs' claims follow from where `N` stands in their types,
+//! those of the other values from the operators' split rules. Each rule is a local implication
+//! (operands as claimed, hence results as claimed), so by induction every claim of the map holds.
+//! What no rule allows is mixed, of which nothing is claimed. Where all operands are whole on every
+//! replica, the results are, whatever the rule says.
 
 use smallvec::SmallVec;
 
@@ -51,14 +52,16 @@ impl ClaimMap {
         path
     }
 
-    /// True if replicas run the node's operator with `N` in its attributes replaced by their own rows.
+    /// True if replicas run the node's operator with `N` in its attributes replaced by their own
+    /// rows.
     pub fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
         let operands = graph.operands(node);
         is_local(&self.claims[node.index()], operands.iter().map(|v| self.get(*v)))
     }
 }
 
-/// True of results with these claims, from such operands, if replicas compute them for their own rows alone.
+/// True of results with these claims, from such operands, if replicas compute them for their own
+/// rows alone.
 pub fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Claim>) -> bool {
     let part = |c: &Claim| matches!(c, Claim::Partial(_) | Claim::Own);
     results.iter().any(|c| c.shard().is_some())
@@ -72,8 +75,8 @@ pub struct Refused {
     pub node: NodeId,
     /// Which rule forbids it and why.
     pub refusal: Refusal,
-    /// The values that carry the batch to it, from an input on; the last is its operand. [`claims`] gives it for the
-    /// first refusals, [`survey`] does not.
+    /// The values that carry the batch to it, from an input on; the last is its operand. [`claims`]
+    /// gives it for the first refusals, [`survey`] does not.
     pub path: Vec<Value>,
 }
 
@@ -208,8 +211,9 @@ impl Sweep<'_> {
     }
 }
 
-/// What the split rule of an operator says of its results, where its operands are these values of the graph with these
-/// claims; no refusal where an operand is mixed. A rule whose claims do not fit the types is not believed.
+/// What the split rule of an operator says of its results, where its operands are these values of
+/// the graph with these claims; no refusal where an operand is mixed. A rule whose claims do not
+/// fit the types is not believed.
 pub fn judge(
     graph: &Graph,
     op: &Op,
@@ -230,7 +234,8 @@ pub fn judge(
     }
     let operands = &*operands;
     let claims = match op.split(operands, results) {
-        // The same operator on the same operands, the same sizes in its attributes: the same results.
+        // The same operator on the same operands, the same sizes in its attributes: the same
+        // results.
         Err(_) if operands.iter().all(|x| x.claim == Claim::Invariant) => {
             rules::invariant(results.len())
         }
@@ -259,7 +264,8 @@ pub fn judge(
     Err(Some(rules::refuse(Code::BakedBatch, operand, reason)))
 }
 
-/// True if what replicas hold of their own among these operands was computed for this operator, from the same rows.
+/// True if what replicas hold of their own among these operands was computed for this operator,
+/// from the same rows.
 fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
     let source = |v: &Value| (graph.node(v.node).op(), graph.operands(v.node));
     match (op, operands) {
@@ -289,8 +295,8 @@ fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
     }
 }
 
-/// The claim of an input: split on the axis whose size is `N`, or a multiple of it; whole on every replica where it has
-/// no such axis, or sizes that depend on `N` besides.
+/// The claim of an input: split on the axis whose size is `N`, or a multiple of it; whole on every
+/// replica where it has no such axis, or sizes that depend on `N` besides.
 fn input(ty: &TensorType) -> Claim {
     rules::batch_axis(ty, 0).ok().flatten().map_or(Claim::Invariant, Claim::Shard)
 }
@@ -313,8 +319,8 @@ fn no_rows(ty: &TensorType) -> Option<Refusal> {
     }
 }
 
-/// True if the type has the batch where the claim says. A value that replicas compute for their own rows (`local`) has
-/// it nowhere else; another one has the sizes of the whole batch.
+/// True if the type has the batch where the claim says. A value that replicas compute for their own
+/// rows (`local`) has it nowhere else; another one has the sizes of the whole batch.
 fn suits(claim: Claim, ty: &TensorType, local: bool) -> bool {
     ty.shape.iter().enumerate().all(|(axis, d)| match claim.shard() {
         Some(s) if s.axis == axis => *d == s.size(),

@@ -10,9 +10,10 @@ use crate::types::{DType, Dim, TensorType};
 /// Integers of an input that no lookup bounds are drawn from `0..` this.
 pub(super) const UNBOUNDED: i64 = 100;
 
-/// For every integer input that reaches indices or lengths of sequences, directly or through arithmetic, a number of values
-/// that are valid for all of them: `0..number`. Where arithmetic gives what no such range makes valid, or what is not
-/// followed, it is only what the direct uses allow.
+/// For every integer input that reaches indices or lengths of sequences, directly or through
+/// arithmetic, a number of values that are valid for all of them: `0..number`. Where arithmetic
+/// gives what no such range makes valid, or what is not followed, it is only what the direct uses
+/// allow.
 pub fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
     let Ok(order) = graph.order() else { return BTreeMap::new() };
     let lookups = order.iter().filter_map(|id| lookup(graph, *id)).collect::<Vec<_>>();
@@ -62,7 +63,8 @@ struct Lookup {
     count: i64,
 }
 
-/// What inputs reach together through operators that are followed: their nodes in order, and the lookups behind them.
+/// What inputs reach together through operators that are followed: their nodes in order, and the
+/// lookups behind them.
 #[derive(Default)]
 struct Group {
     nodes: Vec<NodeId>,
@@ -117,7 +119,8 @@ fn is_leaf(graph: &Graph, id: NodeId) -> bool {
 }
 
 impl Group {
-    /// Lowers the ranges of the inputs, all to one number, until every lookup is valid that some number makes valid.
+    /// Lowers the ranges of the inputs, all to one number, until every lookup is valid that some
+    /// number makes valid.
     fn bound(&self, graph: &Graph, caps: &mut [Option<i64>], elements: &mut Elements) {
         elements.read(graph, &self.nodes);
         let mut valid = |cap: i64, caps: &[Option<i64>], lookups: &[Lookup]| {
@@ -240,7 +243,8 @@ mod tests {
     use crate::op::{Binary, Cast, Compare, Constant, Gather, Logic, Unary, Where};
     use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-    /// The ranges of a graph whose indices of 20 entries follow from `x`, an input of these integers.
+    /// The ranges of a graph whose indices of 20 entries follow from `x`, an input of these
+    /// integers.
     fn ranges(dtype: DType, indices: impl FnOnce(&mut Builder, Value) -> Value) -> Option<i64> {
         let mut b = Builder::new("net");
         let shape = Shape::from([Dim::n(), 7.into()].as_slice());

@@ -10,8 +10,9 @@ use super::index_range::{UNBOUNDED, index_ranges};
 use crate::ir::Graph;
 use crate::types::{DType, Tensor, TensorError};
 
-/// A tensor for each input, by name, at a batch of `rows`: floats are standard normal, integers uniform over
-/// the range that the graph's lookups allow, `bool` even. The same seed gives the same tensors.
+/// A tensor for each input, by name, at a batch of `rows`: floats are standard normal, integers
+/// uniform over the range that the graph's lookups allow, `bool` even. The same seed gives the same
+/// tensors.
 pub fn random_inputs(
     graph: &Graph,
     rows: i64,

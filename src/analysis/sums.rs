@@ -1,10 +1,11 @@
-//! Where the results of replicas may be rounded otherwise than those of one device, and whether a difference follows from
-//! that alone.
+//! Where the results of replicas may be rounded otherwise than those of one device, and whether a
+//! difference follows from that alone.
 //!
-//! Replicas combine sums over the batch in another order than one device. What follows from such a sum may be any function
-//! of it, so how far outputs are apart says little: a difference of two equal means is rounding alone, and a comparison may
-//! turn it into 0 and 1. Therefore the model is cut: one device takes the replicas' sums as inputs. Then each sum that it
-//! computes itself must be the replicas' up to the rounding of its terms, and each output must be theirs in every bit.
+//! Replicas combine sums over the batch in another order than one device. What follows from such a
+//! sum may be any function of it, so how far outputs are apart says little: a difference of two
+//! equal means is rounding alone, and a comparison may turn it into 0 and 1. Therefore the model is
+//! cut: one device takes the replicas' sums as inputs. Then each sum that it computes itself must
+//! be the replicas' up to the rounding of its terms, and each output must be theirs in every bit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -60,7 +61,8 @@ impl<'g> Sums<'g> {
         for own in values(repaired) {
             let Some(known) = named.get(&*repaired.info(own).name).copied() else { continue };
             for part in combined(repaired, own, &named) {
-                // Of a value of the model that has parts the whole is combined for all that take it.
+                // Of a value of the model that has parts the whole is combined for all that take
+                // it.
                 sums.insert(named.get(&*repaired.info(part).name).copied().unwrap_or(known));
             }
             let output = repaired.outputs().iter().any(|o| o.value == own);
@@ -90,8 +92,8 @@ impl<'g> Sums<'g> {
         graph
     }
 
-    /// The model with each sum as an input. Its further outputs are the sums that it would take, and the sums of their terms'
-    /// magnitudes where these may cancel.
+    /// The model with each sum as an input. Its further outputs are the sums that it would take,
+    /// and the sums of their terms' magnitudes where these may cancel.
     pub fn cut(&self) -> Result<Graph, GraphError> {
         let mut graph = self.model.clone();
         for (i, sum) in self.sums.iter().enumerate() {
@@ -116,7 +118,8 @@ impl<'g> Sums<'g> {
         (0..self.sums.len()).map(input).collect()
     }
 
-    /// Whether the outputs of the cut model and of the shown one's replicas, for `n` rows, differ by rounding alone.
+    /// Whether the outputs of the cut model and of the shown one's replicas, for `n` rows, differ
+    /// by rounding alone.
     pub fn judge(
         &self,
         shown: &[(Arc<str>, Tensor)],
@@ -178,8 +181,8 @@ fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value
     found
 }
 
-/// The sum of the magnitudes of the terms of a sum, as a further value of the graph; `None` where they do not cancel, or are
-/// no terms.
+/// The sum of the magnitudes of the terms of a sum, as a further value of the graph; `None` where
+/// they do not cancel, or are no terms.
 fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Value>, GraphError> {
     let node = graph.node(sum.node);
     if matches!(node.op(), Some(Op::BatchNormTrain(_))) && sum.output > 0 {
@@ -211,7 +214,8 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
     Ok(Some(Value { node, output: 0 }))
 }
 
-/// For each channel the magnitude of the largest element that a batch normalisation averages, or of its square.
+/// For each channel the magnitude of the largest element that a batch normalisation averages, or of
+/// its square.
 fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, GraphError> {
     let node = graph.node(sum.node);
     let (place, origin) = (node.place(), node.origin().clone());
@@ -246,8 +250,8 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds for a batch of `n` rows: each addition rounds to the type that is summed in, and the result is rounded
-    /// once.
+    /// The bounds for a batch of `n` rows: each addition rounds to the type that is summed in, and
+    /// the result is rounded once.
     fn new(model: &Graph, sum: Value, n: i64) -> Self {
         let dtype = model.ty(sum).dtype;
         let count = |v: Value| model.ty(v).shape.at(n).iter().map(|d| *d as f64).product::<f64>();
@@ -293,8 +297,8 @@ fn unit_roundoff(dtype: DType) -> f64 {
     }
 }
 
-/// The largest difference of two tensors that is more than their rounding, with what that may be there; `sizes` are the
-/// magnitudes of terms.
+/// The largest difference of two tensors that is more than their rounding, with what that may be
+/// there; `sizes` are the magnitudes of terms.
 fn apart(
     own: &Tensor,
     theirs: &Tensor,

@@ -15,16 +15,19 @@ use crate::types::{Dim, Target};
 /// The most weights that a block of a depthwise convolution holds in shared memory.
 const HELD: i64 = 8192;
 
-/// The most channels of a group, in the operand and in the result, that are computed without a tile.
+/// The most channels of a group, in the operand and in the result, that are computed without a
+/// tile.
 const FEW: i64 = 16;
 
 /// The most elements along the last axis that a thread of a depthwise convolution looks at.
 const MOST_SEEN: usize = 128;
 
-/// The most elements along the last axis from the first to the last of these; the loop over them is unrolled.
+/// The most elements along the last axis from the first to the last of these; the loop over them is
+/// unrolled.
 const MOST_SPAN: usize = 1024;
 
-/// The most elements of a sample, of the taps of an element and of a group's channels: positions within them are `int`.
+/// The most elements of a sample, of the taps of an element and of a group's channels: positions
+/// within them are `int`.
 const MOST: usize = Target::CUDA.limits.positions;
 
 /// The most blocks along y.
@@ -109,7 +112,8 @@ impl Shape {
         Ok(shape)
     }
 
-    /// True if the groups have so few channels that a tile of a matrix product would be mostly empty.
+    /// True if the groups have so few channels that a tile of a matrix product would be mostly
+    /// empty.
     fn has_small_groups(&self) -> bool {
         let small = self.groups > 1 && self.c_each <= FEW && self.m_each <= FEW;
         !self.transposed && (self.c_each == 1 || small)
@@ -120,8 +124,8 @@ impl Shape {
         self.taps.saturating_mul(self.c_each)
     }
 
-    /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and what a strip of places
-    /// looks at is short enough to be unrolled.
+    /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and
+    /// what a strip of places looks at is short enough to be unrolled.
     fn suits_depthwise(&self) -> bool {
         let strip = usize::try_from(STRIP).unwrap_or(1);
         let span = |a: &WindowAxis| {

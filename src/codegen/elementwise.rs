@@ -1,4 +1,5 @@
-//! Chains of elementwise operators, and operators of several operands that are broadcast in any way.
+//! Chains of elementwise operators, and operators of several operands that are broadcast in any
+//! way.
 
 use super::CodegenError;
 use super::builder::{Builder, blocks, line};
@@ -17,11 +18,12 @@ const THREADS: u32 = 256;
 /// The most threads of a block that lie along a row.
 const ALONG_ROW: i64 = 64;
 
-/// The longest row that is covered by 65,535 blocks, as many as a grid has along y; a longer one is read as a vector that
-/// repeats.
+/// The longest row that is covered by 65,535 blocks, as many as a grid has along y; a longer one is
+/// read as a vector that repeats.
 const MOST_COLUMNS: i64 = 65_535 * ALONG_ROW;
 
-/// The longest line behind a column whose places are `int`, with the stride that leads beyond its end.
+/// The longest line behind a column whose places are `int`, with the stride that leads beyond its
+/// end.
 const MOST_BEHIND: i64 = 1 << 30;
 
 /// Rows that a thread walks down, for what it computes once for its columns.
@@ -70,8 +72,8 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
     Ok(b.finish("elementwise.cu", THREADS, text, grid))
 }
 
-/// The axis for whose places a step reads vectors: the last one in memory, or that of the channels of a normalisation,
-/// of which only the factors are worth being computed once.
+/// The axis for whose places a step reads vectors: the last one in memory, or that of the channels
+/// of a normalisation, of which only the factors are worth being computed once.
 fn columns(chain: &Chain) -> Option<Columns> {
     let last = |access: &Access| matches!(access, Access::Axis { inner: 1, .. });
     let mut accesses = chain.steps.iter().flat_map(ChainStep::accesses);
@@ -87,7 +89,8 @@ fn columns(chain: &Chain) -> Option<Columns> {
     }
 }
 
-/// The lines of elements that are computed at once: rows of the last axis, or what lies behind the places of another.
+/// The lines of elements that are computed at once: rows of the last axis, or what lies behind the
+/// places of another.
 fn lines(count: &Dim, columns: Columns) -> Option<Dim> {
     let Columns { inner, size } = columns;
     let length = i64::try_from(if inner == 1 { size } else { inner }).ok();

@@ -65,12 +65,13 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Adds the chain's operands to the call and gives the text of `expression.cuh`; `None` if a step has none for
-/// these types:
+/// Adds the chain's operands to the call and gives the text of `expression.cuh`; `None` if a step
+/// has none for these types:
 ///
-/// - `Column` holds what depends on the place on the axis [`Place::columns`] alone; `column(p, c)` computes it.
-/// - `expression(p, x, i, k)` is the result for the running element `x` that is element `i`, with its column `k`;
-///   `expression4(p, x, i, k)` for four from `i` on with the columns from `k` on.
+/// - `Column` holds what depends on the place on the axis [`Place::columns`] alone; `column(p, c)`
+///   computes it.
+/// - `expression(p, x, i, k)` is the result for the running element `x` that is element `i`, with
+///   its column `k`; `expression4(p, x, i, k)` for four from `i` on with the columns from `k` on.
 pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) -> Option<String> {
     for (i, id) in place.operands.iter().enumerate() {
         b.read(&format!("c{i}"), *id);
@@ -104,8 +105,8 @@ pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) 
     (writer.running.dtype == place.types[1]).then(|| writer.text(place.types[0], &loads))
 }
 
-/// The text of a step's result for the running element `x`, and its type; `operand` gives the element of an operand. `None`
-/// if the step has none for these types, or is a normalisation.
+/// The text of a step's result for the running element `x`, and its type; `operand` gives the
+/// element of an operand. `None` if the step has none for these types, or is a normalisation.
 pub(super) fn applied(
     step: &ChainStep,
     x: &Term,
@@ -142,7 +143,8 @@ impl Writer {
     }
 
     fn is_column(&self, access: Access) -> bool {
-        matches!(access, Access::Axis { inner, size } if Some(Columns { inner, size }) == self.columns)
+        matches!(access, Access::Axis { inner, size }
+            if Some(Columns { inner, size }) == self.columns)
     }
 
     fn step(&mut self, step: &ChainStep) -> Option<()> {
@@ -207,8 +209,8 @@ impl Writer {
         Some(Term::new(text, dtype))
     }
 
-    /// The whole text for a running element of type `from`; `loads` are the operands of its shape, and whether four of
-    /// their elements are read at once.
+    /// The whole text for a running element of type `from`; `loads` are the operands of its shape,
+    /// and whether four of their elements are read at once.
     fn text(&self, from: DType, loads: &[(usize, bool)]) -> String {
         let mut out = format!("struct Column {{\n{}}};\n", self.members);
         // Writing to a string does not fail.
@@ -224,7 +226,8 @@ impl Writer {
         line(format_args!("    Column k;\n{}    return k;\n}}", self.column));
         let wanted = each(&|i| format!(", {} w{i}", c_type(ty(i))));
         line(format_args!(
-            "{inline} {y} steps(const Params& p, {x} x, i64 i, const Column& k{wanted}) {{\n{}    return {};\n}}",
+            "{inline} {y} steps(const Params& p, {x} x, i64 i, const Column& k{wanted}) {{\n{}    \
+             return {};\n}}",
             self.body, self.running.text
         ));
         let given = each(&|i| format!(", p.c{i}[i]"));

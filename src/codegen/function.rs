@@ -1,7 +1,7 @@
 //! The text of elementwise operators, applied to elements of any type.
 //!
-//! A float is computed as a number of type `float` (of `f16` and `bf16`, too) or `double` and rounded to its type after
-//! every operator; integers wrap.
+//! A float is computed as a number of type `float` (of `f16` and `bf16`, too) or `double` and
+//! rounded to its type after every operator; integers wrap.
 
 use super::builder::{c_type, number};
 use crate::op::{Binary, Classify, Compare, GeluForm, Logic, Op, Unary};
@@ -91,7 +91,8 @@ fn of_int(op: &Unary, x: &Term) -> Option<String> {
     })
 }
 
-/// `clip` of an integer. A bound beyond the type has no effect on its own side, and on the other is all that is left.
+/// `clip` of an integer. A bound beyond the type has no effect on its own side, and on the other is
+/// all that is left.
 fn int_clip(text: &str, dtype: DType, min: Option<f64>, max: Option<f64>) -> String {
     let bits = 8 * u32::try_from(dtype.bytes()).unwrap_or(8) - u32::from(dtype.is_signed());
     let most = (1i128 << bits) - 1;
@@ -200,7 +201,8 @@ pub(super) fn binary(op: &Binary, a: &Term, b: &Term) -> Option<String> {
     Some(format!("{name}({}, {}{reporting})", a.text, b.text))
 }
 
-/// True if an operator with a result of this type has none for some elements, which its text then reports.
+/// True if an operator with a result of this type has none for some elements, which its text then
+/// reports.
 pub(super) fn may_fail(op: &Op, to: DType) -> bool {
     matches!(op, Op::Binary(op) if fails(op) && to.is_integer())
 }

@@ -48,7 +48,8 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     }
 }
 
-/// The type as which elements that lie side by side in all of these sizes are moved, and how many of them it holds.
+/// The type as which elements that lie side by side in all of these sizes are moved, and how many
+/// of them it holds.
 fn vector(b: &Builder<'_>, values: [BufferId; 2], sizes: &[&Dim]) -> (&'static str, i64) {
     let dtype = b.ty(values[0]).dtype;
     let many = 16 / i64::try_from(dtype.bytes()).unwrap_or(16);
@@ -124,7 +125,8 @@ fn rows(shape: &Shape) -> (usize, &[Dim]) {
     (int(count), rows)
 }
 
-/// Says to the kernel the lengths of the axes that coordinates run along, and the distances of their entries.
+/// Says to the kernel the lengths of the axes that coordinates run along, and the distances of
+/// their entries.
 fn coordinates(b: &mut Builder<'_>, lengths: &[Dim], strides: &[Dim]) {
     b.define("COORDINATES", lengths.len());
     b.list("LENGTHS", lengths);

@@ -7,14 +7,15 @@ use crate::types::Dim;
 
 /// A kernel file specialised to what one or more launches compute.
 ///
-/// It depends on element types, attributes, chains and the sizes that do not follow from the batch, never on the
-/// batch: replicas of different rows share it, and so do all batch sizes. Two equal kernels are one.
+/// It depends on element types, attributes, chains and the sizes that do not follow from the batch,
+/// never on the batch: replicas of different rows share it, and so do all batch sizes. Two equal
+/// kernels are one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kernel {
     /// The file in `kernels/`, as `conv.cu`.
     pub file: &'static str,
-    /// What the file is specialised by: names and the text they stand for, in this order, without `ENTRY` and what is
-    /// said of [`Kernel::params`].
+    /// What the file is specialised by: names and the text they stand for, in this order, without
+    /// `ENTRY` and what is said of [`Kernel::params`].
     pub defines: Vec<(String, String)>,
     /// The text of `expression.cuh`, which files that end in a chain include.
     pub expression: String,
@@ -33,7 +34,8 @@ pub enum ParamDecl {
     Read(String, &'static str),
     /// A pointer to elements that are written.
     Write(String, &'static str),
-    /// A `long long` that follows from the batch size; the text names it as it names a size known beforehand.
+    /// A `long long` that follows from the batch size; the text names it as it names a size known
+    /// beforehand.
     Size(String),
 }
 
@@ -42,7 +44,8 @@ pub enum ParamDecl {
 pub struct Call {
     /// The kernel.
     pub kernel: Arc<Kernel>,
-    /// The blocks along x, y and z as functions of the batch size. A call with none along an axis does nothing.
+    /// The blocks along x, y and z as functions of the batch size. A call with none along an axis
+    /// does nothing.
     pub grid: [Dim; 3],
     /// The values of [`Kernel::params`], in order.
     pub args: Vec<Arg>,

@@ -26,8 +26,8 @@ enum Features {
 }
 
 impl Arch {
-    /// The architecture of a device of this compute capability; of 9.0 and later with its own features, which code
-    /// for one device may use.
+    /// The architecture of a device of this compute capability; of 9.0 and later with its own
+    /// features, which code for one device may use.
     pub fn of_device(major: u16, minor: u16) -> Self {
         let features = if major >= 9 { Features::Own } else { Features::Base };
         Self { number: major.saturating_mul(10).saturating_add(minor), features }
@@ -110,8 +110,9 @@ impl fmt::Display for Form {
 
 /// The options with which every unit is compiled.
 ///
-/// A product and a sum are fused only where the text says so: whether a compiler fuses them may depend on the text
-/// around them, which differs between specialisations, and the bits would differ with it.
+/// A product and a sum are fused only where the text says so: whether a compiler fuses them may
+/// depend on the text around them, which differs between specialisations, and the bits would differ
+/// with it.
 pub fn options(arch: Arch, form: Form) -> Vec<String> {
     let target = match form {
         Form::Cubin => arch.to_string(),
@@ -129,7 +130,8 @@ pub fn options(arch: Arch, form: Form) -> Vec<String> {
     options
 }
 
-/// The name of a compiled unit: equal where the whole text, the options with the architecture, and the compiler are.
+/// The name of a compiled unit: equal where the whole text, the options with the architecture, and
+/// the compiler are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
@@ -152,7 +154,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The key of a unit compiled with these options by the compiler of this name, which tells it from others.
+/// The key of a unit compiled with these options by the compiler of this name, which tells it from
+/// others.
 pub fn key(unit: &Unit, options: &[String], compiler: &str) -> Key {
     let mut hasher = blake3::Hasher::new();
     let parts = [compiler].into_iter().chain(options.iter().map(String::as_str));

@@ -69,9 +69,9 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The kernels that each step of a device's program calls, one after the other: one for a launch; of launches of the
-/// class [`KernelClass::Update`] in a row, all with the first one and none with the others. Nothing is compiled, and no
-/// driver is asked.
+/// The kernels that each step of a device's program calls, one after the other: one for a launch;
+/// of launches of the class [`KernelClass::Update`] in a row, all with the first one and none with
+/// the others. Nothing is compiled, and no driver is asked.
 pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
     let mut calls = vec![Vec::new(); device.steps.len()];
     let mut at = 0;

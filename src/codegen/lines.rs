@@ -21,7 +21,8 @@ const VERY_LONG: i64 = 16_384;
 /// Elements of a line that one thread folds, where lines lie side by side.
 const SHORT: i64 = 16;
 
-/// The most blocks that bring one long line to a scale; each of them joins what is known of all parts of it.
+/// The most blocks that bring one long line to a scale; each of them joins what is known of all
+/// parts of it.
 const SLICES: i64 = 256;
 
 /// How a block folds.
@@ -34,8 +35,8 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The form for lines of `size` elements. `whole` says that a line runs through the batch: then its size, even if it
-    /// is known, does not choose the form.
+    /// The form for lines of `size` elements. `whole` says that a line runs through the batch: then
+    /// its size, even if it is known, does not choose the form.
     pub(super) fn new(size: &Dim, along: bool, whole: bool) -> Self {
         let size = size.as_const().filter(|_| !whole);
         let (threads, lanes) = match (along, size) {
@@ -207,8 +208,8 @@ struct Norm {
     kind: u8,
     epsilon: f32,
     axes: std::ops::Range<usize>,
-    /// Lines that follow each other with vectors of their own in scale and shift, the elements of these for each, and
-    /// the elements of a line for each of these.
+    /// Lines that follow each other with vectors of their own in scale and shift, the elements of
+    /// these for each, and the elements of a line for each of these.
     groups: Dim,
     each: Dim,
     width: Dim,

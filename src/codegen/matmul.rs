@@ -18,7 +18,8 @@ struct Product {
     height: Dim,
     width: Dim,
     terms: Dim,
-    /// Whether neighbours in memory are neighbours along the terms, in the left and in the right factor.
+    /// Whether neighbours in memory are neighbours along the terms, in the left and in the right
+    /// factor.
     along: [bool; 2],
 }
 
@@ -65,8 +66,9 @@ pub(super) fn by_four(size: &Dim) -> bool {
     size.modulo(&4.into()) == Dim::ZERO
 }
 
-/// What a size has for each row of the batch; all of it where it does not follow from the batch. The rows of a replica
-/// are a formula of their own, so what all its values are multiples of is taken.
+/// What a size has for each row of the batch; all of it where it does not follow from the batch.
+/// The rows of a replica are a formula of their own, so what all its values are multiples of is
+/// taken.
 fn of_sample(size: &Dim) -> i64 {
     const MANY: i64 = 1 << 20;
     let gcd = |a: i64, b: i64| {
@@ -98,8 +100,8 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     finish(context, b, product, values, scaled, (&launch.chain, chained))
 }
 
-/// The product of the lines of two matrices: `y[i, j]` is that of row `i` of the left and row `j` of the right one, which
-/// lie one after the other.
+/// The product of the lines of two matrices: `y[i, j]` is that of row `i` of the left and row `j`
+/// of the right one, which lie one after the other.
 pub(super) fn of_rows(
     context: &Context<'_>,
     [left, right, y]: [BufferId; 3],

@@ -1,8 +1,10 @@
-//! From the launches of a program to the text of CUDA kernels. Pure text and numbers; no driver call.
+//! From the launches of a program to the text of CUDA kernels. Pure text and numbers; no driver
+//! call.
 //!
-//! A file in `kernels/` computes one class of operators. A [`Kernel`] says what it is specialised to, a [`Call`] how a
-//! launch calls it: the grid and the arguments as functions of the batch size. Kernels never depend on the batch, so
-//! what they compute for a row has the same bits for every batch and every number of replicas.
+//! A file in `kernels/` computes one class of operators. A [`Kernel`] says what it is specialised
+//! to, a [`Call`] how a launch calls it: the grid and the arguments as functions of the batch size.
+//! Kernels never depend on the batch, so what they compute for a row has the same bits for every
+//! batch and every number of replicas.
 
 mod builder;
 mod collective;

@@ -60,7 +60,8 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     }
 }
 
-/// `move.cu` or `exchange.cu`: the result has the elements along some axes of the operand, from `first` on.
+/// `move.cu` or `exchange.cu`: the result has the elements along some axes of the operand, from
+/// `first` on.
 #[expect(
     clippy::unnecessary_wraps,
     reason = "one of several ways to move, the others of which can fail"

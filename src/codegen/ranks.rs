@@ -86,7 +86,8 @@ fn scan(
     Ok(index::finish(b, "scan.cu", &lines))
 }
 
-/// `rank.cu`; the settings say whether the order is descending, and whether a NaN is last in either order.
+/// `rank.cu`; the settings say whether the order is descending, and whether a NaN is last in either
+/// order.
 fn rank(
     context: &Context<'_>,
     axis: i64,

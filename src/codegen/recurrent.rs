@@ -180,8 +180,8 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The sequences of a block: their states stay in 48 KiB of shared memory, three numbers for each element of the padded
-/// state.
+/// The sequences of a block: their states stay in 48 KiB of shared memory, three numbers for each
+/// element of the padded state.
 fn together(hidden: i64) -> i64 {
     let padded = (hidden.max(1) + 3) / 4 * 4;
     (MOST_HIDDEN / padded).clamp(1, MOST_TOGETHER)
@@ -192,7 +192,8 @@ fn function(head: &str, body: &str) -> String {
     format!("__device__ __forceinline__ float {head} {{ return {body}; }}\n")
 }
 
-/// The derivative of a function at `x`, where it is `y`, as that of the operator; `None` where that has none.
+/// The derivative of a function at `x`, where it is `y`, as that of the operator; `None` where that
+/// has none.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others are no functions of cells")]
 fn slope(op: &Activation) -> Option<String> {
     let step = |bound: f32, above: f32, below: &str| {
@@ -220,7 +221,8 @@ fn slope(op: &Activation) -> Option<String> {
     })
 }
 
-/// What both kernels know of a cell: its attributes, sizes and weights. Gives the blocks and directions, too.
+/// What both kernels know of a cell: its attributes, sizes and weights. Gives the blocks and
+/// directions, too.
 fn define<'a>(
     context: &Context<'a>,
     (op, cell): (&Recurrent, &Cell<'_>),

@@ -165,7 +165,8 @@ pub(super) fn sum(
     Ok(Form::new(size, false, true).finish(b, "reduce.cu", &count, &Dim::ONE))
 }
 
-/// What is read and written, and how it is folded: in wide numbers of so many components, or in plain ones.
+/// What is read and written, and how it is folded: in wide numbers of so many components, or in
+/// plain ones.
 fn values(b: &mut Builder<'_>, op: &Reduce, components: Option<usize>, [x, y]: [BufferId; 2]) {
     b.define("ELEMENT", c_type(b.ty(x).dtype));
     b.define("RESULT", c_type(b.ty(y).dtype));

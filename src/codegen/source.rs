@@ -119,8 +119,8 @@ pub(super) fn origin(number: usize, file: &str) -> String {
     format!("#line {number} \"{file}\"\n")
 }
 
-/// The text of a kernel file with its expression in place. Its other includes are dropped, and named in `shared`; they
-/// belong before all kernels of a unit.
+/// The text of a kernel file with its expression in place. Its other includes are dropped, and
+/// named in `shared`; they belong before all kernels of a unit.
 pub(super) fn kernel(
     file: &str,
     expression: &str,
@@ -156,7 +156,8 @@ pub(super) fn kernel(
 /// Adds a shared file after those that it includes, unless it is there.
 fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<(), CodegenError> {
     let find = |name: &str| FILES.iter().find(|(n, _)| n.strip_prefix(SHARED) == Some(name));
-    // The files on the way from the kernel to the one at hand: one that is met again among them includes itself.
+    // The files on the way from the kernel to the one at hand: one that is met again among them
+    // includes itself.
     let mut open: Vec<(&'static str, std::str::Lines<'static>)> = Vec::new();
     let mut wanted = Some(name.to_owned());
     loop {

@@ -2,15 +2,15 @@
 
 use crate::types::Dim;
 
-/// Axes that are walked, the last fastest, with the distance between neighbours along each in `K` buffers. There are as
-/// few as possible, but at least one.
+/// Axes that are walked, the last fastest, with the distance between neighbours along each in `K`
+/// buffers. There are as few as possible, but at least one.
 pub(super) struct Walk<const K: usize> {
     axes: Vec<(Dim, [Dim; K])>,
 }
 
 impl<const K: usize> Walk<K> {
-    /// The walk over axes given outermost first. Axes of size 1 go, and an axis that goes on where the next one ends
-    /// is joined with it.
+    /// The walk over axes given outermost first. Axes of size 1 go, and an axis that goes on where
+    /// the next one ends is joined with it.
     pub(super) fn new(all: impl IntoIterator<Item = (Dim, [Dim; K])>) -> Self {
         let mut axes: Vec<(Dim, [Dim; K])> = Vec::new();
         for (size, steps) in all.into_iter().filter(|(size, _)| *size != Dim::ONE) {

@@ -227,7 +227,8 @@ fn on_gpu(graph: &Graph) -> Vec<Call> {
     calls(&program).into_iter().flatten().collect()
 }
 
-/// What several blocks take of a line is joined by a second launch, and neither depends on the batch.
+/// What several blocks take of a line is joined by a second launch, and neither depends on the
+/// batch.
 #[test]
 fn long_lines_are_taken_apart() {
     let layer = LayerNorm::Layer { axis: 1, epsilon: 0.01, statistics: true };
@@ -258,7 +259,8 @@ fn long_lines_are_taken_apart() {
     assert_eq!(found, ["softmax.cu"]);
 }
 
-/// An input with these sizes behind the batch, and one operator on it and on parameters of zeros, with all its results.
+/// An input with these sizes behind the batch, and one operator on it and on parameters of zeros,
+/// with all its results.
 fn single(dims: &[i64], op: impl Into<Op>, params: &[(DType, &[usize])]) -> Graph {
     let mut b = Builder::new("single");
     let mut operands = vec![input(&mut b, "x", dims)];
@@ -507,8 +509,10 @@ fn parameters_that_are_updated_alike_are_one_call() {
     assert_eq!((weights.args.len(), weights.grid[0].eval(3)), (1 + 3 * 4, 1 + 5 + 1));
     let text = &weights.kernel.expression;
     for line in [
-        "struct Segment {\n    const float* a0;\n    const float* a1;\n    const float* a2;\n    float* a3;\n    float* a4;\n    i64 count, first;\n};\n",
-        "    if (block < 1) {\n    return {p.s0_a0, p.a1, p.s0_a2, p.s0_a3, p.s0_a4, 7, 0};\n    }\n",
+        "struct Segment {\n    const float* a0;\n    const float* a1;\n    const float* a2;\n    \
+         float* a3;\n    float* a4;\n    i64 count, first;\n};\n",
+        "    if (block < 1) {\n    return {p.s0_a0, p.a1, p.s0_a2, p.s0_a3, p.s0_a4, 7, 0};\n    \
+         }\n",
         "    return {p.s2_a0, p.a1, p.s2_a2, p.s2_a3, p.s2_a4, 1024, 6};\n",
     ] {
         assert!(text.contains(line), "{text}");

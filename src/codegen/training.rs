@@ -19,10 +19,12 @@ const THREADS: i64 = 256;
 /// Lines of a block that lie side by side.
 const LINES: i64 = 32;
 
-/// The most channels of a group, in the operand and in the result, whose weights' gradients are computed without a tile.
+/// The most channels of a group, in the operand and in the result, whose weights' gradients are
+/// computed without a tile.
 const FEW: i64 = 16;
 
-/// The most rows of a tile: two blocks of taller ones have too few registers where windows are looked up along the terms.
+/// The most rows of a tile: two blocks of taller ones have too few registers where windows are
+/// looked up along the terms.
 const MOST_ROWS: i64 = 64;
 
 /// The most blocks that normalise one channel; each of them joins what is known of all parts of it.

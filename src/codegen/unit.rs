@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use super::{CodegenError, Kernel, ParamDecl, source};
 
-/// The files whose kernels take long to compile: each is a unit of its own, so that all cores have work.
+/// The files whose kernels take long to compile: each is a unit of its own, so that all cores have
+/// work.
 const HEAVY: &[&str] = &["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "matmul.cu"];
 
-/// The most kernels of other files in a unit. A program of NVRTC has a fixed cost, so one for each would take three
-/// times as long.
+/// The most kernels of other files in a unit. A program of NVRTC has a fixed cost, so one for each
+/// would take three times as long.
 const LIGHT_PER_UNIT: usize = 20;
 
-/// The most members of a kernel's argument; with eight bytes each they fill the 4096 bytes that every architecture
-/// takes.
+/// The most members of a kernel's argument; with eight bytes each they fill the 4096 bytes that
+/// every architecture takes.
 pub(super) const MOST_PARAMS: usize = 512;
 
 /// A translation unit.
@@ -34,8 +35,9 @@ pub struct Entry {
     pub kernel: Arc<Kernel>,
 }
 
-/// The units of these kernels, each kernel once: those of the heavy files alone and first, the others in groups of
-/// similar size. The same set of kernels gives the same units, in whatever order and however often it names them.
+/// The units of these kernels, each kernel once: those of the heavy files alone and first, the
+/// others in groups of similar size. The same set of kernels gives the same units, in whatever
+/// order and however often it names them.
 pub fn units(kernels: &[Arc<Kernel>]) -> Result<Vec<Unit>, CodegenError> {
     let all: BTreeSet<&Arc<Kernel>> = kernels.iter().collect();
     let heavy = |kernel: &&Arc<Kernel>| HEAVY.contains(&kernel.file);
@@ -103,7 +105,8 @@ fn is_identifier(name: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Fails unless the kernel's names are those of one macro or member each, and what they stand for is one line.
+/// Fails unless the kernel's names are those of one macro or member each, and what they stand for
+/// is one line.
 fn check(kernel: &Kernel, macros: &[(String, String)]) -> Result<(), CodegenError> {
     let wrong = |reason| Err(CodegenError::Source { file: kernel.file.to_owned(), reason });
     let pointers = kernel.params.iter().filter_map(|param| match param {
@@ -140,8 +143,8 @@ impl Unit {
         Ok(Self { text: headers + &bodies, entries })
     }
 
-    /// The lines around the first error that a log of the compiler names, numbered as in their file; empty where it
-    /// names none of this unit.
+    /// The lines around the first error that a log of the compiler names, numbered as in their
+    /// file; empty where it names none of this unit.
     pub fn excerpt(&self, log: &str) -> String {
         /// The lines shown before and after the one of the error.
         const AROUND: usize = 4;
@@ -228,7 +231,8 @@ mod tests {
         let name = entry_name(&copy("float"));
         let hash = name.strip_prefix("copy_").unwrap();
         let head = format!(
-            "#line 1 \"{name}\"\nnamespace k_{hash} {{\nstruct Params {{\n    const float* x;\n    float* y;\n    \
+            "#line 1 \"{name}\"\nnamespace k_{hash} {{\nstruct Params {{\n    const float* x;\n    \
+             float* y;\n    \
              long long COUNT;\n}};\n#define ENTRY {name}\n#define THREADS 256\n#define SHARED 0\n\
              #define COUNT (p.COUNT)\n#line 1 \"kernels/copy.cu\"\n// Copies"
         );

@@ -1,4 +1,5 @@
-//! The launches that give parameters their new elements, in as few kernels as there are ways to compute them.
+//! The launches that give parameters their new elements, in as few kernels as there are ways to
+//! compute them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,9 +22,9 @@ const THREADS: u32 = 256;
 /// Elements of a block.
 const PER_BLOCK: i64 = 4 * THREADS as i64;
 
-/// `update.cu` for launches in a row: one call for all parameters whose elements are computed alike, as far as their
-/// addresses fit in its argument. Where those of parameters that depend on one another do not, each launch is a call of
-/// its own.
+/// `update.cu` for launches in a row: one call for all parameters whose elements are computed
+/// alike, as far as their addresses fit in its argument. Where those of parameters that depend on
+/// one another do not, each launch is a call of its own.
 pub(super) fn calls(
     device: &DeviceProgram,
     launches: &[Context<'_>],
@@ -48,7 +49,8 @@ pub(super) fn calls(
         let most = MOST_PARAMS.saturating_sub(shared.len() - own) / own.max(1);
         calls.extend(segments.chunks(most.max(1)).map(|part| formula.call(part, &shared)));
     }
-    // Last and in their order: they write what lies between to the arena, perhaps to the place of what those before read.
+    // Last and in their order: they write what lies between to the arena, perhaps to the place of
+    // what those before read.
     let is_alone =
         |context: &&Context<'_>| context.launch.results.iter().any(|result| alone.contains(result));
     for context in launches.iter().filter(is_alone) {
@@ -219,8 +221,8 @@ impl Formula {
         Call { kernel: Arc::new(kernel), grid: line(Dim::from(blocks)), args }
     }
 
-    /// The text of `expression.cuh`: `Segment`, `update(s, i)` and `find(p, block)`, for parameters with these first
-    /// blocks and so many elements.
+    /// The text of `expression.cuh`: `Segment`, `update(s, i)` and `find(p, block)`, for parameters
+    /// with these first blocks and so many elements.
     fn text(&self, places: &[(i64, i64)], shared: &[bool]) -> String {
         let mut out = "struct Segment {\n".to_owned();
         // Writing to a string does not fail.

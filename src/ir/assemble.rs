@@ -1,4 +1,5 @@
-//! A graph put together from what a file says, with every claim of the file compared with what follows.
+//! A graph put together from what a file says, with every claim of the file compared with what
+//! follows.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

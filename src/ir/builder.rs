@@ -180,14 +180,15 @@ impl Builder {
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
-    /// Makes every user of `old` take `new` instead, and every output that is `old`; the nodes that give `new` take what
-    /// they took.
+    /// Makes every user of `old` take `new` instead, and every output that is `old`; the nodes that
+    /// give `new` take what they took.
     pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
         let users = self.graph.operands(new.node).contains(&old);
         if users { Err(GraphError::Cycle) } else { self.graph.replace(old, new) }
     }
 
-    /// Makes the parameter that `variable` is the value of hold `new` after a run; false if it is no parameter.
+    /// Makes the parameter that `variable` is the value of hold `new` after a run; false if it is
+    /// no parameter.
     pub fn update(&mut self, variable: Value, new: Value) -> bool {
         let NodeKind::Param(param) = *self.graph.node(variable.node).kind() else { return false };
         self.graph.add_update(param, [new]);

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use super::{Graph, NodeId, NodeKind, Value};
 use crate::types::Device;
 
-/// The graph in the DOT language. Its clusters are in the order of devices and replicas, its nodes in the order
-/// of the text form.
+/// The graph in the DOT language. Its clusters are in the order of devices and replicas, its nodes
+/// in the order of the text form.
 pub fn to_dot(graph: &Graph) -> String {
     let order = graph.order().unwrap_or_else(|_| graph.ids().collect());
     let mut clusters: BTreeMap<(Device, Option<u32>), Vec<NodeId>> = BTreeMap::new();

@@ -5,7 +5,8 @@ use super::print::{Parts, Writer};
 use super::{Graph, NodeId};
 use crate::types::is_unseen;
 
-/// The line of an operator, and marks under one of its operands, or under its name: two lines without margin.
+/// The line of an operator, and marks under one of its operands, or under its name: two lines
+/// without margin.
 pub fn operand_excerpt(graph: &Graph, node: NodeId, operand: usize) -> String {
     struct Shown(Excerpt);
     impl fmt::Display for Shown {

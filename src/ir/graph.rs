@@ -29,11 +29,11 @@ enum Keeper {
     Update { at: u32, value: u32 },
 }
 
-/// A graph of operators with named inputs, outputs and parameters. A parameter with an [`Update`] is a variable: after
-/// a run it holds the update's value.
+/// A graph of operators with named inputs, outputs and parameters. A parameter with an [`Update`]
+/// is a variable: after a run it holds the update's value.
 ///
-/// It is changed only through its methods; the same sequence of changes gives the same graph. Iteration is in
-/// the order of ids or in topological order, never in that of a hash.
+/// It is changed only through its methods; the same sequence of changes gives the same graph.
+/// Iteration is in the order of ids or in topological order, never in that of a hash.
 #[derive(Clone)]
 pub struct Graph {
     name: Arc<str>,
@@ -164,7 +164,8 @@ impl Graph {
         &self.params[id.0 as usize]
     }
 
-    /// The devices that hold a parameter: its home, or each device of the split, once, in the split's order.
+    /// The devices that hold a parameter: its home, or each device of the split, once, in the
+    /// split's order.
     ///
     /// # Panics
     /// If the id is of another graph.
@@ -237,8 +238,8 @@ impl Graph {
         found.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// The nodes that take a result of this node as an operand: the user, the operand's position there, and
-    /// which result it is; by user and position.
+    /// The nodes that take a result of this node as an operand: the user, the operand's position
+    /// there, and which result it is; by user and position.
     pub fn users(&self, node: NodeId) -> SmallVec<[(NodeId, usize, u32); 4]> {
         let edges = self.flow.edges_directed(index(node), Outgoing);
         let mut users: SmallVec<[(NodeId, usize, u32); 4]> =
@@ -258,7 +259,8 @@ impl Graph {
         self.keepers.contains_key(&value)
     }
 
-    /// The nodes in topological order, those that are ready at the same time in the order of their ids.
+    /// The nodes in topological order, those that are ready at the same time in the order of their
+    /// ids.
     pub fn order(&self) -> Result<Vec<NodeId>, GraphError> {
         let ids: Vec<NodeId> = self.ids().collect();
         let ascending =
@@ -314,9 +316,9 @@ impl Graph {
         std::mem::take(&mut self.outputs)
     }
 
-    /// Makes a parameter hold other elements after a run: one value for each device that holds the parameter
-    /// ([`Graph::homes`]). Updates keep the order in which they are added; [`verify`](super::verify) compares their
-    /// values with the parameter.
+    /// Makes a parameter hold other elements after a run: one value for each device that holds the
+    /// parameter ([`Graph::homes`]). Updates keep the order in which they are added;
+    /// [`verify`](super::verify) compares their values with the parameter.
     pub fn add_update(&mut self, param: ParamId, values: impl IntoIterator<Item = Value>) {
         let values: SmallVec<[Value; 1]> = values.into_iter().collect();
         let at = position(self.updates.len());
@@ -396,8 +398,8 @@ impl Graph {
         Ok(self.add_typed(op, operands, results, place, origin))
     }
 
-    /// Adds an operator whose results are known, as those of a clone are; [`verify`](super::verify) infers
-    /// them again.
+    /// Adds an operator whose results are known, as those of a clone are; [`verify`](super::verify)
+    /// infers them again.
     pub fn add_typed(
         &mut self,
         op: Op,
@@ -452,8 +454,9 @@ impl Graph {
         Ok(())
     }
 
-    /// Removes the operators and parameter nodes that no output and no update depends on, and the parameters left
-    /// without a node and without an update; inputs stay. Returns how many nodes were removed.
+    /// Removes the operators and parameter nodes that no output and no update depends on, and the
+    /// parameters left without a node and without an update; inputs stay. Returns how many nodes
+    /// were removed.
     pub fn remove_unused(&mut self) -> usize {
         let mut live = vec![false; self.id_bound()];
         let mut stack: Vec<NodeId> = self.kept().map(|value| value.node).collect();
@@ -471,7 +474,8 @@ impl Graph {
         before - self.len()
     }
 
-    /// Keeps the nodes that are `live`. No edge is taken out of the lists of its ends, which may be long.
+    /// Keeps the nodes that are `live`. No edge is taken out of the lists of its ends, which may be
+    /// long.
     fn retain(&mut self, live: &[bool]) {
         let edges: Vec<(NodeIndex, NodeIndex, Edge)> = self
             .flow
@@ -528,8 +532,8 @@ fn id(index: NodeIndex) -> NodeId {
 }
 
 impl PartialEq for Graph {
-    /// Equality of everything that is printed: ids may differ, the order of nodes may not. A node without an
-    /// origin equals one whose origin is the name of its first result.
+    /// Equality of everything that is printed: ids may differ, the order of nodes may not. A node
+    /// without an origin equals one whose origin is the name of its first result.
     fn eq(&self, other: &Self) -> bool {
         let (Ok(left), Ok(right)) = (self.order(), other.order()) else { return false };
         let header = self.name == other.name
@@ -538,7 +542,8 @@ impl PartialEq for Graph {
             && self.inputs.len() == other.inputs.len()
             && self.outputs.len() == other.outputs.len()
             && self.updates.len() == other.updates.len();
-        // Inputs and parameters are named wherever they are used, so only the order of operators counts.
+        // Inputs and parameters are named wherever they are used, so only the order of operators
+        // counts.
         let is_op = |g: &Self, n: &NodeId| g.node(*n).op().is_some();
         let left: Vec<NodeId> = left.into_iter().filter(|n| is_op(self, n)).collect();
         let right: Vec<NodeId> = right.into_iter().filter(|n| is_op(other, n)).collect();

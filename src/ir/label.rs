@@ -13,10 +13,11 @@ pub enum Label {
     RowExact,
     /// Floats that are summed in another order: equal within the rounding of these sums.
     Reassociated,
-    /// What follows from a comparison, a cut to integers or a position among such floats: where one of them lies at a
-    /// threshold within its rounding, the output may jump.
+    /// What follows from a comparison, a cut to integers or a position among such floats: where one
+    /// of them lies at a threshold within its rounding, the output may jump.
     Discontinuous,
-    /// What depends on statistics that each replica took of its own rows, as was asked for: not what one device gives.
+    /// What depends on statistics that each replica took of its own rows, as was asked for: not
+    /// what one device gives.
     LocalStatistics,
     /// A value that has no rows, with the bits that one device gives.
     Invariant,
@@ -66,7 +67,8 @@ impl Graph {
         }
     }
 
-    /// The label of each update, as those of outputs; none for a graph without replicas, or with a cycle.
+    /// The label of each update, as those of outputs; none for a graph without replicas, or with a
+    /// cycle.
     pub fn update_labels(&self) -> Vec<Label> {
         let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
         let touched = self.touched(&order);
@@ -76,8 +78,9 @@ impl Graph {
             .collect()
     }
 
-    /// The first operator on the way to each output at which combined floats make it jump, if there is one: of replicas, or
-    /// of a graph before it is replicated, with its repairs; none for a graph with a cycle.
+    /// The first operator on the way to each output at which combined floats make it jump, if there
+    /// is one: of replicas, or of a graph before it is replicated, with its repairs; none for a
+    /// graph with a cycle.
     pub fn jumps(&self) -> Vec<Option<NodeId>> {
         let Ok(order) = self.order() else { return Vec::new() };
         let touched = self.touched(&order);
@@ -131,7 +134,8 @@ impl Graph {
         self.outputs().iter().map(|o| label(o.value)).collect()
     }
 
-    /// What a value is a copy of, or has the elements of in another shape, where it is not of a replica.
+    /// What a value is a copy of, or has the elements of in another shape, where it is not of a
+    /// replica.
     fn source(&self, mut value: Value) -> &NodeKind {
         loop {
             let node = self.node(value.node);
@@ -168,7 +172,8 @@ split @dp of N over [gpu:0, gpu:1] rule=remainder-last {
   n = [N/2, N-(N/2)]
   o = [0, N/2]
 }
-graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x: f32[N], floor: f32[], many: f32[N]) {
+graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x: f32[N], floor: \
+f32[], many: f32[N]) {
   on cpu:0 replica @dp[0] if n0@dp > 0 {
     %a : f32[n0@dp] = slice(%x) {axes=[0], ends=[N/2], starts=[0], steps=[1]}
     %as : f32[] = reduce_sum(%a) {axes=[0], keepdims=false}
@@ -191,7 +196,8 @@ graph @g(%x: f32[N]) -> (rows: f32[N], sum: f32[], later: f32[], most: f32[], x:
 ";
         let graph = parse(text).unwrap();
         let labels: Vec<String> = graph.labels().iter().map(ToString::to_string).collect();
-        let expected = "row-exact, reassociated, reassociated, invariant, row-exact, discontinuous, \
+        let expected = "row-exact, reassociated, reassociated, invariant, row-exact, \
+            discontinuous, \
                         discontinuous";
         assert_eq!(labels.join(", "), expected);
         let returned = "return %rows, %sum, %later, %most, %x, %floor, %many";

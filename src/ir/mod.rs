@@ -1,4 +1,5 @@
-//! The graph of a model: typed values, the operators between them, where each runs and where it came from.
+//! The graph of a model: typed values, the operators between them, where each runs and where it
+//! came from.
 
 mod assemble;
 mod builder;

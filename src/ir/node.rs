@@ -68,7 +68,8 @@ impl Origin {
 pub struct Place {
     /// The device that computes it and holds its results.
     pub device: Device,
-    /// The replica of the graph's split that it belongs to. Such a node is skipped while the replica has no rows.
+    /// The replica of the graph's split that it belongs to. Such a node is skipped while the
+    /// replica has no rows.
     pub replica: Option<u32>,
 }
 
@@ -88,7 +89,8 @@ pub struct ResultInfo {
     pub ints: Option<Ints>,
 }
 
-/// A node: what it is, its results, where it runs, where it came from. Its operands are the graph's edges.
+/// A node: what it is, its results, where it runs, where it came from. Its operands are the graph's
+/// edges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub(super) kind: NodeKind,
@@ -150,6 +152,7 @@ pub struct Output {
 pub struct Update {
     /// The parameter.
     pub param: ParamId,
-    /// One value for each device that holds the parameter, in the order of [`Graph::homes`](super::Graph::homes).
+    /// One value for each device that holds the parameter, in the order of
+    /// [`Graph::homes`](super::Graph::homes).
     pub values: SmallVec<[Value; 1]>,
 }

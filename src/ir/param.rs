@@ -48,7 +48,8 @@ impl FromStr for ContentHash {
     }
 }
 
-/// Where the elements of a parameter come from: a file (or `zoo:NAME`) and the name of a tensor in it.
+/// Where the elements of a parameter come from: a file (or `zoo:NAME`) and the name of a tensor in
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
     /// The path of the file as it was given, or `zoo:NAME`.

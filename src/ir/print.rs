@@ -1,5 +1,5 @@
-//! The canonical text form of a graph: the same graph gives the same bytes, and [`parse`](super::parse)
-//! gives the graph back.
+//! The canonical text form of a graph: the same graph gives the same bytes, and
+//! [`parse`](super::parse) gives the graph back.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,8 +15,9 @@ use crate::types::{Device, Dim, Split, Table};
 /// How a graph is printed.
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
-    /// Whether the names that nodes have in their source are listed at the end, where they differ from the
-    /// names of their values. Without them the text reads back as a graph that knows only the latter.
+    /// Whether the names that nodes have in their source are listed at the end, where they differ
+    /// from the names of their values. Without them the text reads back as a graph that knows only
+    /// the latter.
     pub locations: bool,
 }
 
@@ -27,8 +28,8 @@ impl Default for Printer {
 }
 
 impl Printer {
-    /// The text of a graph. A graph that breaks a rule of [`verify`](super::verify) is printed as far as
-    /// possible, in the order of ids where it has a cycle.
+    /// The text of a graph. A graph that breaks a rule of [`verify`](super::verify) is printed as
+    /// far as possible, in the order of ids where it has a cycle.
     pub fn print(&self, graph: &Graph) -> String {
         let mut w = Writer::new(graph);
         w.out.reserve(96 * graph.len());
@@ -111,8 +112,8 @@ impl<'g> Writer<'g> {
         out.push_str("\n}\n");
     }
 
-    /// Writes the declaration of a parameter. Where every value is on the host, so is the parameter unless
-    /// something else is said.
+    /// Writes the declaration of a parameter. Where every value is on the host, so is the parameter
+    /// unless something else is said.
     pub(super) fn param(&mut self, param: &Param, plain: bool) {
         self.out.push_str("param ");
         let from = self.out.len();
@@ -288,8 +289,8 @@ impl<'g> Writer<'g> {
         from..self.out.len().max(from)
     }
 
-    /// Writes a reference to a value from a place on `device`. A parameter is the one that its placement puts
-    /// there; another says its device.
+    /// Writes a reference to a value from a place on `device`. A parameter is the one that its
+    /// placement puts there; another says its device.
     fn value(&mut self, value: Value, device: Device) {
         let graph = self.graph;
         let Some(info) = graph.get(value) else { return self.out.push('?') };

@@ -82,8 +82,9 @@ pub(super) fn replicated(placement: Placement) -> Graph {
     graph
 }
 
-/// Two variables, one of which takes the other's value and the other a computed one, before and after a replication
-/// by hand onto two devices: on each device where it is mirrored, else where it is shared.
+/// Two variables, one of which takes the other's value and the other a computed one, before and
+/// after a replication by hand onto two devices: on each device where it is mirrored, else where it
+/// is shared.
 pub(super) fn variables(placement: Option<Placement>) -> Graph {
     let mut graph = Graph::new("train");
     let tensor = Tensor::new(&[4], &[1.0f32, 2.0, 3.0, 4.0]).unwrap();

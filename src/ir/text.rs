@@ -33,7 +33,8 @@ pub(super) fn push_name(out: &mut String, name: &str) {
     }
 }
 
-/// Appends what stands between the quotes of a string; `hidden` characters are written by their code.
+/// Appends what stands between the quotes of a string; `hidden` characters are written by their
+/// code.
 pub(super) fn push_escaped(out: &mut String, text: &str, hidden: &[char]) {
     for c in text.chars() {
         match c {

@@ -3,11 +3,12 @@ use std::fmt;
 use crate::op::{Attr, BatchNorm, Binary, Op, OpText, Unary};
 use crate::types::DType;
 
-/// Elementwise operators that are applied one after another to every element of a value: behind the operator that
-/// makes it, before it is stored, or to a value in memory.
+/// Elementwise operators that are applied one after another to every element of a value: behind the
+/// operator that makes it, before it is stored, or to a value in memory.
 ///
-/// The element that a step works on is the *running* one. What else a step reads are the chain's operands, which
-/// it names by their positions. All elements are `f32` on targets whose elementwise kernels take no other type.
+/// The element that a step works on is the *running* one. What else a step reads are the chain's
+/// operands, which it names by their positions. All elements are `f32` on targets whose elementwise
+/// kernels take no other type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chain {
     /// The steps, in the order in which they are applied.
@@ -39,9 +40,11 @@ pub enum ChainStep {
         /// Which of their elements: [`Access::Axis`].
         access: Access,
     },
-    /// A function whose operands and result may differ in type, or which takes more than two operands.
+    /// A function whose operands and result may differ in type, or which takes more than two
+    /// operands.
     Mixed {
-        /// The operator: of the families of [`Binary`], comparisons, truth values, kinds of numbers, `where` or `cast`.
+        /// The operator: of the families of [`Binary`], comparisons, truth values, kinds of
+        /// numbers, `where` or `cast`.
         op: Op,
         /// Which of its operands is the running element.
         slot: usize,
@@ -54,16 +57,19 @@ pub enum ChainStep {
     },
 }
 
-/// The element of an operand that meets element `i` of the running value, both counted in row-major order.
+/// The element of an operand that meets element `i` of the running value, both counted in row-major
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Element `i`: the operand has the shape of the running value.
     Full,
     /// The only element.
     Scalar,
-    /// Element `(i / inner) % size`: the operand is a vector along an axis, or a tensor over neighbouring axes.
+    /// Element `(i / inner) % size`: the operand is a vector along an axis, or a tensor over
+    /// neighbouring axes.
     Axis {
-        /// The elements of the running value for each index of the axis: the product of the sizes behind it.
+        /// The elements of the running value for each index of the axis: the product of the sizes
+        /// behind it.
         inner: usize,
         /// The size of the axis, or the product of those of the axes.
         size: usize,
@@ -133,7 +139,8 @@ impl Chain {
         self.steps.iter().flat_map(ChainStep::operands).map(|i| i + 1).max().unwrap_or(0)
     }
 
-    /// The chain with its operands under these names, as [`Display`](fmt::Display) shows it with `$0`, `$1`, ….
+    /// The chain with its operands under these names, as [`Display`](fmt::Display) shows it with
+    /// `$0`, `$1`, ….
     pub fn display<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
         Named { chain: self, names }
     }

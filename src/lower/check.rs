@@ -1,4 +1,5 @@
-//! The proof that a memory plan is sound: every read is played through against the writes before it.
+//! The proof that a memory plan is sound: every read is played through against the writes before
+//! it.
 
 use crate::types::invariant::int;
 use std::collections::BTreeMap;
@@ -19,11 +20,12 @@ pub struct MemoryError {
     pub reason: String,
 }
 
-/// Checks a memory plan against its program: buffers lie inside their memory and at the target's alignment;
-/// whatever a step reads was written before and by nothing else since, also where another device reads it; a
-/// device waits for what it copies; what runs beside other steps touches nothing that they write, and writes nothing that
-/// they touch; no byte of a buffer is written twice; the outputs are written whole, and so is each update, once on every
-/// device that holds the parameter.
+/// Checks a memory plan against its program: buffers lie inside their memory and at the target's
+/// alignment; whatever a step reads was written before and by nothing else since, also where
+/// another device reads it; a device waits for what it copies; what runs beside other steps touches
+/// nothing that they write, and writes nothing that they touch; no byte of a buffer is written
+/// twice; the outputs are written whole, and so is each update, once on every device that holds the
+/// parameter.
 pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
     for (d, device) in program.devices.iter().enumerate() {
         let Some(plan) = bound.devices.get(d) else { continue };
@@ -41,8 +43,8 @@ pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// The written ranges of one space: from the first byte of each to its end, the buffer whose contents are there
-/// and the step that wrote them.
+/// The written ranges of one space: from the first byte of each to its end, the buffer whose
+/// contents are there and the step that wrote them.
 type Written = BTreeMap<usize, (usize, BufferId, usize)>;
 
 struct Play<'a> {
@@ -170,7 +172,8 @@ impl Play<'_> {
         self.overlap(written, read) && !in_place
     }
 
-    /// All bytes of the buffer are there, as they were written for it. Returns the last step that wrote some.
+    /// All bytes of the buffer are there, as they were written for it. Returns the last step that
+    /// wrote some.
     fn read(&self, i: usize, buffer: BufferId) -> Result<usize, MemoryError> {
         let at = self.at(buffer);
         let (mut from, end, root) = (at.offset, at.offset + at.bytes, self.device.root(buffer));
@@ -225,7 +228,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// The source's device has recorded an event after it wrote what is copied, and this device waited for it.
+    /// The source's device has recorded an event after it wrote what is copied, and this device
+    /// waited for it.
     fn waited(&self, i: usize, source: usize, from: BufferId) -> Result<(), MemoryError> {
         let (Some(device), Some(plan)) =
             (self.program.devices.get(source), self.bound.devices.get(source))

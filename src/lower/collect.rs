@@ -13,17 +13,19 @@ use crate::types::{Device, DeviceKind, Dim, KernelClass, Target};
 /// Parts that one kernel combines; more are combined on the host.
 const MOST_PARTS: usize = 64;
 
-/// Bytes of a value from which on each device combines a slice of it and takes the others from its peers. Below, one
-/// exchange of whole parts is sooner done than two of slices.
+/// Bytes of a value from which on each device combines a slice of it and takes the others from its
+/// peers. Below, one exchange of whole parts is sooner done than two of slices.
 const SLICED_FROM: i64 = 1 << 19;
 
-/// Slices begin at multiples of this many elements, so that they are aligned as buffers are for wide accesses.
+/// Slices begin at multiples of this many elements, so that they are aligned as buffers are for
+/// wide accesses.
 const SLICE_UNIT: i64 = 64;
 
 /// What joins or combines the values of all replicas, on the devices that need the result.
 #[derive(Clone, Debug)]
 pub(super) struct Collective {
-    /// Where the replicas compute what is joined, in the order of the node's operands. They are the operands of its group.
+    /// Where the replicas compute what is joined, in the order of the node's operands. They are the
+    /// operands of its group.
     pub(super) parts: Vec<Value>,
     /// Who gets results, the node's own device first.
     pub(super) members: Vec<Member>,
@@ -61,8 +63,8 @@ pub(super) struct Member {
 
 /// Finds the collectives that devices do, and moves them there.
 ///
-/// A collective is done by devices if the target has kernels for it, all parts are in the memory of devices and a device
-/// needs a result. Otherwise it stays where the graph has it, or on the host.
+/// A collective is done by devices if the target has kernels for it, all parts are in the memory of
+/// devices and a device needs a result. Otherwise it stays where the graph has it, or on the host.
 pub(super) fn collect(layout: &mut Layout<'_>, target: &Target) -> bool {
     let mut any = false;
     if !target.has(KernelClass::Collective) || layout.graph.split().is_none() {
@@ -114,7 +116,8 @@ fn source(layout: &Layout<'_>, value: Value) -> Value {
     operand.filter(|_| layout.role(value.node) == Role::Copy).unwrap_or(value)
 }
 
-/// The devices that need results, the node's own first, and the copies to that one; none where no device needs any.
+/// The devices that need results, the node's own first, and the copies to that one; none where no
+/// device needs any.
 fn members(
     layout: &Layout<'_>,
     id: NodeId,
@@ -150,7 +153,8 @@ fn members(
             views.push(copy);
             continue;
         }
-        // A scan gives a device that has several replicas several results, each by a launch of its own.
+        // A scan gives a device that has several replicas several results, each by a launch of its
+        // own.
         let joins = |m: &&mut Member| m.device == device && (!scans || m.results[slot].is_some());
         if let Some(member) = members.iter_mut().find(joins) {
             if member.guard != guard {
@@ -169,8 +173,8 @@ fn members(
     Some((members, views))
 }
 
-/// The copies of a node's results to devices, also of what is a view of one, with the number of the result; and whether
-/// each result is needed otherwise. Only of what is `needed`.
+/// The copies of a node's results to devices, also of what is a view of one, with the number of the
+/// result; and whether each result is needed otherwise. Only of what is `needed`.
 fn users(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> (Vec<(u32, Value)>, Vec<bool>) {
     let graph = layout.graph;
     let results = int::<u32>(graph.node(id).results().len());
@@ -228,7 +232,8 @@ fn form(layout: &Layout<'_>, id: NodeId, op: &Op, members: &[Member]) -> Form {
     Form::Sliced(units.saturating_mul(SLICE_UNIT))
 }
 
-/// Moves a collective to its members: its group takes the parts themselves, its results are received.
+/// Moves a collective to its members: its group takes the parts themselves, its results are
+/// received.
 fn apply(layout: &mut Layout<'_>, id: NodeId, collective: Collective) {
     if let Some(first) = collective.members.first() {
         layout.set_device(id, first.device);
@@ -246,7 +251,8 @@ fn apply(layout: &mut Layout<'_>, id: NodeId, collective: Collective) {
 }
 
 impl Collective {
-    /// The first element and the number of elements of each member's slice, of a value with so many.
+    /// The first element and the number of elements of each member's slice, of a value with so
+    /// many.
     pub(super) fn slices(&self, elements: i64) -> Vec<(i64, i64)> {
         let Form::Sliced(size) = self.form else { return Vec::new() };
         let counts = (0i64..).zip(&self.members).map(|(i, _)| {

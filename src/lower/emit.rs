@@ -26,7 +26,8 @@ struct Emitter<'a> {
     devices: Vec<DeviceProgram>,
     buffers: Table<BufferId>,
     orders: Orders,
-    /// The buffers that hold a value on another device than its own, or in another order, and when they do.
+    /// The buffers that hold a value on another device than its own, or in another order, and when
+    /// they do.
     forms: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
     /// The steps that a node's results need, by node.
     defined: Vec<Point>,
@@ -261,7 +262,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The launch before this one, where the operator takes two; what it writes is one more operand of this one.
+    /// The launch before this one, where the operator takes two; what it writes is one more operand
+    /// of this one.
     fn first_part(
         &mut self,
         device: usize,
@@ -297,8 +299,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The buffer that holds a value on a device in an order: its own, or one that is copied or reordered now. Where the
-    /// two orders are the same bytes, the order of its own buffer serves.
+    /// The buffer that holds a value on a device in an order: its own, or one that is copied or
+    /// reordered now. Where the two orders are the same bytes, the order of its own buffer serves.
     fn form(&mut self, value: Value, device: usize, order: Order) -> Result<BufferId, LowerError> {
         let ty = self.graph.ty(value);
         let (own, is_here) = (self.orders.value(value), self.device(value.node) == device);
@@ -372,7 +374,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Copies the operands of a concatenation that were not written in place to where they lie in its result on a device.
+    /// Copies the operands of a concatenation that were not written in place to where they lie in
+    /// its result on a device.
     fn join(&mut self, id: NodeId, (device, result): (usize, Value)) -> Result<(), LowerError> {
         let (base, mut offset) = self.layout.base(result);
         let label = self.graph.node(id).label();
@@ -393,7 +396,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Copies the operands of a merge of equal values that were not written in place; one copy runs.
+    /// Copies the operands of a merge of equal values that were not written in place; one copy
+    /// runs.
     fn first(&mut self, id: NodeId) {
         let result = Value { node: id, output: 0 };
         let place = (self.device(id), *self.buffers.get(result));

@@ -14,17 +14,19 @@ use crate::types::{DType, Dim, KernelClass, Target, TensorType};
 pub(super) struct Group {
     /// The node whose operator comes first; `None` where the chain begins with a value in memory.
     pub(super) head: Option<NodeId>,
-    /// The values that the launch reads: the operator's operands or the value the chain begins with, then the
-    /// chain's operands.
+    /// The values that the launch reads: the operator's operands or the value the chain begins
+    /// with, then the chain's operands.
     pub(super) operands: Vec<Value>,
     /// What follows.
     pub(super) chain: Chain,
 }
 
-/// The groups of a graph, by their last node. The roles of the nodes before it become [`Role::Absorbed`].
+/// The groups of a graph, by their last node. The roles of the nodes before it become
+/// [`Role::Absorbed`].
 ///
-/// A value is computed on the way only if nothing else takes it. What is decided depends on types alone, and there
-/// on more than whether sizes are equal or 1 only behind the batch; so the replicas are grouped as the template is.
+/// A value is computed on the way only if nothing else takes it. What is decided depends on types
+/// alone, and there on more than whether sizes are equal or 1 only behind the batch; so the
+/// replicas are grouped as the template is.
 pub(super) fn fuse(
     graph: &Graph,
     order: &[NodeId],
@@ -128,7 +130,8 @@ impl Fuser<'_> {
         groups.insert(last, group);
     }
 
-    /// Appends a node to the group whose last value is the node's operand `slot`; false if it is no such node.
+    /// Appends a node to the group whose last value is the node's operand `slot`; false if it is no
+    /// such node.
     fn append(&self, group: &mut Group, id: NodeId, slot: usize) -> bool {
         let Some(op) = self.launch(id) else { return false };
         let operands = self.graph.operands(id);
@@ -166,8 +169,8 @@ impl Fuser<'_> {
     }
 }
 
-/// The step of an operator with operands and, last, a result of these types, whose operand `slot` is the running element;
-/// its other operands become those of the chain from position `next` on.
+/// The step of an operator with operands and, last, a result of these types, whose operand `slot`
+/// is the running element; its other operands become those of the chain from position `next` on.
 fn step(op: &Op, slot: usize, (types, next): (&[&TensorType], usize)) -> Option<ChainStep> {
     let (ty, operands) = types.split_last()?;
     let others = operands.iter().enumerate().filter(|(i, _)| *i != slot);

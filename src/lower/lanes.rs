@@ -8,8 +8,8 @@ use crate::ir::NodeId;
 use crate::op::Op;
 use crate::types::Device;
 
-/// Puts on the lane for exchange what combines parts for nothing but updates, each where its parts are there: the
-/// replicas go on side by side, each in its order.
+/// Puts on the lane for exchange what combines parts for nothing but updates, each where its parts
+/// are there: the replicas go on side by side, each in its order.
 pub(super) fn set_aside(layout: &mut Layout<'_>) {
     let apart = for_updates(layout);
     let graph = layout.graph;
@@ -39,8 +39,9 @@ fn for_updates(layout: &Layout<'_>) -> Vec<bool> {
     apart
 }
 
-/// The order in which every device does what it did, in its order, but with what is set aside, and what only joins parts
-/// for it, as soon as the parts are there; and all else that joins replicas when no device has anything else to do.
+/// The order in which every device does what it did, in its order, but with what is set aside, and
+/// what only joins parts for it, as soon as the parts are there; and all else that joins replicas
+/// when no device has anything else to do.
 fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
     let bound = layout.graph.id_bound();
     let mut missing = vec![0usize; bound];
@@ -86,7 +87,8 @@ fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
     }
 }
 
-/// Which nodes are set aside, or give nothing but parts to what is, and take no step where these lie in place.
+/// Which nodes are set aside, or give nothing but parts to what is, and take no step where these
+/// lie in place.
 fn at_once(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
     let mut apart = vec![false; users.len()];
     for id in layout.order.iter().rev() {
@@ -101,8 +103,8 @@ fn at_once(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
 }
 
 impl DeviceProgram {
-    /// For each step the last step beside which it may still run: itself, or of one on the lane for exchange the wait
-    /// of the other lane for it, the number of steps where there is none.
+    /// For each step the last step beside which it may still run: itself, or of one on the lane for
+    /// exchange the wait of the other lane for it, the number of steps where there is none.
     pub(super) fn ends(&self) -> Vec<usize> {
         let mut waits: BTreeMap<u32, usize> = BTreeMap::new();
         let mut ends: Vec<usize> = (0..self.steps.len()).collect();

@@ -189,8 +189,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The nodes of a replica run while it has rows; what a merge of equal values, or of parts, takes from replica 0
-    /// runs when the batch is empty, too.
+    /// The nodes of a replica run while it has rows; what a merge of equal values, or of parts,
+    /// takes from replica 0 runs when the batch is empty, too.
     fn set_guards(&mut self) -> Result<(), LowerError> {
         for id in &self.order {
             if let Some(r) = self.graph.node(*id).place().replica {
@@ -252,7 +252,8 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// True if an operand of a merge has no elements while its replica has no rows, or another is taken then.
+    /// True if an operand of a merge has no elements while its replica has no rows, or another is
+    /// taken then.
     fn is_empty_when_absent(&self, merge: &Node, operand: Value) -> bool {
         let (Some(concat), Guard::Rows(r) | Guard::First(r)) =
             (merge.op().and_then(|op| op.joined()), self.guard(operand.node))
@@ -269,7 +270,8 @@ impl<'a> Layout<'a> {
         *size == rows * inner
     }
 
-    /// Lets the operands of merges be written where the merged result has them, where nothing hinders it.
+    /// Lets the operands of merges be written where the merged result has them, where nothing
+    /// hinders it.
     fn place_operands(&mut self) {
         for id in self.order.clone() {
             let result = Value { node: id, output: 0 };
@@ -311,7 +313,8 @@ impl<'a> Layout<'a> {
         values.filter_map(|v| v.and_then(|(value, device)| Some((value?, device)))).collect()
     }
 
-    /// Lets the operands of a concatenation that are on a device be written where they lie in what is joined there.
+    /// Lets the operands of a concatenation that are on a device be written where they lie in what
+    /// is joined there.
     fn place_parts(&mut self, id: NodeId, to: Value, device: Device) {
         let mut offset = Dim::ZERO;
         for operand in self.operands(id) {
@@ -343,7 +346,8 @@ impl<'a> Layout<'a> {
         (free && self.graph.ty(root).bytes() == self.graph.ty(value).bytes()).then_some(root)
     }
 
-    /// Makes every link lead to a value that lies in none: results of merges lead forward, views back.
+    /// Makes every link lead to a value that lies in none: results of merges lead forward, views
+    /// back.
     fn resolve(&mut self) {
         let step = |id: NodeId, links: &mut Table<Option<Link>>| {
             let results = int::<u32>(self.graph.node(id).results().len());
@@ -370,8 +374,8 @@ fn combines(op: &Op) -> bool {
     matches!(op, Op::AllReduce(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_))
 }
 
-/// The operands whose elements the node needs at run time: of a view the first alone, of a group all that it reads, of a
-/// parameter that is kept none.
+/// The operands whose elements the node needs at run time: of a view the first alone, of a group
+/// all that it reads, of a parameter that is kept none.
 pub(super) fn operands(
     graph: &Graph,
     roles: &[Role],
@@ -395,8 +399,8 @@ fn variables(graph: &Graph) -> Keys<ParamId> {
     graph.updates().iter().map(|update| update.param).collect()
 }
 
-/// The parameter whose elements a node has on its device before the run: its own, or one that the target keeps there,
-/// which no run changes.
+/// The parameter whose elements a node has on its device before the run: its own, or one that the
+/// target keeps there, which no run changes.
 fn param(
     graph: &Graph,
     id: NodeId,
@@ -445,7 +449,8 @@ fn role(
     if matches!(op, Op::First(_)) { Role::First } else { Role::Launch }
 }
 
-/// Where the only result of the node begins in its first operand, if its bytes lie there one after the other.
+/// Where the only result of the node begins in its first operand, if its bytes lie there one after
+/// the other.
 fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Dim> {
     let [result] = node.results() else { return None };
     let ty = graph.ty(operand);

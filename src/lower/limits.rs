@@ -76,7 +76,8 @@ fn behind_first(ty: &TensorType) -> Option<usize> {
     sizes.try_fold(1usize, |product, d| Some(product.saturating_mul(d?)))
 }
 
-/// True if a convolution's samples, its kernel and the positions that its windows reach are fewer than `most`.
+/// True if a convolution's samples, its kernel and the positions that its windows reach are fewer
+/// than `most`.
 fn positions(windows: &Windows, [x, w, y]: [&TensorType; 3], most: usize) -> bool {
     /// What a kernel looks at beyond the weights.
     const BEYOND: usize = 8;
@@ -91,7 +92,8 @@ fn positions(windows: &Windows, [x, w, y]: [&TensorType; 3], most: usize) -> boo
         && windows.iter().all(|a| reach(a) < most)
 }
 
-/// True if the elements of a pool's channels and the positions that its windows reach are at most `most`.
+/// True if the elements of a pool's channels and the positions that its windows reach are at most
+/// `most`.
 fn pooled(windows: &Windows, most: usize) -> bool {
     let product =
         |f: fn(&WindowAxis) -> usize| windows.iter().map(f).fold(1usize, usize::saturating_mul);

@@ -1,5 +1,5 @@
-//! From a graph to the [`Program`] that a backend runs: which bytes values share, in which order each device
-//! works, what it waits for, and where its buffers lie.
+//! From a graph to the [`Program`] that a backend runs: which bytes values share, in which order
+//! each device works, what it waits for, and where its buffers lie.
 
 mod chain;
 mod check;
@@ -90,7 +90,8 @@ pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerErro
     Ok(program)
 }
 
-/// Checks the memory plans of a program at batches of no, few and many rows; one that cannot be is passed over.
+/// Checks the memory plans of a program at batches of no, few and many rows; one that cannot be is
+/// passed over.
 pub fn check_batches(program: &Program) -> Result<(), MemoryError> {
     let devices = int::<i64>(program.devices.len());
     for rows in [0, 1, devices, devices.saturating_mul(2) + 1] {

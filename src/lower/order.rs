@@ -1,4 +1,5 @@
-//! In which order the elements of images lie in memory, on targets whose kernels take them channels last.
+//! In which order the elements of images lie in memory, on targets whose kernels take them channels
+//! last.
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Layout, Role, Table};
@@ -16,8 +17,8 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Images are channels last from a kernel that gives them so on; what lies in another value, is copied or handed
-    /// out is row-major.
+    /// Images are channels last from a kernel that gives them so on; what lies in another value, is
+    /// copied or handed out is row-major.
     pub(super) fn new(layout: &Layout<'_>, target: &Target) -> Self {
         let graph = layout.graph;
         let mut orders = Self {
@@ -45,7 +46,8 @@ impl Orders {
         orders
     }
 
-    /// Parameters that every launch takes channels last are held so, but for variables: what a run gives them is row-major.
+    /// Parameters that every launch takes channels last are held so, but for variables: what a run
+    /// gives them is row-major.
     fn turn_params(&mut self, layout: &Layout<'_>, fixed: &Table<bool>) {
         let graph = layout.graph;
         let mut as_rows = fixed.clone();
@@ -65,8 +67,9 @@ impl Orders {
         }
     }
 
-    /// The order in which the launch of a node takes an operand, by its position: images and the weights of
-    /// convolutions in that of the launch, of a chain's operands those that it takes whole.
+    /// The order in which the launch of a node takes an operand, by its position: images and the
+    /// weights of convolutions in that of the launch, of a chain's operands those that it takes
+    /// whole.
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
         let chain = layout.groups.get(&id).map(|g| &g.chain);
@@ -133,8 +136,8 @@ impl Orders {
     }
 }
 
-/// The values whose buffers are row-major: those that lie in others or hold others, and those that another device or
-/// the caller reads.
+/// The values whose buffers are row-major: those that lie in others or hold others, and those that
+/// another device or the caller reads.
 fn fixed(layout: &Layout<'_>) -> Table<bool> {
     let graph = layout.graph;
     let mut fixed = Table::new(graph, &false);
@@ -159,7 +162,8 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
     fixed
 }
 
-/// True if axis 1 of an operand holds channels: not if the operand is broadcast to a result of more axes.
+/// True if axis 1 of an operand holds channels: not if the operand is broadcast to a result of more
+/// axes.
 fn is_aligned(graph: &Graph, id: NodeId, operand: Value) -> bool {
     let (node, rank) = (graph.node(id), graph.ty(operand).rank());
     let meets = node.op().is_some_and(|op| op.kernel() == KernelClass::Elementwise);
@@ -171,14 +175,15 @@ fn is_image(ty: &TensorType) -> bool {
     ty.rank() >= 3 && ty.shape[1..].iter().all(|d| d.as_const().is_some())
 }
 
-/// True if the two orders of a value are not the same bytes: there are several channels and several places.
+/// True if the two orders of a value are not the same bytes: there are several channels and several
+/// places.
 pub(super) fn differs(ty: &TensorType) -> bool {
     let wide = |d: &Dim| *d != Dim::ONE;
     ty.rank() >= 3 && wide(&ty.shape[1]) && ty.shape[2..].iter().any(wide)
 }
 
-/// The chain with its accesses in terms of a running value of this type whose channels are last; `None` if one of
-/// them crosses the channels and other axes.
+/// The chain with its accesses in terms of a running value of this type whose channels are last;
+/// `None` if one of them crosses the channels and other axes.
 pub(super) fn in_order(chain: &Chain, ty: &TensorType) -> Option<Chain> {
     let mut chain = chain.clone();
     for step in &mut chain.steps {
@@ -204,7 +209,8 @@ fn moved(access: Access, ty: &TensorType) -> Option<Access> {
         ty.shape.get(1..)?.iter().map(|d| usize::try_from(d.as_const()?).ok()).collect();
     let sizes = sizes?;
     let channels = *sizes.first()?;
-    // `places` is the number of elements behind the channels; an access that reaches over them crosses axes.
+    // `places` is the number of elements behind the channels; an access that reaches over them
+    // crosses axes.
     let places = sizes[1..].iter().try_fold(1usize, |product, d| product.checked_mul(*d))?;
     if inner == places && size == channels {
         return Some(Access::Axis { inner: 1, size });

@@ -10,17 +10,19 @@ pub const PART: i64 = 4096;
 /// The elements of a line from which on it is folded in parts.
 const LONG: i64 = 8 * PART;
 
-/// The elements of a line from which on a distribution or a normalisation of it is computed in parts: such lines are read
-/// once more than those that a block takes alone.
+/// The elements of a line from which on a distribution or a normalisation of it is computed in
+/// parts: such lines are read once more than those that a block takes alone.
 const VERY_LONG: i64 = 2 * LONG;
 
 /// The most lines through the batch that are folded in parts; more of them fill a device.
 const LINES: i64 = 4096;
 
-/// The most elements of a recurrent cell's state: some sequences' states stay in the shared memory of a block.
+/// The most elements of a recurrent cell's state: some sequences' states stay in the shared memory
+/// of a block.
 pub const MOST_HIDDEN: i64 = 4096;
 
-/// The places of a convolution's result whose part in the gradient of its kernel the first launch adds up.
+/// The places of a convolution's result whose part in the gradient of its kernel the first launch
+/// adds up.
 pub const WEIGHT_PART: i64 = 1024;
 
 /// The elements of a channel whose statistics the first launch of a batch normalisation gives.
@@ -73,8 +75,8 @@ pub enum LongLine {
     },
 }
 
-/// What two launches compute a distribution or a normalisation of `x` from; `None` where one is enough. Lines through the
-/// batch are not taken apart, as their size is none of a sample.
+/// What two launches compute a distribution or a normalisation of `x` from; `None` where one is
+/// enough. Lines through the batch are not taken apart, as their size is none of a sample.
 pub fn long_line(op: &Op, x: &TensorType) -> Option<LongLine> {
     let rank = x.rank();
     let position = |axis: i64| {
@@ -123,8 +125,8 @@ pub fn long_line(op: &Op, x: &TensorType) -> Option<LongLine> {
     }
 }
 
-/// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and one for each component of wide sums
-/// and products.
+/// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and one for
+/// each component of wide sums and products.
 fn of_lines(op: &Reduce, x: &TensorType) -> Option<Parts> {
     let reduced = op.reduced(x.rank()).ok()?;
     let product = |wanted: bool| {
@@ -179,15 +181,16 @@ fn of_batch(x: &TensorType, numbers: i64, reads: usize) -> Option<Parts> {
     Some(of_channels(&terms, channels.clone(), numbers, reads))
 }
 
-/// So many numbers in `f64` for each part of channels of so many terms: `[numbers, parts, channels]`.
+/// So many numbers in `f64` for each part of channels of so many terms: `[numbers, parts,
+/// channels]`.
 fn of_channels(terms: &Dim, channels: Dim, numbers: i64, reads: usize) -> Parts {
     let parts = (terms.clone() + (BATCH_PART - 1)).floor_div(&BATCH_PART.into());
     let shape: Shape = [numbers.into(), parts, channels].into_iter().collect();
     Parts { ty: TensorType::new(DType::F64, shape), reads }
 }
 
-/// Whether the kernels of a target that computes operators in parts take an operator on values of these types, operands
-/// first; `None` where its class decides.
+/// Whether the kernels of a target that computes operators in parts take an operator on values of
+/// these types, operands first; `None` where its class decides.
 pub(super) fn takes<'a>(
     op: &Op,
     types: impl Iterator<Item = &'a TensorType> + Clone,

@@ -6,9 +6,9 @@ use crate::ir::{Graph, NodeId};
 use crate::op::{Binary, Op};
 use crate::types::{DType, Device, KernelClass, Target, TensorType};
 
-/// The device on which every node runs: its own, or the host for an operator that the target has no kernel for and
-/// cannot evaluate by reference. A view is where its operand is. What combines the values of replicas is on the host at
-/// first, too.
+/// The device on which every node runs: its own, or the host for an operator that the target has no
+/// kernel for and cannot evaluate by reference. A view is where its operand is. What combines the
+/// values of replicas is on the host at first, too.
 pub(super) fn devices(
     graph: &Graph,
     order: &[NodeId],
@@ -59,8 +59,9 @@ pub(super) fn class(graph: &Graph, id: NodeId, op: &Op, target: &Target) -> Kern
     kernel(op, operands.chain(graph.node(id).results().iter().map(|r| &r.ty)), target)
 }
 
-/// The class of kernel that the target has for an operator on values of these types. Elementwise kernels take chains,
-/// which have no operator; an operator of two operands that no chain takes broadcasts them.
+/// The class of kernel that the target has for an operator on values of these types. Elementwise
+/// kernels take chains, which have no operator; an operator of two operands that no chain takes
+/// broadcasts them.
 fn kernel<'a>(
     op: &Op,
     types: impl Iterator<Item = &'a TensorType> + Clone,
@@ -82,10 +83,11 @@ fn kernel<'a>(
     if suits { class } else { KernelClass::Reference }
 }
 
-/// True if the target's kernels of a class compute this operator on values of these types, those of the operands and
-/// of the results.
+/// True if the target's kernels of a class compute this operator on values of these types, those of
+/// the operands and of the results.
 pub(super) fn takes(op: &Op, class: KernelClass, types: &[&TensorType], target: &Target) -> bool {
-    // A power of two types is computed in `f64` and may be cut to an integer, which a device's `pow` could miss by 1.
+    // A power of two types is computed in `f64` and may be cut to an integer, which a device's
+    // `pow` could miss by 1.
     let exact = match (op, types) {
         (Op::Binary(Binary::Pow), [a, b, ..]) => {
             a.dtype == b.dtype || (a.dtype.is_integer() && b.dtype.is_integer())

@@ -23,10 +23,12 @@ const MAX_QUADRATIC: usize = 8192;
 const REPAIRS: usize = 64;
 const MAX_REPAIRED: usize = 2048;
 
-/// An offset for each item so that no two that are live at the same step overlap, and the bytes taken.
+/// An offset for each item so that no two that are live at the same step overlap, and the bytes
+/// taken.
 ///
-/// The best of several greedy methods: in the order of size, of the breadth of the steps (the bytes live there),
-/// of the start, each into the tightest gap; then the same with the item that ends highest moved to the front.
+/// The best of several greedy methods: in the order of size, of the breadth of the steps (the bytes
+/// live there), of the start, each into the tightest gap; then the same with the item that ends
+/// highest moved to the front.
 pub(super) fn plan(items: &[Item]) -> (Vec<usize>, usize) {
     let bound = live(items);
     let mut best = sweep(items);

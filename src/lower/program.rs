@@ -7,9 +7,9 @@ use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
 /// What a graph runs as: for each device its buffers and the steps it takes, in order.
 ///
-/// Plain data. Sizes are functions of the batch size `N`; [`Program::bind`] places the buffers for one `N`.
-/// Devices run their steps side by side, and so do the lanes of a device; events order a step after those of other
-/// devices and lanes whose results it takes.
+/// Plain data. Sizes are functions of the batch size `N`; [`Program::bind`] places the buffers for
+/// one `N`. Devices run their steps side by side, and so do the lanes of a device; events order a
+/// step after those of other devices and lanes whose results it takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The graph's name.
@@ -22,7 +22,8 @@ pub struct Program {
     pub outputs: Vec<Port>,
     /// The parameters, in the order of the graph's.
     pub params: Vec<Port>,
-    /// The parameters that hold other elements after a run, by their position, in the order of the graph's updates.
+    /// The parameters that hold other elements after a run, by their position, in the order of the
+    /// graph's updates.
     pub updates: Vec<u32>,
     /// The rows of each replica; empty where the graph has none.
     pub rows: Vec<Dim>,
@@ -52,7 +53,8 @@ pub struct DeviceProgram {
     pub buffers: Vec<Buffer>,
     /// What it does, in order.
     pub steps: Vec<Step>,
-    /// The places in its arena, in the order of their buffers, and the steps during which they are taken.
+    /// The places in its arena, in the order of their buffers, and the steps during which they are
+    /// taken.
     pub regions: Vec<Region>,
 }
 
@@ -89,8 +91,8 @@ pub enum Storage {
     Output(u32),
     /// In the device's copy of this parameter, read only.
     Param(u32),
-    /// In the tensor that becomes the device's copy of a parameter when the run has succeeded, by the position among
-    /// the program's updates.
+    /// In the tensor that becomes the device's copy of a parameter when the run has succeeded, by
+    /// the position among the program's updates.
     Update(u32),
     /// In the device's arena, at a place of its own.
     Arena,
@@ -101,7 +103,8 @@ pub enum Storage {
         /// The first byte.
         offset: Dim,
     },
-    /// In the place of an arena buffer whose contents are no longer needed and that has the same size.
+    /// In the place of an arena buffer whose contents are no longer needed and that has the same
+    /// size.
     Reuse {
         /// The buffer, whose storage is [`Storage::Arena`].
         of: BufferId,
@@ -137,7 +140,8 @@ pub enum Guard {
     Always,
     /// While the replica has rows.
     Rows(u32),
-    /// While the replica has rows and no replica before it has any; replica 0 also when the batch is empty.
+    /// While the replica has rows and no replica before it has any; replica 0 also when the batch
+    /// is empty.
     First(u32),
 }
 
@@ -170,7 +174,8 @@ impl Guard {
 pub enum Action {
     /// Runs a kernel.
     Launch(Box<Launch>),
-    /// Copies a buffer, of another device or of this one, into a buffer of this device with as many bytes.
+    /// Copies a buffer, of another device or of this one, into a buffer of this device with as many
+    /// bytes.
     Copy {
         /// The position of the device that holds the source.
         device: usize,
@@ -201,7 +206,8 @@ pub struct Launch {
     pub op: Option<Op>,
     /// What is applied to the operator's result before it is stored.
     pub chain: Chain,
-    /// The buffers it reads: the operator's operands (or the one the chain is applied to), then the chain's.
+    /// The buffers it reads: the operator's operands (or the one the chain is applied to), then the
+    /// chain's.
     pub operands: Vec<BufferId>,
     /// The buffers it writes, one for each result of the operator.
     pub results: Vec<BufferId>,
@@ -214,7 +220,8 @@ impl Launch {
         self.op.as_ref().map_or_else(last, |op| op.name())
     }
 
-    /// The operands of the operator, or the one that the chain is applied to, and those of the chain.
+    /// The operands of the operator, or the one that the chain is applied to, and those of the
+    /// chain.
     pub fn split_operands(&self) -> (&[BufferId], &[BufferId]) {
         self.operands.split_at(self.operands.len().saturating_sub(self.chain.operands()))
     }

@@ -33,7 +33,8 @@ impl fmt::Display for MemoryReport<'_> {
 }
 
 impl MemoryReport<'_> {
-    /// A line for each device: its rows, its arena, the most that is live there at once, what it holds besides.
+    /// A line for each device: its rows, its arena, the most that is live there at once, what it
+    /// holds besides.
     fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -97,8 +98,8 @@ fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
     held
 }
 
-/// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it has, from
-/// which step to which it is taken, and the buffers that follow each other there.
+/// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it
+/// has, from which step to which it is taken, and the buffers that follow each other there.
 fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice) -> fmt::Result {
     writeln!(f, "\n{}", device.device)?;
     writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;

@@ -4,8 +4,8 @@ use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Launch, Storage};
 use crate::types::Target;
 
-/// Lets the results of in-place kernels take the place of an operand that dies there and has as many bytes.
-/// What other devices read never dies.
+/// Lets the results of in-place kernels take the place of an operand that dies there and has as
+/// many bytes. What other devices read never dies.
 pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize, target: &Target) {
     let elsewhere = read_elsewhere(devices, d);
     let device = &mut devices[d];
@@ -40,8 +40,8 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize, target: &Target) {
     }
 }
 
-/// The positions of the operands over which a launch may write its result: that which its chain is applied to, or
-/// one that can change places with it.
+/// The positions of the operands over which a launch may write its result: that which its chain is
+/// applied to, or one that can change places with it.
 fn over_operands(launch: &Launch) -> Vec<usize> {
     let mut positions = vec![0];
     if launch.op.is_none()
@@ -53,8 +53,8 @@ fn over_operands(launch: &Launch) -> Vec<usize> {
     positions
 }
 
-/// Applies the chain to the operand at position `at`, which its first step takes whole, and gives that step the first
-/// operand instead.
+/// Applies the chain to the operand at position `at`, which its first step takes whole, and gives
+/// that step the first operand instead.
 fn begin_with(launch: &mut Launch, at: usize) {
     launch.operands.swap(0, at);
     if let Some(ChainStep::Binary { swapped, .. }) = launch.chain.steps.first_mut() {
@@ -62,7 +62,8 @@ fn begin_with(launch: &mut Launch, at: usize) {
     }
 }
 
-/// The last step that touches each buffer that is not part of another, or beside which one that does may still run.
+/// The last step that touches each buffer that is not part of another, or beside which one that
+/// does may still run.
 fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
     let mut last = vec![0; device.buffers.len()];
     for (step, end) in device.steps.iter().zip(device.ends()) {

@@ -5,8 +5,8 @@ use crate::ir::{Graph, NodeId};
 
 /// The nodes on which an output or an update depends, in a topological order.
 ///
-/// It follows `order`, but what costs memory and waits for nothing (a parameter copied from another device, a
-/// constant) comes right before its first use.
+/// It follows `order`, but what costs memory and waits for nothing (a parameter copied from another
+/// device, a constant) comes right before its first use.
 pub(super) fn schedule(
     graph: &Graph,
     order: &[NodeId],

@@ -147,7 +147,8 @@ fn add(
     Value { node, output: 0 }
 }
 
-/// Views between elementwise operators on the host; an input that is an output, and a value that is two.
+/// Views between elementwise operators on the host; an input that is an output, and a value that is
+/// two.
 pub(crate) fn views() -> (Graph, Weights) {
     let mut build = Builder::new("views");
     let input = build.input("x", rows(8));
@@ -164,8 +165,8 @@ pub(crate) fn views() -> (Graph, Weights) {
     (build.finish().0, Weights::default())
 }
 
-/// The outputs of a graph at a batch of `n` rows, node after node by reference evaluation: what a replica
-/// without rows gives has no rows, and of equal values the first is taken.
+/// The outputs of a graph at a batch of `n` rows, node after node by reference evaluation: what a
+/// replica without rows gives has no rows, and of equal values the first is taken.
 pub(crate) fn naive(
     graph: &Graph,
     weights: &Weights,
@@ -192,8 +193,8 @@ pub(crate) fn naive(
     graph.outputs().iter().map(|o| values[&o.value].clone()).collect()
 }
 
-/// A residual block: two convolutions, each with a normalisation; their sum is activated. `f32[N,4,5,5]` in and
-/// out, then a chain of its own.
+/// A residual block: two convolutions, each with a normalisation; their sum is activated.
+/// `f32[N,4,5,5]` in and out, then a chain of its own.
 pub(crate) fn block() -> (Graph, Weights) {
     let mut build = Builder::new("block");
     let shape: Shape = [Dim::n(), 4.into(), 5.into(), 5.into()].into_iter().collect();

@@ -100,8 +100,8 @@ fn corrupted_updates_are_found() {
     }
 }
 
-/// Two regions may not begin at one place where a step touches one of them while the other is live; those on the lane for
-/// exchange run one after the other.
+/// Two regions may not begin at one place where a step touches one of them while the other is live;
+/// those on the lane for exchange run one after the other.
 fn regions_may_not_meet(program: &Program, bound: &Bound) {
     for (d, device) in bound.devices.iter().enumerate() {
         let own = &program.devices[d];
@@ -147,7 +147,8 @@ fn corrupted_plans_are_found() {
     assert!(error.to_string().contains("nothing waits until"), "{error}");
 }
 
-/// What runs beside other steps has a place of its own until it is waited for, and each wait is needed.
+/// What runs beside other steps has a place of its own until it is waited for, and each wait is
+/// needed.
 #[test]
 fn corrupted_lanes_are_found() {
     let template = parse(include_str!("../../tests/cases/lower/buckets.fan"));

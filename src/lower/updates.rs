@@ -5,11 +5,12 @@ use super::program::{Action, BufferId, DeviceProgram, Guard, Launch, Step, Stora
 use super::reuse::read_elsewhere;
 use crate::types::{DType, KernelClass, Order, Target};
 
-/// Moves to the end of a device's steps the chains that give parameters their new elements, with those that only they
-/// take, and puts them in the class [`KernelClass::Update`].
+/// Moves to the end of a device's steps the chains that give parameters their new elements, with
+/// those that only they take, and puts them in the class [`KernelClass::Update`].
 ///
-/// Each of them takes of another one the element at its own place alone, and nothing else takes what they give, so a
-/// thread may compute all of them for its elements without regard to the others.
+/// Each of them takes of another one the element at its own place alone, and nothing else takes
+/// what they give, so a thread may compute all of them for its elements without regard to the
+/// others.
 pub(super) fn gather(devices: &mut [DeviceProgram], d: usize, target: &Target) {
     if !target.on(devices[d].device).has(KernelClass::Update) {
         return;
@@ -79,8 +80,9 @@ fn chosen(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool>
     }
 }
 
-/// A chain of floats, in every run, that gives the elements of a parameter or something in the arena, in the order of
-/// what it takes, and takes nothing but elements at the same place and numbers.
+/// A chain of floats, in every run, that gives the elements of a parameter or something in the
+/// arena, in the order of what it takes, and takes nothing but elements at the same place and
+/// numbers.
 fn is_chain(device: &DeviceProgram, step: &Step) -> bool {
     let (Action::Launch(launch), Guard::Always) = (&step.action, step.guard) else { return false };
     let [result] = launch.results.as_slice() else { return false };

@@ -13,8 +13,9 @@ const MOST: usize = 8;
 /// What stands for the other sizes while a candidate is tried: steps or pixels as models have them.
 const STAND_INS: [i64; 3] = [128, 224, 7];
 
-/// The error for sizes of which the file and the options leave open which is the batch: one size if the model may be
-/// split along it alone, or if inputs lead with it alone where it may be split along none; else all that may be.
+/// The error for sizes of which the file and the options leave open which is the batch: one size if
+/// the model may be split along it alone, or if inputs lead with it alone where it may be split
+/// along none; else all that may be.
 pub(super) fn choose(
     path: &Path,
     options: &LoadOptions,

@@ -8,14 +8,16 @@ use std::path::Path;
 const DIRECTORY: u64 = 1 << 16;
 
 /// How a Keras model becomes an ONNX file.
-const KERAS: &str = "write it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in Keras 3, or `python -m tf2onnx.convert`";
+const KERAS: &str = "write it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in Keras 3, \
+    or `python -m tf2onnx.convert`";
 
 /// How a PyTorch model becomes an ONNX file.
 const TORCH: &str =
     "write it as ONNX: `torch.onnx.export(model, inputs, \"model.onnx\", dynamic_axes=…)`";
 
 /// How a TensorFlow model becomes an ONNX file.
-const TENSORFLOW: &str = "write it as ONNX: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`, for TensorFlow Lite `--tflite FILE`";
+const TENSORFLOW: &str = "write it as ONNX: `python -m tf2onnx.convert --saved-model FOLDER \
+    --output model.onnx`, for TensorFlow Lite `--tflite FILE`";
 
 /// What can be done with an archive.
 const UNPACK: &str = "unpack it, and name the model in it";

@@ -10,8 +10,9 @@ use crate::ir;
 use crate::pass::SplitRefused;
 use crate::types::Quoted;
 
-/// Says of each refusal where it stands in the file of the model `spec`: the line of a text, the node of an ONNX file. A
-/// model without a file, or a file that is no longer there, leaves them as they are.
+/// Says of each refusal where it stands in the file of the model `spec`: the line of a text, the
+/// node of an ONNX file. A model without a file, or a file that is no longer there, leaves them as
+/// they are.
 pub fn locate(spec: &str, refused: &mut [SplitRefused]) {
     let path = Path::new(spec);
     let Ok(head) = head(path) else { return };
@@ -51,7 +52,8 @@ fn in_onnx(spec: &str, refused: &mut [SplitRefused]) {
     }
 }
 
-/// The layer that a node's name tells, as exporters write it: `/layer1/0/conv/Conv` is of `layer1/0/conv`.
+/// The layer that a node's name tells, as exporters write it: `/layer1/0/conv/Conv` is of
+/// `layer1/0/conv`.
 fn layer(label: &str) -> Option<&str> {
     let (layer, _) = label.trim_start_matches('/').rsplit_once('/')?;
     (!layer.is_empty()).then_some(layer)

@@ -15,9 +15,10 @@ const VAR: usize = 4;
 /// Names that a note lists.
 const LISTED: usize = 3;
 
-/// Makes parameters of their own of what only shares its first elements with another: of each `identity` of a parameter,
-/// which is how exporters write merged initializers, and of each running statistic that anything else takes too. A parameter
-/// that several operators take itself stays one.
+/// Makes parameters of their own of what only shares its first elements with another: of each
+/// `identity` of a parameter, which is how exporters write merged initializers, and of each running
+/// statistic that anything else takes too. A parameter that several operators take itself stays
+/// one.
 ///
 /// # Errors
 /// If the graph cannot be changed so: a bug.
@@ -55,7 +56,8 @@ pub(super) fn untie(model: &mut Model) -> Result<(), GraphError> {
         let more = untied.len().saturating_sub(LISTED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         model.notes.push(format!(
-            "the file merges parameters whose first elements are equal; {}{more} are trained as parameters of their own",
+            "the file merges parameters whose first elements are equal; {}{more} are trained as \
+             parameters of their own",
             listed.join(", ")
         ));
     }
@@ -94,8 +96,9 @@ fn retake(model: &mut Model, id: NodeId, operands: &[Value]) -> Result<(), Graph
     Ok(())
 }
 
-/// A parameter that is a running statistic and something else too, with the operators that take it as one statistic. Those
-/// of a layer that is used several times take it at the same place, and share it.
+/// A parameter that is a running statistic and something else too, with the operators that take it
+/// as one statistic. Those of a layer that is used several times take it at the same place, and
+/// share it.
 fn shared_statistic(model: &Model) -> Option<(ParamId, usize, Vec<NodeId>)> {
     let mut takers: BTreeMap<ParamId, BTreeMap<usize, Vec<NodeId>>> = BTreeMap::new();
     for id in model.graph.ids() {
@@ -132,7 +135,8 @@ mod tests {
         let x = b.input("x", TensorType::new(DType::F32, shape));
         let [gain, bias, mean, var] = ["gain", "bias", "mean", "var"].map(|n| b.param(n, ones(3)));
         let norm = || BatchNormTrain { epsilon: 1e-5, local: false, momentum: 0.9 };
-        // As PyTorch's exporter merges initializers that are equal: `mean` is the bias, `var` the gain.
+        // As PyTorch's exporter merges initializers that are equal: `mean` is the bias, `var` the
+        // gain.
         let (mean, var) = if shared {
             (mean, var)
         } else {

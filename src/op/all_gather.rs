@@ -6,8 +6,8 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// Its operands, the rows of the replicas in order, one after the other along `axis`. Of one operand it is the
-    /// identity.
+    /// Its operands, the rows of the replicas in order, one after the other along `axis`. Of one
+    /// operand it is the identity.
     pub struct AllGather = "all_gather" {
         /// The axis that carries the batch.
         pub axis: i64,

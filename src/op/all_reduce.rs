@@ -14,9 +14,9 @@ use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tenso
 op! {
     /// What its operands, the parts of a partial value in the order of the replicas, give together.
     ///
-    /// Parts of replicas without rows are left out; where no replica has any, the first part is the result. Floats
-    /// are combined in `f64`, one part after the other, and rounded once; wide sums and products are not rounded. Of one
-    /// part it is the identity.
+    /// Parts of replicas without rows are left out; where no replica has any, the first part is the
+    /// result. Floats are combined in `f64`, one part after the other, and rounded once; wide sums
+    /// and products are not rounded. Of one part it is the identity.
     pub struct AllReduce = "all_reduce" {
         /// How they combine.
         pub by: Combine,

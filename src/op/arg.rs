@@ -9,7 +9,8 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
-    /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as the extreme.
+    /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as
+    /// the extreme.
     pub enum Arg {
         /// Of the largest.
         Max = "arg_max" {

@@ -12,15 +12,16 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with operands
-    /// `scale`, `bias`, `mean` and `var` of shape `[C]` and any floating-point type.
+    /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with
+    /// operands `scale`, `bias`, `mean` and `var` of shape `[C]` and any floating-point type.
     ///
-    /// It is computed as `x * s + t` with the factors of [`BatchNorm::scale_shift`], rounded after the
-    /// product; `f16` and `bf16` in `f32`.
+    /// It is computed as `x * s + t` with the factors of [`BatchNorm::scale_shift`], rounded after
+    /// the product; `f16` and `bf16` in `f32`.
     pub struct BatchNorm = "batch_norm" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,
-        /// The part of the mean and variance that a step of training keeps; it changes nothing else.
+        /// The part of the mean and variance that a step of training keeps; it changes nothing
+        /// else.
         pub momentum: f32 = 0.99,
     }
 }
@@ -32,8 +33,8 @@ impl Default for BatchNorm {
 }
 
 impl BatchNorm {
-    /// The factor `s = scale / sqrt(var + epsilon)` and the summand `t = bias - mean * s` of each channel,
-    /// computed in `f64` and rounded once.
+    /// The factor `s = scale / sqrt(var + epsilon)` and the summand `t = bias - mean * s` of each
+    /// channel, computed in `f64` and rounded once.
     ///
     /// Where the lists differ in length, the channels that all of them have.
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
@@ -61,7 +62,8 @@ fn factors([scale, bias, mean, var]: [f64; 4], epsilon: f64) -> (f64, f64) {
     (s, bias - mean * s)
 }
 
-/// Fails unless the operands are floats: `x: [N, C, …]`, and four vectors with an element for each channel.
+/// Fails unless the operands are floats: `x: [N, C, …]`, and four vectors with an element for each
+/// channel.
 pub(super) fn check_channels(operands: &[Operand<'_>]) -> Result<(), OpError> {
     count(operands, 5, 5, "5")?;
     check_scales(operands)

@@ -11,19 +11,21 @@ use super::{
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where `mean` and `var`
-    /// are those of all elements of the channel, the variance divided by their number. Operands are `x`, `scale`,
-    /// `bias` and the running mean and variance, `[C]` and of any floating-point type; further results are the new
-    /// running mean and variance, `running * momentum + current * (1 - momentum)`.
+    /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where
+    /// `mean` and `var` are those of all elements of the channel, the variance divided by their
+    /// number. Operands are `x`, `scale`, `bias` and the running mean and variance, `[C]` and of
+    /// any floating-point type; further results are the new running mean and variance, `running *
+    /// momentum + current * (1 - momentum)`.
     ///
-    /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements in row-major order,
-    /// kernels in one that follows from the sizes. Where a channel has no elements, the running mean and variance stay.
+    /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements
+    /// in row-major order, kernels in one that follows from the sizes. Where a channel has no
+    /// elements, the running mean and variance stay.
     pub struct BatchNormTrain = "batch_norm_train" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,
-        /// Whether each replica is to normalise by the statistics of its own rows. On one device it changes nothing;
-        /// replicas then give other results than one device, and the running mean and variance are the means of
-        /// theirs, weighted by their rows.
+        /// Whether each replica is to normalise by the statistics of its own rows. On one device it
+        /// changes nothing; replicas then give other results than one device, and the running mean
+        /// and variance are the means of theirs, weighted by their rows.
         pub local: bool = false,
         /// The part of the running mean and variance that stays.
         pub momentum: f32 = 0.9,

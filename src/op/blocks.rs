@@ -15,7 +15,8 @@ use crate::types::{
 };
 
 names! {
-    /// How the places in a block and the deep channels make up the channels of the image that is not deep.
+    /// How the places in a block and the deep channels make up the channels of the image that is
+    /// not deep.
     pub enum BlockOrder {
         /// Row in the block, column in the block, channel.
         Dcr = "dcr",
@@ -27,16 +28,16 @@ names! {
 family! {
     /// Channels of `[N, C, H, W]` exchanged with blocks of `block` times `block` elements.
     pub enum Blocks {
-        /// The image `[N, C / block^2, H * block, W * block]` of which each block holds the channels of one element
-        /// of `x: [N, C, H, W]`.
+        /// The image `[N, C / block^2, H * block, W * block]` of which each block holds the
+        /// channels of one element of `x: [N, C, H, W]`.
         DepthToSpace = "depth_to_space" {
             /// The rows, and the columns, of a block, at least 1.
             block: i64,
             /// What a channel of the operand counts, outermost first.
             mode: BlockOrder = BlockOrder::Dcr,
         },
-        /// The image `[N, C * block^2, H / block, W / block]` of which each element has for channels the block of `x:
-        /// [N, C, H, W]`.
+        /// The image `[N, C * block^2, H / block, W / block]` of which each element has for
+        /// channels the block of `x: [N, C, H, W]`.
         SpaceToDepth = "space_to_depth" {
             /// The rows, and the columns, of a block, at least 1.
             block: i64,
@@ -55,8 +56,9 @@ impl Blocks {
         }
     }
 
-    /// The elements of an operand with the sizes `dims`, which `infer` accepts and none of which is 0, in the order
-    /// of the result: sizes and distances of axes, of which neighbours make up those of the result.
+    /// The elements of an operand with the sizes `dims`, which `infer` accepts and none of which is
+    /// 0, in the order of the result: sizes and distances of axes, of which neighbours make up
+    /// those of the result.
     ///
     /// `None` where the operand has not four axes.
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]

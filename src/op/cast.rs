@@ -14,9 +14,9 @@ use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 op! {
     /// Its operand in the element type `to`.
     ///
-    /// A number becomes the nearest float, the even one of two. A float becomes the integer next to it on the
-    /// side of 0, or where that is beyond the type its largest or smallest element; a NaN becomes 0. Integers
-    /// wrap. Everything but 0 becomes true, also a NaN; true becomes 1.
+    /// A number becomes the nearest float, the even one of two. A float becomes the integer next to
+    /// it on the side of 0, or where that is beyond the type its largest or smallest element; a NaN
+    /// becomes 0. Integers wrap. Everything but 0 becomes true, also a NaN; true becomes 1.
     pub struct Cast = "cast" {
         /// The element type of the result.
         pub to: DType,
@@ -116,7 +116,8 @@ impl OpDef for Cast {
     }
 }
 
-/// Elements on their way from one type to another: as `f64` from a float, as `i128` from an integer or `bool`.
+/// Elements on their way from one type to another: as `f64` from a float, as `i128` from an integer
+/// or `bool`.
 const CHUNK: usize = 256;
 
 fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {

@@ -13,8 +13,9 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
-    /// The image `[N, C, image…]` whose elements are the sums of those of `x: [N, C * taps, windows]` that a kernel sliding
-    /// over the image sees there: taps and windows counted row-major.
+    /// The image `[N, C, image…]` whose elements are the sums of those of `x: [N, C * taps,
+    /// windows]` that a kernel sliding over the image sees there: taps and windows counted
+    /// row-major.
     ///
     /// `f16` and `bf16` are summed in `f32`, taps ascending.
     pub struct Col2Im = "col2im" {
@@ -26,8 +27,8 @@ op! {
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each, at least 1; empty for 1 on each.
         pub dilations: Vec<i64> = Vec::new(),
-        /// The elements before each axis that windows see and that are left out, then those after each; empty for
-        /// none.
+        /// The elements before each axis that windows see and that are left out, then those after
+        /// each; empty for none.
         pub pads: Vec<i64> = Vec::new(),
     }
 }

@@ -11,8 +11,8 @@ use super::{
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// Whether a relation holds between elements of two operands of one type, broadcast to one shape; the
-    /// result is `bool`. With a NaN none holds.
+    /// Whether a relation holds between elements of two operands of one type, broadcast to one
+    /// shape; the result is `bool`. With a NaN none holds.
     pub enum Compare {
         /// `a == b`; also of `bool`.
         Equal = "equal",

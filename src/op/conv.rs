@@ -19,9 +19,9 @@ op! {
     /// `w: [M, C/groups, kernel…]`, plus `bias: [M]` where there is a third operand; the result is
     /// `[N, M, windows…]`.
     ///
-    /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of the
-    /// result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in row-major
-    /// order, the bias last.
+    /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
+    /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
+    /// row-major order, the bias last.
     pub struct Conv = "conv" {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
@@ -41,7 +41,8 @@ impl Default for Conv {
 }
 
 impl Conv {
-    /// The windows of a kernel of type `w` over an input of type `x`, whose first axis may have any size.
+    /// The windows of a kernel of type `w` over an input of type `x`, whose first axis may have any
+    /// size.
     pub fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
         let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
         if input.len() != kernel.len() {
@@ -83,8 +84,8 @@ impl Conv {
 }
 
 impl Conv {
-    /// The elements at the end of each spatial axis of `x` behind the last window: what the transpose of the convolution
-    /// adds to get the size back.
+    /// The elements at the end of each spatial axis of `x` behind the last window: what the
+    /// transpose of the convolution adds to get the size back.
     fn left_over(&self, x: &Shape, w: &Shape, y: &Shape) -> Result<Vec<i64>, RuleError> {
         let sizes =
             |shape: &Shape| shape.iter().skip(2).map(Dim::as_const).collect::<Option<Vec<i64>>>();

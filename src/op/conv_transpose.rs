@@ -13,19 +13,21 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
-    /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products with the taps of
-    /// `w: [C, M/groups, kernel…]` to the elements that its window covers; `bias: [M]` is added where there is a third
-    /// operand. The result is `[N, M, (spatial - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - pads…]`.
+    /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products
+    /// with the taps of `w: [C, M/groups, kernel…]` to the elements that its window covers; `bias:
+    /// [M]` is added where there is a third operand. The result is `[N, M, (spatial - 1) * stride +
+    /// (kernel - 1) * dilation + 1 + output_padding - pads…]`.
     ///
-    /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of the
-    /// result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in row-major
-    /// order, the bias last.
+    /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
+    /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
+    /// row-major order, the bias last.
     pub struct ConvTranspose = "conv_transpose" {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
         pub dilations: Vec<i64> = Vec::new(),
-        /// The elements left out at the beginning of each spatial axis, then those at the end of each; empty for none.
+        /// The elements left out at the beginning of each spatial axis, then those at the end of
+        /// each; empty for none.
         pub pads: Vec<i64> = Vec::new(),
         /// The elements added at the end of each spatial axis; empty for none.
         pub output_padding: Vec<i64> = Vec::new(),
@@ -42,8 +44,8 @@ impl Default for ConvTranspose {
 }
 
 impl ConvTranspose {
-    /// The windows of a kernel of type `w` over the result for an operand of type `x`, whose first axis may have any
-    /// size: one for each element of `x`.
+    /// The windows of a kernel of type `w` over the result for an operand of type `x`, whose first
+    /// axis may have any size: one for each element of `x`.
     pub fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
         let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
         if input.len() != kernel.len() {
@@ -85,9 +87,10 @@ impl ConvTranspose {
         Ok(m)
     }
 
-    /// The convolution whose windows are the elements of the operand, and the part of the result's gradient that it
-    /// slides over. Where a stride or more is added at the end, that has room for further windows: it is taken off the
-    /// padding there, and what is more than that is cut off, where no window reaches.
+    /// The convolution whose windows are the elements of the operand, and the part of the result's
+    /// gradient that it slides over. Where a stride or more is added at the end, that has room for
+    /// further windows: it is taken off the padding there, and what is more than that is cut off,
+    /// where no window reaches.
     fn convolution(&self, at: &mut Backward<'_>, dy: Term) -> Result<(Conv, Term), RuleError> {
         let Self { strides, dilations, pads, output_padding, groups } = self.clone();
         let mut conv = Conv { strides, dilations, pads, groups };
@@ -243,7 +246,8 @@ mod tests {
     use super::ConvTranspose;
     use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
 
-    /// A transposed convolution with random settings, and the sizes of its operands behind the batch axis.
+    /// A transposed convolution with random settings, and the sizes of its operands behind the
+    /// batch axis.
     struct Case {
         op: ConvTranspose,
         x: Vec<usize>,

@@ -6,10 +6,11 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
-    /// A vector of `i64` whose elements are these formulas of the number of rows of the whole batch; with
-    /// `scalar` a scalar.
+    /// A vector of `i64` whose elements are these formulas of the number of rows of the whole
+    /// batch; with `scalar` a scalar.
     ///
-    /// Every replica gets the same integers: in `values`, `N` is the whole batch wherever the operator runs.
+    /// Every replica gets the same integers: in `values`, `N` is the whole batch wherever the
+    /// operator runs.
     pub struct Dims = "dims" {
         /// Whether the result has no axis; there is one value then.
         pub scalar: bool = false,

@@ -9,8 +9,8 @@ use super::{
 use crate::types::{Claim, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is kept: `true`
-    /// for every element. In training `dropout_train` takes its place.
+    /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is
+    /// kept: `true` for every element. In training `dropout_train` takes its place.
     pub struct Dropout = "dropout" {
         /// Whether the mask is a second result.
         pub mask: bool = false,

@@ -14,14 +14,16 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the others are divided by
-    /// `1 - rate`.
+    /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the
+    /// others are divided by `1 - rate`.
     ///
-    /// Whether an element stays is a function of the seed, of the third operand (the step, an `i64` without axes), of the
-    /// number of its row, which the second operand `[N]`, `i64`, has for each row, and of its row-major position in the
-    /// row: it stays if the upper 24 bits of a hash of these, as a fraction, are not below `rate`. So a row loses the same
-    /// elements wherever it is computed. The hash is the finalizer of `SplitMix64`, applied to the seed, the step and the
-    /// row in turn, and to the sum of that and the position's multiple of 2^64 divided by the golden ratio.
+    /// Whether an element stays is a function of the seed, of the third operand (the step, an `i64`
+    /// without axes), of the number of its row, which the second operand `[N]`, `i64`, has for each
+    /// row, and of its row-major position in the row: it stays if the upper 24 bits of a hash of
+    /// these, as a fraction, are not below `rate`. So a row loses the same elements wherever it is
+    /// computed. The hash is the finalizer of `SplitMix64`, applied to the seed, the step and the
+    /// row in turn, and to the sum of that and the position's multiple of 2^64 divided by the
+    /// golden ratio.
     pub struct DropoutTrain = "dropout_train" {
         /// The part of the elements that is dropped, at least 0 and below 1.
         pub rate: f32,

@@ -9,14 +9,15 @@ use crate::types::{Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType}
 
 family! {
     /// Results are in `f32`: the scale is `(high - low) / 255` for `low = min(0, smallest)` and
-    /// `high = max(0, largest)`, or 1 where both are 0; the zero point is `-low / scale`, the nearest of `0..=255`
-    /// (the even one of two), `u8`. A range with a NaN has the scale NaN and the zero point 0.
+    /// `high = max(0, largest)`, or 1 where both are 0; the zero point is `-low / scale`, the
+    /// nearest of `0..=255` (the even one of two), `u8`. A range with a NaN has the scale NaN and
+    /// the zero point 0.
     pub enum DynamicQuantize {
-        /// `x: f32` quantised by the range of all its elements: `quantize_linear` of it to `u8`, the scale `f32[]` and
-        /// the zero point `u8[]`. Of nothing the scale is 1.
+        /// `x: f32` quantised by the range of all its elements: `quantize_linear` of it to `u8`,
+        /// the scale `f32[]` and the zero point `u8[]`. Of nothing the scale is 1.
         Quantize = "dynamic_quantize",
-        /// The scale `f32[]` and the zero point `u8[]` for numbers of which the smallest is the first operand, `f32[]`,
-        /// and the largest the second, `f32[]`.
+        /// The scale `f32[]` and the zero point `u8[]` for numbers of which the smallest is the
+        /// first operand, `f32[]`, and the largest the second, `f32[]`.
         Range = "quantize_range",
     }
 }

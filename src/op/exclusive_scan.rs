@@ -12,10 +12,12 @@ use super::{
 use crate::types::{Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// For each of its operands, the parts of a partial value in the order of the replicas, what those before it give
-    /// together: a result for each. Of nothing that is the neutral element, so it is of the first, and of one operand.
+    /// For each of its operands, the parts of a partial value in the order of the replicas, what
+    /// those before it give together: a result for each. Of nothing that is the neutral element, so
+    /// it is of the first, and of one operand.
     ///
-    /// Parts of replicas without rows are left out. Floats are combined in `f64`, one part after the other, and rounded once.
+    /// Parts of replicas without rows are left out. Floats are combined in `f64`, one part after
+    /// the other, and rounded once.
     pub struct ExclusiveScan = "exclusive_scan" {
         /// How they combine: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
         pub by: Combine,

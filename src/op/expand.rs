@@ -13,7 +13,8 @@ use super::{
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
-    /// Its operand broadcast together with `shape`, aligned at the right: sizes are equal, or one of them is 1.
+    /// Its operand broadcast together with `shape`, aligned at the right: sizes are equal, or one
+    /// of them is 1.
     pub struct Expand = "expand" {
         /// The sizes wanted; 1 keeps that of the operand.
         pub shape: Vec<Dim>,
@@ -52,7 +53,8 @@ impl OpDef for Expand {
     ) -> Result<Claims, Refusal> {
         let ([x], [y]) = (operands, results) else { return rules::whole_results(results) };
         let Some(rows) = rules::batch_axis(y, 0)? else { return rules::whole_results(results) };
-        // Where the operand is whole, each replica repeats it for its own rows, which are all equal.
+        // Where the operand is whole, each replica repeats it for its own rows, which are all
+        // equal.
         if x.claim == Claim::Invariant && x.ty.shape.iter().any(Dim::depends_on_batch) {
             let reason = format!("repeats {}, which is whole on every replica", x.ty);
             return Err(rules::refuse(Code::BakedBatch, 0, reason));

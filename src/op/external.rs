@@ -1,5 +1,5 @@
-//! An operator of another framework: its types are declared, what it does to the batch is assumed, and what it
-//! computes is a callback.
+//! An operator of another framework: its types are declared, what it does to the batch is assumed,
+//! and what it computes is a callback.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,14 +16,16 @@ use crate::types::{
 };
 
 op! {
-    /// What the foreign operator `op` computes: results of declared types, by a callback. It must be a pure function
-    /// of its operands, the same in every bit at every call.
+    /// What the foreign operator `op` computes: results of declared types, by a callback. It must
+    /// be a pure function of its operands, the same in every bit at every call.
     pub struct External = "external" {
-        /// What is assumed of the batch. The pass relies on it: a wrong assumption gives other results than one device.
+        /// What is assumed of the batch. The pass relies on it: a wrong assumption gives other
+        /// results than one device.
         pub assume: Assume = Assume::None,
         /// Settings of the operator, as its framework writes them; nothing here reads them.
         pub attrs: Option<String>,
-        /// What computes it, given through the API only; without it the graph can be rewritten and not run.
+        /// What computes it, given through the API only; without it the graph can be rewritten and
+        /// not run.
         pub call: Callback,
         /// Its name in its framework, such as `com.acme.Gate`.
         pub op: String,
@@ -33,7 +35,8 @@ op! {
 }
 
 impl External {
-    /// The operator `op` with results of these types, of which nothing is assumed and which cannot run yet.
+    /// The operator `op` with results of these types, of which nothing is assumed and which cannot
+    /// run yet.
     pub fn new(op: impl Into<String>, results: impl IntoIterator<Item = TensorType>) -> Self {
         Self {
             assume: Assume::None,
@@ -50,8 +53,9 @@ impl External {
         Self { assume, ..self }
     }
 
-    /// The same, computed by `call`: from the operands in order, all results in order, or what went wrong, as a
-    /// sentence. Devices may call it at the same time. A replica gives it its own rows of the operands.
+    /// The same, computed by `call`: from the operands in order, all results in order, or what went
+    /// wrong, as a sentence. Devices may call it at the same time. A replica gives it its own rows
+    /// of the operands.
     #[must_use]
     pub fn calling(
         self,
@@ -86,8 +90,9 @@ pub enum Assume {
     /// Nothing: the batch may not reach it.
     #[default]
     None,
-    /// Every result has on this axis one entry for each row of the batch, and an entry depends on the operands that
-    /// carry the batch, on the same axis, only through their entry of the same row; the other operands are whole.
+    /// Every result has on this axis one entry for each row of the batch, and an entry depends on
+    /// the operands that carry the batch, on the same axis, only through their entry of the same
+    /// row; the other operands are whole.
     Rowwise(usize),
 }
 
@@ -352,8 +357,8 @@ mod tests {
         }
     }
 
-    /// For each entry of `axis`, the sum of all its elements of every operand whose size there is that of the first;
-    /// `shift` entries later.
+    /// For each entry of `axis`, the sum of all its elements of every operand whose size there is
+    /// that of the first; `shift` entries later.
     fn sums(axis: usize, shift: usize, operands: &[&Tensor]) -> Tensor {
         let rows = operands[0].dims()[axis];
         let mut sums = vec![0.0f32; rows];
@@ -424,7 +429,8 @@ mod tests {
         assert_eq!(whole(&["f32[4]", "i64[]"]).unwrap().to_vec(), [Claim::Invariant; 2]);
         // Every replica computes all of it.
         assert_eq!(whole(&["f32[4]", "f32[N]"]).unwrap().to_vec(), [Claim::Invariant; 2]);
-        // What the assumption says of rows does not hold where one operand has those of the whole batch.
+        // What the assumption says of rows does not hold where one operand has those of the whole
+        // batch.
         for other in ["f32[N]", "f32[3,2*N]"] {
             let types = types(&["f32[N]", other]);
             let operands = [Claim::rows(0), Claim::Invariant].into_iter().zip(&types);

@@ -6,10 +6,11 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The first of its operands: the copies that the replicas hold of a value which is whole on each of
-    /// them, in the order of the replicas.
+    /// The first of its operands: the copies that the replicas hold of a value which is whole on
+    /// each of them, in the order of the replicas.
     ///
-    /// At run time the operands of replicas without rows are absent, and the first one present is taken.
+    /// At run time the operands of replicas without rows are absent, and the first one present is
+    /// taken.
     pub struct First = "first" {}
 }
 

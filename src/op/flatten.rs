@@ -6,7 +6,8 @@ use super::{OpError, Traits};
 use crate::types::{Dim, Shape, TensorType};
 
 op! {
-    /// The elements of its operand as a matrix: the axes before `axis` are its rows, the others its columns.
+    /// The elements of its operand as a matrix: the axes before `axis` are its rows, the others its
+    /// columns.
     pub struct Flatten = "flatten" {
         /// The first axis of the columns, from minus the number of axes to that number.
         pub axis: i64 = 1,

@@ -14,8 +14,8 @@ use crate::types::{
 };
 
 op! {
-    /// The entries of the first operand along `axis` whose numbers are the second operand; the axes of the
-    /// second stand in the place of that axis. Negative numbers count from the end.
+    /// The entries of the first operand along `axis` whose numbers are the second operand; the axes
+    /// of the second stand in the place of that axis. Negative numbers count from the end.
     pub struct Gather = "gather" {
         /// The axis of the first operand, negative from its end.
         pub axis: i64 = 0,

@@ -14,13 +14,14 @@ use crate::types::{
 };
 
 family! {
-    /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers count from the end
-    /// of their axis.
+    /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers
+    /// count from the end of their axis.
     pub enum GatherAt {
-        /// For each index the element with the same coordinates but for `axis`, where the index says which.
+        /// For each index the element with the same coordinates but for `axis`, where the index
+        /// says which.
         ///
-        /// The result has the shape of the indices, which have at most as many entries as the data on the other
-        /// axes.
+        /// The result has the shape of the indices, which have at most as many entries as the data
+        /// on the other axes.
         Elements = "gather_elements" {
             /// The axis that indices run along, negative from the end.
             axis: i64 = 0,
@@ -29,7 +30,8 @@ family! {
         ///
         /// The result has the axes of the indices but the last, then those of a block.
         Nd = "gather_nd" {
-            /// The leading axes that data and indices share; the rows' coordinates stand behind them.
+            /// The leading axes that data and indices share; the rows' coordinates stand behind
+            /// them.
             batch_dims: i64 = 0,
         },
     }
@@ -194,8 +196,8 @@ impl OpDef for GatherAt {
     }
 }
 
-/// The gradient where data and indices share `batch` leading axes: there the blocks that coordinates name are numbered,
-/// and are added along the axis of their numbers, sample by sample.
+/// The gradient where data and indices share `batch` leading axes: there the blocks that
+/// coordinates name are numbered, and are added along the axis of their numbers, sample by sample.
 fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
     let (from, tuples) = (at.shape(data), at.shape(indices));

@@ -17,8 +17,8 @@ use crate::types::{
 };
 
 op! {
-    /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third operand,
-    /// `c`, which broadcasts to `[M, N]`.
+    /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third
+    /// operand, `c`, which broadcasts to `[M, N]`.
     ///
     /// `f16` and `bf16` are computed in `f32`, the terms of each sum in ascending order.
     pub struct Gemm = "gemm" {
@@ -222,7 +222,8 @@ impl Gemm {
             *y = alpha * *y;
         }
         let Some(c) = c else { return Ok(()) };
-        // The distance between elements of the addend along an axis of the result, counted from its end.
+        // The distance between elements of the addend along an axis of the result, counted from its
+        // end.
         let stride = |axis: usize, stride: usize| {
             let size = c.rank().checked_sub(axis).map_or(1, |a| c.dims()[a]);
             if size == 1 { 0 } else { stride }

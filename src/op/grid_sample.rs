@@ -25,17 +25,19 @@ names! {
 }
 
 op! {
-    /// The elements of `x: [N, C, spatial…]` at the positions that `grid: [N, points…, spatial axes]` gives for each
-    /// sample, as `[N, C, points…]`. A position has a number for each spatial axis, the last axis first: -1 is the
-    /// beginning of the axis, 1 its end.
+    /// The elements of `x: [N, C, spatial…]` at the positions that `grid: [N, points…, spatial
+    /// axes]` gives for each sample, as `[N, C, points…]`. A position has a number for each spatial
+    /// axis, the last axis first: -1 is the beginning of the axis, 1 its end.
     ///
     /// `f16` and `bf16` are computed in `f32`. The coefficient of `cubic` is -3/4.
     pub struct GridSample = "grid_sample" {
-        /// How elements between others are made; `nearest` takes the even one of two that are equally far.
+        /// How elements between others are made; `nearest` takes the even one of two that are
+        /// equally far.
         pub mode: ResizeMode = ResizeMode::Linear,
         /// What lies outside.
         pub padding: GridPadding = GridPadding::Zeros,
-        /// Whether -1 and 1 are the middles of the first and the last element, not their outer borders.
+        /// Whether -1 and 1 are the middles of the first and the last element, not their outer
+        /// borders.
         pub align_corners: bool = false,
     }
 }
@@ -278,8 +280,8 @@ fn reflected<T: Wide>(x: T, low: T, high: T) -> (T, T) {
     (if is_below == is_even { low + rest } else { high - rest }, slope)
 }
 
-/// The weight of an element at a distance of at most 1, and of one at a distance from 1 to 2 (Keys 1981, eq. 4, with -3/4
-/// for -1/2).
+/// The weight of an element at a distance of at most 1, and of one at a distance from 1 to 2 (Keys
+/// 1981, eq. 4, with -3/4 for -1/2).
 fn near<T: Wide>(x: T) -> T {
     (T::of(1.25) * x - T::of(2.25)) * x * x + T::of(1.0)
 }
@@ -335,7 +337,8 @@ mod tests {
         // The positions -0.5 and 1.5 go to the even elements 0 and 2.
         assert_eq!(nearest(zeros), [1.0, 1.0, 3.0, 0.0, 0.0]);
         assert_eq!(nearest(border), [1.0, 1.0, 3.0, 5.0, 5.0]);
-        // The weights at 1.75, 0.75, 0.25 and 1.25 from -0.25, the first three of the first element.
+        // The weights at 1.75, 0.75, 0.25 and 1.25 from -0.25, the first three of the first
+        // element.
         let cubic = line(op(ResizeMode::Cubic, border, false), &x, &[-0.875]);
         assert_eq!(cubic, [0.894_531_25]);
         // Far outside, on a line of one element, and nowhere.

@@ -15,11 +15,11 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 family! {
-    /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels of one sample:
-    /// the operands are `x: [N, C, …]`, `scale: [C]` and `bias: [C]`.
+    /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels
+    /// of one sample: the operands are `x: [N, C, …]`, `scale: [C]` and `bias: [C]`.
     ///
-    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded once; sums are
-    /// taken in an order that their number of elements fixes.
+    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded
+    /// once; sums are taken in an order that their number of elements fixes.
     pub enum GroupNorm {
         /// The statistics are those of `C / groups` consecutive channels.
         Group = "group_norm" {
@@ -78,8 +78,8 @@ impl GroupNorm {
         }
     }
 
-    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have an element for
-    /// each of them.
+    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have
+    /// an element for each of them.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub fn group(&self, x: &[f32], y: &mut [f32], scale: &[f32], bias: &[f32], inner: usize) {

@@ -18,18 +18,18 @@ use crate::types::{
 };
 
 family! {
-    /// The rows of an operand, one for each position on the axes before `axis`, brought to one scale. A row holds
-    /// the elements of `axis` and of those behind it.
+    /// The rows of an operand, one for each position on the axes before `axis`, brought to one
+    /// scale. A row holds the elements of `axis` and of those behind it.
     ///
-    /// Optional operands, a scale and a shift with the shape of a row, multiply each normalised row and are added
-    /// to it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded once;
-    /// sums are taken in an order that the row's size fixes.
+    /// Optional operands, a scale and a shift with the shape of a row, multiply each normalised row
+    /// and are added to it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64`
+    /// for `f64`, and rounded once; sums are taken in an order that the row's size fixes.
     pub enum LayerNorm {
         /// `(x - mean) * d * scale + shift`, where `d` is `1 / sqrt(variance + epsilon)`.
         ///
-        /// The operands are `x`, the scale and the shift; the last or the last two may be absent. With
-        /// `statistics` the mean and `d` are further results, whose axes from `axis` on have size 1; they are
-        /// `f32`, of an `f64` operand `f64`.
+        /// The operands are `x`, the scale and the shift; the last or the last two may be absent.
+        /// With `statistics` the mean and `d` are further results, whose axes from `axis` on have
+        /// size 1; they are `f32`, of an `f64` operand `f64`.
         Layer = "layer_norm" {
             /// The first axis of a row, negative from the end.
             axis: i64 = -1,
@@ -81,8 +81,8 @@ impl LayerNorm {
         }
     }
 
-    /// Normalises one row; returns what was taken off, and the factor. `scale` and `shift` are empty where they
-    /// are absent.
+    /// Normalises one row; returns what was taken off, and the factor. `scale` and `shift` are
+    /// empty where they are absent.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn normalise<F: Float>(
@@ -109,8 +109,8 @@ impl LayerNorm {
         (mean, factor)
     }
 
-    /// Writes the normalised row `x` to `y`. `scale` and `shift` are empty where they are absent, and as long as
-    /// the row otherwise.
+    /// Writes the normalised row `x` to `y`. `scale` and `shift` are empty where they are absent,
+    /// and as long as the row otherwise.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
@@ -278,7 +278,8 @@ impl OpDef for LayerNorm {
     }
 }
 
-/// Gives scale and shift their gradients, and returns that of the operand, by the gradient of the result's elements.
+/// Gives scale and shift their gradients, and returns that of the operand, by the gradient of the
+/// result's elements.
 fn of_elements(
     at: &mut Backward<'_>,
     normal: &Normal,

@@ -11,8 +11,8 @@ use super::{
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// A function of one or two truth values, or of the bits of one or two integers of one type, broadcast to
-    /// one shape; the result has the operands' type.
+    /// A function of one or two truth values, or of the bits of one or two integers of one type,
+    /// broadcast to one shape; the result has the operands' type.
     pub enum Logic {
         /// True if the operand is false.
         Not = "not",
@@ -30,7 +30,8 @@ family! {
         BitwiseOr = "bitwise_or",
         /// The bits that one has and the other has not.
         BitwiseXor = "bitwise_xor",
-        /// The bits of an unsigned `a` moved by `b` places; those moved out are lost, those moved in are 0.
+        /// The bits of an unsigned `a` moved by `b` places; those moved out are lost, those moved
+        /// in are 0.
         BitShift = "bit_shift" {
             /// To the more significant side.
             left: bool,

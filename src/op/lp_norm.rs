@@ -14,11 +14,11 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their magnitudes or the root
-    /// of the sum of their squares. Where that is 0, so is the result.
+    /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their
+    /// magnitudes or the root of the sum of their squares. Where that is 0, so is the result.
     ///
-    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; sums are taken in an order
-    /// that the axis's size fixes.
+    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; sums are
+    /// taken in an order that the axis's size fixes.
     pub struct LpNorm = "lp_norm" {
         /// The axis of the vectors, negative from the end.
         pub axis: i64 = -1,

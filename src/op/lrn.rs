@@ -12,9 +12,9 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
-    /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is that of
-    /// the squares at the same place in `size` channels: `floor((size - 1) / 2)` before its own,
-    /// `ceil((size - 1) / 2)` after it, those that exist.
+    /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is
+    /// that of the squares at the same place in `size` channels: `floor((size - 1) / 2)` before its
+    /// own, `ceil((size - 1) / 2)` after it, those that exist.
     ///
     /// `f16` and `bf16` are computed in `f32`, channels ascending.
     pub struct Lrn = "lrn" {

@@ -16,10 +16,12 @@ use crate::types::{
 };
 
 op! {
-    /// The matrix product over the last two axes, `[…, M, K]` by `[…, K, N]`; the axes before them broadcast.
+    /// The matrix product over the last two axes, `[…, M, K]` by `[…, K, N]`; the axes before them
+    /// broadcast.
     ///
-    /// A left operand of one axis is a row, a right one a column; the result lacks the axis that it lacks.
-    /// `f16` and `bf16` are summed in `f32`, the terms of each element in ascending order; integers wrap.
+    /// A left operand of one axis is a row, a right one a column; the result lacks the axis that it
+    /// lacks. `f16` and `bf16` are summed in `f32`, the terms of each element in ascending order;
+    /// integers wrap.
     pub struct MatMul = "matmul" {}
 }
 
@@ -87,7 +89,8 @@ impl Place {
     }
 }
 
-/// The claim of a product of which one factor is a partial sum, and the other one is whole: of integers, which wrap.
+/// The claim of a product of which one factor is a partial sum, and the other one is whole: of
+/// integers, which wrap.
 pub(super) fn linear(operands: &[SplitOperand<'_>], a: Claim, b: Claim) -> Result<Claims, Refusal> {
     let exact = operands.iter().all(|x| !x.ty.dtype.is_float());
     match (a, b) {
@@ -101,7 +104,8 @@ pub(super) fn linear(operands: &[SplitOperand<'_>], a: Claim, b: Claim) -> Resul
     }
 }
 
-/// Fails unless operand `i`, which is whole, has size 1 or nothing on axis `axis` before the result's matrices.
+/// Fails unless operand `i`, which is whole, has size 1 or nothing on axis `axis` before the
+/// result's matrices.
 fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Result<(), Refusal> {
     let own = (x.ty.rank() + axis).checked_sub(outer + 2);
     match own.and_then(|a| x.ty.shape.get(a)).filter(|d| **d != Dim::ONE) {
@@ -146,7 +150,8 @@ impl OpDef for MatMul {
             (Some((Place::Summed, _)), _) => Err(summed(0)),
             (_, Some((Place::Summed, _))) => Err(summed(1)),
             (Some((Place::Free, s)), None) => out(outer, s),
-            // A column of the result needs the whole left operand, and no other column of the right one.
+            // A column of the result needs the whole left operand, and no other column of the right
+            // one.
             (None, Some((Place::Free, s))) => out(outer + usize::from(a.ty.rank() > 1), s),
             (Some((Place::Outer(axis), s)), None) => {
                 broadcasts(b, 1, outer, axis)?;
@@ -243,14 +248,15 @@ pub(super) fn summed(i: usize) -> Refusal {
     rules::refuse(Code::NotPerSample, i, "sums over the samples of the batch")
 }
 
-/// The refusal of two operands that are split, but not both along the sums or along the same matrices.
+/// The refusal of two operands that are split, but not both along the sums or along the same
+/// matrices.
 pub(super) fn samples() -> Refusal {
     let reason = "multiplies samples of the batch by other samples of it";
     rules::refuse(Code::SampleBySample, 1, reason)
 }
 
-/// The position of the matrix of an operand, with axes `own` before its matrices, that makes matrix `index`
-/// of the result, with axes `outer` before them.
+/// The position of the matrix of an operand, with axes `own` before its matrices, that makes matrix
+/// `index` of the result, with axes `outer` before them.
 fn matrix(mut index: usize, outer: &[usize], own: &[usize]) -> usize {
     let (mut at, mut stride) = (0, 1);
     for (size, own) in outer.iter().rev().zip(own.iter().rev()) {
@@ -294,8 +300,8 @@ fn stack(sizes: &MatMulSizes, y: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<
     Ok(())
 }
 
-/// Adds to `y: [M, n]` the product of `a: [M, k]` and `b: [k, n]`, the terms of each element in ascending
-/// order; `n` is not 0.
+/// Adds to `y: [M, n]` the product of `a: [M, k]` and `b: [k, n]`, the terms of each element in
+/// ascending order; `n` is not 0.
 pub(super) fn product<T: Number>(y: &mut [T], a: &[T], b: &[T], k: usize, n: usize) {
     if n == 1 {
         for (i, y) in y.iter_mut().enumerate() {

@@ -9,8 +9,9 @@ use super::{
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
-    /// Zeros `[N, C, sizes…]` with the elements of `x: [N, C, …]` at the positions that the second operand gives for each:
-    /// row-major positions within the whole result, as `max_pool` gives them. The last of several at one position stays.
+    /// Zeros `[N, C, sizes…]` with the elements of `x: [N, C, …]` at the positions that the second
+    /// operand gives for each: row-major positions within the whole result, as `max_pool` gives
+    /// them. The last of several at one position stays.
     pub struct MaxUnpool = "max_unpool" {
         /// The sizes of the result behind the first two axes.
         pub sizes: Vec<Dim>,

@@ -10,12 +10,13 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The `k` largest of the entries that several parts of an axis have, and their positions on the whole axis.
+    /// The `k` largest of the entries that several parts of an axis have, and their positions on
+    /// the whole axis.
     ///
-    /// Operands are the results of `top_k` of each part, entries and positions, one part after the other: of a part
-    /// with fewer than `k` entries all of them. Positions count from the part's first entry on. The order is that of
-    /// `top_k`, and so is the result: of equal entries the one at the lower position comes first. Of one part it is
-    /// the identity.
+    /// Operands are the results of `top_k` of each part, entries and positions, one part after the
+    /// other: of a part with fewer than `k` entries all of them. Positions count from the part's
+    /// first entry on. The order is that of `top_k`, and so is the result: of equal entries the one
+    /// at the lower position comes first. Of one part it is the identity.
     pub struct MergeTopK = "merge_top_k" {
         /// The axis, negative from the end.
         pub axis: i64 = -1,

@@ -1,8 +1,10 @@
-//! The operators: what each takes and gives, what it means, and how a split batch passes through it.
+//! The operators: what each takes and gives, what it means, and how a split batch passes through
+//! it.
 //!
-//! An operator is one file (an elementwise family one file, a large one a folder) and one line in the list
-//! below; its file says everything about it. Its name is the same everywhere: the file, the text form, its
-//! cases, its kernel. `grad` has the operators that gradients are made of, `support` what operators share.
+//! An operator is one file (an elementwise family one file, a large one a folder) and one line in
+//! the list below; its file says everything about it. Its name is the same everywhere: the file,
+//! the text form, its cases, its kernel. `grad` has the operators that gradients are made of,
+//! `support` what operators share.
 
 mod all_gather;
 mod all_reduce;
@@ -210,7 +212,8 @@ pub trait OpRead: Sized {
     fn read(name: &'static str, reader: &mut AttrReader) -> Result<Self, AttrError>;
 }
 
-/// All that is known of an operator. Its defaults are safe: who states nothing more is treated as if nothing were known.
+/// All that is known of an operator. Its defaults are safe: who states nothing more is treated as
+/// if nothing were known.
 pub trait OpDef: OpText {
     /// Facts that passes need, whichever operator it is.
     fn traits(&self) -> Traits;
@@ -218,22 +221,23 @@ pub trait OpDef: OpText {
     /// The types of the results, with every condition on operands and attributes checked, and the
     /// integer values of small results where they follow from those of the operands.
     ///
-    /// Never panics, whatever the attributes are. Sizes may depend on `N`; a condition on sizes holds
-    /// only if it holds for every `N >= 0`.
+    /// Never panics, whatever the attributes are. Sizes may depend on `N`; a condition on sizes
+    /// holds only if it holds for every `N >= 0`.
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError>;
 
     /// The split rule: the claims of the results where the operands satisfy theirs.
     ///
-    /// `operands` and `results` have the types of the whole batch. The replica runs the operator with `N`
-    /// in its attributes replaced by its own rows where a result is split, or is partial though no operand is.
+    /// `operands` and `results` have the types of the whole batch. The replica runs the operator
+    /// with `N` in its attributes replaced by its own rows where a result is split, or is partial
+    /// though no operand is.
     fn split(
         &self,
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal>;
 
-    /// The split rule where an operand is partial: the results are partial if the operator, applied to the parts of
-    /// all replicas, gives parts of its result. By default it needs the whole.
+    /// The split rule where an operand is partial: the results are partial if the operator, applied
+    /// to the parts of all replicas, gives parts of its result. By default it needs the whole.
     fn partial(
         &self,
         operands: &[SplitOperand<'_>],
@@ -245,13 +249,14 @@ pub trait OpDef: OpText {
     /// The reference evaluation: the meaning of the operator, on operands that `infer` accepts.
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError>;
 
-    /// True if a rounding of its floats may change a result by any amount: it compares them, cuts them to integers, or
-    /// gives their positions.
+    /// True if a rounding of its floats may change a result by any amount: it compares them, cuts
+    /// them to integers, or gives their positions.
     fn jumps(&self) -> bool {
         false
     }
 
-    /// The elements of the results, all of type `dtype`, given those of the operands, where all of them are integers.
+    /// The elements of the results, all of type `dtype`, given those of the operands, where all of
+    /// them are integers.
     fn interval(&self, _dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let all = || operands.iter().copied().collect::<Option<Vec<_>>>();
         self.traits().contains(Traits::MOVES).then(all)??.into_iter().reduce(Interval::with)
@@ -287,8 +292,8 @@ pub trait OpDef: OpText {
         None
     }
 
-    /// Of what takes a number of entries of an axis: the entries of the axis, and those taken. Both may
-    /// depend on the batch.
+    /// Of what takes a number of entries of an axis: the entries of the axis, and those taken. Both
+    /// may depend on the batch.
     fn takes(&self, _operands: &[&TensorType]) -> Option<(Dim, Dim)> {
         None
     }
@@ -304,8 +309,8 @@ pub trait OpDef: OpText {
     /// Whether it has a derivative.
     fn gradient(&self) -> Gradient;
 
-    /// The gradient rule: gives every operand whose gradient is wanted what the gradients of the results make of it.
-    /// Operators whose gradient is [`Gradient::Defined`] have one.
+    /// The gradient rule: gives every operand whose gradient is wanted what the gradients of the
+    /// results make of it. Operators whose gradient is [`Gradient::Defined`] have one.
     fn backward(&self, _at: &mut Backward<'_>) -> Result<(), RuleError> {
         match self.gradient() {
             Gradient::Defined | Gradient::Zero(_) => Ok(()),
@@ -319,7 +324,8 @@ pub trait OpDef: OpText {
 pub struct Operand<'a> {
     /// Its type.
     pub ty: &'a TensorType,
-    /// Its elements in row-major order, where it is a small tensor of integers (or `bool`) known before the run.
+    /// Its elements in row-major order, where it is a small tensor of integers (or `bool`) known
+    /// before the run.
     pub ints: Option<&'a [Dim]>,
 }
 

@@ -11,8 +11,8 @@ use super::{
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The rows of its operand that belong to the replica which runs it: on one device all of them. The pass
-    /// replaces it by the slice that each replica takes.
+    /// The rows of its operand that belong to the replica which runs it: on one device all of them.
+    /// The pass replaces it by the slice that each replica takes.
     pub struct OwnRows = "own_rows" {
         /// The axis that has the batch.
         pub axis: i64,

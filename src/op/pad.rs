@@ -27,15 +27,15 @@ names! {
 }
 
 op! {
-    /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative numbers
-    /// take entries away, in the mode `constant`.
+    /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative
+    /// numbers take entries away, in the mode `constant`.
     pub struct Pad = "pad" {
         /// What the new entries are.
         pub mode: PadMode = PadMode::Constant,
         /// How many entries are before each axis, then how many are after each.
         pub pads: Vec<i64>,
-        /// The new entries in the mode `constant`, rounded to a floating-point element type; another type must
-        /// have the number itself.
+        /// The new entries in the mode `constant`, rounded to a floating-point element type;
+        /// another type must have the number itself.
         pub value: f64 = 0.0,
     }
 }
@@ -43,7 +43,8 @@ op! {
 /// The largest integer up to which `f64` has all.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The scalar of type `dtype` that `value` stands for: rounded for floats; for other types the number itself.
+/// The scalar of type `dtype` that `value` stands for: rounded for floats; for other types the
+/// number itself.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "rounding to f32 is meant; integers were checked"
@@ -76,8 +77,8 @@ fn element(dtype: DType, value: f64) -> Option<Tensor> {
 }
 
 impl Pad {
-    /// The new entries in the mode `constant` for elements of type `dtype`, a scalar; `None` if that type has no such
-    /// number.
+    /// The new entries in the mode `constant` for elements of type `dtype`, a scalar; `None` if
+    /// that type has no such number.
     pub fn entry(&self, dtype: DType) -> Option<Tensor> {
         element(dtype, self.value)
     }

@@ -13,15 +13,17 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 family! {
-    /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers and the shape of
-    /// `scale`. A scale of one element (of at most one axis) is for all of `x`; a vector has one element for each
-    /// entry of `axis`; a scale with the rank of `x` has one for each `block` entries of `axis` (the last block may
-    /// be shorter), and the sizes of `x` elsewhere.
+    /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers
+    /// and the shape of `scale`. A scale of one element (of at most one axis) is for all of `x`; a
+    /// vector has one element for each entry of `axis`; a scale with the rank of `x` has one for
+    /// each `block` entries of `axis` (the last block may be shorter), and the sizes of `x`
+    /// elsewhere.
     ///
     /// Integers are `u8`, `i8`, `u16` and `i16`, and `i32` for `x` of `dequantize_linear`.
     pub enum Quantize {
-        /// `x / scale` rounded to the nearest integer, the even one of two, plus `zero`, and the nearest element of
-        /// the type `to` of that; a NaN gives `zero`. Computed in `f32`, in `f64` where `x` is `f64`.
+        /// `x / scale` rounded to the nearest integer, the even one of two, plus `zero`, and the
+        /// nearest element of the type `to` of that; a NaN gives `zero`. Computed in `f32`, in
+        /// `f64` where `x` is `f64`.
         Quantize = "quantize_linear" {
             /// The axis of the scales, negative from the end.
             axis: i64 = 1,

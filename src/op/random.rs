@@ -11,16 +11,18 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 family! {
-    /// Independent draws. An element is a function of the seed and of its position in row-major order, whatever the
-    /// shape: it comes from the words `2 * i` and `2 * i + 1` of the stream of `ChaCha8` (for the normal distribution
-    /// from four of them, `4 * i` on) with the key that `SeedableRng::seed_from_u64` makes of the seed.
+    /// Independent draws. An element is a function of the seed and of its position in row-major
+    /// order, whatever the shape: it comes from the words `2 * i` and `2 * i + 1` of the stream of
+    /// `ChaCha8` (for the normal distribution from four of them, `4 * i` on) with the key that
+    /// `SeedableRng::seed_from_u64` makes of the seed.
     ///
-    /// Every replica draws the whole value: in the attributes, `N` is the whole batch wherever the operator runs. Where a
-    /// replica needs only its own rows, it draws these: the places `first, first + 1, …` on `axis` of a draw that is
-    /// `whole` long there.
+    /// Every replica draws the whole value: in the attributes, `N` is the whole batch wherever the
+    /// operator runs. Where a replica needs only its own rows, it draws these: the places `first,
+    /// first + 1, …` on `axis` of a draw that is `whole` long there.
     pub enum Random {
-        /// Numbers between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is a multiple of
-        /// 2 to the power -53 (`f64`), -24 (`f32`), -11 (`f16`) or -8 (`bf16`) with `0 <= u < 1`.
+        /// Numbers between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is
+        /// a multiple of 2 to the power -53 (`f64`), -24 (`f32`), -11 (`f16`) or -8 (`bf16`) with
+        /// `0 <= u < 1`.
         Uniform = "random_uniform" {
             /// The axis of which the result has a part.
             axis: usize = 0,
@@ -39,8 +41,9 @@ family! {
             /// How long the axis `axis` is in the draw of which the result is a part.
             whole: Option<Dim>,
         },
-        /// Numbers of the normal distribution, `mean + scale * sqrt(-2 ln u) * cos(2 pi v)` with multiples of 2 to the
-        /// power -53, `0 < u <= 1` and `0 <= v < 1`: the method of Box and Muller, in `f64`.
+        /// Numbers of the normal distribution, `mean + scale * sqrt(-2 ln u) * cos(2 pi v)` with
+        /// multiples of 2 to the power -53, `0 < u <= 1` and `0 <= v < 1`: the method of Box and
+        /// Muller, in `f64`.
         Normal = "random_normal" {
             /// The axis of which the result has a part.
             axis: usize = 0,
@@ -87,8 +90,9 @@ const fn digits(dtype: DType) -> u32 {
     }
 }
 
-/// Which places of a draw the result has: `outer` runs of `rows * inner` elements, the first of which begins at the
-/// place `first * inner` of the draw, and each `whole * inner` behind the one before.
+/// Which places of a draw the result has: `outer` runs of `rows * inner` elements, the first of
+/// which begins at the place `first * inner` of the draw, and each `whole * inner` behind the one
+/// before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {
     /// How many runs there are.
@@ -144,7 +148,8 @@ impl Random {
         self.settings().whole.is_some()
     }
 
-    /// The places `from..to` of one axis of this draw; `None` if it is a part itself, or has no such axis.
+    /// The places `from..to` of one axis of this draw; `None` if it is a part itself, or has no
+    /// such axis.
     pub fn rows(&self, on: usize, from: &Dim, to: &Dim) -> Option<Self> {
         let mut part = self.clone();
         match &mut part {
@@ -316,7 +321,9 @@ impl OpDef for Random {
         let mut rng = ChaCha8Rng::seed_from_u64(seed.cast_unsigned());
         for_dtype!(
             dtype,
-            float F => for (run, y) in (0u128..).zip(y.as_mut_slice::<F>().chunks_mut((rows * inner).max(1))) {
+            float F => for (run, y) in
+                (0u128..).zip(y.as_mut_slice::<F>().chunks_mut((rows * inner).max(1)))
+            {
                 let place = (run * whole as u128 + first as u128) * inner as u128;
                 rng.set_word_pos(place * self.words());
                 self.draw(&mut rng, y);

@@ -8,7 +8,8 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
-    /// The integers `start, start + delta, …` before `limit`; none where `limit` is not beyond `start`.
+    /// The integers `start, start + delta, …` before `limit`; none where `limit` is not beyond
+    /// `start`.
     pub struct Range = "range" {
         /// Their distance, not 0; where it is negative they descend.
         pub delta: i64 = 1,

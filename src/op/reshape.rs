@@ -7,7 +7,8 @@ use super::{OpError, Traits};
 use crate::types::{Dim, Shape, TensorType};
 
 op! {
-    /// The elements of its operand in row-major order under `shape`, which has as many for every `N`.
+    /// The elements of its operand in row-major order under `shape`, which has as many for every
+    /// `N`.
     pub struct Reshape = "reshape" {
         /// The sizes of the result.
         pub shape: Vec<Dim>,
@@ -15,12 +16,14 @@ op! {
 }
 
 impl Reshape {
-    /// The shape that `target` asks for in the manner of ONNX: one -1 stands for the size that keeps the number
-    /// of elements; a 0 stands for the size of `input` at the same place, or for itself where `allow_zero`.
+    /// The shape that `target` asks for in the manner of ONNX: one -1 stands for the size that
+    /// keeps the number of elements; a 0 stands for the size of `input` at the same place, or for
+    /// itself where `allow_zero`.
     ///
     /// # Errors
-    /// If an entry is below -1, -1 stands twice (or beside a 0 under `allow_zero`), a 0 has no counterpart in
-    /// `input`, or the number of elements is not provably a multiple of the sizes given.
+    /// If an entry is below -1, -1 stands twice (or beside a 0 under `allow_zero`), a 0 has no
+    /// counterpart in `input`, or the number of elements is not provably a multiple of the sizes
+    /// given.
     pub fn resolve(input: &Shape, target: &[Dim], allow_zero: bool) -> Result<Shape, OpError> {
         let wrong = |reason: String| OpError::Attribute { attr: "shape", reason };
         let mut shape = Shape::scalar();
@@ -61,7 +64,8 @@ impl View for Reshape {
             let reason = format!("{shape} has {to} elements, {x} has {from}");
             return Err(OpError::Attribute { attr: "shape", reason });
         }
-        // One size that depends on N among positive ones is the quotient of two numbers that are not negative.
+        // One size that depends on N among positive ones is the quotient of two numbers that are
+        // not negative.
         let symbolic = shape.iter().filter(|d| !d.is_const()).count();
         let positive = shape.iter().filter_map(Dim::as_const).all(|c| c > 0);
         if symbolic > 1 || !positive {
@@ -186,7 +190,8 @@ mod tests {
         );
     }
 
-    /// Sizes that group some of `digits` together, ones put between, and where the digit `batch` is.
+    /// Sizes that group some of `digits` together, ones put between, and where the digit `batch`
+    /// is.
     fn grouped(rng: &mut impl Rng, digits: &[usize], batch: usize) -> (Vec<usize>, Shard) {
         let (mut dims, mut shard, mut open) =
             (vec![], Shard { axis: 0, outer: 1, inner: 1 }, false);

@@ -11,8 +11,9 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
-    /// The first operand with the first entries of every sequence in reverse; the second operand, one number for
-    /// each entry of `batch_axis`, says how many of them along `time_axis`. The entries behind them stay.
+    /// The first operand with the first entries of every sequence in reverse; the second operand,
+    /// one number for each entry of `batch_axis`, says how many of them along `time_axis`. The
+    /// entries behind them stay.
     pub struct ReverseSequence = "reverse_sequence" {
         /// The axis of the sequences, negative from the end.
         pub batch_axis: i64 = 1,

@@ -18,10 +18,11 @@ use crate::types::{
 family! {
     /// For each element what it and those before it along `axis` make together.
     ///
-    /// With `exclusive` it does not take part itself; with `reverse` those behind it do instead of those before.
-    /// A second operand, of size 1 on the axis, is what they begin with, for floats also with the components of a wide sum
-    /// or product on an axis before the others; without it they begin with nothing. Floats are taken one after the other,
-    /// and each result is rounded once: sums keep what cancels, products overflow only where they end. Integers wrap.
+    /// With `exclusive` it does not take part itself; with `reverse` those behind it do instead of
+    /// those before. A second operand, of size 1 on the axis, is what they begin with, for floats
+    /// also with the components of a wide sum or product on an axis before the others; without it
+    /// they begin with nothing. Floats are taken one after the other, and each result is rounded
+    /// once: sums keep what cancels, products overflow only where they end. Integers wrap.
     pub enum Scan {
         /// The sum; of nothing 0.
         Sum = "cumsum" {
@@ -62,7 +63,8 @@ impl Scan {
         }
     }
 
-    /// The reduction along the axis whose results over the rows before a replica's are what it begins with.
+    /// The reduction along the axis whose results over the rows before a replica's are what it
+    /// begins with.
     pub fn total(&self, of: DType) -> Reduce {
         let (axes, keepdims) = (vec![self.axis()], true);
         #[expect(clippy::wildcard_enum_match_arm, reason = "it is one of these")]
@@ -74,7 +76,8 @@ impl Scan {
         }
     }
 
-    /// The type of a second operand with the components of wide sums or products; `first` is that without them.
+    /// The type of a second operand with the components of wide sums or products; `first` is that
+    /// without them.
     fn wide_start(&self, first: &TensorType) -> Option<TensorType> {
         let components = self.total(first.dtype).components(first.dtype)?;
         let components = Shape::from(&[components][..]);
@@ -120,8 +123,8 @@ impl Scan {
         }
     }
 
-    /// Scans the middle one of three axes; the last two have the sizes `size` and `inner`, which are not 0. `first` is
-    /// what each column of each block begins with.
+    /// Scans the middle one of three axes; the last two have the sizes `size` and `inner`, which
+    /// are not 0. `first` is what each column of each block begins with.
     fn run<T: Copy, A: Copy>(
         &self,
         (x, y): (&[T], &mut [T]),
@@ -173,8 +176,8 @@ impl OpDef for Scan {
         result(x.ty.clone())
     }
 
-    /// What each replica begins with is the result of an `exclusive_scan` of all elements before its own: that it is is
-    /// seen by who sees the graph.
+    /// What each replica begins with is the result of an `exclusive_scan` of all elements before
+    /// its own: that it is is seen by who sees the graph.
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let Some((i, shard)) = rules::first_shard(operands) else {
             let own = operands.iter().position(|x| x.claim == Claim::Own);
@@ -270,8 +273,9 @@ impl OpDef for Scan {
 }
 
 impl Scan {
-    /// The gradients of running products. That of a factor is the sum of the products it takes part in, divided by it;
-    /// that of the first 0 of a line is the sum of the products without it, and behind it all are 0.
+    /// The gradients of running products. That of a factor is the sum of the products it takes part
+    /// in, divided by it; that of the first 0 of a line is the sum of the products without it, and
+    /// behind it all are 0.
     fn product_gradients(
         &self,
         at: &mut Backward<'_>,

@@ -42,20 +42,21 @@ impl Reduction {
 }
 
 family! {
-    /// The first operand with the elements that the second one, `i64` or `i32`, names replaced by those of the third,
-    /// of the same type. Negative numbers count from the end of their axis. Updates of one element are taken in
-    /// row-major order of the indices, each result rounded.
+    /// The first operand with the elements that the second one, `i64` or `i32`, names replaced by
+    /// those of the third, of the same type. Negative numbers count from the end of their axis.
+    /// Updates of one element are taken in row-major order of the indices, each result rounded.
     pub enum Scatter {
-        /// Each update goes where its own coordinates say but for `axis`, where the index says. Indices and updates
-        /// have the same shape, with at most as many entries as the data on the other axes.
+        /// Each update goes where its own coordinates say but for `axis`, where the index says.
+        /// Indices and updates have the same shape, with at most as many entries as the data on the
+        /// other axes.
         Elements = "scatter_elements" {
             /// The axis that indices run along, negative from the end.
             axis: i64 = 0,
             /// What an update does.
             reduction: Reduction = Reduction::None,
         },
-        /// Each row of indices, along their last axis, gives the first coordinates of a block. Updates have the axes
-        /// of the indices but the last, then those of a block.
+        /// Each row of indices, along their last axis, gives the first coordinates of a block.
+        /// Updates have the axes of the indices but the last, then those of a block.
         Nd = "scatter_nd" {
             /// What an update does.
             reduction: Reduction = Reduction::None,
@@ -119,14 +120,17 @@ impl Scatter {
         for_dtype!(
             y.dtype(),
             float F => {
-                let updates = Updates::<F> { data: y.as_mut_slice(), places, run, values: updates.as_slice() };
+                let (data, values) = (y.as_mut_slice(), updates.as_slice());
+                let updates = Updates::<F> { data, places, run, values };
                 function.visit::<<F as Float>::Real, _>(updates);
                 Ok(())
             },
             int I => {
-                let updates = Updates::<I> { data: y.as_mut_slice(), places, run, values: updates.as_slice() };
+                let (data, values) = (y.as_mut_slice(), updates.as_slice());
+                let updates = Updates::<I> { data, places, run, values };
                 let f = |a: I, b: I| function.int(a.wide(), b.wide()).map(<I as Int>::wrap);
-                updates.each(f).map_err(|reason| OpError::Value { operand: 2, reason: reason.to_owned() })
+                let wrong = |reason: &str| OpError::Value { operand: 2, reason: reason.to_owned() };
+                updates.each(f).map_err(wrong)
             },
             bool => Err(not_a_number()),
         )
@@ -134,7 +138,8 @@ impl Scatter {
 }
 
 impl Scatter {
-    /// The gradients where the largest or smallest of an element and its updates stays: those that equal it share.
+    /// The gradients where the largest or smallest of an element and its updates stays: those that
+    /// equal it share.
     fn shared(&self, at: &mut Backward<'_>, gather: &GatherAt) -> Result<(), RuleError> {
         let (data, indices, updates) = (at.operand(0)?, at.operand(1)?, at.operand(2)?);
         let (y, dy) = (at.result(0)?, at.dy()?);
@@ -155,8 +160,8 @@ impl Scatter {
         Ok(())
     }
 
-    /// The gradients where an element and its updates are multiplied: each has the product of the others, which is 0
-    /// beside another 0.
+    /// The gradients where an element and its updates are multiplied: each has the product of the
+    /// others, which is 0 beside another 0.
     fn products(&self, at: &mut Backward<'_>, gather: GatherAt) -> Result<(), RuleError> {
         let (data, indices, updates) = (at.operand(0)?, at.operand(1)?, at.operand(2)?);
         let dy = at.dy()?;
@@ -334,7 +339,8 @@ impl OpDef for Scatter {
                 let kept = at.op(self.clone(), &[dy, indices, nothing])?;
                 at.give(0, kept);
                 if at.wants(2) {
-                    // Of several updates of one element the last one stays: the one whose number is read back.
+                    // Of several updates of one element the last one stays: the one whose number is
+                    // read back.
                     let count = shape.elements();
                     let numbers =
                         Range { delta: 1, dtype: DType::I64, limit: count, start: Dim::ZERO };

@@ -16,16 +16,16 @@ use crate::types::{
 };
 
 op! {
-    /// For each of `segments` segments the sum of the rows of the first operand that belong to it, by the number that
-    /// the second operand, `i64`, has for each row.
+    /// For each of `segments` segments the sum of the rows of the first operand that belong to it,
+    /// by the number that the second operand, `i64`, has for each row.
     ///
-    /// Rows lie on axis 0 and are taken in order; floats are summed in `f64`, sums of `f64` keep what cancels, and are rounded
-    /// once; integers wrap. The sum of no rows is 0.
+    /// Rows lie on axis 0 and are taken in order; floats are summed in `f64`, sums of `f64` keep
+    /// what cancels, and are rounded once; integers wrap. The sum of no rows is 0.
     pub struct SegmentSum = "segment_sum" {
         /// The number of segments.
         pub segments: i64,
-        /// Whether sums of `f64` are not rounded: they are wide ones then, for `narrow`, with an axis before the others for
-        /// their four components.
+        /// Whether sums of `f64` are not rounded: they are wide ones then, for `narrow`, with an
+        /// axis before the others for their four components.
         pub wide: bool = false,
     }
 }

@@ -6,8 +6,8 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
-    /// The sizes of the axes `start..end` of its operand as a vector of `i64`. Both count from the end where
-    /// they are negative, and beyond the axes they mean the first or the last.
+    /// The sizes of the axes `start..end` of its operand as a vector of `i64`. Both count from the
+    /// end where they are negative, and beyond the axes they mean the first or the last.
     pub struct ShapeOp = "shape" {
         /// One past the last axis; absent, all up to the last.
         pub end: Option<i64>,

@@ -15,12 +15,15 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// A distribution over the positions of one axis, for each position on the others. Floats are computed in
-    /// `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, summed in an order that the axis's size fixes.
+    /// A distribution over the positions of one axis, for each position on the others. Floats are
+    /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, summed in an order
+    /// that the axis's size fixes.
     ///
-    /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity everywhere.
+    /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity
+    /// everywhere.
     pub enum Softmax {
-        /// `e^(x - m) / s`, where `m` is the largest element along the axis and `s` the sum of all `e^(x - m)`.
+        /// `e^(x - m) / s`, where `m` is the largest element along the axis and `s` the sum of all
+        /// `e^(x - m)`.
         Softmax = "softmax" {
             /// The axis, negative from the end.
             axis: i64,
@@ -95,8 +98,8 @@ impl Softmax {
         axis("axis", self.listed(), rank).ok()
     }
 
-    /// Computes the distributions along the middle one of three axes, the last two with the sizes `size` and
-    /// `inner`, which are not 0.
+    /// Computes the distributions along the middle one of three axes, the last two with the sizes
+    /// `size` and `inner`, which are not 0.
     ///
     /// # Panics
     /// If a slice does not hold whole blocks of these sizes: a bug in the caller.

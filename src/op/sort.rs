@@ -14,8 +14,9 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The entries along `axis` in ascending order, and as a second result the positions they had, `i64`. Equal
-    /// entries stay in the order they had; every NaN is behind all numbers, whatever the order.
+    /// The entries along `axis` in ascending order, and as a second result the positions they had,
+    /// `i64`. Equal entries stay in the order they had; every NaN is behind all numbers, whatever
+    /// the order.
     pub struct Sort = "sort" {
         /// The axis, negative from the end.
         pub axis: i64 = -1,

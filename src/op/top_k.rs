@@ -14,8 +14,9 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The `k` largest entries along `axis`, the largest first, and as a second result their positions, `i64`. Of
-    /// equal entries the one at the lower position comes first. A NaN is larger than all numbers.
+    /// The `k` largest entries along `axis`, the largest first, and as a second result their
+    /// positions, `i64`. Of equal entries the one at the lower position comes first. A NaN is
+    /// larger than all numbers.
     pub struct TopK = "top_k" {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
@@ -23,8 +24,8 @@ op! {
         pub k: Dim,
         /// The largest; otherwise the smallest, the smallest first.
         pub largest: bool = true,
-        /// Whether each replica is to rank its own rows alone: candidates, of which `merge_top_k` takes the best. On
-        /// one device it changes nothing.
+        /// Whether each replica is to rank its own rows alone: candidates, of which `merge_top_k`
+        /// takes the best. On one device it changes nothing.
         pub local: bool = false,
     }
 }
@@ -59,8 +60,9 @@ impl Ranking for Best {
     }
 }
 
-/// True if an axis of `size` entries has at least `k`, for every batch or, of a number that does not depend on the
-/// batch, for every large one: that the batch is large enough is then seen when it is known.
+/// True if an axis of `size` entries has at least `k`, for every batch or, of a number that does
+/// not depend on the batch, for every large one: that the batch is large enough is then seen when
+/// it is known.
 pub(super) fn has_entries(size: &Dim, k: &Dim) -> bool {
     const MANY: i64 = 1 << 40;
     let grows = !k.depends_on_batch() && size.depends_on_batch();
@@ -70,7 +72,8 @@ pub(super) fn has_entries(size: &Dim, k: &Dim) -> bool {
 }
 
 impl TopK {
-    /// True if each replica ranks its own rows, and takes all where there are less than what is asked for.
+    /// True if each replica ranks its own rows, and takes all where there are less than what is
+    /// asked for.
     fn candidates(&self, size: &Dim) -> bool {
         let most = Dim::from(self.k.eval(1 << 40));
         self.local && most.minimum(size) == self.k

@@ -11,7 +11,8 @@ use super::{
 use crate::types::{Claim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
-    /// Its operand with the axes in the order `perm`: axis `i` of the result is axis `perm[i]` of the operand.
+    /// Its operand with the axes in the order `perm`: axis `i` of the result is axis `perm[i]` of
+    /// the operand.
     pub struct Transpose = "transpose" {
         /// Every axis of the operand once.
         pub perm: Vec<usize>,

@@ -11,8 +11,8 @@ use super::{
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The matrices of the last two axes with zeros below a diagonal, or above it where not `upper`. Diagonal 0 is
-    /// the main one, diagonal `k` begins at column `k` of row 0.
+    /// The matrices of the last two axes with zeros below a diagonal, or above it where not
+    /// `upper`. Diagonal 0 is the main one, diagonal `k` begins at column `k` of row 0.
     pub struct Trilu = "trilu" {
         /// The diagonal.
         pub k: i64 = 0,

@@ -12,12 +12,13 @@ use super::{
 use crate::types::{DType, Dim, Element, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 op! {
-    /// The second operand where the first, of type `bool`, is true, else the third; the three are broadcast to
-    /// one shape.
+    /// The second operand where the first, of type `bool`, is true, else the third; the three are
+    /// broadcast to one shape.
     pub struct Where = "where" {}
 }
 
-/// The known elements of the result: where the condition is known, those of the side that it chooses need be known.
+/// The known elements of the result: where the condition is known, those of the side that it
+/// chooses need be known.
 fn known(
     shape: &Shape,
     condition: &Operand<'_>,

@@ -17,19 +17,24 @@ pub enum PassError {
     Refused(Vec<SplitRefused>),
     /// The graph is replicated already.
     #[error(
-        "the graph is already replicated over {0} devices; give the graph before the pass (`--emit graph:input`), \
+        "the graph is already replicated over {0} devices; give the graph before the pass (`--emit \
+         graph:input`), \
          or leave `--gpus` out to run it as it is"
     )]
     AlreadyReplicated(usize),
-    /// Replicas take the statistics of their own rows, so that there is nothing to compare them with.
+    /// Replicas take the statistics of their own rows, so that there is nothing to compare them
+    /// with.
     #[error(
-        "`{0}` takes the statistics of each replica's own rows, as was asked for: that gives other results than one \
-         device, so there is nothing to compare; `--batch-norm sync` and `--batch-norm ghost:G` can be checked"
+        "`{0}` takes the statistics of each replica's own rows, as was asked for: that gives other \
+         results than one \
+         device, so there is nothing to compare; `--batch-norm sync` and `--batch-norm ghost:G` \
+         can be checked"
     )]
     LocalStatistics(String),
     /// Rows that are not on the first axis are in no groups.
     #[error(
-        "`{0}` has no rows on axis 0, which ghost batch normalisation divides into groups; `--batch-norm sync` takes \
+        "`{0}` has no rows on axis 0, which ghost batch normalisation divides into groups; \
+         `--batch-norm sync` takes \
          the statistics of the whole batch"
     )]
     NoGroups(String),
@@ -63,7 +68,8 @@ pub enum DeviceError {
     },
     /// A list of fewer than two ids.
     #[error(
-        "`--gpus {asked}` lists {count} of the at least 2 ids that a list has; write a bare number for a count"
+        "`--gpus {asked}` lists {count} of the at least 2 ids that a list has; write a bare number \
+         for a count"
     )]
     ShortList {
         /// The ids asked for.
@@ -72,7 +78,8 @@ pub enum DeviceError {
         count: usize,
     },
     /// The machine has GPUs, but not those.
-    #[error("`--gpus {asked}` needs {}; this machine has {}; try `--gpus {found}` or fewer", gpus(missing), count(*found))]
+    #[error("`--gpus {asked}` needs {}; this machine has {}; try `--gpus {found}` or \
+        fewer", gpus(missing), count(*found))]
     Absent {
         /// What was asked for.
         asked: String,
@@ -83,7 +90,8 @@ pub enum DeviceError {
     },
     /// All GPUs of a machine that has none.
     #[error(
-        "`--gpus all` needs a GPU and this machine has none; `--gpus 4` runs 4 virtual devices on the CPU"
+        "`--gpus all` needs a GPU and this machine has none; `--gpus 4` runs 4 virtual devices on \
+         the CPU"
     )]
     AllOfNone,
     /// More replicas than can be told apart.

@@ -1,6 +1,7 @@
 //! What turns a graph into a better one, or into one for many devices.
 //!
-//! [`simplify`] runs first, on the template; [`replicate`] last: nothing rewrites the replicas after it.
+//! [`simplify`] runs first, on the template; [`replicate`] last: nothing rewrites the replicas
+//! after it.
 
 mod error;
 mod explain;

@@ -22,12 +22,14 @@ pub struct SplitRefused {
     pub op: String,
     /// What it does to the batch.
     pub reason: String,
-    /// Where it stands: the graph, and its number among the graph's operators, from 1; where it was looked up in the
-    /// file, its place there.
+    /// Where it stands: the graph, and its number among the graph's operators, from 1; where it was
+    /// looked up in the file, its place there.
     pub place: String,
-    /// The line of the operator, the operand marked that carries the batch; of an input its name and type.
+    /// The line of the operator, the operand marked that carries the batch; of an input its name
+    /// and type.
     pub line: String,
-    /// The values that carry the batch to it, from the input on, or from the operator that counts its rows.
+    /// The values that carry the batch to it, from the input on, or from the operator that counts
+    /// its rows.
     pub path: Vec<String>,
     /// What replicas would compute.
     pub effect: String,
@@ -50,8 +52,8 @@ pub(super) struct Told<'g> {
 }
 
 impl<'g> Told<'g> {
-    /// Refusals of `repaired`, the repaired form of `graph`, which is to be split in this way; `repairs` are those that
-    /// would be made if all were allowed.
+    /// Refusals of `repaired`, the repaired form of `graph`, which is to be split in this way;
+    /// `repairs` are those that would be made if all were allowed.
     pub(super) fn new(
         graph: &'g Graph,
         repaired: &'g Graph,
@@ -132,14 +134,17 @@ impl SplitRefused {
     fn help(&self) -> &'static str {
         match self.code {
             Code::NoBatchAxis => {
-                "name the batch axis of an input (`--batch-axis NAME=AXIS`), or free a baked-in size with `--free-batch`"
+                "name the batch axis of an input (`--batch-axis NAME=AXIS`), or free a baked-in \
+                 size with `--free-batch`"
             }
             Code::BakedBatch => {
-                "export the model with a dynamic batch, or free the size that was baked in with `--free-batch`"
+                "export the model with a dynamic batch, or free the size that was baked in with \
+                 `--free-batch`"
             }
             Code::GlobalIndex => "run it on one device, or take the positions outside the model",
             Code::NoRule => {
-                "say what to assume of it (`--assume NAME=rowwise(0)`), or run it on one device (`--gpus 1`)"
+                "say what to assume of it (`--assume NAME=rowwise(0)`), or run it on one device \
+                 (`--gpus 1`)"
             }
             _ => "run it on one device (`--gpus 1`), or export the model without this operator",
         }

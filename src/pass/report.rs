@@ -144,7 +144,8 @@ fn counts(template: &Graph, map: &ClaimMap) -> String {
     let [rows, whole, partial, mixed] = counts;
     let params = template.params().len();
     let mut text = format!(
-        "{rows} with rows, computed for its own rows by each replica; {whole} whole on every replica, \
+        "{rows} with rows, computed for its own rows by each replica; {whole} whole on every \
+         replica, \
          besides {params} parameters"
     );
     if partial > 0 {

@@ -31,8 +31,9 @@ pub struct Checkpoint {
     pub at: Position,
     /// The whole epochs so far.
     pub history: History,
-    /// What follows depends on besides the model, its losses and the data: the `optimizer` and the `schedule`, how rows
-    /// become `batches`, and the `mode` with what decides what dropout drops, as texts. A training goes on with the same ones.
+    /// What follows depends on besides the model, its losses and the data: the `optimizer` and the
+    /// `schedule`, how rows become `batches`, and the `mode` with what decides what dropout drops,
+    /// as texts. A training goes on with the same ones.
     pub terms: BTreeMap<String, String>,
     /// The number by which it was found to be that of the best epoch, where it is kept for that.
     pub best_by: Option<Monitor>,
@@ -121,8 +122,9 @@ impl Checkpoint {
         epochs.chain([self.partial.1]).all(f64::is_finite)
     }
 
-    /// Writes it to a folder, which is made if it does not exist. The variables are written first, under a name of their
-    /// own; the checkpoint before counts until the file that names them is in its place.
+    /// Writes it to a folder, which is made if it does not exist. The variables are written first,
+    /// under a name of their own; the checkpoint before counts until the file that names them is in
+    /// its place.
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(STATE);
         if !self.is_finite() {
@@ -168,7 +170,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Makes the folder if it does not exist, and fails where a checkpoint could not be written to it.
+    /// Makes the folder if it does not exist, and fails where a checkpoint could not be written to
+    /// it.
     pub fn check_folder(folder: &Path) -> Result<(), CheckpointError> {
         std::fs::create_dir_all(folder).map_err(|e| io(folder, e))?;
         Ok(check_write(&folder.join(STATE))?)
@@ -187,7 +190,8 @@ impl Checkpoint {
         Ok(Some(read))
     }
 
-    /// All but the variables of the checkpoint of a folder, and the name of their file; `None` where it has none.
+    /// All but the variables of the checkpoint of a folder, and the name of their file; `None`
+    /// where it has none.
     fn state(
         folder: &Path,
         budget: &mut Budget,
@@ -223,7 +227,8 @@ impl Checkpoint {
         Ok(Self::state(folder, &mut Budget::new(MAX_STATE))?.map(|(read, _)| read))
     }
 
-    /// The name of a term that is another one in these, with both texts. A checkpoint that has no terms agrees with all.
+    /// The name of a term that is another one in these, with both texts. A checkpoint that has no
+    /// terms agrees with all.
     pub(super) fn contradiction(&self, terms: &BTreeMap<String, String>) -> Option<[String; 3]> {
         let mut others =
             self.terms.iter().filter(|(name, before)| terms.get(*name) != Some(before));

@@ -9,7 +9,8 @@ pub enum TrainError {
     Shards(usize),
     /// Statistics that depend on the number of devices, where the bits shall not.
     #[error(
-        "the same bits on any number of devices need batch normalisation with the statistics `sync` or `ghost:G`; those \
+        "the same bits on any number of devices need batch normalisation with the statistics \
+         `sync` or `ghost:G`; those \
          that are `local` to devices differ with their number"
     )]
     Local,
@@ -47,7 +48,8 @@ pub enum TrainError {
     },
     /// An observer gave a learning rate that is none.
     #[error(
-        "the learning rate of batch {batch} of epoch {epoch} became {rate}; it has to be a finite number from 0 on"
+        "the learning rate of batch {batch} of epoch {epoch} became {rate}; it has to be a finite \
+         number from 0 on"
     )]
     Rate {
         /// What it gave.
@@ -59,7 +61,8 @@ pub enum TrainError {
     },
     /// A step made a variable infinite or NaN.
     #[error(
-        "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning rate, or clipped gradients"
+        "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning \
+         rate, or clipped gradients"
     )]
     Diverged(String),
     /// A watcher of the training failed.

@@ -22,8 +22,9 @@ pub struct FitOptions<'a> {
     pub epochs: u64,
     /// What evaluates every epoch.
     pub validation: Validation,
-    /// The weights of classes in the loss to train with; a class that is not among them has 1. The loss has to be one of
-    /// rows with weights ([`OutputLoss::weighted`](crate::pass::OutputLoss::weighted)).
+    /// The weights of classes in the loss to train with; a class that is not among them has 1. The
+    /// loss has to be one of rows with weights
+    /// ([`OutputLoss::weighted`](crate::pass::OutputLoss::weighted)).
     pub class_weights: BTreeMap<i64, f64>,
     /// How the learning rate changes.
     pub schedule: Schedule,
@@ -86,12 +87,14 @@ struct Terms {
 }
 
 impl Trainer {
-    /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these in the end.
+    /// Trains for some epochs. Where the optimizer keeps moving averages, the parameters are these
+    /// in the end.
     ///
     /// # Errors
-    /// If data cannot be read or do not suit the model, those that validate number their classes otherwise, a step fails,
-    /// or an observer does; if an epoch has no batch; if the schedule follows a number that there is not; if the checkpoint
-    /// is of another model, or has other [`terms`](Checkpoint::terms).
+    /// If data cannot be read or do not suit the model, those that validate number their classes
+    /// otherwise, a step fails, or an observer does; if an epoch has no batch; if the schedule
+    /// follows a number that there is not; if the checkpoint is of another model, or has other
+    /// [`terms`](Checkpoint::terms).
     pub fn fit(
         &mut self,
         data: impl Into<Data>,
@@ -170,7 +173,8 @@ impl Trainer {
         let Terms { data, validation, epochs, schedule, .. } = terms;
         let names = self.train.names(data.columns())?;
         let mut batches = data.batches(run.at, *epochs)?;
-        // Behind its last batch an epoch only has to be ended: what follows are the batches of the next one.
+        // Behind its last batch an epoch only has to be ended: what follows are the batches of the
+        // next one.
         let mut over = run.at.step > 0 && data.steps() == Some(run.at.step);
         let watch = self.watch(&run, terms);
         let mut go_on = each(observers, |o| o.begin(&watch))?;

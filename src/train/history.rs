@@ -86,8 +86,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds a batch: its rows, its mean loss, and of each metric the sum and what divides it, or the weights of positive
-    /// targets and of the others between thresholds.
+    /// Adds a batch: its rows, its mean loss, and of each metric the sum and what divides it, or
+    /// the weights of positive targets and of the others between thresholds.
     pub(super) fn add(&mut self, rows: u64, loss: f64, metrics: &[(String, Vec<f64>, Vec<f64>)]) {
         self.rows = self.rows.saturating_add(rows);
         self.loss += loss * rows as f64;
@@ -129,7 +129,8 @@ fn share(total: f64, count: f64) -> f64 {
     if count == 0.0 { 0.0 } else { total / count }
 }
 
-/// What a metric says: the ratio of its sums, or the area under the curve of weights between thresholds.
+/// What a metric says: the ratio of its sums, or the area under the curve of weights between
+/// thresholds.
 fn told(totals: &[f64], counts: &[f64]) -> f64 {
     match (totals, counts) {
         ([total], [count]) => share(*total, *count),
@@ -137,8 +138,9 @@ fn told(totals: &[f64], counts: &[f64]) -> f64 {
     }
 }
 
-/// The area under the curve of the part of positive targets above a threshold over that of the others, from the weights
-/// of both between one threshold and the next: a sum of trapezia, as Keras has it.
+/// The area under the curve of the part of positive targets above a threshold over that of the
+/// others, from the weights of both between one threshold and the next: a sum of trapezia, as Keras
+/// has it.
 fn area(yes: &[f64], no: &[f64]) -> f64 {
     let (all_yes, all_no): (f64, f64) = (yes.iter().sum(), no.iter().sum());
     let (mut area, mut above) = (0.0, (0.0, 0.0));
@@ -194,7 +196,8 @@ pub struct History {
 }
 
 impl History {
-    /// A table with a line for each epoch: comma-separated, with a head. A number that an epoch lacks is an empty cell.
+    /// A table with a line for each epoch: comma-separated, with a head. A number that an epoch
+    /// lacks is an empty cell.
     pub fn csv(&self) -> String {
         let most = self.epochs.iter().max_by_key(|epoch| epoch.numbers().len());
         let Some(most) = most else { return String::new() };

@@ -1,10 +1,11 @@
 //! Training: the data that a training graph is fed with, and the loop around it.
 //!
-//! A [`Trainer`] holds three programs of one model: one step of training, evaluation ([`Evaluator`]), and the model itself
-//! ([`Predictor`]). Their parameters have the model's names, so that what is trained on any number of devices runs on one.
+//! A [`Trainer`] holds three programs of one model: one step of training, evaluation
+//! ([`Evaluator`]), and the model itself ([`Predictor`]). Their parameters have the model's names,
+//! so that what is trained on any number of devices runs on one.
 //!
-//! [`Trainer::fit`] takes rows of any source and [`FitOptions`], whose default is Keras'. An [`Observer`] watches it, sets
-//! its learning rate and may end it; those of the crate are:
+//! [`Trainer::fit`] takes rows of any source and [`FitOptions`], whose default is Keras'. An
+//! [`Observer`] watches it, sets its learning rate and may end it; those of the crate are:
 //!
 //! | observer | what it does |
 //! | --- | --- |
@@ -13,7 +14,7 @@
 //! | [`Finite`] | ends one whose loss is no finite number |
 //! | [`LearningRate`] | sets the learning rate of every batch |
 //! | [`ProgressMeter`] | tells how far an epoch is |
-//! | [`CsvLog`], [`Plot`], [`EventLog`] | write the history as a table, as curves, as event files of `TensorBoard` |
+//! | [`CsvLog`], [`Plot`], [`EventLog`] | write the history: table, curves, `TensorBoard` |
 //!
 //! ```
 //! use fanwise::backend::Cpu;

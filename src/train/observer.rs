@@ -40,9 +40,9 @@ impl Watch<'_> {
         &self.run.history
     }
 
-    /// All that is needed to go on from here: the weights, the variables of the optimizer and the step, the optimizer, the
-    /// schedule and the seeds as texts, the place in the data, and the history. What a run was given besides goes into
-    /// [`Checkpoint::settings`].
+    /// All that is needed to go on from here: the weights, the variables of the optimizer and the
+    /// step, the optimizer, the schedule and the seeds as texts, the place in the data, and the
+    /// history. What a run was given besides goes into [`Checkpoint::settings`].
     ///
     /// # Errors
     /// If devices do not give the variables, or one that steps change is no longer finite.
@@ -73,7 +73,8 @@ impl Watch<'_> {
 
 /// Something that watches a training, sets its learning rate, and may end it.
 ///
-/// One that fails does so with an error of a layer, or with [`TrainError::Watch`] and a sentence that says why.
+/// One that fails does so with an error of a layer, or with [`TrainError::Watch`] and a sentence
+/// that says why.
 pub trait Observer {
     /// Before the first batch; false ends the training.
     ///
@@ -83,8 +84,9 @@ pub trait Observer {
         Ok(true)
     }
 
-    /// Before a batch: its learning rate, where the schedule and the observers before give it `rate`. A training that is
-    /// resumed goes on as if it had not stopped where this follows from what `watch` shows.
+    /// Before a batch: its learning rate, where the schedule and the observers before give it
+    /// `rate`. A training that is resumed goes on as if it had not stopped where this follows from
+    /// what `watch` shows.
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.

@@ -44,7 +44,8 @@ pub enum Shape {
         /// The factor of each.
         factor: f64,
     },
-    /// `end + (1 - end) * (1 - past)^power`, where `past` is the part of the time after the rise that is over.
+    /// `end + (1 - end) * (1 - past)^power`, where `past` is the part of the time after the rise
+    /// that is over.
     Polynomial {
         /// The time after which it is `end`, with that of the rise.
         length: u64,
@@ -73,7 +74,8 @@ pub enum Per {
 }
 
 /// A learning rate that falls when a number of the epochs has not improved for some time, as Keras'
-/// `ReduceLROnPlateau`. It follows from the history alone, so that a training that is resumed goes on with it.
+/// `ReduceLROnPlateau`. It follows from the history alone, so that a training that is resumed goes
+/// on with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plateau {
     /// The number: `val_loss`, `accuracy` …
@@ -135,8 +137,8 @@ impl Plateau {
 }
 
 impl Schedule {
-    /// The learning rate of the next batch: of epoch `epoch`, from 0, with `done` batches before it in all epochs, after the
-    /// epochs of the history; `base` is the optimizer's own.
+    /// The learning rate of the next batch: of epoch `epoch`, from 0, with `done` batches before it
+    /// in all epochs, after the epochs of the history; `base` is the optimizer's own.
     pub fn rate(&self, base: f64, epoch: u64, done: u64, history: &History) -> f64 {
         match self {
             Self::Constant => base,
@@ -230,7 +232,8 @@ impl fmt::Display for Plateau {
         let mode = if self.largest { "max" } else { "min" };
         write!(
             f,
-            "plateau:monitor={monitor},mode={mode},factor={factor},patience={patience},min_delta={min_delta},\
+            "plateau:monitor={monitor},mode={mode},factor={factor},patience={patience},\
+             min_delta={min_delta},\
              cooldown={cooldown},min_rate={min_rate}"
         )
     }
@@ -240,7 +243,8 @@ impl fmt::Display for Plateau {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is no schedule; write constant, step:every=10,factor=0.5, polynomial:epochs=70,power=1, \
-     cosine:epochs=50,warmup=5, cosine:steps=9000,warmup=500,per=step or plateau:monitor=val_loss,factor=0.1,patience=10",
+     cosine:epochs=50,warmup=5, cosine:steps=9000,warmup=500,per=step or \
+     plateau:monitor=val_loss,factor=0.1,patience=10",
     Quoted(.0)
 )]
 pub struct ParseScheduleError(String);
@@ -324,7 +328,8 @@ impl<'a> Settings<'a> {
 impl FromStr for Schedule {
     type Err = ParseScheduleError;
 
-    /// Reads a name and settings: `polynomial:epochs=70,power=1`, `plateau:monitor=val_loss,factor=0.5,patience=3`.
+    /// Reads a name and settings: `polynomial:epochs=70,power=1`,
+    /// `plateau:monitor=val_loss,factor=0.5,patience=3`.
     fn from_str(text: &str) -> Result<Self, ParseScheduleError> {
         let wrong = || ParseScheduleError(text.to_owned());
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
@@ -360,7 +365,8 @@ mod tests {
             "step:every=10,factor=0.5,per=step",
             "cosine:steps=9000,end=0,warmup=500,per=step",
             "polynomial:steps=70,power=1,end=0,per=step",
-            "plateau:monitor=accuracy,mode=max,factor=0.5,patience=3,min_delta=0,cooldown=1,min_rate=0.001",
+            "plateau:monitor=accuracy,mode=max,factor=0.5,patience=3,min_delta=0,cooldown=1,\
+             min_rate=0.001",
         ] {
             assert_eq!(text.parse::<Schedule>().unwrap().to_string(), text);
         }

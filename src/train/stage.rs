@@ -25,13 +25,13 @@ use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 /// Over which devices programs run, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// The devices, what they hold, and what may be done to the graph (synchronised batch normalisation exchanges
-    /// values); without it one device, the host.
+    /// The devices, what they hold, and what may be done to the graph (synchronised batch
+    /// normalisation exchanges values); without it one device, the host.
     pub replicate: Option<Replicate>,
     /// Whose statistics batch normalisation takes; without a choice those of the whole batch.
     pub batch_norm: Option<BatchStatistics>,
-    /// Whether the weights shall be the same, bit for bit, on 1, 2, 4 and 8 devices: the batch is cut into eight shards
-    /// whatever the number of devices is, and their sums meet in one order.
+    /// Whether the weights shall be the same, bit for bit, on 1, 2, 4 and 8 devices: the batch is
+    /// cut into eight shards whatever the number of devices is, and their sums meet in one order.
     pub invariant: bool,
     /// The bytes that a run may take.
     pub max_memory: Option<u64>,
@@ -259,12 +259,14 @@ impl Evaluator {
         Ok(sums.logs())
     }
 
-    /// The loss and the metrics of all rows of the data. How they become batches changes no more than the rounding of sums,
-    /// unless some costs are not counted, because of a mask or of `ignore_class`: the loss is the mean of the batches'
-    /// losses, weighted by all their rows, as in Keras.
+    /// The loss and the metrics of all rows of the data. How they become batches changes no more
+    /// than the rounding of sums, unless some costs are not counted, because of a mask or of
+    /// `ignore_class`: the loss is the mean of the batches' losses, weighted by all their rows, as
+    /// in Keras.
     ///
     /// # Errors
-    /// If the data lack something, cannot be brought to the model's types or be read, or a run fails.
+    /// If the data lack something, cannot be brought to the model's types or be read, or a run
+    /// fails.
     pub fn evaluate(&self, data: impl Into<Data>, batches: LoaderOptions) -> Result<Logs, Error> {
         self.all(&self.stage.in_order(data.into(), batches)?)
     }
@@ -323,7 +325,8 @@ impl Predictor {
     /// The outputs for all rows of the data, in their order whether batches are shuffled or not.
     ///
     /// # Errors
-    /// If the data lack an input, cannot be brought to the model's types or be read, or a run fails.
+    /// If the data lack an input, cannot be brought to the model's types or be read, or a run
+    /// fails.
     pub fn predict(
         &self,
         data: impl Into<Data>,
@@ -375,8 +378,8 @@ fn inputs(graph: &Graph) -> Vec<String> {
     graph.inputs().map(|v| graph.info(v).name.to_string()).collect()
 }
 
-/// What an output of this shape is of all rows: those of the batches one after the other, or what each batch gives that
-/// holds no row.
+/// What an output of this shape is of all rows: those of the batches one after the other, or what
+/// each batch gives that holds no row.
 fn joined(name: &str, shape: &[Dim], parts: Vec<Tensor>) -> Result<Tensor, Error> {
     let missing = || TrainError::Missing(name.to_owned());
     let rows = shape.iter().position(|size| *size == Dim::n());
@@ -400,7 +403,8 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, Error> {
     Ok((0..8).map(|i| devices[i * count / 8]).collect())
 }
 
-/// A graph as it runs: over the devices of `place`, and proved to compute what one device does, or as it is.
+/// A graph as it runs: over the devices of `place`, and proved to compute what one device does, or
+/// as it is.
 ///
 /// # Errors
 /// If it may not be split so.

@@ -1,4 +1,5 @@
-//! What losses take of the targets of data: classes as numbers or as ones, and rows that they weigh.
+//! What losses take of the targets of data: classes as numbers or as ones, and rows that they
+//! weigh.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub(super) struct Aim {
     output: String,
     loss: Loss,
     weighted: Weighted,
-    /// What a row of it is, where its sizes are known, and the axis of the row that has the classes.
+    /// What a row of it is, where its sizes are known, and the axis of the row that has the
+    /// classes.
     row: Option<(Column, usize)>,
 }
 
@@ -36,8 +38,8 @@ pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
 }
 
 impl Aim {
-    /// The data with targets as the loss takes them: where it takes a number for each class, a class becomes zeros and a
-    /// one, and where it takes classes, such a row its class.
+    /// The data with targets as the loss takes them: where it takes a number for each class, a
+    /// class becomes zeros and a one, and where it takes classes, such a row its class.
     fn converted(&self, data: Data, target: &Column) -> Data {
         let Some((row, axis)) = &self.row else { return data };
         let (Some(classes), column) = (row.dims.get(*axis).copied(), target.name.clone()) else {
@@ -76,8 +78,9 @@ pub(super) fn converted(data: Data, aims: &[Aim], names: &Names, columns: &[Colu
     })
 }
 
-/// What rows must hold so that something is learned of them: finite numbers in the columns `inputs`, and classes that there
-/// are. Targets with a mask, those of `masked`, may hold anything where they do not count.
+/// What rows must hold so that something is learned of them: finite numbers in the columns
+/// `inputs`, and classes that there are. Targets with a mask, those of `masked`, may hold anything
+/// where they do not count.
 pub(super) fn sound(
     aims: &[Aim],
     names: &Names,
@@ -130,7 +133,8 @@ pub(super) fn weighed(
             Some(format!("weights of classes need a loss of {output} that is `weighted`"))
         }
         Weighted::Costs => Some(format!(
-            "classes cannot be weighed where the data have a weight for each place of {output}: multiply `{SAMPLE_WEIGHT}` \
+            "classes cannot be weighed where the data have a weight for each place of {output}: \
+             multiply `{SAMPLE_WEIGHT}` \
              by the weights of the classes and leave these out, or give one weight for each row"
         )),
     };

@@ -24,8 +24,9 @@ pub struct TrainerOptions {
 }
 
 impl TrainerOptions {
-    /// Losses weigh rows and leave out costs where data with these columns say how. Of data to train on and others that
-    /// validate it takes the columns of both, one after the other; rows without a weight or a mask have 1.
+    /// Losses weigh rows and leave out costs where data with these columns say how. Of data to
+    /// train on and others that validate it takes the columns of both, one after the other; rows
+    /// without a weight or a mask have 1.
     #[must_use]
     pub fn for_columns(mut self, columns: &[Column]) -> Self {
         for loss in &mut self.training.losses {
@@ -61,7 +62,8 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Readies a model for training; it must have been read for that ([`LoadOptions`](crate::model::LoadOptions)).
+    /// Readies a model for training; it must have been read for that
+    /// ([`LoadOptions`](crate::model::LoadOptions)).
     ///
     /// # Errors
     /// If there is no gradient, the training graph may not be split, or it cannot be readied.
@@ -108,14 +110,16 @@ impl Trainer {
         &self.notes
     }
 
-    /// The parameters of the model that a step changes: those that are trained, and running statistics.
+    /// The parameters of the model that a step changes: those that are trained, and running
+    /// statistics.
     pub fn changed(&self) -> impl Iterator<Item = &str> {
         let params =
             self.graph.updates().iter().map(|update| &*self.graph.param(update.param).name);
         params.filter(|name| self.model.weights.get(name).is_some())
     }
 
-    /// Fails unless epochs tell a number of this name ([`Epoch::numbers`]), with validation or without.
+    /// Fails unless epochs tell a number of this name ([`Epoch::numbers`]), with validation or
+    /// without.
     ///
     /// # Errors
     /// Then.
@@ -171,7 +175,8 @@ impl Trainer {
     /// Gives all variables the values of a checkpoint.
     ///
     /// # Errors
-    /// If it is that of another training: it lacks a variable, has one more, or one of another type.
+    /// If it is that of another training: it lacks a variable, has one more, or one of another
+    /// type.
     pub fn restore(&mut self, variables: &Weights) -> Result<(), Error> {
         let known = self.train.executable.program().params.iter().map(|port| port.name.clone());
         let known: BTreeSet<Arc<str>> = known.collect();
@@ -252,8 +257,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// A loader of data for this model, for a loop of one's own: what the model takes is brought to its types, and classes
-    /// become what the losses take.
+    /// A loader of data for this model, for a loop of one's own: what the model takes is brought to
+    /// its types, and classes become what the losses take.
     ///
     /// # Errors
     /// If something is missing, or cannot be brought to its type.

@@ -13,17 +13,18 @@ pub enum Claim {
     Invariant,
     /// Every replica holds its own rows.
     Shard(Shard),
-    /// Every replica that has rows holds a value of the same type as the whole; together they give the whole.
+    /// Every replica that has rows holds a value of the same type as the whole; together they give
+    /// the whole.
     Partial(Combine),
-    /// Every replica holds a value that follows from its rows, or from those before them, and that one operator alone
-    /// can use: the one that it was computed for.
+    /// Every replica holds a value that follows from its rows, or from those before them, and that
+    /// one operator alone can use: the one that it was computed for.
     Own,
     /// Nothing is known: a replica would need the rows of others.
     Mixed,
 }
 
-/// How the parts of a partial value give the whole. The parts are taken in the order of the replicas; those of
-/// replicas without rows are left out.
+/// How the parts of a partial value give the whole. The parts are taken in the order of the
+/// replicas; those of replicas without rows are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// Their sum.
@@ -40,7 +41,8 @@ pub enum Combine {
     L2,
     /// Their mean, each weighted by the rows of its replica.
     Mean,
-    /// Their sum, of parts that have what rounding lost of them beside them: the components of each lie on the first axis.
+    /// Their sum, of parts that have what rounding lost of them beside them: the components of each
+    /// lie on the first axis.
     WideSum,
     /// Their product, of parts in digits and powers of 2, which lie on the first axis.
     WideProd,
@@ -86,10 +88,11 @@ impl Combine {
     }
 }
 
-/// Rows of one axis: the axis has `outer * N * inner` entries, which are `outer` blocks of `N * inner`, and a replica
-/// whose rows are `o..e` of the batch holds the entries `o * inner..e * inner` of each block, one block after the other.
-/// `inner > 1` where further axes were folded into the batch axis behind it, `outer > 1` where some were before it, or
-/// several values were joined along it.
+/// Rows of one axis: the axis has `outer * N * inner` entries, which are `outer` blocks of `N *
+/// inner`, and a replica whose rows are `o..e` of the batch holds the entries `o * inner..e *
+/// inner` of each block, one block after the other. `inner > 1` where further axes were folded into
+/// the batch axis behind it, `outer > 1` where some were before it, or several values were joined
+/// along it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     /// The axis that carries the batch.

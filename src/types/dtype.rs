@@ -86,7 +86,8 @@ impl DType {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// How far results may be apart where floats are summed in another order, as a share of the largest of them.
+    /// How far results may be apart where floats are summed in another order, as a share of the
+    /// largest of them.
     pub const fn rounding(self) -> f64 {
         match self {
             Self::F64 => 1e-14,

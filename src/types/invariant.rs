@@ -10,7 +10,8 @@ pub(crate) fn invariant<T>(value: Option<T>, what: &str) -> T {
     value.unwrap_or_else(|| panic!("internal error, please report it: {what} does not hold"))
 }
 
-/// The same number as another type: a count or a checked size, which fits in every type of 32 bits or more.
+/// The same number as another type: a count or a checked size, which fits in every type of 32 bits
+/// or more.
 ///
 /// # Panics
 /// If it does not fit: a bug.

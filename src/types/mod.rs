@@ -1,4 +1,5 @@
-//! The vocabulary every other layer speaks: element types, symbolic sizes, tensors, devices, splits, claims.
+//! The vocabulary every other layer speaks: element types, symbolic sizes, tensors, devices,
+//! splits, claims.
 //!
 //! A leaf of the crate: nothing here imports another module of fanwise.
 

@@ -6,12 +6,13 @@ const SHOWN: usize = 80;
 /// The characters of those that are of its end.
 const END: usize = 16;
 
-/// A name from a file as errors show it: between backticks, control characters escaped, a long one with its middle
-/// left out.
+/// A name from a file as errors show it: between backticks, control characters escaped, a long one
+/// with its middle left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
-/// A name from a file as errors show it where it stands for itself: as [`Quoted`], without the backticks.
+/// A name from a file as errors show it where it stands for itself: as [`Quoted`], without the
+/// backticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
@@ -27,8 +28,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// What another reader says of a file, which may repeat any part of it: as [`Escaped`], but longer, with its
-/// backticks.
+/// What another reader says of a file, which may repeat any part of it: as [`Escaped`], but longer,
+/// with its backticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said<'a>(pub(crate) &'a str);
 
@@ -71,9 +72,11 @@ fn escape(f: &mut fmt::Formatter<'_>, text: &str, backticks: bool) -> fmt::Resul
     Ok(())
 }
 
-/// True of marks that are not seen or turn the direction of text: they would show another name than it is.
+/// True of marks that are not seen or turn the direction of text: they would show another name than
+/// it is.
 pub(crate) fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]

@@ -60,8 +60,8 @@ impl Shape {
         self.0.iter().map(|d| d.at_rows(rows)).collect()
     }
 
-    /// True if no size is an overflow or negative and neither a size nor the number of elements exceeds
-    /// [`MAX_SIZE`]; a size that depends on a symbol is checked as far as its constants go.
+    /// True if no size is an overflow or negative and neither a size nor the number of elements
+    /// exceeds [`MAX_SIZE`]; a size that depends on a symbol is checked as far as its constants go.
     pub fn is_valid(&self) -> bool {
         let fits = |c: i64| (0..=MAX_SIZE).contains(&c);
         let constants = self.0.iter().filter_map(Dim::as_const);

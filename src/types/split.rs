@@ -76,7 +76,8 @@ impl fmt::Display for ShardRule {
 /// A text that names no shard rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} is no shard rule; write remainder-last, balanced, ceil, or weighted:3,1 with a weight for each GPU",
+    "{} is no shard rule; write remainder-last, balanced, ceil, or weighted:3,1 with a weight for \
+     each GPU",
     Quoted(.0)
 )]
 pub struct ParseShardRuleError(pub String);

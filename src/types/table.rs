@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 
-/// A hash table. Its function is seeded by chance, as that of the standard library, and takes a fraction of the time.
+/// A hash table. Its function is seeded by chance, as that of the standard library, and takes a
+/// fraction of the time.
 pub(crate) type Table<K, V> = HashMap<K, V, RandomState>;
 
 /// The keys of a hash table.

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::Device;
 
-/// The class of code that computes an operator; one kernel, with its variants, on each target that has it.
+/// The class of code that computes an operator; one kernel, with its variants, on each target that
+/// has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum KernelClass {
@@ -42,14 +43,17 @@ pub enum KernelClass {
     Recurrent,
     /// Draws that a seed decides.
     Random,
-    /// The first of two launches that compute an operator: what it writes only the second one reads.
+    /// The first of two launches that compute an operator: what it writes only the second one
+    /// reads.
     Partial,
-    /// What only training has: normalisation by statistics of the batch, gradients of kernels, windows and statistics.
+    /// What only training has: normalisation by statistics of the batch, gradients of kernels,
+    /// windows and statistics.
     Training,
-    /// Chains that give parameters their new elements, each of which meets others of them at its own place alone: a device
-    /// runs them together.
+    /// Chains that give parameters their new elements, each of which meets others of them at its
+    /// own place alone: a device runs them together.
     Update,
-    /// The combination of what replicas have, in their order; of all types but half-precision floats.
+    /// The combination of what replicas have, in their order; of all types but half-precision
+    /// floats.
     Collective,
     /// The reference evaluation of the operator.
     Reference,
@@ -91,14 +95,16 @@ impl fmt::Display for KernelClass {
     }
 }
 
-/// The sizes up to which a target's kernels go; an operator beyond one of them is evaluated by reference.
+/// The sizes up to which a target's kernels go; an operator beyond one of them is evaluated by
+/// reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Values that are joined, or into which one is cut.
     pub parts: usize,
     /// Places of resized axes, counted once for each element that meets there.
     pub places: usize,
-    /// Elements of a sample and of the kernel of a convolution, and positions along its axes with their padding; less.
+    /// Elements of a sample and of the kernel of a convolution, and positions along its axes with
+    /// their padding; less.
     pub positions: usize,
     /// Elements of a channel of a pool, and positions along its axes.
     pub windows: usize,
@@ -128,11 +134,13 @@ impl Limits {
 pub struct Target {
     /// Its name, as in `--target`.
     pub name: &'static str,
-    /// The kernel classes it has. An operator of another class runs by reference evaluation: on its device where the
-    /// list has [`KernelClass::Reference`], otherwise on the host, which then works by [`Target::CPU`].
+    /// The kernel classes it has. An operator of another class runs by reference evaluation: on its
+    /// device where the list has [`KernelClass::Reference`], otherwise on the host, which then
+    /// works by [`Target::CPU`].
     pub kernels: &'static [KernelClass],
-    /// The kernel classes that take elements of every type; others but those of `numbers` take `f32`. Where there is
-    /// [`KernelClass::Partial`], reductions and draws take `f64` too, and recurrent cells lengths.
+    /// The kernel classes that take elements of every type; others but those of `numbers` take
+    /// `f32`. Where there is [`KernelClass::Partial`], reductions and draws take `f64` too, and
+    /// recurrent cells lengths.
     pub any_type: &'static [KernelClass],
     /// The kernel classes that take integers, `f32` and `f64`.
     pub numbers: &'static [KernelClass],
@@ -140,18 +148,21 @@ pub struct Target {
     pub limits: Limits,
     /// The kernel classes that can end in a chain of elementwise operators.
     pub epilogues: &'static [KernelClass],
-    /// The kernel classes whose result may take the place of the first operand, where that has as many bytes.
+    /// The kernel classes whose result may take the place of the first operand, where that has as
+    /// many bytes.
     pub in_place: &'static [KernelClass],
     /// Bytes to which every planned buffer is aligned, a power of two.
     pub alignment: u32,
-    /// Whether a device keeps the parameters that it takes from another one, so that no run copies them.
+    /// Whether a device keeps the parameters that it takes from another one, so that no run copies
+    /// them.
     pub keeps_params: bool,
     /// Whether programs may have variables, parameters that a run changes.
     pub updates: bool,
-    /// The kernel classes that take and give images with the channels last in memory: convolutions, pools and what only
-    /// training has always; reductions over all places, concatenations, borders and slices where their operands come so.
-    /// What is elementwise follows its first operand, a broadcast one that has the shape of its result; the others, and
-    /// every target without such classes, know row-major order only.
+    /// The kernel classes that take and give images with the channels last in memory: convolutions,
+    /// pools and what only training has always; reductions over all places, concatenations, borders
+    /// and slices where their operands come so. What is elementwise follows its first operand, a
+    /// broadcast one that has the shape of its result; the others, and every target without such
+    /// classes, know row-major order only.
     pub channels_last: &'static [KernelClass],
 }
 
@@ -161,9 +172,9 @@ pub enum Order {
     /// The last axis varies fastest.
     #[default]
     RowMajor,
-    /// Axis 1, the channels, varies fastest; then the last axis, and so on to axis 2, then axis 0. Of a weight
-    /// `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with one element for each channel,
-    /// has the same bytes in both orders and counts as row-major.
+    /// Axis 1, the channels, varies fastest; then the last axis, and so on to axis 2, then axis 0.
+    /// Of a weight `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with
+    /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
 }
 
@@ -245,7 +256,8 @@ impl Target {
         ],
     };
 
-    /// The table for what runs on a device: the host of a target that has no reference evaluation is a CPU.
+    /// The table for what runs on a device: the host of a target that has no reference evaluation
+    /// is a CPU.
     pub fn on(&self, device: Device) -> &Self {
         let is_host = device == Device::HOST && !self.has(KernelClass::Reference);
         if is_host { &Self::CPU } else { self }

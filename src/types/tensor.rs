@@ -15,9 +15,14 @@ pub trait Element: Pod + PartialEq + Send + Sync + fmt::Debug {
 }
 
 macro_rules! elements {
-    ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
+    ($($rust:ty => $dtype:ident),*) => {
+        $(impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        })*
+    };
 }
-elements!(f64 => F64, f32 => F32, f16 => F16, bf16 => Bf16, i64 => I64, i32 => I32, i16 => I16, i8 => I8,
+elements!(f64 => F64, f32 => F32, f16 => F16, bf16 => Bf16, i64 => I64, i32 => I32,
+    i16 => I16, i8 => I8,
     u64 => U64, u32 => U32, u16 => U16, u8 => U8);
 
 /// One cache line: the unit in which tensors own memory, so that every element type is aligned.
@@ -51,7 +56,8 @@ pub struct Tensor {
 enum Memory {
     /// In memory of the tensor's own.
     Own(Arc<Vec<Line>>),
-    /// In bytes of somebody else, as a mapped file: aligned to the elements, as many as they take, never written to.
+    /// In bytes of somebody else, as a mapped file: aligned to the elements, as many as they take,
+    /// never written to.
     Shared(Bytes),
 }
 
@@ -119,8 +125,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The tensor with these elements in native byte order, of which truth values are 0 or 1. It shares `data` where
-    /// they are aligned to the elements, else it copies them.
+    /// The tensor with these elements in native byte order, of which truth values are 0 or 1. It
+    /// shares `data` where they are aligned to the elements, else it copies them.
     pub fn from_shared(dtype: DType, dims: &[usize], data: &Bytes) -> Result<Self, TensorError> {
         if !(data.as_ptr() as usize).is_multiple_of(dtype.bytes()) {
             return Self::from_bytes(dtype, dims, data);
@@ -193,7 +199,8 @@ impl Tensor {
         &mut bytemuck::cast_slice_mut(Arc::make_mut(lines).as_mut_slice())[..self.bytes]
     }
 
-    /// True if other tensors have the same memory, so that it would be copied before it is written to.
+    /// True if other tensors have the same memory, so that it would be copied before it is written
+    /// to.
     pub fn is_shared(&self) -> bool {
         match &self.memory {
             Memory::Own(lines) => Arc::strong_count(lines) > 1,

@@ -31,7 +31,8 @@ impl Net {
         self.op(&name, Binary::Add, &[x, table])
     }
 
-    /// What is added to scores `[N, heads, tokens, tokens]`: 0 for tokens whose mask is not 0, -10000 for others.
+    /// What is added to scores `[N, heads, tokens, tokens]`: 0 for tokens whose mask is not 0,
+    /// -10000 for others.
     pub(super) fn padding_mask(&mut self, name: &str, mask: Value) -> Layer<Value> {
         let name = self.layer(name);
         let at = |kind: &str| format!("{name}.{kind}");
@@ -80,7 +81,8 @@ impl Net {
         self.op(value, Binary::Add, &[y, bias])
     }
 
-    /// `[N, tokens, heads * size]` as `[N, heads, tokens, size]`, or with the last two axes exchanged.
+    /// `[N, tokens, heads * size]` as `[N, heads, tokens, size]`, or with the last two axes
+    /// exchanged.
     fn split_heads(&mut self, name: &str, x: Value, heads: i64, perm: [usize; 4]) -> Layer<Value> {
         let [tokens, width] = [1, 2].map(|axis| Dim::from(super::layers::int(self.size(x, axis))));
         let size = width.floor_div(&Dim::from(heads));

@@ -1,5 +1,5 @@
-//! Two stacked GRUs that forecast a temperature from five days of weather (Chollet, *Deep Learning with Python*, 2nd
-//! edition, listing 10.23), 10,977 parameters.
+//! Two stacked GRUs that forecast a temperature from five days of weather (Chollet, *Deep Learning
+//! with Python*, 2nd edition, listing 10.23), 10,977 parameters.
 
 use super::layers::{Activation, Layer, Net};
 use super::recurrent::Recurrent;

@@ -1,7 +1,7 @@
 //! The layers that the models are made of, as Keras defines them.
 //!
-//! Inside a model, images are `[N, channels, height, width]`. A layer's name is the origin of its nodes, that of its
-//! last value, and with a suffix (`.kernel`) that of its parameters.
+//! Inside a model, images are `[N, channels, height, width]`. A layer's name is the origin of its
+//! nodes, that of its last value, and with a suffix (`.kernel`) that of its parameters.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,8 @@ pub(super) enum Activation {
     Softmax,
 }
 
-/// A convolution with square kernels; "valid" padding, a stride of 1 and a bias unless said otherwise.
+/// A convolution with square kernels; "valid" padding, a stride of 1 and a bias unless said
+/// otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conv {
     filters: usize,
@@ -122,8 +123,8 @@ impl Net {
         self.numbers = Some(BTreeMap::new());
     }
 
-    /// The layers that `layers` adds are those of a model `name` inside this one. Used again with the same names, it
-    /// shares their parameters.
+    /// The layers that `layers` adds are those of a model `name` inside this one. Used again with
+    /// the same names, it shares their parameters.
     pub(super) fn scope<T>(
         &mut self,
         name: &str,
@@ -257,8 +258,8 @@ impl Net {
         self.conv(&name, &format!("{name}.kernel"), x, conv)
     }
 
-    /// A transposed convolution to `filters` channels, `times` the size, whose windows of `times` by `times` elements do
-    /// not overlap.
+    /// A transposed convolution to `filters` channels, `times` the size, whose windows of `times`
+    /// by `times` elements do not overlap.
     pub(super) fn conv2d_transpose(
         &mut self,
         name: &str,
@@ -283,7 +284,8 @@ impl Net {
         self.op(&name, Transpose { perm: vec![0, 2, 3, 1] }, &[x])
     }
 
-    /// One kernel for each channel. Such a kernel sees and reaches one channel only, and is drawn accordingly.
+    /// One kernel for each channel. Such a kernel sees and reaches one channel only, and is drawn
+    /// accordingly.
     pub(super) fn depthwise_conv2d(&mut self, name: &str, x: Value, conv: Conv) -> Layer<Value> {
         let name = self.layer(name);
         let conv = Conv { filters: self.channels(x), depthwise: true, ..conv };
@@ -300,7 +302,8 @@ impl Net {
         self.conv(&name, &format!("{name}.pointwise_kernel"), x, pointwise)
     }
 
-    /// `gamma * (x - mean) / sqrt(variance + epsilon) + beta` for each channel, with fixed statistics.
+    /// `gamma * (x - mean) / sqrt(variance + epsilon) + beta` for each channel, with fixed
+    /// statistics.
     pub(super) fn batch_norm(&mut self, name: &str, x: Value, epsilon: f32) -> Layer<Value> {
         let name = self.layer(name);
         let channels = [self.channels(x)];

@@ -1,4 +1,5 @@
-//! Keras' bidirectional LSTM for the sentiment of film reviews (`bidirectional_lstm_imdb`), 2,757,761 parameters.
+//! Keras' bidirectional LSTM for the sentiment of film reviews (`bidirectional_lstm_imdb`),
+//! 2,757,761 parameters.
 
 use super::layers::{Activation, Layer, Net};
 use super::recurrent::Recurrent;

@@ -1,5 +1,5 @@
-//! MiniGoogLeNet for images of 32×32 pixels in 10 classes, 1,656,250 parameters (Zhang et al. 2016, "Understanding
-//! deep learning requires rethinking generalization", figure 3).
+//! MiniGoogLeNet for images of 32×32 pixels in 10 classes, 1,656,250 parameters (Zhang et al. 2016,
+//! "Understanding deep learning requires rethinking generalization", figure 3).
 
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;

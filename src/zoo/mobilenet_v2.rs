@@ -1,4 +1,5 @@
-//! MobileNetV2 for images of 224×224 pixels in 1000 classes, 3,538,984 parameters (Sandler et al. 2018, table 2).
+//! MobileNetV2 for images of 224×224 pixels in 1000 classes, 3,538,984 parameters (Sandler et al.
+//! 2018, table 2).
 
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;

@@ -1,9 +1,11 @@
-//! The models built in code, with weights that follow from their names: `zoo:mlp`, `zoo:xception`, …
+//! The models built in code, with weights that follow from their names: `zoo:mlp`, `zoo:xception`,
+//! …
 //!
-//! They are Keras' models layer by layer: the names of layers are the origins of nodes, images arrive as
-//! `[N, height, width, channels]` and are transposed once, and "same" padding is TensorFlow's. Kernels are
-//! Glorot uniform. A freshly built Keras model has biases of 0 and batch-norm statistics that leave values as they
-//! are; here they are small random numbers around those, so that the arithmetic of every layer counts.
+//! They are Keras' models layer by layer: the names of layers are the origins of nodes, images
+//! arrive as `[N, height, width, channels]` and are transposed once, and "same" padding is
+//! TensorFlow's. Kernels are Glorot uniform. A freshly built Keras model has biases of 0 and
+//! batch-norm statistics that leave values as they are; here they are small random numbers around
+//! those, so that the arithmetic of every layer counts.
 
 mod attention;
 mod gru;
@@ -96,8 +98,10 @@ pub enum ZooError {
     },
     /// The options behind the name are none of this model's.
     #[error(
-        "`{options}` are not options of `{name}`: they are `narrow=K` (layers of a K-th of the features), `pixels=P` \
-         (images of P by P) and `steps=S` (sequences of S), of those the model has, each once and at least 1, at most \
+        "`{options}` are not options of `{name}`: they are `narrow=K` (layers of a K-th of the \
+         features), `pixels=P` \
+         (images of P by P) and `steps=S` (sequences of S), of those the model has, each once and \
+         at least 1, at most \
          65535"
     )]
     Options {
@@ -119,8 +123,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _)| *name)
 }
 
-/// Builds a model, one of [`names`], with its weights. Behind the name, after a `:`, may stand how it is scaled:
-/// `xception:narrow=8,pixels=71` has an eighth of the features and takes smaller images.
+/// Builds a model, one of [`names`], with its weights. Behind the name, after a `:`, may stand how
+/// it is scaled: `xception:narrow=8,pixels=71` has an eighth of the features and takes smaller
+/// images.
 ///
 /// ```
 /// let (graph, weights) = fanwise::zoo::build("two_head").unwrap();
@@ -146,8 +151,8 @@ mod tests {
     use super::{ZooError, build, names};
     use crate::ir::{Node, verify};
 
-    /// A model: its parameters, how often it has `conv`, `batch_norm`, `concat`, `add`, `max_pool`, `relu` and
-    /// `clip`, and the types of some values.
+    /// A model: its parameters, how often it has `conv`, `batch_norm`, `concat`, `add`, `max_pool`,
+    /// `relu` and `clip`, and the types of some values.
     type Known = (&'static str, usize, [usize; 7], &'static [(&'static str, &'static str)]);
 
     const OPS: [&str; 7] = ["conv", "batch_norm", "concat", "add", "max_pool", "relu", "clip"];
@@ -281,6 +286,9 @@ mod tests {
         let error = build("resnet").unwrap_err();
         assert_eq!(error, ZooError::Unknown { name: "resnet".to_owned() });
         let last = error.to_string();
-        assert!(last.ends_with("it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, resnet50, siamese, transformer, two_head, unet, video, xception"));
+        assert!(last.ends_with(
+            "it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, \
+            resnet50, siamese, transformer, two_head, unet, video, xception"
+        ));
     }
 }

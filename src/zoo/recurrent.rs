@@ -6,7 +6,8 @@ use crate::ir::Value;
 use crate::op::{Activation, Direction, Pad, PadMode, Recurrent as Op, Reshape};
 use crate::types::{Dim, Shape};
 
-/// A recurrent layer as Keras makes it: forward, and only the state after the last step, unless said otherwise.
+/// A recurrent layer as Keras makes it: forward, and only the state after the last step, unless
+/// said otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recurrent {
     lstm: bool,

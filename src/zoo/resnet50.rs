@@ -1,5 +1,5 @@
-//! ResNet-50 for images of 224×224 pixels in 1000 classes, 25,636,712 parameters (He et al. 2016, table 1; strides
-//! on the first convolution of a block, biases on every convolution).
+//! ResNet-50 for images of 224×224 pixels in 1000 classes, 25,636,712 parameters (He et al. 2016,
+//! table 1; strides on the first convolution of a block, biases on every convolution).
 
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;

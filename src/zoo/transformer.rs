@@ -1,7 +1,7 @@
 //! A small encoder as BERT's: 40,137 parameters.
 //!
-//! Token numbers and a padding mask of integers come in; out come two classes for each sample and seven tags for each
-//! token. Positions are rows of a table that all samples share.
+//! Token numbers and a padding mask of integers come in; out come two classes for each sample and
+//! seven tags for each token. Positions are rows of a table that all samples share.
 
 use super::layers::{Activation, Layer, Net};
 use crate::ir::Value;

@@ -1,6 +1,6 @@
-//! A small U-Net that divides images of 64×64 pixels into 2 segments, 482,050 parameters (Ronneberger, Fischer and Brox
-//! 2015, "U-Net: Convolutional Networks for Biomedical Image Segmentation", figure 1, with "same" padding and a
-//! quarter of the depth).
+//! A small U-Net that divides images of 64×64 pixels into 2 segments, 482,050 parameters
+//! (Ronneberger, Fischer and Brox 2015, "U-Net: Convolutional Networks for Biomedical Image
+//! Segmentation", figure 1, with "same" padding and a quarter of the depth).
 
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;

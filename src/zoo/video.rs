@@ -1,5 +1,5 @@
-//! Classes of short videos `[N, time, height, width, channels]`: a small convolutional net on every image, then an
-//! LSTM over the images; 30,570 parameters.
+//! Classes of short videos `[N, time, height, width, channels]`: a small convolutional net on every
+//! image, then an LSTM over the images; 30,570 parameters.
 
 use super::layers::{Activation, Conv, Layer, Net};
 use super::recurrent::Recurrent;

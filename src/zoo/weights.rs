@@ -10,7 +10,8 @@ use crate::types::{DType, Tensor, TensorError};
 /// The distribution of a parameter's elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Init {
-    /// Uniform in `[-l, l)` with `l = sqrt(6 / (fan_in + fan_out))` (Glorot and Bengio 2010, equation 16).
+    /// Uniform in `[-l, l)` with `l = sqrt(6 / (fan_in + fan_out))` (Glorot and Bengio 2010,
+    /// equation 16).
     Glorot {
         /// The inputs that one output of the layer sees.
         fan_in: usize,
@@ -36,8 +37,8 @@ impl Init {
 /// The elements drawn with one key; parts with different keys are drawn in parallel.
 const PART: usize = 1 << 14;
 
-/// The parameter `name` of the model `model`: 24 bits for each element from ChaCha8, its key the BLAKE3 hash of
-/// `zoo:<model>/<name>#<i>` for the elements from `16384 i` on.
+/// The parameter `name` of the model `model`: 24 bits for each element from ChaCha8, its key the
+/// BLAKE3 hash of `zoo:<model>/<name>#<i>` for the elements from `16384 i` on.
 pub(super) fn draw(
     model: &str,
     name: &str,
@@ -56,7 +57,8 @@ pub(super) fn draw(
         for elements in part.chunks_mut(block.as_ref().len()) {
             random.generate(&mut block);
             for (x, &bits) in elements.iter_mut().zip(block.as_ref()) {
-                // 24 bits as a fraction in [-1, 1): exact, so that only the last two operations round.
+                // 24 bits as a fraction in [-1, 1): exact, so that only the last two operations
+                // round.
                 *x = center + spread * ((bits >> 8) as f32 / 8_388_608.0 - 1.0);
             }
         }

@@ -1,4 +1,5 @@
-//! Xception for images of 224×224 pixels in 1000 classes, 22,910,480 parameters (Chollet 2017, figure 5).
+//! Xception for images of 224×224 pixels in 1000 classes, 22,910,480 parameters (Chollet 2017,
+//! figure 5).
 
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;

@@ -1,5 +1,5 @@
-//! Images per second that a loader makes of CIFAR's bytes with augmentation, and of JPEG files that it decodes and
-//! brings to another size.
+//! Images per second that a loader makes of CIFAR's bytes with augmentation, and of JPEG files that
+//! it decodes and brings to another size.
 
 #![allow(missing_docs, reason = "criterion's macros declare undocumented functions")]
 

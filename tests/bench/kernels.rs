@@ -1,4 +1,5 @@
-//! The CPU kernels by themselves, on as many threads as the machine has, in floating-point operations per second.
+//! The CPU kernels by themselves, on as many threads as the machine has, in floating-point
+//! operations per second.
 
 use std::hint::black_box;
 

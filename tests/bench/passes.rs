@@ -1,5 +1,5 @@
-//! The cost of the `replicate` pass with verification of the graph that it gives, and that of the proof that this
-//! graph computes what its template does; freeing graphs is not counted.
+//! The cost of the `replicate` pass with verification of the graph that it gives, and that of the
+//! proof that this graph computes what its template does; freeing graphs is not counted.
 
 #![allow(missing_docs, reason = "criterion's macros declare undocumented functions")]
 

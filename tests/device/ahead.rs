@@ -93,7 +93,8 @@ fn staged_steps() {
     assert_eq!(staged.weights().unwrap(), plain.weights().unwrap());
 }
 
-/// The trace shows for each device that the copies of the second batch begin before the kernels of the first have ended.
+/// The trace shows for each device that the copies of the second batch begin before the kernels of
+/// the first have ended.
 fn the_next_inputs_come_before_a_run_ends() {
     let (graph, weights) = small("two_head");
     let (options, trace) = traced(2);

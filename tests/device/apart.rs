@@ -1,5 +1,5 @@
-//! Tests in processes of their own: what the driver says is wrong belongs to one test, and the fake one, which runs
-//! one kernel of a process at a time, uses all cores.
+//! Tests in processes of their own: what the driver says is wrong belongs to one test, and the fake
+//! one, which runs one kernel of a process at a time, uses all cores.
 
 use std::io::Read;
 use std::path::Path;

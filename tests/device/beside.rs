@@ -1,4 +1,5 @@
-//! Programs beside each other on one GPU with little memory: what one keeps for later gives way to what another needs.
+//! Programs beside each other on one GPU with little memory: what one keeps for later gives way to
+//! what another needs.
 
 use std::collections::BTreeMap;
 use std::thread;

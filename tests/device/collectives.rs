@@ -1,5 +1,5 @@
-//! What replicas join or combine on devices: every combination of every type, on one to eight devices, with peers that have
-//! no rows, of values small and large; and repaired models.
+//! Collectives on devices: every combination of every type, on one to eight devices, with peers
+//! that have no rows, of small and large values; and repaired models.
 
 use std::sync::Arc;
 
@@ -54,8 +54,8 @@ const ENTRIES: i64 = 5;
 /// Candidates of a replica.
 const BEST: i64 = 3;
 
-/// A graph by hand: each of `count` replicas has a part of the input `w`, they are joined, and each replica gives a
-/// row with its result for each of its rows.
+/// A graph by hand: each of `count` replicas has a part of the input `w`, they are joined, and each
+/// replica gives a row with its result for each of its rows.
 struct Net {
     graph: Graph,
     split: Split,
@@ -289,7 +289,7 @@ fn launches(program: &Program) -> (usize, bool) {
     (program.devices[1..].iter().map(count).sum(), count(&program.devices[0]) > 0)
 }
 
-/// Runs a graph for these inputs at several batch sizes; floats of some combinations are only close.
+/// Runs a graph for these inputs at several batch sizes; some floats are only close.
 fn compare(graph: &Graph, count: u32, exact: bool, batches: &[(i64, Tensors)], what: &str) {
     let lowered = program(graph);
     let run = executable(graph, &Weights::default(), options(count));
@@ -550,7 +550,8 @@ pub(crate) fn needy(count: u32, variant: usize) -> (Graph, Graph, Weights) {
     (template, graph, weights)
 }
 
-/// Weights on each device, on the first or on the host; the CPU does the same with the same replicas.
+/// Weights on each device, on the first or on the host; the CPU does the same with the same
+/// replicas.
 fn models_with_weights() {
     let mut rng = ChaCha8Rng::seed_from_u64(8);
     for (i, count) in COUNTS.into_iter().enumerate() {
@@ -568,11 +569,13 @@ fn models_with_weights() {
     }
 }
 
-/// What normalises by the whole batch, or by groups of its rows, gives on several devices what it gives on one.
+/// What normalises by the whole batch, or by groups of its rows, gives on several devices what it
+/// gives on one.
 fn synchronised_statistics() {
     let text = "fanwise 1
 symbol N >= 0
-graph @g(%x: f32[N,3,2], %s: f32[3], %b: f32[3], %m: f32[3], %v: f32[3]) -> (y: f32[N,3,2], o: f32[3], p: f32[3]) {
+graph @g(%x: f32[N,3,2], %s: f32[3], %b: f32[3], %m: f32[3], %v: f32[3]) -> (y: f32[N,3,2], o: \
+f32[3], p: f32[3]) {
   %a : f32[N,3,2] = tanh(%x)
   %y : f32[N,3,2], %o : f32[3], %p : f32[3] = batch_norm_train(%a, %s, %b, %m, %v)
   return %y, %o, %p

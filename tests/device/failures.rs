@@ -1,5 +1,5 @@
-//! The fake driver with failures injected: no hang, no leak, and either the right outputs or an error that names the
-//! operator, the device and the code.
+//! The fake driver with failures injected: no hang, no leak, and either the right outputs or an
+//! error that names the operator, the device and the code.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -23,11 +23,12 @@ use crate::variables;
 /// What a call that fails gives, by its name for the fake driver.
 const CODES: [&str; 3] = ["out_of_memory", "device_lost", "illegal_address"];
 
-/// Asked also when a stream ends or what it has done is looked at: then nobody is told of a failure, but the next call
-/// that meets it. The host asks of GPUs whose own workers ask, too.
+/// Asked also when a stream ends or what it has done is looked at: then nobody is told of a
+/// failure, but the next call that meets it. The host asks of GPUs whose own workers ask, too.
 const QUESTION: &str = "cuStreamQuery";
 
-/// Functions that a run does without for want of memory when its inputs are to come before it: they come with it.
+/// Functions that a run does without for want of memory when its inputs are to come before it: they
+/// come with it.
 const ASIDE: [&str; 7] = [
     "cuMemAlloc",
     "cuMemHostAlloc",
@@ -160,7 +161,8 @@ fn a_kernel_that_fails_is_named() {
     assert!(second.contains("can no longer be used") && second == third, "{ended:?}");
 }
 
-/// The watchdog ends the run, and nothing then waits for the device: not the executable's end, not the process'.
+/// The watchdog ends the run, and nothing then waits for the device: not the executable's end, not
+/// the process'.
 fn a_kernel_that_never_ends_is_named() {
     const GRAPH: u32 = 14;
 
@@ -178,7 +180,8 @@ fn a_kernel_that_never_ends_is_named() {
     }
 }
 
-/// A graph of many kernels takes longer than the watchdog waits for a sign of progress, though none of them does.
+/// A graph of many kernels takes longer than the watchdog waits for a sign of progress, though none
+/// of them does.
 fn a_gpu_that_is_slow_is_waited_for() {
     let (right, _) = undisturbed("nested/1");
     let slow = [("FAKECUDA_SLOW", "150"), ("FANWISE_WATCHDOG", "1000")];
@@ -214,8 +217,9 @@ fn assert_sound(ended: &Ended, right: &str, what: &str) {
     }
 }
 
-/// Fails unless the error that comes first names the call that failed, or it is one that runs do without. A device that is
-/// lost takes copies of others from it along, each of which may be told first.
+/// Fails unless the error that comes first names the call that failed, or it is one that runs do
+/// without. A device that is lost takes copies of others from it along, each of which may be told
+/// first.
 fn assert_named(ended: &Ended, right: &str, what: &str) {
     let failed = ended.failed.as_ref().unwrap_or_else(|| panic!("{what}: no call failed"));
     let function = failed.function.trim_end_matches("WithFlags");
@@ -234,7 +238,8 @@ fn assert_named(ended: &Ended, right: &str, what: &str) {
     let is_left = function == QUESTION || MARKS.contains(&function);
     // Each logical GPU is one of its own, or all are one, of which the first is named, too.
     let on_gpu = failed.gpu.is_none_or(|gpu| told.contains(&format!("gpu:{gpu}")));
-    // The host asks for a GPU while its worker launches: where the GPU breaks, whoever asks first tells.
+    // The host asks for a GPU while its worker launches: where the GPU breaks, whoever asks first
+    // tells.
     let by_either = what.ends_with("illegal_address") && on_gpu;
     let is_named = is_named || is_memory || is_left || by_either;
     assert!(is_named, "{what}: {function} failed, not what is said: {told}");

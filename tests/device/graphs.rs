@@ -1,4 +1,5 @@
-//! Random small graphs of all operators: one device against the reference evaluation, several against one.
+//! Random small graphs of all operators: one device against the reference evaluation, several
+//! against one.
 
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};

@@ -1,10 +1,13 @@
-//! The device tests: the CUDA backend on whatever `libcuda` there is, that of a GPU or the fake one.
+//! The device tests: the CUDA backend on whatever `libcuda` there is, that of a GPU or the fake
+//! one.
 //!
-//! A binary of its own, which a machine with a GPU and without Rust can run. `FANWISE_NVRTC` names the folder of NVRTC;
-//! `FANWISE_FAKE` says that the driver is the fake one, with which failures are injected. Without `FANWISE_DEVICE` every
-//! test is ignored; with it a missing driver is a failure. `FANWISE_DEVICE_WHOLE` adds the models at their full sizes on the
-//! fake driver, which a GPU always runs. `FANWISE_DEVICE_RESULTS` names a file for what becomes of each test. `--bench OUT.json`
-//! measures instead, `--table OUT.json` prints what that found, `--scenario NAME` is one process of a test.
+//! A binary of its own, which a machine with a GPU and without Rust can run. `FANWISE_NVRTC` names
+//! the folder of NVRTC; `FANWISE_FAKE` says that the driver is the fake one, with which failures
+//! are injected. Without `FANWISE_DEVICE` every test is ignored; with it a missing driver is a
+//! failure. `FANWISE_DEVICE_WHOLE` adds the models at their full sizes on the fake driver, which a
+//! GPU always runs. `FANWISE_DEVICE_RESULTS` names a file for what becomes of each test. `--bench
+//! OUT.json` measures instead, `--table OUT.json` prints what that found, `--scenario NAME` is one
+//! process of a test.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -62,7 +65,8 @@ fn main() -> ExitCode {
     if setup::is_fake() && !apart::is_alone() && !ignored {
         trials = trials.iter().map(apart::apart).collect();
     }
-    // These start processes themselves and wait for them the longest: first, the others fill the gaps.
+    // These start processes themselves and wait for them the longest: first, the others fill the
+    // gaps.
     let mut all = failures::trials();
     if setup::is_fake() {
         all.extend(variables::disturbed());
@@ -75,7 +79,8 @@ fn main() -> ExitCode {
     let trials = all.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
     let mut arguments = Arguments::from_args();
     if !ignored {
-        // Devices are shared, and a test uses several threads anyway; those on the fake one are processes.
+        // Devices are shared, and a test uses several threads anyway; those on the fake one are
+        // processes.
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let apart = setup::is_fake() && !apart::is_alone();
         arguments.test_threads.get_or_insert(if apart { all } else { 1 });

@@ -22,8 +22,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// One to eight devices give the same bits, and what the CPU gives; batches that do not divide, that are smaller than
-/// the number of devices, and of no row. The second batch of a size runs as graphs, on other elements than the first.
+/// One to eight devices give the same bits, and what the CPU gives; batches that do not divide,
+/// that are smaller than the number of devices, and of no row. The second batch of a size runs as
+/// graphs, on other elements than the first.
 fn check_small(name: &str) {
     const BATCHES: [i64; 5] = [9, 3, 3, 0, 0];
     let (graph, weights) = small(name);
@@ -45,7 +46,8 @@ fn check_small(name: &str) {
     }
 }
 
-/// The whole model on one device and on several; on the fake device, which takes long, few rows on two.
+/// The whole model on one device and on several; on the fake device, which takes long, few rows on
+/// two.
 fn check_whole(name: &str) {
     let (rows, counts) = if is_fake() { (2, &[2][..]) } else { (6, &[2, 3, 4, 5, 6, 7, 8][..]) };
     let (graph, weights) = zoo::build(name).unwrap();

@@ -1,6 +1,6 @@
-//! Streams in adversarial orders: every model of the zoo, every graph of the cases, one that needs every collective and
-//! steps of training on one to eight devices compute the same, and the fake driver finds no access out of order, no leak
-//! and no use after a free.
+//! Streams in adversarial orders: every model of the zoo, every graph of the cases, one that needs
+//! every collective and steps of training on one to eight devices compute the same, and the fake
+//! driver finds no access out of order, no leak and no use after a free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,14 +27,16 @@ use crate::setup::{digest, executable, inputs, options, replicas, say, small};
 const ORDERS: [(&str, &str); 4] =
     [("late", "8"), ("random:1", "3"), ("lifo", "8"), ("random:2", "1")];
 
-/// Models of many kernels, for which the first order is enough; each of their outputs is that of one device.
+/// Models of many kernels, for which the first order is enough; each of their outputs is that of
+/// one device.
 const LARGE: [&str; 7] =
     ["mini_googlenet", "mobilenet_v2", "resnet50", "transformer", "unet", "video", "xception"];
 
 /// Most devices.
 const MOST: u32 = 8;
 
-/// The numbers of devices of steps of training: by two sums are made at once, by the others in slices or at once.
+/// The numbers of devices of steps of training: by two sums are made at once, by the others in
+/// slices or at once.
 const STEPPED: [u32; 3] = [2, 3, MOST];
 
 /// Rows of a run, some replicas have none.
@@ -104,7 +106,8 @@ fn assert_complete(name: &str, output: &str, what: &str) {
     }
 }
 
-/// Every graph of the cases ran on some number of devices, on each number one did, and only what is known to cannot run.
+/// Every graph of the cases ran on some number of devices, on each number one did, and only what is
+/// known to cannot run.
 fn assert_cases(output: &str, what: &str) {
     let (mut graphs, mut counts) = (BTreeSet::new(), BTreeSet::new());
     for line in output.lines() {
@@ -160,8 +163,8 @@ fn step(count: u32) -> (Graph, Weights) {
     (split, step.weights)
 }
 
-/// Runs kernel by kernel, then captured with inputs that were staged before, and says what comes out, and what parameters
-/// are then.
+/// Runs kernel by kernel, then captured with inputs that were staged before, and says what comes
+/// out, and what parameters are then.
 fn run(what: &str, graph: &Graph, weights: &Weights) {
     let batch = inputs(graph, ROWS, &mut ChaCha8Rng::seed_from_u64(9));
     let count = u32::try_from(graph.split().map_or(1, |split| split.devices().len())).unwrap();
@@ -193,7 +196,8 @@ fn cases() -> Vec<PathBuf> {
     files
 }
 
-/// A case on each number of devices; one that is repaired on every third, from another first one for each.
+/// A case on each number of devices; one that is repaired on every third, from another first one
+/// for each.
 fn case(path: &Path, first: u32) {
     let text = std::fs::read_to_string(path).unwrap();
     let head = text.lines().map_while(|line| line.strip_prefix("; ")?.split_once(':'));

@@ -1,4 +1,5 @@
-//! Tests, and what becomes of each: where `FANWISE_DEVICE_RESULTS` names a file, a line of JSON for each that ends.
+//! Tests, and what becomes of each: where `FANWISE_DEVICE_RESULTS` names a file, a line of JSON for
+//! each that ends.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

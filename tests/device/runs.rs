@@ -156,7 +156,8 @@ fn indexing(op: &str) -> (Graph, Weights) {
     b.finish()
 }
 
-/// The error is that of the operator, as on the CPU; the device goes on, and what comes next is right.
+/// The error is that of the operator, as on the CPU; the device goes on, and what comes next is
+/// right.
 fn numbers_outside_an_axis_are_errors() {
     for name in ["gather", "gather_elements", "gather_nd", "scatter_elements"] {
         let (graph, weights) = indexing(name);
@@ -169,7 +170,8 @@ fn numbers_outside_an_axis_are_errors() {
             for (round, number) in [9, -10, i64::MIN, i64::MAX].into_iter().enumerate() {
                 let mut bad = good.clone();
                 let ids = bad.get_mut("ids").unwrap().as_mut_slice::<i64>();
-                // The last row is that of the last replica; of two wrong numbers the first one counts.
+                // The last row is that of the last replica; of two wrong numbers the first one
+                // counts.
                 let last = ids.len() - 1;
                 (ids[last - 1], ids[last]) = (number, 77);
                 let error = run.run(&bad, &RunOptions::default()).unwrap_err();
@@ -216,7 +218,8 @@ fn a_device_that_is_not_there_is_named() {
     assert!(error.contains("gpu:2") && error.contains("2 GPUs"), "{error}");
 }
 
-/// The second start compiles nothing; a file that is damaged is made again, and the outputs are the same.
+/// The second start compiles nothing; a file that is damaged is made again, and the outputs are the
+/// same.
 fn kernels_are_kept_between_starts() {
     let (graph, weights) = small("two_head");
     let batch = inputs(&graph, 3, &mut ChaCha8Rng::seed_from_u64(7));

@@ -1,4 +1,5 @@
-//! `tests/gpu/check.sh` with the fake driver in place of a GPU: as the pack is run, with next to nothing to measure.
+//! `tests/gpu/check.sh` with the fake driver in place of a GPU: as the pack is run, with next to
+//! nothing to measure.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -51,7 +52,8 @@ fn unpacked() -> tempfile::TempDir {
 const CARGO: &str = r#"#!/bin/sh
 echo "cargo $*" >> "$CARGO_TARGET_DIR/asked"
 case "$*" in
-    *json*) echo "{\"target\":{\"kind\":[\"test\"],\"name\":\"device\"},\"executable\":\"$DEVICE\",\"fresh\":true}" ;;
+    *json*) echo "{\"target\":{\"kind\":[\"test\"],\"name\":\"device\"},\
+\"executable\":\"$DEVICE\",\"fresh\":true}" ;;
 esac
 "#;
 
@@ -200,8 +202,8 @@ fn a_model_is_left_out() {
     assert!(errors.contains("something could not be measured"), "{ended:?}");
 }
 
-/// Time that runs out at a model leaves replicas out, for however short its runs are there are too many. On a busy machine
-/// it may run out before the model, and is longer the next time.
+/// Time that runs out at a model leaves replicas out, for however short its runs are there are too
+/// many. On a busy machine it may run out before the model, and is longer the next time.
 fn replicas_are_left_out() {
     let folder = unpacked();
     let fake = std::env::var("FANWISE_FAKE").unwrap();

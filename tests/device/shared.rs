@@ -120,7 +120,8 @@ fn events(trace: &Trace, category: &str) -> Vec<Value> {
     events.iter().filter(|e| e["cat"] == category).cloned().collect()
 }
 
-/// Runs that overlap do not share tracks, work of one stream does not overlap, and waiting is told from it.
+/// Runs that overlap do not share tracks, work of one stream does not overlap, and waiting is told
+/// from it.
 fn a_trace_has_each_run() {
     const RUNS: u64 = 4;
     let (graph, weights) = small("two_head");

@@ -35,7 +35,8 @@ const CELLS: Sample = ("cells", cells, &[5, 4]);
 const OPTIMIZERS: [(&str, &str); 3] =
     [("sgd", "sgd:momentum=0.9"), ("rmsprop", "rmsprop"), ("adam", "adam:global_clipnorm=1")];
 
-/// An optimizer that takes a step for two batches and keeps moving averages: its updates choose among values.
+/// An optimizer that takes a step for two batches and keeps moving averages: its updates choose
+/// among values.
 const CHOOSING: &str = "adamw:gradient_accumulation_steps=2,use_ema=true";
 
 const CLASSES: usize = 3;
@@ -66,8 +67,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 type Sample = (&'static str, fn() -> Model, &'static [usize]);
 
-/// One to four GPUs train as one CPU does, and with statistics of their own rows as the CPU does with such; where the
-/// parameters are the template's, by the first optimizer alone.
+/// One to four GPUs train as one CPU does, and with statistics of their own rows as the CPU does
+/// with such; where the parameters are the template's, by the first optimizer alone.
 fn check((name, model, sizes): Sample, optimizer: &str) {
     let cpu = Cpu::new(2).unwrap();
     let alone = trained(model(), sizes, optimizer, Place::default(), &cpu);
@@ -100,8 +101,8 @@ fn check((name, model, sizes): Sample, optimizer: &str) {
     }
 }
 
-/// One to four GPUs go through epochs as one CPU does: shuffled batches of which the last is smaller, with rows that
-/// validate.
+/// One to four GPUs go through epochs as one CPU does: shuffled batches of which the last is
+/// smaller, with rows that validate.
 fn check_fit((name, model, sizes): Sample) {
     let (alone, wanted) = fitted(model(), sizes, Place::default(), &Cpu::new(2).unwrap());
     let logs = |history: &History| -> Vec<Logs> {
@@ -359,7 +360,8 @@ fn cnn() -> Model {
     net.finish(logits)
 }
 
-/// A GRU in both directions, the whole sequences of which an LSTM takes; both with biases of their own.
+/// A GRU in both directions, the whole sequences of which an LSTM takes; both with biases of their
+/// own.
 fn cells() -> Model {
     let (mut net, x) = Net::new("cells", &[5, 4]);
     let mut weights = |name: &str, directions: usize, [width, from, hidden]: [usize; 3]| {

@@ -38,8 +38,8 @@ pub(crate) fn disturbed() -> Vec<Trial> {
     ]
 }
 
-/// A linear model with its gradient written out, momentum, a count of steps, and a table that is looked up, which
-/// fails for numbers beyond it.
+/// A linear model with its gradient written out, momentum, a count of steps, and a table that is
+/// looked up, which fails for numbers beyond it.
 const TRAIN: &str = "fanwise 1
 symbol N >= 0
 param @w : f32[8,4] = \"t#w\" blake3:0000000000000001
@@ -265,9 +265,9 @@ fn parameters_on_gpus_can_be_set() {
     }
 }
 
-/// One process of a test: steps, and after each what the parameters hold, with what the driver is told to do. With `set/`
-/// before the way parameters are given other elements after the first step; with `staged/` each step is staged before the
-/// one before it runs.
+/// One process of a test: steps, and after each what the parameters hold, with what the driver is
+/// told to do. With `set/` before the way parameters are given other elements after the first step;
+/// with `staged/` each step is staged before the one before it runs.
 pub(crate) fn scenario(way: &str) -> ExitCode {
     let (way, sets) = way.strip_prefix("set/").map_or((way, false), |way| (way, true));
     let (way, stages) = way.strip_prefix("staged/").map_or((way, false), |way| (way, true));
@@ -318,8 +318,8 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One copy after the other never ends, up to those that set parameters behind a run: the error comes in time and says so,
-/// no device runs again, and the process ends.
+/// One copy after the other never ends, up to those that set parameters behind a run: the error
+/// comes in time and says so, no device runs again, and the process ends.
 fn parameters_on_a_gpu_that_hangs_are_given_up() {
     let [mut ready, mut ran, mut read, mut set] = [0; 4];
     for at in 1.. {
@@ -369,8 +369,8 @@ fn parameters_that_are_not_set_for_want_of_memory_stay() {
     assert!(refused > 0);
 }
 
-/// Whatever call of the driver fails, the parameters hold what they held after the runs that succeeded, or the devices
-/// can no longer be used.
+/// Whatever call of the driver fails, the parameters hold what they held after the runs that
+/// succeeded, or the devices can no longer be used.
 fn calls_that_fail_leave_a_state_of_some_step() {
     for way in ["0", "1", "2", "3", "staged/2"] {
         let run =

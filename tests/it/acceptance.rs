@@ -1,4 +1,5 @@
-//! Whole models at full size, through the command line that `FANWISE_BIN` names; `cargo xtask test` sets it.
+//! Whole models at full size, through the command line that `FANWISE_BIN` names; `cargo xtask test`
+//! sets it.
 
 use std::fs;
 use std::process::Command;

@@ -40,7 +40,8 @@ fn stepped(graph: &Graph, weights: &Weights, template: &Graph) -> Vec<Tensor> {
     all
 }
 
-/// In buckets of any size gradients have the bits that they have one by one: scalars, wide and narrow ones, of two types.
+/// In buckets of any size gradients have the bits that they have one by one: scalars, wide and
+/// narrow ones, of two types.
 #[test]
 fn buckets_change_no_bit() {
     let of_zoo = |name: &str, optimizer: &str| {
@@ -77,7 +78,8 @@ fn buckets_change_no_bit() {
     }
 }
 
-/// The positions of what a device sums beside its computing, and of the last product that it computes.
+/// The positions of what a device sums beside its computing, and of the last product that it
+/// computes.
 fn beside(steps: &[Step]) -> (Vec<usize>, usize) {
     let sums = steps.iter().enumerate().filter(|(_, step)| {
         step.lane == Lane::Exchange && matches!(step.action, Action::Launch(_))
@@ -93,8 +95,8 @@ fn beside(steps: &[Step]) -> (Vec<usize>, usize) {
     (sums.map(|(i, _)| i).collect(), steps.iter().rposition(product).unwrap())
 }
 
-/// Gradients are summed beside the backward pass: all but the last buckets are on their way while products of it are still
-/// computed, and the memory plan is sound.
+/// Gradients are summed beside the backward pass: all but the last buckets are on their way while
+/// products of it are still computed, and the memory plan is sound.
 #[test]
 fn gradients_are_exchanged_beside_the_backward_pass() {
     let (sync, local) = (BatchStatistics::Sync, BatchStatistics::Local);

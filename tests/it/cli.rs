@@ -225,7 +225,8 @@ fn inputs_of_a_file_are_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, inputs) = (path(folder.path(), "shifted.fan"), path(folder.path(), "in.npz"));
     fs::write(&model, SHIFTED).expect("the model");
-    let hint = "note: the inputs are random, integers from 0 on; where the model takes only some numbers, give such ones \
+    let hint = "note: the inputs are random, integers from 0 on; where the model takes only some \
+        numbers, give such ones \
                 with `--inputs IN.npz`";
     for command in ["run", "check"] {
         let error = refused(&[command, &model, "--gpus", "2"]);
@@ -282,8 +283,10 @@ fn a_step_of_training_is_printed_in_every_form() {
 /// Batch normalisation while training.
 const BATCH_NORM: &str = "fanwise 1
 symbol N >= 0
-graph @training(%x: f32[N,4], %scale: f32[4], %bias: f32[4], %mean: f32[4], %var: f32[4]) -> (y: f32[N,4]) {
-  %y : f32[N,4], %new_mean : f32[4], %new_var : f32[4] = batch_norm_train(%x, %scale, %bias, %mean, %var)
+graph @training(%x: f32[N,4], %scale: f32[4], %bias: f32[4], %mean: f32[4], %var: f32[4]) -> (y: \
+f32[N,4]) {
+  %y : f32[N,4], %new_mean : f32[4], %new_var : f32[4] = batch_norm_train(%x, %scale, %bias, \
+  %mean, %var)
   return %y
 }
 ";

@@ -84,7 +84,8 @@ fn a_run_on_gpus_that_are_not_there_names_what_is_missing() {
     }
 }
 
-/// Every command that asks for GPUs or their compiler fails alike, and the machine's devices are told without either.
+/// Every command that asks for GPUs or their compiler fails alike, and the machine's devices are
+/// told without either.
 #[test]
 fn every_command_says_what_is_missing() {
     if has_gpu() {

@@ -1,4 +1,5 @@
-//! A graph of the operators that pick, place, order and scan elements, which no model of the zoo has.
+//! A graph of the operators that pick, place, order and scan elements, which no model of the zoo
+//! has.
 
 use fanwise::ir::{Builder, Graph, Value};
 use fanwise::op::{

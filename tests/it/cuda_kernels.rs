@@ -192,8 +192,9 @@ fn every_kernel_of_every_model_compiles() {
     });
 }
 
-/// The command line writes the text, the PTX and the machine code of a whole model on a machine without a GPU; what it
-/// compiles is in the cache. Each kernel that the program launches stands in a file of each form.
+/// The command line writes the text, the PTX and the machine code of a whole model on a machine
+/// without a GPU; what it compiles is in the cache. Each kernel that the program launches stands in
+/// a file of each form.
 fn emitted(name: &str, arch: Arch, cache: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().display();
@@ -244,7 +245,8 @@ fn large_cells_compile() {
              param @w : f32[1,{width},4] = \"t#w\" blake3:0000000000000001\n\
              param @r : f32[1,{width},4096] = \"t#r\" blake3:0000000000000002\n\
              graph @cell(%x: f32[N,3,4]) -> (h: f32[1,N,4096]) {{\n  \
-             %y : f32[N,3,1,4096], %h : f32[N,1,4096]{cells} = {cell}(%x, @w, @r) {{batch_first=true}}\n  \
+             %y : f32[N,3,1,4096], %h : f32[N,1,4096]{cells} = {cell}(%x, @w, @r) \
+             {{batch_first=true}}\n  \
              return %h\n}}\n"
         );
         let text = text.replace("f32[1,N,4096]", "f32[N,1,4096]");

@@ -75,8 +75,9 @@ fn what_of_training_the_host_computes() {
     }
 }
 
-/// Of the launches that give parameters their new elements a device makes one for all that are computed alike, as far as
-/// the addresses of theirs fit in a kernel's argument; none of more than one element is left over.
+/// Of the launches that give parameters their new elements a device makes one for all that are
+/// computed alike, as far as the addresses of theirs fit in a kernel's argument; none of more than
+/// one element is left over.
 #[test]
 fn parameters_are_updated_together() {
     let models = [

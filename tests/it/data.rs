@@ -7,7 +7,8 @@ use fanwise::train::data::{Arrays, Source, row};
 
 use crate::onnx_runtime::{python, read};
 
-/// The rows of `source` are those of the arrays in `expected.npz`; the array `of` under the name `x`, if it is given.
+/// The rows of `source` are those of the arrays in `expected.npz`; the array `of` under the name
+/// `x`, if it is given.
 fn compare(source: &Arrays, folder: &Path, of: Option<&str>) {
     let expected = read(&folder.join("expected.npz"));
     assert_eq!(source.rows(), 50);

@@ -1,4 +1,5 @@
-//! Training on real data: steps on devices are those of one device, and what is learned holds for other rows.
+//! Training on real data: steps on devices are those of one device, and what is learned holds for
+//! other rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -166,8 +167,8 @@ fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Every number of devices with every placement and every optimizer, in batches of these sizes. Each is run twice, or where
-/// that takes long one placement by turns.
+/// Every number of devices with every placement and every optimizer, in batches of these sizes.
+/// Each is run twice, or where that takes long one placement by turns.
 fn steps_are_those_of_one_device(
     file: &str,
     sizes: &[usize],
@@ -246,7 +247,8 @@ fn eight_shards_of_digits_give_the_same_bits() {
     }
 }
 
-/// The part of the rows kept from training whose digit the command line's training on two devices finds.
+/// The part of the rows kept from training whose digit the command line's training on two devices
+/// finds.
 fn accuracy(model: &Model, data: &str, epochs: &str) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path());

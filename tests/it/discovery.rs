@@ -1,4 +1,5 @@
-//! Which size is the batch, what is said where that is not clear, and where what is refused stands in its file.
+//! Which size is the batch, what is said where that is not clear, and where what is refused stands
+//! in its file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -219,7 +220,8 @@ fn devices_without_rows_are_noted() {
         assert_eq!(output.status.code(), Some(0), "{args}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let few = "note[R0112]: of 2 rows over 3 devices gpu:0, gpu:1 have none and are skipped; `fanwise \
+    let few = "note[R0112]: of 2 rows over 3 devices gpu:0, gpu:1 have none and are skipped; \
+        `fanwise \
                explain R0112` tells more";
     assert!(said("run two.fan --gpus 3 --batch 2").contains(few));
     assert!(said("check two.fan --gpus 3 --batch 2").contains(few));

@@ -39,8 +39,8 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Checks that what follows the line `<!-- generated from SOURCE … -->`, up to the next heading, is `text`;
-/// `INSTA_UPDATE=always` writes it.
+/// Checks that what follows the line `<!-- generated from SOURCE … -->`, up to the next heading, is
+/// `text`; `INSTA_UPDATE=always` writes it.
 #[track_caller]
 fn generated(page: &str, source: &str, text: &str) {
     let whole = read(page);

@@ -28,7 +28,8 @@ fn the_examples_run() {
     training::main().unwrap();
 }
 
-/// The output of a graph of one foreign operator over 5 rows, on as many devices, or the error of the run.
+/// The output of a graph of one foreign operator over 5 rows, on as many devices, or the error of
+/// the run.
 fn outcome(
     devices: u32,
     call: impl Fn(&[&Tensor]) -> Result<Vec<Tensor>, String> + Send + Sync + 'static,

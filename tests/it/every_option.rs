@@ -42,7 +42,8 @@ impl Line {
     }
 }
 
-/// Arguments with others, each `--NAME` or `--NAME VALUE`, which take the place of those of their names.
+/// Arguments with others, each `--NAME` or `--NAME VALUE`, which take the place of those of their
+/// names.
 fn merged(arguments: &str, others: &str) -> String {
     let mut all = arguments.to_owned();
     for other in others.split(" --").map(|other| other.trim().trim_start_matches("--")) {

@@ -1,5 +1,5 @@
-//! The graphs in the explanations of refusals, and in the book's chapter on claims, behave as the line before each
-//! says.
+//! The graphs in the explanations of refusals, and in the book's chapter on claims, behave as the
+//! line before each says.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,8 @@ enum Says {
     Refused(Code),
     /// Without repairs it is replicated, and computes the same bits.
     Accepted,
-    /// With these repairs it is replicated and computes the same, as far as its outputs promise; with less it is not.
+    /// With these repairs it is replicated and computes the same, as far as its outputs promise;
+    /// with less it is not.
     Repaired(Repair),
 }
 
@@ -34,7 +35,8 @@ struct Example {
     graph: Graph,
 }
 
-/// The graphs of a text. A line `Refused:` means `code`; elsewhere the line has the code in parentheses.
+/// The graphs of a text. A line `Refused:` means `code`; elsewhere the line has the code in
+/// parentheses.
 fn examples(name: &str, text: &str, code: Option<Code>) -> Vec<Example> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("```fan\n") {
@@ -63,7 +65,8 @@ fn options(repair: Repair) -> Replicate {
     Replicate { repair, ..Replicate::over((0..3).map(Device::gpu).collect()) }
 }
 
-/// Checks that the graph is replicated, proved, and gives on three devices what its outputs promise.
+/// Checks that the graph is replicated, proved, and gives on three devices what its outputs
+/// promise.
 fn assert_accepted(name: &str, example: &Example, allowed: Repair) {
     let text = &example.text;
     let (template, _) = repair(&example.graph, allowed).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -38,8 +38,8 @@ fn class(row: usize, place: usize) -> usize {
     (row + place * 2) % CLASSES
 }
 
-/// The mean of `-ln p` of each place's class, the gradient of the bias, and the part of places at which the class has the
-/// largest logit.
+/// The mean of `-ln p` of each place's class, the gradient of the bias, and the part of places at
+/// which the class has the largest logit.
 fn known(n: usize) -> (f64, [f64; CLASSES], f64) {
     let (mut loss, mut right, mut gradient) = (0.0, 0.0, [0.0; CLASSES]);
     for (row, place) in (0..n).flat_map(|row| (0..PLACES).map(move |place| (row, place))) {
@@ -113,8 +113,8 @@ fn classes_may_be_on_any_axis_but_that_of_the_rows() {
     }
 }
 
-/// Numbers of classes, also with an axis of size 1 where the classes' is, for a loss that takes ones, and the other way
-/// round.
+/// Numbers of classes, also with an axis of size 1 where the classes' is, for a loss that takes
+/// ones, and the other way round.
 #[test]
 fn targets_become_what_the_loss_takes_on_the_axis_of_its_classes() {
     let n = 5;

@@ -70,7 +70,8 @@ const LOSSES: &str =
     "logits=categorical_crossentropy:from_logits=true,smoothing=0.1,score=huber:delta=0.5";
 
 /// What both runs are asked for, besides their files.
-const SETTINGS: &str = "--loss-weight score=0.5 --metrics score=mae --metrics mse,logits=accuracy --optimizer Adam:clipnorm=1 \
+const SETTINGS: &str = "--loss-weight score=0.5 --metrics score=mae --metrics mse,logits=accuracy \
+    --optimizer Adam:clipnorm=1 \
     --l2 0.0001,p*=0.001 --batch 8 --seed 7 --drop-last --gpus 3";
 
 #[test]
@@ -166,7 +167,8 @@ fn another_kind_of_validation_than_that_of_the_run_is_refused() {
         let again = ["fit", "zoo:two_head", "--resume", &at(dir), "--epochs", "2"];
         let error = refused(&[&again[..], &given].concat());
         let said = format!(
-            "`{}` contradicts the run of {}, which has `{}`: it would train on other rows. Leave `{}` out to go on with \
+            "`{}` contradicts the run of {}, which has `{}`: it would train on other rows. Leave \
+             `{}` out to go on with \
              what the run has, or begin a new run without `--resume`",
             given.join(" "),
             at(dir),
@@ -315,7 +317,8 @@ fn the_best_epoch_is_found_anew_by_another_number() {
     assert_eq!(best(), (least as u64 + 1, "val_loss".to_owned()));
     let again = ["fit", "zoo:two_head", "--resume", &at("run")];
     let (_, said) = good(&[&again[..], &["--epochs", "4", "--monitor", "learning_rate"]].concat());
-    let note = "note: the best epoch so far was found by `val_loss`; by `learning_rate` it is the last one, until one is \
+    let note = "note: the best epoch so far was found by `val_loss`; by `learning_rate` it is the \
+        last one, until one is \
                 better";
     assert!(said.contains(note), "{said}");
     // It never changes, so the epoch that is there when the run goes on stays the best.
@@ -539,8 +542,8 @@ fn mini_googlenet_on_cifar_goes_on_after_it_is_killed_at_any_moment() {
     assert!((last.parse::<f64>().unwrap() - expected).abs() < 1e-12, "{log}");
 }
 
-/// A step of 64 rows for each of two devices, which a run that goes on has behind it; steps of fewer rows go on as if they
-/// had not stopped.
+/// A step of 64 rows for each of two devices, which a run that goes on has behind it; steps of
+/// fewer rows go on as if they had not stopped.
 #[test]
 #[ignore = "runs the command line: cargo xtask test"]
 fn mini_googlenet_of_full_width_trains_on_cifar_and_goes_on() {

@@ -1,4 +1,5 @@
-//! What `fit` and `evaluate` take of data: names of classes, weights and masks, and files that can be written.
+//! What `fit` and `evaluate` take of data: names of classes, weights and masks, and files that can
+//! be written.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +11,8 @@ use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 
 use crate::fit_cli::{good, path, refused, two_head};
 
-/// A model of rows of these sizes, whose class of three follows from how much of the row's first element and of the others
-/// there is.
+/// A model of rows of these sizes, whose class of three follows from how much of the row's first
+/// element and of the others there is.
 fn model(folder: &Path, name: &str, sizes: &[i64]) -> String {
     let count = usize::try_from(sizes.iter().product::<i64>()).unwrap();
     let axes = sizes.iter().map(|size| Dim::from(*size));
@@ -43,7 +44,8 @@ fn number(out: &str, name: &str) -> f64 {
 
 const SCCE: [&str; 6] = ["--loss", "scce", "--metrics", "accuracy", "--format", "json"];
 
-/// `ant` at 0, `bee` at 1, `cat` at 2 of the first column, which the model tells apart from the beginning.
+/// `ant` at 0, `bee` at 1, `cat` at 2 of the first column, which the model tells apart from the
+/// beginning.
 #[test]
 fn data_that_lack_a_class_are_scored_against_their_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,7 +67,8 @@ fn data_that_lack_a_class_are_scored_against_their_own() {
     let other = write("other.csv", &["1,0,bee", "2,0,dog"]);
     let error = refused(&[&fit[..], &SCCE, &["--validation", &other]].concat());
     let said = format!(
-        "`{other}`: its classes `dog` are not among those that have numbers, 0 `ant`, 1 `bee`, 2 `cat`; correct their \
+        "`{other}`: its classes `dog` are not among those that have numbers, 0 `ant`, 1 `bee`, 2 \
+         `cat`; correct their \
          names or leave their rows out"
     );
     assert!(error.contains(&said), "{error}");
@@ -186,8 +189,10 @@ fn whole_numbers_weigh_rows_beside_their_classes() {
     assert_eq!(run("whole.npz"), run("float.npz"));
     let begin = ["fit", "zoo:two_head", "--data", &at("places.npz")];
     let error = refused(&[&begin[..], &loss].concat());
-    let said = "classes cannot be weighed where the data have a weight for each place of `logits`: multiply \
-                `sample_weight` by the weights of the classes and leave these out, or give one weight for each row";
+    let said = "classes cannot be weighed where the data have a weight for each place of `logits`: \
+        multiply \
+                `sample_weight` by the weights of the classes and leave these out, or give one \
+                weight for each row";
     assert!(error.contains(said), "{error}");
 }
 

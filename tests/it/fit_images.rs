@@ -10,7 +10,8 @@ use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 
 use crate::fit_cli::{good, path};
 
-/// Images of a folder get the sizes that the model takes, in colours or grey, whichever axis its channels are on.
+/// Images of a folder get the sizes that the model takes, in colours or grey, whichever axis its
+/// channels are on.
 #[test]
 fn folders_of_images_are_trained_on() {
     let folder = tempfile::tempdir().unwrap();

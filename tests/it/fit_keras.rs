@@ -106,8 +106,9 @@ fn losses_and_metrics_are_those_of_keras() {
     }
 }
 
-/// By its rules, on one row at a time: of equal outputs each is among the largest, what is no number is not, and nor is a
-/// class that there is not. As a metric a cosine grows with what is alike; as a loss it falls.
+/// By its rules, on one row at a time: of equal outputs each is among the largest, what is no
+/// number is not, and nor is a class that there is not. As a metric a cosine grows with what is
+/// alike; as a loss it falls.
 #[test]
 fn ties_and_cosines_are_taken_as_keras_takes_them() {
     let evaluate = |p: [f64; 4], target: Tensor, (loss, metric): (&str, &str)| {

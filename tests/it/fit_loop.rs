@@ -1,5 +1,5 @@
-//! The loop of training through the library: what `fit` does with rows, what its observers see and do, and that it goes
-//! on from every batch as if it had not stopped.
+//! The loop of training through the library: what `fit` does with rows, what its observers see and
+//! do, and that it goes on from every batch as if it had not stopped.
 
 use std::sync::{Arc, Mutex};
 
@@ -306,7 +306,8 @@ fn what_cannot_be_done_ends_a_training_with_a_reason() {
     let mut none = LearningRate::new(|watch, rate| if watch.done < 2 { rate } else { f64::NAN });
     let error = fit(waves(12).into(), &mut none);
     assert_eq!(error.code(), "E0613");
-    let text = "the learning rate of batch 3 of epoch 1 became NaN; it has to be a finite number from 0 on";
+    let text = "the learning rate of batch 3 of epoch 1 became NaN; it has to be a finite number \
+        from 0 on";
     assert_eq!(error.to_string(), text);
     let mut usual = LearningRate::new(|_, rate| rate);
     let error = fit(Data::stream(Flow(waves(0))), &mut usual);

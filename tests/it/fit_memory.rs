@@ -24,7 +24,8 @@ fn random(rng: &mut ChaCha8Rng, dims: &[usize]) -> Tensor {
     Tensor::new(dims, &values).unwrap()
 }
 
-/// A stack of convolutions with batch normalisation and an activation; every third has a way around it.
+/// A stack of convolutions with batch normalisation and an activation; every third has a way around
+/// it.
 fn deep() -> Model {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let mut b = Builder::new("deep");

@@ -1,5 +1,5 @@
-//! Train mode and inference of the same model: what files have in train mode already, layers with the same statistics, and
-//! the same bits wherever it is trained.
+//! Train mode and inference of the same model: what files have in train mode already, layers with
+//! the same statistics, and the same bits wherever it is trained.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,8 @@ use crate::fit::{feed, rows, training};
 use crate::fit_cli::{good, path, refused};
 use crate::fit_shards::{LOSS, normed, on, part, steps, three};
 
-/// A file may have batch normalisation in train mode already: it is trained, evaluated and frozen as one in inference.
+/// A file may have batch normalisation in train mode already: it is trained, evaluated and frozen
+/// as one in inference.
 #[test]
 fn normalisation_of_a_file_in_train_mode_is_that_of_one_in_inference() {
     let in_train_mode = || {

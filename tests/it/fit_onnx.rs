@@ -13,7 +13,8 @@ use rand_chacha::ChaCha8Rng;
 use crate::fit_cli::{command, good, path, texts, two_head};
 use crate::onnx_runtime;
 
-/// An ONNX file of this name that an exporter wrote, trained for an epoch on random rows, and saved as ONNX.
+/// An ONNX file of this name that an exporter wrote, trained for an epoch on random rows, and saved
+/// as ONNX.
 fn trained_onnx(binary: &std::ffi::OsStr, name: &str, folder: &Path) -> std::path::PathBuf {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/exported").join(name);
     let graph = import(&model, &ImportOptions::default()).unwrap().graph;
@@ -67,14 +68,16 @@ fn a_trained_onnx_file_has_other_weights_and_nothing_else_changed() {
     trained_onnx(binary, "torch_script_convnet.onnx", folder.path());
 }
 
-/// Batch normalisation in train mode is read as it was written, with its results, in every bit; what ONNX cannot say of it
-/// is refused.
+/// Batch normalisation in train mode is read as it was written, with its results, in every bit;
+/// what ONNX cannot say of it is refused.
 #[test]
 fn batch_normalisation_in_train_mode_is_written_and_read() {
     let text = |attrs: &str, scale: &str, var: &str| {
         format!(
-            "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,3,2], %s: {scale}[3], %b: f32[3], %m: f32[3], %v: {var}[3]) -> \
-             (y: f32[N,3,2], mean: f32[3], var: {var}[3]) {{\n  %y : f32[N,3,2], %mean : f32[3], %var : {var}[3] = \
+            "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,3,2], %s: {scale}[3], %b: f32[3], %m: \
+             f32[3], %v: {var}[3]) -> \
+             (y: f32[N,3,2], mean: f32[3], var: {var}[3]) {{\n  %y : f32[N,3,2], %mean : f32[3], \
+             %var : {var}[3] = \
              batch_norm_train(%x, %s, %b, %m, %v){attrs}\n  return %y, %mean, %var\n}}\n"
         )
     };
@@ -101,8 +104,9 @@ fn batch_normalisation_in_train_mode_is_written_and_read() {
     }
 }
 
-/// A classifier with batch normalisation as PyTorch exports a fresh one in train mode: its running statistics are
-/// initializers of their own, or `Identity` of the scale and bias that they are equal to.
+/// A classifier with batch normalisation as PyTorch exports a fresh one in train mode: its running
+/// statistics are initializers of their own, or `Identity` of the scale and bias that they are
+/// equal to.
 fn normalised(merged: bool) -> Vec<u8> {
     let mut b = Builder::new("net");
     let shape: Shape = [Dim::n(), 4.into()].into_iter().collect();

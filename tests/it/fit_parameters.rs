@@ -40,7 +40,8 @@ fn tables_and_constants_of_models_are_told_from_weights() {
     snap::assert("training", "fixed_parameters", &text);
 }
 
-/// The model that `write` makes of its input `x: [N,4,2,6]`, which is multiplied with a weight in the end.
+/// The model that `write` makes of its input `x: [N,4,2,6]`, which is multiplied with a weight in
+/// the end.
 fn model(write: impl FnOnce(&mut Builder, Value) -> Value) -> (Graph, Weights) {
     let mut b = Builder::new("m");
     let x = b.input("x", rows(DType::F64, &[4, 2, 6]));
@@ -88,7 +89,8 @@ fn a_table_has_an_entry_for_each_element_of_a_sample() {
     for dims in [&[6][..], &[1], &[4, 1, 1], &[2, 6], &[4, 1, 6]] {
         assert_eq!(met(Binary::Add, any(dims)), [], "{dims:?}");
     }
-    // A part of a table, its sum with another and its product with a learned scale are tables; the scale is none.
+    // A part of a table, its sum with another and its product with a learned scale are tables; the
+    // scale is none.
     let parts = model(|b, x| {
         let h = b.op("h", Unary::Tanh, &[x]).unwrap();
         let (long, p) = (b.param("long", any(&[6, 2, 9])), b.param("p", any(&[4, 2, 6])));
@@ -163,7 +165,8 @@ fn constants_shift_and_scale_inputs_or_are_single_numbers() {
         b.op("met", Binary::Add, &[scaled, bias]).unwrap()
     });
     assert_eq!(what(&learned), []);
-    // Centres, to which there are more differences than inputs, and a bias that is taken off first and added at the end.
+    // Centres, to which there are more differences than inputs, and a bias that is taken off first
+    // and added at the end.
     let tied = model(|b, x| {
         let (centres, bias) = (b.param("centres", any(&[4, 1, 6])), b.param("bias", any(&[6])));
         let part = b.op("part", fanwise::op::Slice::rows(1, 0.into(), 1.into()), &[x]).unwrap();
@@ -214,6 +217,7 @@ fn a_table_is_trained_where_it_is_asked_for() {
     assert!(matches!(error, TrainingError::Nothing(_)), "{error}");
     assert_eq!(
         error.to_string(),
-        "the loss depends on no parameter that is trained; `w` is not: it is frozen; `p` is not: it is a table by position"
+        "the loss depends on no parameter that is trained; `w` is not: it is frozen; `p` is not: \
+         it is a table by position"
     );
 }

@@ -1,5 +1,5 @@
-//! Training on shards of any size: whose statistics count, what counts once, and what a mean of the shards' means would
-//! give instead.
+//! Training on shards of any size: whose statistics count, what counts once, and what a mean of the
+//! shards' means would give instead.
 
 use std::collections::BTreeMap;
 
@@ -145,8 +145,8 @@ fn mean_of_parts(all: &Feed, cuts: &[usize]) -> (Vec<f64>, Weights) {
     (vec![loss], weights)
 }
 
-/// With statistics of groups, and with those of each device, a step of gradient descent is the mean of the steps that the
-/// groups take alone, and so are the running statistics.
+/// With statistics of groups, and with those of each device, a step of gradient descent is the mean
+/// of the steps that the groups take alone, and so are the running statistics.
 #[test]
 fn groups_have_their_own_statistics() {
     let training = training(LOSS, "sgd", "p", true);
@@ -185,7 +185,8 @@ fn groups_are_the_same_on_any_number_of_devices() {
     assert!(bits.iter().all(|found| *found == bits[0]), "the same bits on 1, 2 and 8 devices");
 }
 
-/// Dropout where the rows are on another axis, share an axis with positions, or are not there at all.
+/// Dropout where the rows are on another axis, share an axis with positions, or are not there at
+/// all.
 #[test]
 fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
     let drop = || Dropout { mask: false, rate: 0.4 };
@@ -264,7 +265,8 @@ fn clipped_adam_with_synchronised_statistics_is_that_of_one_device() {
     }
 }
 
-/// Weights of rows, weights of classes and masks together, as data give them; some shards have no row that counts.
+/// Weights of rows, weights of classes and masks together, as data give them; some shards have no
+/// row that counts.
 #[test]
 fn masked_and_weighed_classes_are_those_of_one_device() {
     let mut training = training(LOSS, "adam", "p", true);
@@ -363,7 +365,8 @@ fn shards_without_rows_leave_no_trace() {
     }
 }
 
-/// The gradient of shards of 1 and 4 rows, weighted, is that of their rows; a mean of the means of the shards is not.
+/// The gradient of shards of 1 and 4 rows, weighted, is that of their rows; a mean of the means of
+/// the shards is not.
 #[test]
 fn a_mean_of_the_means_of_replicas_is_something_else() {
     let mut training = training(LOSS, "sgd", "p", true);
@@ -422,8 +425,8 @@ fn penalties_count_once() {
     }
 }
 
-/// Batch normalisation whose scale and bias are frozen is that of inference; its momentum is the layer's own, unless one
-/// is given for all.
+/// Batch normalisation whose scale and bias are frozen is that of inference; its momentum is the
+/// layer's own, unless one is given for all.
 #[test]
 fn frozen_statistics_stay_and_others_move_by_their_momentum() {
     let all = three(6, 7);

@@ -1,4 +1,5 @@
-//! A short, seeded run of every fuzz target over its corpus: whole, and damaged in every way that is cheap to think of.
+//! A short, seeded run of every fuzz target over its corpus: whole, and damaged in every way that
+//! is cheap to think of.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -1,4 +1,5 @@
-//! What is run on bytes that may be anything: each reader of the crate, and what must hold of all that it accepts.
+//! What is run on bytes that may be anything: each reader of the crate, and what must hold of all
+//! that it accepts.
 //!
 //! The fuzz targets of `tests/fuzz` and the tests call the same functions.
 
@@ -114,8 +115,8 @@ fn shown(value: &dyn std::fmt::Display) {
     assert!(!value.to_string().is_empty());
 }
 
-/// What must hold of every graph that was read: it is printed and read back, and checked; a valid one is
-/// simplified, replicated and lowered.
+/// What must hold of every graph that was read: it is printed and read back, and checked; a valid
+/// one is simplified, replicated and lowered.
 fn accepted(graph: &Graph, weights: &Weights) {
     let text = graph.to_string();
     let read = ir::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -151,7 +152,8 @@ fn valid(graph: &Graph, before: &str) {
     ir::verify(graph).unwrap_or_else(|e| panic!("{e}\n{graph}\nmade of\n{before}"));
 }
 
-/// What is read back of compiled kernels: a file of the cache, the compiler's log, the name of an architecture.
+/// What is read back of compiled kernels: a file of the cache, the compiler's log, the name of an
+/// architecture.
 pub(crate) fn kernels(data: &[u8]) {
     let unit = Unit { text: String::new(), entries: Vec::new() };
     let key = key(&unit, &[], "");

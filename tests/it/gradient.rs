@@ -194,7 +194,8 @@ fn inputs(rng: &mut ChaCha8Rng, graph: &Graph, n: usize) -> Inputs {
             return (name, Tensor::new(&dims, &lengths).unwrap());
         }
         if ["blocks", "columns", "others"].contains(&&*name) {
-            // Places of an axis of four entries or of the batch, some from its end and some of them twice.
+            // Places of an axis of four entries or of the batch, some from its end and some of them
+            // twice.
             let size = if name == "others" { i64::try_from(n).unwrap() } else { 4 };
             let places: Vec<i64> =
                 (0..dims.iter().product()).map(|_| rng.random_range(-size..size)).collect();
@@ -340,9 +341,9 @@ fn of_inputs(case: &serde_json::Value) -> Result<Vec<(String, Vec<f64>)>, String
     Ok(run(&graph, &weights, &inputs.iter().map(given).collect(), 0))
 }
 
-/// At a corner a rule takes the slope of the side below, of `clip` that inside its bounds, of `abs` 0; equal elements
-/// share where they are reduced or compared, and a pool takes the first of them. PyTorch does the same where it is
-/// listed in `tests/models/gradients.py`.
+/// At a corner a rule takes the slope of the side below, of `clip` that inside its bounds, of `abs`
+/// 0; equal elements share where they are reduced or compared, and a pool takes the first of them.
+/// PyTorch does the same where it is listed in `tests/models/gradients.py`.
 #[test]
 fn gradients_are_those_of_pytorch() {
     let text = include_str!("../models/gradients.json");

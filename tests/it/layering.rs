@@ -1,12 +1,12 @@
-//! The rules of the source tree that no lint knows: which layer may import which, how long a file and a
-//! function may be, where `unsafe` may stand.
+//! The rules of the source tree that no lint knows: which layer may import which, how long a file
+//! and a function may be, where `unsafe` may stand.
 
 use std::fmt::Write as _;
 
 use crate::source::{self, files};
 
-/// The layers from the lowest to the highest. A layer may import those of earlier lines, and none of its own line
-/// but itself.
+/// The layers from the lowest to the highest. A layer may import those of earlier lines, and none
+/// of its own line but itself.
 const LAYERS: &[&[&str]] = &[
     &["types"],
     &["op"],
@@ -150,7 +150,8 @@ fn the_library_leaves_the_environment_alone() {
 
 #[test]
 fn the_check_sees_what_it_should() {
-    let text = "use crate::{\n  ir::{Graph, Node},\n  op::{self, Op},\n};\nfn f() { super::super::pass::run(); }\n";
+    let text = "use crate::{\n  ir::{Graph, Node},\n  op::{self, Op},\n};\nfn f() { \
+        super::super::pass::run(); }\n";
     let code = source::code(text);
     let found: Vec<String> = source::imports(&code, 2)
         .map(|import| format!("{} {} {}", import.line, import.layer, import.item))

@@ -243,7 +243,8 @@ fn doubled_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     Some(())
 }
 
-/// What a replica reduces is reduced before the operator that gives it, and every replica computes it for itself.
+/// What a replica reduces is reduced before the operator that gives it, and every replica computes
+/// it for itself.
 fn early_reduction(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let late = nodes(json, rng, is_reduction)?.clone();
     let late_at = source(json, &result(&late))?;
@@ -310,7 +311,8 @@ fn sort(json: &mut Json) -> Option<()> {
     Some(())
 }
 
-/// An operator of one replica takes the whole of a value that parts are combined to, where it took a part of one.
+/// An operator of one replica takes the whole of a value that parts are combined to, where it took
+/// a part of one.
 fn whole_for_part(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let values = values(json);
     let whole = result(nodes(json, rng, is_reduction)?);

@@ -99,7 +99,8 @@ fn tensors(folder: &Path, kind: &str) -> Result<Vec<(Tensor, TensorProto)>, Stri
     Ok(found)
 }
 
-/// Makes the input `name` an initializer with these elements: its values are known before the run then.
+/// Makes the input `name` an initializer with these elements: its values are known before the run
+/// then.
 fn make_known(model: &mut ModelProto, name: &str, tensor: &TensorProto) {
     let graph = model.graph.as_mut().unwrap();
     graph.input.retain(|i| i.name() != name);
@@ -128,8 +129,8 @@ fn category(error: &ImportError) -> String {
 /// Cases whose expected values are written with four digits.
 const FOUR_DIGITS: [&str; 1] = ["test_averagepool_2d_ceil_last_window_starts_on_pad"];
 
-/// Compares by `max |a - b| <= tolerance * max |b|`, where `b` is expected and finite; without a tolerance by the one of
-/// the element type.
+/// Compares by `max |a - b| <= tolerance * max |b|`, where `b` is expected and finite; without a
+/// tolerance by the one of the element type.
 pub(crate) fn agree(
     found: &Tensor,
     expected: &Tensor,

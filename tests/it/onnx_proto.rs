@@ -4,8 +4,8 @@ use std::path::Path;
 
 use prost_build::Config;
 
-/// The fields whose packed numbers stay bytes until they are read: a number of one byte on the wire would
-/// take eight in memory.
+/// The fields whose packed numbers stay bytes until they are read: a number of one byte on the wire
+/// would take eight in memory.
 const LAZY: [&str; 5] = ["float_data", "int32_data", "int64_data", "double_data", "uint64_data"];
 
 const CHECKED_IN: &str = "src/format/onnx/generated.rs";

@@ -86,7 +86,8 @@ fn models(folder: &Path) -> Vec<PathBuf> {
     models
 }
 
-/// Those of the package's models that run with random weights, which show more than their own, all of which are equal.
+/// Those of the package's models that run with random weights, which show more than their own, all
+/// of which are equal.
 const DRAWN: [&str; 5] = ["densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet"];
 
 #[test]

@@ -1,5 +1,5 @@
-//! Models of one ONNX operator each, with random attributes and operands: what the replicas compute is what one device
-//! does, in every bit where that is promised, and what ONNX Runtime gives.
+//! Models of one ONNX operator each, with random attributes and operands: what the replicas compute
+//! is what one device does, in every bit where that is promised, and what ONNX Runtime gives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -107,7 +107,8 @@ fn of(arrays: &Arrays, rows: i64, kind: &str) -> Arrays {
     arrays.iter().filter_map(named).collect()
 }
 
-/// The batches on one device, each compared with ONNX Runtime where that has results. An empty batch may be an error.
+/// The batches on one device, each compared with ONNX Runtime where that has results. An empty
+/// batch may be an error.
 fn batches(
     case: &Case,
     model: &Model,
@@ -132,7 +133,10 @@ fn batches(
                 continue;
             }
             agree(found, wanted, case.tolerance).unwrap_or_else(|difference| {
-                panic!("{rows} rows, {name} is not that of ONNX Runtime: {difference}\n{inputs:?}\n{found:?}\n{wanted:?}")
+                panic!(
+                    "{rows} rows, {name} is not that of ONNX Runtime: \
+                    {difference}\n{inputs:?}\n{found:?}\n{wanted:?}"
+                )
             });
             tally.compared += 1;
         }
@@ -142,7 +146,8 @@ fn batches(
     batches
 }
 
-/// Checks that what was written as ONNX is read back as a model that gives the same, bit by bit where it is one operator.
+/// Checks that what was written as ONNX is read back as a model that gives the same, bit by bit
+/// where it is one operator.
 fn check_written(case: &Case, folder: &Path, cpu: &Cpu, written: Vec<u8>, batches: &[Batch]) {
     let path = folder.join(format!("{}.written.onnx", case.name));
     std::fs::write(&path, written).unwrap();
@@ -249,7 +254,8 @@ fn check_all(cases: &[Case], folder: &Path) -> Vec<Tally> {
     tallies
 }
 
-/// Whether an operator of the standard is imported; that a node of it lacks operands is another matter.
+/// Whether an operator of the standard is imported; that a node of it lacks operands is another
+/// matter.
 fn is_imported(op: &str) -> bool {
     let node = NodeProto {
         op_type: Some(op.to_owned()),

@@ -27,7 +27,8 @@ pub(crate) fn declared() -> Vec<Operator> {
     found
 }
 
-/// The operators of one macro call: every `Name = "name"` is one, and the fields after it are its attributes.
+/// The operators of one macro call: every `Name = "name"` is one, and the fields after it are its
+/// attributes.
 fn block_operators<'a>(lines: impl Iterator<Item = &'a str>, file: &str) -> Vec<Operator> {
     let mut found: Vec<Operator> = Vec::new();
     let mut doc = String::new();

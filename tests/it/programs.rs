@@ -114,8 +114,8 @@ pub(crate) fn inputs(graph: &Graph, n: i64, rng: &mut ChaCha8Rng) -> BTreeMap<St
     graph.inputs().map(input).collect()
 }
 
-/// Checks that outputs of replicas are those of one device: in every bit, or within rounding of the largest value where the
-/// output's label says that sums are reassociated.
+/// Checks that outputs of replicas are those of one device: in every bit, or within rounding of the
+/// largest value where the output's label says that sums are reassociated.
 pub(crate) fn assert_promised(replicated: &Graph, one: &[Tensor], many: &[Tensor], what: &str) {
     let labels = replicated.labels();
     assert_eq!((one.len(), many.len()), (labels.len(), labels.len()), "{what}");

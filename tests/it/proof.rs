@@ -1,4 +1,5 @@
-//! The proof of replicated graphs: it holds for what the pass writes, and for no graph that computes something else.
+//! The proof of replicated graphs: it holds for what the pass writes, and for no graph that
+//! computes something else.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +29,8 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// The rule that is broken: of the proof, or `V` for those of every graph, which reading checks in part.
+    /// The rule that is broken: of the proof, or `V` for those of every graph, which reading checks
+    /// in part.
     fn rule(self) -> String {
         match self {
             Self::Unreadable | Self::Invalid => "V".to_owned(),
@@ -98,8 +100,8 @@ pub(crate) fn mutate(
     }
 }
 
-/// Fails unless the outputs are those of one device: in every bit, or where sums are reassociated within 1e-6 of the
-/// largest value, and of 1 where all are smaller.
+/// Fails unless the outputs are those of one device: in every bit, or where sums are reassociated
+/// within 1e-6 of the largest value, and of 1 where all are smaller.
 fn assert_agrees(replicated: &Graph, one: &[Tensor], many: &[Tensor], what: &str) {
     for (label, (one, many)) in replicated.labels().into_iter().zip(one.iter().zip(many)) {
         if label != Label::Reassociated {
@@ -119,7 +121,8 @@ fn assert_agrees(replicated: &Graph, one: &[Tensor], many: &[Tensor], what: &str
     }
 }
 
-/// A random graph whose operators need all samples, on several devices: proved, and it computes what one device does.
+/// A random graph whose operators need all samples, on several devices: proved, and it computes
+/// what one device does.
 fn across(seed: u64) -> usize {
     let (model, weights) = random::across(seed, 4 + usize::try_from(seed % 12).unwrap());
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -189,7 +192,8 @@ graph @extremes(%x: f32[N,4], %y: f32[N,4]) -> (a: f32[4], b: f32[4]) {
 }
 ";
 
-/// Mutants of this many random graphs, half of them with operators that need all samples, which have more of them.
+/// Mutants of this many random graphs, half of them with operators that need all samples, which
+/// have more of them.
 fn mutants_of_random_graphs(graphs: u64, times: usize) -> Fates {
     let extremes = parse(EXTREMES).unwrap_or_else(|e| panic!("{e}"));
     each(0..graphs / 2, |seed, fates| {
@@ -220,7 +224,8 @@ fn each(seeds: Range<u64>, of_seed: impl Fn(u64, &mut Fates) + Sync) -> Fates {
 /// A graph whose replicas have parts, candidates, and what rows before theirs give.
 const PARTS: &str = "fanwise 1
 symbol N >= 0
-graph @parts(%x: f32[N,4], %i: i64[N,4]) -> (m: f32[1,4], r: f32[4,1], y: f32[1,4], j: i64[1,4], c: i64[N,4], d: i64[N,4]) {
+graph @parts(%x: f32[N,4], %i: i64[N,4]) -> (m: f32[1,4], r: f32[4,1], y: f32[1,4], j: i64[1,4], \
+c: i64[N,4], d: i64[N,4]) {
   %m : f32[1,4] = reduce_max(%x) {axes=[0], keepdims=true}
   %r : f32[4,1] = transpose(%m) {perm=[1, 0]}
   %y : f32[1,4], %j : i64[1,4] = top_k(%x) {axis=0, k=1}
@@ -244,7 +249,8 @@ fn no_mutant_that_computes_something_else_is_proved() {
 fn rows_of_another_replica_are_refuted() {
     let text = "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,2]) -> (y: f32[N,2]) {\n  \
         %c : i64[N] = range() {limit=N}\n  %d : f32[N] = cast(%c) {to=f32}\n  \
-        %n : f32[N,1] = reshape(%d) {shape=[N, 1]}\n  %y : f32[N,2] = add(%x, %n)\n  return %y\n}\n";
+        %n : f32[N,1] = reshape(%d) {shape=[N, 1]}\n  %y : f32[N,2] = add(%x, %n)\n  return \
+        %y\n}\n";
     let model = parse(text).unwrap_or_else(|e| panic!("{e}"));
     let (template, _) = repair(&model, Repair::Comm).unwrap();
     let graph = repaired_replicas(&model, (4, 0), Repair::Comm);
@@ -266,7 +272,8 @@ fn rows_of_another_replica_are_refuted() {
 #[test]
 fn draws_of_other_rows_are_refuted() {
     let text = "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,24]) -> (y: f32[N,24]) {\n  \
-        %u : f32[N,24] = random_normal() {seed=7, shape=[N, 24]}\n  %a : f32[N,24] = add(%x, %u)\n  \
+        %u : f32[N,24] = random_normal() {seed=7, shape=[N, 24]}\n  %a : f32[N,24] = add(%x, \
+        %u)\n  \
         CONSTANTS  return %y\n}\n";
     // Two that differ in their last elements alone, behind what replicas do not draw whole.
     let ends = |last: f32| {
@@ -275,7 +282,8 @@ fn draws_of_other_rows_are_refuted() {
         all.join(", ")
     };
     let constants = format!(
-        "%b : f32[24] = constant() {{value=f32[24] [{}]}}\n  %c : f32[24] = constant() {{value=f32[24] [{}]}}\n  \
+        "%b : f32[24] = constant() {{value=f32[24] [{}]}}\n  %c : f32[24] = constant() \
+         {{value=f32[24] [{}]}}\n  \
          %t : f32[N,24] = mul(%a, %b)\n  %y : f32[N,24] = add(%t, %c)\n",
         ends(1.0),
         ends(2.0)
@@ -321,7 +329,8 @@ fn draws_of_other_rows_are_refuted() {
     }
 }
 
-/// Mutants of every model of the zoo, fewer of those with many operators; returns how many there were.
+/// Mutants of every model of the zoo, fewer of those with many operators; returns how many there
+/// were.
 fn mutants_of_the_zoo(nodes: usize) -> usize {
     let names: Vec<&str> = zoo::names().collect();
     let fates = each(0..4 * names.len() as u64, |seed, fates| {

@@ -20,14 +20,14 @@ const MAX_ELEMENTS: i64 = 2048;
 
 /// A graph of about `size` operators, and its weights; the same arguments give the same graph.
 ///
-/// It has one to three inputs with a batch, sometimes one without, and one to four outputs; it can be
-/// replicated. The batch is mostly the first axis; transpositions move it.
+/// It has one to three inputs with a batch, sometimes one without, and one to four outputs; it can
+/// be replicated. The batch is mostly the first axis; transpositions move it.
 pub(crate) fn graph(seed: u64, size: usize) -> (Graph, Weights) {
     generate(Generator::new(seed), size)
 }
 
-/// The same in `f64`, with operators that need the rows of all samples; it can be replicated where values may be
-/// exchanged. No rounding is made large by what follows.
+/// The same in `f64`, with operators that need the rows of all samples; it can be replicated where
+/// values may be exchanged. No rounding is made large by what follows.
 pub(crate) fn across(seed: u64, size: usize) -> (Graph, Weights) {
     let generator = Generator::new(seed);
     generate(Generator { across: true, dtype: DType::F64, ..generator }, size)

@@ -1,6 +1,6 @@
-//! Graphs that mix samples, or seem to: with which repairs they may be split, and that they then compute what one device
-//! does. A line `; NAME: WITHOUT LOCAL` before each graph says what becomes of it without repairs and with local ones: a
-//! code, or `ok`. With all repairs each is split.
+//! Graphs that mix samples, or seem to: with which repairs they may be split, and that they then
+//! compute what one device does. A line `; NAME: WITHOUT LOCAL` before each graph says what becomes
+//! of it without repairs and with local ones: a code, or `ok`. With all repairs each is split.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,7 +86,8 @@ fn spice(inputs: &mut BTreeMap<String, Tensor>, rng: &mut ChaCha8Rng) {
     }
 }
 
-/// The inputs and the results of one device, for each batch size; an empty batch only where it is not an error there.
+/// The inputs and the results of one device, for each batch size; an empty batch only where it is
+/// not an error there.
 fn expectations(row: &Row) -> Vec<(i64, BTreeMap<String, Tensor>, Vec<Tensor>)> {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
@@ -174,7 +175,8 @@ fn samples_as_columns_of_products() {
     assert_table(&rows(include_str!("repairs/columns.txt")));
 }
 
-/// Every batch up to two rows more than twice the replicas, of which most then have few rows or none.
+/// Every batch up to two rows more than twice the replicas, of which most then have few rows or
+/// none.
 fn on_one_to_eight_replicas(table: &str) {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     for row in rows(table).iter().filter(|row| row.expected[1] == "ok") {
@@ -288,7 +290,8 @@ fn positions_of_extremes_over_the_batch() {
             let to = if keepdims { kept } else { gone };
             let text = format!(
                 "graph @g(%x: {dtype}{from}) -> (y: i64{to}) {{\n\
-                 %y : i64{to} = {op}(%x) {{axis={axis}, keepdims={keepdims}, select_last_index={last}}}\n\
+                 %y : i64{to} = {op}(%x) {{axis={axis}, keepdims={keepdims}, \
+                 select_last_index={last}}}\n\
                  return %y\n}}\n"
             );
             let name = format!("{op} of {dtype}{from}, keepdims={keepdims}, last={last}");
@@ -312,7 +315,8 @@ graph @g(%x: f32[N,4], %m: f32[N,4]) -> (y: f32[]) {
 #[test]
 fn masked_means_are_not_means_of_means() {
     let row = row("masked mean", "R0111", "R0111", MASKED_MEAN);
-    // The first device has the rows 0 to 1, the second the rows 2 to 4; they have 8 and 1 valid elements.
+    // The first device has the rows 0 to 1, the second the rows 2 to 4; they have 8 and 1 valid
+    // elements.
     let x: Vec<f32> = (1u8..=20).map(f32::from).collect();
     let m: Vec<f32> = (0..20).map(|i| if i < 8 || i == 19 { 1.0 } else { 0.0 }).collect();
     let tensor = |rows: &[f32]| Tensor::new(&[rows.len() / 4, 4], rows).unwrap();
@@ -330,8 +334,8 @@ fn masked_means_are_not_means_of_means() {
     assert!((of_means - one).abs() > 1.0, "{of_means} and {one}");
 }
 
-/// The graphs of a table whose operators have as many results as one device, on every small batch: the bits of integers
-/// and of positions, one device and up to eight.
+/// The graphs of a table whose operators have as many results as one device, on every small batch:
+/// the bits of integers and of positions, one device and up to eight.
 #[test]
 fn scans_and_candidates_on_every_small_batch() {
     let graphs = [
@@ -381,7 +385,8 @@ fn scans_and_candidates_on_every_small_batch() {
 
 /// Batch normalisation while training, of images.
 const BATCH_NORM: &str = "\
-graph @g(%x: f32[N,3,2], %scale: f32[3], %bias: f32[3], %mean: f32[3], %v: f32[3]) -> (y: f32[N,3,2], m: f32[3], s: f32[3]) {
+graph @g(%x: f32[N,3,2], %scale: f32[3], %bias: f32[3], %mean: f32[3], %v: f32[3]) -> (y: \
+f32[N,3,2], m: f32[3], s: f32[3]) {
   %y : f32[N,3,2], %m : f32[3], %s : f32[3] = batch_norm_train(%x, %scale, %bias, %mean, %v)
   return %y, %m, %s
 }

@@ -1,4 +1,5 @@
-//! Snapshots: one file `snapshots/<area>/<name>.snap` for each text that a person should see change.
+//! Snapshots: one file `snapshots/<area>/<name>.snap` for each text that a person should see
+//! change.
 
 use std::path::Path;
 

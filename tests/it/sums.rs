@@ -1,4 +1,5 @@
-//! Whether differences of outputs follow from the rounding of sums over the batch, and nothing else.
+//! Whether differences of outputs follow from the rounding of sums over the batch, and nothing
+//! else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::programs::{executable, options};
 
-/// Means, products, scans and distributions over the batch, and what jumps behind them. Written as a text, the product is
-/// summed in `f32` on one device.
+/// Means, products, scans and distributions over the batch, and what jumps behind them. Written as
+/// a text, the product is summed in `f32` on one device.
 const TEXT: &str = "fanwise 1
 symbol N >= 0
-graph @g(%x: f32[N,4], %z: f32[N,4]) -> (above: f32[N,4], floor: f32[4], late: f32[4,4], whole: i64[], soft: f32[N,4], run: f32[N,4], share: f32[4], logs: f32[4]) {
+graph @g(%x: f32[N,4], %z: f32[N,4]) -> (above: f32[N,4], floor: f32[4], late: f32[4,4], whole: \
+i64[], soft: f32[N,4], run: f32[N,4], share: f32[4], logs: f32[4]) {
   %m : f32[4] = reduce_mean(%x) {axes=[0], keepdims=false}
   %s : f32[N,4] = sub(%x, %m)
   %b : bool[N,4] = greater(%x, %m)

@@ -20,8 +20,8 @@ use crate::programs::{executable, inputs, options};
 use crate::proof::{Fates, assert_caught, mutate};
 use crate::random;
 
-/// A linear model with its gradient written out: momentum, a rate that decays, a count of steps, running means of an
-/// input, and the weights of the run before.
+/// A linear model with its gradient written out: momentum, a rate that decays, a count of steps,
+/// running means of an input, and the weights of the run before.
 const TRAIN: &str = "fanwise 1
 symbol N >= 0
 param @w : f64[3,2] = \"t#w\" blake3:0000000000000001
@@ -108,7 +108,8 @@ fn step(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<(S
     done.outputs.into_iter().map(|(name, tensor)| (name.to_string(), tensor)).collect()
 }
 
-/// Fails unless all elements agree within `tolerance` of the largest, or of 1 where all are smaller.
+/// Fails unless all elements agree within `tolerance` of the largest, or of 1 where all are
+/// smaller.
 fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64, what: &str) {
     assert_eq!(a.tensor_type(), b.tensor_type(), "{what}");
     let (a, b) = (a.to_f64(), b.to_f64());
@@ -215,7 +216,8 @@ fn parts_and_rows_are_no_updates() {
     let text = |op: &str| {
         format!(
             "fanwise 1\nsymbol N >= 0\nparam @w : f32[4] = \"m#w\" blake3:0000000000000000\n\
-             graph @g(%x: f32[N,4]) -> () {{\n  %y : f32[4] = {op}(%x) {{axes=[0], keepdims=false}}\n  \
+             graph @g(%x: f32[N,4]) -> () {{\n  %y : f32[4] = {op}(%x) {{axes=[0], \
+             keepdims=false}}\n  \
              update @w = %y\n  return\n}}\n"
         )
     };
@@ -236,7 +238,8 @@ fn parts_and_rows_are_no_updates() {
     }
 }
 
-/// `model` with some of its outputs that have no rows as updates of new parameters, whose old values others use.
+/// `model` with some of its outputs that have no rows as updates of new parameters, whose old
+/// values others use.
 fn updating(model: &Graph, weights: &Weights, rng: &mut ChaCha8Rng) -> (Graph, Weights) {
     let (mut json, mut held): (Json, _) =
         (serde_json::from_str(&to_json(model)).unwrap(), weights.clone());

@@ -1,40 +1,44 @@
 //! The proof that a replicated graph computes what its template does.
 //!
-//! It shares nothing with what plans and writes replicas but the operators' split rules. Every value of the
-//! replicated graph is given a meaning in terms of the template, from the inputs on: the whole of one of the
-//! template's values, or a replica's part of one, which is its rows where the split rules say that the value
-//! carries the batch, and all of it where they say that it does not. A node has a meaning only by one of these
-//! rules, and the graph is right if every output and every update means the template's:
+//! It shares nothing with what plans and writes replicas but the operators' split rules. Every
+//! value of the replicated graph is given a meaning in terms of the template, from the inputs on:
+//! the whole of one of the template's values, or a replica's part of one, which is its rows where
+//! the split rules say that the value carries the batch, and all of it where they say that it does
+//! not. A node has a meaning only by one of these rules, and the graph is right if every output and
+//! every update means the template's:
 //!
 //! - P1: the inputs and the outputs are the template's, by name, order and type.
 //! - P2: the shards of the split are in order and cover the rows `0..N` once.
 //! - P3: a parameter is one of the template's, by name, type and content.
-//! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis of its batch; of a
-//!   value that every replica holds whole only where the template has `own_rows`. There a replica may also draw these rows
-//!   of random numbers instead of all.
-//! - P5: every other operator of a replica is one of the template's, with `N` replaced by the replica's rows
-//!   where its results have rows, on that replica's parts of the same operands in the same order. One of no replica is
-//!   one of the template's as it is, whose results no row changes, on whole values that the template brings whole to
-//!   every replica.
-//! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a replica that works
-//!   on rows or a part of it, unless the template has `all_gather` or `all_reduce` of it.
-//! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` or `all_gather` on the
-//!   axis of the batch, where they are one block, values that no row changes by `first`.
+//! - P4: a slice that belongs to a replica takes that replica's rows of a whole value, on the axis
+//!   of its batch; of a value that every replica holds whole only where the template has
+//!   `own_rows`. There a replica may also draw these rows of random numbers instead of all.
+//! - P5: every other operator of a replica is one of the template's, with `N` replaced by the
+//!   replica's rows where its results have rows, on that replica's parts of the same operands in
+//!   the same order. One of no replica is one of the template's as it is, whose results no row
+//!   changes, on whole values that the template brings whole to every replica.
+//! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a
+//!   replica that works on rows or a part of it, unless the template has `all_gather` or
+//!   `all_reduce` of it.
+//! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` or
+//!   `all_gather` on the axis of the batch, where they are one block, values that no row changes by
+//!   `first`.
 //! - P8: an output is the whole of the template's value.
-//! - P9: an `all_reduce` combines the parts of all replicas, each once and in order, as the split rules say that the
-//!   parts of the value combine, weighted by the replicas' rows. The whole of it reaches a replica only where the
-//!   template has an `all_reduce`: nothing is combined twice, and nothing that needs the whole works on a part.
-//! - P10: an `exclusive_scan` takes the parts of all replicas, each once and in order, of what the template scans by
-//!   the same rule and in the same direction. Its result number `i`, what the rows before those of replica `i` give,
-//!   reaches replica `i` alone.
-//! - P11: a `merge_top_k` takes the candidates of all replicas, each once and in order, with the entries that the
-//!   replicas have, and as many of them as the template takes of all rows.
-//! - P12: the updated parameters are the template's, in its order, and each value of an update is the whole of the
-//!   template's.
+//! - P9: an `all_reduce` combines the parts of all replicas, each once and in order, as the split
+//!   rules say that the parts of the value combine, weighted by the replicas' rows. The whole of it
+//!   reaches a replica only where the template has an `all_reduce`: nothing is combined twice, and
+//!   nothing that needs the whole works on a part.
+//! - P10: an `exclusive_scan` takes the parts of all replicas, each once and in order, of what the
+//!   template scans by the same rule and in the same direction. Its result number `i`, what the
+//!   rows before those of replica `i` give, reaches replica `i` alone.
+//! - P11: a `merge_top_k` takes the candidates of all replicas, each once and in order, with the
+//!   entries that the replicas have, and as many of them as the template takes of all rows.
+//! - P12: the updated parameters are the template's, in its order, and each value of an update is
+//!   the whole of the template's.
 //!
-//! Induction over the nodes gives the claim: if the split rules are right, the outputs and updates are equal, and by
-//! induction over the runs those of every run after others. Devices and
-//! transfers between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
+//! Induction over the nodes gives the claim: if the split rules are right, the outputs and updates
+//! are equal, and by induction over the runs those of every run after others. Devices and transfers
+//! between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
 
 mod relate;
 mod template;
@@ -131,7 +135,8 @@ impl fmt::Display for Proof {
         let Self { replicas, slices, clones, copies, merges } = self;
         write!(
             f,
-            "{replicas} replicas compute what the template does: {slices} slices, {clones} operators, \
+            "{replicas} replicas compute what the template does: {slices} slices, {clones} \
+             operators, \
              {copies} copies, {merges} merges"
         )
     }
@@ -139,8 +144,9 @@ impl fmt::Display for Proof {
 
 /// Proves that `replicated` computes what `template` does, for every batch.
 ///
-/// Where the pass had to repair the model, the template is the repaired one: it computes what the model does by the
-/// meaning of the operators that repairs put in place of others, which is checked by running both.
+/// Where the pass had to repair the model, the template is the repaired one: it computes what the
+/// model does by the meaning of the operators that repairs put in place of others, which is checked
+/// by running both.
 ///
 /// Of a graph without replicas it proves that it is the template.
 pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, ProofError> {

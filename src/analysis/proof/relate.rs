@@ -226,7 +226,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    /// What takes own rows may as well be an operator of the template that takes the same: both are noted.
+    /// What takes own rows may as well be an operator of the template that takes the same: both are
+    /// noted.
     fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, operands: &[Meaning]) {
         if let (Op::Slice(_) | Op::Random(_), Some(replica)) = (op, node.place().replica)
             && let Ok(Results::Parts(found, replica)) = self.clone_of(op, operands, replica, node)
@@ -250,7 +251,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
         match self.template.claim(of.value) {
             Claim::Invariant => Some(of.value),
-            // All rows, or the whole of what has parts: only what the template brings to every replica.
+            // All rows, or the whole of what has parts: only what the template brings to every
+            // replica.
             Claim::Shard(_) | Claim::Partial(_) => self.template.brought(of.value, Bring::Whole),
             Claim::Own | Claim::Mixed => None,
         }
@@ -271,7 +273,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(Meaning { value, replica })
     }
 
-    /// The rows of a replica, if the slice is to take them: of all rows, or of a value that the replica holds whole.
+    /// The rows of a replica, if the slice is to take them: of all rows, or of a value that the
+    /// replica holds whole.
     fn slice(
         &mut self,
         slice: &Slice,
@@ -310,7 +313,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(Some(Meaning { value, replica: Some(replica) }))
     }
 
-    /// The rows of a replica, if it draws them of what the template draws whole, and takes own rows of.
+    /// The rows of a replica, if it draws them of what the template draws whole, and takes own rows
+    /// of.
     fn drawn_rows(&mut self, draw: &Random, replica: u32) -> Option<Meaning> {
         let (from, to) = self.split.range(replica as usize)?;
         let template = self.template;
@@ -363,8 +367,8 @@ impl<'a, 'g> Relation<'a, 'g> {
             [only] => Some(*only).filter(|only| template.is_clone(*only, op, replica)),
             several => {
                 let search = self.searches.entry((replica, operands)).or_default();
-                // They come in the template's order, mostly, but for some that replicas leave out; else they are looked up by
-                // their form.
+                // They come in the template's order, mostly, but for some that replicas leave out;
+                // else they are looked up by their form.
                 let rest = several.get(search.next..).unwrap_or_default();
                 let ahead = rest.iter().take(LEFT_OUT);
                 if let Some((i, found)) =
@@ -452,7 +456,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         found.filter(invariant).map(Results::Whole).ok_or_else(|| {
             let name = op.name();
             let reason = format!(
-                "`{name}` belongs to no replica, is no merge, and not what the template does with whole values"
+                "`{name}` belongs to no replica, is no merge, and not what the template does with \
+                 whole values"
             );
             (ProofRule::P5, reason)
         })
@@ -495,7 +500,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         let value = self.all_parts(parts)?;
         let known = self.template.on(&Operands::from_slice(&[value])).iter().find(|id| {
             let op = self.template.graph.node(**id).op();
-            matches!(op, Some(Op::ExclusiveScan(known)) if (known.by, known.reverse) == (scan.by, scan.reverse))
+            matches!(op, Some(Op::ExclusiveScan(known))
+                if (known.by, known.reverse) == (scan.by, scan.reverse))
         });
         let broken = |reason: &str| Err((ProofRule::P10, reason.to_owned()));
         let Some(known) = known.copied() else {

@@ -23,7 +23,8 @@ enum Users {
     Several,
 }
 
-/// The template and what is looked up in it. Operators that do the same to the same operands count as one.
+/// The template and what is looked up in it. Operators that do the same to the same operands count
+/// as one.
 pub(super) struct Template<'g> {
     pub(super) graph: &'g Graph,
     claims: &'g ClaimMap,
@@ -31,9 +32,11 @@ pub(super) struct Template<'g> {
     rows: Vec<Dim>,
     /// For each node the first that gives the same values, and of which result if it is a copy.
     same: Vec<(NodeId, Option<u32>)>,
-    /// For each node what takes its results first: most have one such operator, which is found without a table.
+    /// For each node what takes its results first: most have one such operator, which is found
+    /// without a table.
     users: Vec<Users>,
-    /// The operators on these operands, in the order of the graph, where `users` does not tell them.
+    /// The operators on these operands, in the order of the graph, where `users` does not tell
+    /// them.
     on: Table<Operands, SmallVec<[NodeId; 2]>>,
     /// The operators on operands that several take, by their own form.
     known: Table<(Operands, String), NodeId>,
@@ -131,7 +134,8 @@ impl<'g> Template<'g> {
         (id, None)
     }
 
-    /// The value that a node brings back to what it was: own rows of gathered rows, and gathered own rows.
+    /// The value that a node brings back to what it was: own rows of gathered rows, and gathered
+    /// own rows.
     fn undone(&self, id: NodeId, op: &Op, operands: &Operands) -> Option<Value> {
         let (bring, [of]) = (Bring::of(op)?, operands.as_slice()) else { return None };
         let before = self.graph.node(of.node).op().and_then(Bring::of)?;

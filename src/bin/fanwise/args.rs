@@ -40,18 +40,21 @@ pub(crate) struct ModelArgs {
     /// Turn a batch size that is baked into the inputs into N
     #[arg(long)]
     free_batch: bool,
-    /// Take an operator of the model that is not known as the file declares it: rowwise(AXIS) says that each row of
-    /// its results depends on the same row of its operands, none that nothing is known
+    /// Take an operator of the model that is not known as the file declares it: rowwise(AXIS) says
+    /// that each row of its results depends on the same row of its operands, none that nothing is
+    /// known
     #[arg(long, value_name = "OP=rowwise(AXIS)", value_parser = assumption)]
     assume: Vec<(String, Assume)>,
-    /// Take weights from this .safetensors or .npz file, by name, instead of those of the model; a graph written by `--emit`
-    /// takes all of them from it, which must be those that it was made for
+    /// Take weights from this .safetensors or .npz file, by name, instead of those of the model; a
+    /// graph written by `--emit` takes all of them from it, which must be those that it was made
+    /// for
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
     /// Take weights that are not those that a graph written by `--emit` was made for
     #[arg(long, requires = "params")]
     params_unchecked: bool,
-    /// Refuse models and runs that need more memory: bytes, or with K, M, G; without it, what this process may have
+    /// Refuse models and runs that need more memory: bytes, or with K, M, G; without it, what this
+    /// process may have
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
 }
@@ -121,12 +124,14 @@ fn noted(model: Model) -> Model {
 /// Over which devices the graph is replicated, and how.
 #[derive(Args)]
 pub(crate) struct ReplicateArgs {
-    /// GPUs to use: a count, at least two ids, or `all`; without any, as many virtual devices on the CPU
+    /// GPUs to use: a count, at least two ids, or `all`; without any, as many virtual devices on
+    /// the CPU
     #[arg(long, value_name = "4|0,2,5|all", allow_hyphen_values = true)]
     gpus: Option<Gpus>,
     /// How the rows of the batch are divided
     #[arg(long, value_name = "RULE", default_value_t = ShardRule::RemainderLast,
-        help = "How the rows are divided: remainder-last, balanced, ceil, or weighted:3,1 with a weight for each GPU")]
+        help = "How the rows are divided: remainder-last, balanced, ceil, or weighted:3,1 with a \
+            weight for each GPU")]
     shards: ShardRule,
     /// Where the outputs are merged
     #[arg(long, value_enum, default_value = "cpu")]
@@ -134,12 +139,14 @@ pub(crate) struct ReplicateArgs {
     /// Which devices hold the weights
     #[arg(long, value_enum, default_value = "template")]
     weights: WeightsArg,
-    /// What may be done to a model that cannot be split as it is; by default comm in training, local elsewhere
+    /// What may be done to a model that cannot be split as it is; by default comm in training,
+    /// local elsewhere
     #[arg(long, value_enum)]
     repair: Option<RepairArg>,
-    /// Whose statistics batch normalisation in training uses: `sync` those of the whole batch, combined over all
-    /// replicas; `ghost:G` those of G groups of rows, which are another function of the batch, the same one for any
-    /// number of devices; `local` each replica those of its own rows: other results for each number of devices
+    /// Whose statistics batch normalisation in training uses: `sync` those of the whole batch,
+    /// combined over all replicas; `ghost:G` those of G groups of rows, which are another function
+    /// of the batch, the same one for any number of devices; `local` each replica those of its own
+    /// rows: other results for each number of devices
     #[arg(long, value_name = "local|sync|ghost:G")]
     batch_norm: Option<BatchStatistics>,
 }
@@ -202,7 +209,8 @@ impl ReplicateArgs {
         Ok(pass::repair_with(template, options).map_err(Error::from)?)
     }
 
-    /// What one device computes: the model itself, or with the statistics of groups of rows, if these are asked for.
+    /// What one device computes: the model itself, or with the statistics of groups of rows, if
+    /// these are asked for.
     fn grouped<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
         match self.batch_norm {
             Some(BatchStatistics::Ghost(groups)) => {
@@ -212,7 +220,8 @@ impl ReplicateArgs {
         }
     }
 
-    /// The graph to run: the template itself for one device, or its replicas, which are proved to compute the same.
+    /// The graph to run: the template itself for one device, or its replicas, which are proved to
+    /// compute the same.
     pub(crate) fn apply<'a>(
         &self,
         model: &ModelArgs,
@@ -248,7 +257,8 @@ impl ReplicateArgs {
         ui::note_idle(&given, "without `--gpus`");
     }
 
-    /// The graph on one device: the first GPU, or the host where there is none or the model may not be moved.
+    /// The graph on one device: the first GPU, or the host where there is none or the model may not
+    /// be moved.
     pub(crate) fn single<'a>(
         &self,
         model: &ModelArgs,
@@ -284,7 +294,8 @@ impl ReplicateArgs {
         self.proved(model, template, repaired, devices)
     }
 
-    /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is told again.
+    /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is
+    /// told again.
     pub(crate) fn again<'a>(
         &self,
         model: &ModelArgs,
@@ -336,8 +347,8 @@ impl ReplicateArgs {
         }
     }
 
-    /// How a model is trained on the devices that are asked for; where none are, on the host alone, which is cut into
-    /// shards as a device is if it is to be `invariant`.
+    /// How a model is trained on the devices that are asked for; where none are, on the host alone,
+    /// which is cut into shards as a device is if it is to be `invariant`.
     pub(crate) fn choice(
         &self,
         place: Place,

@@ -87,7 +87,11 @@ fn show(format: Format, folder: &str, files: &[fanwise::backend::cuda::Cached]) 
                 .iter()
                 .map(|file| {
                     let seconds = age(file).as_secs_f64();
-                    serde_json::json!({ "name": file.name, "bytes": file.bytes, "unused_seconds": seconds })
+                    serde_json::json!({
+                        "name": file.name,
+                        "bytes": file.bytes,
+                        "unused_seconds": seconds,
+                    })
                 })
                 .collect();
             serde_json::json!({ "folder": folder, "files": list, "bytes": total }).to_string()

@@ -20,12 +20,14 @@ use crate::exec::{self, InputArgs};
 use crate::target::{Runner, TargetArgs};
 use crate::ui;
 
-/// Run a model on one device and on many, and compare every output: in every bit, or but for the rounding of floats that
-/// are summed in another order
+/// Run a model on one device and on many, and compare every output: in every bit, or but for the
+/// rounding of floats that are summed in another order
 #[derive(Args)]
 #[command(
-    after_help = "The exit code is 0 if all outputs are equal, 1 if one differs, 2 if the model is refused. With
-`--batch-norm ghost:G` one device takes the statistics of the same groups; those of `local` are other
+    after_help = "The exit code is 0 if all outputs are equal, 1 if one differs, 2 if the model is \
+        refused. With
+`--batch-norm ghost:G` one device takes the statistics of the same groups; those of `local` are \
+other
 ones for each number of devices, so there is nothing to compare: exit code 2.
 
 Examples:
@@ -54,8 +56,8 @@ pub(crate) struct CheckArgs {
     format: Format,
 }
 
-/// The name of an operator of the model that takes the statistics of each replica's own rows, where outputs follow from
-/// them.
+/// The name of an operator of the model that takes the statistics of each replica's own rows, where
+/// outputs follow from them.
 fn local_statistics(model: &Graph, replicas: &Graph) -> Option<String> {
     let follow = replicas.split().is_some() && replicas.labels().contains(&Label::LocalStatistics);
     let local =
@@ -154,8 +156,8 @@ impl Check<'_> {
         Ok(rows)
     }
 
-    /// Whether all that is different follows from the rounding of sums: how far outputs are apart does not tell it, what
-    /// one device makes of the same sums does.
+    /// Whether all that is different follows from the rounding of sums: how far outputs are apart
+    /// does not tell it, what one device makes of the same sums does.
     fn follows_from_sums(&self, single: &Graph, n: i64) -> anyhow::Result<Result<(), Unexplained>> {
         let (args, place) = (self.args, self.runner.place());
         // On GPUs `single` is a repaired graph itself.
@@ -230,8 +232,8 @@ fn largest(tensor: &Tensor) -> f64 {
     tensor.to_f64().into_iter().map(f64::abs).filter(|x| x.is_finite()).fold(0.0, f64::max)
 }
 
-/// The largest absolute difference of two tensors; infinite where their types differ, or where one has a NaN and
-/// the other has not.
+/// The largest absolute difference of two tensors; infinite where their types differ, or where one
+/// has a NaN and the other has not.
 fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
     if a.tensor_type() != b.tensor_type() {
         return f64::INFINITY;

@@ -56,14 +56,16 @@ pub(crate) struct CompileArgs {
     model: ModelArgs,
     #[command(flatten)]
     replicate: ReplicateArgs,
-    /// What to print, each KIND to standard output or to a file; by default explain where there are GPUs to use, else
-    /// summary
+    /// What to print, each KIND to standard output or to a file; by default explain where there are
+    /// GPUs to use, else summary
     #[arg(long, value_name = "KIND[=PATH]", value_delimiter = ',')]
     emit: Vec<Emit>,
-    /// For what it is compiled; without it, for GPUs where kernels are asked for and for the CPU elsewhere
+    /// For what it is compiled; without it, for GPUs where kernels are asked for and for the CPU
+    /// elsewhere
     #[arg(long, value_enum)]
     target: Option<TargetArg>,
-    /// The architecture of GPUs to compile kernels for, as `sm_80` or `sm_90a`; without it, that of the first GPU here
+    /// The architecture of GPUs to compile kernels for, as `sm_80` or `sm_90a`; without it, that of
+    /// the first GPU here
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
     #[command(flatten)]
@@ -106,8 +108,10 @@ enum Kind {
 }
 
 /// What a text is told that names no kind.
-const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, program, memory, cuda, ptx, \
-    cubin, summary, onnx; of a step of training graph:training, json:training, dot:training, program:training, \
+const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, \
+    program, memory, cuda, ptx, \
+    cubin, summary, onnx; of a step of training graph:training, json:training, dot:training, \
+    program:training, \
     memory:training, cuda:training, ptx:training, cubin:training";
 
 impl Kind {
@@ -191,7 +195,8 @@ impl CompileArgs {
         ui::note_idle(&given, "but on graphs as text that are printed");
     }
 
-    /// The GPUs that the graph is replicated over: any number where it is compiled for another machine.
+    /// The GPUs that the graph is replicated over: any number where it is compiled for another
+    /// machine.
     fn place(&self) -> Place {
         let found = if self.target.is_some() { 0 } else { backend::gpu_count() };
         Place { found, cuda: *self.target() == Target::CUDA }

@@ -37,7 +37,8 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the driver does not show of GPUs, and how to get at them; `visible` is `CUDA_VISIBLE_DEVICES`.
+/// What the driver does not show of GPUs, and how to get at them; `visible` is
+/// `CUDA_VISIBLE_DEVICES`.
 #[cfg(feature = "cuda")]
 fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
     let failed = |(ordinal, error): &(usize, _)| {
@@ -52,7 +53,8 @@ fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
             format!("CUDA_VISIBLE_DEVICES is {is}, so unset it or name GPUs that there are; ")
         });
         unseen.push(format!(
-            "libcuda is here (CUDA {}), but shows no GPU: {visible}start a container with `--gpus all` (NVIDIA \
+            "libcuda is here (CUDA {}), but shows no GPU: {visible}start a container with `--gpus \
+             all` (NVIDIA \
              Container Toolkit); let the user read and write /dev/nvidia*",
             found.driver
         ));
@@ -80,13 +82,15 @@ fn visible() -> Option<String> {
 #[cfg(feature = "cuda")]
 const NAMED: &str = " and unset FANWISE_NVRTC, or have it name that package's folder";
 
-/// That NVRTC is of a newer major version than the driver, and what to do; `named` where its folder was.
+/// That NVRTC is of a newer major version than the driver, and what to do; `named` where its folder
+/// was.
 #[cfg(feature = "cuda")]
 fn newer(nvrtc: Version, driver: Version, named: bool) -> Option<String> {
     let (package, named) = (nvrtc_package(Some(driver)), if named { NAMED } else { "" });
     (nvrtc.major > driver.major).then(|| {
         format!(
-            "the driver is of CUDA {driver} and may not load what NVRTC {nvrtc} compiles: `pip install {package}`\
+            "the driver is of CUDA {driver} and may not load what NVRTC {nvrtc} compiles: `pip \
+             install {package}`\
              {named}, or install a newer driver"
         )
     })
@@ -142,7 +146,8 @@ impl Gpus {
             match nvrtc.for_device(gpu.arch, Form::Cubin) {
                 Err(error) => missing.push(format!("gpu:{}: {error}", gpu.ordinal)),
                 Ok((arch, Form::Ptx)) if version > driver => missing.push(format!(
-                    "gpu:{} is {}, which NVRTC {version} does not know: it is given PTX for {arch}, which a driver of \
+                    "gpu:{} is {}, which NVRTC {version} does not know: it is given PTX for \
+                     {arch}, which a driver of \
                      CUDA {driver} may not take; install a newer driver",
                     gpu.ordinal, gpu.arch
                 )),
@@ -213,12 +218,14 @@ impl Gpus {
             })
             .collect();
         let nvrtc = self.nvrtc.as_ref().ok();
+        let archs = |nvrtc: &Nvrtc| nvrtc.archs().iter().map(ToString::to_string).collect();
+        let archs: Option<Vec<String>> = nvrtc.map(archs);
         json!({
             "gpus": gpus,
             "driver": self.devices.as_ref().ok().map(|found| found.driver.to_string()),
             "nvrtc": nvrtc.map(|nvrtc| nvrtc.version().to_string()),
             "nvrtc_path": nvrtc.map(|nvrtc| nvrtc.path().display().to_string()),
-            "archs": nvrtc.map(|nvrtc| nvrtc.archs().iter().map(ToString::to_string).collect::<Vec<_>>()),
+            "archs": archs,
             "missing": self.missing(),
         })
     }

@@ -44,12 +44,14 @@ impl InputArgs {
         }
     }
 
-    /// What work on the inputs gave; where an operator failed on random ones it is told how others are given.
+    /// What work on the inputs gave; where an operator failed on random ones it is told how others
+    /// are given.
     pub(crate) fn told<R>(&self, result: anyhow::Result<R>) -> anyhow::Result<R> {
         let error = result.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
         if self.inputs.is_none() && matches!(error, Some(Error::Run(RunError::Op { .. }))) {
             ui::talk(
-                "note: the inputs are random, integers from 0 on; where the model takes only some numbers, give such \
+                "note: the inputs are random, integers from 0 on; where the model takes only some \
+                 numbers, give such \
                  ones with `--inputs IN.npz`",
             );
         }

@@ -180,7 +180,8 @@ impl Wanted {
         if runs != form {
             let (version, own) = (nvrtc.version(), self.arch);
             bail!(
-                "NVRTC {version} compiles no {form} for the GPU here ({own}); write `--emit {runs}`, or name an \
+                "NVRTC {version} compiles no {form} for the GPU here ({own}); write `--emit \
+                 {runs}`, or name an \
                  architecture with `--arch`"
             );
         }

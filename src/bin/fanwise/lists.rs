@@ -13,7 +13,8 @@ use crate::ui;
 /// Print a model as a table: layers, output shapes, parameters, connections
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  fanwise summary zoo:xception\n  fanwise summary model.onnx --format json"
+    after_help = "Examples:\n  fanwise summary zoo:xception\n  fanwise summary model.onnx --format \
+        json"
 )]
 pub(crate) struct SummaryArgs {
     #[command(flatten)]
@@ -35,7 +36,8 @@ pub(crate) struct PassesArgs {
 /// List the models that are built in
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  fanwise zoo\n  fanwise run zoo:resnet50 --gpus 2 --batch 8\n  fanwise run zoo:xception:narrow=8,pixels=71 --gpus 4 --batch 10"
+    after_help = "Example:\n  fanwise zoo\n  fanwise run zoo:resnet50 --gpus 2 --batch 8\n  \
+        fanwise run zoo:xception:narrow=8,pixels=71 --gpus 4 --batch 10"
 )]
 pub(crate) struct ZooArgs {
     /// How to print it
@@ -93,7 +95,12 @@ pub(crate) fn zoo(args: &ZooArgs) -> anyhow::Result<ExitCode> {
             let list: Vec<_> = models
                 .into_iter()
                 .map(|(name, parameters, inputs, outputs)| {
-                    json!({ "name": name, "parameters": parameters, "inputs": inputs, "outputs": outputs })
+                    json!({
+                        "name": name,
+                        "parameters": parameters,
+                        "inputs": inputs,
+                        "outputs": outputs,
+                    })
                 })
                 .collect();
             ui::out(&json!(list).to_string())?;

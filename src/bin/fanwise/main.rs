@@ -1,5 +1,5 @@
-//! The command line of fanwise. Results go to standard output, talk to standard error; the exit code is 0, 1
-//! where the answer is no, 2 for usage or bad input.
+//! The command line of fanwise. Results go to standard output, talk to standard error; the exit
+//! code is 0, 1 where the answer is no, 2 for usage or bad input.
 
 mod args;
 mod cache;
@@ -23,7 +23,8 @@ use clap::{Parser, Subcommand};
 
 /// Runs one model on many GPUs without changing what it computes.
 ///
-/// MODEL is an ONNX file, a graph that `fanwise compile --emit graph` or `--emit json` wrote, or `zoo:NAME`.
+/// MODEL is an ONNX file, a graph that `fanwise compile --emit graph` or `--emit json` wrote, or
+/// `zoo:NAME`.
 #[derive(Parser)]
 #[command(name = "fanwise", version, max_term_width = 110)]
 #[command(after_help = "Examples:

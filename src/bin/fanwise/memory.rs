@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The bytes of memory that a process of the system whose root folder is `root` may use: those of the machine, or
-/// what the control groups that it is in leave of them; without bound where the system does not tell.
+/// The bytes of memory that a process of the system whose root folder is `root` may use: those of
+/// the machine, or what the control groups that it is in leave of them; without bound where the
+/// system does not tell.
 ///
 /// Limits of version 1 and 2 of control groups count, also those of the groups around its own.
 pub(crate) fn available(root: &Path) -> u64 {
@@ -21,7 +22,8 @@ fn machine(root: &Path) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The least limit of the group that a line `number:controllers:path` tells, and of those around it.
+/// The least limit of the group that a line `number:controllers:path` tells, and of those around
+/// it.
 fn group(root: &Path, line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, path) = (parts.next()?, Path::new(parts.next()?));
@@ -36,7 +38,8 @@ fn group(root: &Path, line: &str) -> Option<u64> {
     let names = path.components().filter(|c| matches!(c, Component::Normal(_)));
     let own = names.collect::<PathBuf>();
     let folders = mounts.iter().flat_map(|mount| {
-        // In a container the path may be the host's; its own group is the mount itself then, the last of these.
+        // In a container the path may be the host's; its own group is the mount itself then, the
+        // last of these.
         own.ancestors().map(move |group| root.join(mount).join(group))
     });
     folders.filter_map(|folder| limit(&folder.join(file))).min()

@@ -40,9 +40,14 @@ pub(crate) struct RunArgs {
     /// Worker threads; by default one for each core
     #[arg(long, value_name = "T")]
     threads: Option<usize>,
-    /// Run so many times, one after the other, the inputs of the next on their way while one computes; the table shows the
-    /// median time
-    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Run so many times, one after the other, the inputs of the next on their way while one
+    /// computes; the table shows the median time
+    #[arg(
+        long,
+        value_name = "R",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     repeat: u32,
     /// How the result is printed
     #[arg(long, value_enum, default_value = "text")]

@@ -45,11 +45,12 @@ pub(crate) struct TargetArgs {
     /// Run on so many logical GPUs, dealt out to the GPUs that there are
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     logical: Option<u32>,
-    /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver compiles; by default cubin
+    /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver
+    /// compiles; by default cubin
     #[arg(long, value_name = "FORM", value_parser = form)]
     code: Option<Form>,
-    /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto, Chrome); also where a run
-    /// fails
+    /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto,
+    /// Chrome); also where a run fails
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Give a GPU up that makes no progress for so many seconds, by default 60; 0 waits for ever
@@ -73,7 +74,8 @@ impl TargetArgs {
             (threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
         if threads > most {
             bail!(
-                "`--threads {threads}` is more than {most}: {cores} cores run no more of them at once"
+                "`--threads {threads}` is more than {most}: {cores} cores run no more of them at \
+                 once"
             );
         }
         let asked = self.logical.is_some() || self.trace.is_some();
@@ -211,7 +213,8 @@ impl Runner {
         Ok(compile()?)
     }
 
-    /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of all of them together.
+    /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of
+    /// all of them together.
     pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         let result = runs();
         #[cfg(feature = "cuda")]
@@ -280,8 +283,8 @@ mod cuda {
         Ok(Compiler::open(&search(driver), cache(args), threads).map_err(Error::from)?)
     }
 
-    /// Where NVRTC for this driver may be: where `FANWISE_NVRTC` says, or on the library path, in a toolkit, or in a
-    /// package of Python.
+    /// Where NVRTC for this driver may be: where `FANWISE_NVRTC` says, or on the library path, in a
+    /// toolkit, or in a package of Python.
     pub(crate) fn search(driver: Option<Version>) -> NvrtcSearch {
         let folder = env::var_os("FANWISE_NVRTC").filter(|f| !f.is_empty()).map(PathBuf::from);
         if folder.is_some() {

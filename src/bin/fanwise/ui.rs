@@ -10,8 +10,9 @@ use anyhow::Error;
 /// The exit code of usage errors and bad input.
 pub(crate) const BAD_INPUT: u8 = 2;
 
-/// True if there was no standard output when the process began: what is written to it then goes nowhere, without an error. A
-/// file that is opened in its place can be read, too, which one that somebody chose cannot.
+/// True if there was no standard output when the process began: what is written to it then goes
+/// nowhere, without an error. A file that is opened in its place can be read, too, which one that
+/// somebody chose cannot.
 fn is_closed() -> bool {
     let name = Path::new("/proc/self/fd/1");
     let nowhere = name.read_link().is_ok_and(|to| to == Path::new("/dev/null"));

@@ -1,4 +1,5 @@
-//! `fanwise verify`: a proof, without running it, that a rewritten graph computes what the model does.
+//! `fanwise verify`: a proof, without running it, that a rewritten graph computes what the model
+//! does.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -48,8 +49,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let template = args.graph.load_other(&template)?.graph;
     let verified = ir::verify(&graph).map_err(Error::from)?;
-    // The repairs that were allowed are not known, nor whether sums were put into buckets: the graph is right if it is so
-    // for one choice.
+    // The repairs that were allowed are not known, nor whether sums were put into buckets: the
+    // graph is right if it is so for one choice.
     let prove = |(allowed, bucket)| -> anyhow::Result<_> {
         let options = RepairOptions { allowed, batch_norm: args.batch_norm, bucket };
         let (repaired, _) = pass::repair_with(&template, options).map_err(Error::from)?;

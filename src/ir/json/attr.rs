@@ -151,8 +151,8 @@ struct TensorForm<'a> {
 }
 
 impl TensorForm<'_> {
-    /// The fields of a tensor. One above [`MAX_CONSTANT`], which no verified graph has, is written without
-    /// its elements.
+    /// The fields of a tensor. One above [`MAX_CONSTANT`], which no verified graph has, is written
+    /// without its elements.
     fn of(tensor: &Tensor) -> Self {
         let mut data = String::new();
         if tensor.len() <= MAX_CONSTANT {

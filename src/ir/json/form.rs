@@ -52,7 +52,8 @@ pub(super) struct HeadForm<'a> {
     pub(super) version: Option<u32>,
 }
 
-/// The fields of a graph. Its lists are read one element after the other, so that none is in memory as a whole.
+/// The fields of a graph. Its lists are read one element after the other, so that none is in memory
+/// as a whole.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GraphForm<'a> {

@@ -85,7 +85,8 @@ fn wrong(list: &str, at: Option<usize>, message: impl Into<String>) -> JsonError
     JsonError::Graph { place, message: message.into() }
 }
 
-/// Calls `each` with every element of a list that is a part of `text`, and its position in the list.
+/// Calls `each` with every element of a list that is a part of `text`, and its position in the
+/// list.
 fn list<'a, T: Deserialize<'a>>(
     text: &'a str,
     list: &'a RawValue,

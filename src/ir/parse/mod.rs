@@ -1,7 +1,7 @@
 //! Reading the text form: [`parse`] gives back what was printed.
 //!
-//! A text is read once from left to right, without recursion. Nothing in it is trusted: offsets of a split,
-//! types, and sizes of tensors are compared with what follows from the rest.
+//! A text is read once from left to right, without recursion. Nothing in it is trusted: offsets of
+//! a split, types, and sizes of tensors are compared with what follows from the rest.
 
 mod body;
 mod scan;

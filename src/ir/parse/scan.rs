@@ -179,8 +179,8 @@ impl<'a> Scanner<'a> {
         Err(Fault::new(from..from + 1, "a string ends on the line on which it begins"))
     }
 
-    /// A formula or a number: everything before the next `,`, `]` or `}` that is not in round brackets, or the
-    /// end of the line.
+    /// A formula or a number: everything before the next `,`, `]` or `}` that is not in round
+    /// brackets, or the end of the line.
     pub(super) fn formula(&mut self) -> &'a str {
         self.next();
         let rest = self.rest();

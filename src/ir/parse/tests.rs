@@ -85,7 +85,8 @@ fn attributes_of_every_kind_read_back() {
 
 #[test]
 fn people_may_write_it_otherwise() {
-    let text = "; a comment\nfanwise 1 symbol N >= 0\n\tdevice gpu:0,cpu:0\r\nsplit @dp of N over [gpu:0] \
+    let text = "; a comment\nfanwise 1 symbol N >= 0\n\tdevice gpu:0,cpu:0\r\nsplit @dp of N over \
+        [gpu:0] \
         rule=balanced { o=[0] ; no rows\n } param @w:f32[2]=\"#w\" blake3:0000000000000000 \
         graph @g(%x:f32[ N , 2*4 ])->(){ %a:f32[N,(8)]=relu(%x) on gpu:0 replica@dp[0]if n0@dp>0{\n\
         %b:f32[n0@dp,8]=copy(%a)}return}";
@@ -94,20 +95,24 @@ fn people_may_write_it_otherwise() {
     assert_eq!(graph.len(), 3);
 }
 
-/// Each text is an error in the body of a graph, or in place of the whole text where it has several lines.
+/// Each text is an error in the body of a graph, or in place of the whole text where it has several
+/// lines.
 const WRONG: &[&str] = &[
     "",
     "\nfanwise 2\n",
     "\nfanwise 1\nsymbol M >= 0",
-    "\nfanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N]) -> (y: f32[N]) {\n  %y : f32[N] = relu(%x)\n}",
+    "\nfanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N]) -> (y: f32[N]) {\n  %y : f32[N] = \
+     relu(%x)\n}",
     "\nfanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N]) -> (y: i8[N]) {\n  return %x\n}",
     "\nfanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N], %x: f32[N]) -> () {\n  return\n}",
     "\nfanwise 1\nsymbol N >= 0\ngraph @g() -> () {\n  return\n} more",
     "\nfanwise 1\nsymbol N >= 0\nsplit @dp of N over [gpu:0] rule=ceil {",
     "\nfanwise 1\nsymbol N >= 0\ndevice gpu:0\nsplit @dp of N over [gpu:0] rule=half {",
     "\nfanwise 1\nsymbol N >= 0\ndevice gpu:0\nsplit @dp of N over [gpu:0] rule=ceil { n = [N] }",
-    "\nfanwise 1\nsymbol N >= 0\ndevice gpu:0\nsplit @dp of N over [gpu:0, gpu:0] rule=ceil { o = [0, 3] }",
-    "\nfanwise 1\nsymbol N >= 0\ndevice gpu:0\nsplit @dp of N over [gpu:0] rule=ceil { n = [N/2] o = [0] }",
+    "\nfanwise 1\nsymbol N >= 0\ndevice gpu:0\nsplit @dp of N over [gpu:0, gpu:0] rule=ceil { o = \
+     [0, 3] }",
+    "\nfanwise 1\nsymbol N >= 0\ndevice gpu:0\nsplit @dp of N over [gpu:0] rule=ceil { n = [N/2] o \
+     = [0] }",
     "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[2] = \"w\" blake3:0000000000000000",
     "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[2] = \"#w\" blake3:00 graph",
     "  %y : f32[N,8] = Relu(%x)",
@@ -139,9 +144,12 @@ const WRONG: &[&str] = &[
     "  %y : f32[N,8] = relu(%x)\n  return}\nloc { %x = \"a\" }",
     "  update @w = %x",
     "  update %x = %x",
-    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g(%x: f32[N]) -> () {\n  update @w = %x\n  return\n}",
-    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g() -> () {\n  update @w = @w\n  update @w = @w\n  return\n}",
-    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g() -> () {\n  update @w =\n  return\n}",
+    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g(%x: \
+     f32[N]) -> () {\n  update @w = %x\n  return\n}",
+    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g() -> \
+     () {\n  update @w = @w\n  update @w = @w\n  return\n}",
+    "\nfanwise 1\nsymbol N >= 0\nparam @w : f32[] = \"#w\" blake3:0000000000000000\ngraph @g() -> \
+     () {\n  update @w =\n  return\n}",
 ];
 
 #[test]

@@ -37,8 +37,8 @@ impl<'g> Check<'g> {
 
     /// V3, for a graph that has no topological order: reports one cycle.
     pub(super) fn cycle(&mut self) {
-        // A node that is left when those without operands are taken away again and again is on a cycle or
-        // behind one; going from operand to operand that is left ends on one.
+        // A node that is left when those without operands are taken away again and again is on a
+        // cycle or behind one; going from operand to operand that is left ends on one.
         let graph = self.graph;
         let mut waiting: Vec<usize> = vec![0; graph.id_bound()];
         graph.ids().for_each(|n| waiting[n.index()] = graph.operands(n).len());
@@ -368,7 +368,8 @@ impl<'g> Check<'g> {
                 let own = place.replica.map_or("none".to_owned(), |i| format!("replica {i}"));
                 let message =
                     format!("operand {slot} belongs to replica {from}, `{name}` to {own}");
-                let hint = "only a merge of no replica (`concat`, `first`, `all_reduce`, …) takes values of replicas";
+                let hint = "only a merge of no replica (`concat`, `first`, `all_reduce`, …) takes \
+                    values of replicas";
                 self.errors.add(Rule::V7, at, message, hint);
             }
         }

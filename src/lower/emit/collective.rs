@@ -14,7 +14,8 @@ use crate::types::invariant::invariant;
 use crate::types::{Dim, Order, Shape, TensorType};
 
 impl Emitter<'_> {
-    /// What every member does: it takes what it needs of its peers when they have recorded that it is there.
+    /// What every member does: it takes what it needs of its peers when they have recorded that it
+    /// is there.
     pub(super) fn collective(
         &mut self,
         id: NodeId,
@@ -70,8 +71,9 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Beside its computing a device begins when all that was computed before is done: what is written may take the place
-    /// of something that was read. Of the exchanges before at most the last is left beside: the memory of others is free.
+    /// Beside its computing a device begins when all that was computed before is done: what is
+    /// written may take the place of something that was read. Of the exchanges before at most the
+    /// last is left beside: the memory of others is free.
     fn begin(&mut self, id: NodeId, device: usize) {
         let label = self.graph.node(id).label();
         if let [.., before, _] = self.exchanged[device].as_slice() {
@@ -186,7 +188,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Each member combines its slice of the parts, then takes the other slices from those that combined them.
+    /// Each member combines its slice of the parts, then takes the other slices from those that
+    /// combined them.
     fn sliced(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
         let ty = &self.graph.node(id).results()[0].ty;
         let elements = ty.shape.elements().as_const();

@@ -25,8 +25,9 @@ use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorTy
 family! {
     /// A function of two numbers, applied to operands that are broadcast to one shape.
     ///
-    /// The operands have one element type, which is that of the result; only the exponent of `pow` may have
-    /// another. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; integers wrap.
+    /// The operands have one element type, which is that of the result; only the exponent of `pow`
+    /// may have another. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for
+    /// `f64`; integers wrap.
     pub enum Binary {
         /// `a + b`.
         Add = "add",
@@ -38,12 +39,13 @@ family! {
         Div = "div",
         /// `a` to the power `b`, in the type of `a`.
         ///
-        /// Operands of two types are computed in `f64`, unless both are integers. An integer result is the
-        /// integral part of the power; 0 to a negative integer power is an error.
+        /// Operands of two types are computed in `f64`, unless both are integers. An integer result
+        /// is the integral part of the power; 0 to a negative integer power is an error.
         Pow = "pow",
         /// The remainder of `a / b`; of integers an error where `b` is 0.
         Mod = "mod" {
-            /// Whether it has the sign of `a`. Otherwise it has that of `b`, and the operands are integers.
+            /// Whether it has the sign of `a`. Otherwise it has that of `b`, and the operands are
+            /// integers.
             fmod: bool = false,
         },
         /// The larger one; a NaN if one is a NaN.
@@ -52,7 +54,8 @@ family! {
         Min = "min",
         /// `a` where not negative, else `a * b`; `b` is broadcast to the shape of `a`.
         Prelu = "prelu",
-        /// `b` where `a` is above 0, else 0: the gradient of the operand of `relu`, from its result and that one's gradient.
+        /// `b` where `a` is above 0, else 0: the gradient of the operand of `relu`, from its result
+        /// and that one's gradient.
         ReluGrad = "relu_grad",
     }
 }
@@ -121,8 +124,9 @@ impl OpDef for Binary {
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let [a, b] = operands else { return Err(rules::needs_whole(operands)) };
         let sum = Claim::Partial(Combine::Sum);
-        // Integers wrap, so that sums may be taken in any order. Of floats a part can be rounded, or overflow, or meet a
-        // factor that is infinite or a divisor that is 0, where the whole does not.
+        // Integers wrap, so that sums may be taken in any order. Of floats a part can be rounded,
+        // or overflow, or meet a factor that is infinite or a divisor that is 0, where the whole
+        // does not.
         let exact = !a.ty.dtype.is_float() && !b.ty.dtype.is_float();
         let linear = match (self, a.claim, b.claim) {
             (Self::Add | Self::Sub, of_a, of_b) => of_a == sum && of_b == sum,
@@ -151,7 +155,10 @@ impl OpDef for Binary {
                 b: b.as_slice::<F>(),
                 y: y.as_mut_slice::<F>(),
             }),
-            int I => self.integers(&plan, a.as_slice::<I>(), b.as_slice::<I>(), y.as_mut_slice::<I>())?,
+            int I => {
+                let (a, b) = (a.as_slice::<I>(), b.as_slice::<I>());
+                self.integers(&plan, a, b, y.as_mut_slice::<I>())?;
+            },
             bool => return Err(not_a_number()),
         );
         Ok(vec![y])
@@ -210,7 +217,10 @@ impl Binary {
                 int A => for_dtype!(
                     b.dtype(),
                     float _F => Ok(()),
-                    int B => self.integers(plan, a.as_slice::<A>(), b.as_slice::<B>(), y.as_mut_slice::<A>()),
+                    int B => {
+                        let (a, b) = (a.as_slice::<A>(), b.as_slice::<B>());
+                        self.integers(plan, a, b, y.as_mut_slice::<A>())
+                    },
                     bool => Err(not_a_number()),
                 ),
                 bool => Err(not_a_number()),

@@ -1,4 +1,5 @@
-//! The functions themselves: one definition for all floats, one for all integers, one for known elements.
+//! The functions themselves: one definition for all floats, one for all integers, one for known
+//! elements.
 
 use super::Binary;
 use crate::op::ints;
@@ -42,8 +43,8 @@ impl Binary {
         self.visit(Once(a, b))
     }
 
-    /// Hands the function to `v`. This is the one definition for floats: the reference and every CPU kernel
-    /// compute by it, so that they agree in bits.
+    /// Hands the function to `v`. This is the one definition for floats: the reference and every
+    /// CPU kernel compute by it, so that they agree in bits.
     #[inline]
     pub fn visit<R: Real, V: Apply2<R>>(&self, v: V) -> V::Output {
         match *self {

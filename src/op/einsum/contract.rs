@@ -90,8 +90,8 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
     join::<T>(&joined, None, &order)?.tensor.reshaped(&dims)
 }
 
-/// The products of the elements of `a` and `b`, summed over the labels that are not in `kept`; those are the axes
-/// of the result.
+/// The products of the elements of `a` and `b`, summed over the labels that are not in `kept`;
+/// those are the axes of the result.
 fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, TensorError> {
     let size = |label: u8| {
         let axes = a.axes.iter().chain(b.iter().flat_map(|b| &b.axes));

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use crate::op::OpError;
 
-/// The first label of an axis that `...` stands for; the last such axis has it, the others the numbers behind it.
+/// The first label of an axis that `...` stands for; the last such axis has it, the others the
+/// numbers behind it.
 const ELLIPSIS: u8 = 128;
 
-/// A label for each axis of the operands and the result: a letter, or a number from 128 on for an axis that `...`
-/// stands for.
+/// A label for each axis of the operands and the result: a letter, or a number from 128 on for an
+/// axis that `...` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
     /// Those of each operand's axes.
@@ -101,7 +102,8 @@ impl Labels {
     }
 }
 
-/// Fails unless the result names labels of the operands, each once, and loses no axis that `...` stands for.
+/// Fails unless the result names labels of the operands, each once, and loses no axis that `...`
+/// stands for.
 fn check_result(term: &Term, counts: &BTreeMap<u8, usize>, most: usize) -> Result<(), OpError> {
     let mut seen = Vec::new();
     for letter in term.letters() {

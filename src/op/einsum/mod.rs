@@ -24,16 +24,17 @@ use crate::types::{
 };
 
 op! {
-    /// The products of elements of all operands, summed over every label that is not in the result, as in
-    /// `bij,bjk->bik`.
+    /// The products of elements of all operands, summed over every label that is not in the result,
+    /// as in `bij,bjk->bik`.
     ///
-    /// Each letter names an axis; where it occurs several times, the axes have the same size (or 1, in another
-    /// operand), and those of one operand give its diagonal. `...` stands for any number of axes, which broadcast,
-    /// aligned at the right. Without `->` the result has the axes of `...`, then in the order of the alphabet the
-    /// letters that occur once. `f16` and `bf16` are summed in `f32`; integers wrap.
+    /// Each letter names an axis; where it occurs several times, the axes have the same size (or 1,
+    /// in another operand), and those of one operand give its diagonal. `...` stands for any number
+    /// of axes, which broadcast, aligned at the right. Without `->` the result has the axes of
+    /// `...`, then in the order of the alphabet the letters that occur once. `f16` and `bf16` are
+    /// summed in `f32`; integers wrap.
     ///
-    /// Operands are joined from left to right; a label is summed as soon as no later operand has it, the terms of
-    /// each sum in ascending order.
+    /// Operands are joined from left to right; a label is summed as soon as no later operand has
+    /// it, the terms of each sum in ascending order.
     pub struct Einsum = "einsum" {
         /// The labels of each operand's axes, and of the result's.
         pub equation: String,
@@ -75,7 +76,8 @@ impl Named {
 }
 
 impl Einsum {
-    /// The gradient of operand `i`: the sum of the products of the result's gradient with all other operands.
+    /// The gradient of operand `i`: the sum of the products of the result's gradient with all other
+    /// operands.
     fn contribution(at: &mut Backward<'_>, labels: &Labels, i: usize) -> Result<Term, RuleError> {
         let named = Named::new(at, labels)?;
         // Of an operand whose diagonal is taken, the axes of the diagonal.
@@ -117,7 +119,8 @@ impl Einsum {
         Self::on_diagonal(at, dx, &own, &labels.operands[i], &named)
     }
 
-    /// `dx`, whose axes have the labels `own`, on the diagonal of zeros whose axes have the labels `of`.
+    /// `dx`, whose axes have the labels `own`, on the diagonal of zeros whose axes have the labels
+    /// `of`.
     fn on_diagonal(
         at: &mut Backward<'_>,
         dx: Term,

@@ -14,9 +14,10 @@ use crate::types::{
 };
 
 op! {
-    /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand `x: [N, C, spatial…]` and
-    /// the gradient of its result, `[N, M, windows…]`: for each tap the sum over samples and windows of the products of
-    /// the element that the tap meets and the window's gradient. Of a transposed convolution the two change places.
+    /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand `x:
+    /// [N, C, spatial…]` and the gradient of its result, `[N, M, windows…]`: for each tap the sum
+    /// over samples and windows of the products of the element that the tap meets and the window's
+    /// gradient. Of a transposed convolution the two change places.
     ///
     /// `f16` and `bf16` are summed in `f32`: samples ascending, windows in row-major order.
     pub struct ConvWeightGrad = "conv_weight_grad" {
@@ -164,7 +165,8 @@ fn correlate<T: Wide>(
     }
 }
 
-/// Adds to each tap the products of what it meets and the windows' gradients, in row-major order of the windows.
+/// Adds to each tap the products of what it meets and the windows' gradients, in row-major order of
+/// the windows.
 fn products<T: Wide>(axes: &[WindowAxis], dw: &mut [T], x: &[T], dy: &[T]) {
     let Some((axis, inner)) = axes.split_first() else { return };
     if inner.is_empty() {

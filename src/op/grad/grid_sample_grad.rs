@@ -12,11 +12,12 @@ use crate::op::{
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The gradients of both operands of `grid_sample`, from these operands and the gradient of its result.
+    /// The gradients of both operands of `grid_sample`, from these operands and the gradient of its
+    /// result.
     ///
-    /// A position that is moved to a border, or lies on it, has the gradient 0 along that axis; so have all of `nearest`.
-    /// `f16` and `bf16` are computed in `f32`; what points give an element is summed in row-major order of the points,
-    /// what channels give a position in their order.
+    /// A position that is moved to a border, or lies on it, has the gradient 0 along that axis; so
+    /// have all of `nearest`. `f16` and `bf16` are computed in `f32`; what points give an element
+    /// is summed in row-major order of the points, what channels give a position in their order.
     pub struct GridSampleGrad = "grid_sample_grad" {
         /// How elements between others were made.
         pub mode: ResizeMode = ResizeMode::Linear,
@@ -46,7 +47,8 @@ impl GridSampleGrad {
         GridSample { mode, padding, align_corners }
     }
 
-    /// The elements of a plane that made the one at a position; slopes are in the order of the axes.
+    /// The elements of a plane that made the one at a position; slopes are in the order of the
+    /// axes.
     fn taps<T: Wide>(&self, sizes: &[usize], position: &[T]) -> Vec<Tap<T>> {
         let forward = self.forward();
         let mut all = vec![Tap { at: 0, weight: T::of(1.0), slopes: SmallVec::new() }];

@@ -13,13 +13,14 @@ use crate::op::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result, `[N, C, windows…]`: the sum of
-    /// what the windows give an element, in row-major order of the windows. Windows are those of the pool.
+    /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result, `[N, C,
+    /// windows…]`: the sum of what the windows give an element, in row-major order of the windows.
+    /// Windows are those of the pool.
     ///
     /// `f16` and `bf16` are summed in `f32`.
     pub enum PoolGrad {
-        /// Each window's number goes to its greatest element: the first of equal ones, the last NaN. The operands are
-        /// that of the pool and the gradient of its result.
+        /// Each window's number goes to its greatest element: the first of equal ones, the last
+        /// NaN. The operands are that of the pool and the gradient of its result.
         Max = "max_pool_grad" {
             /// Taps of a window.
             kernel: Vec<i64>,
@@ -32,7 +33,8 @@ family! {
             /// Whether a last, partial window counts.
             ceil_mode: bool = false,
         },
-        /// Each window's number is shared among its elements. The operand is the gradient of the pool's result.
+        /// Each window's number is shared among its elements. The operand is the gradient of the
+        /// pool's result.
         Average = "average_pool_grad" {
             /// The sizes of the spatial axes of the pool's operand.
             sizes: Vec<i64>,
@@ -106,7 +108,8 @@ impl PoolGrad {
         sliding.over("kernel", sizes, kernel)
     }
 
-    /// The sizes of the spatial axes of the pool's operand; `first` is the type of the first operand.
+    /// The sizes of the spatial axes of the pool's operand; `first` is the type of the first
+    /// operand.
     pub fn sizes(&self, first: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
         match self {
             Self::Max { .. } => spatial_sizes(0, first),

@@ -17,16 +17,17 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// A function of the elements in each window of every channel: `[N, C, spatial…]` to `[N, C, windows…]`.
+    /// A function of the elements in each window of every channel: `[N, C, spatial…]` to `[N, C,
+    /// windows…]`.
     ///
-    /// The settings of windows are lists with a number for each spatial axis: `kernel` the taps, `strides`
-    /// and `dilations` as for `conv` (empty for 1), `pads` the padding before each axis, then that after
-    /// each (empty for none). With `ceil_mode` a last window counts that reaches beyond the end padding, if
-    /// it begins before that padding. Elements are taken in row-major order; `f16` and `bf16` are computed
-    /// in `f32`.
+    /// The settings of windows are lists with a number for each spatial axis: `kernel` the taps,
+    /// `strides` and `dilations` as for `conv` (empty for 1), `pads` the padding before each axis,
+    /// then that after each (empty for none). With `ceil_mode` a last window counts that reaches
+    /// beyond the end padding, if it begins before that padding. Elements are taken in row-major
+    /// order; `f16` and `bf16` are computed in `f32`.
     pub enum Pool {
-        /// The greatest element; a NaN is greater than all. Padding is less than all: a window without an
-        /// element gives minus infinity, the least integer.
+        /// The greatest element; a NaN is greater than all. Padding is less than all: a window
+        /// without an element gives minus infinity, the least integer.
         Max = "max_pool" {
             /// Taps of a window.
             kernel: Vec<i64>,
@@ -38,8 +39,9 @@ family! {
             pads: Vec<i64> = Vec::new(),
             /// Whether a last, partial window counts.
             ceil_mode: bool = false,
-            /// Whether a second result, `i64`, holds the position of each greatest element (the first of
-            /// equal ones, the last NaN) in the whole operand; -1 for a window without an element.
+            /// Whether a second result, `i64`, holds the position of each greatest element (the
+            /// first of equal ones, the last NaN) in the whole operand; -1 for a window without an
+            /// element.
             indices: bool = false,
             /// Whether positions within a channel count the first spatial axis fastest.
             column_major: bool = false,
@@ -93,8 +95,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// The gradient of the `p`-norms of windows: of each norm `sign(x) (|x| / y)^(p - 1)`, and 0 of a norm that is 0.
-    /// `shared` shares a number for each window among its elements.
+    /// The gradient of the `p`-norms of windows: of each norm `sign(x) (|x| / y)^(p - 1)`, and 0 of
+    /// a norm that is 0. `shared` shares a number for each window among its elements.
     fn norm_gradient(
         &self,
         at: &mut Backward<'_>,
@@ -358,7 +360,8 @@ mod tests {
             Pool::Lp { kernel, strides, dilations, pads, ceil_mode, p }
         }
 
-        /// For each window: the positions of its elements, and the number of its taps within the padding.
+        /// For each window: the positions of its elements, and the number of its taps within the
+        /// padding.
         fn windows(&self, x: &[usize], y: &[usize]) -> Vec<(Vec<usize>, usize)> {
             let rank = x.len() - 2;
             let kernel: Vec<usize> = self.kernel.iter().map(|k| *k as usize).collect();

@@ -48,8 +48,8 @@ impl Planes {
         Self { axes, sizes, output: windows.iter().map(|a| a.output).product() }
     }
 
-    /// Replaces each element of the result by what `window` gives for the position of its channel in the
-    /// input and for its window.
+    /// Replaces each element of the result by what `window` gives for the position of its channel
+    /// in the input and for its window.
     pub(super) fn fill<T>(
         &self,
         y: &mut [T],
@@ -58,8 +58,8 @@ impl Planes {
         self.each(y.len(), |i, start, spans| y[i] = window(start, spans));
     }
 
-    /// Calls `window` with the position of each of `count` elements of the result, of its channel in the input, and with
-    /// its window.
+    /// Calls `window` with the position of each of `count` elements of the result, of its channel
+    /// in the input, and with its window.
     pub(in crate::op) fn each(
         &self,
         count: usize,

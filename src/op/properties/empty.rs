@@ -33,7 +33,8 @@ const OTHERS: [(&str, &str); 13] = [
     ("where", "answers, not split"),
 ];
 
-/// The operators without a case: those of replicas, which stand in the graphs of others, and that of other frameworks.
+/// The operators without a case: those of replicas, which stand in the graphs of others, and that
+/// of other frameworks.
 const MISSING: [&str; 8] = [
     "first",
     "all_reduce",
@@ -66,7 +67,8 @@ impl fmt::Display for Answer {
     }
 }
 
-/// The operator alone on its operands: those with rows are inputs, others parameters. None where it does not take them.
+/// The operator alone on its operands: those with rows are inputs, others parameters. None where it
+/// does not take them.
 fn graph(case: &Case) -> Option<(Graph, Weights, BTreeMap<String, Tensor>)> {
     let mut builder = Builder::new("empty");
     let (mut operands, mut inputs) = (Vec::new(), BTreeMap::new());

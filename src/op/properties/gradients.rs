@@ -1,8 +1,9 @@
 //! Gradient rules against finite differences in `f64`.
 //!
-//! A rule is evaluated operator by operator as it is written. The loss is the sum of all floating-point results, each
-//! element with a random weight; its slope along an element of an operand is measured on both sides, and where the two
-//! disagree (at a corner or a step) the element is left out.
+//! A rule is evaluated operator by operator as it is written. The loss is the sum of all
+//! floating-point results, each element with a random weight; its slope along an element of an
+//! operand is measured on both sides, and where the two disagree (at a corner or a step) the
+//! element is left out.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,9 @@ use crate::types::{DType, Tensor, TensorType};
 /// The distance of differences.
 const STEP: f64 = 1e-6;
 
-/// Operators no element of whose operands has a gradient to compare, in the order of the list: those whose results are
-/// no floats or constant between their steps, that take no floats, stand between replicas, or are gradients.
+/// Operators no element of whose operands has a gradient to compare, in the order of the list:
+/// those whose results are no floats or constant between their steps, that take no floats, stand
+/// between replicas, or are gradients.
 const WITHOUT: [&str; 50] = [
     "batch_norm_train_grad",
     "conv_weight_grad",
@@ -175,7 +177,8 @@ fn gradients(
     Ok(given.iter().map(|g| g.map(|g| eager.get(g).clone())).collect())
 }
 
-/// Holds the rule against differences; gives the number of elements compared, or that the rule offers nothing here.
+/// Holds the rule against differences; gives the number of elements compared, or that the rule
+/// offers nothing here.
 fn check(draw: &mut Draw, case: &Case) -> Result<Option<usize>, String> {
     let (op, operands) = wide(case, draw.n);
     let Some(ys) = results(&op, &operands) else { return Ok(None) };
@@ -278,8 +281,8 @@ fn equal_elements_share_what_a_scatter_gives() {
     }
 }
 
-/// Of 2 at 0 and its updates 3, 0 and 5 the zero alone has a gradient, of 7 at 1 and its two zeros nothing; at 2 there is
-/// no zero, at 3 the element is one, at 4 nothing is written.
+/// Of 2 at 0 and its updates 3, 0 and 5 the zero alone has a gradient, of 7 at 1 and its two zeros
+/// nothing; at 2 there is no zero, at 3 the element is one, at 4 nothing is written.
 #[test]
 fn each_factor_of_a_scatter_has_the_product_of_the_others() {
     let list = |values: &[f64]| tensor(DType::F64, &[values.len()], values);

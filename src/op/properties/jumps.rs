@@ -9,8 +9,8 @@ use super::draw::{Case, Draw};
 use super::{fits, generators};
 use crate::types::{Claim, DType, Tensor};
 
-/// Operators that grow without bounds near some numbers, but do not jump at others; and those whose digits jump together with
-/// their powers of 2.
+/// Operators that grow without bounds near some numbers, but do not jump at others; and those whose
+/// digits jump together with their powers of 2.
 const POLES: [&str; 7] =
     ["reciprocal", "div", "tan", "pow", "lp_norm", "reduce_wide_prod", "narrow"];
 

@@ -1,7 +1,8 @@
 //! Random cases of every operator: whatever its split rule accepts, the replicas compute.
 //!
-//! A case is an operator with random attributes and operands of a batch of 0 to 11 rows, on axes of `N` or a multiple
-//! of it; [`super::testing::check_split`] executes its rule on up to five replicas.
+//! A case is an operator with random attributes and operands of a batch of 0 to 11 rows, on axes of
+//! `N` or a multiple of it; [`super::testing::check_split`] executes its rule on up to five
+//! replicas.
 
 mod draw;
 mod empty;
@@ -25,7 +26,8 @@ use draw::{Case, Draw};
 /// Cases of each generator.
 const CASES: u64 = 150;
 
-/// Operators whose results never have rows, and why, in the order of the list; each has tests of its own.
+/// Operators whose results never have rows, and why, in the order of the list; each has tests of
+/// its own.
 const NEVER: [(&str, &str); 19] = [
     ("batch_norm_train", "the statistics are those of all samples"),
     ("batch_norm_train_grad", "the statistics are those of all samples"),
@@ -66,7 +68,8 @@ struct Seen {
     partial: usize,
 }
 
-/// Whether the operator takes the operands, for every batch, and their values: many do not take an empty batch.
+/// Whether the operator takes the operands, for every batch, and their values: many do not take an
+/// empty batch.
 fn fits(op: &Op, operands: &[(&Tensor, Claim)], n: usize) -> bool {
     let types: Vec<_> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
     let known = |(t, c): &(&Tensor, Claim)| {

@@ -52,8 +52,8 @@ impl Activation {
         "scaled_tanh",
     ];
 
-    /// The function with this name and these parameters, those of ONNX where they are absent; `None` where there is
-    /// no such function.
+    /// The function with this name and these parameters, those of ONNX where they are absent;
+    /// `None` where there is no such function.
     pub fn new(name: &str, alpha: Option<f32>, beta: Option<f32>) -> Option<Self> {
         Some(match name {
             "relu" => Self::Unary(Unary::Relu),
@@ -114,8 +114,8 @@ impl Activation {
 }
 
 impl Activation {
-    /// The derivative at `x`, where the function is `y`; where two slopes meet it is that of the side below. `None` of
-    /// functions that no name stands for.
+    /// The derivative at `x`, where the function is `y`; where two slopes meet it is that of the
+    /// side below. `None` of functions that no name stands for.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no name here")]
     pub(in crate::op) fn slope<R: Real>(&self, x: R, y: R) -> Option<R> {
         let (zero, one) = (R::of(0.0), R::of(1.0));
@@ -156,7 +156,8 @@ impl fmt::Display for Activation {
 }
 
 impl AttrValue for Activation {
-    const EXPECTED: &'static str = "a function: affine(a, b), elu(a), hard_sigmoid(a, b), leaky_relu(a), relu, \
+    const EXPECTED: &'static str = "a function: affine(a, b), elu(a), hard_sigmoid(a, b), \
+        leaky_relu(a), relu, \
         scaled_tanh(a, b), sigmoid, softplus, softsign, tanh or thresholded_relu(a)";
 
     fn to_attr(&self) -> Option<Attr> {

@@ -44,22 +44,26 @@ impl Direction {
 }
 
 family! {
-    /// A cell applied step by step to sequences; `G` are its gates, `H` the elements of its state, `D` the
-    /// directions.
+    /// A cell applied step by step to sequences; `G` are its gates, `H` the elements of its state,
+    /// `D` the directions.
     ///
-    /// Operands are `x` `[steps, batch, I]`, its weights `[D, G*H, I]`, the weights of the state `[D, G*H, H]` and,
-    /// where the attribute of that name is true, in this order: the bias `[D, 2*G*H]`, whose first half stands
-    /// beside the weights of `x`; `lengths` `[batch]`, the number of steps of each sequence, integers; `initial`,
-    /// the state at the beginning `[D, batch, H]` and, of `lstm`, the cell state; the `peepholes` `[D, 3*H]` of the
-    /// input, output and forget gate of `lstm`. What is absent is 0 or all steps.
+    /// Operands are `x` `[steps, batch, I]`, its weights `[D, G*H, I]`, the weights of the state
+    /// `[D, G*H, H]` and, where the attribute of that name is true, in this order: the bias `[D,
+    /// 2*G*H]`, whose first half stands beside the weights of `x`; `lengths` `[batch]`, the number
+    /// of steps of each sequence, integers; `initial`, the state at the beginning `[D, batch, H]`
+    /// and, of `lstm`, the cell state; the `peepholes` `[D, 3*H]` of the input, output and forget
+    /// gate of `lstm`. What is absent is 0 or all steps.
     ///
-    /// Results are the states after each step `[steps, D, batch, H]`, 0 behind the end of a sequence; the state
-    /// after the last step `[D, batch, H]`; and, of `lstm`, the cell state. With `batch_first` the batch is the first
-    /// axis of `x`, of the states at the beginning and of all results.
+    /// Results are the states after each step `[steps, D, batch, H]`, 0 behind the end of a
+    /// sequence; the state after the last step `[D, batch, H]`; and, of `lstm`, the cell state.
+    /// With `batch_first` the batch is the first axis of `x`, of the states at the beginning and of
+    /// all results.
     ///
-    /// A function is applied to what its gate sums up, moved into `-clip..clip` where that is given; the cell state
-    /// is not moved. A sequence without steps keeps its state. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
-    /// [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are those of ONNX.
+    /// A function is applied to what its gate sums up, moved into `-clip..clip` where that is
+    /// given; the cell state is not moved. A sequence without steps keeps its state. Floats are
+    /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded
+    /// once. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
+    /// those of ONNX.
     pub enum Recurrent {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
         Lstm = "lstm" {
@@ -98,7 +102,8 @@ family! {
             lengths: bool = false,
             /// Whether the state at the beginning is given.
             initial: bool = false,
-            /// Whether `r` is applied to the product of state and weights, with its bias, and not to the state.
+            /// Whether `r` is applied to the product of state and weights, with its bias, and not
+            /// to the state.
             reset_after: bool = false,
             /// The bound of what functions of gates are applied to.
             clip: Option<f32>,
@@ -217,8 +222,8 @@ impl Recurrent {
         self.places().lengths
     }
 
-    /// The sequences of direction `d`. `operands` are the floats of each operand, `lengths` those of the operand of
-    /// that name.
+    /// The sequences of direction `d`. `operands` are the floats of each operand, `lengths` those
+    /// of the operand of that name.
     pub fn sequence<'a, R: Real>(
         &self,
         cell: &'a Cell,

@@ -38,7 +38,8 @@ impl CellKind {
 pub struct Cell {
     /// Which it is.
     pub(in crate::op) kind: CellKind,
-    /// The functions of the gates (of an RNN, of the candidate), of the candidate, and of the state where that is given out.
+    /// The functions of the gates (of an RNN, of the candidate), of the candidate, and of the state
+    /// where that is given out.
     pub(in crate::op) functions: [Activation; 3],
     /// The bound of what the functions are applied to.
     pub(in crate::op) clip: Option<f32>,
@@ -89,7 +90,8 @@ impl Sizes {
         }
     }
 
-    /// The step, the direction and the sequence of the state at a position among those of all steps.
+    /// The step, the direction and the sequence of the state at a position among those of all
+    /// steps.
     pub fn place(&self, at: usize) -> (usize, usize, usize) {
         if self.batch_first {
             let (at, direction) = (at / self.directions, at % self.directions);
@@ -101,7 +103,8 @@ impl Sizes {
     }
 }
 
-/// One direction of a call: its operands in the type in which it is computed. What is absent is empty.
+/// One direction of a call: its operands in the type in which it is computed. What is absent is
+/// empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a, R> {
     /// The operator's settings.
@@ -151,8 +154,8 @@ pub enum Part {
 
 /// What computes the steps.
 pub trait Engine<R> {
-    /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights. A row of `y` must be a function of the
-    /// row of `a` alone.
+    /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights. A row of `y` must be a
+    /// function of the row of `a` alone.
     fn product(&self, b: Part, a: &[R], y: &mut [R]);
 
     /// Runs the loops over the elements of states.
@@ -203,7 +206,8 @@ impl<'a, R: Real> Sequence<'a, R> {
         state
     }
 
-    /// Takes all steps of these sequences; calls `each` with the step, the sequence and its state for each of them.
+    /// Takes all steps of these sequences; calls `each` with the step, the sequence and its state
+    /// for each of them.
     ///
     /// A sequence is computed from itself alone, if the rows of a product are.
     pub fn run(
@@ -308,8 +312,8 @@ impl<'a, R: Real> Sequence<'a, R> {
         }
     }
 
-    /// Adds the bias of all gates from `from` on, those beside the weights of the operand and, unless `own`, of the
-    /// state.
+    /// Adds the bias of all gates from `from` on, those beside the weights of the operand and,
+    /// unless `own`, of the state.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn add_bias(&self, gates: &mut [R], from: usize, own: bool) {

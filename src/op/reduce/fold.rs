@@ -1,4 +1,5 @@
-//! The loops of a reduction: the operand is read once, in order, into one accumulator for each result.
+//! The loops of a reduction: the operand is read once, in order, into one accumulator for each
+//! result.
 
 use smallvec::SmallVec;
 
@@ -13,7 +14,8 @@ use crate::types::DType;
 /// Rows that are reduced side by side: each in its own order, none waiting for another.
 const ROWS: usize = 8;
 
-/// How the elements of an operand with these sizes meet the results: as if these were broadcast to it.
+/// How the elements of an operand with these sizes meet the results: as if these were broadcast to
+/// it.
 pub(super) fn plan(dims: &[usize], reduced: &[bool]) -> Broadcast<1> {
     let results: SmallVec<[usize; 4]> =
         dims.iter().zip(reduced).map(|(d, reduced)| if *reduced { 1 } else { *d }).collect();
@@ -82,7 +84,8 @@ impl<F: Float> Job<'_, F> {
         self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::round(a));
     }
 
-    /// Sums of numbers of one sign, in `f64`: one after the other, millions of `f32` lose no digit of an `f32`.
+    /// Sums of numbers of one sign, in `f64`: one after the other, millions of `f32` lose no digit
+    /// of an `f32`.
     fn run(self, first: f64, step: impl Fn(f64, f64) -> f64 + Copy, last: impl Fn(f64) -> f64) {
         let mut into = vec![first; self.y.len()];
         fold(self.plan, self.x, &mut into, |a, x| step(a, x.real().to_f64()));
@@ -104,8 +107,8 @@ impl<F: Float> Job<'_, F> {
         }
     }
 
-    /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an infinite `m` is
-    /// the result.
+    /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an
+    /// infinite `m` is the result.
     fn log_sum_exp(self) {
         let zero = F::Real::of(0.0);
         let mut into = vec![(F::Real::of(f64::NEG_INFINITY), 0.0); self.y.len()];
@@ -119,8 +122,8 @@ impl<F: Float> Job<'_, F> {
     }
 }
 
-/// The larger of two numbers, `+0` being larger than `-0`; a NaN if one is a NaN. So the largest of many does not depend
-/// on their order.
+/// The larger of two numbers, `+0` being larger than `-0`; a NaN if one is a NaN. So the largest of
+/// many does not depend on their order.
 pub(in crate::op) fn larger<R: Real>(a: R, x: R) -> R {
     let negative = R::of(1.0).copysign(a) < R::of(0.0);
     if x > a || x.is_nan() || (x == a && negative) { x } else { a }

@@ -26,12 +26,13 @@ use crate::types::{
 family! {
     /// One number for all elements that differ only in their positions along `axes`.
     ///
-    /// The axes are listed, each once, negative ones from the end; with an empty list every element is reduced
-    /// on its own. They keep the size 1 with `keepdims`, else they vanish.
+    /// The axes are listed, each once, negative ones from the end; with an empty list every element
+    /// is reduced on its own. They keep the size 1 with `keepdims`, else they vanish.
     ///
-    /// Elements are taken one after the other in row-major order; floats are summed and multiplied in `f64` and the
-    /// result is rounded, integers are taken without loss before the result wraps. Roots, logarithms and means of
-    /// integers are cut to their integral part. A NaN among the elements gives a NaN.
+    /// Elements are taken one after the other in row-major order; floats are summed and multiplied
+    /// in `f64` and the result is rounded, integers are taken without loss before the result wraps.
+    /// Roots, logarithms and means of integers are cut to their integral part. A NaN among the
+    /// elements gives a NaN.
     pub enum Reduce {
         /// The sum; of nothing 0.
         Sum = "reduce_sum" {
@@ -47,14 +48,16 @@ family! {
             /// Whether they stay, with size 1.
             keepdims: bool,
         },
-        /// The largest element, of `bool` too; of nothing minus infinity or the smallest element of the type.
+        /// The largest element, of `bool` too; of nothing minus infinity or the smallest element of
+        /// the type.
         Max = "reduce_max" {
             /// The axes to reduce.
             axes: Vec<i64>,
             /// Whether they stay, with size 1.
             keepdims: bool,
         },
-        /// The smallest element, of `bool` too; of nothing infinity or the largest element of the type.
+        /// The smallest element, of `bool` too; of nothing infinity or the largest element of the
+        /// type.
         Min = "reduce_min" {
             /// The axes to reduce.
             axes: Vec<i64>,
@@ -103,16 +106,16 @@ family! {
             /// Whether they stay, with size 1.
             keepdims: bool,
         },
-        /// The sum of floats before it is rounded, for `narrow`: `f64`, with an axis before the others for its components,
-        /// 4 of `f64` and 2 of other types.
+        /// The sum of floats before it is rounded, for `narrow`: `f64`, with an axis before the
+        /// others for its components, 4 of `f64` and 2 of other types.
         WideSum = "reduce_wide_sum" {
             /// The axes to reduce.
             axes: Vec<i64>,
             /// Whether they stay, with size 1.
             keepdims: bool,
         },
-        /// The product of floats before it is rounded, for `narrow`: `f64`, with an axis before the others for its digits
-        /// and its power of 2.
+        /// The product of floats before it is rounded, for `narrow`: `f64`, with an axis before the
+        /// others for its digits and its power of 2.
         WideProd = "reduce_wide_prod" {
             /// The axes to reduce.
             axes: Vec<i64>,
@@ -123,7 +126,8 @@ family! {
 }
 
 impl Reduce {
-    /// True if it gives one number, the sum or the product, for all elements along `axis` alone, which stays.
+    /// True if it gives one number, the sum or the product, for all elements along `axis` alone,
+    /// which stays.
     pub fn is_total(&self, by: Combine, along: i64, rank: usize) -> bool {
         let ((Self::Sum { axes, keepdims }, Combine::Sum)
         | (Self::Prod { axes, keepdims }, Combine::Prod)
@@ -173,7 +177,8 @@ impl Reduce {
         }
     }
 
-    /// The reduction of `x` whose result this one rounds, and what rounds it; `None` if there is none.
+    /// The reduction of `x` whose result this one rounds, and what rounds it; `None` if there is
+    /// none.
     pub(crate) fn wide(&self, x: &TensorType) -> Option<(Self, Narrow)> {
         let (axes, keepdims) = (self.parts().0.to_vec(), self.parts().1);
         let reduced = self.reduced(x.rank()).ok()?;
@@ -197,7 +202,8 @@ impl Reduce {
         x.dtype.is_float().then_some((wide, narrow))
     }
 
-    /// The components of the wide number in which elements of this type accumulate, if they do in one.
+    /// The components of the wide number in which elements of this type accumulate, if they do in
+    /// one.
     pub(crate) fn accumulator(&self, of: DType) -> Option<usize> {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the others do not cancel")]
         match self {
@@ -215,7 +221,8 @@ impl Reduce {
         self.accumulator(of).is_some() && self.components(of).is_none()
     }
 
-    /// The components of each number that it gives of elements of this type, where they lie on an axis of their own.
+    /// The components of each number that it gives of elements of this type, where they lie on an
+    /// axis of their own.
     pub(crate) fn components(&self, of: DType) -> Option<usize> {
         let wide = matches!(self, Self::WideSum { .. } | Self::WideProd { .. });
         self.accumulator(of).filter(|_| wide)
@@ -305,7 +312,8 @@ impl Reduce {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == (i != axis)))
     }
 
-    /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do not suit.
+    /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do
+    /// not suit.
     pub fn kept(&self, rank: usize) -> Option<usize> {
         let reduced = self.reduced(rank).ok()?;
         Some(reduced.iter().position(|r| *r).unwrap_or(rank))

@@ -47,12 +47,13 @@ names! {
 }
 
 names! {
-    /// The position in the operand from which element `x` of the result is taken, on an axis of `length` elements that
-    /// becomes one of `size`.
+    /// The position in the operand from which element `x` of the result is taken, on an axis of
+    /// `length` elements that becomes one of `size`.
     pub enum Coordinates {
         /// `(x + 1/2) / scale - 1/2`.
         HalfPixel = "half_pixel",
-        /// As `half_pixel`, moved by `length / 2 * (1 - size / (scale * length))`, so that both centres meet.
+        /// As `half_pixel`, moved by `length / 2 * (1 - size / (scale * length))`, so that both
+        /// centres meet.
         HalfPixelSymmetric = "half_pixel_symmetric",
         /// As `half_pixel`, but 0 where `size` is 1.
         PytorchHalfPixel = "pytorch_half_pixel",
@@ -62,17 +63,18 @@ names! {
         Asymmetric = "asymmetric",
         /// `(x + 1/2) / scale`.
         TfHalfPixelForNn = "tf_half_pixel_for_nn",
-        /// `(start + x * (end - start) / (size - 1)) * (length - 1)` for the axis' part of `roi`; its middle where `size`
-        /// is 1.
+        /// `(start + x * (end - start) / (size - 1)) * (length - 1)` for the axis' part of `roi`;
+        /// its middle where `size` is 1.
         TfCropAndResize = "tf_crop_and_resize",
     }
 }
 
 op! {
-    /// Its operand with some axes resized by interpolation, one axis after the other. Positions are computed in `f32`.
+    /// Its operand with some axes resized by interpolation, one axis after the other. Positions are
+    /// computed in `f32`.
     ///
-    /// `linear` and `cubic` take floats; `f16` and `bf16` are computed in `f32`. What lies outside an axis has the value
-    /// of its first or last element.
+    /// `linear` and `cubic` take floats; `f16` and `bf16` are computed in `f32`. What lies outside
+    /// an axis has the value of its first or last element.
     pub struct Resize = "resize" {
         /// The axes, ascending.
         pub axes: Vec<usize>,
@@ -92,7 +94,8 @@ op! {
         pub exclude_outside: bool = false,
         /// Whether `linear` and `cubic` reach as far as the axis shrinks.
         pub antialias: bool = false,
-        /// For `tf_crop_and_resize` the starts of all axes, then their ends, 1 for the last element.
+        /// For `tf_crop_and_resize` the starts of all axes, then their ends, 1 for the last
+        /// element.
         pub roi: Vec<f32> = Vec::new(),
         /// What `tf_crop_and_resize` gives outside the operand.
         pub extrapolation: f32 = 0.0,
@@ -298,7 +301,8 @@ impl OpDef for Resize {
 }
 
 impl Resize {
-    /// Where the elements of the `i`-th axis that is resized come from, if it has `length` elements in the operand.
+    /// Where the elements of the `i`-th axis that is resized come from, if it has `length` elements
+    /// in the operand.
     ///
     /// # Panics
     /// If there are not as many axes.

@@ -19,12 +19,13 @@ struct Step {
     weights: Vec<f64>,
 }
 
-/// All axes of a value that are resized, each behind the one before: a function of sizes and settings.
+/// All axes of a value that are resized, each behind the one before: a function of sizes and
+/// settings.
 #[derive(Clone, Debug)]
 pub struct Passes {
     steps: Vec<Step>,
-    /// Blocks of the result that take the value for what is outside: the elements before an axis, those of the axis
-    /// with whether they are outside, and the elements behind it.
+    /// Blocks of the result that take the value for what is outside: the elements before an axis,
+    /// those of the axis with whether they are outside, and the elements behind it.
     outside: Vec<(usize, Vec<bool>, usize)>,
     value: f64,
     input: usize,
@@ -32,11 +33,13 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// The passes over an operand whose axes from `first` on have the sizes `dims`, for settings that suit it.
+    /// The passes over an operand whose axes from `first` on have the sizes `dims`, for settings
+    /// that suit it.
     pub fn new(op: &Resize, first: usize, dims: &[usize]) -> Self {
         let mut now = dims.to_vec();
         let mut order: Vec<usize> = (0..op.axes.len()).collect();
-        // What shrinks most comes first: nothing on the way is larger than the operand and the result.
+        // What shrinks most comes first: nothing on the way is larger than the operand and the
+        // result.
         let growth =
             |i: &usize| (op.sizes.get(*i), op.axes.get(*i).and_then(|a| dims.get(a - first)));
         order.sort_by(|a, b| match (growth(a), growth(b)) {
@@ -78,7 +81,8 @@ impl Passes {
         (self.input, self.output)
     }
 
-    /// The result of elements of `width` bytes that are taken as they are, with `value` for what is outside.
+    /// The result of elements of `width` bytes that are taken as they are, with `value` for what is
+    /// outside.
     ///
     /// # Panics
     /// If a slice has not the size of the passes: a bug in the caller.
@@ -192,7 +196,8 @@ impl AxisTaps {
     }
 }
 
-/// One axis: for each element of the result the position in the operand that it is taken from, in elements.
+/// One axis: for each element of the result the position in the operand that it is taken from, in
+/// elements.
 struct Axis {
     input: usize,
     scale: f32,

@@ -63,7 +63,8 @@ fn a_line_is_blended() {
     assert_eq!(y, [0., 1., 2., 3.]);
     let wide = Resize { antialias: true, ..plain(&[0], &[2], &[0.5]) };
     let y = line(linear(wide), &[1., 2., 3., 4.]);
-    // The weights 1/8, 3/8, 3/8, 1/8 of the elements around 0.5, of which the first lies before the line.
+    // The weights 1/8, 3/8, 3/8, 1/8 of the elements around 0.5, of which the first lies before the
+    // line.
     assert_eq!(y, [0.5 + 0.75 + 0.375, 0.25 + 1.125 + 1.5 + 0.5]);
     let crop = Resize {
         coordinates: Coordinates::TfCropAndResize,

@@ -2,7 +2,8 @@
 
 use crate::types::{DType, Dim, Quoted, Tensor};
 
-/// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0 differs from -0.
+/// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0
+/// differs from -0.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Attr {
@@ -287,7 +288,9 @@ impl<T: AttrValue> AttrValue for Option<T> {
 
 /// Declares an enum whose values are written as words, and makes it an attribute.
 macro_rules! names {
-    ($(#[$meta:meta])* pub enum $enum:ident { $($(#[$vmeta:meta])* $variant:ident = $name:literal),* $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $enum:ident {
+        $($(#[$vmeta:meta])* $variant:ident = $name:literal),* $(,)?
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $enum { $($(#[$vmeta])* $variant),* }

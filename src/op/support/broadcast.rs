@@ -2,15 +2,15 @@
 
 use smallvec::{SmallVec, smallvec};
 
-/// How the elements of `K` operands meet in a result: the axes of the result, as few as possible, and each
-/// operand's stride along each of them.
+/// How the elements of `K` operands meet in a result: the axes of the result, as few as possible,
+/// and each operand's stride along each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broadcast<const K: usize> {
     axes: SmallVec<[(usize, [usize; K]); 4]>,
 }
 
-/// A run of consecutive elements of the result: where it begins there and in each operand, how many elements it
-/// has, and how far each operand advances for one of them, 0 or 1.
+/// A run of consecutive elements of the result: where it begins there and in each operand, how many
+/// elements it has, and how far each operand advances for one of them, 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<const K: usize> {
     /// The position of the first element in the result.
@@ -24,7 +24,8 @@ pub struct Run<const K: usize> {
 }
 
 impl<const K: usize> Broadcast<K> {
-    /// The loops over operands with these sizes, and the sizes of the result; inference admits the operands.
+    /// The loops over operands with these sizes, and the sizes of the result; inference admits the
+    /// operands.
     pub fn of(operands: [&[usize]; K]) -> (Self, SmallVec<[usize; 4]>) {
         let rank = operands.iter().map(|dims| dims.len()).max().unwrap_or(0);
         let mut out: SmallVec<[usize; 4]> = smallvec![1; rank];
@@ -38,8 +39,8 @@ impl<const K: usize> Broadcast<K> {
         (Self::new(&out, operands), out)
     }
 
-    /// The loops over a result with the sizes `out` whose operands have these sizes, aligned at the right; each
-    /// size is that of the result or 1.
+    /// The loops over a result with the sizes `out` whose operands have these sizes, aligned at the
+    /// right; each size is that of the result or 1.
     pub fn new(out: &[usize], operands: [&[usize]; K]) -> Self {
         let mut axes: SmallVec<[(usize, [usize; K]); 4]> = SmallVec::new();
         if out.contains(&0) {
@@ -76,8 +77,8 @@ impl<const K: usize> Broadcast<K> {
         Self { axes }
     }
 
-    /// The axes of the result that are left when neighbours are joined, outermost first: the size of each and
-    /// the operands' strides along it.
+    /// The axes of the result that are left when neighbours are joined, outermost first: the size
+    /// of each and the operands' strides along it.
     pub fn axes(&self) -> &[(usize, [usize; K])] {
         &self.axes
     }
@@ -133,7 +134,8 @@ impl<const K: usize> Broadcast<K> {
 }
 
 impl Broadcast<2> {
-    /// Sets each element of `y` to `f` of its operands; the loops over runs have no branches inside.
+    /// Sets each element of `y` to `f` of its operands; the loops over runs have no branches
+    /// inside.
     pub fn zip<A: Copy, B: Copy, Y>(&self, a: &[A], b: &[B], y: &mut [Y], f: impl Fn(A, B) -> Y) {
         self.runs(|Run { out, len, starts: [i, j], steps }| {
             let y = &mut y[out..out + len];

@@ -1,4 +1,5 @@
-//! The macros that declare operators: `op!` one of them, `family!` several of one kind, `ops!` the list.
+//! The macros that declare operators: `op!` one of them, `family!` several of one kind, `ops!` the
+//! list.
 
 use crate::op::attr::Attr;
 
@@ -7,8 +8,8 @@ pub(in crate::op) fn by_name(attrs: &mut [(&'static str, Attr)]) {
     attrs.sort_unstable_by_key(|(name, _)| *name);
 }
 
-/// Declares an operator: its name in the text form and its attributes, printed in alphabetical order, those
-/// with a default only where they differ from it.
+/// Declares an operator: its name in the text form and its attributes, printed in alphabetical
+/// order, those with a default only where they differ from it.
 macro_rules! op {
     ($(#[$meta:meta])* pub struct $op:ident = $name:literal {
         $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
@@ -27,7 +28,9 @@ macro_rules! op {
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 #[allow(unused_mut, reason = "some operators have no attributes")]
                 let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
-                $($crate::op::declare::print_attr!(attrs, $field, &self.$field, $ty $(, $default)?);)*
+                $($crate::op::declare::print_attr!(
+                    attrs, $field, &self.$field, $ty $(, $default)?
+                );)*
                 $crate::op::declare::by_name(&mut attrs);
                 attrs
             }
@@ -49,7 +52,9 @@ macro_rules! op {
                 #[allow(unused_variables, reason = "some operators have no attributes")]
                 reader: &mut $crate::op::attr::AttrReader,
             ) -> Result<Self, $crate::op::attr::AttrError> {
-                Ok(Self { $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),* })
+                Ok(Self {
+                    $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),*
+                })
             }
         }
     };
@@ -95,7 +100,8 @@ macro_rules! read_attr {
 }
 pub(crate) use read_attr;
 
-/// Declares a family of operators that share one implementation: an enum with a name for each variant.
+/// Declares a family of operators that share one implementation: an enum with a name for each
+/// variant.
 macro_rules! family {
     ($(#[$meta:meta])* pub enum $op:ident {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
@@ -118,7 +124,9 @@ macro_rules! family {
                 let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
                 match self {
                     $(Self::$variant $({ $($field),* })? => {
-                        $($($crate::op::declare::print_attr!(attrs, $field, $field, $ty $(, $default)?);)*)?
+                        $($($crate::op::declare::print_attr!(
+                            attrs, $field, $field, $ty $(, $default)?
+                        );)*)?
                     })*
                 }
                 $crate::op::declare::by_name(&mut attrs);
@@ -203,8 +211,13 @@ macro_rules! ops {
                 Ok(results)
             }
 
-            /// The claims of the results: the split rule, or the rule for partial operands where there are some.
-            pub fn split(&self, operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+            /// The claims of the results: the split rule, or the rule for partial operands where
+            /// there are some.
+            pub fn split(
+                &self,
+                operands: &[SplitOperand<'_>],
+                results: &[TensorType],
+            ) -> Result<Claims, Refusal> {
                 $crate::op::rules::one_block(self, operands)?;
                 if let Some(refusal) = $crate::op::rules::own(self, operands) {
                     return Err(refusal);

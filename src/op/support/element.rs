@@ -1,5 +1,5 @@
-//! The element types as arithmetic sees them: floats that are computed in a [`Real`], integers that are
-//! computed without loss in an `i128` and then wrap.
+//! The element types as arithmetic sees them: floats that are computed in a [`Real`], integers that
+//! are computed without loss in an `i128` and then wrap.
 
 use half::{bf16, f16};
 
@@ -66,12 +66,14 @@ macro_rules! ints {
             self.into()
         }
         #[inline]
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is meant")]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is \
+            meant")]
         fn wrap(x: i128) -> Self {
             x as Self
         }
         #[inline]
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is meant")]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is \
+            meant")]
         fn truncate(x: f64) -> Self {
             x as Self
         }
@@ -79,8 +81,8 @@ macro_rules! ints {
 }
 ints!(i64, i32, i16, i8, u64, u32, u16, u8);
 
-/// `x` as an `f32`, rounded to the odd neighbour where it is none: rounding that to a type of at most 22 bits
-/// of precision gives what rounding `x` itself gives.
+/// `x` as an `f32`, rounded to the odd neighbour where it is none: rounding that to a type of at
+/// most 22 bits of precision gives what rounding `x` itself gives.
 fn to_odd(x: f64) -> f32 {
     let nearest = f32::of(x);
     let (back, bits) = (f64::from(nearest), nearest.to_bits());
@@ -107,10 +109,13 @@ fn int_to_odd(x: i128) -> f64 {
     }
 }
 
-/// Evaluates an expression for the element type `$dtype`: one for the floats, where `$F` names the type, one for
-/// the integers, where `$I` does, and one for `bool`.
+/// Evaluates an expression for the element type `$dtype`: one for the floats, where `$F` names the
+/// type, one for the integers, where `$I` does, and one for `bool`.
 macro_rules! for_dtype {
-    ($dtype:expr, float $F:ident => $float:expr, int $I:ident => $int:expr, bool => $bool:expr $(,)?) => {
+    (
+        $dtype:expr, float $F:ident => $float:expr, int $I:ident => $int:expr,
+        bool => $bool:expr $(,)?
+    ) => {
         match $dtype {
             $crate::types::DType::F64 => {
                 type $F = f64;

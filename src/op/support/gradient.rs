@@ -1,5 +1,5 @@
-//! What gradient rules are written with: an operator's rule says what the gradients of its results give those of its
-//! operands, as operators that a graph takes in.
+//! What gradient rules are written with: an operator's rule says what the gradients of its results
+//! give those of its operands, as operators that a graph takes in.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,7 +12,8 @@ use crate::op::{
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Whether the results of an operator have a derivative with respect to its floating-point operands.
+/// Whether the results of an operator have a derivative with respect to its floating-point
+/// operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gradient {
@@ -60,8 +61,8 @@ pub struct Draft<'a> {
     emit: &'a mut dyn Emit,
 }
 
-/// What a rule works on: the operator's operands and results, and the gradients of the results. The gradients of the
-/// operands are given to it.
+/// What a rule works on: the operator's operands and results, and the gradients of the results. The
+/// gradients of the operands are given to it.
 pub struct Backward<'a> {
     draft: Draft<'a>,
     operands: &'a [Term],
@@ -72,8 +73,8 @@ pub struct Backward<'a> {
 }
 
 impl<'a> Backward<'a> {
-    /// The work of one rule. `gradients` has an entry for each result, `None` where it is 0; `wanted` says of each
-    /// operand whether its gradient is asked for.
+    /// The work of one rule. `gradients` has an entry for each result, `None` where it is 0;
+    /// `wanted` says of each operand whether its gradient is asked for.
     pub fn new(
         emit: &'a mut dyn Emit,
         (operands, results): (&'a [Term], &'a [Term]),
@@ -283,8 +284,8 @@ impl<'a> Draft<'a> {
         self.op(Reduce::Sum { axes, keepdims: true }, &[a])
     }
 
-    /// The sum of what was broadcast: `a` has the shape of a result to which an operand of shape `to` was broadcast,
-    /// aligned at the right.
+    /// The sum of what was broadcast: `a` has the shape of a result to which an operand of shape
+    /// `to` was broadcast, aligned at the right.
     pub fn sum_to(&mut self, a: Term, to: &Shape) -> Result<Term, RuleError> {
         let from = self.shape(a);
         if from == *to {
@@ -328,7 +329,8 @@ impl<'a> Draft<'a> {
         self.reshape(sums, &shape.iter().skip(1).take(1).cloned().collect())
     }
 
-    /// A number for each channel, `[C]`, with axes of size 1 for those behind it in `like: [N, C, …]`.
+    /// A number for each channel, `[C]`, with axes of size 1 for those behind it in `like: [N, C,
+    /// …]`.
     pub fn channels(&mut self, a: Term, like: Term) -> Result<Term, RuleError> {
         let behind = self.ty(like).rank().saturating_sub(2);
         let shape: Shape =
@@ -336,7 +338,8 @@ impl<'a> Draft<'a> {
         self.reshape(a, &shape)
     }
 
-    /// The entries of `a` along `axis` at the places `start, start + step, …` of an axis of `size` entries, 0 elsewhere.
+    /// The entries of `a` along `axis` at the places `start, start + step, …` of an axis of `size`
+    /// entries, 0 elsewhere.
     pub fn spread(
         &mut self,
         a: Term,
@@ -380,8 +383,8 @@ impl<'a> Draft<'a> {
         self.op(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[a])
     }
 
-    /// The gradient of the entries of `axis` of a value of shape `to` that `indices` chose: the sums of what `dy` has for
-    /// each of them.
+    /// The gradient of the entries of `axis` of a value of shape `to` that `indices` chose: the
+    /// sums of what `dy` has for each of them.
     pub fn gathered(
         &mut self,
         dy: Term,
@@ -442,8 +445,8 @@ pub(in crate::op) struct Normal {
 }
 
 impl Normal {
-    /// The lines of `x` along `axes`, each divided by the root of its mean square and `epsilon`, after its mean was taken
-    /// off where it is to be `centred`.
+    /// The lines of `x` along `axes`, each divided by the root of its mean square and `epsilon`,
+    /// after its mean was taken off where it is to be `centred`.
     pub(in crate::op) fn new(
         at: &mut Draft<'_>,
         x: Term,

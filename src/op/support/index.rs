@@ -7,8 +7,8 @@ use crate::op::strided::{Axis, Walk, distances};
 use crate::op::{OpError, Operand};
 use crate::types::{Dim, Tensor, TensorType};
 
-/// The place among `size` entries that `index`, an element of operand 1, names, counted from the end where it is
-/// negative.
+/// The place among `size` entries that `index`, an element of operand 1, names, counted from the
+/// end where it is negative.
 pub(in crate::op) fn place(index: i64, size: i64) -> Result<i64, OpError> {
     let at = if index < 0 { index.saturating_add(size) } else { index };
     if (0..size).contains(&at) {
@@ -25,8 +25,8 @@ fn entry(index: i64, size: usize) -> Result<usize, OpError> {
     Ok(usize::try_from(at).unwrap_or(0))
 }
 
-/// For each element of `indices` the position in a tensor with the sizes `dims` that has the same coordinates but for
-/// `axis`, where the element says which.
+/// For each element of `indices` the position in a tensor with the sizes `dims` that has the same
+/// coordinates but for `axis`, where the element says which.
 pub(in crate::op) fn along(
     dims: &[usize],
     axis: usize,
@@ -45,8 +45,8 @@ pub(in crate::op) fn along(
     indices.to_i64().unwrap_or_default().into_iter().map(at).collect()
 }
 
-/// For each row of `indices` the position of the first element in a tensor with the sizes `dims` that has the row as
-/// its coordinates behind the first `batch` ones, which are those of the row.
+/// For each row of `indices` the position of the first element in a tensor with the sizes `dims`
+/// that has the row as its coordinates behind the first `batch` ones, which are those of the row.
 pub(in crate::op) fn tuples(
     dims: &[usize],
     batch: usize,
@@ -75,7 +75,8 @@ pub(in crate::op) fn tuples(
     Ok(places)
 }
 
-/// Fails unless indices have as many axes as the data, and of each but `axis` at most as many entries.
+/// Fails unless indices have as many axes as the data, and of each but `axis` at most as many
+/// entries.
 pub(in crate::op) fn within(
     data: &Operand<'_>,
     indices: &Operand<'_>,
@@ -94,7 +95,8 @@ pub(in crate::op) fn within(
     Ok(())
 }
 
-/// The coordinates that each row of `indices` gives, of a tensor whose first `batch` axes are those of the rows.
+/// The coordinates that each row of `indices` gives, of a tensor whose first `batch` axes are those
+/// of the rows.
 pub(in crate::op) fn coordinates(
     data: &Operand<'_>,
     indices: &Operand<'_>,

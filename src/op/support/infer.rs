@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use crate::op::{Inferred, Op, OpError, Operand, Results, Traits};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Elements of a small integer tensor are followed up to this number: enough for sizes and positions, and a bound
-/// on the memory that a line of a hostile text can ask for.
+/// Elements of a small integer tensor are followed up to this number: enough for sizes and
+/// positions, and a bound on the memory that a line of a hostile text can ask for.
 pub const MAX_INTS: usize = 64;
 
 /// Fails unless there are `min..=max` operands; `expected` says so in words.
@@ -169,8 +169,9 @@ pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
     x.ints.map(|ints| ints.iter().cloned().collect())
 }
 
-/// Fills in the elements of small integer results that inference left unknown, where those of all operands are
-/// constants: by evaluation. What a callback gives is not known: a graph that is read has none.
+/// Fills in the elements of small integer results that inference left unknown, where those of all
+/// operands are constants: by evaluation. What a callback gives is not known: a graph that is read
+/// has none.
 pub(in crate::op) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: &mut Results) {
     if op.is(Traits::UNREPEATABLE)
         || operands.is_empty()

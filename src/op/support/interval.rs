@@ -15,8 +15,8 @@ pub struct Interval {
 pub(in crate::op) const FALSE: Interval = Interval::one(0);
 pub(in crate::op) const TRUE: Interval = Interval::one(1);
 
-/// The integers among which every sum, difference and product that stays is exact in a type: those of an integer type, or
-/// those that a float has without gaps.
+/// The integers among which every sum, difference and product that stays is exact in a type: those
+/// of an integer type, or those that a float has without gaps.
 pub(in crate::op) fn exact(dtype: DType) -> Interval {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are integers")]
     let bits = match dtype {

@@ -1,8 +1,8 @@
 //! The integer elements of small tensors that are known before the run.
 //!
-//! A known element is a constant or a formula in `N`. A formula is followed in the types that hold sizes,
-//! `i64`, `i32`, `u64` and `u32`, as if it never overflowed there: a batch for which it does would need a tensor
-//! with more rows than the element type can count.
+//! A known element is a constant or a formula in `N`. A formula is followed in the types that hold
+//! sizes, `i64`, `i32`, `u64` and `u32`, as if it never overflowed there: a batch for which it does
+//! would need a tensor with more rows than the element type can count.
 
 use smallvec::SmallVec;
 
@@ -30,8 +30,8 @@ pub fn range(dtype: DType) -> Option<(i64, i64)> {
     })
 }
 
-/// Whether `value` is certainly an element of `dtype`: a constant in its range, or a formula with small numbers
-/// in a type that holds sizes.
+/// Whether `value` is certainly an element of `dtype`: a constant in its range, or a formula with
+/// small numbers in a type that holds sizes.
 fn fits(dtype: DType, value: &Dim) -> bool {
     let Some((low, high)) = range(dtype) else { return false };
     match value.as_const() {
@@ -100,7 +100,8 @@ pub fn equal(a: &Dim, b: &Dim) -> Option<bool> {
     }
 }
 
-/// For each element of a small result, the positions of those that meet there of operands broadcast to `shape`.
+/// For each element of a small result, the positions of those that meet there of operands broadcast
+/// to `shape`.
 pub fn meetings<const K: usize>(
     shape: &Shape,
     operands: [&Operand<'_>; K],

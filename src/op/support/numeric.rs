@@ -1,4 +1,5 @@
-//! Arithmetic that reference evaluations share: `f16` and `bf16` are computed in `f32`, `f64` in itself.
+//! Arithmetic that reference evaluations share: `f16` and `bf16` are computed in `f32`, `f64` in
+//! itself.
 
 use half::{bf16, f16};
 

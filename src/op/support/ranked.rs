@@ -21,8 +21,8 @@ pub(in crate::op) trait Ranking {
     fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>);
 }
 
-/// For each line of the parts, one behind the other along `axis`, the `k` entries that stay and their positions. Where no
-/// part has entries, the results are like `like` but for the axis.
+/// For each line of the parts, one behind the other along `axis`, the `k` entries that stay and
+/// their positions. Where no part has entries, the results are like `like` but for the axis.
 pub(in crate::op) fn ranked(
     (like, axis): (&Tensor, usize),
     parts: &[Part<'_>],

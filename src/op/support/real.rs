@@ -1,8 +1,9 @@
 //! The real functions from which operators are built, for `f32` and `f64`.
 //!
-//! They are computed without the platform's mathematical library, so that a result has the same bits on
-//! every machine. Those that occur in activations (`exp`, `exp_m1`, `tanh`, `erf`, `erfc` of `f32`) have no
-//! branches and no tables: a loop over them is turned into vector code, whose lanes and whose remainder give the same bits.
+//! They are computed without the platform's mathematical library, so that a result has the same
+//! bits on every machine. Those that occur in activations (`exp`, `exp_m1`, `tanh`, `erf`, `erfc`
+//! of `f32`) have no branches and no tables: a loop over them is turned into vector code, whose
+//! lanes and whose remainder give the same bits.
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
@@ -144,7 +145,8 @@ real!(f32 {
     sin = libm::sinf, cos = libm::cosf, tan = libm::tanf,
     asin = libm::asinf, acos = libm::acosf, atan = libm::atanf,
     sinh = libm::sinhf, cosh = libm::coshf, tanh = tanh_f32,
-    asinh = libm::asinhf, acosh = |x: f32| if x < 1.0 { f32::NAN } else { libm::acoshf(x) }, atanh = libm::atanhf,
+    asinh = libm::asinhf, acosh = |x: f32| if x < 1.0 { f32::NAN } else { libm::acoshf(x) },
+    atanh = libm::atanhf,
     erf = erf_f32, erfc = erfc_f32,
 });
 
@@ -153,7 +155,8 @@ real!(f64 {
     sin = libm::sin, cos = libm::cos, tan = libm::tan,
     asin = libm::asin, acos = libm::acos, atan = libm::atan,
     sinh = libm::sinh, cosh = libm::cosh, tanh = libm::tanh,
-    asinh = libm::asinh, acosh = |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) }, atanh = libm::atanh,
+    asinh = libm::asinh, acosh = |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) },
+    atanh = libm::atanh,
     erf = libm::erf, erfc = libm::erfc,
 });
 
@@ -257,7 +260,8 @@ fn erfc_f32(x: f32) -> f32 {
     if x < 0.0 { 2.0 - tail } else { tail }
 }
 
-/// Near 0 `x * q(x^2)`, where `q` is a fit of `erf(x) / x` at Chebyshev nodes, `1 - erfc(x)` elsewhere.
+/// Near 0 `x * q(x^2)`, where `q` is a fit of `erf(x) / x` at Chebyshev nodes, `1 - erfc(x)`
+/// elsewhere.
 #[inline(always)]
 fn erf_f32(x: f32) -> f32 {
     let square = x * x;

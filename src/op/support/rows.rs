@@ -1,7 +1,8 @@
 //! Folds over rows and columns of numbers, in an order that the number of elements alone fixes.
 //!
-//! Element `i` of a row joins lane `i % LANES`; the lanes are then joined in halves. So a row is folded without one
-//! element waiting for another, and its bits depend neither on the rows beside it nor on the machine's vectors.
+//! Element `i` of a row joins lane `i % LANES`; the lanes are then joined in halves. So a row is
+//! folded without one element waiting for another, and its bits depend neither on the rows beside
+//! it nor on the machine's vectors.
 
 use crate::op::element::Float;
 use crate::op::real::Real;
@@ -56,7 +57,8 @@ pub(in crate::op) fn sum<T: Copy, R: Real>(x: &[T], f: impl Fn(T) -> R) -> R {
     fold(x, R::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
 }
 
-/// Folds each column of a matrix with `out.len()` columns, at most `COLUMNS`, as [`fold`] does with a row.
+/// Folds each column of a matrix with `out.len()` columns, at most `COLUMNS`, as [`fold`] does with
+/// a row.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn fold_columns<R: Copy>(
@@ -88,8 +90,8 @@ pub(in crate::op) fn fold_columns<R: Copy>(
     out.copy_from_slice(&lanes[..width]);
 }
 
-/// The mean of a row, and `1 / sqrt(variance + epsilon)`, where the variance is the mean of squared distances from
-/// the mean.
+/// The mean of a row, and `1 / sqrt(variance + epsilon)`, where the variance is the mean of squared
+/// distances from the mean.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F::Real) {

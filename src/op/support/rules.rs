@@ -15,8 +15,8 @@ pub fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> 
     operands.iter().enumerate().find_map(|(i, x)| x.claim.partial().map(|by| (i, by)))
 }
 
-/// The refusal of an operand that each replica holds of its own, or in several components, by an operator that cannot use
-/// it.
+/// The refusal of an operand that each replica holds of its own, or in several components, by an
+/// operator that cannot use it.
 pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
     if !op.is(Traits::WIDE_PARTS) && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
         return Some(needs_whole(operands));
@@ -26,7 +26,8 @@ pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
     (!op.takes_own(i)).then(|| refuse(Code::NotPerSample, i, reason))
 }
 
-/// Refuses an operand whose rows lie in several blocks, where the operator's split rule was not written for them.
+/// Refuses an operand whose rows lie in several blocks, where the operator's split rule was not
+/// written for them.
 pub(in crate::op) fn one_block(op: &Op, operands: &[SplitOperand<'_>]) -> Result<(), Refusal> {
     let several = |x: &SplitOperand<'_>| x.claim.shard().filter(|s| s.outer > 1);
     let found = operands.iter().enumerate().find_map(|(i, x)| Some((i, several(x)?)));
@@ -58,7 +59,8 @@ pub fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
     refuse(code, i, format!("uses {what} over all samples of the batch"))
 }
 
-/// The rule of an operator that only moves elements of its first operand: a partial one stays as it is.
+/// The rule of an operator that only moves elements of its first operand: a partial one stays as it
+/// is.
 pub fn moved(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
     match operands.split_first() {
         Some((x, rest)) if rest.iter().all(|x| x.claim == Claim::Invariant) => {
@@ -83,9 +85,9 @@ pub fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard)> {
     operands.iter().enumerate().find_map(|(i, x)| x.claim.shard().map(|s| (i, s)))
 }
 
-/// The rule of an operator that computes each element from the elements at the same place, its operands
-/// broadcast to `rank` axes: all split operands are split on the same axis of the result, and what is whole
-/// on every replica has size 1 there.
+/// The rule of an operator that computes each element from the elements at the same place, its
+/// operands broadcast to `rank` axes: all split operands are split on the same axis of the result,
+/// and what is whole on every replica has size 1 there.
 pub fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims, Refusal> {
     let Some((first, shard)) = first_shard(operands) else { return Ok(invariant(1)) };
     let offset = |x: &SplitOperand<'_>| rank - x.ty.rank().min(rank);
@@ -135,8 +137,9 @@ pub fn whole(
     }
 }
 
-/// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner` entries, in one block.
-/// `None` where no size depends on `N`; refused where sizes depend on it in another way.
+/// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner`
+/// entries, in one block. `None` where no size depends on `N`; refused where sizes depend on it in
+/// another way.
 pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refusal> {
     let mut sizes = ty.shape.iter().enumerate().filter(|(_, d)| d.depends_on_batch());
     let Some((axis, size)) = sizes.next() else { return Ok(None) };
@@ -153,8 +156,8 @@ pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refu
     }
 }
 
-/// The refusal of a value of rows in several blocks where it is taken as one: an output, for which the rows of the
-/// replicas are joined one after the other.
+/// The refusal of a value of rows in several blocks where it is taken as one: an output, for which
+/// the rows of the replicas are joined one after the other.
 pub fn in_blocks(operand: usize, shard: Shard) -> Refusal {
     let Shard { axis, outer, .. } = shard;
     let reason = format!(
@@ -163,17 +166,19 @@ pub fn in_blocks(operand: usize, shard: Shard) -> Refusal {
     refuse(Code::Reorders, operand, reason)
 }
 
-/// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are those of the
-/// whole batch then.
+/// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are
+/// those of the whole batch then.
 pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
     Ok(invariant(results.len()))
 }
 
-/// The rule of an operator that keeps the row-major order of all elements and gives them another shape.
+/// The rule of an operator that keeps the row-major order of all elements and gives them another
+/// shape.
 ///
-/// Read as digits of the position of an element, what stands before the batch in the operand and what does in the
-/// result have equal products, so the batch is the same digit in both; the sizes before it and those behind it regroup
-/// freely, into the batch axis as its blocks or as its inner entries, or out of it.
+/// Read as digits of the position of an element, what stands before the batch in the operand and
+/// what does in the result have equal products, so the batch is the same digit in both; the sizes
+/// before it and those behind it regroup freely, into the batch axis as its blocks or as its inner
+/// entries, or out of it.
 pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
     let ([x], [y]) = (operands, results) else { return whole_results(results) };
     let Some(from) = x.claim.shard() else { return whole_results(results) };

@@ -2,16 +2,18 @@
 
 use smallvec::SmallVec;
 
-/// One axis of a reading: how many elements, and how far apart they lie, in elements; negative distances run
-/// backwards, the distance 0 repeats one element.
+/// One axis of a reading: how many elements, and how far apart they lie, in elements; negative
+/// distances run backwards, the distance 0 repeats one element.
 pub type Axis = (usize, isize);
 
 type Axes = SmallVec<[Axis; 6]>;
 
-/// Side of the square in which two axes are exchanged: its rows and columns stay in the nearest cache.
+/// Side of the square in which two axes are exchanged: its rows and columns stay in the nearest
+/// cache.
 const BLOCK: usize = 32;
 
-/// The distance between neighbours along each axis of a row-major tensor with these sizes, in elements.
+/// The distance between neighbours along each axis of a row-major tensor with these sizes, in
+/// elements.
 pub fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
     let mut distances: SmallVec<[isize; 6]> = SmallVec::from_elem(1, dims.len());
     let mut step = 1usize;
@@ -22,8 +24,8 @@ pub fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
     distances
 }
 
-/// Fills `to`, row-major over the sizes of `axes`, with elements of `width` bytes from `from`, beginning at the
-/// element `first`.
+/// Fills `to`, row-major over the sizes of `axes`, with elements of `width` bytes from `from`,
+/// beginning at the element `first`.
 ///
 /// # Panics
 /// If an axis leaves `from`, or `to` is not as long as `axes` say: bugs in the caller.
@@ -50,7 +52,8 @@ pub fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes: &[Axis
     }
 }
 
-/// The same reading with as few axes as possible: none of size 1, and none that goes on where the next ends.
+/// The same reading with as few axes as possible: none of size 1, and none that goes on where the
+/// next ends.
 fn merged(axes: &[Axis]) -> Axes {
     let mut out = Axes::new();
     for (size, distance) in axes.iter().copied().filter(|(size, _)| *size != 1) {

@@ -1,4 +1,5 @@
-//! What the unit tests of operators share: an operator's inference, evaluation and split rule are held against each other.
+//! What the unit tests of operators share: an operator's inference, evaluation and split rule are
+//! held against each other.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -57,7 +58,8 @@ pub(crate) fn sizes(sizes: &[usize]) -> Vec<Dim> {
     Shape::from(sizes).to_vec()
 }
 
-/// Evaluates `op`, and fails unless inference gives the types (and, where it knows them, the elements) of the results.
+/// Evaluates `op`, and fails unless inference gives the types (and, where it knows them, the
+/// elements) of the results.
 pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
     let types: Vec<TensorType> = operands.iter().map(|t| t.tensor_type()).collect();
     let ints: Vec<Option<Vec<Dim>>> = operands
@@ -82,7 +84,8 @@ pub(crate) fn eval(op: &Op, operands: &[&Tensor]) -> Vec<Tensor> {
     results
 }
 
-/// The symbolic type of an operand: the batch axis is `outer * N * inner`, the others are as they are.
+/// The symbolic type of an operand: the batch axis is `outer * N * inner`, the others are as they
+/// are.
 pub(in crate::op) fn symbolic(tensor: &Tensor, claim: Claim) -> TensorType {
     let mut ty = tensor.tensor_type();
     if let Some(shard) = claim.shard() {
@@ -110,10 +113,11 @@ fn part(tensor: &Tensor, claim: Claim, from: usize, to: usize) -> Tensor {
     Tensor::from_bytes(tensor.dtype(), &dims, &bytes).unwrap()
 }
 
-/// Checks the split rule on these operands of a batch of `n` rows: every replica's results, computed from its own
-/// parts of the operands, must be its parts of the whole results, bit for bit; of a partial result the parts combined
-/// must be the whole, within rounding. Returns the claims of the results,
-/// or the refusal's code as text. `op` has `N` where its attributes depend on the batch size.
+/// Checks the split rule on these operands of a batch of `n` rows: every replica's results,
+/// computed from its own parts of the operands, must be its parts of the whole results, bit for
+/// bit; of a partial result the parts combined must be the whole, within rounding. Returns the
+/// claims of the results, or the refusal's code as text. `op` has `N` where its attributes depend
+/// on the batch size.
 pub(crate) fn check_split(
     op: &Op,
     operands: &[(&Tensor, Claim)],
@@ -125,7 +129,8 @@ pub(crate) fn check_split(
     Ok(claims)
 }
 
-/// The same with the entries of each row in several blocks: what the rule says of them holds, too, if it allows them.
+/// The same with the entries of each row in several blocks: what the rule says of them holds, too,
+/// if it allows them.
 fn check_blocks(op: &Op, operands: &[(&Tensor, Claim)], n: usize) {
     let shards = || operands.iter().filter_map(|(_, claim)| claim.shard());
     let most = shards().map(|s| s.inner).max().unwrap_or(1);
@@ -207,7 +212,8 @@ fn rounded(by: Combine, value: Tensor) -> Tensor {
     eval(&Narrow { by, count: Dim::ONE, log: false }.into(), &[&value]).remove(0)
 }
 
-/// What replica `r` holds of a partial value of small integers: parts that combine to the whole, exactly.
+/// What replica `r` holds of a partial value of small integers: parts that combine to the whole,
+/// exactly.
 fn share(whole: &Tensor, by: Combine, rows: &[usize], r: usize) -> Tensor {
     let present: Vec<usize> = (0..rows.len()).filter(|i| rows[*i] > 0).collect();
     let place = present.iter().position(|i| *i == r).unwrap();
@@ -273,7 +279,8 @@ fn dim(size: usize) -> Dim {
     i64::try_from(size).unwrap().into()
 }
 
-/// The code with which `op` refuses operands with these claims, whatever inference says of their symbolic types.
+/// The code with which `op` refuses operands with these claims, whatever inference says of their
+/// symbolic types.
 pub(crate) fn refusal(op: &Op, operands: &[(&Tensor, Claim)]) -> String {
     let types: Vec<TensorType> = operands.iter().map(|(t, c)| symbolic(t, *c)).collect();
     let split: Vec<SplitOperand<'_>> = types
@@ -290,7 +297,8 @@ pub(crate) fn refusal(op: &Op, operands: &[(&Tensor, Claim)]) -> String {
     refusal.code.name().to_owned()
 }
 
-/// Fails unless every element of `got` is within `tolerance` of the greatest magnitude in `expected`.
+/// Fails unless every element of `got` is within `tolerance` of the greatest magnitude in
+/// `expected`.
 pub(crate) fn assert_close(got: &Tensor, expected: &[f64], tolerance: f64) {
     let got_values = got.to_f64();
     assert_eq!(got_values.len(), expected.len(), "{got:?}");

@@ -1,8 +1,9 @@
-//! Numbers wider than an `f64`, in which reductions accumulate: sums that keep what each addition rounds away, products
-//! that neither overflow nor underflow on the way.
+//! Numbers wider than an `f64`, in which reductions accumulate: sums that keep what each addition
+//! rounds away, products that neither overflow nor underflow on the way.
 //!
-//! A value is `WIDTH` components of `f64`. So parts of a reduction travel between replicas without a rounding, and how
-//! the elements are divided hardly changes the result, however much of it cancels.
+//! A value is `WIDTH` components of `f64`. So parts of a reduction travel between replicas without
+//! a rounding, and how the elements are divided hardly changes the result, however much of it
+//! cancels.
 
 /// Accumulates elements.
 pub(in crate::op) trait Wide: Copy {
@@ -26,8 +27,9 @@ pub(in crate::op) trait Wide: Copy {
     }
 }
 
-/// A sum in two numbers: what plain additions give, and the sum of their rounding errors, each of which is exact (Knuth's
-/// two-sum). The error of the whole is of the order of `2^-106` of the sum of magnitudes.
+/// A sum in two numbers: what plain additions give, and the sum of their rounding errors, each of
+/// which is exact (Knuth's two-sum). The error of the whole is of the order of `2^-106` of the sum
+/// of magnitudes.
 ///
 /// A sum that is not finite is what plain additions give.
 #[derive(Clone, Copy)]
@@ -75,7 +77,8 @@ const LARGE: f64 = f64::from_bits((1023 + 960) << 52);
 const DOWN: f64 = f64::from_bits((1023 - 200) << 52);
 const UP: f64 = f64::from_bits((1023 + 200) << 52);
 
-/// A sum of `f64` that overflows only where its result does: large elements are summed apart, `2^-200` times as large.
+/// A sum of `f64` that overflows only where its result does: large elements are summed apart,
+/// `2^-200` times as large.
 #[derive(Clone, Copy)]
 pub(in crate::op) struct LargeSum {
     small: Sum,
@@ -116,8 +119,8 @@ impl Wide for LargeSum {
     }
 }
 
-/// The number `digits * 2^power`: of digits that are neither 0 nor infinite the magnitude is between 1/2 and 1, so that
-/// products are finite on the way wherever they are in the end.
+/// The number `digits * 2^power`: of digits that are neither 0 nor infinite the magnitude is
+/// between 1/2 and 1, so that products are finite on the way wherever they are in the end.
 #[derive(Clone, Copy)]
 pub(in crate::op) struct Product {
     digits: f64,

@@ -17,15 +17,16 @@ pub struct Sliding<'a> {
     pub strides: &'a [i64],
     /// The distance between the taps of a window; empty for 1 on every axis.
     pub dilations: &'a [i64],
-    /// The padding before the first element of each axis, then that after the last of each; empty for none.
+    /// The padding before the first element of each axis, then that after the last of each; empty
+    /// for none.
     pub pads: &'a [i64],
     /// Whether a last window counts that reaches beyond the padded input; it must begin before the
     /// padding at the end.
     pub ceil_mode: bool,
 }
 
-/// One spatial axis of an operator with windows. All sizes are at most [`MAX_SIZE`]; `input`, `kernel`,
-/// `stride`, `dilation` and `output` are positive.
+/// One spatial axis of an operator with windows. All sizes are at most [`MAX_SIZE`]; `input`,
+/// `kernel`, `stride`, `dilation` and `output` are positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowAxis {
     /// Elements of the input.
@@ -93,11 +94,13 @@ impl Sliding<'_> {
         Ok(windows)
     }
 
-    /// The windows through which each of the elements of `input` reaches elements of an output: of a kernel over that
-    /// output, which has `(input - 1) * stride + (kernel - 1) * dilation + 1 + extra` elements without the padding.
-    /// In what is given back, `input` is the size of the output, and `output` that of `input`.
+    /// The windows through which each of the elements of `input` reaches elements of an output: of
+    /// a kernel over that output, which has `(input - 1) * stride + (kernel - 1) * dilation + 1 +
+    /// extra` elements without the padding. In what is given back, `input` is the size of the
+    /// output, and `output` that of `input`.
     ///
-    /// `extra` has a number for each axis or none; `kernel_attr` is blamed for sizes that do not fit.
+    /// `extra` has a number for each axis or none; `kernel_attr` is blamed for sizes that do not
+    /// fit.
     pub fn spread(
         &self,
         kernel_attr: &'static str,
@@ -140,9 +143,9 @@ impl Sliding<'_> {
     }
 }
 
-/// Calls `f` for each row of windows of which the tap `tap`, counted row-major, lies in the input: with the position in
-/// the input that the first of them meets, and with the numbers of the windows. The positions of a row are as
-/// far apart as the stride of the last axis.
+/// Calls `f` for each row of windows of which the tap `tap`, counted row-major, lies in the input:
+/// with the position in the input that the first of them meets, and with the numbers of the
+/// windows. The positions of a row are as far apart as the stride of the last axis.
 pub fn rows_of_tap(axes: &[WindowAxis], tap: usize, f: &mut impl FnMut(usize, Range<usize>)) {
     walk(axes, tap, (0, 0), f);
 }
@@ -171,8 +174,8 @@ fn walk(
     }
 }
 
-/// The number of windows on one axis, if there is one and the padded input is a possible size. All numbers
-/// are in `0..=MAX_SIZE`.
+/// The number of windows on one axis, if there is one and the padded input is a possible size. All
+/// numbers are in `0..=MAX_SIZE`.
 fn windows_on(
     size: i64,
     kernel: i64,
@@ -289,8 +292,9 @@ impl WindowAxis {
     }
 }
 
-/// The padding before and after one axis with which it has `ceil(input / stride)` windows, an odd element at
-/// the end: `max((ceil(input/stride) - 1)*stride + (kernel-1)*dilation + 1 - input, 0)` in all.
+/// The padding before and after one axis with which it has `ceil(input / stride)` windows, an odd
+/// element at the end: `max((ceil(input/stride) - 1)*stride + (kernel-1)*dilation + 1 - input, 0)`
+/// in all.
 pub fn same_upper(
     input: i64,
     kernel: i64,

@@ -31,8 +31,8 @@ fn above(
 }
 
 impl Unary {
-    /// The gradient of the operand: that of the result times the derivative. Where two slopes meet it is that of the
-    /// side below, for `clip` 1.
+    /// The gradient of the operand: that of the result times the derivative. Where two slopes meet
+    /// it is that of the side below, for `clip` 1.
     pub(super) fn derivative(&self, at: &mut Backward<'_>) -> Result<Term, RuleError> {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         match *self {

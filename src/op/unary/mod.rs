@@ -33,9 +33,9 @@ names! {
 family! {
     /// A function applied to every element of its operand; the result has the operand's type.
     ///
-    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`. `abs`, `sign` and
-    /// `clip` take every number, `neg` and `relu` every signed one; integers wrap. All others take floats. A NaN
-    /// gives a NaN unless said otherwise.
+    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`. `abs`,
+    /// `sign` and `clip` take every number, `neg` and `relu` every signed one; integers wrap. All
+    /// others take floats. A NaN gives a NaN unless said otherwise.
     pub enum Unary {
         /// `|x|`.
         Abs = "abs",
@@ -47,7 +47,8 @@ family! {
         Relu = "relu",
         /// `max(x, min)`, then the minimum of that and `max`.
         ///
-        /// For integers a bound is an integer of the element type, or lies outside its range without effect.
+        /// For integers a bound is an integer of the element type, or lies outside its range
+        /// without effect.
         Clip = "clip" {
             /// The lower bound; absent, there is none.
             min: Option<f64>,
@@ -191,7 +192,11 @@ fn bound(attr: &'static str, value: Option<f64>, dtype: DType, below: bool) -> R
         int I => {
             let element = <I as Int>::truncate(x);
             let without_effect = element == if below { I::MIN } else { I::MAX };
-            if without_effect || element.wide() as f64 - x == 0.0 { Ok(()) } else { wrong(format!("{x} is no {dtype}")) }
+            if without_effect || element.wide() as f64 - x == 0.0 {
+                Ok(())
+            } else {
+                wrong(format!("{x} is no {dtype}"))
+            }
         },
         bool => Ok(()),
     )

@@ -1,4 +1,5 @@
-//! The functions themselves: one definition for all floats, one for all integers, one for known elements.
+//! The functions themselves: one definition for all floats, one for all integers, one for known
+//! elements.
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
@@ -50,8 +51,8 @@ impl Unary {
         self.visit(Once(x))
     }
 
-    /// Hands the function to `v`. This is the one definition for floats: the reference and every CPU kernel
-    /// compute by it, so that they agree in bits.
+    /// Hands the function to `v`. This is the one definition for floats: the reference and every
+    /// CPU kernel compute by it, so that they agree in bits.
     #[inline]
     pub fn visit<R: Real, V: Apply<R>>(&self, v: V) -> V::Output {
         let of = |parameter: f32| R::of(parameter.into());
@@ -192,7 +193,8 @@ fn ramp<R: Real>(x: R, slope: R, at_zero: R) -> R {
     clip(slope * x + at_zero, R::of(0.0), R::of(1.0))
 }
 
-/// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from `x = 20` on.
+/// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from `x
+/// = 20` on.
 #[inline(always)]
 fn mish<R: Real>(x: R) -> R {
     let limit = R::of(20.0);

@@ -99,7 +99,8 @@ fn formula(op: &Unary, x: f64) -> f64 {
     }
 }
 
-/// The formula of some libraries, `ln(2x - 1 / (x + sqrt(x^2 - 1)))`, cancels to something finite below -1.
+/// The formula of some libraries, `ln(2x - 1 / (x + sqrt(x^2 - 1)))`, cancels to something finite
+/// below -1.
 #[test]
 fn acosh_is_defined_from_1_on() {
     let points: Vec<f64> = (1..2000).map(|i| 1.0 - f64::from(i) * 0.37).collect();

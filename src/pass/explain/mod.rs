@@ -1,11 +1,13 @@
-//! What the codes of refusals mean, at length: what is refused, on which graph, what would go wrong, the ways out.
+//! What the codes of refusals mean, at length: what is refused, on which graph, what would go
+//! wrong, the ways out.
 
 use crate::types::Code;
 
 /// The explanation of a code, as Markdown of lines that fit a terminal.
 ///
-/// It begins with the line `# R0105: `[`headline`]. A graph behind the line `Refused:` is refused with this code
-/// where no repair is allowed; one behind `Accepted:` is replicated. `fanwise explain` prints it.
+/// It begins with the line `# R0105: `[`headline`]. A graph behind the line `Refused:` is refused
+/// with this code where no repair is allowed; one behind `Accepted:` is replicated. `fanwise
+/// explain` prints it.
 pub const fn explain(code: Code) -> &'static str {
     match code {
         Code::NoBatchAxis => include_str!("r0001.md"),

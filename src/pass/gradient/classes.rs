@@ -85,7 +85,8 @@ impl ClassAxis {
         b.op(&format!("{name}.classes_last"), Transpose { perm }, &[value])
     }
 
-    /// The loss of logits and the logits in the output's shape, where the output is the probabilities that they give.
+    /// The loss of logits and the logits in the output's shape, where the output is the
+    /// probabilities that they give.
     pub(super) fn linked(
         self,
         b: &mut Builder,
@@ -116,7 +117,8 @@ impl ClassAxis {
     }
 }
 
-/// The value that the others up to this one are in another shape, with its elements in the same order.
+/// The value that the others up to this one are in another shape, with its elements in the same
+/// order.
 fn before_views(graph: &Graph, value: Value) -> Value {
     let mut from = value;
     while let Some(
@@ -137,7 +139,8 @@ fn alike((one, axis): (&Shape, usize), (other, own): (&Shape, usize)) -> bool {
     one.get(axis) == other.get(own) && behind(one, axis) == behind(other, own)
 }
 
-/// The axis of an output of which a loss is taken that has its classes; none where the loss cannot be taken of it.
+/// The axis of an output of which a loss is taken that has its classes; none where the loss cannot
+/// be taken of it.
 pub fn class_axis(graph: &Graph, of: &OutputLoss) -> Option<usize> {
     let output = graph.outputs().iter().find(|output| *output.name == *of.output)?;
     ClassAxis::of(graph, of, output).ok().map(|classes| classes.axis)

@@ -1,16 +1,20 @@
 //! Parameters that are part of the formula, not of what is learned.
 //!
-//! A file holds tables and constants beside weights, and does not say which is which. What tells them apart is where they
-//! meet values that depend on an input:
+//! A file holds tables and constants beside weights, and does not say which is which. What tells
+//! them apart is where they meet values that depend on an input:
 //!
-//! * a *table by position* is added to such a value and has an entry for each element of a sample: its size is not 1 on
-//!   two axes or more, and on every axis on which the sample's is not. A bias leaves out some of them;
-//! * a *rotary table* multiplies, its elements are in -1 to 1, and those of its first position are all 0 or all 1;
-//! * a *mask* has two axes or more and holds nothing but 0 and 1, or 0 and numbers of -10000 and below;
+//! * a *table by position* is added to such a value and has an entry for each element of a sample:
+//!   its size is not 1 on two axes or more, and on every axis on which the sample's is not. A bias
+//!   leaves out some of them;
+//! * a *rotary table* multiplies, its elements are in -1 to 1, and those of its first position are
+//!   all 0 or all 1;
+//! * a *mask* has two axes or more and holds nothing but 0 and 1, or 0 and numbers of -10000 and
+//!   below;
 //! * *frequencies* are taken the sine or cosine of, with nothing of the inputs;
-//! * a *constant* is a number without axes, and what an input as given is shifted and scaled by, beginning with what is subtracted from it or divides
-//!   it, or with a factor of a single element, and is
-//!   used for nothing else; and a single element that is subtracted, divides, or is an exponent.
+//! * a *constant* is a number without axes, and what an input as given is shifted and scaled by,
+//!   beginning with what is subtracted from it or divides it, or with a factor of a single element,
+//!   and is used for nothing else; and a single element that is subtracted, divides, or is an
+//!   exponent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,8 +114,9 @@ impl Search<'_> {
         (single && all(&|m| elementwise(m, &by) && m.slot == 1)).then_some(CONSTANT)
     }
 
-    /// Where a parameter meets values that depend on an input, or operators that make something else of it; and whether
-    /// it is taken the sine or cosine of before. It remains itself as a part, and in sums and products with others.
+    /// Where a parameter meets values that depend on an input, or operators that make something
+    /// else of it; and whether it is taken the sine or cosine of before. It remains itself as a
+    /// part, and in sums and products with others.
     fn meetings(&self, param: NodeId) -> (Vec<Meeting>, bool) {
         let (mut meetings, mut waves) = (Vec::new(), false);
         let (mut next, mut seen) = (vec![Value { node: param, output: 0 }], BTreeSet::new());
@@ -267,7 +272,8 @@ fn same(a: f64, b: f64) -> bool {
     a.partial_cmp(&b) == Some(std::cmp::Ordering::Equal)
 }
 
-/// Whether these are the cosines or the sines of angles that grow from 0 along the last but one axis that is not of size 1.
+/// Whether these are the cosines or the sines of angles that grow from 0 along the last but one
+/// axis that is not of size 1.
 fn rotary(elements: &[f64], sizes: &[Dim]) -> bool {
     let width = sizes.iter().rfind(|size| **size != Dim::ONE).and_then(Dim::as_const);
     let Some(width) = width.and_then(|w| usize::try_from(w).ok()).filter(|w| *w > 0) else {

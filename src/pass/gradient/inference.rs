@@ -3,8 +3,8 @@
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value, Weights};
 use crate::op::{BatchNorm, BatchNormTrain, Binary, Compare, Dropout, Logic, Op, Random};
 
-/// A graph whose batch normalisation takes its running statistics and whose dropout drops nothing, where a file has them
-/// in train mode, and the others as they are.
+/// A graph whose batch normalisation takes its running statistics and whose dropout drops nothing,
+/// where a file has them in train mode, and the others as they are.
 ///
 /// # Errors
 /// If the graph is damaged.
@@ -31,8 +31,8 @@ pub(super) fn inference_mode(builder: &mut Builder) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// Makes batch normalisation take its running statistics; where one is no parameter, or what follows from the batch is
-/// used, it stays as it is.
+/// Makes batch normalisation take its running statistics; where one is no parameter, or what
+/// follows from the batch is used, it stays as it is.
 fn normalise(builder: &mut Builder, id: NodeId, train: &BatchNormTrain) -> Result<(), GraphError> {
     let (graph, operands) = (builder.graph(), builder.graph().operands(id));
     let [_, _, _, mean, var] = operands[..] else { return Ok(()) };
@@ -56,8 +56,8 @@ fn begin(builder: &mut Builder, id: NodeId) -> String {
     name
 }
 
-/// Dropout in train mode: 0 where a number drawn from 0 to 1 for each element is below the rate, else the operand
-/// divided by the rest.
+/// Dropout in train mode: 0 where a number drawn from 0 to 1 for each element is below the rate,
+/// else the operand divided by the rest.
 struct Dropped {
     x: Value,
     rate: f32,
@@ -104,8 +104,8 @@ impl Dropped {
     }
 }
 
-/// What is used of what says which elements are dropped, besides the choice itself; `None` if that is more than its
-/// opposite.
+/// What is used of what says which elements are dropped, besides the choice itself; `None` if that
+/// is more than its opposite.
 fn masks(graph: &Graph, below: Value, choice: NodeId) -> Option<Vec<Value>> {
     let users = graph.users(below.node);
     let others = users.iter().filter(|(user, ..)| *user != choice).map(|(user, ..)| *user);

@@ -1,6 +1,7 @@
 //! Losses: for every row what the model's output costs, given what it should be.
 //!
-//! Formulas are those of Keras 3; where a softmax or a sigmoid gives the output, its operand is taken in its place.
+//! Formulas are those of Keras 3; where a softmax or a sigmoid gives the output, its operand is
+//! taken in its place.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,14 +20,16 @@ const EPSILON: f64 = 1e-7;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// `-sum(y * ln p)` over the last axis, of probabilities; `smoothing` moves that part of each target to all classes.
+    /// `-sum(y * ln p)` over the last axis, of probabilities; `smoothing` moves that part of each
+    /// target to all classes.
     CategoricalCrossentropy {
         /// Whether the output is the logarithm of odds.
         from_logits: bool,
         /// The part of a target that all classes share.
         smoothing: f64,
     },
-    /// The same with the number of the class as target; rows of the class `ignore_class` cost nothing and are not counted.
+    /// The same with the number of the class as target; rows of the class `ignore_class` cost
+    /// nothing and are not counted.
     SparseCategoricalCrossentropy {
         /// Whether the output is the logarithm of odds.
         from_logits: bool,
@@ -81,7 +84,8 @@ impl Loss {
         names
     };
 
-    /// The losses with the settings that they usually have, and the other names that they are known by.
+    /// The losses with the settings that they usually have, and the other names that they are known
+    /// by.
     const USUAL: [(Self, &'static [&'static str]); 15] = [
         (Self::BinaryCrossentropy { from_logits: false, smoothing: 0.0 }, &["bce"]),
         (Self::CategoricalCrossentropy { from_logits: false, smoothing: 0.0 }, &["cce"]),
@@ -177,7 +181,8 @@ impl fmt::Display for Loss {
 #[non_exhaustive]
 pub enum ParseLossError {
     /// The name is none of a loss.
-    #[error("{} is no loss{}; the losses are {}", Quoted(.0), Hint(.0, &Loss::NAMES), Loss::NAMES.join(", "))]
+    #[error("{} is no loss{}; the losses are \
+        {}", Quoted(.0), Hint(.0, &Loss::NAMES), Loss::NAMES.join(", "))]
     Name(String),
     /// The loss has no such setting, or it cannot have this value.
     #[error("{loss} has no setting {}: {expected}", Quoted(.setting))]
@@ -195,8 +200,8 @@ impl FromStr for Loss {
     type Err = ParseLossError;
 
     /// Reads a name, or another that the loss is known by, and settings behind it: `huber:delta=2`,
-    /// `categorical_crossentropy:smoothing=0.1,from_logits=true`. Those that are not given have their defaults. Names
-    /// are read without regard to case, `_` and `-`.
+    /// `categorical_crossentropy:smoothing=0.1,from_logits=true`. Those that are not given have
+    /// their defaults. Names are read without regard to case, `_` and `-`.
     fn from_str(text: &str) -> Result<Self, ParseLossError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let all = Self::USUAL.iter().map(|(loss, others)| (*loss, loss.name(), *others));
@@ -387,7 +392,8 @@ fn categorical(
     cross_entropy(at, (y, p), from_logits)
 }
 
-/// `-sum(y * ln p)` over the last axis. A class that a target leaves out adds nothing, even where it is impossible.
+/// `-sum(y * ln p)` over the last axis. A class that a target leaves out adds nothing, even where
+/// it is impossible.
 fn cross_entropy(
     at: &mut Draft<'_>,
     (y, p): (Term, Term),
@@ -404,7 +410,8 @@ fn cross_entropy(
     at.neg(sum)
 }
 
-/// The logarithms of probabilities, which are brought to the sum 1 and kept off 0 and 1 unless logits are given.
+/// The logarithms of probabilities, which are brought to the sum 1 and kept off 0 and 1 unless
+/// logits are given.
 fn log_probabilities(at: &mut Draft<'_>, p: Term, from_logits: bool) -> Result<Term, RuleError> {
     if from_logits {
         return at.op(Softmax::LogSoftmax { axis: -1 }, &[p]);

@@ -1,4 +1,5 @@
-//! Metrics: sums over rows and what they are divided by, so that those of shards and of batches add up.
+//! Metrics: sums over rows and what they are divided by, so that those of shards and of batches add
+//! up.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +22,8 @@ const MOST: i64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Metric {
-    /// The part of rows that are right; how a row is right follows from the shapes of output and target.
+    /// The part of rows that are right; how a row is right follows from the shapes of output and
+    /// target.
     Accuracy,
     /// The part of targets that are 1 where the output is above `threshold`, and 0 elsewhere.
     BinaryAccuracy {
@@ -32,15 +34,15 @@ pub enum Metric {
     CategoricalAccuracy,
     /// The part of rows whose largest output is at the number of their class.
     SparseCategoricalAccuracy,
-    /// The part of rows whose class is among the `k` largest outputs; targets are numbers of classes or one number for
-    /// each class.
+    /// The part of rows whose class is among the `k` largest outputs; targets are numbers of
+    /// classes or one number for each class.
     TopK {
         /// How many outputs count.
         k: i64,
     },
-    /// The area under the curve of the part of positive targets above a threshold over that of the others, between whose
-    /// points it is straight. Of `n` thresholds the first lies below 0, the last above 1, and the others at
-    /// `i / (n - 1)`.
+    /// The area under the curve of the part of positive targets above a threshold over that of the
+    /// others, between whose points it is straight. Of `n` thresholds the first lies below 0, the
+    /// last above 1, and the others at `i / (n - 1)`.
     Auc {
         /// The number of thresholds, from 2 on.
         thresholds: i64,
@@ -176,9 +178,10 @@ fn known() -> Vec<&'static str> {
 impl FromStr for Metric {
     type Err = ParseMetricError;
 
-    /// Reads a name, or another that the metric is known by, and settings behind it: `auc:num_thresholds=500`,
-    /// `precision:threshold=0.9`, `top_k_accuracy:k=3`, which is `top_3_accuracy`; or a [`Loss`] with its own. Names are
-    /// read without regard to case, `_` and `-`.
+    /// Reads a name, or another that the metric is known by, and settings behind it:
+    /// `auc:num_thresholds=500`, `precision:threshold=0.9`, `top_k_accuracy:k=3`, which is
+    /// `top_3_accuracy`; or a [`Loss`] with its own. Names are read without regard to case, `_` and
+    /// `-`.
     fn from_str(text: &str) -> Result<Self, ParseMetricError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let Some(mut metric) = Self::usual(name) else {
@@ -211,7 +214,8 @@ pub(super) struct Of {
     pub(super) kept: Option<Value>,
 }
 
-/// The sums that metrics are made of, with the names of the metrics, in the order in which they are told.
+/// The sums that metrics are made of, with the names of the metrics, in the order in which they are
+/// told.
 #[derive(Default)]
 pub(super) struct Metrics {
     pub(super) losses: Vec<(String, Value, Value)>,
@@ -263,10 +267,10 @@ impl Metrics {
     }
 }
 
-/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`, where each row or each
-/// vector of the last axis has the product of `weights`: numbers whose ratio it is, or of [`Metric::Auc`] the weights of
-/// the positive targets and of the others between one threshold and the next, which [`Logs`](crate::train::Logs) turn
-/// into the area.
+/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`,
+/// where each row or each vector of the last axis has the product of `weights`: numbers whose ratio
+/// it is, or of [`Metric::Auc`] the weights of the positive targets and of the others between one
+/// threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others are means over rows")]
 fn sums(
     at: &mut Draft<'_>,
@@ -292,7 +296,8 @@ fn sums(
     }
 }
 
-/// The weights of outputs whose targets are not 0, and of the others; each is 0 where the other counts.
+/// The weights of outputs whose targets are not 0, and of the others; each is 0 where the other
+/// counts.
 fn answers(
     at: &mut Draft<'_>,
     (y, p): (Term, Term),
@@ -364,8 +369,8 @@ fn positive(at: &mut Draft<'_>, y: Term, p: Term) -> Result<Term, RuleError> {
     at.op(Where {}, &[is_zero, zero, one])
 }
 
-/// The weights of positive targets and of the others whose outputs lie above each of the thresholds, and not above the
-/// next one.
+/// The weights of positive targets and of the others whose outputs lie above each of the
+/// thresholds, and not above the next one.
 fn between_thresholds(
     at: &mut Draft<'_>,
     thresholds: i64,
@@ -402,8 +407,8 @@ fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
         .then_some("its targets have one number for each class; take `categorical_crossentropy`")
 }
 
-/// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both without the last axis
-/// the result.
+/// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both
+/// without the last axis the result.
 fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, RuleError> {
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
@@ -457,8 +462,8 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
     Ok(Cost { values: values?, counted: None })
 }
 
-/// 1 for each vector of the last axis in which fewer than `k` elements are larger than the one at the place `y`, else 0:
-/// as in Keras, of equal ones each is among the largest, and a NaN never.
+/// 1 for each vector of the last axis in which fewer than `k` elements are larger than the one at
+/// the place `y`, else 0: as in Keras, of equal ones each is among the largest, and a NaN never.
 fn among_largest(
     at: &mut Draft<'_>,
     y: Term,

@@ -1,9 +1,10 @@
-//! Gradients: operators that compute how a number of the graph changes with values that it depends on.
+//! Gradients: operators that compute how a number of the graph changes with values that it depends
+//! on.
 //!
-//! Rules stand with the operators ([`OpDef::backward`](crate::op::OpDef::backward)). Here they are applied against the
-//! order of the graph, from the loss to the values asked for; what several users of a value give it is added, the last
-//! user first. The result is a graph like any other: a pass that splits the batch finds the gradients of parameters to be
-//! sums over it.
+//! Rules stand with the operators ([`OpDef::backward`](crate::op::OpDef::backward)). Here they are
+//! applied against the order of the graph, from the loss to the values asked for; what several
+//! users of a value give it is added, the last user first. The result is a graph like any other: a
+//! pass that splits the batch finds the gradients of parameters to be sums over it.
 
 mod classes;
 mod clip;
@@ -70,8 +71,8 @@ pub enum GradientError {
     Graph(#[from] GraphError),
 }
 
-/// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on which it does not
-/// depend, or only through operators that are constant between their steps.
+/// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on
+/// which it does not depend, or only through operators that are constant between their steps.
 pub fn differentiate(
     builder: &mut Builder,
     loss: Value,
@@ -158,7 +159,8 @@ impl Sums<'_> {
             .iter()
             .map(|v| reached[v.node.index()] && graph.ty(*v).dtype.is_float())
             .collect();
-        // A value asked for may be the result of an operator; what lies before it may not be of interest.
+        // A value asked for may be the result of an operator; what lies before it may not be of
+        // interest.
         let asked = results.iter().any(|v| of.contains(v)) && !wanted.contains(&true);
         if gradients.iter().all(Option::is_none) || asked || !wanted.contains(&true) {
             return Ok(());

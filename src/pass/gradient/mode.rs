@@ -12,21 +12,23 @@ use crate::types::{Claim, DType, Dim};
 /// What train mode depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mode {
-    /// The part of the running mean and variance of batch normalisation that a step keeps; without it each layer's own.
+    /// The part of the running mean and variance of batch normalisation that a step keeps; without
+    /// it each layer's own.
     pub momentum: Option<f32>,
     /// What decides which elements dropout drops.
     pub seed: i64,
 }
 
-/// Makes batch normalisation take the statistics of the batch, and move its running ones; makes dropout drop elements, by
-/// the number of the step that `step` holds. Gives the parameters that are running statistics.
+/// Makes batch normalisation take the statistics of the batch, and move its running ones; makes
+/// dropout drop elements, by the number of the step that `step` holds. Gives the parameters that
+/// are running statistics.
 ///
-/// Batch normalisation whose statistics are no parameters stays as it is, and so does that whose scale and bias are
-/// `frozen`, or whose statistics are.
+/// Batch normalisation whose statistics are no parameters stays as it is, and so does that whose
+/// scale and bias are `frozen`, or whose statistics are.
 ///
 /// # Errors
-/// If a layer that gives its new running statistics shares them with one before it, the mask of a dropout is used, or one
-/// drops of what is not told apart by rows.
+/// If a layer that gives its new running statistics shares them with one before it, the mask of a
+/// dropout is used, or one drops of what is not told apart by rows.
 pub fn train_mode(
     builder: &mut Builder,
     step: Value,
@@ -102,8 +104,8 @@ fn dropped(
     Ok(builder.replace(old, new)?)
 }
 
-/// What should be known of a model that is put into train mode: batch normalisation may be missing that the exporter of
-/// its file put into convolutions.
+/// What should be known of a model that is put into train mode: batch normalisation may be missing
+/// that the exporter of its file put into convolutions.
 pub(super) fn notes(model: &Graph) -> Vec<String> {
     let ops = || model.ids().filter_map(|id| Some((id, model.node(id).op()?)));
     let biased =
@@ -112,8 +114,10 @@ pub(super) fn notes(model: &Graph) -> Vec<String> {
     if !ops().any(biased) || ops().any(normed) {
         return Vec::new();
     }
-    let note = "the model has convolutions and no batch normalisation; if its exporter put that into the convolutions, \
-                it is trained without. PyTorch keeps it with `training=TrainingMode.TRAINING, do_constant_folding=False`, or \
+    let note = "the model has convolutions and no batch normalisation; if its exporter put that \
+        into the convolutions, \
+                it is trained without. PyTorch keeps it with `training=TrainingMode.TRAINING, \
+                do_constant_folding=False`, or \
                 with `dynamo=True, optimize=False`";
     vec![note.to_owned()]
 }
@@ -123,7 +127,8 @@ fn refused(label: &str, reason: &'static str) -> TrainingError {
     TrainingError::Rule { what: format!("`{label}`"), error: RuleError::Undefined(reason) }
 }
 
-/// The running statistics, and what each becomes: where several layers have the same, one moves it after the other.
+/// The running statistics, and what each becomes: where several layers have the same, one moves it
+/// after the other.
 #[derive(Default)]
 struct Running(Vec<(Value, Value)>);
 
@@ -217,7 +222,8 @@ impl Rows {
     }
 }
 
-/// How the rows of a value come to its first axis: through a shape that has them on an axis of their own, in another order.
+/// How the rows of a value come to its first axis: through a shape that has them on an axis of
+/// their own, in another order.
 struct Form {
     /// The shape of the value.
     whole: Vec<Dim>,
@@ -255,7 +261,8 @@ impl Form {
         Some(Self { whole, apart, perm, has_rows })
     }
 
-    /// Writes what `write` makes of the value in this form, which has the same type, and brings it back.
+    /// Writes what `write` makes of the value in this form, which has the same type, and brings it
+    /// back.
     fn apply(
         &self,
         b: &mut Builder,

@@ -1,4 +1,5 @@
-//! The names of losses, metrics, optimizers and their settings: also those that users know from elsewhere.
+//! The names of losses, metrics, optimizers and their settings: also those that users know from
+//! elsewhere.
 
 use std::fmt;
 

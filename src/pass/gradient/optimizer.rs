@@ -1,7 +1,7 @@
 //! Optimizers: the new value of a variable from its gradient.
 //!
-//! Formulas and defaults are those of Keras 3, but for the two conventions of `rmsprop`: the epsilon is added to the root
-//! (`outside`, Keras before 3) or under it (`inside`).
+//! Formulas and defaults are those of Keras 3, but for the two conventions of `rmsprop`: the
+//! epsilon is added to the root (`outside`, Keras before 3) or under it (`inside`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -102,7 +102,8 @@ pub struct Optimizer {
     pub rule: Rule,
     /// The learning rate before any schedule.
     pub learning_rate: f64,
-    /// What is taken off a variable in each step, as a part of `lr` times itself; none where it is 0.
+    /// What is taken off a variable in each step, as a part of `lr` times itself; none where it is
+    /// 0.
     pub weight_decay: f64,
     /// The largest magnitude of an element of a gradient.
     pub clipvalue: Option<f64>,
@@ -112,7 +113,8 @@ pub struct Optimizer {
     pub global_clipnorm: Option<f64>,
     /// The batches whose gradients' mean makes one step.
     pub gradient_accumulation_steps: u32,
-    /// Whether moving averages of the trained parameters are kept; they take their place when training ends.
+    /// Whether moving averages of the trained parameters are kept; they take their place when
+    /// training ends.
     pub ema: bool,
     /// The part of the averages that stays in each batch.
     pub ema_momentum: f64,
@@ -293,8 +295,8 @@ pub enum ParseOptimizerError {
 impl FromStr for Optimizer {
     type Err = ParseOptimizerError;
 
-    /// Reads a name and settings: `sgd:momentum=0.9,nesterov=true`, `rmsprop:rho=0.9,epsilon=outside`. Names are read
-    /// without regard to case, `_` and `-`.
+    /// Reads a name and settings: `sgd:momentum=0.9,nesterov=true`,
+    /// `rmsprop:rho=0.9,epsilon=outside`. Names are read without regard to case, `_` and `-`.
     fn from_str(text: &str) -> Result<Self, ParseOptimizerError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let optimizer = Self::usual(name);
@@ -468,11 +470,15 @@ mod tests {
         }
         for text in [
             "sgd:learning_rate=0.5,momentum=0.9,nesterov=true,clipvalue=2",
-            "rmsprop:learning_rate=0.001,momentum=0.25,rho=0.75,epsilon=0.01,centered=true,epsilon=outside",
+            "rmsprop:learning_rate=0.001,momentum=0.25,rho=0.75,epsilon=0.01,centered=true,\
+             epsilon=outside",
             "adam:learning_rate=0.001,beta_1=0.5,beta_2=0.75,epsilon=1,amsgrad=true,clipnorm=1",
-            "adamw:learning_rate=0.001,beta_1=0.5,beta_2=0.75,epsilon=1,amsgrad=false,weight_decay=0.1,global_clipnorm=3",
-            "adagrad:learning_rate=0.1,epsilon=0.5,initial_accumulator_value=0,gradient_accumulation_steps=4",
-            "lion:learning_rate=0.1,beta_1=0.5,beta_2=0.25,use_ema=true,ema_momentum=0.5,ema_overwrite_frequency=3",
+            "adamw:learning_rate=0.001,beta_1=0.5,beta_2=0.75,epsilon=1,amsgrad=false,\
+             weight_decay=0.1,global_clipnorm=3",
+            "adagrad:learning_rate=0.1,epsilon=0.5,initial_accumulator_value=0,\
+             gradient_accumulation_steps=4",
+            "lion:learning_rate=0.1,beta_1=0.5,beta_2=0.25,use_ema=true,ema_momentum=0.5,\
+             ema_overwrite_frequency=3",
         ] {
             assert_eq!(text.parse::<Optimizer>().unwrap().to_string(), text);
         }
@@ -493,6 +499,9 @@ mod tests {
         assert!(error("adm").starts_with(
             "`adm` is no optimizer (did you mean `adam`?); the optimizers are adadelta"
         ));
-        assert!(error("sgd:momentm=1").starts_with("sgd has no setting `momentm` (did you mean `momentum`?); it has momentum, nesterov, learning_rate"));
+        assert!(error("sgd:momentm=1").starts_with(
+            "sgd has no setting `momentm` (did you mean \
+            `momentum`?); it has momentum, nesterov, learning_rate"
+        ));
     }
 }

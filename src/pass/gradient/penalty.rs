@@ -13,8 +13,9 @@ use crate::types::Quoted;
 /// The factor of a penalty, and the parameters that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Penalty {
-    /// The name of a parameter, or a pattern of names, in which `*` stands for any letters and `?` for one. `None` stands
-    /// for all trained parameters of two axes or more that no other penalty of the kind names.
+    /// The name of a parameter, or a pattern of names, in which `*` stands for any letters and `?`
+    /// for one. `None` stands for all trained parameters of two axes or more that no other penalty
+    /// of the kind names.
     pub params: Option<String>,
     /// The factor of the sum over all elements.
     pub factor: f64,
@@ -22,7 +23,8 @@ pub struct Penalty {
 
 /// A text that is no penalty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no penalty; write FACTOR or PARAMETER=FACTOR, with a finite number from 0 on", Quoted(.0))]
+#[error("{} is no penalty; write FACTOR or PARAMETER=FACTOR, with a finite number from 0 \
+    on", Quoted(.0))]
 pub struct ParsePenaltyError(String);
 
 impl FromStr for Penalty {

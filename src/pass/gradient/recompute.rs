@@ -9,18 +9,18 @@ use crate::op::Traits;
 use crate::types::invariant::int;
 use crate::types::{Dim, Quoted};
 
-/// Which values gradients compute again, to have less memory in use. The same operators on the same values give the same
-/// bits.
+/// Which values gradients compute again, to have less memory in use. The same operators on the same
+/// values give the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// None.
     #[default]
     Nothing,
-    /// The results of operators that cost little more than reading their operands: elementwise ones, activations,
-    /// normalisations, masks of dropout, broadcasts, other shapes.
+    /// The results of operators that cost little more than reading their operands: elementwise
+    /// ones, activations, normalisations, masks of dropout, broadcasts, other shapes.
     Cheap,
-    /// All but those that alone are alive at some points of the forward part, as many as the root of the number of such
-    /// points: about one more forward pass.
+    /// All but those that alone are alive at some points of the forward part, as many as the root
+    /// of the number of such points: about one more forward pass.
     Segments,
 }
 
@@ -103,7 +103,8 @@ impl Again {
     fn keep_ends(&mut self, builder: &Builder, (order, reached): (&[NodeId], &[bool])) {
         let graph = builder.graph();
         let place = |id: NodeId| self.places[id.index()];
-        // The values that depend on what is trained and are used behind a place, by the place of their last use.
+        // The values that depend on what is trained and are used behind a place, by the place of
+        // their last use.
         let mut alive: HashSet<Value> = HashSet::new();
         let mut dies: Vec<Vec<Value>> = vec![Vec::new(); order.len()];
         let mut cuts: Vec<(usize, NodeId)> = Vec::new();

@@ -9,9 +9,9 @@ use crate::op::Op;
 /// The bytes up to which values are compared.
 const SMALL: i64 = 64;
 
-/// Makes all that takes a small value take the first one that is computed alike: an equal constant, or an equal
-/// operator of the same values. What rules write for each parameter anew, as the learning rate in its type, is computed
-/// once.
+/// Makes all that takes a small value take the first one that is computed alike: an equal constant,
+/// or an equal operator of the same values. What rules write for each parameter anew, as the
+/// learning rate in its type, is computed once.
 pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
     let mut firsts: BTreeMap<(String, Vec<Value>), Value> = BTreeMap::new();
     let ids: Vec<_> = b.graph().ids().collect();

@@ -21,8 +21,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Those of a model whose graph has been put into train mode by `b`, with these running statistics, of which some are
-    /// frozen and others learned whatever they look like.
+    /// Those of a model whose graph has been put into train mode by `b`, with these running
+    /// statistics, of which some are frozen and others learned whatever they look like.
     pub(super) fn of(
         (model, weights): (&Graph, &Weights),
         (frozen, learned): (&BTreeSet<String>, &BTreeSet<String>),

@@ -27,14 +27,15 @@ pub struct OutputLoss {
     pub output: String,
     /// Its loss.
     pub loss: Loss,
-    /// The axis of its classes, from the end if negative, which losses and metrics compare along; by default that of the
-    /// softmax that gives the output to a cross-entropy, else the last.
+    /// The axis of its classes, from the end if negative, which losses and metrics compare along;
+    /// by default that of the softmax that gives the output to a cross-entropy, else the last.
     pub class_axis: Option<i64>,
     /// The weight of the loss in the sum of all.
     pub weight: f64,
     /// What the data give weights of.
     pub weighted: Weighted,
-    /// Whether there is a mask, with a number for each cost: those of 0 cost nothing and are not counted.
+    /// Whether there is a mask, with a number for each cost: those of 0 cost nothing and are not
+    /// counted.
     pub masked: bool,
     /// Metrics of this output, besides those of all.
     pub metrics: Vec<Metric>,
@@ -94,12 +95,15 @@ pub struct Training {
     pub weighted_metrics: Vec<Metric>,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// Parameters that are not trained, by names or [patterns](Penalty::params). Batch normalisation whose scale and
-    /// bias are among them stays as in inference: its running statistics do not move.
+    /// Parameters that are not trained, by names or [patterns](Penalty::params). Batch
+    /// normalisation whose scale and bias are among them stays as in inference: its running
+    /// statistics do not move.
     pub frozen: BTreeSet<String>,
-    /// Parameters that are trained though they look like a table by position or a constant of the formula.
+    /// Parameters that are trained though they look like a table by position or a constant of the
+    /// formula.
     pub learned: BTreeSet<String>,
-    /// The factors of the sums of magnitudes of trained parameters; of several that name a parameter it has the last.
+    /// The factors of the sums of magnitudes of trained parameters; of several that name a
+    /// parameter it has the last.
     pub l1: Vec<Penalty>,
     /// The factors of their sums of squares.
     pub l2: Vec<Penalty>,
@@ -178,8 +182,8 @@ pub enum TrainingError {
 /// A training graph and what is known of it.
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
-    /// The graph: its inputs are the model's, then the targets, the weights of rows where there are some, and the learning
-    /// rate; its outputs `loss`, then the sum and the count of each metric.
+    /// The graph: its inputs are the model's, then the targets, the weights of rows where there are
+    /// some, and the learning rate; its outputs `loss`, then the sum and the count of each metric.
     pub graph: Graph,
     /// The parameters of the model and the variables of the optimizer.
     pub weights: Weights,
@@ -202,7 +206,8 @@ pub struct TrainingGraph {
 /// The name of the variable that counts the steps.
 pub const STEP: &str = "optimizer.step";
 
-/// Makes the graph of one training step: losses, their gradients, and the new values of all variables.
+/// Makes the graph of one training step: losses, their gradients, and the new values of all
+/// variables.
 ///
 /// The loss is that of the whole batch: the sum over rows, divided once by their number.
 pub fn training(
@@ -245,7 +250,8 @@ pub fn training(
     Ok(whole)
 }
 
-/// Makes the graph that evaluates the model: losses and metrics as in training, the model as in inference.
+/// Makes the graph that evaluates the model: losses and metrics as in training, the model as in
+/// inference.
 pub fn evaluation(
     model: &Graph,
     weights: &Weights,
@@ -470,7 +476,8 @@ fn mask(at: &mut Draft<'_>, cost: &mut loss::Cost, kept: Term) -> Result<(), Rul
     Ok(())
 }
 
-/// The sum of the costs, divided by their number, or by that of those that are counted; of no rows 0.
+/// The sum of the costs, divided by their number, or by that of those that are counted; of no rows
+/// 0.
 fn mean_over_rows(
     at: &mut Draft<'_>,
     cost: &loss::Cost,

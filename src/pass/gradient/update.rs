@@ -23,12 +23,13 @@ type Trained = (String, Value, Value);
 struct Turn {
     /// The number of the step that the batch belongs to, from 1.
     number: Value,
-    /// Of an optimizer that takes a step for several batches only, whether this is the last one of them.
+    /// Of an optimizer that takes a step for several batches only, whether this is the last one of
+    /// them.
     last: Option<Value>,
 }
 
-/// Adds the new values of parameters and of the optimizer's variables; gives the names of parameters with those of their
-/// moving averages.
+/// Adds the new values of parameters and of the optimizer's variables; gives the names of
+/// parameters with those of their moving averages.
 pub(super) fn update(
     b: &mut Builder,
     optimizer: &Optimizer,
@@ -111,7 +112,8 @@ fn turn(b: &mut Builder, optimizer: &Optimizer, step: Value) -> Result<Turn, Tra
     })
 }
 
-/// Adds a gradient to those of the batches before, which begin anew after the last one; puts their mean in its place.
+/// Adds a gradient to those of the batches before, which begin anew after the last one; puts their
+/// mean in its place.
 fn accumulate(
     b: &mut Builder,
     optimizer: &Optimizer,
@@ -164,8 +166,9 @@ fn product(
     Ok(Some(new))
 }
 
-/// Moves the average of a parameter, which begins with the value after the first step, towards its new value, and gives
-/// what the parameter becomes: at every `ema_overwrite_frequency`-th step the average.
+/// Moves the average of a parameter, which begins with the value after the first step, towards its
+/// new value, and gives what the parameter becomes: at every `ema_overwrite_frequency`-th step the
+/// average.
 fn average(
     b: &mut Builder,
     optimizer: &Optimizer,

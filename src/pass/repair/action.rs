@@ -25,8 +25,9 @@ pub enum BatchStatistics {
     Sync,
     /// Each replica those of its own rows: not what one device computes.
     Local,
-    /// Those of so many groups of rows: group `g` of `G` has the rows `g*N/G..(g+1)*N/G` of the batch, rounded down.
-    /// That is another function of the batch, and the same one for any number of devices.
+    /// Those of so many groups of rows: group `g` of `G` has the rows `g*N/G..(g+1)*N/G` of the
+    /// batch, rounded down. That is another function of the batch, and the same one for any number
+    /// of devices.
     Ghost(NonZeroU32),
 }
 
@@ -75,10 +76,11 @@ impl FromStr for BatchStatistics {
 pub struct RepairOptions {
     /// Which repairs are allowed.
     pub allowed: Repair,
-    /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where repairs that exchange
-    /// values are allowed.
+    /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where
+    /// repairs that exchange values are allowed.
     pub batch_norm: Option<BatchStatistics>,
-    /// The bytes of values for updates from which on replicas sum them, as one; 0 for each by itself.
+    /// The bytes of values for updates from which on replicas sum them, as one; 0 for each by
+    /// itself.
     pub bucket: u64,
 }
 
@@ -114,13 +116,15 @@ pub enum Action {
     Blocks,
     /// A value of equal elements is made with its rows in the blocks that it meets.
     Filled,
-    /// The rows of all replicas are joined, and each replica does the operator's work for all of them.
+    /// The rows of all replicas are joined, and each replica does the operator's work for all of
+    /// them.
     AllGather,
     /// The operator is written as several.
     Formula,
     /// Each replica uses the statistics of its own rows, which changes what is computed.
     LocalStatistics,
-    /// So many groups of rows are normalised by their own statistics, which changes what is computed.
+    /// So many groups of rows are normalised by their own statistics, which changes what is
+    /// computed.
     GhostStatistics(u32),
     /// Sizes read from a value are written as formulas of the whole batch.
     Sizes,
@@ -139,7 +143,8 @@ pub struct Repaired {
     pub action: Action,
     /// The value that is exchanged, or of which rows are taken.
     pub value: String,
-    /// The bytes that each replica sends, or receives of gathered rows; 0 where nothing is exchanged.
+    /// The bytes that each replica sends, or receives of gathered rows; 0 where nothing is
+    /// exchanged.
     pub bytes: Dim,
 }
 
@@ -182,7 +187,8 @@ impl Repaired {
                     .to_owned()
             }
             Action::GhostStatistics(groups) => format!(
-                "statistics of {groups} groups of rows, which gives other results than those of the whole batch, \
+                "statistics of {groups} groups of rows, which gives other results than those of \
+                 the whole batch, \
                  the same for any number of devices"
             ),
             Action::Sizes => "dims in its place, the sizes of the whole batch".to_owned(),

@@ -1,4 +1,5 @@
-//! What brings a value to replicas in another form: combined, gathered, or only a replica's own rows of it.
+//! What brings a value to replicas in another form: combined, gathered, or only a replica's own
+//! rows of it.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ impl Writer<'_> {
         self.brought(value, from, to)
     }
 
-    /// The claim that a value of equal elements may have as well, which meets rows in the blocks `met`.
+    /// The claim that a value of equal elements may have as well, which meets rows in the blocks
+    /// `met`.
     pub(super) fn filled(&self, value: Value, claim: Claim, met: Option<Shard>) -> Option<Claim> {
         let (own, met) = (claim.shard()?, met?);
         let fills = matches!(self.out.node(value.node).op(), Some(Op::ConstantOfShape(_)));
@@ -116,8 +118,8 @@ impl Writer<'_> {
         Ok(new)
     }
 
-    /// A replica's rows of a value that it holds whole. Where they are made of rows of what the whole is made of, by at most
-    /// `most` operators in a row, the replica makes no others.
+    /// A replica's rows of a value that it holds whole. Where they are made of rows of what the
+    /// whole is made of, by at most `most` operators in a row, the replica makes no others.
     fn own_rows(&mut self, value: Value, to: Claim, most: usize) -> Result<Value, GraphError> {
         let key = (value, "own_rows", 1);
         if let Some(known) = self.brought.get(&key) {
@@ -143,8 +145,8 @@ impl Writer<'_> {
         Ok(new)
     }
 
-    /// The operator that makes rows `to` of its operands' rows, if one made the value; with the operands, and the claims of
-    /// those of which it takes rows.
+    /// The operator that makes rows `to` of its operands' rows, if one made the value; with the
+    /// operands, and the claims of those of which it takes rows.
     #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
     fn made_of_rows(
         &self,
@@ -200,7 +202,8 @@ impl Writer<'_> {
         self.brought(value, claim, Claim::Invariant)
     }
 
-    /// The value that a parameter holds after a run: the whole of one that has parts, where they may be exchanged.
+    /// The value that a parameter holds after a run: the whole of one that has parts, where they
+    /// may be exchanged.
     pub(super) fn update(&mut self, param: ParamId, old: Value) -> Result<Value, GraphError> {
         let value = self.new_value(old);
         let claim = self.claim(value);
@@ -227,7 +230,8 @@ impl Writer<'_> {
     }
 }
 
-/// The shape of a value whose blocks stand apart from its rows: `[blocks, rows of one, what is behind]`.
+/// The shape of a value whose blocks stand apart from its rows: `[blocks, rows of one, what is
+/// behind]`.
 fn blocks(shape: &[Dim], shard: Shard) -> Vec<Dim> {
     let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
     let (before, behind) = shape.split_at(shard.axis.min(shape.len()));

@@ -8,7 +8,8 @@ use crate::types::{DType, Dim};
 /// Bytes at which the first bucket is full, so that the exchange begins early.
 const FIRST: u64 = 1 << 20;
 
-/// Parts of as many bytes come first in a bucket: what lies behind them is aligned for wide accesses.
+/// Parts of as many bytes come first in a bucket: what lies behind them is aligned for wide
+/// accesses.
 const WIDE: i64 = 16;
 
 /// Values whose parts are combined alike, in the order in which they are computed.
@@ -20,8 +21,8 @@ struct Bucket {
     bytes: u64,
 }
 
-/// Joins the parts of values that only updates take until they have `most` bytes, and combines them as one: element by
-/// element that gives the same.
+/// Joins the parts of values that only updates take until they have `most` bytes, and combines them
+/// as one: element by element that gives the same.
 pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
     if graph.updates().is_empty() || most == 0 {
         return Ok(graph);

@@ -1,8 +1,9 @@
 //! Repairs of what may not be split: an equal graph that may.
 //!
-//! Replicas are not written here. What a replica lacks is brought to it by operators that change nothing on one
-//! device: `own_rows` takes the rows of a value that is whole everywhere, `all_reduce` combines the parts of a partial
-//! value, `all_gather` joins rows. Some operators are first written as several, whose parts need less of the batch.
+//! Replicas are not written here. What a replica lacks is brought to it by operators that change
+//! nothing on one device: `own_rows` takes the rows of a value that is whole everywhere,
+//! `all_reduce` combines the parts of a partial value, `all_gather` joins rows. Some operators are
+//! first written as several, whose parts need less of the batch.
 
 mod action;
 mod bring;
@@ -34,20 +35,21 @@ use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType}
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "repair",
-    about: "rewrites what may not be split so that it may: rows of whole values, sums over replicas, gathered rows",
+    about: "rewrites what may not be split so that it may: rows of whole values, sums over \
+        replicas, gathered rows",
 };
 
 /// A repaired graph and what was done to it.
 pub type Outcome<'g> = (Cow<'g, Graph>, Vec<Repaired>);
 
-/// A graph that computes what the template does and may be split, with what was done; the template itself where nothing
-/// had to be. Operators that no allowed repair helps stay as they are.
+/// A graph that computes what the template does and may be split, with what was done; the template
+/// itself where nothing had to be. Operators that no allowed repair helps stay as they are.
 pub fn repair(template: &Graph, allowed: Repair) -> Result<Outcome<'_>, GraphError> {
     repair_with(template, RepairOptions::new(allowed))
 }
 
-/// As [`repair`], with a choice of the statistics of batch normalisation. Local ones and those of groups change what is
-/// computed.
+/// As [`repair`], with a choice of the statistics of batch normalisation. Local ones and those of
+/// groups change what is computed.
 pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
     let survey = survey(template)?;
     let fatal = |r: &Refused| {
@@ -87,8 +89,8 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
     Ok((Cow::Owned(bucket::bucket(writer.out, options.bucket)?), writer.done))
 }
 
-/// What one device computes where batch normalisation takes the statistics of `groups` groups of rows: the graph itself
-/// if it has none.
+/// What one device computes where batch normalisation takes the statistics of `groups` groups of
+/// rows: the graph itself if it has none.
 ///
 /// # Errors
 /// If a batch normalisation cannot be split into groups of rows.
@@ -136,8 +138,8 @@ fn is_combined(graph: &Graph, id: NodeId) -> bool {
     !users.is_empty() && users.iter().all(|(user, ..)| combines(user))
 }
 
-/// True of an operator with a partial result whose parts would be rounded before they are combined. Products of which no
-/// output is made are gradients, summed in `f32` on one device, too.
+/// True of an operator with a partial result whose parts would be rounded before they are combined.
+/// Products of which no output is made are gradients, summed in `f32` on one device, too.
 fn rounds(op: &Op, claim: Claim, ty: &TensorType, seen: bool) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
@@ -190,7 +192,8 @@ struct Writer<'g> {
     brought: HashMap<(Value, &'static str, u64), Value>,
     /// Whether something may be left that nothing needs any more.
     left: bool,
-    /// What becomes of the results of the template's nodes, and of those of the operator that is written.
+    /// What becomes of the results of the template's nodes, and of those of the operator that is
+    /// written.
     tails: Vec<Tail>,
     tail: Tail,
     /// Of which of the template's nodes an output is made, and whether one is of what is written.
@@ -310,7 +313,8 @@ impl<'g> Writer<'g> {
         Ok(())
     }
 
-    /// Batch normalisation with the statistics of replicas or of the batch, whatever else is allowed.
+    /// Batch normalisation with the statistics of replicas or of the batch, whatever else is
+    /// allowed.
     fn batch_norm(
         &mut self,
         norm: &BatchNormTrain,
@@ -418,8 +422,9 @@ impl<'g> Writer<'g> {
         Err(Failure::Refused)
     }
 
-    /// Writes an operator that may be split; the parts of its result are combined where they would be rounded else, or
-    /// where what follows needs the whole and nothing but an output is made of it.
+    /// Writes an operator that may be split; the parts of its result are combined where they would
+    /// be rounded else, or where what follows needs the whole and nothing but an output is made of
+    /// it.
     fn accepted(
         &mut self,
         op: &Op,
@@ -545,7 +550,8 @@ impl Plan {
         matches!(self, Self::Rows | Self::ReduceAndRows)
     }
 
-    /// The claim that the plan gives an operand; `blocks` are those of the rows that it meets, if there are several.
+    /// The claim that the plan gives an operand; `blocks` are those of the rows that it meets, if
+    /// there are several.
     fn claim(self, claim: Claim, ty: &TensorType, blocks: Option<Shard>) -> Claim {
         let rows = || {
             let own = rules::batch_axis(ty, 0).ok().flatten();

@@ -1,4 +1,5 @@
-//! Values of which nothing but outputs is made: their parts can be combined where outputs are merged in any case.
+//! Values of which nothing but outputs is made: their parts can be combined where outputs are
+//! merged in any case.
 
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::{Op, Traits, Unary};
@@ -9,7 +10,8 @@ use crate::types::{Dim, TensorType};
 pub(super) enum Tail {
     /// They are outputs, as they are or in another shape.
     Views,
-    /// They are multiplied or divided by numbers that no sample changes, as a sum by the number of samples.
+    /// They are multiplied or divided by numbers that no sample changes, as a sum by the number of
+    /// samples.
     Scaled,
     /// Anything else.
     Used,

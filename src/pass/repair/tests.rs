@@ -49,7 +49,8 @@ graph @g(%x: i64[N,4], %z: i64[N,4]) -> (y: i64[N,4]) {
         map.refused().iter().map(|r| r.refusal.code.name()).collect::<Vec<_>>()
     };
     assert!(refused(text).is_empty());
-    // The sums of other rows, in the other direction, of the other kind; what each replica holds as an output.
+    // The sums of other rows, in the other direction, of the other kind; what each replica holds as
+    // an output.
     for (from, to) in [
         ("reduce_sum(%x)", "reduce_sum(%z)"),
         ("by=sum, rows", "by=sum, reverse=true, rows"),

@@ -18,8 +18,8 @@ pub enum Gpus {
 }
 
 impl Gpus {
-    /// The devices meant, on a machine with `found` GPUs. A machine without any runs virtual devices, so every
-    /// id exists there.
+    /// The devices meant, on a machine with `found` GPUs. A machine without any runs virtual
+    /// devices, so every id exists there.
     pub fn select(&self, found: usize) -> Result<Vec<Device>, DeviceError> {
         let ids: Vec<i64> = match self {
             Self::All if found == 0 => return Err(DeviceError::AllOfNone),
@@ -113,7 +113,8 @@ mod tests {
         let absent = select("0,9", 2).unwrap_err().to_string();
         assert_eq!(
             absent,
-            "`--gpus 0,9` needs gpu:9; this machine has 2 GPUs (gpu:0 to gpu:1); try `--gpus 2` or fewer"
+            "`--gpus 0,9` needs gpu:9; this machine has 2 GPUs (gpu:0 to gpu:1); try `--gpus 2` or \
+             fewer"
         );
         assert!(matches!(select("9999999999", 0), Err(DeviceError::TooMany(_))));
         for s in ["", "four", "1,", ",", "1,x", "1.5"] {

@@ -1,13 +1,13 @@
 //! The `replicate` pass: one clone of the template for each device, on its own rows of the batch.
 //!
-//! Every input that carries the batch is sliced on the host by the split's offsets, every other input goes whole
-//! to each device; the clones compute their rows; each output is merged: rows are concatenated, partial values are
-//! combined, a value that no sample changes is taken from the first replica that has rows. Inputs, outputs, their
-//! names, order and types are the template's.
+//! Every input that carries the batch is sliced on the host by the split's offsets, every other
+//! input goes whole to each device; the clones compute their rows; each output is merged: rows are
+//! concatenated, partial values are combined, a value that no sample changes is taken from the
+//! first replica that has rows. Inputs, outputs, their names, order and types are the template's.
 //!
-//! What the repairs bring to replicas is written for all of them at once: `own_rows` becomes the slice that each takes,
-//! `all_reduce` and `all_gather` join the replicas' values where outputs are merged, and each replica copies the
-//! result.
+//! What the repairs bring to replicas is written for all of them at once: `own_rows` becomes the
+//! slice that each takes, `all_reduce` and `all_gather` join the replicas' values where outputs are
+//! merged, and each replica copies the result.
 
 mod devices;
 mod rewrite;
@@ -79,18 +79,19 @@ impl Replicate {
     }
 }
 
-/// The graph that computes what `template` does on the given devices, or every reason why there is none.
+/// The graph that computes what `template` does on the given devices, or every reason why there is
+/// none.
 ///
-/// The template is repaired first, as far as the options allow; a proof of the result is one against that repaired
-/// template, which [`repair`] gives.
+/// The template is repaired first, as far as the options allow; a proof of the result is one
+/// against that repaired template, which [`repair`] gives.
 pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
     let split = split(template, options)?;
     let (repaired, _) = repair(template, options.repair)?;
     write(template, &repaired, &split, options)
 }
 
-/// As [`replicate`], where `repaired` is what [`repair_with`](super::repair_with) gave for `template`: refusals speak of
-/// the template.
+/// As [`replicate`], where `repaired` is what [`repair_with`](super::repair_with) gave for
+/// `template`: refusals speak of the template.
 pub fn replicate_repaired(
     template: &Graph,
     repaired: &Graph,

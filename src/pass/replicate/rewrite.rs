@@ -189,8 +189,8 @@ impl<'a> Rewrite<'a> {
         devices.filter_map(replica).collect()
     }
 
-    /// The operators in the order in which they are written: replica after replica what needs nothing of others, then
-    /// what joins their values, and so on. The last stage joins nothing.
+    /// The operators in the order in which they are written: replica after replica what needs
+    /// nothing of others, then what joins their values, and so on. The last stage joins nothing.
     fn stages(&self) -> Vec<Vec<NodeId>> {
         let mut stage = vec![0usize; self.template.id_bound()];
         let mut stages = vec![Vec::new()];
@@ -322,7 +322,8 @@ impl<'a> Rewrite<'a> {
         let count = int::<u32>(node.results().len());
         let names: SmallVec<[Arc<str>; 1]> =
             node.results().iter().map(|r| self.free_name(&r.name, &replica.suffix)).collect();
-        // Inference may know the elements of values whose sizes are constants, as those without rows are.
+        // Inference may know the elements of values whose sizes are constants, as those without
+        // rows are.
         if replica.rows.is_const()
             && let Ok(clone) =
                 self.out.add(op.clone(), operands, &names, place, node.origin().clone())
@@ -336,7 +337,8 @@ impl<'a> Rewrite<'a> {
             .map(|(r, name)| ResultInfo {
                 name,
                 ty: if is_split { replica.part(&r.ty) } else { r.ty.clone() },
-                // Elements that are formulas of N are known again where they stay: inference gives them.
+                // Elements that are formulas of N are known again where they stay: inference gives
+                // them.
                 ints: r.ints.as_ref().map(|ints| {
                     ints.iter()
                         .map(|d| if is_split { d.at_rows(&replica.rows) } else { d.clone() })

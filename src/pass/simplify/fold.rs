@@ -10,21 +10,24 @@ use crate::op::{Constant, Op};
 use crate::pass::PassError;
 use crate::types::{KernelClass, Keys, Table, Tensor};
 
-/// Integer results up to this number of elements become `constant`, so that their elements stay known.
+/// Integer results up to this number of elements become `constant`, so that their elements stay
+/// known.
 const SMALL: usize = 64;
 
 /// Results up to this number of bytes may take more than the operands they are computed from.
 const GROWTH: u64 = 1 << 16;
 
-/// The elements that operators which look at each once may read and write, beyond eight times those of the weights.
+/// The elements that operators which look at each once may read and write, beyond eight times those
+/// of the weights.
 const READ: u64 = 1 << 24;
 
 /// The products of elements that other operators may compute.
 const PRODUCTS: u64 = 1 << 28;
 
-/// Computes every operator that depends on constants and on parameters without an update only. The result is a parameter of the same
-/// name, whose source is that of the model with the key `folded:NAME`; it is written out with the graph, or
-/// computed again from the model. What would be much larger than the operands, or takes long, is left to the run.
+/// Computes every operator that depends on constants and on parameters without an update only. The
+/// result is a parameter of the same name, whose source is that of the model with the key
+/// `folded:NAME`; it is written out with the graph, or computed again from the model. What would be
+/// much larger than the operands, or takes long, is left to the run.
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
@@ -109,7 +112,8 @@ impl Fold {
         Some(results)
     }
 
-    /// True if an operator with results of so many bytes is worth its memory and time, which it takes then.
+    /// True if an operator with results of so many bytes is worth its memory and time, which it
+    /// takes then.
     fn is_cheap(&mut self, op: &Op, operands: &[Tensor], bytes: u64) -> bool {
         let taken = operands.iter().fold(0u64, |sum, t| sum.saturating_add(t.bytes().len() as u64));
         if bytes > taken.max(GROWTH) {
@@ -128,7 +132,8 @@ impl Fold {
                 | KernelClass::Copy
                 | KernelClass::BatchNorm
         );
-        // Elsewhere an element of the result is a sum of at most as many products as an operand has elements.
+        // Elsewhere an element of the result is a sum of at most as many products as an operand has
+        // elements.
         let cost = if once { read } else { bytes.saturating_mul(most) };
         let left = if once { &mut self.reads } else { &mut self.products };
         let rest = left.checked_sub(cost);

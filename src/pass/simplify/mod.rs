@@ -1,7 +1,8 @@
-//! Simplification of a template: what is known before the run is computed before it, what does nothing goes.
+//! Simplification of a template: what is known before the run is computed before it, what does
+//! nothing goes.
 //!
-//! The passes leave the names of inputs and outputs as they are, and every output's and every update's value for every
-//! input and every value of the variables.
+//! The passes leave the names of inputs and outputs as they are, and every output's and every
+//! update's value for every input and every value of the variables.
 
 mod fold;
 mod identity;

@@ -6,9 +6,10 @@ use crate::op::{Binary, MatMul, Op, Reshape, Transpose};
 use crate::pass::PassError;
 use crate::types::Dim;
 
-/// Rewrites a matrix product whose rows are several axes taken together, with the batch behind another one, and
-/// whose result is cut into these axes again: `[T, N, K]`, taken as `[T*N, K]`, by `[K, M]`. The product of the
-/// stack `[T, N, K]` by the matrix has the same rows and keeps the batch on an axis of its own.
+/// Rewrites a matrix product whose rows are several axes taken together, with the batch behind
+/// another one, and whose result is cut into these axes again: `[T, N, K]`, taken as `[T*N, K]`, by
+/// `[K, M]`. The product of the stack `[T, N, K]` by the matrix has the same rows and keeps the
+/// batch on an axis of its own.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     for id in graph.order()? {
         if let Some(product) = find(graph, id) {

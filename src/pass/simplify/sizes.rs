@@ -6,8 +6,9 @@ use crate::op::{Cast, Constant, Dims, Op, infer};
 use crate::pass::PassError;
 use crate::types::{DType, Dim};
 
-/// Replaces every value whose integer elements are known by a `constant`, or by `dims` where they depend on
-/// the batch size: what was computed from shapes then no longer depends on the values that had them.
+/// Replaces every value whose integer elements are known by a `constant`, or by `dims` where they
+/// depend on the batch size: what was computed from shapes then no longer depends on the values
+/// that had them.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     for id in graph.order()? {
         let node = graph.node(id);

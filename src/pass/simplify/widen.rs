@@ -13,9 +13,10 @@ use crate::pass::PassError;
 use crate::pass::repair::{Repair, repair, seen};
 use crate::types::DType;
 
-/// Computes in `f64` what sums over the batch inside an operator that computes in the type of its elements: products of
-/// matrices and logarithms of sums of exponentials. Replicas combine such parts in `f64`, so one device must
-/// not round more or overflow earlier. Gradients of parameters, which no output depends on, stay as they are.
+/// Computes in `f64` what sums over the batch inside an operator that computes in the type of its
+/// elements: products of matrices and logarithms of sums of exponentials. Replicas combine such
+/// parts in `f64`, so one device must not round more or overflow earlier. Gradients of parameters,
+/// which no output depends on, stay as they are.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     let narrow = |id: NodeId| graph.node(id).op().is_some_and(is_narrow);
     if !graph.ids().any(narrow) {

@@ -1,4 +1,5 @@
-//! Event files as `TensorBoard` reads them: records of protocol buffers with checksums (`TFRecord`).
+//! Event files as `TensorBoard` reads them: records of protocol buffers with checksums
+//! (`TFRecord`).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -53,8 +54,8 @@ struct Session {
 /// `SessionLog.START`.
 const START: i32 = 1;
 
-/// Writes event files into the folders `train` and `validation` of a folder, the numbers of each epoch with the tags that
-/// Keras gives them.
+/// Writes event files into the folders `train` and `validation` of a folder, the numbers of each
+/// epoch with the tags that Keras gives them.
 #[derive(Debug)]
 pub struct EventLog {
     folder: PathBuf,

@@ -65,8 +65,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps the last checkpoint in this folder, after every epoch; the best one would be that of the least loss of
-    /// validation.
+    /// Keeps the last checkpoint in this folder, after every epoch; the best one would be that of
+    /// the least loss of validation.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -82,8 +82,9 @@ impl Keeper {
         self.folder.join("best")
     }
 
-    /// The number by which the checkpoint in the folder of the best epoch was found to be that, if it is another one than
-    /// the epochs of this run are compared by: what is kept there is then no longer the best one.
+    /// The number by which the checkpoint in the folder of the best epoch was found to be that, if
+    /// it is another one than the epochs of this run are compared by: what is kept there is then no
+    /// longer the best one.
     ///
     /// # Errors
     /// If the checkpoint cannot be read.
@@ -96,7 +97,8 @@ impl Keeper {
     fn write(&self, watch: &Watch<'_>, also: Option<&Path>) -> Result<(), Error> {
         let mut checkpoint = watch.checkpoint()?;
         checkpoint.settings.clone_from(&self.settings);
-        // The last one comes last: until it is there, a training that goes on writes the others again.
+        // The last one comes last: until it is there, a training that goes on writes the others
+        // again.
         if let Some(folder) = also {
             checkpoint.best_by = (self.keep == Keep::Best).then(|| self.monitor.clone());
             checkpoint.write(folder)?;
@@ -105,7 +107,8 @@ impl Keeper {
         Ok(checkpoint.write(&self.folder)?)
     }
 
-    /// The best checkpoint so far, without its variables. One that does not say by what it was found is that.
+    /// The best checkpoint so far, without its variables. One that does not say by what it was
+    /// found is that.
     fn kept(&self) -> Result<Option<Checkpoint>, Error> {
         let kept = Checkpoint::read_state(&self.best())?;
         Ok(kept.filter(|kept| kept.best_by.as_ref().is_none_or(|by| *by == self.monitor)))
@@ -130,8 +133,8 @@ impl Observer for Keeper {
         if self.keep == Keep::Best {
             watch.check_number(&self.monitor.name)?;
         }
-        // Where a run goes on that kept no best epoch, or one that was so by another number, what it has is the best that
-        // is known.
+        // Where a run goes on that kept no best epoch, or one that was so by another number, what
+        // it has is the best that is known.
         let goes_on = !watch.history().epochs.is_empty();
         if self.keep == Keep::Best && self.kept()?.is_none() && goes_on {
             self.write(watch, Some(&self.best()))?;

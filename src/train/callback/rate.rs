@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::train::observer::{Observer, Watch};
 
-/// Sets the learning rate of every batch: `f` is given what there is to see before it, and the rate that the schedule says.
+/// Sets the learning rate of every batch: `f` is given what there is to see before it, and the rate
+/// that the schedule says.
 ///
 /// A rate for every epoch looks at the epoch alone:
 ///

@@ -19,8 +19,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// The number of this name: of accuracies, `auc`, `precision`, `recall` and the metric `cosine_similarity` more is
-    /// better, of all else less.
+    /// The number of this name: of accuracies, `auc`, `precision`, `recall` and the metric
+    /// `cosine_similarity` more is better, of all else less.
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
         // The second metric of a name has a number behind it.
@@ -41,8 +41,8 @@ impl Monitor {
         }
     }
 
-    /// The epochs that were better than all before them by more than `least`, the first one among them, as places in the
-    /// history. Epochs without the number do not count.
+    /// The epochs that were better than all before them by more than `least`, the first one among
+    /// them, as places in the history. Epochs without the number do not count.
     ///
     /// # Errors
     /// If the last epoch has no such number.
@@ -125,7 +125,8 @@ impl Observer for Finite {
         }
         let (epoch, batch) = (watch.at.epoch + 1, watch.at.step);
         Err(failed(format!(
-            "the loss became {loss} at batch {batch} of epoch {epoch}, and nothing is learned from there on; try a \
+            "the loss became {loss} at batch {batch} of epoch {epoch}, and nothing is learned from \
+             there on; try a \
              lower learning rate, or clipped gradients"
         )))
     }

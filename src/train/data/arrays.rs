@@ -5,7 +5,8 @@ use super::{Column, DataError, RowMut, Source};
 use crate::format::{Array, Budget, npy, npz, safetensors};
 use crate::types::{DType, Quoted};
 
-/// Arrays that hold the rows along their first axis. Those of files are mapped: a row is read when it is used.
+/// Arrays that hold the rows along their first axis. Those of files are mapped: a row is read when
+/// it is used.
 #[derive(Clone, Debug)]
 pub struct Arrays {
     columns: Vec<Column>,
@@ -48,7 +49,8 @@ impl Arrays {
     /// The arrays of an `.npz` archive.
     ///
     /// # Errors
-    /// If the file is none, what of it must be read takes more than `budget` allows, or as [`Arrays::new`].
+    /// If the file is none, what of it must be read takes more than `budget` allows, or as
+    /// [`Arrays::new`].
     pub fn npz(path: &Path, budget: &mut Budget) -> Result<Self, DataError> {
         Self::new(npz::map(path, budget)?)
     }

@@ -9,8 +9,8 @@ pub trait Change: Send + Sync {
     /// If it cannot be given such rows.
     fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError>;
 
-    /// Makes the row: it has a tensor for each column of `before`, and afterwards one for each of those that
-    /// [`columns`](Change::columns) says. What is drawn is drawn from `key` alone.
+    /// Makes the row: it has a tensor for each column of `before`, and afterwards one for each of
+    /// those that [`columns`](Change::columns) says. What is drawn is drawn from `key` alone.
     ///
     /// # Errors
     /// If the row holds what it may not.

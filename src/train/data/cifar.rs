@@ -9,7 +9,8 @@ use crate::types::DType;
 /// The bytes of the pixels of an image: 3 channels of 32 rows of 32.
 const PIXELS: usize = 3 * 32 * 32;
 
-/// Which of the two sets a file is of: what stands before the pixels of an image, and the classes of that.
+/// Which of the two sets a file is of: what stands before the pixels of an image, and the classes
+/// of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The class, of 10.
@@ -19,8 +20,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// The set that a file of this name and number of bytes is of: its images take a part of the bytes, and where those of
-    /// both sets do, the name decides.
+    /// The set that a file of this name and number of bytes is of: its images take a part of the
+    /// bytes, and where those of both sets do, the name decides.
     fn of(path: &Path, bytes: usize) -> Self {
         let whole = |kind: Self| bytes.is_multiple_of(kind.record());
         let name = path.file_name().and_then(|name| name.to_str());
@@ -54,11 +55,12 @@ impl Kind {
     }
 }
 
-/// The binary form of CIFAR-10 and CIFAR-100: images `x`, `u8[3,32,32]`, and their classes `y`; of CIFAR-100 these are
-/// the fine ones, and `coarse` are the others. The files are mapped.
+/// The binary form of CIFAR-10 and CIFAR-100: images `x`, `u8[3,32,32]`, and their classes `y`; of
+/// CIFAR-100 these are the fine ones, and `coarse` are the others. The files are mapped.
 ///
-/// The size of a file says of which set it is: an image and its classes take 3073 bytes of CIFAR-10, 3074 of CIFAR-100.
-/// Where both numbers divide the size, `train.bin` and `test.bin` are of CIFAR-100, other files of CIFAR-10.
+/// The size of a file says of which set it is: an image and its classes take 3073 bytes of
+/// CIFAR-10, 3074 of CIFAR-100. Where both numbers divide the size, `train.bin` and `test.bin` are
+/// of CIFAR-100, other files of CIFAR-10.
 #[derive(Clone, Debug)]
 pub struct Cifar {
     kind: Kind,
@@ -76,8 +78,8 @@ impl Cifar {
         Self::of(path, map_file(path)?)
     }
 
-    /// The images to train on of a folder: of its files `data_batch_*.bin` in the order of their numbers, or of
-    /// `train.bin`.
+    /// The images to train on of a folder: of its files `data_batch_*.bin` in the order of their
+    /// numbers, or of `train.bin`.
     ///
     /// # Errors
     /// If it has none of these, or one is not of this form.

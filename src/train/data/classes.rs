@@ -2,12 +2,14 @@
 
 use crate::types::Quoted;
 
-/// The name of a class in a file: its text, or its bytes in ASCII where it is no UTF-8. Different ones stay so.
+/// The name of a class in a file: its text, or its bytes in ASCII where it is no UTF-8. Different
+/// ones stay so.
 pub(super) fn name(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
 }
 
-/// The numbers of the classes `found`, which differ, and the names in the order of numbers: `known`, or without any `found`.
+/// The numbers of the classes `found`, which differ, and the names in the order of numbers:
+/// `known`, or without any `found`.
 pub(super) fn numbered(
     found: Vec<String>,
     known: &[String],
@@ -20,7 +22,8 @@ pub(super) fn numbered(
         found.iter().filter(|name| number(name).is_none()).map(|n| Quoted(n).to_string()).collect();
     if !unknown.is_empty() {
         return Err(format!(
-            "its classes {} are not among those that have numbers, {}; correct their names or leave their rows out",
+            "its classes {} are not among those that have numbers, {}; correct their names or \
+             leave their rows out",
             unknown.join(", "),
             listed_classes(known)
         ));
@@ -65,7 +68,8 @@ mod tests {
         assert_eq!(numbered(known.clone(), &[]), Ok((vec![0, 1, 2], known.clone())));
         assert_eq!(numbered(names(&["cat", "bee"]), &known), Ok((vec![2, 1], known.clone())));
         let error = numbered(names(&["bee", "dog", "elk"]), &known).unwrap_err();
-        let expected = "its classes `dog`, `elk` are not among those that have numbers, 0 `ant`, 1 `bee`, 2 `cat`; correct \
+        let expected = "its classes `dog`, `elk` are not among those that have numbers, 0 `ant`, 1 \
+            `bee`, 2 `cat`; correct \
             their names or leave their rows out";
         assert_eq!(error, expected);
     }

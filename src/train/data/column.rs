@@ -18,7 +18,8 @@ impl Column {
         Self { name: name.into(), dtype, dims: dims.to_vec() }
     }
 
-    /// The column whose rows are those of a tensor; `None` where a size behind the rows is not known.
+    /// The column whose rows are those of a tensor; `None` where a size behind the rows is not
+    /// known.
     pub fn of(name: impl Into<String>, ty: &TensorType) -> Option<Self> {
         let sizes = ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
         Some(Self { name: name.into(), dtype: ty.dtype, dims: sizes.collect::<Option<_>>()? })
@@ -46,7 +47,8 @@ impl Column {
     }
 }
 
-/// Fails unless the columns can be those of a source: names that differ, rows that hold elements and can be counted.
+/// Fails unless the columns can be those of a source: names that differ, rows that hold elements
+/// and can be counted.
 pub(super) fn check(columns: &[Column]) -> Result<(), DataError> {
     if columns.is_empty() {
         return Err(DataError::Columns("the data hold no array".to_owned()));
@@ -99,8 +101,8 @@ impl<'a> RowMut<'a> {
         self.columns
     }
 
-    /// The elements of a column as bytes in native order, to write to: zeros, or what another row had. A truth value is
-    /// 0 or 1.
+    /// The elements of a column as bytes in native order, to write to: zeros, or what another row
+    /// had. A truth value is 0 or 1.
     ///
     /// # Panics
     /// If there is no such column: a bug in the caller.

@@ -15,10 +15,11 @@ use crate::types::{Said, Tensor};
 /// The bytes that a decoder of PNG may take beside the pixels.
 const PNG_MEMORY: usize = 64 << 20;
 
-/// The pixels of a PNG or JPEG image, `u8[height,width,channels]` with 1 channel of an image in shades of grey, else 3.
-/// Transparency is left out, of 16 bits the upper 8 are taken; profiles of colours and orientations are not applied.
-/// An image of more than `most` pixels is refused before memory is taken for them, and so is one that is damaged or cut
-/// off. `path` names the file in errors.
+/// The pixels of a PNG or JPEG image, `u8[height,width,channels]` with 1 channel of an image in
+/// shades of grey, else 3. Transparency is left out, of 16 bits the upper 8 are taken; profiles of
+/// colours and orientations are not applied. An image of more than `most` pixels is refused before
+/// memory is taken for them, and so is one that is damaged or cut off. `path` names the file in
+/// errors.
 ///
 /// # Errors
 /// If it is no such image.
@@ -92,8 +93,8 @@ fn jpeg(data: &[u8], most: u64) -> Result<Tensor, String> {
     Tensor::new(&[height, width, channels], &pixels).map_err(|e| e.to_string())
 }
 
-/// True if the mark of its end is behind the pixels of a JPEG image. A decoder does without it, and makes up the pixels
-/// that it does not find.
+/// True if the mark of its end is behind the pixels of a JPEG image. A decoder does without it, and
+/// makes up the pixels that it does not find.
 fn ends(data: &[u8]) -> bool {
     const SCAN: u8 = 0xda;
     const END: &[u8] = &[0xff, 0xd9];

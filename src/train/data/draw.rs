@@ -42,8 +42,8 @@ impl Draws {
 
     /// A number from 0 to `end - 1`, all as likely; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        // The method of Lemire: the high word of a product, whose low word tells the draws that would make some
-        // numbers likelier than others.
+        // The method of Lemire: the high word of a product, whose low word tells the draws that
+        // would make some numbers likelier than others.
         let mut product = u128::from(self.0.next_u64()) * u128::from(end);
         if low(product) < end {
             let least = end.wrapping_neg().checked_rem(end).unwrap_or(0);
@@ -54,8 +54,8 @@ impl Draws {
         (product >> 64) as u64
     }
 
-    /// A number between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is a multiple of 2 to the
-    /// power -53 with `0 <= u < 1`.
+    /// A number between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is a
+    /// multiple of 2 to the power -53 with `0 <= u < 1`.
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * ((self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
     }
@@ -71,8 +71,8 @@ const fn low(product: u128) -> u64 {
     product as u64
 }
 
-/// The order in which the rows of an epoch are taken: every number below `rows` once. The method of Fisher and Yates,
-/// from the last place to the second, with the draws of the seed and the epoch.
+/// The order in which the rows of an epoch are taken: every number below `rows` once. The method of
+/// Fisher and Yates, from the last place to the second, with the draws of the seed and the epoch.
 ///
 /// # Errors
 /// If there is no memory for it.

@@ -11,11 +11,13 @@ pub enum DataError {
     /// A file cannot be read, or is not what it should be.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The arrays do not fit each other, or not what they are for: their names, types or numbers of rows.
+    /// The arrays do not fit each other, or not what they are for: their names, types or numbers of
+    /// rows.
     #[error("{0}")]
     Columns(String),
     /// A row holds what it may not.
-    #[error("{}row {row}: {reason}", file.as_ref().map_or_else(String::new, |file| format!("{file}, ")))]
+    #[error("{}row {row}: \
+        {reason}", file.as_ref().map_or_else(String::new, |file| format!("{file}, ")))]
     Row {
         /// The file or folder that it is of, if it is of one.
         file: Option<String>,

@@ -23,8 +23,9 @@ impl Default for OpenOptions {
     }
 }
 
-/// The data at a path: a file `.npz`, `.npy`, `.safetensors` or `.csv`; a file `.bin` of CIFAR, or a folder with its
-/// files, of which those to train on are taken; another folder, with a folder of images for each class.
+/// The data at a path: a file `.npz`, `.npy`, `.safetensors` or `.csv`; a file `.bin` of CIFAR, or
+/// a folder with its files, of which those to train on are taken; another folder, with a folder of
+/// images for each class.
 ///
 /// # Errors
 /// If it is none of these, or cannot be read.
@@ -87,7 +88,8 @@ fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
         return Ok(Arc::new(Cifar::test(path)?));
     }
     let sizes = || {
-        let reason = "it is a folder of images, and the model has no input of images: one of three axes behind the rows, \
+        let reason = "it is a folder of images, and the model has no input of images: one of three \
+            axes behind the rows, \
                       with one or three channels";
         FileError::content(path, reason)
     };

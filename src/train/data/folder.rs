@@ -28,8 +28,8 @@ pub struct FolderOptions {
     pub resize: Resize,
     /// The most pixels that an image in a file may have.
     pub max_pixels: u64,
-    /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data to train on; without any
-    /// those of the folder. A folder of another name is an error.
+    /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data
+    /// to train on; without any those of the folder. A folder of another name is an error.
     pub classes: Vec<String>,
 }
 
@@ -41,7 +41,8 @@ impl FolderOptions {
         Self { height, width, channels: 3, layout, resize, max_pixels: 64 << 20, classes }
     }
 
-    /// Images as a model with one input of images takes them, in colours or grey; `None` for others.
+    /// Images as a model with one input of images takes them, in colours or grey; `None` for
+    /// others.
     pub fn of(model: &Graph) -> Option<Self> {
         let rows = model.inputs().filter_map(|v| Column::of("x", model.ty(v)));
         let images: Vec<Column> = rows.filter(|row| row.dims.len() == 3).collect();
@@ -56,9 +57,10 @@ impl FolderOptions {
     }
 }
 
-/// The images of a folder that has a folder for each class: `x`, `f32` from 0 to 255, and the number `y` of the class,
-/// `i64`, in the order of the names. PNG and JPEG files are taken, those in folders below as well, in the order of
-/// their paths; other files are left out. An image is decoded when it is used.
+/// The images of a folder that has a folder for each class: `x`, `f32` from 0 to 255, and the
+/// number `y` of the class, `i64`, in the order of the names. PNG and JPEG files are taken, those
+/// in folders below as well, in the order of their paths; other files are left out. An image is
+/// decoded when it is used.
 #[derive(Clone, Debug)]
 pub struct Folder {
     columns: Vec<Column>,
@@ -71,7 +73,8 @@ impl Folder {
     /// The images of a folder.
     ///
     /// # Errors
-    /// If the folder cannot be read, has no images or a class that is not among those given, or the sizes are 0 or too large.
+    /// If the folder cannot be read, has no images or a class that is not among those given, or the
+    /// sizes are 0 or too large.
     pub fn new(path: &Path, options: FolderOptions) -> Result<Self, DataError> {
         let FolderOptions { height, width, channels, layout, .. } = options;
         if height == 0 || width == 0 || !matches!(channels, 1 | 3) {

@@ -76,8 +76,9 @@ impl Fill {
 /// What is done to an image. What is drawn is drawn in the order of the steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Moves the image by whole pixels: by `floor(t + 1/2)` with `t` drawn between `-height` and `height` times its
-    /// height, then the same for its width; the pixel at `(y, x)` is that at `(y + down, x + right)` before.
+    /// Moves the image by whole pixels: by `floor(t + 1/2)` with `t` drawn between `-height` and
+    /// `height` times its height, then the same for its width; the pixel at `(y, x)` is that at `(y
+    /// + down, x + right)` before.
     Shift {
         /// The largest share of the height, from 0 to 1.
         height: f32,
@@ -110,8 +111,8 @@ pub enum Step {
     },
     /// Multiplies every element by a number.
     Scale(f32),
-    /// Subtracts a number for each element: a tensor with the axes that the image has at this step, in the order of
-    /// the column, as the mean of the pixels to train on.
+    /// Subtracts a number for each element: a tensor with the axes that the image has at this step,
+    /// in the order of the column, as the mean of the pixels to train on.
     Subtract(Tensor),
     /// Subtracts a mean for each channel and divides by a deviation for each.
     Normalise {
@@ -122,8 +123,8 @@ pub enum Step {
     },
 }
 
-/// Steps for the images of a column. The numbers are computed in `f32`, in which a column of another type is brought
-/// first; the result is `f32`.
+/// Steps for the images of a column. The numbers are computed in `f32`, in which a column of
+/// another type is brought first; the result is `f32`.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// The column.
@@ -177,7 +178,8 @@ fn after(step: &Step, sizes: Sizes, layout: Layout) -> Result<Sizes, String> {
                 return Ok(Sizes { channels, height: *height, width: *width });
             }
             Err(format!(
-                "{h} by {w} pixels with {padding} more at each edge have no part of {height} by {width}"
+                "{h} by {w} pixels with {padding} more at each edge have no part of {height} by \
+                 {width}"
             ))
         }
         Step::CentreCrop { height, width } => {

@@ -48,7 +48,8 @@ fn bits<const K: usize>(data: [f32; K]) -> Vec<u32> {
 
 #[test]
 fn shifts_move_whole_pixels_in_their_range() {
-    // Up to 1.02 rows and 1 column: -1, 0 or 1 down, with a probability of about a quarter, a half, a quarter.
+    // Up to 1.02 rows and 1 column: -1, 0 or 1 down, with a probability of about a quarter, a half,
+    // a quarter.
     let shift = |fill| Step::Shift { height: 0.34, width: 0.25, fill };
     let counts = first_channels(shift(Fill::Nearest));
     assert_eq!(counts.len(), 9);

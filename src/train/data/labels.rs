@@ -13,7 +13,8 @@ pub const SAMPLE_WEIGHT: &str = "sample_weight";
 /// The name of the column that holds the masks of the losses of all outputs.
 pub const SAMPLE_MASK: &str = "sample_mask";
 
-/// The elements in another type: exact, except that a float may be rounded to the nearest of its new type.
+/// The elements in another type: exact, except that a float may be rounded to the nearest of its
+/// new type.
 pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
     let cast = |tensor: &Tensor, to: DType| {
         let made = Cast { to }.eval(&[tensor]).map_err(|e| e.to_string())?;
@@ -49,7 +50,8 @@ fn is(x: f64, integer: i128) -> bool {
     same
 }
 
-/// Classes as numbers become zeros with a one at the place of the class. An axis of size 1 where the classes' comes goes.
+/// Classes as numbers become zeros with a one at the place of the class. An axis of size 1 where
+/// the classes' comes goes.
 #[derive(Clone, Debug)]
 pub struct Categorical {
     /// The column of the numbers, from 0.
@@ -117,7 +119,8 @@ impl Change for Categorical {
     }
 }
 
-/// Rows with a number for each class become the number of the class with the largest, the first of several: `i64`.
+/// Rows with a number for each class become the number of the class with the largest, the first of
+/// several: `i64`.
 #[derive(Clone, Debug)]
 pub struct Integer {
     /// The column.
@@ -172,8 +175,8 @@ impl Change for Integer {
     }
 }
 
-/// Weighs each row by its class: the `sample_weight` of a row is multiplied by the weight of its class, or becomes it
-/// where there is none. It is `f64` then.
+/// Weighs each row by its class: the `sample_weight` of a row is multiplied by the weight of its
+/// class, or becomes it where there is none. It is `f64` then.
 #[derive(Clone, Debug)]
 pub struct ClassWeights {
     /// The column of the classes, one for each row: as a number, or as a number for each class.

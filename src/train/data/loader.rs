@@ -44,8 +44,8 @@ impl Default for LoaderOptions {
     }
 }
 
-/// A place in the data: after `step` batches of epoch `epoch`. That after the last batch of an epoch is also the
-/// beginning of the next.
+/// A place in the data: after `step` batches of epoch `epoch`. That after the last batch of an
+/// epoch is also the beginning of the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The epoch, from 0.
@@ -81,14 +81,15 @@ impl Loader {
     /// A loader of the rows of `data`.
     ///
     /// # Errors
-    /// If a setting is out of its range, an epoch would have no batch or fewer than `steps`, a change does not fit the
-    /// rows, or threads cannot be started.
+    /// If a setting is out of its range, an epoch would have no batch or fewer than `steps`, a
+    /// change does not fit the rows, or threads cannot be started.
     pub fn new(data: impl Into<Data>, mut options: LoaderOptions) -> Result<Arc<Self>, DataError> {
         let data = data.into();
         let wrong = |reason: &str| Err(DataError::Setting(reason.to_owned()));
         if options.batch == 0 || options.ahead == 0 || options.steps == Some(0) {
             return wrong(
-                "a batch has at least 1 row, an epoch at least 1 batch, and at least 1 is read ahead",
+                "a batch has at least 1 row, an epoch at least 1 batch, and at least 1 is read \
+                 ahead",
             );
         }
         let columns = data.stages()?;
@@ -149,11 +150,13 @@ impl Loader {
         &self.options
     }
 
-    /// The batches from `from` up to the beginning of epoch `end`. They are made on threads of the loader as soon as
-    /// there is place for them. What they are depends on the data, the seed and their position alone.
+    /// The batches from `from` up to the beginning of epoch `end`. They are made on threads of the
+    /// loader as soon as there is place for them. What they are depends on the data, the seed and
+    /// their position alone.
     ///
     /// # Errors
-    /// If an epoch has fewer batches than are before `from`, or the thread that makes them cannot be started.
+    /// If an epoch has fewer batches than are before `from`, or the thread that makes them cannot
+    /// be started.
     pub fn batches(self: &Arc<Self>, mut from: Position, end: u64) -> Result<Batches, DataError> {
         if let Some(steps) = self.steps() {
             if from.step > steps {
@@ -175,8 +178,9 @@ impl Loader {
     }
 }
 
-/// Batches in the order of the data. At the end of an epoch [`next`](Iterator::next) gives `None` once, and then the
-/// batches of the next epoch, which were made in the meantime; after the last epoch, or an error, nothing more.
+/// Batches in the order of the data. At the end of an epoch [`next`](Iterator::next) gives `None`
+/// once, and then the batches of the next epoch, which were made in the meantime; after the last
+/// epoch, or an error, nothing more.
 ///
 /// When it is dropped, its threads end before the row after the one that each is at.
 pub struct Batches {

@@ -1,19 +1,22 @@
-//! Data for training: where rows come from, what is made of them, and the batches that are ready before they are asked
-//! for.
+//! Data for training: where rows come from, what is made of them, and the batches that are ready
+//! before they are asked for.
 //!
-//! A [`Source`] holds rows that are read in any order by their number; a [`Stream`] gives rows one after another. A row
-//! has one tensor for each [`Column`], all rows of the same types. [`Arrays`] (`.npz`, `.npy`, `.safetensors`),
-//! [`Table`] (CSV), [`Cifar`] and [`Folder`] (images) are sources; a user's own is as good. [`open`] takes what a path
-//! names for one of these. [`Data`] are the rows of one of them with the changes that are made of each.
+//! A [`Source`] holds rows that are read in any order by their number; a [`Stream`] gives rows one
+//! after another. A row has one tensor for each [`Column`], all rows of the same types. [`Arrays`]
+//! (`.npz`, `.npy`, `.safetensors`), [`Table`] (CSV), [`Cifar`] and [`Folder`] (images) are
+//! sources; a user's own is as good. [`open`] takes what a path names for one of these. [`Data`]
+//! are the rows of one of them with the changes that are made of each.
 //!
-//! A [`Change`] makes another row of a row: [`Images`] augments, [`Categorical`] and [`Integer`] convert labels,
-//! [`ClassWeights`] weighs samples, [`Fit`] gives the types that a model has, whose arrays [`Names`] finds. What a change draws follows from the seed, the epoch
-//! and the number of the row ([`RowKey`]), never from the thread that makes it or the order in which rows are made.
+//! A [`Change`] makes another row of a row: [`Images`] augments, [`Categorical`] and [`Integer`]
+//! convert labels, [`ClassWeights`] weighs samples, [`Fit`] gives the types that a model has, whose
+//! arrays [`Names`] finds. What a change draws follows from the seed, the epoch and the number of
+//! the row ([`RowKey`]), never from the thread that makes it or the order in which rows are made.
 //!
-//! A [`Loader`] reads and changes the rows of the next batches on all cores while the devices compute. A batch is one
-//! tensor for each column, with the rows outermost, so that what a replica needs is a range of its memory. The order of
-//! an epoch's rows is a function of the seed and the epoch: a run that goes on at a [`Position`] gets the batches that
-//! it would have got, and nothing is replayed for it.
+//! A [`Loader`] reads and changes the rows of the next batches on all cores while the devices
+//! compute. A batch is one tensor for each column, with the rows outermost, so that what a replica
+//! needs is a range of its memory. The order of an epoch's rows is a function of the seed and the
+//! epoch: a run that goes on at a [`Position`] gets the batches that it would have got, and nothing
+//! is replayed for it.
 //!
 //! ```
 //! use fanwise::train::data::{Arrays, Loader, LoaderOptions, Position};

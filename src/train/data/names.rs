@@ -8,10 +8,10 @@ use crate::types::{Quoted, Tensor};
 
 /// The columns of the data that a model is fed with.
 ///
-/// An input has the column of its name, and so has the target of an output. The only input may also be `x`, and the
-/// only output `y`. `sample_weight` is the weight of a row, or of each of its costs, in the losses of all outputs,
-/// `sample_weight:NAME` that in the loss of output `NAME`, which it replaces; `sample_mask` and `sample_mask:NAME` are
-/// masks in the same way.
+/// An input has the column of its name, and so has the target of an output. The only input may also
+/// be `x`, and the only output `y`. `sample_weight` is the weight of a row, or of each of its
+/// costs, in the losses of all outputs, `sample_weight:NAME` that in the loss of output `NAME`,
+/// which it replaces; `sample_mask` and `sample_mask:NAME` are masks in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Inputs and their columns.
@@ -80,7 +80,8 @@ impl Names {
         of_output(columns, SAMPLE_MASK, output)
     }
 
-    /// The columns for these inputs and for the targets of these outputs; without outputs for the inputs alone.
+    /// The columns for these inputs and for the targets of these outputs; without outputs for the
+    /// inputs alone.
     ///
     /// # Errors
     /// If one has no column, or a weight is no number.
@@ -122,8 +123,9 @@ impl Names {
     }
 }
 
-/// Rows of the types that a model has: the columns named in `wanted` get its element types and its axes. Integers must
-/// fit, and a float that becomes an integer must be one; a float may be rounded. Axes of size 1 may come and go.
+/// Rows of the types that a model has: the columns named in `wanted` get its element types and its
+/// axes. Integers must fit, and a float that becomes an integer must be one; a float may be
+/// rounded. Axes of size 1 may come and go.
 #[derive(Clone, Debug, Default)]
 pub struct Fit {
     /// The columns, with the types that they get.

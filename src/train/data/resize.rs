@@ -3,8 +3,9 @@
 /// How the pixels of an image of another size are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resize {
-    /// Between the four pixels around a place, with the centres of the corner pixels where those of the image are
-    /// stretched to; a smaller image leaves pixels out. This is `tf.image.resize`, which Keras uses.
+    /// Between the four pixels around a place, with the centres of the corner pixels where those of
+    /// the image are stretched to; a smaller image leaves pixels out. This is `tf.image.resize`,
+    /// which Keras uses.
     #[default]
     Bilinear,
     /// The pixel that a place falls into.
@@ -66,7 +67,8 @@ pub(super) fn resized(
     made
 }
 
-/// Pixels of 1 or 3 channels with 1 or 3 channels. Grey is `(299 r + 587 g + 114 b) / 1000`, rounded.
+/// Pixels of 1 or 3 channels with 1 or 3 channels. Grey is `(299 r + 587 g + 114 b) / 1000`,
+/// rounded.
 pub(super) fn with_channels(data: &[u8], from: usize, to: usize) -> Vec<u8> {
     match (from, to) {
         (1, 3) => data.iter().flat_map(|grey| [*grey; 3]).collect(),

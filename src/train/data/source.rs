@@ -70,8 +70,8 @@ pub trait Stream: Send {
     /// What a row holds. The names differ, and every row has elements in each.
     fn columns(&self) -> &[Column];
 
-    /// Begins epoch `epoch`, from 0, with its row `row`, which may be beyond its end: what follows is what would follow
-    /// after so many rows.
+    /// Begins epoch `epoch`, from 0, with its row `row`, which may be beyond its end: what follows
+    /// is what would follow after so many rows.
     ///
     /// # Errors
     /// If it cannot go there; an error of a user's own is [`DataError::source`].
@@ -137,7 +137,8 @@ impl Data {
         Ok(all.pop().unwrap_or_default())
     }
 
-    /// Fails where labels are names of classes that have other numbers than in the data to train on.
+    /// Fails where labels are names of classes that have other numbers than in the data to train
+    /// on.
     pub(in crate::train) fn check_classes(&self, training: &Self) -> Result<(), DataError> {
         let (Input::Rows(own), Input::Rows(training)) = (&self.input, &training.input) else {
             return Ok(());
@@ -166,7 +167,8 @@ impl Data {
         Ok(all)
     }
 
-    /// The rows to train on and those to validate with, as [`split`] has them, with the same changes.
+    /// The rows to train on and those to validate with, as [`split`] has them, with the same
+    /// changes.
     ///
     /// # Errors
     /// As [`split`]; if they are those of a stream, whose number is not known.
@@ -225,8 +227,8 @@ impl Source for Part {
     }
 }
 
-/// The rows to train on and those to validate with: the last `fraction` of the rows, before any shuffling, as Keras
-/// has it; the first `floor(rows * (1 - fraction))` are to train on.
+/// The rows to train on and those to validate with: the last `fraction` of the rows, before any
+/// shuffling, as Keras has it; the first `floor(rows * (1 - fraction))` are to train on.
 ///
 /// # Errors
 /// If `fraction` is not between 0 and 1, or one of the two would have no rows.

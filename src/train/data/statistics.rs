@@ -11,8 +11,8 @@ const BLOCK: usize = 256;
 /// The blocks that are summed at the same time.
 const WAVE: usize = 16;
 
-/// The mean and the variance of every element of a column over all rows, as of the pixels to train on. They are summed
-/// in `f64` in an order that does not depend on the number of threads.
+/// The mean and the variance of every element of a column over all rows, as of the pixels to train
+/// on. They are summed in `f64` in an order that does not depend on the number of threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
     dims: Vec<usize>,

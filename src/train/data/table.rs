@@ -16,12 +16,13 @@ const MAX_LINE: u64 = 16 << 20;
 /// How the lines of a table are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableOptions {
-    /// The name of the column of labels; without one it is `y` or `label` if there is such a column.
+    /// The name of the column of labels; without one it is `y` or `label` if there is such a
+    /// column.
     pub label: Option<String>,
     /// What stands between the cells of a line.
     pub delimiter: u8,
-    /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data to train on: every label
-    /// is one of them. Without any, labels say themselves what they are.
+    /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data
+    /// to train on: every label is one of them. Without any, labels say themselves what they are.
     pub classes: Vec<String>,
 }
 
@@ -31,12 +32,12 @@ impl Default for TableOptions {
     }
 }
 
-/// The rows of a CSV file, whose first line has the names of the columns. The column of labels becomes `y`, that with
-/// the name `sample_weight` keeps its name, and all others, which hold finite numbers, become `x`, `f32` with a number
-/// for each.
+/// The rows of a CSV file, whose first line has the names of the columns. The column of labels
+/// becomes `y`, that with the name `sample_weight` keeps its name, and all others, which hold
+/// finite numbers, become `x`, `f32` with a number for each.
 ///
-/// Labels that all are whole numbers are `i64`, those that all are numbers are `f32`; others are the names of classes,
-/// which are numbered in the order of their bytes.
+/// Labels that all are whole numbers are `i64`, those that all are numbers are `f32`; others are
+/// the names of classes, which are numbered in the order of their bytes.
 #[derive(Clone, Debug)]
 pub struct Table {
     arrays: Arrays,
@@ -352,7 +353,8 @@ mod tests {
         let labels: Vec<i64> = found.iter().map(|row| row[1].as_slice::<i64>()[0]).collect();
         assert_eq!(labels, [2, 0]);
         let error = read("kind;a\nvirginica;1\n8;2\n", &by_others).unwrap_err().to_string();
-        let said = "`t.csv`: its classes `8` are not among those that have numbers, 0 `7`, 1 `setosa`, 2 `virginica`";
+        let said = "`t.csv`: its classes `8` are not among those that have numbers, 0 `7`, 1 \
+            `setosa`, 2 `virginica`";
         assert!(error.contains(said), "{error}");
         let (table, found) = rows("kind;a\n1;1\n0.5;2\n", &options);
         assert!(table.classes().is_empty());

@@ -279,7 +279,8 @@ fn cifar() -> Arc<dyn Source> {
     Arc::new(Cifar::of("data_batch_1.bin".as_ref(), bytes.into()).unwrap())
 }
 
-/// The mean of the pixels subtracted, and with `drawn` shifts by a tenth and flips; classes as ones; class 3 twice.
+/// The mean of the pixels subtracted, and with `drawn` shifts by a tenth and flips; classes as
+/// ones; class 3 twice.
 fn usual(mean: &Tensor, drawn: bool) -> Vec<Arc<dyn Change>> {
     let layout = Layout::ChannelsFirst;
     let mut steps = vec![Step::Subtract(mean.clone())];

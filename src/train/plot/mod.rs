@@ -1,4 +1,5 @@
-//! Curves of a training, drawn without a display or fonts of a system: an image `.png`, or a drawing `.svg`.
+//! Curves of a training, drawn without a display or fonts of a system: an image `.png`, or a
+//! drawing `.svg`.
 
 mod chart;
 mod font;
@@ -10,7 +11,8 @@ use std::path::Path;
 use super::History;
 use crate::format::{self, FileError};
 
-/// Draws the loss and every metric over the epochs, of training and of validation, to a file `.png` or `.svg`.
+/// Draws the loss and every metric over the epochs, of training and of validation, to a file `.png`
+/// or `.svg`.
 ///
 /// # Errors
 /// If the name ends in neither, or the file cannot be written.

@@ -14,7 +14,8 @@ fn escaped(text: &str) -> String {
 pub(super) fn text(drawing: &Drawing) -> String {
     let (w, h) = (drawing.width, drawing.height);
     let head = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} \
+         {h}\" \
          font-family=\"sans-serif\" font-size=\"13\" fill=\"#3c3c3c\">\n\
          <rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>\n"
     );
@@ -29,7 +30,8 @@ fn element(mark: &Mark) -> String {
                 places.iter().map(|(x, y)| format!("{x:.2},{y:.2}")).collect();
             let (places, own) = (places.join(" "), colour(*own));
             format!(
-                "<polyline points=\"{places}\" fill=\"none\" stroke=\"{own}\" stroke-width=\"{width}\"/>\n"
+                "<polyline points=\"{places}\" fill=\"none\" stroke=\"{own}\" \
+                 stroke-width=\"{width}\"/>\n"
             )
         }
         Mark::Text { at: (x, y), text, anchor } => {
@@ -40,7 +42,8 @@ fn element(mark: &Mark) -> String {
             };
             let text = escaped(text);
             format!(
-                "<text x=\"{x:.2}\" y=\"{y:.2}\" dy=\"0.35em\" text-anchor=\"{anchor}\">{text}</text>\n"
+                "<text x=\"{x:.2}\" y=\"{y:.2}\" dy=\"0.35em\" \
+                 text-anchor=\"{anchor}\">{text}</text>\n"
             )
         }
     }

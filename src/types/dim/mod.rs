@@ -13,8 +13,8 @@ use poly::{Atom, Poly};
 
 /// The largest size of an axis, and the largest number of elements of a tensor.
 ///
-/// A formula with a number beyond the ends of `i64`, or of too many parts, is an *overflow*: a dim of which nothing
-/// is known, and nothing can be proved. No type may hold one.
+/// A formula with a number beyond the ends of `i64`, or of too many parts, is an *overflow*: a dim
+/// of which nothing is known, and nothing can be proved. No type may hold one.
 pub const MAX_SIZE: i64 = 1 << 48;
 
 /// A named size.
@@ -31,8 +31,8 @@ impl Symbol {
 
 /// An integer that may depend on the batch size `N >= 0`.
 ///
-/// Two dims that were built from the same formula by different steps are equal: sums and products are
-/// kept as one polynomial, `x mod c` as `x - c*(x/c)`, and `/` divides towards minus infinity.
+/// Two dims that were built from the same formula by different steps are equal: sums and products
+/// are kept as one polynomial, `x mod c` as `x - c*(x/c)`, and `/` divides towards minus infinity.
 ///
 /// ```
 /// use fanwise::types::Dim;
@@ -48,7 +48,8 @@ pub struct Dim(Repr);
 enum Repr {
     Const(i64),
     Expr(Arc<Poly>),
-    /// No number: what arithmetic with a number beyond the ends of `i64`, or a formula of too many parts, gives.
+    /// No number: what arithmetic with a number beyond the ends of `i64`, or a formula of too many
+    /// parts, gives.
     Overflow,
 }
 
@@ -88,8 +89,9 @@ impl Dim {
         Self(value.map_or(Repr::Overflow, Repr::Const))
     }
 
-    /// True if nothing is known of the value, because a number or a formula became too large. An overflow stays
-    /// one through all arithmetic. Two of them compare as equal, which says nothing of their values.
+    /// True if nothing is known of the value, because a number or a formula became too large. An
+    /// overflow stays one through all arithmetic. Two of them compare as equal, which says nothing
+    /// of their values.
     pub fn is_overflow(&self) -> bool {
         matches!(self.0, Repr::Overflow)
     }
@@ -232,8 +234,8 @@ impl Dim {
         }
     }
 
-    /// The value at a batch of `n` rows; other symbols count as 0. Saturates at the ends of `i64`; an overflow gives
-    /// `i64::MAX`.
+    /// The value at a batch of `n` rows; other symbols count as 0. Saturates at the ends of `i64`;
+    /// an overflow gives `i64::MAX`.
     pub fn eval(&self, n: i64) -> i64 {
         match &self.0 {
             Repr::Overflow => i64::MAX,
@@ -289,8 +291,8 @@ impl Dim {
     /// True only if the value is at least 0 for every `N >= 0`.
     ///
     /// Complete for formulas that are linear in `N` with floor divisions by constants (of a common
-    /// period up to 4096, as far as about 30,000 steps go), minima and maxima; a sufficient test on bounds and
-    /// signs otherwise. Never true of an overflow.
+    /// period up to 4096, as far as about 30,000 steps go), minima and maxima; a sufficient test on
+    /// bounds and signs otherwise. Never true of an overflow.
     pub fn is_nonnegative(&self) -> bool {
         !self.is_overflow() && prove::is_nonnegative(self)
     }

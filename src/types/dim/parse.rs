@@ -15,8 +15,8 @@ pub struct ParseDimError {
     pub reason: &'static str,
 }
 
-/// Brackets may nest this deep: a bound on the stack that a hostile text can take. The deepest formula that a
-/// [`Dim`] holds prints with fewer.
+/// Brackets may nest this deep: a bound on the stack that a hostile text can take. The deepest
+/// formula that a [`Dim`] holds prints with fewer.
 const MAX_DEPTH: usize = 64;
 
 impl FromStr for Dim {

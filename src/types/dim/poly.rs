@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{Dim, Symbol};
 
-/// A formula of more parts, or whose quotients and extremes nest deeper, counts as an overflow: a bound on the
-/// work and the stack that a hostile formula can ask for.
+/// A formula of more parts, or whose quotients and extremes nest deeper, counts as an overflow: a
+/// bound on the work and the stack that a hostile formula can ask for.
 const MAX_WEIGHT: u32 = 1024;
 const MAX_DEPTH: u32 = 24;
 
@@ -18,8 +18,8 @@ pub(super) enum Atom {
     Max(Dim, Dim),
 }
 
-/// A sum of terms; each is a sorted product of atoms (empty for the constant term) and its coefficient.
-/// Sorted by product, without zero coefficients: equal polynomials are equal values.
+/// A sum of terms; each is a sorted product of atoms (empty for the constant term) and its
+/// coefficient. Sorted by product, without zero coefficients: equal polynomials are equal values.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Poly {
     terms: Vec<(Vec<Atom>, i64)>,
@@ -30,7 +30,8 @@ pub(super) struct Poly {
 }
 
 impl Poly {
-    /// The polynomial of these terms, which are sorted and without zeros; `None` if it is too large.
+    /// The polynomial of these terms, which are sorted and without zeros; `None` if it is too
+    /// large.
     fn new(terms: Vec<(Vec<Atom>, i64)>) -> Option<Self> {
         let (mut weight, mut depth) = (0u32, 0);
         for (m, _) in &terms {
@@ -53,7 +54,8 @@ impl Poly {
         Self::new(vec![(vec![atom], 1)])
     }
 
-    /// The number of terms and atoms, those inside atoms included, and how deeply quotients and extremes nest.
+    /// The number of terms and atoms, those inside atoms included, and how deeply quotients and
+    /// extremes nest.
     pub(super) fn extent(&self) -> (u32, u32) {
         (self.weight, self.depth)
     }

@@ -1,9 +1,10 @@
 //! The decision whether a formula is at least 0 for every batch size.
 //!
-//! Bounds of quotients and extremes decide most formulas at once. For the others, with `L` the least common multiple of all (nested) divisors, `N = L*q + r` turns each formula that is
-//! linear in `N` into a linear function of `q` from some `q` on, for every residue `r < L`. The formula is
-//! non-negative if, for each `r`, it is so at the finitely many `q` before that point, at the point, and if
-//! it does not fall after it.
+//! Bounds of quotients and extremes decide most formulas at once. For the others, with `L` the
+//! least common multiple of all (nested) divisors, `N = L*q + r` turns each formula that is linear
+//! in `N` into a linear function of `q` from some `q` on, for every residue `r < L`. The formula is
+//! non-negative if, for each `r`, it is so at the finitely many `q` before that point, at the
+//! point, and if it does not fall after it.
 
 use super::poly::Atom;
 use super::{Dim, Symbol};
@@ -53,7 +54,8 @@ fn by_signs(dim: &Dim) -> bool {
 /// A quotient, minimum or maximum of a formula, with the number of times that it is added.
 type Part<'a> = (&'a Atom, i64);
 
-/// True if the formula is non-negative by signs once quotients and extremes are replaced by bounds of them.
+/// True if the formula is non-negative by signs once quotients and extremes are replaced by bounds
+/// of them.
 fn by_bounds(dim: &Dim, left: &mut u32) -> bool {
     if dim.is_overflow() || *left == 0 {
         return false;
@@ -84,7 +86,8 @@ fn by_bounds(dim: &Dim, left: &mut u32) -> bool {
                 }
             }
         }
-        // What needs two proofs goes first, what has a choice next: bounds of quotients lose something.
+        // What needs two proofs goes first, what has a choice next: bounds of quotients lose
+        // something.
         let (atom, k) = parts.iter().min_by_key(|(atom, k)| match atom {
             Atom::Symbol(_) => 4,
             Atom::Min(..) => u8::from(*k < 0),
@@ -195,7 +198,8 @@ fn atom_line(atom: &Atom, period: i64, residue: i64) -> Option<Line> {
     }
 }
 
-/// The lower (or upper) of two lines, from where they no longer cross; `None` if their distance overflows.
+/// The lower (or upper) of two lines, from where they no longer cross; `None` if their distance
+/// overflows.
 fn extreme(a: Line, b: Line, lower: bool) -> Option<Line> {
     let from = a.from.max(b.from);
     let slope = a.slope.checked_sub(b.slope)?;

@@ -1,4 +1,5 @@
-//! What the device can do at most, measured through programs of one kernel and copies of the driver.
+//! What the device can do at most, measured through programs of one kernel and copies of the
+//! driver.
 
 use fanwise::backend::cuda::{self, CudaOptions};
 use fanwise::ir::{Builder, Graph, Weights};
@@ -118,7 +119,8 @@ impl Ceilings {
             "graph_gap_seconds": self.graph,
             "library_flops": self.library,
             "own_flops": self.own,
-            "floors_from": format!("bytes of a kernel that copies, operations of the {}", self.flops().1),
+            "floors_from": format!("bytes of a kernel that copies, operations of the \
+             {}", self.flops().1),
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The launches of a program by name, with the time that each takes and the least that it can take: its floor.
+//! The launches of a program by name, with the time that each takes and the least that it can take:
+//! its floor.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +51,8 @@ impl Kernel {
     }
 }
 
-/// The launches of the first GPU of a program in a batch of `n` rows, with their median times in the runs of a trace but
-/// the first, in which kernels are loaded.
+/// The launches of the first GPU of a program in a batch of `n` rows, with their median times in
+/// the runs of a trace but the first, in which kernels are loaded.
 pub(super) fn kernels(
     program: &Program,
     n: i64,
@@ -106,11 +107,12 @@ fn costs(device: &DeviceProgram, n: i64) -> Vec<(&Step, &Launch, f64, f64)> {
     all
 }
 
-/// Bytes of a sample that a device keeps on chip at least: `sm_80` has 40 MB of cache beside what its cores have.
+/// Bytes of a sample that a device keeps on chip at least: `sm_80` has 40 MB of cache beside what
+/// its cores have.
 const ON_CHIP: i64 = 32 << 20;
 
-/// Whether a launch of a long line reads a buffer once more, of which `partial` launches before it took parts. A line that
-/// stays on chip is read once at least, in however many launches.
+/// Whether a launch of a long line reads a buffer once more, of which `partial` launches before it
+/// took parts. A line that stays on chip is read once at least, in however many launches.
 fn reads_again(launch: &Launch, device: &DeviceProgram, partial: &[&Launch], b: BufferId) -> bool {
     let is_line = matches!(launch.class, KernelClass::Softmax | KernelClass::Norm);
     let parts = partial.iter().filter(|p| p.results.iter().any(|r| launch.operands.contains(r)));
@@ -163,7 +165,8 @@ fn long_lines_are_read_once() {
     for (size, times) in [(1000, 2.0), (100_000, 2.0), (10_000_000, 3.0)] {
         for op in ["softmax(%x) {axis=1}", "lp_norm(%x) {axis=1, p=2}"] {
             let text = format!(
-                "fanwise 1\nsymbol N >= 0\ngraph @lines(%x: f32[N,{size}]) -> (y: f32[N,{size}]) {{\n  \
+                "fanwise 1\nsymbol N >= 0\ngraph @lines(%x: f32[N,{size}]) -> (y: f32[N,{size}]) \
+                 {{\n  \
                  %y : f32[N,{size}] = {op}\n  return %y\n}}\n"
             );
             let graph = replicas(&parse(&text).unwrap_or_else(|e| panic!("{e}")), 1, 1);

@@ -1,5 +1,6 @@
-//! What the device and the backend on it are worth: ceilings, kernels as shares of their floors, models in images a
-//! second, replicas against one, cold and warm starts, beside what the tests gave. Writes JSON, anew behind each model.
+//! What the device and the backend on it are worth: ceilings, kernels as shares of their floors,
+//! models in images a second, replicas against one, cold and warm starts, beside what the tests
+//! gave. Writes JSON, anew behind each model.
 
 mod ceilings;
 mod floors;
@@ -96,7 +97,8 @@ impl Scope {
     }
 }
 
-/// Measures; the process fails where a model, or one of its numbers of replicas, was not measured, also for want of time.
+/// Measures; the process fails where a model, or one of its numbers of replicas, was not measured,
+/// also for want of time.
 pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
     match Scope::read(args).and_then(|scope| measure(path, &scope)) {
         Ok(()) => ExitCode::SUCCESS,

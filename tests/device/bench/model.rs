@@ -23,7 +23,8 @@ const REPLICAS: [u32; 4] = [1, 2, 4, 8];
 /// Runs that do not count.
 const WARM: usize = 3;
 
-/// Measures a model; what is found stands in `model` even where a later part fails or time runs out.
+/// Measures a model; what is found stands in `model` even where a later part fails or time runs
+/// out.
 pub(super) fn measure(
     name: &str,
     scope: &Scope,
@@ -88,7 +89,8 @@ fn starts(program: &Program, weights: &Weights) -> (f64, f64) {
     (start(), start())
 }
 
-/// The median seconds of a run from its inputs to its outputs, and of the devices in it. Where time runs out, of fewer runs.
+/// The median seconds of a run from its inputs to its outputs, and of the devices in it. Where time
+/// runs out, of fewer runs.
 fn times(run: &dyn Executable, batch: &Tensors, scope: &Scope) -> (f64, f64) {
     let (mut walls, mut devices) = (Vec::new(), Vec::new());
     for i in 0..scope.repeat + WARM {

@@ -127,7 +127,8 @@ fn model(name: &str, found: &Value, rows: &mut Rows) {
         rows.add(
             format!("{name}: {count} replicas"),
             format!(
-                "{whole} images/s end to end ({one} of one), {device} on the device ({alone} of one, {share} of the floor)"
+                "{whole} images/s end to end ({one} of one), {device} on the device ({alone} of \
+                 one, {share} of the floor)"
             ),
         );
     }

@@ -1,4 +1,5 @@
-//! Elements picked and placed by number, and lines of numbers, exactly as the reference evaluation has them.
+//! Elements picked and placed by number, and lines of numbers, exactly as the reference evaluation
+//! has them.
 
 use fanwise::ir::Value;
 use fanwise::op::{

@@ -258,7 +258,8 @@ fn small_results_are_told_apart() {
     assert!(std::panic::catch_unwind(compared).is_err());
 }
 
-/// Products whose parts are too large and too small for any float, of `f32` and of `f64`, in one launch and in two.
+/// Products whose parts are too large and too small for any float, of `f32` and of `f64`, in one
+/// launch and in two.
 fn products_of_far_numbers() {
     for (i, dims) in [vec![320], vec![320, 3], vec![LONG], vec![LONG, 2]].into_iter().enumerate() {
         let mut net = Net::new(i);
@@ -281,8 +282,8 @@ fn products_of_far_numbers() {
     }
 }
 
-/// Numbers without end, and what is no number: in all of one block's part of the first row, all over the second row, and in
-/// the last place of the third.
+/// Numbers without end, and what is no number: in all of one block's part of the first row, all
+/// over the second row, and in the last place of the third.
 fn ends_of_shared_lines() {
     for end in [f32::NEG_INFINITY, f32::INFINITY, f32::NAN] {
         for (i, dims) in [vec![LONG + 5], vec![LONG + 5, 2]].into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Every kernel file on random small shapes: one device against the reference evaluation, three against one.
+//! Every kernel file on random small shapes: one device against the reference evaluation, three
+//! against one.
 
 mod cells;
 mod index;
@@ -59,7 +60,8 @@ const EXACT: [(&str, Make); 6] = [
     ("dropped_elements", training::dropped),
 ];
 
-/// Graphs of each class, on the fake device and on a real one; each setting of a class comes in the first nine.
+/// Graphs of each class, on the fake device and on a real one; each setting of a class comes in the
+/// first nine.
 const GRAPHS: [usize; 2] = [9, 30];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -105,7 +107,8 @@ fn corners(inputs: &mut Tensors) {
     }
 }
 
-/// Puts what is no number, infinities and numbers whose exponentials are such in the middle of the others.
+/// Puts what is no number, infinities and numbers whose exponentials are such in the middle of the
+/// others.
 fn rarities(inputs: &mut Tensors) {
     let rarities = [f32::NAN, f32::INFINITY, -104.0, f32::NEG_INFINITY, 104.0];
     for tensor in inputs.values_mut().filter(|t| t.dtype() == DType::F32) {

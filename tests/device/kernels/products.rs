@@ -228,7 +228,8 @@ fn batch(graph: &Graph) -> Tensors {
     inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(5))
 }
 
-/// The largest tiles of convolutions and of matrix products, with and without vectors, whole and cut off.
+/// The largest tiles of convolutions and of matrix products, with and without vectors, whole and
+/// cut off.
 fn wide_tiles() {
     for (i, (c, m, kernel)) in [(4, 132, 3), (12, 130, 1), (8, 256, 1)].into_iter().enumerate() {
         let mut net = Net::new(i);

@@ -1,5 +1,5 @@
-//! Elementwise operators on elements of every type, with the numbers at which types end: exact against the reference
-//! evaluation, but for functions of CUDA's library.
+//! Elementwise operators on elements of every type, with the numbers at which types end: exact
+//! against the reference evaluation, but for functions of CUDA's library.
 
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Value;
@@ -72,7 +72,8 @@ fn without_result() {
     }
 }
 
-/// Integers at equal distances that are beyond their type at some batch sizes: the error of the reference evaluation.
+/// Integers at equal distances that are beyond their type at some batch sizes: the error of the
+/// reference evaluation.
 fn beyond_i32() {
     for delta in [1i64, 3, -2] {
         let end = Dim::n() * ((1 << 30) * delta.signum());
@@ -144,7 +145,8 @@ fn assert_same(found: &Tensor, wanted: &Tensor, far: Option<f64>, what: &str) {
     }
 }
 
-/// Random elements, among them those at the ends of their type; `zeros` says whether 0 is among them.
+/// Random elements, among them those at the ends of their type; `zeros` says whether 0 is among
+/// them.
 fn elements(rng: &mut ChaCha8Rng, dtype: DType, dims: &[usize], zeros: bool) -> Tensor {
     let count: usize = dims.iter().product();
     let mut bytes = Vec::with_capacity(count * dtype.bytes());
@@ -238,7 +240,8 @@ impl Net {
         self.builder.param(&name, tensor)
     }
 
-    /// A value that meets one with these sizes behind the batch: of its shape, a vector along an axis, or one element.
+    /// A value that meets one with these sizes behind the batch: of its shape, a vector along an
+    /// axis, or one element.
     fn other(&mut self, dtype: DType, dims: &[usize], zeros: bool) -> Value {
         let from = self.pick(0, dims.len());
         match self.pick(0, 3) {

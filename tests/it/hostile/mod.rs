@@ -1,5 +1,6 @@
-//! Files that mean harm. Each ends soon with an error that names the place, takes little memory and leaves nothing
-//! behind, or works where it is merely odd. The message that each gets is a snapshot.
+//! Files that mean harm. Each ends soon with an error that names the place, takes little memory and
+//! leaves nothing behind, or works where it is merely odd. The message that each gets is a
+//! snapshot.
 
 mod big;
 mod json;

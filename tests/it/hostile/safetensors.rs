@@ -18,7 +18,8 @@ fn graph() -> String {
     let hash = ContentHash::of(&ones);
     format!(
         "fanwise 1\nsymbol N >= 0\nparam @w : f32[2,2] = \"w.safetensors#w\" blake3:{hash}\n\
-         graph @g(%x: f32[N,2]) -> (y: f32[N,2]) {{\n  %y : f32[N,2] = matmul(%x, @w)\n  return %y\n}}\n"
+         graph @g(%x: f32[N,2]) -> (y: f32[N,2]) {{\n  %y : f32[N,2] = matmul(%x, @w)\n  return \
+         %y\n}}\n"
     )
 }
 

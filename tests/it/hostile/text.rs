@@ -84,7 +84,8 @@ const ODD: &[(&str, &str, &str)] = &[
     (
         "a split whose offsets go back",
         "graph @g",
-        "device gpu:0, gpu:1\nsplit @dp of N over [gpu:0, gpu:1] rule = ceil {o = [0, N+1]}\ngraph @g",
+        "device gpu:0, gpu:1\nsplit @dp of N over [gpu:0, gpu:1] rule = ceil {o = [0, N+1]}\ngraph \
+         @g",
     ),
     (
         "a split with an unknown rule",
@@ -129,7 +130,8 @@ const ODD: &[(&str, &str, &str)] = &[
     (
         "two parameters of one name",
         "graph @g",
-        "param @w : f32[1] = \"f#w\" blake3:0123456789abcdef\nparam @w : f32[1] = \"f#w\" blake3:0123456789abcdef\ngraph @g",
+        "param @w : f32[1] = \"f#w\" blake3:0123456789abcdef\nparam @w : f32[1] = \"f#w\" \
+         blake3:0123456789abcdef\ngraph @g",
     ),
     (
         "a parameter in a folder",

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time that a run may take: five seconds in a build that is optimised, eight times as long in that of the tests.
+/// The time that a run may take: five seconds in a build that is optimised, eight times as long in
+/// that of the tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// How a run ended.
@@ -65,8 +66,8 @@ fn text(from: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The most memory that a process had, in bytes. Until it has become another program it shows that of its parent;
-/// its name changes after its memory does.
+/// The most memory that a process had, in bytes. Until it has become another program it shows that
+/// of its parent; its name changes after its memory does.
 fn high_water(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     if !status.lines().any(|line| line == "Name:\tfanwise") {

@@ -88,7 +88,8 @@ pub(super) fn blocks_as_one(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()>
     Some(())
 }
 
-/// Gathered blocks are interleaved: the rows of all blocks for the first sample, then those for the second.
+/// Gathered blocks are interleaved: the rows of all blocks for the first sample, then those for the
+/// second.
 pub(super) fn interleave(json: &mut Json, rng: &mut ChaCha8Rng) -> Option<()> {
     let reshape = nodes(json, rng, is_whole_reshape)?;
     let mut turn = reshape.clone();

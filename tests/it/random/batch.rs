@@ -20,8 +20,8 @@ impl Generator {
         JUMPS.contains(&name) && operands.iter().any(|v| self.rounded.contains(v))
     }
 
-    /// Notes the results of an operator where the batch may be combined: what is summed over it is rounded otherwise on
-    /// several devices.
+    /// Notes the results of an operator where the batch may be combined: what is summed over it is
+    /// rounded otherwise on several devices.
     pub(super) fn note(&mut self, name: &str, operands: &[Value], results: &[Value]) {
         let sums = name.starts_with("reduce")
             || ["softmax", "log_softmax", "matmul", "gemm", "cumsum", "cumprod"].contains(&name);

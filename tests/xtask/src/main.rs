@@ -42,7 +42,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// All checks: the format, then lints and documentation beside the tests, which leave a core idle now and then.
+/// All checks: the format, then lints and documentation beside the tests, which leave a core idle
+/// now and then.
 fn test() -> Result<(), Failure> {
     Step::cargo(&["fmt", "--all", "--check"]).run()?;
     let (linted, counts) = beside(lint, || run_tests("no"));
@@ -52,7 +53,8 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lints, also of the library without the command line and CUDA, and the documentation, with warnings as errors.
+/// Lints, also of the library without the command line and CUDA, and the documentation, with
+/// warnings as errors.
 fn lint() -> Result<(), Failure> {
     let deny = ["--", "-D", "warnings"];
     Step::cargo(&["clippy", "--workspace", "--all-targets"]).args(&deny).run()?;
@@ -67,8 +69,8 @@ fn bless() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it, or the command
-/// line; `snapshots` is insta's `INSTA_UPDATE`.
+/// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it,
+/// or the command line; `snapshots` is insta's `INSTA_UPDATE`.
 fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
     let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots));
     let (python, fast) = (python?, fast?);
@@ -94,8 +96,8 @@ fn run_fast_tests(snapshots: &str) -> Result<Counts, Failure> {
     Ok(unit + whole + run(cargo_test(&["--doc"]))?)
 }
 
-/// The unit tests. They are small, so their build of the library is not optimised, which takes a third of the time, and
-/// has all checks.
+/// The unit tests. They are small, so their build of the library is not optimised, which takes a
+/// third of the time, and has all checks.
 fn unit_tests() -> Step {
     let own = |setting| format!("profile.{PROFILE}.package.fanwise.{setting}");
     let step = cargo_test(&["--lib"]);

@@ -21,11 +21,13 @@ pub(crate) struct Python {
 const CHECK: &str =
     "import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))";
 
-const DATA: &str = "import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), 'backend', 'test', 'data'))";
+const DATA: &str = "import onnx, os; print(os.path.join(os.path.dirname(onnx.__file__), 'backend', \
+    'test', 'data'))";
 
 const PACKAGES: &str = "import sysconfig; print(sysconfig.get_path('purelib'))";
 
-/// The second build of each library of NVRTC, half of what the package takes on disk; nothing opens them.
+/// The second build of each library of NVRTC, half of what the package takes on disk; nothing opens
+/// them.
 const UNUSED: [&str; 2] = ["libnvrtc.alt.so.13", "libnvrtc-builtins.alt.so.13.0"];
 
 impl Python {

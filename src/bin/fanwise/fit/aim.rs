@@ -12,26 +12,34 @@ use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recomput
 #[derive(Args)]
 pub(crate) struct AimArgs {
     /// The loss of every output, or of one: a name, as `mse`, with settings behind it, as
-    /// `categorical_crossentropy:smoothing=0.1`, `sparse_categorical_crossentropy:ignore_class=255`, `huber:delta=2`
+    /// `categorical_crossentropy:smoothing=0.1`,
+    /// `sparse_categorical_crossentropy:ignore_class=255`, `huber:delta=2`
     #[arg(long, value_name = "[OUTPUT=]LOSS[:KEY=VALUE]")]
     loss: Vec<String>,
     /// The factor of the loss of an output in the sum of all
     #[arg(long, value_name = "OUTPUT=FACTOR", value_delimiter = ',', value_parser = factor)]
     loss_weight: Vec<(String, f64)>,
-    /// The axis of classes of outputs, which losses and metrics compare along: 1 for images with channels first; by default
-    /// that of the softmax that gives the output, else the last
-    #[arg(long, value_name = "[OUTPUT=]AXIS", value_delimiter = ',', value_parser = axis, allow_hyphen_values = true)]
+    /// The axis of classes of outputs, which losses and metrics compare along: 1 for images with
+    /// channels first; by default that of the softmax that gives the output, else the last
+    #[arg(
+        long,
+        value_name = "[OUTPUT=]AXIS",
+        value_delimiter = ',',
+        value_parser = axis,
+        allow_hyphen_values = true
+    )]
     class_axis: Vec<(Option<String>, i64)>,
-    /// Metrics of every output, or of one, separated by commas: `accuracy`, `top_5_accuracy`, `auc:num_thresholds=500`,
-    /// `precision:threshold=0.9`, `recall`, the name of a loss with its settings, as
-    /// `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
+    /// Metrics of every output, or of one, separated by commas: `accuracy`, `top_5_accuracy`,
+    /// `auc:num_thresholds=500`, `precision:threshold=0.9`, `recall`, the name of a loss with its
+    /// settings, as `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
     #[arg(long, value_name = "[OUTPUT=]METRIC[:KEY=VALUE,...],...")]
     metrics: Vec<Metrics>,
     /// Metrics in which rows count by their weights
     #[arg(long, value_name = "[OUTPUT=]METRIC[:KEY=VALUE,...],...")]
     weighted_metrics: Vec<Metrics>,
-    /// The factor of the sum of squares of weights in the loss: of all that are trained and have two axes or more, or of
-    /// those named, as `fc*=0.01`; of several factors that name a weight it has the last
+    /// The factor of the sum of squares of weights in the loss: of all that are trained and have
+    /// two axes or more, or of those named, as `fc*=0.01`; of several factors that name a weight it
+    /// has the last
     #[arg(long, value_name = "[PARAMETER=]FACTOR", value_delimiter = ',')]
     l2: Vec<Penalty>,
     /// The factor of the sum of their magnitudes
@@ -46,7 +54,8 @@ pub(super) struct Metrics(Vec<(Option<String>, Metric)>);
 impl FromStr for Metrics {
     type Err = anyhow::Error;
 
-    /// Reads metrics that commas separate, each with the output that it is of and a `=` before it, or without.
+    /// Reads metrics that commas separate, each with the output that it is of and a `=` before it,
+    /// or without.
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let one = |text: &String| {
             let (output, metric) = named::<Metric>(text);
@@ -60,8 +69,9 @@ impl FromStr for Metrics {
     }
 }
 
-/// The parts of losses or metrics that a comma separates: `a=mse,b=huber:delta=2`. What has a `=` and no name of one
-/// behind it belongs to the part before, if that has settings: `categorical_crossentropy:smoothing=0.1,from_logits=true`.
+/// The parts of losses or metrics that a comma separates: `a=mse,b=huber:delta=2`. What has a `=`
+/// and no name of one behind it belongs to the part before, if that has settings:
+/// `categorical_crossentropy:smoothing=0.1,from_logits=true`.
 fn parts<T: FromStr>(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for piece in text.split(',') {
@@ -75,7 +85,8 @@ fn parts<T: FromStr>(text: &str) -> Vec<String> {
     parts
 }
 
-/// `OUTPUT` and `NAME` of `OUTPUT=NAME`, the name of a loss or metric; the settings behind a colon have their own `=`.
+/// `OUTPUT` and `NAME` of `OUTPUT=NAME`, the name of a loss or metric; the settings behind a colon
+/// have their own `=`.
 fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
     let head = text.split(':').next().unwrap_or(text);
     if let Some((output, _)) = head.rsplit_once('=') {
@@ -180,7 +191,8 @@ fn of_outputs(
             let known: Vec<&str> = losses.iter().map(|loss| &*loss.output).collect();
             let known = known.join(", ");
             bail!(
-                "`--{option} {output}={metric}`: there is no loss of `{output}`; there are losses of {known}"
+                "`--{option} {output}={metric}`: there is no loss of `{output}`; there are losses \
+                 of {known}"
             );
         };
         own(loss).push(*metric);
@@ -191,26 +203,27 @@ fn of_outputs(
 /// What only training has.
 #[derive(Args)]
 pub(crate) struct OptimizerArgs {
-    /// The optimizer with its settings: sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam, lion; by default
-    /// rmsprop
+    /// The optimizer with its settings: sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax,
+    /// nadam, lion; by default rmsprop
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]")]
     optimizer: Option<String>,
     /// The learning rate before any schedule; by default the optimizer's own
     #[arg(long, value_name = "RATE", value_parser = amount)]
     learning_rate: Option<f64>,
-    /// Parameters that are not trained: names, in which `*` stands for any letters. Batch normalisation whose scale and
-    /// bias are frozen stays as in inference
+    /// Parameters that are not trained: names, in which `*` stands for any letters. Batch
+    /// normalisation whose scale and bias are frozen stays as in inference
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     freeze: Vec<String>,
-    /// Parameters that are trained though they look like a table by position or a constant of the formula
+    /// Parameters that are trained though they look like a table by position or a constant of the
+    /// formula
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     train: Vec<String>,
-    /// The part of running statistics that each step of batch normalisation keeps; by default each layer's own, which an
-    /// ONNX file says
+    /// The part of running statistics that each step of batch normalisation keeps; by default each
+    /// layer's own, which an ONNX file says
     #[arg(long, value_name = "PART", value_parser = part)]
     batch_norm_momentum: Option<f64>,
-    /// What gradients compute again to have less memory in use: `nothing`, which is the default, what is `cheap`, or
-    /// whole `segments`
+    /// What gradients compute again to have less memory in use: `nothing`, which is the default,
+    /// what is `cheap`, or whole `segments`
     #[arg(long, value_name = "WHAT")]
     recompute: Option<Recompute>,
 }

@@ -49,14 +49,15 @@ pub(crate) struct EvaluateArgs {
     base: BaseArgs,
     #[command(flatten)]
     aim: AimArgs,
-    /// The data whose classes number those of `--data` where labels are names: those to train on; by default the names in
-    /// `--data` are numbered by themselves
+    /// The data whose classes number those of `--data` where labels are names: those to train on;
+    /// by default the names in `--data` are numbered by themselves
     #[arg(long, value_name = "DATA")]
     classes_by: Option<PathBuf>,
 }
 
 impl EvaluateArgs {
-    /// The data, whose classes have the numbers that they have in the data that `--classes-by` names.
+    /// The data, whose classes have the numbers that they have in the data that `--classes-by`
+    /// names.
     fn open(&self, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
         let data = &self.base.data;
         let Some(path) = &self.classes_by else {
@@ -64,7 +65,8 @@ impl EvaluateArgs {
             if !source.classes().is_empty() {
                 let classes = listed_classes(source.classes());
                 ui::talk(&format!(
-                    "note: the classes of `--data` are numbered by their own names, {classes}; `--classes-by DATA` numbers \
+                    "note: the classes of `--data` are numbered by their own names, {classes}; \
+                     `--classes-by DATA` numbers \
                      them as in the data to train on"
                 ));
             }
@@ -73,7 +75,8 @@ impl EvaluateArgs {
         let known = rows::open(path, graph, &[], limit)?;
         if known.classes().is_empty() {
             bail!(
-                "`--classes-by {}`: its labels are no names of classes; leave the option out where labels are numbers",
+                "`--classes-by {}`: its labels are no names of classes; leave the option out where \
+                 labels are numbers",
                 path.display()
             );
         }

@@ -17,16 +17,18 @@ pub(super) struct FileArgs {
     /// Also after so many batches
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) checkpoint_every: Option<u64>,
-    /// Which checkpoints stay besides the last: none, that of the best epoch in `DIR/best`, whose weights `--save`
-    /// then writes, or that of every epoch
+    /// Which checkpoints stay besides the last: none, that of the best epoch in `DIR/best`, whose
+    /// weights `--save` then writes, or that of every epoch
     #[arg(long, value_name = "last|best|every", default_value_t)]
     pub(super) keep: Keep,
-    /// The number by which the best epoch is found; by default that of `--early-stopping`, or the loss of validation
+    /// The number by which the best epoch is found; by default that of `--early-stopping`, or the
+    /// loss of validation
     #[arg(long, value_name = "NUMBER")]
     pub(super) monitor: Option<String>,
-    /// Go on from the checkpoint of this folder, and keep it up to date; options that are not given are those of the
-    /// run that wrote it. The files to write (`--log`, `--plot`, `--save`, `--tensorboard`) are so only where they lie, as
-    /// plain files, in the working folder or beside the checkpoint; elsewhere they have to be named again
+    /// Go on from the checkpoint of this folder, and keep it up to date; options that are not given
+    /// are those of the run that wrote it. The files to write (`--log`, `--plot`, `--save`,
+    /// `--tensorboard`) are so only where they lie, as plain files, in the working folder or beside
+    /// the checkpoint; elsewhere they have to be named again
     #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
     pub(super) resume: Option<PathBuf>,
     /// Write a line for each epoch to this file
@@ -38,8 +40,8 @@ pub(super) struct FileArgs {
     /// Write event files, which `tensorboard` shows, into this folder
     #[arg(long, value_name = "DIR")]
     pub(super) tensorboard: Option<PathBuf>,
-    /// Write the trained model: .fan (with its weights beside it), .onnx (MODEL with other weights where it is such a file,
-    /// else written anew), or .safetensors for the weights alone
+    /// Write the trained model: .fan (with its weights beside it), .onnx (MODEL with other weights
+    /// where it is such a file, else written anew), or .safetensors for the weights alone
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
 }

@@ -129,7 +129,8 @@ impl Augment {
     }
 }
 
-/// The orders of axes of images: of a column of the data, and that of the model, which takes `wanted`.
+/// The orders of axes of images: of a column of the data, and that of the model, which takes
+/// `wanted`.
 pub(super) fn layouts(
     column: &Column,
     wanted: &[usize],

@@ -41,14 +41,17 @@ use tell::Report;
 /// Train a model on one device or many: each step is that of the whole batch
 #[derive(Args)]
 #[command(after_help = "Examples:
-  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --optimizer adam --epochs 20 --batch 64
-  fanwise fit model.onnx --data train.npz --validation val.npz --loss sparse_categorical_crossentropy \\
+  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --optimizer adam --epochs \
+  20 --batch 64
+  fanwise fit model.onnx --data train.npz --validation val.npz --loss \
+  sparse_categorical_crossentropy \\
     --metrics accuracy --optimizer adam --gpus 4 --batch 256 --plot curves.svg --log run.csv \\
     --checkpoint run --keep best --early-stopping val_loss --save trained.fan
   fanwise fit model.onnx --resume run
   fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin --normalize mean \\
     --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
-    --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 --epochs 70 \\
+    --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 \
+    --epochs 70 \\
     --gpus 4 --batch 256 --checkpoint run --plot curves.png
   fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5 \\
     --metrics a=mae --l2 '0.0001,head*=0.01'")]
@@ -67,16 +70,18 @@ pub(crate) struct FitArgs {
     /// The last part of the data evaluates every epoch instead, before any shuffling
     #[arg(long, value_name = "PART")]
     validation_split: Option<f64>,
-    /// What is drawn for images: `shift=0.1` moves them by up to a tenth, `flip` mirrors half of them (`flip=vertical`),
-    /// `crop=28,pad=4` takes parts; at edges is what `fill` says: nearest, reflect, wrap or a number
+    /// What is drawn for images: `shift=0.1` moves them by up to a tenth, `flip` mirrors half of
+    /// them (`flip=vertical`), `crop=28,pad=4` takes parts; at edges is what `fill` says: nearest,
+    /// reflect, wrap or a number
     #[arg(long, value_name = "shift=S,flip,crop=P,...")]
     augment: Option<Augment>,
     /// The weights of classes in the loss; others have 1
     #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
     class_weight: Vec<(i64, f64)>,
-    /// How the learning rate changes: `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`, `cosine:epochs=50`, each
-    /// with `warmup=5` epochs of rise, `plateau:monitor=val_loss,factor=0.1,patience=10`. With `per=step` batches are
-    /// counted instead of epochs, and `epochs` is `steps`: `cosine:steps=9000,warmup=500,per=step`
+    /// How the learning rate changes: `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`,
+    /// `cosine:epochs=50`, each with `warmup=5` epochs of rise,
+    /// `plateau:monitor=val_loss,factor=0.1,patience=10`. With `per=step` batches are counted
+    /// instead of epochs, and `epochs` is `steps`: `cosine:steps=9000,warmup=500,per=step`
     #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
     schedule: Schedule,
     /// Epochs in all
@@ -97,7 +102,8 @@ pub(crate) struct FitArgs {
     /// `n-invariant` gives the same weights, bit for bit, on 1, 2, 4 and 8 devices
     #[arg(long, value_name = "n-invariant")]
     reproducible: Option<String>,
-    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`, `loss` …
+    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`,
+    /// `loss` …
     #[arg(long, value_name = "NUMBER")]
     early_stopping: Option<String>,
     /// Epochs without improvement before the end; by default 5
@@ -125,12 +131,14 @@ fn place(
     })
 }
 
-/// Refuses before anything is read what would fail after training. The folder of checkpoints is made.
+/// Refuses before anything is read what would fail after training. The folder of checkpoints is
+/// made.
 fn check(args: &FitArgs) -> anyhow::Result<()> {
     let files = &args.files;
     match args.reproducible.as_deref() {
         Some("n-invariant") if args.base.replicate.divides() => bail!(
-            "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into others"
+            "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into \
+             others"
         ),
         Some("n-invariant") | None => {}
         Some(other) => bail!("`--reproducible {other}`: write n-invariant"),
@@ -139,7 +147,8 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
     let of_folder = files.checkpoint_every.is_some() || files.monitor.is_some();
     if !kept && (of_folder || files.keep != Keep::Last) {
         bail!(
-            "`--checkpoint-every`, `--keep` and `--monitor` need a folder: give `--checkpoint` or `--resume`"
+            "`--checkpoint-every`, `--keep` and `--monitor` need a folder: give `--checkpoint` or \
+             `--resume`"
         );
     }
     if args.early_stopping.is_none() && (args.patience.is_some() || args.min_delta.is_some()) {
@@ -216,7 +225,8 @@ impl FitArgs {
         })
     }
 
-    /// What watches the training, checkpoints last: until one is there, a run that goes on tells all again.
+    /// What watches the training, checkpoints last: until one is there, a run that goes on tells
+    /// all again.
     fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
         let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
         all.extend(tell::bar());
@@ -307,7 +317,8 @@ fn fit_from(
 fn note_replaced(keeper: &Keeper) -> anyhow::Result<()> {
     if let Some(before) = keeper.replaces().map_err(Error::from)? {
         ui::talk(&format!(
-            "note: the best epoch so far was found by `{}`; by `{}` it is the last one, until one is better",
+            "note: the best epoch so far was found by `{}`; by `{}` it is the last one, until one \
+             is better",
             before.to_string().escape_debug(),
             keeper.monitor
         ));

@@ -18,19 +18,21 @@ use crate::args::Format;
 /// The data and its batches.
 #[derive(Args)]
 pub(super) struct DataArgs {
-    /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder, a folder with a folder of PNG and JPEG files for
-    /// each class: arrays named like the inputs and outputs of the model (`x` and `y` serve for the only ones),
-    /// `sample_weight` where rows or places have weights, and `sample_mask` where some do not count
+    /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder, a folder with a folder of PNG
+    /// and JPEG files for each class: arrays named like the inputs and outputs of the model (`x`
+    /// and `y` serve for the only ones), `sample_weight` where rows or places have weights, and
+    /// `sample_mask` where some do not count
     #[arg(long, value_name = "DATA")]
     data: Option<PathBuf>,
     /// Rows of a batch
     #[arg(long, value_name = "ROWS", default_value_t = 32)]
     batch: usize,
-    /// What is done to all images: `mean` subtracts the mean of every pixel, `channels` the mean of every channel and
-    /// divides by its deviation, `unit` divides by 255
+    /// What is done to all images: `mean` subtracts the mean of every pixel, `channels` the mean of
+    /// every channel and divides by its deviation, `unit` divides by 255
     #[arg(long, value_name = "mean|channels|unit")]
     normalize: Option<Normalize>,
-    /// The data whose mean it is, those to train on; by default what `--data` names, without the rows that validate
+    /// The data whose mean it is, those to train on; by default what `--data` names, without the
+    /// rows that validate
     #[arg(long, value_name = "DATA", requires = "normalize")]
     normalize_by: Option<PathBuf>,
     /// The order of the axes of images, where their sizes do not say it
@@ -44,8 +46,8 @@ pub(super) struct DataArgs {
     pub(super) format: Format,
 }
 
-/// The data at a path. Images of a folder get the sizes that the model takes; names of classes have their numbers in
-/// `classes`, or in the data where there are none.
+/// The data at a path. Images of a folder get the sizes that the model takes; names of classes have
+/// their numbers in `classes`, or in the data where there are none.
 pub(super) fn open(
     path: &Path,
     graph: &Graph,
@@ -124,7 +126,8 @@ impl DataArgs {
         let [(column, wanted)] = &found[..] else {
             if asked || self.layout.is_some() {
                 bail!(
-                    "`--augment`, `--normalize` and `--layout` are of models with one input of images"
+                    "`--augment`, `--normalize` and `--layout` are of models with one input of \
+                     images"
                 );
             }
             return Ok(Changes::default());

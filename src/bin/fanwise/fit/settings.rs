@@ -1,5 +1,5 @@
-//! The settings of a run as its checkpoint keeps them: what a run that goes on takes where it is not told, and may not
-//! contradict.
+//! The settings of a run as its checkpoint keeps them: what a run that goes on takes where it is
+//! not told, and may not contradict.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -36,7 +36,8 @@ const OWN: &[&str] = &[
     "watchdog",
 ];
 
-/// Options that are taken where they are not given, and may be given anew: what follows from the others is the same.
+/// Options that are taken where they are not given, and may be given anew: what follows from the
+/// others is the same.
 const FREE: &[&str] = &[
     "checkpoint_every",
     "data",
@@ -160,7 +161,8 @@ pub(super) fn with_data(
     Ok(settings)
 }
 
-/// The names of the classes of the run to go on with, in the order of their numbers; none where there are no names.
+/// The names of the classes of the run to go on with, in the order of their numbers; none where
+/// there are no names.
 pub(super) fn classes(resume: Option<&Checkpoint>) -> &[String] {
     let kept = resume.and_then(|checkpoint| checkpoint.settings.get(CLASSES));
     kept.map_or(&[], Vec::as_slice)
@@ -179,8 +181,8 @@ fn alike(a: &str, b: &str) -> bool {
         || read::<Metrics>(a, b)
 }
 
-/// Whether a file lies in the working folder or beside the checkpoint, is no link and not hidden: others may not be written
-/// because a checkpoint, which may come from somebody else, names them.
+/// Whether a file lies in the working folder or beside the checkpoint, is no link and not hidden:
+/// others may not be written because a checkpoint, which may come from somebody else, names them.
 fn is_near(file: &Path, checkpoint: &Path) -> bool {
     let Some((folder, name)) = file.parent().zip(file.file_name()) else { return false };
     let Ok(folder) = folder.canonicalize() else { return false };
@@ -192,7 +194,8 @@ fn is_near(file: &Path, checkpoint: &Path) -> bool {
     !hidden(name) && !file.is_symlink() && beside.iter().chain(&here).any(within)
 }
 
-/// Refuses another kind of validation than that of the run to go on with: the rows to train on would be others.
+/// Refuses another kind of validation than that of the run to go on with: the rows to train on
+/// would be others.
 fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> anyhow::Result<()> {
     for (id, other) in [("validation", "validation_split"), ("validation_split", "validation")] {
         let given = matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -202,8 +205,10 @@ fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> any
         let (now, before, folder) =
             (values(matches, id).join(","), before.join(","), folder.display());
         bail!(
-            "`--{} {now}` contradicts the run of {folder}, which has `--{} {before}`: it would train on other rows. \
-             Leave `--{}` out to go on with what the run has, or begin a new run without `--resume`",
+            "`--{} {now}` contradicts the run of {folder}, which has `--{} {before}`: it would \
+             train on other rows. \
+             Leave `--{}` out to go on with what the run has, or begin a new run without \
+             `--resume`",
             long(id),
             long(other),
             long(id)
@@ -224,7 +229,8 @@ pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs>
         let mut files = kept.get(*name).into_iter().flatten();
         if let Some(file) = files.find(|file| !given && !is_near(Path::new(file), folder)) {
             bail!(
-                "the run of {} wrote `--{name} {file}`, which is no plain file in this folder or beside the checkpoint; \
+                "the run of {} wrote `--{name} {file}`, which is no plain file in this folder or \
+                 beside the checkpoint; \
                  give `--{name}` again to write there",
                 folder.display()
             );

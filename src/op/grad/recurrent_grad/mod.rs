@@ -20,25 +20,28 @@ use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, Tens
 use steps::Given;
 
 op! {
-    /// The gradients of what the gates of `lstm`, `gru` or `rnn` sum up in each step; what these are multiplied with to give
-    /// the gradients of the weights; and the gradients of the states at the beginning.
+    /// The gradients of what the gates of `lstm`, `gru` or `rnn` sum up in each step; what these
+    /// are multiplied with to give the gradients of the weights; and the gradients of the states at
+    /// the beginning.
     ///
-    /// Operands are those of the cell, then the gradients of all its results. The first results have for each step in
-    /// the order of `x` `[steps, batch, …]` (or `[batch, steps, …]`) so many elements of each direction, and 0 behind the
-    /// end of a sequence:
+    /// Operands are those of the cell, then the gradients of all its results. The first results
+    /// have for each step in the order of `x` `[steps, batch, …]` (or `[batch, steps, …]`) so many
+    /// elements of each direction, and 0 behind the end of a sequence:
     ///
     /// 1. `G*H`: the gradients of what the gates sum up;
-    /// 2. `H`: the state before the step, which with `reset_after` meets the third result instead of the first;
-    /// 3. of `lstm` `H`: the cell state before the step; of `gru` `H`: the state that passed the reset gate, or with
-    ///    `reset_after` `3*H`: the gradients of the products with the state;
-    /// 4. of `lstm` with `peepholes` `3*H`: the gradients of the gates times the cell state that they see.
+    /// 2. `H`: the state before the step, which with `reset_after` meets the third result instead
+    ///   of the first;
+    /// 3. of `lstm` `H`: the cell state before the step; of `gru` `H`: the state that passed the
+    ///   reset gate, or with `reset_after` `3*H`: the gradients of the products with the state;
+    /// 4. of `lstm` with `peepholes` `3*H`: the gradients of the gates times the cell state that
+    ///   they see.
     ///
     /// The others are the gradients of the states at the beginning, where these are given.
     ///
-    /// Attributes are those of the cell. The states are computed once more; then the gradients of states run from the
-    /// last step of each sequence to its first. Where two slopes of a function meet, its slope is that of the side
-    /// below; a bound counts as within it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for
-    /// `f64`; results are rounded once.
+    /// Attributes are those of the cell. The states are computed once more; then the gradients of
+    /// states run from the last step of each sequence to its first. Where two slopes of a function
+    /// meet, its slope is that of the side below; a bound counts as within it. Floats are computed
+    /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
     pub struct RecurrentGrad = "recurrent_grad" {
         /// Which cell it is.
         pub cell: CellKind,

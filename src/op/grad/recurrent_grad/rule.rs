@@ -11,7 +11,8 @@ struct Steps {
     sums: Term,
     /// Those of the part that comes from the state, where they differ.
     recurrent: Option<Term>,
-    /// The states before the steps, `D*H` wide, and those that passed the reset gate, if it comes first.
+    /// The states before the steps, `D*H` wide, and those that passed the reset gate, if it comes
+    /// first.
     states: Term,
     passed: Option<Term>,
     /// Rows of a matrix.

@@ -6,7 +6,8 @@ use crate::op::recurrent::{CellKind, Sequence};
 /// The results, in their order.
 pub(super) struct Given<R> {
     pub(super) results: Vec<Vec<R>>,
-    /// The elements of each result that a step of one direction has, for each of those of every step.
+    /// The elements of each result that a step of one direction has, for each of those of every
+    /// step.
     widths: Vec<usize>,
 }
 
@@ -63,7 +64,8 @@ impl<R: Real> Given<R> {
         Self { results: sizes.map(|n| vec![R::of(0.0); n]).collect(), widths }
     }
 
-    /// Writes what one sequence of one direction gives; `dys` are the gradients of the cell's results.
+    /// Writes what one sequence of one direction gives; `dys` are the gradients of the cell's
+    /// results.
     pub(super) fn sequence(&mut self, sequence: &Sequence<'_, R>, row: usize, dys: &[&[R]]) {
         let (sizes, d) = (sequence.sizes, sequence.direction);
         let (hidden, own) = (sizes.hidden, sizes.state(d, row) * sizes.hidden);

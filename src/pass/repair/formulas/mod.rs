@@ -59,8 +59,9 @@ pub(super) fn write(
     Ok(Some(smallvec![value]))
 }
 
-/// A reduction whose parts are not rounded before they are combined, and the whole once, as one device does. `visible`
-/// says that an output depends on it: then parts of sums keep what cancels, else they are `f64`.
+/// A reduction whose parts are not rounded before they are combined, and the whole once, as one
+/// device does. `visible` says that an output depends on it: then parts of sums keep what cancels,
+/// else they are `f64`.
 pub(super) fn combined(
     writer: &mut Writer<'_>,
     op: &Op,
@@ -168,7 +169,8 @@ impl Formula<'_, '_> {
         Ok(self.writer.bring(part, claim, Claim::Invariant, (&refusal, op, self.at))?)
     }
 
-    /// A reduction by parts that are sums and products before they are rounded; `None` if it is of other parts.
+    /// A reduction by parts that are sums and products before they are rounded; `None` if it is of
+    /// other parts.
     fn unrounded(&mut self, op: &Reduce, x: Value) -> Result<Option<Value>, Failure> {
         let Some((wide, narrow)) = op.wide(self.writer.out.ty(x)) else { return Ok(None) };
         let x = self.single(x)?;
@@ -189,8 +191,8 @@ impl Formula<'_, '_> {
         self.last(Cast { to: self.result.ty.dtype }, &[whole])
     }
 
-    /// `e^(x - m) / s` with the largest element `m` of all replicas and the sum `s` over all of them: exponentials are
-    /// `f32`, of `f64` elements `f64`, and summed in `f64`.
+    /// `e^(x - m) / s` with the largest element `m` of all replicas and the sum `s` over all of
+    /// them: exponentials are `f32`, of `f64` elements `f64`, and summed in `f64`.
     fn softmax(&mut self, x: Value, axis: i64, log: bool) -> Result<Value, Failure> {
         let over = |axis| (vec![axis], true);
         let x = self.single(x)?;
@@ -211,8 +213,8 @@ impl Formula<'_, '_> {
         self.rounded(op, &operands)
     }
 
-    /// Every replica scans its own rows, and begins with what those before them give. Sums and products of floats are not
-    /// rounded in between.
+    /// Every replica scans its own rows, and begins with what those before them give. Sums and
+    /// products of floats are not rounded in between.
     fn scan(&mut self, scan: &Scan, operands: &[Value]) -> Result<Option<Value>, Failure> {
         let [x] = *operands else { return Ok(None) };
         let (rank, dtype) = (self.writer.out.ty(x).rank(), self.result.ty.dtype);

@@ -20,8 +20,9 @@ struct Running<'a> {
     new: [&'a ResultInfo; 2],
 }
 
-/// Batch normalisation of each of `groups` groups of rows by its own statistics, or its gradients, whatever repairs are
-/// allowed. The running mean and variance follow those of the groups, weighted by their rows.
+/// Batch normalisation of each of `groups` groups of rows by its own statistics, or its gradients,
+/// whatever repairs are allowed. The running mean and variance follow those of the groups, weighted
+/// by their rows.
 pub(in super::super) fn ghost(
     writer: &mut Writer<'_>,
     (op, groups): (&Op, u32),
@@ -73,8 +74,8 @@ struct Moments {
 }
 
 impl Formula<'_, '_> {
-    /// Batch normalisation by the statistics of all replicas, in `f64`: two means over the batch and what follows from
-    /// them.
+    /// Batch normalisation by the statistics of all replicas, in `f64`: two means over the batch
+    /// and what follows from them.
     pub(super) fn batch_norm(
         &mut self,
         norm: &BatchNormTrain,
@@ -203,7 +204,8 @@ impl Formula<'_, '_> {
         Ok(Some(smallvec![y, mean, var]))
     }
 
-    /// The gradients of that: of the rows those of their groups, of scale and bias the sums over all.
+    /// The gradients of that: of the rows those of their groups, of scale and bias the sums over
+    /// all.
     fn grad_of_groups(
         &mut self,
         norm: &BatchNormGrad,
@@ -247,8 +249,8 @@ impl Formula<'_, '_> {
         self.step(all, &[sums], ".all_groups")
     }
 
-    /// The groups of the rows of `x`. Row `i` of `N` belongs to the group `((i + 1) * G - 1) / N`, which is the one
-    /// whose rows begin at or before it and end behind it.
+    /// The groups of the rows of `x`. Row `i` of `N` belongs to the group `((i + 1) * G - 1) / N`,
+    /// which is the one whose rows begin at or before it and end behind it.
     fn groups(
         &mut self,
         count: i64,
@@ -325,7 +327,8 @@ impl Formula<'_, '_> {
         self.step(Unary::Sqrt, &[above], ".deviation")
     }
 
-    /// `shifted / deviation * scale + bias`, the last two one number for each channel, rounded to the type of `y`.
+    /// `shifted / deviation * scale + bias`, the last two one number for each channel, rounded to
+    /// the type of `y`.
     fn affine(
         &mut self,
         [shifted, deviation, scale, bias]: [Value; 4],

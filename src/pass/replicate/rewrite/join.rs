@@ -107,7 +107,8 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// The operator that joins the replicas' parts of `operand`, of one that does so in the template.
+    /// The operator that joins the replicas' parts of `operand`, of one that does so in the
+    /// template.
     fn joining(&self, op: Option<&Op>, operand: Value) -> Op {
         match op {
             Some(Op::AllGather(gather)) => gather.clone().into(),
@@ -141,8 +142,8 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// The name of what joins the replicas' values, where outputs are merged: if it is an output, that of its copy on the
-    /// host is the template's.
+    /// The name of what joins the replicas' values, where outputs are merged: if it is an output,
+    /// that of its copy on the host is the template's.
     fn joined_name(&self, value: Value) -> Arc<str> {
         let name = &self.template.info(value).name;
         let is_output = || self.template.outputs().iter().any(|o| o.value == value);

@@ -1,6 +1,6 @@
-//! What only updates need, and no sample changes: it is written once, not for each replica, so that it is computed also
-//! where a replica has no rows. What one device holds is computed where outputs are merged and copied there, what is
-//! mirrored on each device that holds it.
+//! What only updates need, and no sample changes: it is written once, not for each replica, so that
+//! it is computed also where a replica has no rows. What one device holds is computed where outputs
+//! are merged and copied there, what is mirrored on each device that holds it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::types::{Claim, Device, Table};
 /// The nodes of a template that are written once.
 #[derive(Default)]
 pub(super) struct Once {
-    /// Which nodes these are, by node, and which of them no replica needs. Empty where nothing is updated.
+    /// Which nodes these are, by node, and which of them no replica needs. Empty where nothing is
+    /// updated.
     nodes: Vec<(bool, bool)>,
 }
 
@@ -63,7 +64,8 @@ impl Once {
     }
 }
 
-/// True of an operator that no sample changes, of values that none changes, and that brings nothing to replicas.
+/// True of an operator that no sample changes, of values that none changes, and that brings nothing
+/// to replicas.
 fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
     let node = template.node(id);
     let brings = |op: &Op| op.is(Traits::COLLECTIVE) || matches!(op, Op::OwnRows(_) | Op::First(_));
@@ -76,8 +78,8 @@ fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
     !reshapes && operands.into_iter().chain(results).all(|v| claims.get(v) == Claim::Invariant)
 }
 
-/// Which operators depend on parameters, constants and whole inputs alone: they are computed again for the updates rather
-/// than taken from a replica.
+/// Which operators depend on parameters, constants and whole inputs alone: they are computed again
+/// for the updates rather than taken from a replica.
 fn free(template: &Graph, claims: &ClaimMap) -> Vec<bool> {
     let mut free = vec![false; template.id_bound()];
     for id in claims.order() {
@@ -226,7 +228,8 @@ impl Rewrite<'_> {
         copy
     }
 
-    /// Where the whole of a value is that is not written for the updates; a mirrored parameter as `device` holds it.
+    /// Where the whole of a value is that is not written for the updates; a mirrored parameter as
+    /// `device` holds it.
     fn source(&mut self, value: Value, device: Device) -> Value {
         match self.template.node(value.node).kind() {
             NodeKind::Param(id) => self.held_param(*id, device),

@@ -53,7 +53,8 @@ codes! {
     PEER_ACCESS_NOT_ENABLED = 705 "peer access has not been enabled",
     PRIMARY_CONTEXT_ACTIVE = 708 "cannot set while device is active in this process",
     CONTEXT_IS_DESTROYED = 709 "context is destroyed",
-    HOST_MEMORY_ALREADY_REGISTERED = 712 "part or all of the requested memory range is already mapped",
+    HOST_MEMORY_ALREADY_REGISTERED = 712 "part or all of the requested memory range is already \
+        mapped",
     HOST_MEMORY_NOT_REGISTERED = 713 "pointer does not correspond to a registered memory region",
     ILLEGAL_INSTRUCTION = 715 "an illegal instruction was encountered",
     MISALIGNED_ADDRESS = 716 "misaligned address",
@@ -66,7 +67,8 @@ codes! {
     STREAM_CAPTURE_UNMATCHED = 903 "capture was not ended in the same stream as it began",
     STREAM_CAPTURE_UNJOINED = 904 "capturing stream has unjoined work",
     STREAM_CAPTURE_ISOLATION = 905 "dependency created on uncaptured work in another stream",
-    STREAM_CAPTURE_IMPLICIT = 906 "operation would make the legacy stream depend on a capturing blocking stream",
+    STREAM_CAPTURE_IMPLICIT = 906 "operation would make the legacy stream depend on a capturing \
+        blocking stream",
     CAPTURED_EVENT = 907 "operation not permitted on an event last recorded in a capturing stream",
     UNKNOWN = 999 "unknown error",
 }

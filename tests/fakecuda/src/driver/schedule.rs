@@ -67,8 +67,8 @@ fn lock() -> Call<Guard> {
 /// How long a thread whose call was made to fail is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits where a thread was told of an injected failure and has made no call since: it is the first to know, and no other
-/// is told of what that did to its context.
+/// Waits where a thread was told of an injected failure and has made no call since: it is the first
+/// to know, and no other is told of what that did to its context.
 fn after_the_first(mut guard: Guard) -> Guard {
     loop {
         let Some(driver) = guard.as_mut() else { return guard };
@@ -170,8 +170,8 @@ fn outside(mut guard: Guard, stream: u64, host: HostCall) -> Call<Guard> {
     Ok(guard)
 }
 
-/// Runs items while the host orders nothing new, so that a host that looks again and again, or waits for its host
-/// function, is not left alone.
+/// Runs items while the host orders nothing new, so that a host that looks again and again, or
+/// waits for its host function, is not left alone.
 pub(super) fn background() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -329,7 +329,8 @@ impl Driver {
         }
     }
 
-    /// From now on every call in a context gives this error, which tells the host that all work there is over.
+    /// From now on every call in a context gives this error, which tells the host that all work
+    /// there is over.
     pub(super) fn fail(&mut self, context: u64, code: u32) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.error = Some(code);

@@ -315,7 +315,8 @@ impl Driver {
         id
     }
 
-    /// Lets a stream never go on, if that was asked for. What is captured hangs when its graph is launched.
+    /// Lets a stream never go on, if that was asked for. What is captured hangs when its graph is
+    /// launched.
     pub(super) fn hang(&mut self, stream: u64) -> Call<()> {
         let captured = self.streams.get(&stream).is_some_and(|s| s.capture.is_some());
         if !captured && std::mem::take(&mut self.is_hanging) {

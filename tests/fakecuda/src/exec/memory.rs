@@ -80,8 +80,8 @@ pub struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// What is needed to see at a glance that it is in order, and its lane, if it is plain; accesses
-    /// of runs below `older` are ordered before.
+    /// What is needed to see at a glance that it is in order, and its lane, if it is plain;
+    /// accesses of runs below `older` are ordered before.
     fn glance(&self, older: u32) -> Option<(Glance, u32)> {
         if !matches!(self.act, Act::Read | Act::Write) {
             return None;

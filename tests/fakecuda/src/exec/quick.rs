@@ -77,8 +77,8 @@ fn segments(addresses: &[u64; LANES], len: u64, mask: u32) -> impl Iterator<Item
 }
 
 impl Grid<'_> {
-    /// What a glance needs for a warp's access to a state space, if it can be enough. Which runs are
-    /// ordered before depends on the memory.
+    /// What a glance needs for a warp's access to a state space, if it can be enough. Which runs
+    /// are ordered before depends on the memory.
     fn glance(&self, warp: &Warp, transfer: &Transfer) -> Option<Glance> {
         if transfer.strong
             || !matches!(transfer.space, Space::Shared | Space::Global | Space::Const)
@@ -90,8 +90,8 @@ impl Grid<'_> {
         Some(Glance { run, writes: 0, reads: u32::MAX, floor, time, first })
     }
 
-    /// Bytes and cells of a segment, if they are plain to see, and the binary logarithm of the cells
-    /// of an element; what is known of the memory goes to `glance`.
+    /// Bytes and cells of a segment, if they are plain to see, and the binary logarithm of the
+    /// cells of an element; what is known of the memory goes to `glance`.
     #[inline]
     fn segment(
         &mut self,

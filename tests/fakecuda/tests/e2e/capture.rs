@@ -66,8 +66,8 @@ fn calls() -> [(&'static str, Unsafe); 11] {
     ]
 }
 
-/// Each call in each mode, by the thread that captures and by another: who may make it can, and who may not makes the
-/// capture invalid.
+/// Each call in each mode, by the thread that captures and by another: who may make it can, and who
+/// may not makes the capture invalid.
 pub(crate) fn forbidden() -> Done {
     let modes = [
         (CU_STREAM_CAPTURE_MODE_GLOBAL, [true, true]),

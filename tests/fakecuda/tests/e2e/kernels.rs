@@ -26,8 +26,10 @@ extern "C" __global__ void matmul(float* c, const float* a, const float* b, int 
     int row = blockIdx.y * T + threadIdx.y, col = blockIdx.x * T + threadIdx.x;
     float sum = 0.f;
     for (int p = 0; p < k; p += T) {
-        as[threadIdx.y][threadIdx.x] = row < m && p + threadIdx.x < k ? a[row * k + p + threadIdx.x] : 0.f;
-        bs[threadIdx.y][threadIdx.x] = col < n && p + threadIdx.y < k ? b[(p + threadIdx.y) * n + col] : 0.f;
+        as[threadIdx.y][threadIdx.x] =
+            row < m && p + threadIdx.x < k ? a[row * k + p + threadIdx.x] : 0.f;
+        bs[threadIdx.y][threadIdx.x] =
+            col < n && p + threadIdx.y < k ? b[(p + threadIdx.y) * n + col] : 0.f;
         __syncthreads();
         for (int i = 0; i < T; ++i) sum = fmaf(as[threadIdx.y][i], bs[i][threadIdx.x], sum);
 #ifndef NO_BARRIER
@@ -62,7 +64,8 @@ extern "C" __global__ void softmax(float* out, const float* in, int n) {
         __syncthreads();
     }
     t = red[0];
-    for (int i = threadIdx.x; i < n; i += blockDim.x) out[(long long)blockIdx.x * n + i] = expf(x[i] - m) / t;
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        out[(long long)blockIdx.x * n + i] = expf(x[i] - m) / t;
 }
 "#;
 

@@ -1,7 +1,8 @@
 //! The fake driver under the unmodified cudarc, with kernels that NVRTC compiles.
 //!
 //! Each test runs this program again with one scenario and the environment that makes cudarc find
-//! the fake library. NVRTC is in the folder that `FANWISE_NVRTC` names, or in `nvidia/cu13/lib` there.
+//! the fake library. NVRTC is in the folder that `FANWISE_NVRTC` names, or in `nvidia/cu13/lib`
+//! there.
 
 #![allow(unsafe_code, reason = "launches are unsafe calls of cudarc")]
 #![allow(

@@ -69,12 +69,14 @@ fn integers_of_64_and_16_bits() {
 #[test]
 fn carries_go_from_word_to_word() {
     let (a, b) = (integers(6), integers(7));
-    let code = ".reg .u32 %al, %ah, %bl, %bh, %l, %h; mov.b64 {%al, %ah}, %a; mov.b64 {%bl, %bh}, %b; \
+    let code = ".reg .u32 %al, %ah, %bl, %bh, %l, %h; mov.b64 {%al, %ah}, %a; mov.b64 {%bl, %bh}, \
+        %b; \
                 add.cc.u32 %l, %al, %bl; addc.u32 %h, %ah, %bh; mov.b64 %d, {%l, %h};";
     two(code, "u64", a, b, u64::wrapping_add);
     let code = code.replace("add", "sub");
     two(&code, "u64", a, b, u64::wrapping_sub);
-    let code = ".reg .u32 %al, %ah, %l, %h; mov.b64 {%al, %ah}, %a; .reg .u32 %m; cvt.u32.u64 %m, %b; \
+    let code = ".reg .u32 %al, %ah, %l, %h; mov.b64 {%al, %ah}, %a; .reg .u32 %m; cvt.u32.u64 %m, \
+        %b; \
                 mul.lo.u32 %l, %al, %m; mad.hi.cc.u32 %h, %al, %m, 0; madc.lo.u32 %h, %ah, %m, %h; \
                 mov.b64 %d, {%l, %h};";
     two(code, "u64", a, b, |x, y| x.wrapping_mul(u64::from(w(y))));

@@ -40,7 +40,8 @@ fn branch_tables() {
 #[test]
 fn functions_are_inlined() {
     let text = ".func (.param .b32 r) twice(.param .b32 x) { .reg .u32 %v; ld.param.u32 %v, [x];
-        .reg .pred %p; setp.gt.u32 %p, %v, 10; @%p ret; add.u32 %v, %v, %v; st.param.b32 [r], %v; ret; }
+        .reg .pred %p; setp.gt.u32 %p, %v, 10; @%p ret; add.u32 %v, %v, %v; st.param.b32 [r], %v; \
+        ret; }
         .visible .entry k(.param .u64 p) { .reg .u64 %p0, %t; .reg .u32 %i, %v;
         ld.param.u64 %p0, [p]; mov.u32 %i, %tid.x; mul.wide.u32 %t, %i, 4; add.u64 %p0, %p0, %t;
         { .param .b32 a0; .param .b32 b0; st.param.b32 [b0], 0; st.param.b32 [a0], %i;
@@ -108,7 +109,8 @@ fn synchronised_accesses_are_no_races() {
         mul.wide.u32 %t, %i, 4; add.u64 %t, %t, %a; shl.b32 %n, %i, 2; mov.u32 %w, s; \
         add.u32 %n, %n, %w; st.shared.u32 [%n], %i; bar.warp.sync -1; xor.b32 %w, %n, 4; \
         ld.shared.u32 %v, [%w]; bar.sync 1, 64; xor.b32 %w, %n, 128; ld.shared.u32 %w, [%w]; \
-        bar.sync 0; st.shared.u32 [%n], %v; bar.sync 0; xor.b32 %v, %n, 64; ld.shared.u32 %v, [%v]; \
+        bar.sync 0; st.shared.u32 [%n], %v; bar.sync 0; xor.b32 %v, %n, 64; ld.shared.u32 %v, \
+        [%v]; \
         add.u32 %v, %v, %w; st.global.u32 [%t], %v; ret; }";
     let mut buffers = [vec![0; 256]];
     launch(text, 1, 64, &mut buffers).expect("the kernel runs");
@@ -120,7 +122,8 @@ fn synchronised_accesses_are_no_races() {
 
 #[test]
 fn accesses_of_every_width() {
-    let text = ".visible .entry k(.param .u64 p) { .reg .u64 %a, %t; .reg .u32 %i, %v; .reg .b16 %h; \
+    let text = ".visible .entry k(.param .u64 p) { .reg .u64 %a, %t; .reg .u32 %i, %v; .reg .b16 \
+        %h; \
         .reg .s32 %s; ld.param.u64 %a, [p]; mov.u32 %i, %tid.x; cvt.u64.u32 %t, %i; \
         add.u64 %t, %t, %a; ld.global.s8 %s, [%t]; shl.b32 %s, %s, 1; st.global.u8 [%t], %s; \
         mul.wide.u32 %t, %i, 2; add.u64 %t, %t, %a; ld.global.u16 %h, [%t+64]; add.u16 %h, %h, 3; \

@@ -25,7 +25,8 @@ fn elsewhere(entries: &[(&str, &str)]) -> TensorProto {
     }
 }
 
-/// The case of a model in the folder `in` beside the file `out`, after `make` put something into its folder.
+/// The case of a model in the folder `in` beside the file `out`, after `make` put something into
+/// its folder.
 fn case(name: &str, entries: &[(&str, &str)], make: fn(&Path)) -> Case {
     let add = node("Add", &["x", "w"], &["y"]);
     let model = model(graph(x(), vec![elsewhere(entries)], vec![add], &["y"])).encode_to_vec();

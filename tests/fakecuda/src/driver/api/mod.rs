@@ -78,7 +78,10 @@ impl Text {
 
 /// Exported functions: class of the call, parameters, and what the driver does.
 macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($class:ident $(, $arg:ident: $ty:ty)*) |$d:ident| $body:block)*) => { $(
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($class:ident $(, $arg:ident: $ty:ty)*) |$d:ident| $body:block
+    )*) => { $(
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($arg: $ty),*) -> u32 {

@@ -226,7 +226,9 @@ exports! {
     }
 
     /// The address and size of a variable.
-    fn cuModuleGetGlobal_v2(Other, address: Out<u64>, len: Out<usize>, module: u64, name: Text) |d| {
+    fn cuModuleGetGlobal_v2(
+        Other, address: Out<u64>, len: Out<usize>, module: u64, name: Text
+    ) |d| {
         let name = name.read()?;
         let of = d.modules.get(&module).ok_or(code::INVALID_HANDLE)?;
         let found = *of.variables.get(&name).ok_or(code::NOT_FOUND)?;
@@ -239,7 +241,8 @@ exports! {
     fn cuFuncGetAttribute(Other, value: Out<i32>, attribute: u32, function: u64) |d| {
         let of = d.function(function)?;
         let (kernel, dynamic) = (&of.kernel, of.max_dynamic);
-        let threads = if kernel.max_threads == 0 { MAX_THREADS.cast_unsigned() } else { kernel.max_threads };
+        let most = kernel.max_threads;
+        let threads = if most == 0 { MAX_THREADS.cast_unsigned() } else { most };
         let found = match attribute {
             0 => threads as usize,
             1 => kernel.static_shared,

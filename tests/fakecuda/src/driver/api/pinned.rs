@@ -125,7 +125,9 @@ exports! {
     }
 
     /// Kernels cannot reach host memory here.
-    fn cuMemHostGetDevicePointer_v2(Other, address: Out<u64>, _memory: Out<c_void>, _flags: u32) |d| {
+    fn cuMemHostGetDevicePointer_v2(
+        Other, address: Out<u64>, _memory: Out<c_void>, _flags: u32
+    ) |d| {
         address.offer(0);
         Err(d.refuse(code::NOT_SUPPORTED, "host memory in kernels"))
     }
