@@ -181,8 +181,8 @@ fn of_batch(x: &TensorType, numbers: i64, reads: usize) -> Option<Parts> {
     Some(of_channels(&terms, channels.clone(), numbers, reads))
 }
 
-/// So many numbers in `f64` for each part of channels of so many terms: `[numbers, parts,
-/// channels]`.
+/// So many numbers in `f64` for each part of channels of so many terms:
+/// `[numbers, parts, channels]`.
 fn of_channels(terms: &Dim, channels: Dim, numbers: i64, reads: usize) -> Parts {
     let parts = (terms.clone() + (BATCH_PART - 1)).floor_div(&BATCH_PART.into());
     let shape: Shape = [numbers.into(), parts, channels].into_iter().collect();

@@ -14,8 +14,8 @@ op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where
     /// `mean` and `var` are those of all elements of the channel, the variance divided by their
     /// number. Operands are `x`, `scale`, `bias` and the running mean and variance, `[C]` and of
-    /// any floating-point type; further results are the new running mean and variance, `running *
-    /// momentum + current * (1 - momentum)`.
+    /// any floating-point type; further results are the new running mean and variance,
+    /// `running * momentum + current * (1 - momentum)`.
     ///
     /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements
     /// in row-major order, kernels in one that follows from the sizes. Where a channel has no

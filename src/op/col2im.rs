@@ -13,9 +13,9 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
 op! {
-    /// The image `[N, C, image…]` whose elements are the sums of those of `x: [N, C * taps,
-    /// windows]` that a kernel sliding over the image sees there: taps and windows counted
-    /// row-major.
+    /// The image `[N, C, image…]` whose elements are the sums of those of
+    /// `x: [N, C * taps, windows]` that a kernel sliding over the image sees there: taps and
+    /// windows counted row-major.
     ///
     /// `f16` and `bf16` are summed in `f32`, taps ascending.
     pub struct Col2Im = "col2im" {

@@ -14,9 +14,9 @@ use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor,
 
 op! {
     /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products
-    /// with the taps of `w: [C, M/groups, kernel…]` to the elements that its window covers; `bias:
-    /// [M]` is added where there is a third operand. The result is `[N, M, (spatial - 1) * stride +
-    /// (kernel - 1) * dilation + 1 + output_padding - pads…]`.
+    /// with the taps of `w: [C, M/groups, kernel…]` to the elements that its window covers;
+    /// `bias: [M]` is added where there is a third operand. The result is
+    /// `[N, M, (spatial - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - pads…]`.
     ///
     /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
     /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in

@@ -25,9 +25,10 @@ names! {
 }
 
 op! {
-    /// The elements of `x: [N, C, spatial…]` at the positions that `grid: [N, points…, spatial
-    /// axes]` gives for each sample, as `[N, C, points…]`. A position has a number for each spatial
-    /// axis, the last axis first: -1 is the beginning of the axis, 1 its end.
+    /// The elements of `x: [N, C, spatial…]` at the positions that
+    /// `grid: [N, points…, spatial axes]` gives for each sample, as `[N, C, points…]`. A position
+    /// has a number for each spatial axis, the last axis first: -1 is the beginning of the axis, 1
+    /// its end.
     ///
     /// `f16` and `bf16` are computed in `f32`. The coefficient of `cubic` is -3/4.
     pub struct GridSample = "grid_sample" {

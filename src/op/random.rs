@@ -17,8 +17,8 @@ family! {
     /// `SeedableRng::seed_from_u64` makes of the seed.
     ///
     /// Every replica draws the whole value: in the attributes, `N` is the whole batch wherever the
-    /// operator runs. Where a replica needs only its own rows, it draws these: the places `first,
-    /// first + 1, …` on `axis` of a draw that is `whole` long there.
+    /// operator runs. Where a replica needs only its own rows, it draws these: the places
+    /// `first, first + 1, …` on `axis` of a draw that is `whole` long there.
     pub enum Random {
         /// Numbers between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is
         /// a multiple of 2 to the power -53 (`f64`), -24 (`f32`), -11 (`f16`) or -8 (`bf16`) with

@@ -14,8 +14,9 @@ op! {
     /// The elements `starts, starts + steps, …` before `ends` of each axis named.
     ///
     /// `0 <= start <= size` and `start <= end <= size` where the step is positive; where it is
-    /// negative the elements run down from `start` to the one after `end`, `-1 <= end <= start <
-    /// size` (or both are equal). Bounds may depend on `N`; they are in range for every `N`.
+    /// negative the elements run down from `start` to the one after `end`,
+    /// `-1 <= end <= start < size` (or both are equal). Bounds may depend on `N`; they are in range
+    /// for every `N`.
     pub struct Slice = "slice" {
         /// The axes, ascending.
         pub axes: Vec<usize>,

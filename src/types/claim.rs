@@ -88,11 +88,11 @@ impl Combine {
     }
 }
 
-/// Rows of one axis: the axis has `outer * N * inner` entries, which are `outer` blocks of `N *
-/// inner`, and a replica whose rows are `o..e` of the batch holds the entries `o * inner..e *
-/// inner` of each block, one block after the other. `inner > 1` where further axes were folded into
-/// the batch axis behind it, `outer > 1` where some were before it, or several values were joined
-/// along it.
+/// Rows of one axis: the axis has `outer * N * inner` entries, which are `outer` blocks of
+/// `N * inner`, and a replica whose rows are `o..e` of the batch holds the entries
+/// `o * inner..e * inner` of each block, one block after the other. `inner > 1` where further axes
+/// were folded into the batch axis behind it, `outer > 1` where some were before it, or several
+/// values were joined along it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     /// The axis that carries the batch.

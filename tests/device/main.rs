@@ -5,9 +5,9 @@
 //! the folder of NVRTC; `FANWISE_FAKE` says that the driver is the fake one, with which failures
 //! are injected. Without `FANWISE_DEVICE` every test is ignored; with it a missing driver is a
 //! failure. `FANWISE_DEVICE_WHOLE` adds the models at their full sizes on the fake driver, which a
-//! GPU always runs. `FANWISE_DEVICE_RESULTS` names a file for what becomes of each test. `--bench
-//! OUT.json` measures instead, `--table OUT.json` prints what that found, `--scenario NAME` is one
-//! process of a test.
+//! GPU always runs. `FANWISE_DEVICE_RESULTS` names a file for what becomes of each test.
+//! `--bench OUT.json` measures instead, `--table OUT.json` prints what that found,
+//! `--scenario NAME` is one process of a test.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -32,6 +32,9 @@ mod script;
 mod setup;
 mod shared;
 mod training;
+#[path = "../it/turn.rs"]
+#[expect(dead_code, reason = "seeds are of the other tests")]
+mod turn;
 mod variables;
 
 use std::process::ExitCode;

@@ -22,6 +22,7 @@ use crate::apart::spawn;
 use crate::collectives::needy;
 use crate::results::trial;
 use crate::setup::{digest, executable, inputs, options, replicas, say, small};
+use crate::turn::turns;
 
 /// Orders, and the number of devices, which some replicas share where there are few.
 const ORDERS: [(&str, &str); 4] =
@@ -76,7 +77,11 @@ fn check(name: &str) {
         _ => &ORDERS[..],
     };
     let mut first: Option<String> = None;
-    for &(order, devices) in orders {
+    let orders = match orders {
+        [one, others @ ..] if !others.is_empty() => turns(&[*one], others, name),
+        few => few.to_vec(),
+    };
+    for (order, devices) in orders {
         let ended = spawn(&args, &[("FAKECUDA_ORDER", order), ("FAKECUDA_DEVICES", devices)]);
         let what = format!("{name} in the order {order} on {devices}: {ended:?}");
         assert!(ended.success && ended.report.is_empty(), "{what}");

@@ -12,8 +12,9 @@ fn run(target: &str, times: usize, check: fn(&[u8])) {
     for seed in &seeds {
         check(seed);
     }
+    let more = std::env::var("FANWISE_FUZZ_TIMES").map_or(1, |times| times.parse().unwrap());
     let mut rng = ChaCha8Rng::seed_from_u64(11);
-    for i in 0..times {
+    for i in 0..times * more {
         let mut data = seeds[i % seeds.len()].clone();
         damage(&mut data, &mut rng);
         check(&data);

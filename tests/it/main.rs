@@ -55,5 +55,6 @@ mod source;
 mod sums;
 mod text;
 mod training_memory;
+mod turn;
 mod variables;
 mod writes;

@@ -12,13 +12,11 @@ use crate::op::{
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
 op! {
-    /// The gradients of `x`, `scale` and `bias` of `batch_norm_train`, from `x: [N, C, …]`, `scale:
-    /// [C]` and the gradient of its first result. With `v = (x - mean) / sqrt(var + epsilon)` of
-    /// the channel that of `x` is `scale / sqrt(var + epsilon) * (dy - mean of dy - v * mean of dy
-    /// * v)`, that of the scale the sum of `dy * v`, that of the bias the sum of `dy`.
-    ///
-    /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements
-    /// in row-major order, kernels in one that follows from the sizes.
+    /// The gradients of `x`, `scale` and `bias` of `batch_norm_train`, from `x: [N, C, …]`,
+    /// `scale: [C]` and the gradient of its first result. With
+    /// `v = (x - mean) / sqrt(var + epsilon)` of the channel that of `x` is
+    /// `scale / sqrt(var + epsilon) * (dy - mean of dy - v * mean of dy * v)`, that of the scale
+    /// the sum of `dy * v`, that of the bias the sum of `dy`.
     pub struct BatchNormGrad = "batch_norm_train_grad" {
         /// What is added to the variance.
         pub epsilon: f32 = 1e-5,

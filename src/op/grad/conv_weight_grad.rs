@@ -14,10 +14,10 @@ use crate::types::{
 };
 
 op! {
-    /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand `x:
-    /// [N, C, spatial…]` and the gradient of its result, `[N, M, windows…]`: for each tap the sum
-    /// over samples and windows of the products of the element that the tap meets and the window's
-    /// gradient. Of a transposed convolution the two change places.
+    /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand
+    /// `x: [N, C, spatial…]` and the gradient of its result, `[N, M, windows…]`: for each tap the
+    /// sum over samples and windows of the products of the element that the tap meets and the
+    /// window's gradient. Of a transposed convolution the two change places.
     ///
     /// `f16` and `bf16` are summed in `f32`: samples ascending, windows in row-major order.
     pub struct ConvWeightGrad = "conv_weight_grad" {

@@ -13,9 +13,9 @@ use crate::op::{
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result, `[N, C,
-    /// windows…]`: the sum of what the windows give an element, in row-major order of the windows.
-    /// Windows are those of the pool.
+    /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result,
+    /// `[N, C, windows…]`: the sum of what the windows give an element, in row-major order of the
+    /// windows. Windows are those of the pool.
     ///
     /// `f16` and `bf16` are summed in `f32`.
     pub enum PoolGrad {

@@ -17,8 +17,8 @@ use super::{
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
 family! {
-    /// A function of the elements in each window of every channel: `[N, C, spatial…]` to `[N, C,
-    /// windows…]`.
+    /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
+    /// `[N, C, windows…]`.
     ///
     /// The settings of windows are lists with a number for each spatial axis: `kernel` the taps,
     /// `strides` and `dilations` as for `conv` (empty for 1), `pads` the padding before each axis,

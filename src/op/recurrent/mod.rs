@@ -48,11 +48,11 @@ family! {
     /// `D` the directions.
     ///
     /// Operands are `x` `[steps, batch, I]`, its weights `[D, G*H, I]`, the weights of the state
-    /// `[D, G*H, H]` and, where the attribute of that name is true, in this order: the bias `[D,
-    /// 2*G*H]`, whose first half stands beside the weights of `x`; `lengths` `[batch]`, the number
-    /// of steps of each sequence, integers; `initial`, the state at the beginning `[D, batch, H]`
-    /// and, of `lstm`, the cell state; the `peepholes` `[D, 3*H]` of the input, output and forget
-    /// gate of `lstm`. What is absent is 0 or all steps.
+    /// `[D, G*H, H]` and, where the attribute of that name is true, in this order: the bias
+    /// `[D, 2*G*H]`, whose first half stands beside the weights of `x`; `lengths` `[batch]`, the
+    /// number of steps of each sequence, integers; `initial`, the state at the beginning
+    /// `[D, batch, H]` and, of `lstm`, the cell state; the `peepholes` `[D, 3*H]` of the input,
+    /// output and forget gate of `lstm`. What is absent is 0 or all steps.
     ///
     /// Results are the states after each step `[steps, D, batch, H]`, 0 behind the end of a
     /// sequence; the state after the last step `[D, batch, H]`; and, of `lstm`, the cell state.

@@ -17,7 +17,7 @@ use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gradient {
-    /// They have one almost everywhere; [`backward`](super::OpDef::backward) writes it.
+    /// They have one almost everywhere; [`backward`](crate::op::OpDef::backward) writes it.
     Defined,
     /// It is 0 wherever there is one: gradients end here. The reason why.
     Zero(&'static str),
@@ -329,8 +329,8 @@ impl<'a> Draft<'a> {
         self.reshape(sums, &shape.iter().skip(1).take(1).cloned().collect())
     }
 
-    /// A number for each channel, `[C]`, with axes of size 1 for those behind it in `like: [N, C,
-    /// …]`.
+    /// A number for each channel, `[C]`, with axes of size 1 for those behind it in
+    /// `like: [N, C, …]`.
     pub fn channels(&mut self, a: Term, like: Term) -> Result<Term, RuleError> {
         let behind = self.ty(like).rank().saturating_sub(2);
         let shape: Shape =

@@ -95,9 +95,9 @@ impl Sliding<'_> {
     }
 
     /// The windows through which each of the elements of `input` reaches elements of an output: of
-    /// a kernel over that output, which has `(input - 1) * stride + (kernel - 1) * dilation + 1 +
-    /// extra` elements without the padding. In what is given back, `input` is the size of the
-    /// output, and `output` that of `input`.
+    /// a kernel over that output, which has
+    /// `(input - 1) * stride + (kernel - 1) * dilation + 1 + extra` elements without the padding.
+    /// In what is given back, `input` is the size of the output, and `output` that of `input`.
     ///
     /// `extra` has a number for each axis or none; `kernel_attr` is blamed for sizes that do not
     /// fit.

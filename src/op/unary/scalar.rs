@@ -193,8 +193,8 @@ fn ramp<R: Real>(x: R, slope: R, at_zero: R) -> R {
     clip(slope * x + at_zero, R::of(0.0), R::of(1.0))
 }
 
-/// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from `x
-/// = 20` on.
+/// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from
+/// `x = 20` on.
 #[inline(always)]
 fn mish<R: Real>(x: R) -> R {
     let limit = R::of(20.0);

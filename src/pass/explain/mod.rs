@@ -6,8 +6,8 @@ use crate::types::Code;
 /// The explanation of a code, as Markdown of lines that fit a terminal.
 ///
 /// It begins with the line `# R0105: `[`headline`]. A graph behind the line `Refused:` is refused
-/// with this code where no repair is allowed; one behind `Accepted:` is replicated. `fanwise
-/// explain` prints it.
+/// with this code where no repair is allowed; one behind `Accepted:` is replicated.
+/// `fanwise explain` prints it.
 pub const fn explain(code: Code) -> &'static str {
     match code {
         Code::NoBatchAxis => include_str!("r0001.md"),

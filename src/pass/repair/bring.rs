@@ -230,8 +230,8 @@ impl Writer<'_> {
     }
 }
 
-/// The shape of a value whose blocks stand apart from its rows: `[blocks, rows of one, what is
-/// behind]`.
+/// The shape of a value whose blocks stand apart from its rows:
+/// `[blocks, rows of one, what is behind]`.
 fn blocks(shape: &[Dim], shard: Shard) -> Vec<Dim> {
     let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
     let (before, behind) = shape.split_at(shard.axis.min(shape.len()));

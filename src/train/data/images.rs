@@ -77,8 +77,8 @@ impl Fill {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Moves the image by whole pixels: by `floor(t + 1/2)` with `t` drawn between `-height` and
-    /// `height` times its height, then the same for its width; the pixel at `(y, x)` is that at `(y
-    /// + down, x + right)` before.
+    /// `height` times its height, then the same for its width; the pixel at `(y, x)` is that at
+    /// `(y + down, x + right)` before.
     Shift {
         /// The largest share of the height, from 0 to 1.
         height: f32,

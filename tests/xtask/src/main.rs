@@ -1,6 +1,8 @@
 //! `cargo xtask`: the checks that every change must pass, and the tasks around them.
 
+mod full;
 mod python;
+mod quick;
 mod step;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +15,11 @@ const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  test    run every check
+  quick   check what changed, while working: format, lints, unit tests, cases, layering
+  test    run every check that a change must pass
+  full [PART]
+          run what takes long as well, each part once for a commit, or one part again:
+          matrices, drawn, whole, fuzz, features, package
   bless   run the tests and accept every changed snapshot
   python  make the Python environment that tests compare with, and print its interpreter
 ";
@@ -24,7 +30,10 @@ type Failure = String;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["quick"] => quick::quick(),
         ["test"] => test(),
+        ["full"] => full::full(None),
+        ["full", part] => full::full(Some(part)),
         ["bless"] => bless(),
         ["python"] => Python::prepare(&target()).map(|p| say(&p.interpreter.to_string_lossy())),
         ["help" | "-h" | "--help"] => {
@@ -33,6 +42,7 @@ fn main() -> ExitCode {
         }
         _ => Err(format!("expected a command\n\n{USAGE}")),
     };
+    step::tell_slowest();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -46,7 +56,8 @@ fn main() -> ExitCode {
 /// now and then.
 fn test() -> Result<(), Failure> {
     Step::cargo(&["fmt", "--all", "--check"]).run()?;
-    let (linted, counts) = beside(lint, || run_tests("no"));
+    let turn = turn();
+    let (linted, counts) = beside(lint, || run_tests("no", &turn));
     linted?;
     let counts = counts?;
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
@@ -64,33 +75,47 @@ fn lint() -> Result<(), Failure> {
 
 /// Accepts what the snapshot tests print now.
 fn bless() -> Result<(), Failure> {
-    let counts = run_tests("always")?;
+    let counts = run_tests("always", "all")?;
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
     Ok(())
 }
 
 /// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it,
-/// or the command line; `snapshots` is insta's `INSTA_UPDATE`.
-fn run_tests(snapshots: &str) -> Result<Counts, Failure> {
-    let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots));
+/// or the command line; `snapshots` is insta's `INSTA_UPDATE`, `turn` the `FANWISE_TURN` of
+/// matrices.
+fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
+    let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots, turn));
     let (python, fast) = (python?, fast?);
-    let ignored = ["--no-fail-fast", "--", "--ignored"];
+    let ignored = ["--no-fail-fast", "--", "--ignored", "--skip", MANY];
     let with = |step: Step| {
-        step.args(&ignored)
-            .env("INSTA_UPDATE", snapshots)
-            .env("FANWISE_PYTHON", &python.interpreter)
-            .env("FANWISE_ONNX_DATA", &python.onnx_data)
-            .env("FANWISE_NVRTC", &python.packages)
-            .env("FANWISE_BIN", built(EXECUTABLE))
-            .run_tests()
+        step_with(&python, step.args(&ignored)).env("INSTA_UPDATE", snapshots).run_tests()
     };
     let slow = with(unit_tests())? + with(cargo_test(&["--test", "it", "--test", "e2e"]))?;
-    Ok(fast + slow + run_device_tests(&python)?)
+    Ok(fast + slow + run_device_tests(&python, turn, None)?)
+}
+
+/// The beginning of the names of tests that draw more than a change has to wait for.
+const MANY: &str = "many_";
+
+/// A step that may use Python, the compiler of kernels and the command line.
+fn step_with(python: &Python, step: Step) -> Step {
+    step.env("FANWISE_PYTHON", &python.interpreter)
+        .env("FANWISE_ONNX_DATA", &python.onnx_data)
+        .env("FANWISE_NVRTC", &python.packages)
+        .env("FANWISE_BIN", built(EXECUTABLE))
+}
+
+/// The turn of matrices that not every commit runs whole: a number that follows from the commit.
+fn turn() -> String {
+    let commit = Step::new("git", &["rev-parse", "HEAD"]).first_line().unwrap_or_default();
+    let digits = commit.get(..6).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    digits.unwrap_or(0).to_string()
 }
 
 /// Runs the tests that a plain `cargo test` runs.
-fn run_fast_tests(snapshots: &str) -> Result<Counts, Failure> {
-    let run = |step: Step| step.env("INSTA_UPDATE", snapshots).run_tests();
+fn run_fast_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
+    let run =
+        |step: Step| step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests();
     let unit = run(unit_tests().args(&["--no-fail-fast"]))?;
     let whole = run(cargo_test(&["--bins", "--test", "*", "--no-fail-fast"]))?;
     Ok(unit + whole + run(cargo_test(&["--doc"]))?)
@@ -118,8 +143,9 @@ fn beside<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B)
     })
 }
 
-/// Runs the device tests on the fake driver. What that reports, leaks among it, is a failure.
-fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
+/// Runs the device tests on the fake driver, or one `whole` model alone. What that reports, leaks
+/// among it, is a failure.
+fn run_device_tests(python: &Python, turn: &str, whole: Option<&str>) -> Result<Counts, Failure> {
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     std::fs::create_dir_all(&folder).map_err(failed)?;
@@ -127,7 +153,12 @@ fn run_device_tests(python: &Python) -> Result<Counts, Failure> {
     let report = folder.join("report.txt");
     std::fs::write(&report, "").map_err(failed)?;
     // More than there are cores: processes on the fake driver wait for each other.
-    let counts = cargo_test(&["--test", "device", "--", "--test-threads", "8"])
+    let mut step = cargo_test(&["--test", "device", "--", "--test-threads", "8"]);
+    if let Some(model) = whole {
+        step = step.args(&["--exact", &format!("whole_{model}")]).env("FANWISE_DEVICE_WHOLE", "1");
+    }
+    let counts = step
+        .env("FANWISE_TURN", turn)
         .env("LD_LIBRARY_PATH", &folder)
         .env("FANWISE_DEVICE", "fake")
         // Fewer than some tests ask for, so that logical devices share one, too.

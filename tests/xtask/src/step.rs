@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::ops::Add;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use crate::{Failure, complain, root, say};
 
@@ -31,6 +32,22 @@ impl Counts {
             part.split(' ').next()?.parse().ok()
         };
         Some(Self { passed: count(" passed")?, failed: count(" failed")? })
+    }
+}
+
+/// The steps that ended, with their times.
+static ENDED: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+
+/// Says which steps took longest.
+pub(crate) fn tell_slowest() {
+    const TOLD: usize = 10;
+    let Ok(mut ended) = ENDED.lock() else { return };
+    ended.sort_unstable_by(|a, b| b.cmp(a));
+    if ended.len() > 1 {
+        complain("==> the slowest steps");
+    }
+    for (time, shown) in ended.iter().take(TOLD).filter(|_| ended.len() > 1) {
+        complain(&format!("    {:.0} s: {shown}", time.as_secs_f64()));
     }
 }
 
@@ -82,14 +99,19 @@ impl Step {
     }
 
     /// Runs it and returns the first line that it prints.
-    pub(crate) fn first_line(mut self) -> Result<String, Failure> {
+    pub(crate) fn first_line(self) -> Result<String, Failure> {
+        let shown = self.shown.clone();
+        self.lines()?.into_iter().next().ok_or_else(|| format!("`{shown}` printed nothing"))
+    }
+
+    /// Runs it and returns the lines that it prints.
+    pub(crate) fn lines(mut self) -> Result<Vec<String>, Failure> {
         let output = self.command.stderr(Stdio::inherit()).output();
         let output = output.map_err(|e| format!("`{}` does not start: {e}", self.shown))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        match text.lines().next() {
-            Some(line) if output.status.success() => Ok(line.to_owned()),
-            _ => Err(format!("`{}` failed", self.shown)),
+        if !output.status.success() {
+            return Err(format!("`{}` failed", self.shown));
         }
+        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     }
 
     /// True if it can be run and succeeds; its output is dropped.
@@ -123,6 +145,9 @@ impl Step {
         let status = child.and_then(|mut child| child.wait());
         let status = status.map_err(|e| format!("`{}` does not start: {e}", self.shown))?;
         complain(&format!("    {:.0} s: {}", start.elapsed().as_secs_f64(), self.shown));
+        if let Ok(mut ended) = ENDED.lock() {
+            ended.push((start.elapsed(), self.shown.clone()));
+        }
         if status.success() { Ok(()) } else { Err(format!("`{}` failed", self.shown)) }
     }
 }

@@ -1,0 +1,103 @@
+//! `cargo xtask full`: the whole product, in parts that run alone and are not run twice.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::python::Python;
+use crate::step::Step;
+use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_with, target};
+
+/// A part: its name, and what it runs.
+type Part = (&'static str, fn() -> Result<(), Failure>);
+
+/// All parts, the cheapest first.
+const PARTS: [Part; 6] = [
+    ("features", features),
+    ("package", package),
+    ("drawn", drawn),
+    ("fuzz", fuzz),
+    ("matrices", matrices),
+    ("whole", whole),
+];
+
+/// How much more of each fuzz target is run than for a change.
+const FUZZ_TIMES: &str = "50";
+
+/// Models of the zoo at their full size that the fake driver ends in minutes.
+const WHOLE: [&str; 4] = ["lstm", "unet", "mini_googlenet", "mobilenet_v2"];
+
+/// Runs the named part, or all that have not passed at this commit.
+pub(crate) fn full(only: Option<&str>) -> Result<(), Failure> {
+    if let Some(name) = only.filter(|name| PARTS.iter().all(|(part, _)| part != name)) {
+        let known = PARTS.map(|(part, _)| part).join(", ");
+        return Err(format!("`{name}` is no part; there are {known}"));
+    }
+    let folder = passed_at_this_commit()?;
+    for (name, run) in PARTS {
+        let mark = folder.as_ref().map(|folder| folder.join(name));
+        let done = mark.as_ref().is_some_and(|mark| mark.exists());
+        if only.is_some_and(|only| only != name) || (only.is_none() && done) {
+            continue;
+        }
+        run().map_err(|error| format!("part {name}: {error}"))?;
+        if let Some(mark) = mark {
+            fs::write(&mark, "").map_err(|e| format!("{}: {e}", mark.display()))?;
+        }
+        say(&format!("part {name} passed"));
+    }
+    Ok(())
+}
+
+/// The folder that knows which parts passed; none where files differ from the commit.
+fn passed_at_this_commit() -> Result<Option<PathBuf>, Failure> {
+    if !Step::new("git", &["status", "--porcelain"]).lines()?.is_empty() {
+        return Ok(None);
+    }
+    let commit = Step::new("git", &["rev-parse", "HEAD"]).first_line()?;
+    let folder = target().join("full").join(commit);
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(Some(folder))
+}
+
+/// The checks of a change, with matrices whole.
+fn matrices() -> Result<(), Failure> {
+    let counts = run_tests("no", "all")?;
+    say(&format!("{} passed, {} failed", counts.passed, counts.failed));
+    Ok(())
+}
+
+/// Mutants and numbers in thousands.
+fn drawn() -> Result<(), Failure> {
+    let python = Python::prepare(&target())?;
+    let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY]);
+    step_with(&python, drawn).run_tests().map(drop)
+}
+
+/// Models at their full size on the fake driver.
+fn whole() -> Result<(), Failure> {
+    let python = Python::prepare(&target())?;
+    for model in WHOLE {
+        run_device_tests(&python, "all", Some(model))?;
+    }
+    Ok(())
+}
+
+/// Every reader, for longer than the checks of a change.
+fn fuzz() -> Result<(), Failure> {
+    let step = cargo_test(&["--test", "it", "--", "fuzz::"]);
+    step.env("FANWISE_FUZZ_TIMES", FUZZ_TIMES).run_tests().map(drop)
+}
+
+/// The library with every combination of features.
+fn features() -> Result<(), Failure> {
+    for features in ["", "cuda", "cli", "cli,cuda"] {
+        let step = Step::cargo(&["clippy", "--no-default-features", "--features", features]);
+        step.args(&["--lib", "--bins", "--", "-D", "warnings"]).run()?;
+    }
+    Ok(())
+}
+
+/// The package builds from its own archive.
+fn package() -> Result<(), Failure> {
+    Step::cargo(&["package", "--package", "fanwise", "--allow-dirty"]).run()
+}
