@@ -148,6 +148,9 @@ pub enum ImportError {
         /// What is wrong.
         error: NodeError,
     },
+    /// An invariant of the importer is broken: a fault of fanwise.
+    #[error("internal error: {0}")]
+    Internal(String),
 }
 
 /// What is wrong with a node.

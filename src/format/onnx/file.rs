@@ -15,6 +15,9 @@ use super::wire::{Content, Fields, Span, WireError, parts, text};
 /// The memory that decoding one part may take beyond a multiple of the file's size.
 const SPARE: usize = 16 << 20;
 
+/// The opsets that are supported.
+const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
+
 /// The functions of a model.
 const MAX_FUNCTIONS: usize = 1 << 15;
 
@@ -86,6 +89,14 @@ impl<'a> Head<'a> {
     pub(super) fn domain(&self) -> &str {
         domain(self.domain)
     }
+
+    /// The operator's name, after its domain where that is not ONNX's own.
+    pub(super) fn full_op(&self) -> String {
+        match self.domain() {
+            "" => self.op.to_owned(),
+            domain => format!("{domain}.{}", self.op),
+        }
+    }
 }
 
 /// The domain by the name that is used here: the two names of ONNX's own are one.
@@ -99,7 +110,7 @@ const NEWEST: u64 = 13;
 impl File {
     /// Finds the parts of the model that `data` holds.
     pub(super) fn new(data: Bytes) -> Result<Self, ImportError> {
-        let whole = Span::new(0..data.len());
+        let whole = Span::new(0..data.len())?;
         for field in Fields::of(&data, whole) {
             let (1, Content::Number(version)) = field? else { continue };
             if !(1..=NEWEST).contains(&version) {
@@ -297,6 +308,22 @@ impl File {
     /// The name of an input or output.
     pub(super) fn value_name(&self, value: Span) -> Result<&str, WireError> {
         last_text(&self.data, value, 1)
+    }
+}
+
+/// The version of ONNX's operators among `opsets`. Where there is none, only other domains are used.
+pub(super) fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
+    let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
+    match opsets.get("") {
+        Some(version) if OPSETS.contains(version) => Ok(*version),
+        None if opsets.keys().any(|d| !d.is_empty()) => Ok(newest),
+        found => Err(ImportError::Opset {
+            place: place.to_owned(),
+            // A file without a version is of the time before there were versions.
+            version: found.copied().unwrap_or(1),
+            oldest,
+            newest,
+        }),
     }
 }
 

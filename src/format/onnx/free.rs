@@ -60,20 +60,19 @@ pub(super) fn reshape(
         shape.iter().take(axis).fold(Dim::ONE, |product, d| product * d.clone())
     };
     let lead = before(&at_size, batch.at);
-    let fits = |axis: &usize| {
-        let entry = resolved.get(*axis).and_then(Dim::as_const).unwrap_or(0);
-        let literal = target.get(*axis).and_then(Dim::as_const).is_some_and(|c| c > 0);
+    let rows = |axis: usize| {
+        let entry = resolved.get(axis)?.as_const()?;
+        let literal = target.get(axis).and_then(Dim::as_const).is_some_and(|c| c > 0);
         let multiple = if size == 1 { entry == 1 } else { entry > 0 && entry % size == 0 };
-        literal && multiple && before(&resolved, *axis) == lead
+        (literal && multiple && before(&resolved, axis) == lead).then(|| (axis, entry / size))
     };
-    let places: Vec<usize> = (0..target.len()).filter(fits).collect();
+    let places: Vec<(usize, i64)> = (0..target.len()).filter_map(rows).collect();
     let inferred = target.iter().any(|d| *d == Dim::from(-1));
     let literal = format!("the target {}", Shape::from(target.as_slice()));
     match places[..] {
-        [axis] => {
+        [(axis, rows)] => {
             let mut target = target;
-            let entry = resolved.get(axis).and_then(Dim::as_const).unwrap_or(0);
-            target[axis] = Dim::symbol(batch.symbol) * (entry / size);
+            target[axis] = Dim::symbol(batch.symbol) * rows;
             Ok(target)
         }
         [] if inferred => Ok(target),
@@ -83,7 +82,8 @@ pub(super) fn reshape(
             Err(NodeError::Baked { literal, reason })
         }
         _ => {
-            let axes = places.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+            let axes =
+                places.iter().map(|(axis, _)| axis.to_string()).collect::<Vec<_>>().join(" and ");
             let reason = format!("entries {axes} may both stand for the batch size {size}");
             Err(NodeError::Baked { literal, reason })
         }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::ImportError;
-use super::flatten::{Flat, FlatNode, NONE, ValueId};
+use super::flat::{Flat, FlatNode, NONE, ValueId};
 
 /// The nodes of a cycle that an error names.
 const CYCLE_NAMED: usize = 8;
@@ -107,7 +107,9 @@ impl Flat<'_> {
             givers.next()
         };
         // Every node that waits has an operand of another that does: against the flow one is met twice.
-        let mut at = waiting.iter().position(|w| *w > 0).unwrap_or(0);
+        let Some(mut at) = waiting.iter().position(|w| *w > 0) else {
+            return ImportError::Internal("where nodes form a cycle, one waits".to_owned());
+        };
         let mut seen = vec![false; waiting.len()];
         while let Some(before) = stuck(at).filter(|_| !std::mem::replace(&mut seen[at], true)) {
             at = before;

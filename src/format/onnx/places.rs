@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::file::File;
-use super::foreign;
 use super::store::Store;
 use super::{Budget, ImportError, external};
 
@@ -36,7 +35,7 @@ pub fn places(
         let results = head.outputs.iter().copied();
         let label = [head.name].into_iter().chain(results).find(|name| !name.is_empty());
         let Some(label) = label else { continue };
-        let place = |inside| NodePlace { index, op: foreign::name(&head), inside };
+        let place = |inside| NodePlace { index, op: head.full_op(), inside };
         if labels.contains(label) {
             found.insert(label.to_owned(), place(false));
         }

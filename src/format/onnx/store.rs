@@ -100,7 +100,7 @@ fn large_elements(data: &[u8]) -> Result<Vec<Range<usize>>, WireError> {
         found.push(raw.range());
         Ok(())
     };
-    large(data, Span::new(0..data.len()), &[&[7]], &mut |graph| {
+    large(data, Span::new(0..data.len())?, &[&[7]], &mut |graph| {
         large(data, graph, &[&[5, 9], &[1, 5, 5, 9]], &mut take)
     })?;
     Ok(found)

@@ -24,7 +24,7 @@ pub(super) fn read(
     if proto.segment.is_some() {
         return Err(wrong("a tensor in segments is not supported".to_owned()));
     }
-    let dtype = element(proto.data_type.unwrap_or(0)).map_err(wrong)?;
+    let dtype = element(proto.data_type().into()).map_err(wrong)?;
     let dims = dims(&proto.dims).map_err(wrong)?;
     let bytes = npy::byte_count(dtype, &dims)
         .ok_or_else(|| wrong(format!("{dtype}{dims:?} is too large")))?;
@@ -81,7 +81,8 @@ fn of_raw(dtype: DType, dims: &[usize], raw: &Bytes) -> Result<Tensor, TensorErr
     Ok(tensor)
 }
 
-fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
+/// The sizes of a tensor.
+pub(super) fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
     if dims.len() > MAX_RANK {
         return Err(format!("{} axes are more than {MAX_RANK}", dims.len()));
     }
@@ -90,7 +91,8 @@ fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
 }
 
 /// The element type that ONNX gives this number.
-pub(super) fn element(number: i32) -> Result<DType, String> {
+pub(super) fn element(number: i64) -> Result<DType, String> {
+    let number = i32::try_from(number).map_err(|_| "is no element type".to_owned())?;
     let known =
         DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no element type")]
@@ -148,11 +150,9 @@ impl<'a> Numbers<'a> {
             ("int64_data", &proto.int64_data, 0),
             ("uint64_data", &proto.uint64_data, 0),
         ];
-        let own = match dtype {
-            DType::F32 => "float_data",
-            DType::F64 => "double_data",
-            DType::I64 => "int64_data",
-            DType::U64 | DType::U32 => "uint64_data",
+        let (own, runs, width) = fields[match dtype {
+            DType::F32 => 0,
+            DType::F64 => 1,
             DType::F16
             | DType::Bf16
             | DType::I32
@@ -160,13 +160,13 @@ impl<'a> Numbers<'a> {
             | DType::I8
             | DType::U16
             | DType::U8
-            | DType::Bool => "int32_data",
-        };
+            | DType::Bool => 2,
+            DType::I64 => 3,
+            DType::U64 | DType::U32 => 4,
+        }];
         if let Some((other, ..)) = fields.iter().find(|f| f.0 != own && !f.1.is_empty()) {
             return Err(format!("elements of type {dtype} are given as {other}"));
         }
-        let found = fields.iter().find(|f| f.0 == own);
-        let (runs, width) = found.map_or((&[][..], 0), |f| (f.1.as_slice(), f.2));
         Ok(Self { runs, width })
     }
 
@@ -210,7 +210,8 @@ impl<'a> Numbers<'a> {
 /// Writes a number, as it is on the wire, as one element. Halves are written as their bits.
 fn write(element: &mut [u8], dtype: DType, number: u64) -> Result<(), String> {
     // An `int32` on the wire is the lower half of what is written.
-    let low = u32::try_from(number & 0xffff_ffff).unwrap_or(0).cast_signed();
+    let [a, b, c, d, ..] = number.to_le_bytes();
+    let low = i32::from_le_bytes([a, b, c, d]);
     macro_rules! put {
         ($t:ty, $x:expr) => {{
             let x =
