@@ -181,12 +181,17 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// An integer attribute that is 0 or 1.
-    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, NodeError> {
-        match self.int(name, i64::from(default))? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(wrong(name, format!("is {other}; it must be 0 or 1"))),
+    pub(super) fn opt_flag(&mut self, name: &str) -> Result<Option<bool>, NodeError> {
+        match self.opt_int(name)? {
+            None => Ok(None),
+            Some(flag @ (0 | 1)) => Ok(Some(flag == 1)),
+            Some(other) => Err(wrong(name, format!("is {other}; it must be 0 or 1"))),
         }
+    }
+
+    /// An integer attribute that is 0 or 1 and may be absent.
+    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, NodeError> {
+        Ok(self.opt_flag(name)?.unwrap_or(default))
     }
 
     /// A list of integers.
@@ -220,23 +225,33 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// A word.
+    fn opt_string(&mut self, name: &str) -> Result<Option<String>, NodeError> {
+        let word = self.take(name, AttributeType::String)?.map(|a| a.s().to_vec());
+        word.map(String::from_utf8).transpose().map_err(|_| wrong(name, "is no text"))
+    }
+
+    /// A word that may be absent.
     pub(super) fn string(&mut self, name: &str, default: &str) -> Result<String, NodeError> {
-        match self.take(name, AttributeType::String)? {
-            None => Ok(default.to_owned()),
-            Some(a) => String::from_utf8(a.s().to_vec()).map_err(|_| wrong(name, "is no text")),
-        }
+        Ok(self.opt_string(name)?.unwrap_or_else(|| default.to_owned()))
     }
 
     /// What a word means, one of a table.
+    pub(super) fn opt_choice<T: Copy>(
+        &mut self,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, NodeError> {
+        self.opt_string(name)?.map(|given| meaning(name, &given, words)).transpose()
+    }
+
+    /// What a word that may be absent means, one of a table.
     pub(super) fn choice<T: Copy>(
         &mut self,
         name: &str,
         default: &str,
         words: &[(&str, T)],
     ) -> Result<T, NodeError> {
-        let given = self.string(name, default)?;
-        let known = words.iter().find(|(word, _)| *word == given);
-        known.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(name, format!("is `{given}`")))
+        meaning(name, &self.string(name, default)?, words)
     }
 
     /// An element type, by ONNX's number.
@@ -511,6 +526,12 @@ impl<'r, 'a> Node<'r, 'a> {
 /// The error that an attribute is wrong.
 pub(super) fn wrong(name: &str, reason: impl Into<String>) -> NodeError {
     NodeError::Attribute { name: name.to_owned(), reason: reason.into() }
+}
+
+/// What the word of an attribute means, one of a table.
+fn meaning<T: Copy>(name: &str, given: &str, words: &[(&str, T)]) -> Result<T, NodeError> {
+    let known = words.iter().find(|(word, _)| *word == given);
+    known.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(name, format!("is `{given}`")))
 }
 
 /// The one element of operand `i`.

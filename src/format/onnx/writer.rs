@@ -56,40 +56,24 @@ pub(super) enum Attribute<'a> {
     Texts(Vec<String>),
 }
 
-impl From<i64> for Attribute<'_> {
-    fn from(x: i64) -> Self {
-        Self::Int(x)
-    }
+/// What an attribute is made of.
+macro_rules! attributes {
+    ($($ty:ty: |$x:ident| $attribute:expr;)*) => {
+        $(impl<'a> From<$ty> for Attribute<'a> {
+            fn from($x: $ty) -> Self {
+                $attribute
+            }
+        })*
+    };
 }
 
-impl From<bool> for Attribute<'_> {
-    fn from(x: bool) -> Self {
-        Self::Int(x.into())
-    }
-}
-
-impl From<DType> for Attribute<'_> {
-    fn from(x: DType) -> Self {
-        Self::Int(tensor::number(x).into())
-    }
-}
-
-impl From<f32> for Attribute<'_> {
-    fn from(x: f32) -> Self {
-        Self::Float(x)
-    }
-}
-
-impl<'a> From<&'a [i64]> for Attribute<'a> {
-    fn from(list: &'a [i64]) -> Self {
-        Self::Ints(list)
-    }
-}
-
-impl<'a> From<&'a str> for Attribute<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(text)
-    }
+attributes! {
+    i64: |x| Self::Int(x);
+    bool: |x| Self::Int(x.into());
+    DType: |x| Self::Int(tensor::number(x).into());
+    f32: |x| Self::Float(x);
+    &'a [i64]: |list| Self::Ints(list);
+    &'a str: |text| Self::Text(text);
 }
 
 /// The attributes of a node, by name.

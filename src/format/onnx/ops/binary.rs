@@ -1,38 +1,34 @@
 //! Functions of two operands, element by element.
 
-use super::broadcast::{begin_at, broadcast};
-use super::{ANY, Done, Export, Imports, Node, NodeError, Writer, Written, name};
+use super::alike::alike;
+use super::broadcast::begin_at;
+use super::{ANY, Done, Imports, Node, NodeError, Writer, Written, name};
 use crate::op::{Binary, Identity};
 use crate::types::Dim;
 
-/// The functions of two operands without settings, in ONNX and here.
-const PLAIN: [(&str, Binary); 5] = [
-    ("Add", Binary::Add),
-    ("Sub", Binary::Sub),
-    ("Mul", Binary::Mul),
-    ("Div", Binary::Div),
-    ("Pow", Binary::Pow),
-];
+alike! {
+    Binary [others, write_others] {
+        "Add" broadcast 2 => Binary::Add,
+        "Sub" broadcast 2 => Binary::Sub,
+        "Mul" broadcast 2 => Binary::Mul,
+        "Div" broadcast 2 => Binary::Div,
+        "Pow" broadcast 2 => Binary::Pow,
+        "Mod" first 2 => Binary::Mod { fmod = false },
+    }
+}
 
-/// The functions that ONNX applies to any number of operands.
-const CHAINS: [(&str, Binary); 2] = [("Max", Binary::Max), ("Min", Binary::Min)];
-
-pub(super) fn imports(all: &mut Imports) {
-    all.table(&PLAIN, 2, |n| {
-        let op = n.row(&PLAIN)?;
-        broadcast(n, op)
-    });
-    all.table(&CHAINS, ANY, |n| {
-        let op = n.row(&CHAINS)?;
-        chain(n, op)
-    });
+/// Functions that ONNX applies to any number of operands, or to a slope.
+fn others(all: &mut Imports) {
+    all.add("Max", ANY, |n| chain(n, Binary::Max));
+    all.add("Min", ANY, |n| chain(n, Binary::Min));
     all.add("Sum", ANY, |n| chain(n, Binary::Add));
     all.add("Mean", ANY, mean);
-    all.add("Mod", 2, |n| {
-        let fmod = n.flag("fmod", false)?;
-        n.of_first(2, Binary::Mod { fmod })
-    });
     all.add("PRelu", 2, prelu);
+}
+
+fn write_others(op: &Binary, w: &mut Writer<'_>) -> Written {
+    let rows = [("Max", Binary::Max), ("Min", Binary::Min), ("PRelu", Binary::Prelu)];
+    w.same(name(&rows, op)?, &[])
 }
 
 /// Before opset 7 a slope with one axis has an entry for each channel, axis 1.
@@ -70,14 +66,4 @@ fn mean(n: &mut Node<'_, '_>) -> Done {
     }
     let count = n.scalar(n.dtype(sum), operands.len() as f64)?;
     n.result(Binary::Div, &[sum, count])
-}
-
-impl Export for Binary {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        if let Self::Mod { fmod } = self {
-            return w.same("Mod", &[("fmod", (*fmod).into())]);
-        }
-        let known = name(&PLAIN, self).or_else(|_| name(&CHAINS, self));
-        w.same(known.or_else(|_| name(&[("PRelu", Self::Prelu)], self))?, &[])
-    }
 }

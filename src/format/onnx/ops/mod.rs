@@ -2,7 +2,7 @@
 //! as several.
 
 mod affine_grid;
-mod arg;
+mod alike;
 mod attention;
 mod batch_norm;
 mod binary;
@@ -10,32 +10,26 @@ mod blocks;
 mod broadcast;
 mod cast;
 mod center_crop_pad;
-mod classify;
 mod col2im;
 mod compare;
-mod concat;
 mod constant;
 mod constant_of_shape;
 mod conv;
 mod conv_transpose;
 mod dropout;
 mod einsum;
-mod expand;
 mod eye_like;
 mod gather;
-mod gather_at;
 mod gemm;
 mod grid_sample;
 mod group_norm;
 mod integer_products;
 mod layer_norm;
 mod logic;
-mod lp_norm;
-mod lrn;
-mod matmul;
 mod max_unpool;
 mod mean_variance;
 mod one_hot;
+mod one_to_one;
 mod pad;
 mod pool;
 mod quantize;
@@ -47,19 +41,15 @@ mod resize;
 mod reverse_sequence;
 mod rotary;
 mod scan;
-mod scatter;
 mod shape;
 mod slice;
 mod softmax;
 mod split;
 mod stash;
-mod tile;
 mod top_k;
-mod transpose;
 mod trilu;
 mod unary;
 mod views;
-mod where_;
 mod windows;
 
 use std::sync::LazyLock;
@@ -90,39 +80,32 @@ macro_rules! stems {
 
 stems! {
     affine_grid,
-    arg: Arg,
     attention,
     batch_norm: BatchNorm BatchNormTrain,
     binary: Binary,
     blocks: Blocks,
     cast: Cast,
     center_crop_pad,
-    classify: Classify,
     col2im: Col2Im,
     compare: Compare,
-    concat: Concat,
     constant: Constant,
     constant_of_shape: ConstantOfShape,
     conv: Conv,
     conv_transpose: ConvTranspose,
     dropout: Dropout,
     einsum: Einsum,
-    expand: Expand,
     eye_like,
     gather: Gather,
-    gather_at: GatherAt,
     gemm: Gemm,
     grid_sample: GridSample,
     group_norm: GroupNorm,
     integer_products,
     layer_norm: LayerNorm,
     logic: Logic,
-    lp_norm: LpNorm,
-    lrn: Lrn,
-    matmul: MatMul,
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
+    one_to_one: Arg Classify Concat Flatten GatherAt Identity LpNorm Lrn MatMul Scatter SizeOp Where,
     pad: Pad,
     pool: Pool,
     quantize: Quantize DynamicQuantize,
@@ -134,18 +117,14 @@ stems! {
     reverse_sequence: ReverseSequence,
     rotary,
     scan: Scan,
-    scatter: Scatter,
-    shape: ShapeOp SizeOp Dims,
+    shape: ShapeOp Dims,
     slice: Slice Reverse,
     softmax: Softmax,
     split: SplitOp,
-    tile: Tile,
     top_k: TopK,
-    transpose: Transpose,
     trilu: Trilu,
     unary: Unary,
-    views: Identity Reshape Flatten Squeeze Unsqueeze,
-    where_: Where,
+    views: Reshape Squeeze Unsqueeze Transpose Expand Tile,
 }
 
 /// How nodes of ONNX's operator `op` are read, where it is supported.

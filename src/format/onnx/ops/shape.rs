@@ -1,14 +1,13 @@
 //! Values made of sizes.
 
 use super::{Export, Imports, Writer, Written};
-use crate::op::{Dims, ShapeOp, SizeOp};
+use crate::op::{Dims, ShapeOp};
 
 pub(super) fn imports(all: &mut Imports) {
     all.add("Shape", 1, |n| {
         let (start, end) = (n.int("start", 0)?, n.opt_int("end")?);
         n.of_first(1, ShapeOp { end, start })
     });
-    all.add("Size", 1, |n| n.of_first(1, SizeOp {}));
 }
 
 impl Export for ShapeOp {
@@ -16,12 +15,6 @@ impl Export for ShapeOp {
         let mut given = vec![("start", self.start.into())];
         given.extend(self.end.map(|end| ("end", end.into())));
         w.same("Shape", &given)
-    }
-}
-
-impl Export for SizeOp {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        w.same("Size", &[])
     }
 }
 

@@ -1,83 +1,61 @@
 //! Functions of one operand, element by element.
 
-use super::{Done, Export, Imports, Node, Writer, Written, name, word};
+use super::alike::alike;
+use super::{Done, Imports, Node, Writer, Written};
 use crate::op::{Binary, GeluForm, Identity, OpError, Unary};
 use crate::types::DType;
 
-/// The functions without settings, in ONNX and here.
-const PLAIN: [(&str, Unary); 29] = [
-    ("Abs", Unary::Abs),
-    ("Neg", Unary::Neg),
-    ("Sign", Unary::Sign),
-    ("Relu", Unary::Relu),
-    ("Exp", Unary::Exp),
-    ("Log", Unary::Log),
-    ("Sqrt", Unary::Sqrt),
-    ("Reciprocal", Unary::Reciprocal),
-    ("Floor", Unary::Floor),
-    ("Ceil", Unary::Ceil),
-    ("Round", Unary::Round),
-    ("Erf", Unary::Erf),
-    ("Sin", Unary::Sin),
-    ("Cos", Unary::Cos),
-    ("Tan", Unary::Tan),
-    ("Asin", Unary::Asin),
-    ("Acos", Unary::Acos),
-    ("Atan", Unary::Atan),
-    ("Sinh", Unary::Sinh),
-    ("Cosh", Unary::Cosh),
-    ("Tanh", Unary::Tanh),
-    ("Asinh", Unary::Asinh),
-    ("Acosh", Unary::Acosh),
-    ("Atanh", Unary::Atanh),
-    ("Sigmoid", Unary::Sigmoid),
-    ("HardSwish", Unary::HardSwish),
-    ("Mish", Unary::Mish),
-    ("Softplus", Unary::Softplus),
-    ("Softsign", Unary::Softsign),
-];
+alike! {
+    Unary [others, write_others] {
+        "Abs" first 1 => Unary::Abs,
+        "Neg" first 1 => Unary::Neg,
+        "Sign" first 1 => Unary::Sign,
+        "Relu" first 1 => Unary::Relu,
+        "Exp" first 1 => Unary::Exp,
+        "Log" first 1 => Unary::Log,
+        "Sqrt" first 1 => Unary::Sqrt,
+        "Reciprocal" first 1 => Unary::Reciprocal,
+        "Floor" first 1 => Unary::Floor,
+        "Ceil" first 1 => Unary::Ceil,
+        "Round" first 1 => Unary::Round,
+        "Erf" first 1 => Unary::Erf,
+        "Sin" first 1 => Unary::Sin,
+        "Cos" first 1 => Unary::Cos,
+        "Tan" first 1 => Unary::Tan,
+        "Asin" first 1 => Unary::Asin,
+        "Acos" first 1 => Unary::Acos,
+        "Atan" first 1 => Unary::Atan,
+        "Sinh" first 1 => Unary::Sinh,
+        "Cosh" first 1 => Unary::Cosh,
+        "Tanh" first 1 => Unary::Tanh,
+        "Asinh" first 1 => Unary::Asinh,
+        "Acosh" first 1 => Unary::Acosh,
+        "Atanh" first 1 => Unary::Atanh,
+        "Sigmoid" first 1 => Unary::Sigmoid,
+        "HardSwish" first 1 => Unary::HardSwish,
+        "Mish" first 1 => Unary::Mish,
+        "Softplus" first 1 => Unary::Softplus,
+        "Softsign" first 1 => Unary::Softsign,
+        "HardSigmoid" first 1 => Unary::HardSigmoid { alpha = 0.2, beta = 0.5 },
+        "LeakyRelu" first 1 => Unary::LeakyRelu { alpha = 0.01 },
+        "ThresholdedRelu" first 1 => Unary::ThresholdedRelu { alpha = 1.0 },
+        "Elu" first 1 => Unary::Elu { alpha = 1.0 },
+        "Selu" first 1 => Unary::Selu { alpha = 1.673_263_2, gamma = 1.050_701 },
+        "Shrink" first 1 => Unary::Shrink { bias = 0.0, lambd = 0.5 },
+        "Gelu" first 1 => Unary::Gelu { approximate = GeluForm::Exact },
+    }
+}
 
-const FORMS: [(&str, GeluForm); 2] = [("none", GeluForm::Exact), ("tanh", GeluForm::Tanh)];
-
-/// The functions with settings have ONNX's defaults.
-pub(super) fn imports(all: &mut Imports) {
-    all.table(&PLAIN, 1, |n| n.of_first(1, n.row(&PLAIN)?));
+/// Functions that are written in another way than they are read.
+fn others(all: &mut Imports) {
     all.add("Clip", 3, clip);
-    all.add("HardSigmoid", 1, |n| {
-        let (alpha, beta) = (n.float("alpha", 0.2)?, n.float("beta", 0.5)?);
-        n.of_first(1, Unary::HardSigmoid { alpha, beta })
-    });
     all.add("Swish", 1, |n| {
         let alpha = n.float("alpha", 1.0)?;
         n.of_first(1, Unary::Swish { alpha })
     });
-    all.add("LeakyRelu", 1, |n| {
-        let alpha = n.float("alpha", 0.01)?;
-        n.of_first(1, Unary::LeakyRelu { alpha })
-    });
-    all.add("ThresholdedRelu", 1, |n| {
-        let alpha = n.float("alpha", 1.0)?;
-        n.of_first(1, Unary::ThresholdedRelu { alpha })
-    });
-    all.add("Elu", 1, |n| {
-        let alpha = n.float("alpha", 1.0)?;
-        n.of_first(1, Unary::Elu { alpha })
-    });
     all.add("Celu", 1, |n| {
         let alpha = n.float("alpha", 1.0)?;
         n.of_first(1, Unary::Celu { alpha })
-    });
-    all.add("Selu", 1, |n| {
-        let (alpha, gamma) = (n.float("alpha", 1.673_263_2)?, n.float("gamma", 1.050_701)?);
-        n.of_first(1, Unary::Selu { alpha, gamma })
-    });
-    all.add("Shrink", 1, |n| {
-        let (bias, lambd) = (n.float("bias", 0.0)?, n.float("lambd", 0.5)?);
-        n.of_first(1, Unary::Shrink { bias, lambd })
-    });
-    all.add("Gelu", 1, |n| {
-        let approximate = n.choice("approximate", "none", &FORMS)?;
-        n.of_first(1, Unary::Gelu { approximate })
     });
 }
 
@@ -111,39 +89,14 @@ fn clip(n: &mut Node<'_, '_>) -> Done {
     }
 }
 
-impl Export for Unary {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are plain, or of gradients")]
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        match *self {
-            Self::Clip { min, max } => write_clip(w, min, max),
-            Self::HardSigmoid { alpha, beta } => {
-                w.same("HardSigmoid", &[("alpha", alpha.into()), ("beta", beta.into())])
-            }
-            Self::Swish { alpha } => write_swish(w, alpha),
-            Self::Gelu { approximate } => {
-                let form = word(&FORMS, &approximate)?;
-                w.same("Gelu", &[("approximate", form)])
-            }
-            Self::LeakyRelu { alpha } => w.same("LeakyRelu", &[("alpha", alpha.into())]),
-            Self::ThresholdedRelu { alpha } => {
-                w.same("ThresholdedRelu", &[("alpha", alpha.into())])
-            }
-            Self::Shrink { bias, lambd } => {
-                w.same("Shrink", &[("bias", bias.into()), ("lambd", lambd.into())])
-            }
-            Self::Elu { alpha } => w.same("Elu", &[("alpha", alpha.into())]),
-            Self::Selu { alpha, gamma } => {
-                w.same("Selu", &[("alpha", alpha.into()), ("gamma", gamma.into())])
-            }
-            Self::Celu { .. } if w.ty(0)?.dtype != DType::F32 => {
-                Err("ONNX has it of f32 only".into())
-            }
-            Self::Celu { alpha } => w.same("Celu", &[("alpha", alpha.into())]),
-            _ => {
-                let name = name(&PLAIN, self).map_err(|_| "it has no name in ONNX")?;
-                w.same(name, &[])
-            }
-        }
+#[expect(clippy::wildcard_enum_match_arm, reason = "the others are of gradients")]
+fn write_others(op: &Unary, w: &mut Writer<'_>) -> Written {
+    match *op {
+        Unary::Clip { min, max } => write_clip(w, min, max),
+        Unary::Swish { alpha } => write_swish(w, alpha),
+        Unary::Celu { .. } if w.ty(0)?.dtype != DType::F32 => Err("ONNX has it of f32 only".into()),
+        Unary::Celu { alpha } => w.same("Celu", &[("alpha", alpha.into())]),
+        _ => Err("it has no name in ONNX".into()),
     }
 }
 

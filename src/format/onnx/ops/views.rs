@@ -1,17 +1,21 @@
-//! The same elements under another shape.
+//! The same elements under another shape, in another order, or repeated.
 
-use super::{Done, Export, Imports, Node, NodeError, Writer, Written, free, wrong};
-use crate::op::{Flatten, Identity, Reshape, Squeeze, Unsqueeze};
+use super::{Done, Export, Imports, Node, NodeError, Writer, Written, free, longs, wrong};
+use crate::op::{Expand, OpError, Reshape, Squeeze, Tile, Transpose, Unsqueeze};
 use crate::types::Dim;
 
 pub(super) fn imports(all: &mut Imports) {
-    all.add("Identity", 1, |n| n.of_first(1, Identity {}));
     all.add("Reshape", 2, reshape);
-    all.add("Flatten", 1, |n| {
-        let axis = n.int("axis", 1)?;
-        n.of_first(1, Flatten { axis })
-    });
     all.add("Squeeze", 2, squeeze);
+    all.add("Tile", 2, tile);
+    all.add("Expand", 2, |n| {
+        let (x, mut shape) = (n.operand(0)?, n.sizes(1)?);
+        if let Some(size) = n.freed() {
+            shape = free::expand(size, n.shape(x), shape);
+        }
+        n.result(Expand { shape }, &[x])
+    });
+    all.add("Transpose", 1, transpose);
     all.add("Unsqueeze", 2, |n| {
         let axes = n.list("axes", 13, 1)?.ok_or_else(|| wrong("axes", "is missing"))?;
         n.of_first(1, Unsqueeze { axes })
@@ -43,12 +47,6 @@ fn squeeze(n: &mut Node<'_, '_>) -> Done {
     n.result(Squeeze { axes }, &[x])
 }
 
-impl Export for Identity {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        w.same("Identity", &[])
-    }
-}
-
 impl Export for Reshape {
     fn export(&self, w: &mut Writer<'_>) -> Written {
         let open = self.shape.iter().filter(|size| size.as_const().is_none()).count();
@@ -64,12 +62,6 @@ impl Export for Reshape {
     }
 }
 
-impl Export for Flatten {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        w.same("Flatten", &[("axis", self.axis.into())])
-    }
-}
-
 impl Export for Squeeze {
     fn export(&self, w: &mut Writer<'_>) -> Written {
         let axes = w.ints(&self.axes)?;
@@ -81,5 +73,49 @@ impl Export for Unsqueeze {
     fn export(&self, w: &mut Writer<'_>) -> Written {
         let axes = w.ints(&self.axes)?;
         w.with("Unsqueeze", [axes], &[])
+    }
+}
+
+fn transpose(n: &mut Node<'_, '_>) -> Done {
+    let x = n.operand(0)?;
+    let rank = n.shape(x).rank();
+    let perm = match n.opt_ints("perm")? {
+        None => (0..rank).rev().collect(),
+        Some(perm) => {
+            let axis = |p: &i64| {
+                usize::try_from(*p).map_err(|_| wrong("perm", format!("names the axis {p}")))
+            };
+            perm.iter().map(axis).collect::<Result<_, _>>()?
+        }
+    };
+    n.result(Transpose { perm }, &[x])
+}
+
+impl Export for Transpose {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        w.same("Transpose", &[("perm", longs(&self.perm)?.as_slice().into())])
+    }
+}
+
+impl Export for Expand {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        let shape = w.sizes(&self.shape)?;
+        w.with("Expand", [shape], &[])
+    }
+}
+
+fn tile(n: &mut Node<'_, '_>) -> Done {
+    let count = |r: i64| {
+        let reason = || format!("{r} repeats are not possible");
+        usize::try_from(r).map_err(|_| OpError::Value { operand: 1, reason: reason() })
+    };
+    let repeats = n.numbers(1)?.into_iter().map(count).collect::<Result<_, _>>()?;
+    n.of_first(1, Tile { repeats })
+}
+
+impl Export for Tile {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        let repeats = w.ints(&longs(&self.repeats)?)?;
+        w.with("Tile", [repeats], &[])
     }
 }
