@@ -17,7 +17,8 @@ const MAX_DEPTH: usize = 64;
 /// The nodes that calls expand to, the calls included.
 const MAX_NODES: usize = 1 << 17;
 
-/// The bytes of the functions that calls expand to: what they would take in a file without functions.
+/// The bytes of the functions that calls expand to: what they would take in a file without
+/// functions.
 const MAX_BYTES: usize = 1 << 26;
 
 /// A node of the model's body or of a function that is called.

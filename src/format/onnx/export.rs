@@ -1,7 +1,8 @@
 //! A model as an ONNX file, of operator set 21.
 //!
-//! Every operator becomes nodes that compute the same; one that ONNX does not have is an error that names it. Inputs,
-//! outputs and parameters keep their names. Sizes that depend on the batch are computed from the shape of an input.
+//! Every operator becomes nodes that compute the same; one that ONNX does not have is an error that
+//! names it. Inputs, outputs and parameters keep their names. Sizes that depend on the batch are
+//! computed from the shape of an input.
 
 use prost::Message;
 
@@ -44,7 +45,8 @@ pub enum ExportError {
     NoWeights(String),
     /// More than a file of this form may have.
     #[error(
-        "the model has {0} bytes, a file of this form at most 2 GiB; save its weights as safetensors"
+        "the model has {0} bytes, a file of this form at most 2 GiB; save its weights as \
+         safetensors"
     )]
     TooLarge(u64),
     /// The graph is damaged: a bug in what made it.
@@ -66,7 +68,8 @@ impl From<Refused> for ExportError {
 /// The ONNX file that computes what a model does.
 ///
 /// # Errors
-/// If the graph is replicated or a training graph, has an operator that ONNX lacks, or is too large.
+/// If the graph is replicated or a training graph, has an operator that ONNX lacks, or is too
+/// large.
 pub fn export(graph: &Graph, weights: &Weights) -> Result<Vec<u8>, ExportError> {
     if graph.split().is_some() {
         return Err(ExportError::NoModel("replicated"));

@@ -63,7 +63,8 @@ impl Folder {
         self.files.iter().try_for_each(|(path, file)| file.check(path))
     }
 
-    /// The range that `entries` name: it lies inside a file inside the folder and has `bytes` bytes.
+    /// The range that `entries` name: it lies inside a file inside the folder and has `bytes`
+    /// bytes.
     pub(super) fn find(
         &mut self,
         entries: &[StringStringEntryProto],

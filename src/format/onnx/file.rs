@@ -201,7 +201,8 @@ impl File {
         Ok(bytes)
     }
 
-    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they are.
+    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they
+    /// are.
     fn tensor_bytes(&self, tensor: Span) -> Result<usize, WireError> {
         let mut bytes = 3 * size_of::<TensorProto>();
         for field in Fields::of(&self.data, tensor) {
@@ -245,8 +246,8 @@ impl File {
         self.decode(value, bytes)
     }
 
-    /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but for the names of a
-    /// tensor's sizes.
+    /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but
+    /// for the names of a tensor's sizes.
     fn type_bytes(&self, ty: Span) -> Result<usize, WireError> {
         let mut names = 0;
         for tensor in parts(&self.data, ty, 1)? {
@@ -311,7 +312,8 @@ impl File {
     }
 }
 
-/// The version of ONNX's operators among `opsets`. Where there is none, only other domains are used.
+/// The version of ONNX's operators among `opsets`. Where there is none, only other domains are
+/// used.
 pub(super) fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
     let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
     match opsets.get("") {
@@ -388,8 +390,8 @@ fn graph_parts(data: &[u8], span: Span) -> Result<Graph, ImportError> {
     })
 }
 
-/// The parts that the field `number` holds, each of which is `what`. None is empty: a list of empty parts would
-/// take many times the file's size.
+/// The parts that the field `number` holds, each of which is `what`. None is empty: a list of empty
+/// parts would take many times the file's size.
 fn filled(data: &[u8], span: Span, number: u64, what: &str) -> Result<Vec<Span>, WireError> {
     for field in Fields::of(data, span) {
         if let (n, Content::Part(part)) = field?

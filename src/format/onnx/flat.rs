@@ -68,8 +68,8 @@ impl Scope {
         }
     }
 
-    /// The attribute with a reference to one of the call's replaced by it; none where the call does not give it. The
-    /// size is 0 where nothing was replaced.
+    /// The attribute with a reference to one of the call's replaced by it; none where the call does
+    /// not give it. The size is 0 where nothing was replaced.
     pub(super) fn resolve(&self, attribute: AttributeProto) -> Option<Given> {
         if attribute.ref_attr_name().is_empty() {
             return Some((Rc::new(attribute), 0));

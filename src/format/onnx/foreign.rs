@@ -37,7 +37,8 @@ fn rows(node: &Node<'_, '_>, operands: &[Value], axis: usize) -> Result<Option<D
     Ok(Some(first.clone()))
 }
 
-/// The declared type of result `i`; `rows` are the axis that is assumed to hold the rows, and their number.
+/// The declared type of result `i`; `rows` are the axis that is assumed to hold the rows, and their
+/// number.
 fn result(
     node: &Node<'_, '_>,
     i: usize,

@@ -1,7 +1,7 @@
 //! Which numbers in a graph stand for a batch size that was baked into it.
 //!
-//! A number is freed only at a place to which the batch axis provably flows; everything else that may stand
-//! for the batch is refused by its place.
+//! A number is freed only at a place to which the batch axis provably flows; everything else that
+//! may stand for the batch is refused by its place.
 
 use super::NodeError;
 use crate::op::Reshape;
@@ -22,7 +22,8 @@ fn symbol(dim: &Dim) -> Option<Symbol> {
     if let [one] = found[..] { Some(one) } else { None }
 }
 
-/// The axis of a shape whose size is a multiple of the batch, if there is one and no other open size.
+/// The axis of a shape whose size is a multiple of the batch, if there is one and no other open
+/// size.
 fn batch_axis(shape: &Shape) -> Option<BatchAxis> {
     let mut open = shape.iter().enumerate().filter(|(_, d)| !d.is_const());
     let (at, dim) = open.next()?;
@@ -39,9 +40,9 @@ pub(super) fn is_open(shape: &Shape, axis: usize) -> bool {
     shape.get(axis).is_some_and(|d| !d.is_const())
 }
 
-/// The target of a reshape of `input`, where the file was written at a batch of `size`: the entry to which the
-/// batch axis flows becomes the batch. As many elements lie before that entry as before the batch axis, and it is
-/// a multiple of the batch size (for a batch of 1, it is 1).
+/// The target of a reshape of `input`, where the file was written at a batch of `size`: the entry
+/// to which the batch axis flows becomes the batch. As many elements lie before that entry as
+/// before the batch axis, and it is a multiple of the batch size (for a batch of 1, it is 1).
 pub(super) fn reshape(
     size: i64,
     input: &Shape,
@@ -90,8 +91,8 @@ pub(super) fn reshape(
     }
 }
 
-/// The shape to which `input` is expanded, where the file was written at a batch of `size`: an entry on the batch
-/// axis becomes the batch.
+/// The shape to which `input` is expanded, where the file was written at a batch of `size`: an
+/// entry on the batch axis becomes the batch.
 pub(super) fn expand(size: i64, input: &Shape, mut target: Vec<Dim>) -> Vec<Dim> {
     for (entry, own) in target.iter_mut().rev().zip(input.iter().rev()) {
         let at_size = own.substitute(&mut |_| Dim::from(size));

@@ -72,14 +72,15 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Proves that the sizes that may be the batch are one: each is a symbol of its own until types agree only if two
-    /// are the same.
+    /// Proves that the sizes that may be the batch are one: each is a symbol of its own until types
+    /// agree only if two are the same.
     fn unify(&self, inputs: &mut Inputs, tensors: &mut Tensors) -> Result<(), ImportError> {
         let found = inputs.classes.len();
         if found > MAX_CLASSES {
             let option = "--batch-axis".to_owned();
             let reason = format!(
-                "the inputs have {found} open sizes of different names; name those that are the batch"
+                "the inputs have {found} open sizes of different names; name those that are \
+                 the batch"
             );
             return Err(ImportError::Option { option, reason });
         }
@@ -97,7 +98,8 @@ impl Parts<'_> {
                 }
                 (None, _) => break,
                 (Some(_), _) => {
-                    // Where all of them may be one, what fails with one batch as well is the error to report.
+                    // Where all of them may be one, what fails with one batch as well is the error
+                    // to report.
                     if inputs.classes.iter().all(|c| c.sizes.iter().any(|s| s.axis == 0)) {
                         self.build(inputs, tensors, &|_| Dim::n(), true)?;
                     }
@@ -117,8 +119,8 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Builds the graph with the size `size(i)` for class `i` of the inputs' sizes. A `dry` build is
-    /// for its types only.
+    /// Builds the graph with the size `size(i)` for class `i` of the inputs' sizes. A `dry` build
+    /// is for its types only.
     fn build(
         &self,
         inputs: &Inputs,
@@ -212,7 +214,8 @@ impl Parts<'_> {
                 let shown = Quoted(&name);
                 let axes = rank.map_or_else(|| "?".to_owned(), |r| r.to_string());
                 notes.push(format!(
-                    "the file declares output {shown} as {declared_type} with {axes} axes; it is {ty}"
+                    "the file declares output {shown} as {declared_type} with {axes} axes; \
+                     it is {ty}"
                 ));
             }
             state.builder.output(&name, value);

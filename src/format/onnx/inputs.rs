@@ -95,7 +95,8 @@ impl Inputs {
         })
     }
 
-    /// The element type and the sizes that the file declares for a value inside the graph, or what is missing.
+    /// The element type and the sizes that the file declares for a value inside the graph, or what
+    /// is missing.
     pub(super) fn declared(&self, info: &ValueInfoProto) -> Result<(DType, Vec<Size>), String> {
         let Input { dtype, mut sizes, .. } = input(0, info)?;
         for size in &mut sizes {
@@ -155,8 +156,8 @@ impl Inputs {
         }
     }
 
-    /// Makes the leading sizes that the file leaves open classes, and each that is the size that is freed: that two
-    /// numbers are equal does not make them one.
+    /// Makes the leading sizes that the file leaves open classes, and each that is the size that is
+    /// freed: that two numbers are equal does not make them one.
     fn lead(&mut self) {
         let mut named = BTreeMap::new();
         for input in 0..self.all.len() {

@@ -1,12 +1,13 @@
 //! ONNX models: opset 6 to 27, inference.
 //!
-//! The file is read part by part; its functions are expanded, its nodes put in the order of their operands, and
-//! each becomes the operators that mean the same. Operands that say sizes, axes or positions must be known
-//! (constants, or computed from sizes); they become attributes.
+//! The file is read part by part; its functions are expanded, its nodes put in the order of their
+//! operands, and each becomes the operators that mean the same. Operands that say sizes, axes or
+//! positions must be known (constants, or computed from sizes); they become attributes.
 //!
-//! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the same name are one,
-//! and so are others if the graph equates them; where that leaves several, it must be said which is the batch, and what
-//! the others are. A constant size is no batch, unless [`ImportOptions::free_batch`] says that the file was written at one batch size.
+//! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the
+//! same name are one, and so are others if the graph equates them; where that leaves several, it
+//! must be said which is the batch, and what the others are. A constant size is no batch, unless
+//! [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
 mod calls;
 mod declared;
@@ -34,9 +35,11 @@ mod tests;
 mod wire;
 mod writer;
 
-/// The messages of an ONNX file, generated from `proto/onnx.proto` of ONNX 1.22 (Apache License 2.0).
+/// The messages of an ONNX file, generated from `proto/onnx.proto` of ONNX 1.22 (Apache License
+/// 2.0).
 ///
-/// Packed numbers of a tensor (`float_data`, …) stay the bytes of the file, a list of packed runs each.
+/// Packed numbers of a tensor (`float_data`, …) stay the bytes of the file, a list of packed runs
+/// each.
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 #[path = "generated.rs"]
@@ -55,8 +58,9 @@ pub use places::{NodePlace, places};
 pub use save::{initializer_names, with_initializers};
 pub use wire::WireError;
 
-/// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay in the files where
-/// they lie, mapped into memory: these must not be written to while the model lives, only replaced.
+/// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay
+/// in the files where they lie, mapped into memory: these must not be written to while the model
+/// lives, only replaced.
 ///
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
@@ -66,7 +70,8 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError
     import::run(&path.display().to_string(), folder, budget, options)
 }
 
-/// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the values of its
+/// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the
+/// values of its
 /// `Constant` nodes; the rest of the graph is not looked at.
 ///
 /// # Errors
@@ -100,7 +105,8 @@ pub fn initializers(
     Ok(weights)
 }
 
-/// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their source.
+/// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their
+/// source.
 ///
 /// # Errors
 /// As [`import`].

@@ -77,7 +77,8 @@ pub(super) struct Node<'r, 'a> {
     inputs: Vec<Option<Value>>,
     input_ids: &'r [ValueId],
     outputs: &'r [ValueId],
-    /// The name of the first result that is named, or its beginning: before the names of values of the node's own.
+    /// The name of the first result that is named, or its beginning: before the names of values of
+    /// the node's own.
     base: String,
 }
 
@@ -345,7 +346,8 @@ impl<'r, 'a> Node<'r, 'a> {
         NodeError::NotKnown { operand: i, value: name.unwrap_or_default().into_owned() }
     }
 
-    /// The elements of the integer operand `i`, which may depend on the batch size; none where it is left out.
+    /// The elements of the integer operand `i`, which may depend on the batch size; none where it
+    /// is left out.
     pub(super) fn opt_sizes(&self, i: usize) -> Result<Option<Vec<Dim>>, NodeError> {
         let Some(value) = self.optional(i) else { return Ok(None) };
         let info = self.state.builder.graph().info(value);
@@ -382,7 +384,8 @@ impl<'r, 'a> Node<'r, 'a> {
         self.opt_numbers(i)?.map(|all| only(i, all)).transpose()
     }
 
-    /// The list `name`: an attribute before opset `since`, from then on the operand `i`; none where it is absent.
+    /// The list `name`: an attribute before opset `since`, from then on the operand `i`; none where
+    /// it is absent.
     pub(super) fn list(
         &mut self,
         name: &str,
@@ -397,7 +400,8 @@ impl<'r, 'a> Node<'r, 'a> {
         self.state.known(self.optional(i)?)
     }
 
-    /// The single element of operand `i`, where it is a constant of the file and a float can hold it.
+    /// The single element of operand `i`, where it is a constant of the file and a float can hold
+    /// it.
     pub(super) fn number(&self, i: usize) -> Option<f64> {
         let tensor = self.known(i).filter(|t| t.len() == 1)?;
         let number = tensor.to_f64().first().copied()?;

@@ -18,8 +18,9 @@ pub struct NodePlace {
     pub inside: bool,
 }
 
-/// Where the nodes with these labels stand in the model at `path`, as far as they are found. The label of a node is the
-/// origin that it has in the graph: its name, or its first result; inside a function, the call stands before it.
+/// Where the nodes with these labels stand in the model at `path`, as far as they are found. The
+/// label of a node is the origin that it has in the graph: its name, or its first result; inside a
+/// function, the call stands before it.
 ///
 /// # Errors
 /// If the file is no model.

@@ -30,12 +30,12 @@ pub fn initializer_names(path: &Path, max_memory: u64) -> Result<Vec<String>, Im
     names.collect()
 }
 
-/// The model at `path` with the elements `tensors` of its initializers, by name, which have their types. All lie in the
-/// file, also those that lay in others.
+/// The model at `path` with the elements `tensors` of its initializers, by name, which have their
+/// types. All lie in the file, also those that lay in others.
 ///
 /// # Errors
-/// If the file is no model, has no such initializer, or one of another type, or the result is larger than a file of
-/// this form may be.
+/// If the file is no model, has no such initializer, or one of another type, or the result is
+/// larger than a file of this form may be.
 pub fn with_initializers(
     path: &Path,
     tensors: &BTreeMap<String, Tensor>,

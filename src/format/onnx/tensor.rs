@@ -10,7 +10,8 @@ use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
 use crate::types::{DType, MAX_RANK, Tensor, TensorError};
 
-/// Raw elements from this number of bytes are shared; below, a tensor of its own takes less than what it would keep.
+/// Raw elements from this number of bytes are shared; below, a tensor of its own takes less than
+/// what it would keep.
 const SHARED: usize = 1 << 12;
 
 /// The tensor that `proto` declares. Its bytes are charged to `budget` before memory is taken.
@@ -69,7 +70,8 @@ pub(super) fn read(
     Ok(tensor)
 }
 
-/// The tensor of little-endian elements: they are shared where this machine can use them as they lie.
+/// The tensor of little-endian elements: they are shared where this machine can use them as they
+/// lie.
 fn of_raw(dtype: DType, dims: &[usize], raw: &Bytes) -> Result<Tensor, TensorError> {
     // Truth values are copied, so that they are 0 or 1 whatever becomes of the file.
     let usable = cfg!(target_endian = "little") || dtype.bytes() == 1;
@@ -133,8 +135,8 @@ pub(super) fn number(dtype: DType) -> i32 {
     })
 }
 
-/// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width, or of
-/// varints.
+/// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width,
+/// or of varints.
 struct Numbers<'a> {
     runs: &'a [Bytes],
     /// The bytes of one number; 0 for varints.

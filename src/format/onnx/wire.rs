@@ -1,7 +1,8 @@
 //! The wire format of protocol buffers, as far as finding the parts of a large message needs it.
 //!
-//! The messages of `proto` are decoded part by part, so that a file never takes more memory at once than its
-//! largest part does: a message of two bytes on the wire takes hundreds when it is decoded.
+//! The messages of `proto` are decoded part by part, so that a file never takes more memory at once
+//! than its largest part does: a message of two bytes on the wire takes hundreds when it is
+//! decoded.
 
 use std::ops::Range;
 
@@ -130,7 +131,8 @@ impl Iterator for Fields<'_> {
     }
 }
 
-/// The bytes of a message in which `new` gives other bytes for some of its parts, by the number of their field.
+/// The bytes of a message in which `new` gives other bytes for some of its parts, by the number of
+/// their field.
 pub(super) fn rewritten(
     data: &[u8],
     span: Span,
@@ -158,7 +160,8 @@ pub(super) fn rewritten(
     }
 }
 
-/// The parts of a message that the field `number` holds. Memory is taken once, for as many as there are.
+/// The parts of a message that the field `number` holds. Memory is taken once, for as many as there
+/// are.
 pub(super) fn parts(data: &[u8], span: Span, number: u64) -> Result<Vec<Span>, WireError> {
     let part = |field: Result<(u64, Content), WireError>| match field {
         Ok((n, Content::Part(part))) if n == number => Some(Ok(part)),

@@ -93,7 +93,8 @@ pub(super) struct Writer<'g> {
 }
 
 impl<'g> Writer<'g> {
-    /// Nothing but the names of inputs, parameters and outputs. A value that is an output has the name of the output.
+    /// Nothing but the names of inputs, parameters and outputs. A value that is an output has the
+    /// name of the output.
     ///
     /// # Errors
     /// If two of them have the same name: with that.

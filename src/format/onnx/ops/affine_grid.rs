@@ -8,7 +8,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("AffineGrid", 2, affine_grid);
 }
 
-/// The positions of the elements of an image, with a 1 behind each, times the transforms of all samples.
+/// The positions of the elements of an image, with a 1 behind each, times the transforms of all
+/// samples.
 fn affine_grid(n: &mut Node<'_, '_>) -> Done {
     let (theta, size) = (n.operand(0)?, n.sizes(1)?);
     let align = n.flag("align_corners", false)?;
@@ -43,7 +44,8 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Done {
     n.result(Reshape { shape }, &[grid])
 }
 
-/// The positions of all elements of an image in -1..1, row-major, the last axis first, and a 1 behind each.
+/// The positions of all elements of an image in -1..1, row-major, the last axis first, and a 1
+/// behind each.
 fn positions(sizes: &[i64], align: bool, dtype: DType) -> Result<Tensor, NodeError> {
     let place = |i: i64, size: i64| {
         if align {

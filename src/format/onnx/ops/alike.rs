@@ -50,8 +50,8 @@ settings! {
 }
 
 /// A table of types, for each ONNX's names with the operands (the `first` so many, `all` of at most
-/// so many, or two to `broadcast`), the operator, and its attributes with ONNX's defaults. Functions
-/// for what else is read and written may stand behind the type.
+/// so many, or two to `broadcast`), the operator, and its attributes with ONNX's defaults.
+/// Functions for what else is read and written may stand behind the type.
 macro_rules! alike {
     (@attribute $field:ident) => { stringify!($field) };
     (@attribute $field:ident $name:literal) => { $name };

@@ -96,7 +96,8 @@ fn parts(n: &mut Node<'_, '_>) -> Result<Parts, NodeError> {
     Ok(Parts { q, k, v, past, flat })
 }
 
-/// The mask of `dtype`, 0 where a query sees a key and minus infinity where it does not, from one of `bool`.
+/// The mask of `dtype`, 0 where a query sees a key and minus infinity where it does not, from one
+/// of `bool`.
 fn additive(n: &mut Node<'_, '_>, seen: Value, dtype: DType) -> Result<Value, NodeError> {
     let zero = n.scalar(dtype, 0.0)?;
     let hidden = n.scalar(dtype, f64::NEG_INFINITY)?;

@@ -7,8 +7,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("BatchNormalization", 5, batch_norm);
 }
 
-/// From opset 14 on, the attribute `training_mode` says that the statistics are those of the batch. Before, further
-/// results say so; how those are computed differs between implementations.
+/// From opset 14 on, the attribute `training_mode` says that the statistics are those of the batch.
+/// Before, further results say so; how those are computed differs between implementations.
 fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     let epsilon = n.float("epsilon", 1e-5)?;
     let momentum = n.float("momentum", 0.9)?;
@@ -49,8 +49,8 @@ impl Export for BatchNormTrain {
     /// variance of one type.
     fn export(&self, w: &mut Writer<'_>) -> Written {
         if self.local {
-            let reason = "its statistics are those of each device's own rows, which ONNX cannot say; \
-                      write the model with `local=false`";
+            let reason = "its statistics are those of each device's own rows, which ONNX cannot \
+                          say; write the model with `local=false`";
             return Err(reason.into());
         }
         for (a, b, what) in [(1, 2, "scale and bias"), (3, 4, "running mean and variance")] {

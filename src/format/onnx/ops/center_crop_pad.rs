@@ -9,8 +9,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("CenterCropPad", 2, center_crop_pad);
 }
 
-/// Of too large an axis the middle stays, too small a one gets zeros on both sides; of an odd number the larger half
-/// comes after, and is cut off after.
+/// Of too large an axis the middle stays, too small a one gets zeros on both sides; of an odd
+/// number the larger half comes after, and is cut off after.
 fn center_crop_pad(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let shape = n.shape(x).clone();

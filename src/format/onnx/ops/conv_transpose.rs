@@ -29,8 +29,9 @@ impl Spread {
         self.input.iter().zip(&self.kernel).enumerate().map(one).collect()
     }
 
-    /// Sets the padding with which the sizes are `asked`: what is too much is left out at both ends, of an odd number
-    /// the larger half at the end where `upper`; what is missing is added at the end.
+    /// Sets the padding with which the sizes are `asked`: what is too much is left out at both
+    /// ends, of an odd number the larger half at the end where `upper`; what is missing is added at
+    /// the end.
     fn fit(&mut self, asked: &[i64], upper: bool) {
         let (mut before, mut after, mut added) = (Vec::new(), Vec::new(), Vec::new());
         for (axis, (reach, asked)) in self.reach().iter().zip(asked).enumerate() {

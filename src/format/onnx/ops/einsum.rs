@@ -61,7 +61,8 @@ fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labe
     let outer: Names = result.iter().copied().filter(both).collect();
     let summed: Names =
         a.labels.iter().copied().filter(|l| b.labels.contains(l) && !result.contains(l)).collect();
-    // What carries the batch comes first, so that it stays the outer part of an axis that takes several.
+    // What carries the batch comes first, so that it stays the outer part of an axis that takes
+    // several.
     let own = |n: &Node<'_, '_>, x: Labelled<'_>, other: &[u8]| {
         let mut own: Names =
             x.labels.iter().copied().filter(|l| !other.contains(l) && result.contains(l)).collect();

@@ -24,7 +24,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("QLinearConv", 9, conv);
 }
 
-/// `value` with `behind` axes of size 1 behind its own, where it has one axis of other than one element.
+/// `value` with `behind` axes of size 1 behind its own, where it has one axis of other than one
+/// element.
 fn spread(n: &mut Node<'_, '_>, value: Value, behind: usize) -> Result<Value, NodeError> {
     let one_axis = n.shape(value).rank() == 1 && n.shape(value).first() != Some(&Dim::ONE);
     if !one_axis || behind == 0 {
@@ -62,8 +63,8 @@ impl Source {
         Ok(Self { x: value, zero: (!known).then_some((zero, point)) })
     }
 
-    /// What it stands for in units of its scale: the difference in the type `to`. A vector of zero points is
-    /// along the axis that has `behind` others behind it.
+    /// What it stands for in units of its scale: the difference in the type `to`. A vector of zero
+    /// points is along the axis that has `behind` others behind it.
     fn integers(self, n: &mut Node<'_, '_>, to: DType, behind: usize) -> Result<Value, NodeError> {
         let x = n.emit(Cast { to }, &[self.x])?;
         let Some((operand, zero)) = self.zero else { return Ok(x) };
@@ -78,7 +79,8 @@ impl Source {
     }
 }
 
-/// The convolution of the integers that `x` and `w` stand for, plus the integers `bias`: exact sums, in `f64`.
+/// The convolution of the integers that `x` and `w` stand for, plus the integers `bias`: exact
+/// sums, in `f64`.
 ///
 /// Padding is with zeros, that is with the zero point of `x`.
 fn convolved(
@@ -102,8 +104,8 @@ fn ratio(n: &mut Node<'_, '_>, [left, right, to]: [Value; 3]) -> Result<Value, N
     n.emit(Binary::Div, &[product, to])
 }
 
-/// The node's result: the sums times their scales in `f32`, rounded, plus the zero point, operand 7, whose type it
-/// has. Zero points in a vector are along the rows of matrices.
+/// The node's result: the sums times their scales in `f32`, rounded, plus the zero point, operand
+/// 7, whose type it has. Zero points in a vector are along the rows of matrices.
 fn requantized(n: &mut Node<'_, '_>, sums: Value, scales: Value) -> Done {
     let sums = n.emit(Cast { to: DType::F32 }, &[sums])?;
     let scaled = n.emit(Binary::Mul, &[sums, scales])?;

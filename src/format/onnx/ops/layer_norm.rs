@@ -17,7 +17,8 @@ fn is_row(n: &Node<'_, '_>, x: Value, axis: usize, other: Value) -> bool {
     n.shape(x).get(axis..) == Some(&n.shape(other)[..])
 }
 
-/// Multiplies `y` by a scale and adds a shift that broadcast to it, and makes that the node's first result.
+/// Multiplies `y` by a scale and adds a shift that broadcast to it, and makes that the node's first
+/// result.
 fn scale_shift(
     n: &mut Node<'_, '_>,
     y: Value,

@@ -105,7 +105,8 @@ stems! {
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
-    one_to_one: Arg Classify Concat Flatten GatherAt Identity LpNorm Lrn MatMul Scatter SizeOp Where,
+    one_to_one: Arg Classify Concat Flatten GatherAt Identity LpNorm Lrn MatMul Scatter SizeOp
+        Where,
     pad: Pad,
     pool: Pool,
     quantize: Quantize DynamicQuantize,

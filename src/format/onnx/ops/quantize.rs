@@ -16,7 +16,8 @@ pub(super) fn imports(all: &mut Imports) {
     });
 }
 
-/// The settings that both directions have from one opset on or another: the axis, and the entries of a block.
+/// The settings that both directions have from one opset on or another: the axis, and the entries
+/// of a block.
 fn layout(n: &mut Node<'_, '_>) -> Result<(i64, i64), NodeError> {
     let axis = if n.opset < 13 { 1 } else { n.int("axis", 1)? };
     Ok((axis, if n.opset < 21 { 0 } else { n.int("block_size", 0)? }))
@@ -28,7 +29,8 @@ fn opt_dtype(n: &mut Node<'_, '_>, name: &str) -> Result<Option<DType>, NodeErro
     if number == 0 { Ok(None) } else { named(name, number).map(Some) }
 }
 
-/// The zero point, operand 2, in the shape of the scales, which may be another one of a single element.
+/// The zero point, operand 2, in the shape of the scales, which may be another one of a single
+/// element.
 fn zero_point(n: &mut Node<'_, '_>) -> Result<Option<Value>, NodeError> {
     let (scale, Some(zero)) = (n.operand(1)?, n.optional(2)) else { return Ok(None) };
     let (to, own) = (n.shape(scale).clone(), n.shape(zero).clone());

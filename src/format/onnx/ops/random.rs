@@ -69,7 +69,8 @@ pub(super) fn fractions(
     n.emit(Random::uniform(dtype, [0.0, 1.0], seed, shape), &[])
 }
 
-/// 1 with the probability that an element of the operand is. Probabilities are compared in `f32` or `f64`.
+/// 1 with the probability that an element of the operand is. Probabilities are compared in `f32` or
+/// `f64`.
 fn bernoulli(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let (own, seed) = (n.dtype(x), seed(n)?);

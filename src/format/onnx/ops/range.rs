@@ -8,7 +8,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("Range", 3, range);
 }
 
-/// A range of integers is an operator, so that its ends may depend on the batch; one of floats is its tensor.
+/// A range of integers is an operator, so that its ends may depend on the batch; one of floats is
+/// its tensor.
 fn range(n: &mut Node<'_, '_>) -> Done {
     let dtype = n.dtype(n.operand(0)?);
     if dtype.is_float() {
@@ -19,7 +20,8 @@ fn range(n: &mut Node<'_, '_>) -> Done {
     n.result(Range { delta, dtype, limit, start }, &[])
 }
 
-/// The number of elements is computed in `f64`, each element as `start + i * delta` in its own type.
+/// The number of elements is computed in `f64`, each element as `start + i * delta` in its own
+/// type.
 fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
     let one = |i: usize| n.number(i).ok_or_else(|| n.not_known(i));
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);

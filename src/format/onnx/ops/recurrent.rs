@@ -74,8 +74,8 @@ fn common(n: &mut Node<'_, '_>) -> Result<Common, NodeError> {
     Ok(Common { direction, batch_first, clip, bias, lengths, initial, operands })
 }
 
-/// The functions of one direction, those in `defaults` where the node names none. Of the lists of parameters each
-/// function takes the next number, if it has such a parameter.
+/// The functions of one direction, those in `defaults` where the node names none. Of the lists of
+/// parameters each function takes the next number, if it has such a parameter.
 fn functions<const K: usize>(
     n: &mut Node<'_, '_>,
     direction: Direction,
@@ -257,7 +257,8 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Steps are the first axis, as runtimes expect them; where the batch is, it is moved before and behind.
+    /// Steps are the first axis, as runtimes expect them; where the batch is, it is moved before
+    /// and behind.
     fn write(&self, w: &mut Writer<'_>) -> Written {
         let hidden = w.shape(2)?.last().and_then(Dim::as_const);
         let hidden = hidden.ok_or("the size of its state is no constant")?;

@@ -35,7 +35,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("Upsample", 2, upsample);
 }
 
-/// The elements of the float operand `i`, which must be a constant of the file; none where it is left out or empty.
+/// The elements of the float operand `i`, which must be a constant of the file; none where it is
+/// left out or empty.
 fn floats(n: &Node<'_, '_>, i: usize) -> Result<Option<Vec<f32>>, NodeError> {
     if n.optional(i).is_none() {
         return Ok(None);

@@ -52,8 +52,8 @@ fn slice(n: &mut Node<'_, '_>) -> Done {
     n.result(op, &[x])
 }
 
-/// From this number on a bound means the end of an axis, and from its negative on its begin: ONNX recommends the
-/// largest number of 32 bits where the size is not known.
+/// From this number on a bound means the end of an axis, and from its negative on its begin: ONNX
+/// recommends the largest number of 32 bits where the size is not known.
 const END: i64 = i32::MAX as i64;
 
 /// The bounds of a slice inside an axis of `size` entries.
@@ -132,8 +132,8 @@ impl Export for Slice {
             } else if start.as_const().is_some_and(|start| start < 0) {
                 return Err("it has no element, and begins before the first".into());
             } else {
-                // Where it goes back, the last entry and the end before the first have no number that
-                // holds for every `N`.
+                // Where it goes back, the last entry and the end before the first have no number
+                // that holds for every `N`.
                 let last = *start == size.clone() - 1;
                 from.push(if last { i64::MAX.into() } else { start.clone() });
                 let whole = end.as_const().is_some_and(|end| end < 0);

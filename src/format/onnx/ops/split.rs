@@ -9,8 +9,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("Split", 2, split);
 }
 
-/// The sizes are an operand (from opset 13 on), an attribute before, or else equal; with `num_outputs` the last
-/// part may be smaller.
+/// The sizes are an operand (from opset 13 on), an attribute before, or else equal; with
+/// `num_outputs` the last part may be smaller.
 fn split(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let axis = n.int("axis", 0)?;

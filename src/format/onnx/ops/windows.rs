@@ -44,8 +44,8 @@ impl Windows {
     }
 }
 
-/// The padding with which there is a window for every `stride` elements; an odd one is at the end, or at the
-/// start where `lower`.
+/// The padding with which there is a window for every `stride` elements; an odd one is at the end,
+/// or at the start where `lower`.
 fn same(
     input: &[Dim],
     kernel: &[i64],

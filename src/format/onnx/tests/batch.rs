@@ -65,7 +65,8 @@ fn sizes_behind_the_first_are_equated_too() {
     let error = load(&add(&["b", "t", "4"], &["b2", "t2", "4"])).unwrap_err();
     assert_eq!(candidates(&error), [["a 0", "b 0"], ["a 1", "b 1"]]);
     let text = error.to_string();
-    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`: --batch-axis a=1 --batch-axis b=1";
+    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`: \
+                --batch-axis a=1 --batch-axis b=1";
     assert!(text.contains(line), "{text}");
 }
 

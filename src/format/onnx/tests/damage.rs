@@ -10,8 +10,8 @@ use crate::format::onnx::proto::{FunctionProto, ModelProto};
 use crate::format::onnx::{ImportOptions, import_bytes};
 use crate::op::Assume;
 
-/// A model with some of everything: functions, sizes computed from shapes, tensors of several forms, an operator
-/// that is not known.
+/// A model with some of everything: functions, sizes computed from shapes, tensors of several
+/// forms, an operator that is not known.
 fn sample() -> ModelProto {
     let function = FunctionProto {
         name: Some("Block".to_owned()),
