@@ -357,14 +357,7 @@ pub struct Retrained<'a> {
     pub max_memory: u64,
 }
 
-/// Initializers of an ONNX file.
-struct Initializers<'a> {
-    file: &'a Path,
-    /// Their names, by those of the parameters.
-    names: Vec<(String, String)>,
-}
-
-impl<'a> Retrained<'a> {
+impl Retrained<'_> {
     /// Writes it as an ONNX file.
     ///
     /// If `spec` is an ONNX file which has the changed parameters as initializers, everything else
@@ -375,13 +368,13 @@ impl<'a> Retrained<'a> {
     /// If an operator has no counterpart in ONNX, or the file cannot be written.
     pub fn save_onnx(&self, path: &Path) -> Result<(), ModelError> {
         let bytes = match self.initializers()? {
-            Some(Initializers { file, names }) => {
+            Some(names) => {
                 let tensors = names.into_iter().map(|(param, name)| {
                     let elements = self.weights.get(&param).cloned();
                     Ok((name, elements.ok_or(onnx::ExportError::NoWeights(param))?))
                 });
                 let tensors = tensors.collect::<Result<_, onnx::ExportError>>()?;
-                onnx::with_initializers(file, &tensors, self.max_memory)?
+                onnx::with_initializers(Path::new(self.spec), &tensors, self.max_memory)?
             }
             None => onnx::export(self.graph, self.weights)?,
         };
@@ -399,9 +392,9 @@ impl<'a> Retrained<'a> {
         Ok(())
     }
 
-    /// The initializers that the changed parameters are in the ONNX file `spec`; `None` if it is
-    /// none, or has one of them in another form.
-    fn initializers(&self) -> Result<Option<Initializers<'a>>, ModelError> {
+    /// The changed parameters with the names of their initializers in the ONNX file `spec`; `None`
+    /// if it is none, or has one of them in another form.
+    fn initializers(&self) -> Result<Option<Vec<(String, String)>>, ModelError> {
         let Some(file) = onnx_file(self.spec)? else { return Ok(None) };
         let known = onnx::initializer_names(file, self.max_memory)?;
         let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
@@ -410,7 +403,7 @@ impl<'a> Retrained<'a> {
             let own = *param.source.file == *self.spec && known.contains(&*param.source.key);
             own.then(|| (param.name.to_string(), param.source.key.to_string()))
         });
-        Ok(own.collect::<Option<_>>().map(|names| Initializers { file, names }))
+        Ok(own.collect())
     }
 }
 
