@@ -226,7 +226,7 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// A word.
-    fn opt_string(&mut self, name: &str) -> Result<Option<String>, NodeError> {
+    pub(super) fn opt_string(&mut self, name: &str) -> Result<Option<String>, NodeError> {
         let word = self.take(name, AttributeType::String)?.map(|a| a.s().to_vec());
         word.map(String::from_utf8).transpose().map_err(|_| wrong(name, "is no text"))
     }

@@ -95,24 +95,12 @@ pub(super) fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
 /// The element type that ONNX gives this number.
 pub(super) fn element(number: i64) -> Result<DType, String> {
     let number = i32::try_from(number).map_err(|_| "is no element type".to_owned())?;
-    let known =
-        DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no element type")]
-    Ok(match known {
-        DataType::Double => DType::F64,
-        DataType::Float => DType::F32,
-        DataType::Float16 => DType::F16,
-        DataType::Bfloat16 => DType::Bf16,
-        DataType::Int64 => DType::I64,
-        DataType::Int32 => DType::I32,
-        DataType::Int16 => DType::I16,
-        DataType::Int8 => DType::I8,
-        DataType::Uint64 => DType::U64,
-        DataType::Uint32 => DType::U32,
-        DataType::Uint16 => DType::U16,
-        DataType::Uint8 => DType::U8,
-        DataType::Bool => DType::Bool,
-        other => return Err(format!("element type {} is not supported", other.as_str_name())),
+    if let Some(dtype) = DType::ALL.into_iter().find(|dtype| self::number(*dtype) == number) {
+        return Ok(dtype);
+    }
+    Err(match DataType::try_from(number) {
+        Ok(other) => format!("element type {} is not supported", other.as_str_name()),
+        Err(_) => format!("element type {number} is unknown"),
     })
 }
 

@@ -1,10 +1,11 @@
 //! Batch normalisation, by given statistics and by those of the batch.
 
-use super::{Done, Export, Imports, Node, NodeError, Writer, Written};
+use super::alike::alike;
+use super::{Done, Export, Node, NodeError, Writer, Written};
 use crate::op::{BatchNorm, BatchNormTrain};
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("BatchNormalization", 5, batch_norm);
+alike! {
+    BatchNorm { "BatchNormalization" batch_norm 5 => BatchNorm { epsilon, momentum }, }
 }
 
 /// From opset 14 on, the attribute `training_mode` says that the statistics are those of the batch.
@@ -35,13 +36,6 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     }
     let operands = (0..5).map(|i| n.operand(i)).collect::<Result<Vec<_>, _>>()?;
     n.results(3, BatchNormTrain { local: false, epsilon, momentum }, &operands)
-}
-
-impl Export for BatchNorm {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        let given = [("epsilon", self.epsilon.into()), ("momentum", self.momentum.into())];
-        w.same("BatchNormalization", &given)
-    }
 }
 
 impl Export for BatchNormTrain {

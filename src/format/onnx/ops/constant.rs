@@ -1,7 +1,7 @@
-//! Constants.
+//! Constants, and values made of sizes.
 
 use super::{Done, Export, Imports, Node, NodeError, Writer, Written};
-use crate::op::Constant;
+use crate::op::{Constant, Dims};
 use crate::types::Tensor;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -30,5 +30,16 @@ impl Export for Constant {
     fn export(&self, w: &mut Writer<'_>) -> Written {
         let constant = w.tensor(&self.value)?;
         w.done("Identity", vec![constant], &[])
+    }
+}
+
+impl Export for Dims {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        let sizes = w.sizes(&self.values)?;
+        if !self.scalar {
+            return w.done("Identity", vec![sizes], &[]);
+        }
+        let none = w.ints(&[])?;
+        w.done("Reshape", vec![sizes, none], &[])
     }
 }

@@ -1,16 +1,19 @@
 //! Convolutions.
 
-use super::windows::{Windows, constants, given, spatial};
-use super::{Export, Imports, Node, NodeError, Writer, Written, wrong};
+use super::alike::alike;
+use super::windows::{Windows, constants, spatial};
+use super::{Done, Node, NodeError, wrong};
 use crate::ir::Value;
 use crate::op::Conv;
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("Conv", 3, |n| {
-        let (x, w) = (n.operand(0)?, n.operand(1)?);
-        let conv = conv_of(n, x, w)?;
-        n.of_all(conv)
-    });
+alike! {
+    Conv { "Conv" conv 3 => Conv { strides, dilations, pads, groups as "group" }, }
+}
+
+fn conv(n: &mut Node<'_, '_>) -> Done {
+    let (x, w) = (n.operand(0)?, n.operand(1)?);
+    let conv = conv_of(n, x, w)?;
+    n.of_all(conv)
 }
 
 /// The convolution of `x` by `w` that the attributes of the node describe.
@@ -27,13 +30,4 @@ pub(super) fn conv_of(n: &mut Node<'_, '_>, x: Value, w: Value) -> Result<Conv, 
     let groups = n.int("group", 1)?;
     let Windows { strides, dilations, pads } = Windows::read(n, &input, &kernel)?;
     Ok(Conv { strides, dilations, pads, groups })
-}
-
-impl Export for Conv {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        let Self { strides, dilations, pads, groups } = self;
-        let mut given = given([("strides", strides), ("dilations", dilations), ("pads", pads)]);
-        given.push(("group", (*groups).into()));
-        w.same("Conv", &given)
-    }
 }

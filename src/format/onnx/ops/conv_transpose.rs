@@ -1,12 +1,17 @@
 //! Transposed convolutions.
 
-use super::windows::{constants, given, spatial};
-use super::{Done, Export, Imports, Node, NodeError, Writer, Written, wrong};
+use super::alike::alike;
+use super::windows::{constants, spatial};
+use super::{Done, Node, NodeError, wrong};
 use crate::ir::Value;
 use crate::op::ConvTranspose;
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("ConvTranspose", 3, conv_transpose);
+alike! {
+    ConvTranspose {
+        "ConvTranspose" conv_transpose 3 => ConvTranspose {
+            strides, dilations, pads, output_padding, groups as "group"
+        },
+    }
 }
 
 /// The settings of a transposed convolution, with `auto_pad` and the sizes asked for resolved.
@@ -102,18 +107,4 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Done {
         _ => return Err(wrong("auto_pad", format!("is `{auto_pad}`"))),
     }
     n.of_all(spread.op)
-}
-
-impl Export for ConvTranspose {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        let Self { strides, dilations, pads, output_padding, groups } = self;
-        let mut given = given([
-            ("strides", strides),
-            ("dilations", dilations),
-            ("pads", pads),
-            ("output_padding", output_padding),
-        ]);
-        given.push(("group", (*groups).into()));
-        w.same("ConvTranspose", &given)
-    }
 }

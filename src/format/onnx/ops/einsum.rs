@@ -2,13 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::{ANY, Done, Export, Imports, Node, NodeError, Writer, Written, wrong};
+use super::alike::alike;
+use super::{ANY, Done, Node, NodeError, wrong};
 use crate::ir::Value;
 use crate::op::{Einsum, Labels, MatMul, Op, Reduce, Reshape, Transpose};
 use crate::types::Dim;
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("Einsum", ANY, einsum);
+alike! {
+    Einsum { "Einsum" einsum ANY => Einsum { equation }, }
 }
 
 /// A product of two operands becomes one of matrices; others stay sums of products.
@@ -117,10 +118,4 @@ fn arrange(n: &mut Node<'_, '_>, of: Labelled<'_>, order: [&Names; 3]) -> Result
 
 fn reshape(n: &mut Node<'_, '_>, x: Value, shape: Vec<Dim>) -> Result<Value, NodeError> {
     if n.shape(x)[..] == shape[..] { Ok(x) } else { n.emit(Reshape { shape }, &[x]) }
-}
-
-impl Export for Einsum {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        w.same("Einsum", &[("equation", self.equation.as_str().into())])
-    }
 }

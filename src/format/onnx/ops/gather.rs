@@ -1,11 +1,12 @@
 //! Entries of an axis by their positions.
 
-use super::{Done, Export, Imports, Node, Writer, Written, free};
+use super::alike::alike;
+use super::{Done, Node, free};
 use crate::op::Gather;
 use crate::op::infer::axis as named_axis;
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("Gather", 2, gather);
+alike! {
+    Gather { "Gather" gather 2 => Gather { axis }, }
 }
 
 fn gather(n: &mut Node<'_, '_>) -> Done {
@@ -16,10 +17,4 @@ fn gather(n: &mut Node<'_, '_>) -> Done {
         return Err(free::gather(at));
     }
     n.result(Gather { axis }, &[x, indices])
-}
-
-impl Export for Gather {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        w.same("Gather", &[("axis", self.axis.into())])
-    }
 }

@@ -1,11 +1,14 @@
 //! Products of two matrices plus a third.
 
-use super::{Done, Export, Imports, Node, NodeError, Writer, Written};
+use super::alike::alike;
+use super::{Done, Node, NodeError};
 use crate::op::Gemm;
 use crate::types::Shape;
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("Gemm", 3, gemm);
+alike! {
+    Gemm {
+        "Gemm" gemm 3 => Gemm { alpha, beta, trans_a as "transA", trans_b as "transB" },
+    }
 }
 
 /// Before opset 7 the addend broadcasts only where `broadcast` says so.
@@ -24,12 +27,4 @@ fn gemm(n: &mut Node<'_, '_>) -> Done {
         }
     }
     n.of_all(Gemm { alpha, beta, trans_a, trans_b })
-}
-
-impl Export for Gemm {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        let (alpha, beta) = (("alpha", self.alpha.into()), ("beta", self.beta.into()));
-        let (a, b) = (("transA", self.trans_a.into()), ("transB", self.trans_b.into()));
-        w.same("Gemm", &[alpha, beta, a, b])
-    }
 }

@@ -1,17 +1,17 @@
 //! Normalisation of groups of channels.
 
+use super::alike::alike;
 use super::stash::{cast, stash};
-use super::{Done, Export, Imports, Node, Writer, Written, wrong};
+use super::{Done, Node, wrong};
 use crate::ir::Value;
 use crate::op::{Cast, Expand, GroupNorm, Reshape, Unsqueeze};
 use crate::types::Dim;
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("GroupNormalization", 3, group_norm);
-    all.add("InstanceNormalization", 3, |n| {
-        let epsilon = n.float("epsilon", 1e-5)?;
-        n.of_first(3, GroupNorm::Instance { epsilon })
-    });
+alike! {
+    GroupNorm {
+        "GroupNormalization" group_norm 3 => GroupNorm::Group { epsilon, groups as "num_groups" },
+        "InstanceNormalization" first 3 => GroupNorm::Instance { epsilon = 1e-5 },
+    }
 }
 
 /// Before opset 21 scale and bias have one element for each group.
@@ -44,18 +44,4 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
     let operands = [cast(n, x, compute)?, cast(n, scale, compute)?, cast(n, bias, compute)?];
     let y = n.emit(op, &operands)?;
     n.result(Cast { to: own }, &[y])
-}
-
-impl Export for GroupNorm {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        match *self {
-            Self::Group { epsilon, groups } => {
-                let given = [("epsilon", epsilon.into()), ("num_groups", groups.into())];
-                w.same("GroupNormalization", &given)
-            }
-            Self::Instance { epsilon } => {
-                w.same("InstanceNormalization", &[("epsilon", epsilon.into())])
-            }
-        }
-    }
 }

@@ -21,7 +21,6 @@ mod einsum;
 mod eye_like;
 mod gather;
 mod gemm;
-mod grid_sample;
 mod group_norm;
 mod integer_products;
 mod layer_norm;
@@ -41,7 +40,6 @@ mod resize;
 mod reverse_sequence;
 mod rotary;
 mod scan;
-mod shape;
 mod slice;
 mod softmax;
 mod split;
@@ -88,7 +86,7 @@ stems! {
     center_crop_pad,
     col2im: Col2Im,
     compare: Compare,
-    constant: Constant,
+    constant: Constant Dims,
     constant_of_shape: ConstantOfShape,
     conv: Conv,
     conv_transpose: ConvTranspose,
@@ -97,7 +95,6 @@ stems! {
     eye_like,
     gather: Gather,
     gemm: Gemm,
-    grid_sample: GridSample,
     group_norm: GroupNorm,
     integer_products,
     layer_norm: LayerNorm,
@@ -105,8 +102,8 @@ stems! {
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
-    one_to_one: Arg Classify Concat Flatten GatherAt Identity LpNorm Lrn MatMul Scatter SizeOp
-        Where,
+    one_to_one: Arg Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul Scatter
+        ShapeOp SizeOp Where,
     pad: Pad,
     pool: Pool,
     quantize: Quantize DynamicQuantize,
@@ -118,7 +115,6 @@ stems! {
     reverse_sequence: ReverseSequence,
     rotary,
     scan: Scan,
-    shape: ShapeOp Dims,
     slice: Slice Reverse,
     softmax: Softmax,
     split: SplitOp,

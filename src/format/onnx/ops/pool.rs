@@ -1,13 +1,26 @@
 //! Pools over windows, and over whole images.
 
-use super::windows::{Windows, constants, given, spatial};
-use super::{Done, Export, Imports, Node, NodeError, Writer, Written};
+use super::alike::alike;
+use super::windows::{Windows, constants, spatial};
+use super::{Done, Imports, Node, NodeError};
 use crate::op::{OpError, Pool, Reduce};
 
-pub(super) fn imports(all: &mut Imports) {
-    all.add("MaxPool", 1, max_pool);
-    all.add("AveragePool", 1, average_pool);
-    all.add("LpPool", 1, lp_pool);
+alike! {
+    Pool [global_pools] {
+        "MaxPool" max_pool 1 => Pool::Max {
+            kernel as "kernel_shape", strides, dilations, pads, ceil_mode,
+            column_major as "storage_order"
+        },
+        "AveragePool" average_pool 1 => Pool::Average {
+            kernel as "kernel_shape", strides, dilations, pads, ceil_mode, count_include_pad
+        },
+        "LpPool" lp_pool 1 => Pool::Lp {
+            kernel as "kernel_shape", strides, dilations, pads, ceil_mode, p
+        },
+    }
+}
+
+fn global_pools(all: &mut Imports) {
     all.add("GlobalLpPool", 1, global_lp_pool);
     all.add("GlobalMaxPool", 1, |n| global(n, |axes| Reduce::Max { axes, keepdims: true }));
     all.add("GlobalAveragePool", 1, |n| global(n, |axes| Reduce::Mean { axes, keepdims: true }));
@@ -66,43 +79,4 @@ fn global(n: &mut Node<'_, '_>, op: impl FnOnce(Vec<i64>) -> Reduce) -> Done {
     }
     let axes = (2i64..).take(rank - 2).collect();
     n.result(op(axes), &[x])
-}
-
-impl Export for Pool {
-    fn export(&self, w: &mut Writer<'_>) -> Written {
-        let (name, kernel, strides, dilations, pads, ceil_mode, own) = match self {
-            Self::Max { kernel, strides, dilations, pads, ceil_mode, column_major, indices: _ } => {
-                (
-                    "MaxPool",
-                    kernel,
-                    strides,
-                    dilations,
-                    pads,
-                    ceil_mode,
-                    ("storage_order", i64::from(*column_major)),
-                )
-            }
-            Self::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad } => (
-                "AveragePool",
-                kernel,
-                strides,
-                dilations,
-                pads,
-                ceil_mode,
-                ("count_include_pad", i64::from(*count_include_pad)),
-            ),
-            Self::Lp { kernel, strides, dilations, pads, ceil_mode, p } => {
-                ("LpPool", kernel, strides, dilations, pads, ceil_mode, ("p", *p))
-            }
-        };
-        let mut given = given([
-            ("kernel_shape", kernel),
-            ("strides", strides),
-            ("dilations", dilations),
-            ("pads", pads),
-        ]);
-        given.push(("ceil_mode", (*ceil_mode).into()));
-        given.push((own.0, own.1.into()));
-        w.same(name, &given)
-    }
 }

@@ -34,7 +34,8 @@ fn names_that_the_graph_equates_are_one() {
     // By way of a third input, and of multiples.
     let inputs = ["a", "b", "c"].map(|n| value(n, &[n, "4", "3"])).to_vec();
     let nodes = nodes_of(
-        "a2 = Reshape a flat; b2 = Reshape b flat; ab = Add a2 b2; c2 = Reshape c flat; y = Mul ab c2",
+        "a2 = Reshape a flat; b2 = Reshape b flat; ab = Add a2 b2; \
+         c2 = Reshape c flat; y = Mul ab c2",
     );
     let model = model(graph(inputs, vec![ints("flat", &[-1, 3])], nodes, &["y"]));
     assert_eq!(outputs(&load(&model).unwrap()), "f32[4*N,3]");
