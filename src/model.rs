@@ -343,31 +343,68 @@ pub fn save(
     Ok(format::write_text(path, &text)?)
 }
 
-/// Writes the model that [`load`] made of `spec` as an ONNX file, with other elements of the
-/// parameters in `params`.
-///
-/// If `spec` is an ONNX file which has these as initializers, everything else stays as it is there,
-/// and tensors that lay in other files are put into this one. Else the file is written anew,
-/// operator by operator.
-///
-/// # Errors
-/// If an operator has no counterpart in ONNX, or the file cannot be written.
-pub fn save_onnx(
-    path: &Path,
-    spec: &str,
-    (graph, weights): (&Graph, &Weights),
-    params: &BTreeSet<String>,
-    max_memory: u64,
-) -> Result<(), ModelError> {
-    let bytes = match own_initializers(spec, graph, params, max_memory)? {
-        Some((file, keys)) => {
-            let tensors =
-                keys.into_iter().filter_map(|(name, key)| Some((key, weights.get(&name)?.clone())));
-            onnx::with_initializers(file, &tensors.collect(), max_memory)?
+/// A model that was loaded, with other elements of some of its parameters.
+pub struct Retrained<'a> {
+    /// What [`load`] made it of.
+    pub spec: &'a str,
+    /// Its graph.
+    pub graph: &'a Graph,
+    /// The elements of its parameters.
+    pub weights: &'a Weights,
+    /// The parameters that have other elements than before.
+    pub changed: &'a BTreeSet<String>,
+    /// The bytes that the file and its tensors may take.
+    pub max_memory: u64,
+}
+
+impl Retrained<'_> {
+    /// Writes it as an ONNX file.
+    ///
+    /// If `spec` is an ONNX file which has the changed parameters as initializers, everything else
+    /// stays as it is there, and tensors that lay in other files are put into this one. Else the
+    /// file is written anew, operator by operator.
+    ///
+    /// # Errors
+    /// If an operator has no counterpart in ONNX, or the file cannot be written.
+    pub fn save_onnx(&self, path: &Path) -> Result<(), ModelError> {
+        let bytes = match self.initializers()? {
+            Some(names) => {
+                let tensors = names.into_iter().map(|(param, name)| {
+                    let elements = self.weights.get(&param).cloned();
+                    Ok((name, elements.ok_or(onnx::ExportError::NoWeights(param))?))
+                });
+                let tensors = tensors.collect::<Result<_, onnx::ExportError>>()?;
+                onnx::with_initializers(Path::new(self.spec), &tensors, self.max_memory)?
+            }
+            None => onnx::export(self.graph, self.weights)?,
+        };
+        Ok(format::write_bytes(path, &bytes)?)
+    }
+
+    /// Fails if [`Self::save_onnx`] will, but for what only writing shows.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_onnx(&self) -> Result<(), ModelError> {
+        if self.initializers()?.is_none() {
+            onnx::export(self.graph, self.weights)?;
         }
-        None => onnx::export(graph, weights)?,
-    };
-    Ok(format::write_bytes(path, &bytes)?)
+        Ok(())
+    }
+
+    /// The changed parameters with the names of their initializers in the ONNX file `spec`; `None`
+    /// if it is none, or has one of them in another form.
+    fn initializers(&self) -> Result<Option<Vec<(String, String)>>, ModelError> {
+        let Some(file) = onnx_file(self.spec)? else { return Ok(None) };
+        let known = onnx::initializer_names(file, self.max_memory)?;
+        let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
+        let params = self.graph.params().iter();
+        let own = params.filter(|param| self.changed.contains(&*param.name)).map(|param| {
+            let own = *param.source.file == *self.spec && known.contains(&*param.source.key);
+            own.then(|| (param.name.to_string(), param.source.key.to_string()))
+        });
+        Ok(own.collect())
+    }
 }
 
 /// Writes a model as an ONNX file, operator by operator.
@@ -376,42 +413,6 @@ pub fn save_onnx(
 /// If the graph is no model, an operator has no counterpart in ONNX, or the file cannot be written.
 pub fn export_onnx(path: &Path, graph: &Graph, weights: &Weights) -> Result<(), ModelError> {
     Ok(format::write_bytes(path, &onnx::export(graph, weights)?)?)
-}
-
-/// Fails if [`save_onnx`] will, but for what only writing shows.
-///
-/// # Errors
-/// As [`save_onnx`].
-pub fn check_onnx(
-    spec: &str,
-    (graph, weights): (&Graph, &Weights),
-    params: &BTreeSet<String>,
-    max_memory: u64,
-) -> Result<(), ModelError> {
-    if own_initializers(spec, graph, params, max_memory)?.is_none() {
-        onnx::export(graph, weights)?;
-    }
-    Ok(())
-}
-
-/// The ONNX file that `spec` is, and the names of these parameters with those of their
-/// initializers; `None` if it is none, or has one of them in another form.
-#[expect(clippy::type_complexity, reason = "a file and pairs of names")]
-fn own_initializers<'a>(
-    spec: &'a str,
-    graph: &Graph,
-    params: &BTreeSet<String>,
-    max_memory: u64,
-) -> Result<Option<(&'a Path, Vec<(String, String)>)>, ModelError> {
-    let Some(path) = onnx_file(spec)? else { return Ok(None) };
-    let names = onnx::initializer_names(path, max_memory)?;
-    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    let changed = graph.params().iter().filter(|param| params.contains(&*param.name));
-    let own = changed.map(|param| {
-        let own = *param.source.file == *spec && names.contains(&*param.source.key);
-        own.then(|| (param.name.to_string(), param.source.key.to_string()))
-    });
-    Ok(own.collect::<Option<_>>().map(|own| (path, own)))
 }
 
 /// The ONNX file that a model is.

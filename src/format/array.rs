@@ -3,8 +3,9 @@ use smallvec::SmallVec;
 
 use crate::types::{DType, Tensor};
 
-/// A tensor that lies in a file, row-major and in native byte order. Unlike a [`Tensor`] it may lie at any address, so
-/// that a mapped file is never copied as a whole; a byte of a truth value may be anything, of which 0 is false.
+/// A tensor that lies in a file, row-major and in native byte order. Unlike a [`Tensor`] it may lie
+/// at any address, so that a mapped file is never copied as a whole; a byte of a truth value may be
+/// anything, of which 0 is false.
 #[derive(Clone, Debug)]
 pub struct Array {
     dtype: DType,

@@ -17,8 +17,9 @@ pub(crate) fn is_unfinished(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Writes a file through `write`: beside its place first, then renamed, so that a reader never sees a part of
-/// it and a failure leaves what was there. A place that is a device or a pipe is written to directly.
+/// Writes a file through `write`: beside its place first, then renamed, so that a reader never sees
+/// a part of it and a failure leaves what was there. A place that is a device or a pipe is written
+/// to directly.
 pub(super) fn write(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,
@@ -77,8 +78,8 @@ fn beside(target: &Path) -> io::Result<NamedTempFile> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Removes the files that killed processes left in a folder: whoever writes one holds a lock on it while it lives. What
-/// cannot be looked at or removed stays.
+/// Removes the files that killed processes left in a folder: whoever writes one holds a lock on it
+/// while it lives. What cannot be looked at or removed stays.
 fn remove_left(folder: &Path) {
     let Ok(entries) = folder.read_dir() else { return };
     for entry in entries.flatten() {

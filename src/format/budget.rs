@@ -10,7 +10,8 @@ pub struct Budget {
 /// A tensor that does not fit in the memory allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "tensor {} takes {asked} bytes, which with {used} bytes before it is beyond the limit of {limit} bytes",
+    "tensor {} takes {asked} bytes, which with {used} bytes before it is beyond the \
+     limit of {limit} bytes",
     Quoted(.tensor)
 )]
 pub struct OverBudget {

@@ -1,4 +1,5 @@
-//! Files as memory: mapped, so that elements of tensors are read when they are used and never copied.
+//! Files as memory: mapped, so that elements of tensors are read when they are used and never
+//! copied.
 //!
 //! The only place where files are mapped.
 #![allow(unsafe_code, reason = "a file as a slice; each block says why it may")]
@@ -70,11 +71,12 @@ impl Map {
             return Ok(Self { bytes: data.into(), mapped: None, state });
         }
         let len = usize::try_from(size).map_err(io::Error::other)?;
-        // SAFETY: the mapping is private and read-only, so nothing here writes to it or to the file. Another program
-        // may. What it writes can only show in the elements of tensors, numbers of which every bit pattern is valid:
-        // readers copy the structure of a file, its names and sizes, out of the mapping before they use it. If it
-        // makes the file shorter, the system ends this process at the next access; no file is half written then,
-        // since output gets its name when it is complete. `Map::check` tells of both while a file is read, and a
+        // SAFETY: the mapping is private and read-only, so nothing here writes to it or to the
+        // file. Another program may. What it writes can only show in the elements of tensors,
+        // numbers of which every bit pattern is valid: readers copy the structure of a file, its
+        // names and sizes, out of the mapping before they use it. If it makes the file shorter, the
+        // system ends this process at the next access; no file is half written then, since output
+        // gets its name when it is complete. `Map::check` tells of both while a file is read, and a
         // file that is replaced by another is no change: the mapping is that of the old one.
         let map = Arc::new(unsafe { MmapOptions::new().len(len).map_copy_read_only(&file) }?);
         Ok(Self { bytes: Bytes::from_owner(Owner(map.clone())), mapped: Some(map), state })
@@ -85,7 +87,8 @@ impl Map {
         &self.bytes
     }
 
-    /// Lets the system take back the memory of a part of the bytes that was copied; reading it again reads the file.
+    /// Lets the system take back the memory of a part of the bytes that was copied; reading it
+    /// again reads the file.
     pub(super) fn release(&self, part: &[u8]) {
         let Some(map) = &self.mapped else { return };
         let from = (part.as_ptr() as usize).wrapping_sub(map.as_ptr() as usize);
@@ -94,8 +97,9 @@ impl Map {
             return;
         }
         #[cfg(unix)]
-        // SAFETY: the range lies in the mapping. Its pages were never written to (the mapping is read-only), so
-        // they hold what the file does, and are filled from it again at the next access: no byte changes.
+        // SAFETY: the range lies in the mapping. Its pages were never written to (the mapping is
+        // read-only), so they hold what the file does, and are filled from it again at the next
+        // access: no byte changes.
         let released =
             unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, part.len()) };
         // The memory is only needed more sparingly; without the system's help all is as right.

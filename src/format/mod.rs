@@ -1,7 +1,7 @@
 //! Files in and out: ONNX models, `.npy` and `.npz` arrays, `.safetensors` weights.
 //!
-//! A reader trusts nothing in a file: sizes are checked, and charged to a [`Budget`], before memory is taken.
-//! A writer leaves the whole file or none.
+//! A reader trusts nothing in a file: sizes are checked, and charged to a [`Budget`], before memory
+//! is taken. A writer leaves the whole file or none.
 
 pub mod npy;
 pub mod npz;

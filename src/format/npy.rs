@@ -43,8 +43,8 @@ impl Header {
     }
 }
 
-/// The tensor of a `.npy` file as it lies in the file, which is mapped. Elements in another order of bytes or axes than
-/// ours are read instead and charged to `budget`.
+/// The tensor of a `.npy` file as it lies in the file, which is mapped. Elements in another order
+/// of bytes or axes than ours are read instead and charged to `budget`.
 ///
 /// # Errors
 /// If the file is not of this form, or its elements take more than `budget` allows.
@@ -194,7 +194,8 @@ pub(super) fn read_elements(header: &Header, file: &mut impl Read) -> Result<Ten
     Ok(tensor)
 }
 
-/// Brings elements that were stored in the given byte order to that of this machine; makes truth values 0 or 1.
+/// Brings elements that were stored in the given byte order to that of this machine; makes truth
+/// values 0 or 1.
 pub(super) fn from_order(bytes: &mut [u8], dtype: DType, big_endian: bool) {
     if dtype == DType::Bool {
         for byte in bytes {

@@ -19,8 +19,8 @@ use crate::types::{Said, Tensor};
 /// An entry from this size on needs the zip format's large form.
 const LARGE: usize = 0xffff_ffff;
 
-/// The bytes that are read to find the entries of an archive: those of its list of entries, and where that is looked
-/// for.
+/// The bytes that are read to find the entries of an archive: those of its list of entries, and
+/// where that is looked for.
 const MAX_LIST: u64 = 4 << 20;
 
 /// A file of which so many bytes are read and no more.
@@ -29,12 +29,16 @@ struct Limited<'a, R> {
     left: &'a Cell<u64>,
 }
 
+/// An entry of an archive.
+type Entry<'e, 'l, R> = ZipFile<'e, Limited<'l, R>>;
+
 impl<R: Read> Read for Limited<'_, R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if self.left.get() == 0 && !bytes.is_empty() {
             let message = format!("its list of entries is not in {MAX_LIST} bytes");
             return Err(io::Error::other(message));
         }
+        // What is left may be more than a `usize`; what is asked for is not.
         let most = usize::try_from(self.left.get()).unwrap_or(usize::MAX).min(bytes.len());
         let read = self.file.read(&mut bytes[..most])?;
         self.left.set(self.left.get().saturating_sub(read as u64));
@@ -69,9 +73,9 @@ pub fn read_from(
     each(file, path, |name, header, entry| elements(path, name, header, entry, budget))
 }
 
-/// The tensors of an archive as they lie in the file, which is mapped. Entries that are deflated, or whose elements are
-/// in another order of bytes or axes than ours, are read instead and charged to `budget`. The checksums of entries that
-/// are not read are not compared.
+/// The tensors of an archive as they lie in the file, which is mapped. Entries that are deflated,
+/// or whose elements are in another order of bytes or axes than ours, are read instead and charged
+/// to `budget`. The checksums of entries that are not read are not compared.
 ///
 /// # Errors
 /// As [`read`].
@@ -124,11 +128,12 @@ fn elements(
     Ok(tensor)
 }
 
-/// What `read` makes of every entry of an archive, by name: it is given the name, the header, and the entry behind it.
+/// What `read` makes of every entry of an archive, by name: it is given the name, the header, and
+/// the entry behind it.
 fn each<F: Read + Seek, T>(
     file: F,
     path: &Path,
-    mut read: impl FnMut(&str, &npy::Header, &mut ZipFile<'_, Limited<'_, F>>) -> Result<T, FileError>,
+    mut read: impl FnMut(&str, &npy::Header, &mut Entry<'_, '_, F>) -> Result<T, FileError>,
 ) -> Result<BTreeMap<String, T>, FileError> {
     let not_zip = |e: ZipError| {
         let said = e.to_string();
@@ -143,7 +148,8 @@ fn each<F: Read + Seek, T>(
     left.set(u64::MAX);
     let mut found = BTreeMap::new();
     for i in 0..archive.len() {
-        let name = archive.name_for_index(i).unwrap_or_default();
+        let unnamed = || FileError::content(path, format!("entry {i} of its list has no name"));
+        let name = archive.name_for_index(i).ok_or_else(unnamed)?;
         let name = name.strip_suffix(".npy").unwrap_or(name).to_owned();
         let wrong = |reason: String| FileError::tensor(path, &name, reason);
         let mut entry = archive.by_index(i).map_err(|e| wrong(unreadable(&e)))?;
@@ -181,7 +187,8 @@ fn each<F: Read + Seek, T>(
 /// The bytes of an entry of the list before its name.
 const LISTED: usize = 46;
 
-/// A name that the list of entries at `from` holds twice: of its entries the archive gives only the last.
+/// A name that the list of entries at `from` holds twice: of its entries the archive gives only the
+/// last.
 fn repeated(file: &mut (impl Read + Seek), from: u64) -> io::Result<Option<String>> {
     file.seek(SeekFrom::Start(from))?;
     let mut file = BufReader::new(file);
@@ -218,8 +225,8 @@ fn unreadable(error: &ZipError) -> String {
     }
 }
 
-/// Writes tensors as an archive of stored entries, in the order of their names: the same tensors give the same
-/// bytes.
+/// Writes tensors as an archive of stored entries, in the order of their names: the same tensors
+/// give the same bytes.
 ///
 /// # Errors
 /// If the file cannot be written; what was there before stays then.

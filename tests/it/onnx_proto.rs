@@ -8,10 +8,31 @@ use prost_build::Config;
 /// would take eight in memory.
 const LAZY: [&str; 5] = ["float_data", "int32_data", "int64_data", "double_data", "uint64_data"];
 
+/// What is never read, and the fields that hold it.
+const UNREAD: [&str; 10] = [
+    "DeviceConfigurationProto",
+    "IntIntListEntryProto",
+    "NodeDeviceConfigurationProto",
+    "OperatorStatus",
+    "ShardedDimProto",
+    "ShardingSpecProto",
+    "SimpleShardedDimProto",
+    "TensorAnnotation",
+    "TrainingInfoProto",
+    "Version",
+];
+
 const CHECKED_IN: &str = "src/format/onnx/generated.rs";
 
 fn generate(out: &Path) -> String {
     let mut files = protox::compile(["onnx.proto"], ["src/format/onnx/proto"]).unwrap();
+    let unread = |ty: &str| UNREAD.contains(&ty.trim_start_matches(".onnx."));
+    for file in &mut files.file {
+        file.message_type.retain(|message| !unread(message.name()));
+        file.enum_type.retain(|kind| !unread(kind.name()));
+        let fields = file.message_type.iter_mut().map(|message| &mut message.field);
+        fields.for_each(|fields| fields.retain(|field| !unread(field.type_name())));
+    }
     let messages = files.file.iter_mut().flat_map(|file| &mut file.message_type);
     for tensor in messages.filter(|m| m.name() == "TensorProto") {
         for field in tensor.field.iter_mut().filter(|f| LAZY.contains(&f.name())) {

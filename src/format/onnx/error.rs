@@ -25,7 +25,8 @@ pub enum ImportError {
     },
     /// The file is of a form of ONNX files that is not known.
     #[error(
-        "its `ir_version` is {0}; forms 1 to 13 of ONNX files are read: export the model for one of them"
+        "its `ir_version` is {0}; forms 1 to 13 of ONNX files are read: \
+         export the model for one of them"
     )]
     Version(i64),
     /// The model is written in a version of ONNX that is not supported.
@@ -148,6 +149,9 @@ pub enum ImportError {
         /// What is wrong.
         error: NodeError,
     },
+    /// An invariant of the importer is broken: a fault of fanwise.
+    #[error("internal error: {0}")]
+    Internal(String),
 }
 
 /// What is wrong with a node.
@@ -165,7 +169,9 @@ pub enum NodeError {
     },
     /// An operand must be known before the run.
     #[error(
-        "operand {operand} ({}) must be known before the run: a constant, or computed from sizes", Quoted(.value)
+        "operand {operand} ({}) must be known before the run: a constant, or computed from \
+         sizes",
+        Quoted(.value)
     )]
     NotKnown {
         /// Its position.
@@ -186,7 +192,8 @@ pub enum NodeError {
     Unsupported(String),
     /// The batch size was freed, but a number in the graph may stand for it.
     #[error(
-        "{literal} cannot be freed: {reason}; export the model with a dynamic batch, or import it without --free-batch"
+        "{literal} cannot be freed: {reason}; export the model with a dynamic batch, or import it \
+         without --free-batch"
     )]
     Baked {
         /// The number, by its place.
@@ -196,7 +203,8 @@ pub enum NodeError {
     },
     /// Types no longer agree once the batch size was freed.
     #[error(
-        "{error}; the types agree at the batch size of the file, so a number in the graph stands for the batch"
+        "{error}; the types agree at the batch size of the file, so a number in the graph \
+         stands for the batch"
     )]
     Freed {
         /// What does not agree.
@@ -231,7 +239,8 @@ impl From<WireError> for ImportError {
 }
 
 impl NodeError {
-    /// The error as it reads where the batch size was freed: sizes that no longer suit may stand for it.
+    /// The error as it reads where the batch size was freed: sizes that no longer suit may stand
+    /// for it.
     pub(super) fn after_freeing(self) -> Self {
         let speaks_of_sizes = |error: &OpError| {
             use OpError::{Attribute, Shape, SizesDiffer};
@@ -406,7 +415,8 @@ impl ImportError {
 
 fn list_batches(candidates: &[BatchCandidate]) -> String {
     let mut text = String::from(
-        "several sizes may be the batch, and nothing in the graph says which, or that they are one:",
+        "several sizes may be the batch, and nothing in the graph says which, or that they \
+         are one:",
     );
     for candidate in candidates.iter().take(LISTED) {
         let _ = write!(text, "\n  {}: {}", candidate.text(), candidate.options());

@@ -63,7 +63,8 @@ impl Folder {
         self.files.iter().try_for_each(|(path, file)| file.check(path))
     }
 
-    /// The range that `entries` name: it lies inside a file inside the folder and has `bytes` bytes.
+    /// The range that `entries` name: it lies inside a file inside the folder and has `bytes`
+    /// bytes.
     pub(super) fn find(
         &mut self,
         entries: &[StringStringEntryProto],
@@ -76,7 +77,7 @@ impl Folder {
         }
         let entry = |key: &str| {
             let found = entries.iter().find(|e| e.key.as_deref() == Some(key));
-            found.map(|e| e.value.as_deref().unwrap_or_default())
+            found.map(StringStringEntryProto::value)
         };
         let number = |key: &str| match entry(key) {
             Some(text) => {
@@ -86,10 +87,10 @@ impl Folder {
         };
         let location =
             entry("location").ok_or("its elements lie in another file without a name")?;
+        // Without an offset they begin the file.
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
         let shown = Quoted(location);
-        if length.is_some_and(|l| l != bytes) {
-            let length = length.unwrap_or(0);
+        if let Some(length) = length.filter(|length| *length != bytes) {
             return Err(format!("it takes {bytes} bytes, but {length} are given in {shown}"));
         }
         let path = self.resolve(location)?;

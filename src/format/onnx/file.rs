@@ -15,6 +15,9 @@ use super::wire::{Content, Fields, Span, WireError, parts, text};
 /// The memory that decoding one part may take beyond a multiple of the file's size.
 const SPARE: usize = 16 << 20;
 
+/// The opsets that are supported.
+const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
+
 /// The functions of a model.
 const MAX_FUNCTIONS: usize = 1 << 15;
 
@@ -86,6 +89,14 @@ impl<'a> Head<'a> {
     pub(super) fn domain(&self) -> &str {
         domain(self.domain)
     }
+
+    /// The operator's name, after its domain where that is not ONNX's own.
+    pub(super) fn full_op(&self) -> String {
+        match self.domain() {
+            "" => self.op.to_owned(),
+            domain => format!("{domain}.{}", self.op),
+        }
+    }
 }
 
 /// The domain by the name that is used here: the two names of ONNX's own are one.
@@ -99,7 +110,7 @@ const NEWEST: u64 = 13;
 impl File {
     /// Finds the parts of the model that `data` holds.
     pub(super) fn new(data: Bytes) -> Result<Self, ImportError> {
-        let whole = Span::new(0..data.len());
+        let whole = Span::new(0..data.len())?;
         for field in Fields::of(&data, whole) {
             let (1, Content::Number(version)) = field? else { continue };
             if !(1..=NEWEST).contains(&version) {
@@ -190,7 +201,8 @@ impl File {
         Ok(bytes)
     }
 
-    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they are.
+    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they
+    /// are.
     fn tensor_bytes(&self, tensor: Span) -> Result<usize, WireError> {
         let mut bytes = 3 * size_of::<TensorProto>();
         for field in Fields::of(&self.data, tensor) {
@@ -234,8 +246,8 @@ impl File {
         self.decode(value, bytes)
     }
 
-    /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but for the names of a
-    /// tensor's sizes.
+    /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but
+    /// for the names of a tensor's sizes.
     fn type_bytes(&self, ty: Span) -> Result<usize, WireError> {
         let mut names = 0;
         for tensor in parts(&self.data, ty, 1)? {
@@ -300,6 +312,23 @@ impl File {
     }
 }
 
+/// The version of ONNX's operators among `opsets`. Where there is none, only other domains are
+/// used.
+pub(super) fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
+    let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
+    match opsets.get("") {
+        Some(version) if OPSETS.contains(version) => Ok(*version),
+        None if opsets.keys().any(|d| !d.is_empty()) => Ok(newest),
+        found => Err(ImportError::Opset {
+            place: place.to_owned(),
+            // A file without a version is of the time before there were versions.
+            version: found.copied().unwrap_or(1),
+            oldest,
+            newest,
+        }),
+    }
+}
+
 fn malformed(span: Span, reason: &str) -> ImportError {
     WireError { at: span.range().start, reason: reason.to_owned() }.into()
 }
@@ -361,8 +390,8 @@ fn graph_parts(data: &[u8], span: Span) -> Result<Graph, ImportError> {
     })
 }
 
-/// The parts that the field `number` holds, each of which is `what`. None is empty: a list of empty parts would
-/// take many times the file's size.
+/// The parts that the field `number` holds, each of which is `what`. None is empty: a list of empty
+/// parts would take many times the file's size.
 fn filled(data: &[u8], span: Span, number: u64, what: &str) -> Result<Vec<Span>, WireError> {
     for field in Fields::of(data, span) {
         if let (n, Content::Part(part)) = field?

@@ -1,70 +1,30 @@
 //! The nodes of a model in the order of their operands, with the calls of its functions expanded.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
-use super::super::Quoted;
-use super::calls::{Calls, Scope};
-use super::file::{File, Head, Opsets};
-use super::wire::Span;
+use super::calls::{Callee, Calls, Site};
+use super::file::{File, Function, Head, opset};
+use super::flat::{Flat, FlatNode, Given, NONE, Scope, ValueId};
 use super::{ImportError, UnsupportedOp};
 use crate::types::Table;
 
 /// The nodes of a model's body.
 const MAX_NODES: usize = 1 << 20;
 
-/// The nodes that are named for each operator that is not supported, and the operators: the rest are counted.
-pub(super) const NAMED: usize = 100;
-
-/// A value of the model by its number; [`NONE`] for an operand or result that is left out.
-pub(super) type ValueId = u32;
-
-/// Stands for an operand or result that is left out.
-pub(super) const NONE: ValueId = u32::MAX;
-
-/// A node: an operator applied to values.
-pub(super) struct FlatNode {
-    /// The node in the file; none for the identity by which a function returns its own input.
-    pub(super) span: Option<Span>,
-    /// The call that it belongs to.
-    pub(super) scope: u32,
-    pub(super) inputs: SmallVec<[ValueId; 4]>,
-    pub(super) outputs: SmallVec<[ValueId; 2]>,
-}
-
-/// The name of a value: as in the file, and the call inside which it stands.
-#[derive(Clone, Copy)]
-struct Name<'a> {
-    scope: u32,
-    text: &'a str,
-}
-
-/// A model whose nodes stand in the order of their operands.
-pub(super) struct Flat<'a> {
-    file: &'a File,
-    names: Vec<Name<'a>>,
-    pub(super) nodes: Vec<FlatNode>,
-    /// The body of the model, and the calls of functions.
-    pub(super) scopes: Vec<Scope>,
-    pub(super) inputs: Vec<ValueId>,
-    pub(super) initializers: Vec<ValueId>,
-    pub(super) outputs: Vec<ValueId>,
-}
-
-/// The opsets that are supported.
-const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
+/// The operators that are listed as not supported, and the nodes of each: the rest are counted.
+const NAMED: usize = 100;
 
 /// Lays out the nodes of a model.
-pub(super) struct Flattener<'a> {
-    pub(super) file: &'a File,
+struct Flattener<'a> {
+    file: &'a File,
     /// Whether the operator of a node is supported.
     supported: &'a dyn Fn(&Head<'_>) -> bool,
     ids: Table<&'a str, ValueId>,
-    pub(super) flat: Flat<'a>,
+    flat: Flat<'a>,
     unsupported: BTreeMap<String, UnsupportedOp>,
-    pub(super) calls: Calls<'a>,
+    calls: Calls<'a>,
 }
 
 /// Lays out the nodes of a model; `supported` says which have a known operator.
@@ -72,15 +32,7 @@ pub(super) fn flatten<'a>(
     file: &'a File,
     supported: &'a dyn Fn(&Head<'_>) -> bool,
 ) -> Result<Flat<'a>, ImportError> {
-    let flat = Flat {
-        file,
-        names: Vec::new(),
-        nodes: Vec::with_capacity(file.graph.nodes.len()),
-        scopes: vec![Scope::body(opset("the model", &file.opsets)?)],
-        inputs: Vec::new(),
-        initializers: Vec::new(),
-        outputs: Vec::new(),
-    };
+    let flat = Flat::new(file, opset("the model", &file.opsets)?);
     let mut flattener = Flattener {
         file,
         supported,
@@ -104,22 +56,16 @@ pub(super) fn flatten<'a>(
 }
 
 impl<'a> Flattener<'a> {
-    fn id(&mut self, name: &'a str) -> ValueId {
+    fn id(&mut self, name: &'a str) -> Result<ValueId, ImportError> {
         if name.is_empty() {
-            return NONE;
+            return Ok(NONE);
         }
         if let Some(id) = self.ids.get(name) {
-            return *id;
+            return Ok(*id);
         }
-        let id = self.new_id(0, name);
+        let id = self.flat.add_value(0, name)?;
         self.ids.insert(name, id);
-        id
-    }
-
-    /// A further value, inside the call `scope`.
-    pub(super) fn new_id(&mut self, scope: u32, text: &'a str) -> ValueId {
-        self.flat.names.push(Name { scope, text });
-        u32::try_from(self.flat.names.len() - 1).unwrap_or(NONE)
+        Ok(id)
     }
 
     fn boundary(&mut self) -> Result<(), ImportError> {
@@ -129,15 +75,15 @@ impl<'a> Flattener<'a> {
             (!name.is_empty()).then_some(name).ok_or_else(unnamed)
         };
         for (i, span) in graph.initializers.iter().enumerate() {
-            let id = self.id(named(file.tensor_name(*span)?, "initializer", i)?);
+            let id = self.id(named(file.tensor_name(*span)?, "initializer", i)?)?;
             self.flat.initializers.push(id);
         }
         for (i, span) in graph.inputs.iter().enumerate() {
-            let id = self.id(named(file.value_name(*span)?, "input", i)?);
+            let id = self.id(named(file.value_name(*span)?, "input", i)?)?;
             self.flat.inputs.push(id);
         }
         for (i, span) in graph.outputs.iter().enumerate() {
-            let id = self.id(named(file.value_name(*span)?, "output", i)?);
+            let id = self.id(named(file.value_name(*span)?, "output", i)?)?;
             self.flat.outputs.push(id);
         }
         Ok(())
@@ -149,25 +95,19 @@ impl<'a> Flattener<'a> {
         }
         for node in &self.file.graph.nodes {
             let head = self.file.head(*node)?;
-            let inputs = head.inputs.iter().map(|n| self.id(n)).collect();
-            let outputs = head.outputs.iter().map(|n| self.id(n)).collect();
-            self.node(*node, &head, 0, inputs, outputs)?;
+            let inputs = head.inputs.iter().map(|n| self.id(n)).collect::<Result<_, _>>()?;
+            let outputs = head.outputs.iter().map(|n| self.id(n)).collect::<Result<_, _>>()?;
+            self.node(Site { span: *node, head: &head, scope: 0, inputs, outputs })?;
         }
         Ok(())
     }
 
     /// Adds a node, or the nodes of the function that it calls.
-    pub(super) fn node(
-        &mut self,
-        span: Span,
-        head: &Head<'a>,
-        scope: u32,
-        inputs: SmallVec<[ValueId; 4]>,
-        outputs: SmallVec<[ValueId; 2]>,
-    ) -> Result<(), ImportError> {
-        if let Some(function) = self.calls.function(head) {
-            return self.call(function, span, head, scope, (&inputs, &outputs));
+    fn node(&mut self, site: Site<'_, 'a>) -> Result<(), ImportError> {
+        if let Some(function) = self.calls.function(site.head) {
+            return self.call(function, &site);
         }
+        let Site { span, head, scope, inputs, outputs } = site;
         if !head.has_graph && (self.supported)(head) {
             self.flat.nodes.push(FlatNode { span: Some(span), scope, inputs, outputs });
         } else {
@@ -193,86 +133,74 @@ impl<'a> Flattener<'a> {
             found.nodes.push(label);
         }
     }
-}
-
-/// The version of ONNX's operators among `opsets`. Where there is none, only other domains are used.
-pub(super) fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
-    let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
-    match opsets.get("") {
-        Some(version) if OPSETS.contains(version) => Ok(*version),
-        None if opsets.keys().any(|d| !d.is_empty()) => Ok(newest),
-        found => Err(ImportError::Opset {
-            place: place.to_owned(),
-            // A file without a version is of the time before there were versions.
-            version: found.copied().unwrap_or(1),
-            oldest,
-            newest,
-        }),
-    }
-}
-
-impl<'a> Flat<'a> {
-    /// The number of values.
-    pub(super) fn values(&self) -> usize {
-        self.names.len()
-    }
-
-    /// The name of a value: as in the file; inside a call, after the call's path.
-    pub(super) fn name(&self, id: ValueId) -> Cow<'a, str> {
-        match self.names.get(id as usize) {
-            None => Cow::Borrowed(""),
-            Some(Name { scope: 0, text }) => Cow::Borrowed(text),
-            Some(Name { scope, text }) => Cow::Owned(self.scopes[*scope as usize].full(text)),
+    /// Expands a call of the function numbered `number`.
+    fn call(&mut self, number: usize, site: &Site<'_, 'a>) -> Result<(), ImportError> {
+        let file = self.file;
+        let function = &file.functions[number];
+        let callee = self.calls.callee(file, number)?;
+        let objection = self.calls.check(file, number, &callee, site);
+        let charge = |()| self.calls.charge(function, site.span.len());
+        if let Err(reason) = objection.and_then(charge) {
+            let node = self.flat.phrase(site.head.name, site.scope, &site.outputs);
+            return Err(ImportError::Call { node, function: function.name.clone(), reason });
         }
-    }
-
-    /// The name in the file of a value of the model's body.
-    pub(super) fn own_name(&self, id: ValueId) -> Option<&'a str> {
-        self.names.get(id as usize).filter(|name| name.scope == 0).map(|name| name.text)
-    }
-
-    /// The name of a value that no other has.
-    pub(super) fn key(&self, id: ValueId) -> Cow<'a, str> {
-        match self.names.get(id as usize) {
-            Some(Name { scope: 1.., .. }) => Cow::Owned(format!("{}@{id}", self.name(id))),
-            _ => self.name(id),
+        let scope = self.scope(function, &callee, site)?;
+        let given = site.inputs.iter().copied().chain(std::iter::repeat(NONE));
+        let mut locals: HashMap<&'a str, ValueId> =
+            callee.inputs.iter().copied().zip(given).collect();
+        let mut returned = Vec::new();
+        for (name, id) in callee.outputs.iter().zip(&site.outputs).filter(|(_, id)| **id != NONE) {
+            match locals.get(name) {
+                // A value that is returned twice, or an input that is returned.
+                Some(from) => returned.push((*from, *id)),
+                None => {
+                    locals.insert(name, *id);
+                }
+            }
         }
-    }
-
-    /// The full name of a node by its own `name`, or that of its first result.
-    pub(super) fn origin(&self, name: &'a str, node: &FlatNode) -> Cow<'a, str> {
-        match name {
-            "" => node
-                .outputs
-                .iter()
-                .find(|id| **id != NONE)
-                .map_or_else(Cow::default, |id| self.name(*id)),
-            name if node.scope == 0 => Cow::Borrowed(name),
-            name => Cow::Owned(self.scopes[node.scope as usize].full(name)),
-        }
-    }
-
-    fn head(&self, node: &FlatNode) -> Option<Head<'a>> {
-        node.span.and_then(|span| self.file.head(span).ok())
-    }
-
-    /// A node as a phrase.
-    pub(super) fn label(&self, node: &FlatNode) -> String {
-        let name = self.head(node).map_or("", |head| head.name);
-        self.phrase(name, node.scope, &node.outputs)
-    }
-
-    /// The node with this name and these results, as a phrase.
-    pub(super) fn phrase(&self, name: &str, scope: u32, outputs: &[ValueId]) -> String {
-        if !name.is_empty() {
-            return match scope {
-                0 => format!("node {}", Quoted(name)),
-                _ => format!("node {}", Quoted(&self.scopes[scope as usize].full(name))),
+        self.calls.open.push(number);
+        for node in &function.nodes {
+            let head = file.head(*node)?;
+            let mut local = |name: &&'a str| match locals.get(*name) {
+                Some(id) => Ok(*id),
+                None if name.is_empty() => Ok(NONE),
+                None => {
+                    let id = self.flat.add_value(scope, name)?;
+                    locals.insert(name, id);
+                    Ok::<_, ImportError>(id)
+                }
             };
+            let inputs = head.inputs.iter().map(&mut local).collect::<Result<_, _>>()?;
+            let outputs = head.outputs.iter().map(&mut local).collect::<Result<_, _>>()?;
+            self.node(Site { span: *node, head: &head, scope, inputs, outputs })?;
         }
-        match outputs.iter().find(|id| **id != NONE) {
-            Some(first) => format!("the node of {}", Quoted(&self.name(*first))),
-            None => "a node without results".to_owned(),
+        self.calls.open.pop();
+        for (from, to) in returned {
+            let (inputs, outputs) = (SmallVec::from_slice(&[from]), SmallVec::from_slice(&[to]));
+            self.flat.nodes.push(FlatNode { span: None, scope, inputs, outputs });
         }
+        Ok(())
+    }
+
+    /// The scope of a call: its path, and the attributes that the call or the function gives.
+    fn scope(
+        &mut self,
+        function: &Function,
+        callee: &Callee<'a>,
+        site: &Site<'_, 'a>,
+    ) -> Result<u32, ImportError> {
+        let mut attributes: BTreeMap<String, Given> = callee.defaults.iter().cloned().collect();
+        let caller = &self.flat.scopes[site.scope as usize];
+        for given in self.file.attributes(site.span)? {
+            let name = given.name().to_owned();
+            let known = callee.attributes.binary_search(&name.as_str()).is_ok()
+                || attributes.contains_key(&name);
+            if let Some((given, bytes)) = caller.resolve(given).filter(|_| known) {
+                attributes.insert(name, (given, bytes.max(site.span.len())));
+            }
+        }
+        let name = site.head.name;
+        let path = caller.inner(if name.is_empty() { &function.name } else { name });
+        self.flat.add_scope(Scope { path, attributes, opset: callee.opset })
     }
 }

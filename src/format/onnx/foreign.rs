@@ -1,97 +1,18 @@
-//! Operators that are not ONNX's own, of which the user says what to assume: they become `external`.
+//! Operators that are not ONNX's own, of which the user says what to assume: they become
+//! `external`.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::file::{File, Head};
-use super::flatten::{Flat, NONE, ValueId};
-use super::inputs::{Inputs, Size};
-use super::node::{Node, wrong};
+use super::NodeError;
+use super::inputs::Size;
+use super::node::{Done, Node, wrong};
 use super::proto::AttributeProto;
 use super::proto::attribute_proto::AttributeType;
-use super::{ImportError, NodeError, ops};
 use crate::ir::{MAX_CONSTANT, Value};
 use crate::op::attr::AttrValue;
 use crate::op::{Assume, Attr, External, infer};
-use crate::types::{DType, Dim, Shape, Table, TensorType};
-
-/// What is assumed of operators, by name.
-pub(super) type Assumptions = BTreeMap<String, Assume>;
-
-/// The name of an operator, after its domain where that is not ONNX's own.
-pub(super) fn name(head: &Head<'_>) -> String {
-    match head.domain() {
-        "" => head.op.to_owned(),
-        domain => format!("{domain}.{}", head.op),
-    }
-}
-
-/// The types that a file declares for results of foreign operators.
-#[derive(Default)]
-pub(super) struct Declared(Table<ValueId, Result<(DType, Vec<Size>), String>>);
-
-impl Declared {
-    /// Reads the types of all results of operators in `assume`.
-    ///
-    /// # Errors
-    /// If the file is damaged, an operator in `assume` is known, or the model has no such operator.
-    pub(super) fn read(
-        file: &File,
-        flat: &Flat<'_>,
-        inputs: &Inputs,
-        assume: &Assumptions,
-    ) -> Result<Self, ImportError> {
-        let mut found = Table::default();
-        if assume.is_empty() {
-            return Ok(Self(found));
-        }
-        let mut unused: BTreeSet<&str> = assume.keys().map(String::as_str).collect();
-        let mut wanted: Table<&str, ValueId> = Table::default();
-        for node in &flat.nodes {
-            let Some(head) = node.span.map(|span| file.head(span)).transpose()? else { continue };
-            let name = name(&head);
-            if head.domain().is_empty() && ops::find(head.op).is_some() {
-                continue;
-            }
-            unused.remove(name.as_str());
-            for id in node.outputs.iter().filter(|id| **id != NONE) {
-                wanted.extend(flat.own_name(*id).map(|text| (text, *id)));
-            }
-        }
-        if let Some(name) = unused.first() {
-            let reason = if ops::find(name).is_some() {
-                "the operator is known, and nothing needs to be assumed of it"
-            } else {
-                "the model has no such operator"
-            };
-            let option = format!("--assume {name}");
-            return Err(ImportError::Option { option, reason: reason.to_owned() });
-        }
-        for span in file.declared_values()? {
-            let Some(id) = wanted.get(file.value_name(span)?) else { continue };
-            let better = !matches!(found.get(id), Some(Ok(_)));
-            if better {
-                found.insert(*id, inputs.declared(&file.value(span)?));
-            }
-        }
-        Ok(Self(found))
-    }
-
-    /// What the file declares for the value `id`.
-    pub(super) fn get(&self, id: ValueId) -> Result<&(DType, Vec<Size>), String> {
-        match self.0.get(&id) {
-            Some(Ok(declared)) => Ok(declared),
-            Some(Err(reason)) => Err(reason.clone()),
-            None => Err("the file does not declare it (`value_info`)".to_owned()),
-        }
-    }
-}
+use crate::types::{Dim, Shape, TensorType};
 
 /// Adds the operator `op` with the types that the file declares for its results.
-pub(super) fn convert(
-    node: &mut Node<'_, '_>,
-    op: String,
-    assume: Assume,
-) -> Result<(), NodeError> {
+pub(super) fn convert(node: &mut Node<'_, '_>, op: String, assume: Assume) -> Done {
     let operands = node.operands()?;
     let rows = match assume {
         Assume::Rowwise(axis) => rows(node, &operands, axis)?.map(|rows| (axis, rows)),
@@ -116,7 +37,8 @@ fn rows(node: &Node<'_, '_>, operands: &[Value], axis: usize) -> Result<Option<D
     Ok(Some(first.clone()))
 }
 
-/// The declared type of result `i`; `rows` are the axis that is assumed to hold the rows, and their number.
+/// The declared type of result `i`; `rows` are the axis that is assumed to hold the rows, and their
+/// number.
 fn result(
     node: &Node<'_, '_>,
     i: usize,
@@ -182,11 +104,11 @@ fn attribute_text(
     };
     let kind = attribute.r#type.and_then(|t| AttributeType::try_from(t).ok());
     let attr = match kind {
-        Some(AttributeType::Int) => attribute.i.unwrap_or(0).to_attr(),
+        Some(AttributeType::Int) => attribute.i().to_attr(),
         Some(AttributeType::Ints) => attribute.ints.to_attr(),
-        Some(AttributeType::Float) => attribute.f.unwrap_or(0.0).to_attr(),
+        Some(AttributeType::Float) => attribute.f().to_attr(),
         Some(AttributeType::Floats) => attribute.floats.to_attr(),
-        Some(AttributeType::String) => Some(word(&attribute.s.clone().unwrap_or_default())?),
+        Some(AttributeType::String) => Some(word(attribute.s())?),
         Some(AttributeType::Strings) => {
             let words = attribute.strings.iter().map(|w| Ok(word(w)?.to_string()));
             return Ok(format!("[{}]", words.collect::<Result<Vec<_>, NodeError>>()?.join(", ")));

@@ -1,7 +1,7 @@
 //! Which numbers in a graph stand for a batch size that was baked into it.
 //!
-//! A number is freed only at a place to which the batch axis provably flows; everything else that may stand
-//! for the batch is refused by its place.
+//! A number is freed only at a place to which the batch axis provably flows; everything else that
+//! may stand for the batch is refused by its place.
 
 use super::NodeError;
 use crate::op::Reshape;
@@ -22,7 +22,8 @@ fn symbol(dim: &Dim) -> Option<Symbol> {
     if let [one] = found[..] { Some(one) } else { None }
 }
 
-/// The axis of a shape whose size is a multiple of the batch, if there is one and no other open size.
+/// The axis of a shape whose size is a multiple of the batch, if there is one and no other open
+/// size.
 fn batch_axis(shape: &Shape) -> Option<BatchAxis> {
     let mut open = shape.iter().enumerate().filter(|(_, d)| !d.is_const());
     let (at, dim) = open.next()?;
@@ -39,9 +40,9 @@ pub(super) fn is_open(shape: &Shape, axis: usize) -> bool {
     shape.get(axis).is_some_and(|d| !d.is_const())
 }
 
-/// The target of a reshape of `input`, where the file was written at a batch of `size`: the entry to which the
-/// batch axis flows becomes the batch. As many elements lie before that entry as before the batch axis, and it is
-/// a multiple of the batch size (for a batch of 1, it is 1).
+/// The target of a reshape of `input`, where the file was written at a batch of `size`: the entry
+/// to which the batch axis flows becomes the batch. As many elements lie before that entry as
+/// before the batch axis, and it is a multiple of the batch size (for a batch of 1, it is 1).
 pub(super) fn reshape(
     size: i64,
     input: &Shape,
@@ -60,20 +61,19 @@ pub(super) fn reshape(
         shape.iter().take(axis).fold(Dim::ONE, |product, d| product * d.clone())
     };
     let lead = before(&at_size, batch.at);
-    let fits = |axis: &usize| {
-        let entry = resolved.get(*axis).and_then(Dim::as_const).unwrap_or(0);
-        let literal = target.get(*axis).and_then(Dim::as_const).is_some_and(|c| c > 0);
+    let rows = |axis: usize| {
+        let entry = resolved.get(axis)?.as_const()?;
+        let literal = target.get(axis).and_then(Dim::as_const).is_some_and(|c| c > 0);
         let multiple = if size == 1 { entry == 1 } else { entry > 0 && entry % size == 0 };
-        literal && multiple && before(&resolved, *axis) == lead
+        (literal && multiple && before(&resolved, axis) == lead).then(|| (axis, entry / size))
     };
-    let places: Vec<usize> = (0..target.len()).filter(fits).collect();
+    let places: Vec<(usize, i64)> = (0..target.len()).filter_map(rows).collect();
     let inferred = target.iter().any(|d| *d == Dim::from(-1));
     let literal = format!("the target {}", Shape::from(target.as_slice()));
     match places[..] {
-        [axis] => {
+        [(axis, rows)] => {
             let mut target = target;
-            let entry = resolved.get(axis).and_then(Dim::as_const).unwrap_or(0);
-            target[axis] = Dim::symbol(batch.symbol) * (entry / size);
+            target[axis] = Dim::symbol(batch.symbol) * rows;
             Ok(target)
         }
         [] if inferred => Ok(target),
@@ -83,15 +83,16 @@ pub(super) fn reshape(
             Err(NodeError::Baked { literal, reason })
         }
         _ => {
-            let axes = places.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+            let axes =
+                places.iter().map(|(axis, _)| axis.to_string()).collect::<Vec<_>>().join(" and ");
             let reason = format!("entries {axes} may both stand for the batch size {size}");
             Err(NodeError::Baked { literal, reason })
         }
     }
 }
 
-/// The shape to which `input` is expanded, where the file was written at a batch of `size`: an entry on the batch
-/// axis becomes the batch.
+/// The shape to which `input` is expanded, where the file was written at a batch of `size`: an
+/// entry on the batch axis becomes the batch.
 pub(super) fn expand(size: i64, input: &Shape, mut target: Vec<Dim>) -> Vec<Dim> {
     for (entry, own) in target.iter_mut().rev().zip(input.iter().rev()) {
         let at_size = own.substitute(&mut |_| Dim::from(size));

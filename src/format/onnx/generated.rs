@@ -147,70 +147,6 @@ pub struct NodeProto {
     pub doc_string: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "9")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-    #[prost(message, repeated, tag = "10")]
-    pub device_configurations: ::prost::alloc::vec::Vec<NodeDeviceConfigurationProto>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct IntIntListEntryProto {
-    #[prost(int64, optional, tag = "1")]
-    pub key: ::core::option::Option<i64>,
-    #[prost(int64, repeated, packed = "false", tag = "2")]
-    pub value: ::prost::alloc::vec::Vec<i64>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct NodeDeviceConfigurationProto {
-    #[prost(string, optional, tag = "1")]
-    pub configuration_id: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(message, repeated, tag = "2")]
-    pub sharding_spec: ::prost::alloc::vec::Vec<ShardingSpecProto>,
-    #[prost(int32, optional, tag = "3")]
-    pub pipeline_stage: ::core::option::Option<i32>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ShardingSpecProto {
-    #[prost(string, optional, tag = "1")]
-    pub tensor_name: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(int64, repeated, packed = "false", tag = "2")]
-    pub device: ::prost::alloc::vec::Vec<i64>,
-    #[prost(message, repeated, tag = "3")]
-    pub index_to_device_group_map: ::prost::alloc::vec::Vec<IntIntListEntryProto>,
-    #[prost(message, repeated, tag = "4")]
-    pub sharded_dim: ::prost::alloc::vec::Vec<ShardedDimProto>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ShardedDimProto {
-    #[prost(int64, optional, tag = "1")]
-    pub axis: ::core::option::Option<i64>,
-    #[prost(message, repeated, tag = "2")]
-    pub simple_sharding: ::prost::alloc::vec::Vec<SimpleShardedDimProto>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SimpleShardedDimProto {
-    #[prost(int64, optional, tag = "3")]
-    pub num_shards: ::core::option::Option<i64>,
-    #[prost(oneof = "simple_sharded_dim_proto::Dim", tags = "1, 2")]
-    pub dim: ::core::option::Option<simple_sharded_dim_proto::Dim>,
-}
-/// Nested message and enum types in `SimpleShardedDimProto`.
-pub mod simple_sharded_dim_proto {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Dim {
-        #[prost(int64, tag = "1")]
-        DimValue(i64),
-        #[prost(string, tag = "2")]
-        DimParam(::prost::alloc::string::String),
-    }
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct TrainingInfoProto {
-    #[prost(message, optional, tag = "1")]
-    pub initialization: ::core::option::Option<GraphProto>,
-    #[prost(message, optional, tag = "2")]
-    pub algorithm: ::core::option::Option<GraphProto>,
-    #[prost(message, repeated, tag = "3")]
-    pub initialization_binding: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-    #[prost(message, repeated, tag = "4")]
-    pub update_binding: ::prost::alloc::vec::Vec<StringStringEntryProto>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelProto {
@@ -232,21 +168,8 @@ pub struct ModelProto {
     pub graph: ::core::option::Option<GraphProto>,
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-    #[prost(message, repeated, tag = "20")]
-    pub training_info: ::prost::alloc::vec::Vec<TrainingInfoProto>,
     #[prost(message, repeated, tag = "25")]
     pub functions: ::prost::alloc::vec::Vec<FunctionProto>,
-    #[prost(message, repeated, tag = "26")]
-    pub configuration: ::prost::alloc::vec::Vec<DeviceConfigurationProto>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DeviceConfigurationProto {
-    #[prost(string, optional, tag = "1")]
-    pub name: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(int32, optional, tag = "2")]
-    pub num_devices: ::core::option::Option<i32>,
-    #[prost(string, repeated, tag = "3")]
-    pub device: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StringStringEntryProto {
@@ -254,13 +177,6 @@ pub struct StringStringEntryProto {
     pub key: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "2")]
     pub value: ::core::option::Option<::prost::alloc::string::String>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct TensorAnnotation {
-    #[prost(string, optional, tag = "1")]
-    pub tensor_name: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(message, repeated, tag = "2")]
-    pub quant_parameter_tensor_names: ::prost::alloc::vec::Vec<StringStringEntryProto>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GraphProto {
@@ -280,8 +196,6 @@ pub struct GraphProto {
     pub output: ::prost::alloc::vec::Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "13")]
     pub value_info: ::prost::alloc::vec::Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "14")]
-    pub quantization_annotation: ::prost::alloc::vec::Vec<TensorAnnotation>,
     #[prost(message, repeated, tag = "16")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
 }
@@ -602,92 +516,4 @@ pub struct FunctionProto {
     pub value_info: ::prost::alloc::vec::Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Version {
-    StartVersion = 0,
-    IrVersion20171010 = 1,
-    IrVersion20171030 = 2,
-    IrVersion2017113 = 3,
-    IrVersion2019122 = 4,
-    IrVersion2019318 = 5,
-    IrVersion2019919 = 6,
-    IrVersion202058 = 7,
-    IrVersion2021730 = 8,
-    IrVersion202355 = 9,
-    IrVersion2024325 = 10,
-    IrVersion20250512 = 11,
-    IrVersion20250826 = 12,
-    IrVersion = 13,
-}
-impl Version {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::StartVersion => "_START_VERSION",
-            Self::IrVersion20171010 => "IR_VERSION_2017_10_10",
-            Self::IrVersion20171030 => "IR_VERSION_2017_10_30",
-            Self::IrVersion2017113 => "IR_VERSION_2017_11_3",
-            Self::IrVersion2019122 => "IR_VERSION_2019_1_22",
-            Self::IrVersion2019318 => "IR_VERSION_2019_3_18",
-            Self::IrVersion2019919 => "IR_VERSION_2019_9_19",
-            Self::IrVersion202058 => "IR_VERSION_2020_5_8",
-            Self::IrVersion2021730 => "IR_VERSION_2021_7_30",
-            Self::IrVersion202355 => "IR_VERSION_2023_5_5",
-            Self::IrVersion2024325 => "IR_VERSION_2024_3_25",
-            Self::IrVersion20250512 => "IR_VERSION_2025_05_12",
-            Self::IrVersion20250826 => "IR_VERSION_2025_08_26",
-            Self::IrVersion => "IR_VERSION",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "_START_VERSION" => Some(Self::StartVersion),
-            "IR_VERSION_2017_10_10" => Some(Self::IrVersion20171010),
-            "IR_VERSION_2017_10_30" => Some(Self::IrVersion20171030),
-            "IR_VERSION_2017_11_3" => Some(Self::IrVersion2017113),
-            "IR_VERSION_2019_1_22" => Some(Self::IrVersion2019122),
-            "IR_VERSION_2019_3_18" => Some(Self::IrVersion2019318),
-            "IR_VERSION_2019_9_19" => Some(Self::IrVersion2019919),
-            "IR_VERSION_2020_5_8" => Some(Self::IrVersion202058),
-            "IR_VERSION_2021_7_30" => Some(Self::IrVersion2021730),
-            "IR_VERSION_2023_5_5" => Some(Self::IrVersion202355),
-            "IR_VERSION_2024_3_25" => Some(Self::IrVersion2024325),
-            "IR_VERSION_2025_05_12" => Some(Self::IrVersion20250512),
-            "IR_VERSION_2025_08_26" => Some(Self::IrVersion20250826),
-            "IR_VERSION" => Some(Self::IrVersion),
-            _ => None,
-        }
-    }
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum OperatorStatus {
-    Experimental = 0,
-    Stable = 1,
-}
-impl OperatorStatus {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Experimental => "EXPERIMENTAL",
-            Self::Stable => "STABLE",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "EXPERIMENTAL" => Some(Self::Experimental),
-            "STABLE" => Some(Self::Stable),
-            _ => None,
-        }
-    }
 }

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Quoted;
 use super::error::list_names;
 use super::file::File;
-use super::flatten::{Flat, ValueId};
+use super::flat::{Flat, ValueId};
+use super::options::ImportOptions;
 use super::proto::tensor_shape_proto::dimension::Value as DimValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
-use super::{BatchCandidate, ImportError, ImportOptions, UnboundDim};
+use super::{BatchCandidate, ImportError, UnboundDim};
 use crate::types::{DType, Dim, MAX_RANK, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
@@ -78,19 +79,24 @@ impl Inputs {
     pub(super) fn types<'a>(
         &'a self,
         size: &'a dyn Fn(usize) -> Dim,
-    ) -> impl Iterator<Item = (ValueId, &'a str, TensorType)> {
+    ) -> impl Iterator<Item = Result<(ValueId, &'a str, TensorType), ImportError>> {
         self.all.iter().map(move |input| {
             let sizes = input.sizes.iter().map(|s| match s {
-                Size::Constant(c) => Dim::from(*c),
-                Size::Class(class) => size(*class),
-                // Checked: no other size is left.
-                Size::Named(_) | Size::Unnamed => Dim::ZERO,
+                Size::Constant(c) => Ok(Dim::from(*c)),
+                Size::Class(class) => Ok(size(*class)),
+                Size::Named(_) | Size::Unnamed => {
+                    let name = Quoted(&input.name);
+                    let text = format!("a size of input {name} is open after they were checked");
+                    Err(ImportError::Internal(text))
+                }
             });
-            (input.id, &*input.name, TensorType::new(input.dtype, sizes.collect::<Shape>()))
+            let shape = sizes.collect::<Result<Shape, _>>()?;
+            Ok((input.id, &*input.name, TensorType::new(input.dtype, shape)))
         })
     }
 
-    /// The element type and the sizes that the file declares for a value inside the graph, or what is missing.
+    /// The element type and the sizes that the file declares for a value inside the graph, or what
+    /// is missing.
     pub(super) fn declared(&self, info: &ValueInfoProto) -> Result<(DType, Vec<Size>), String> {
         let Input { dtype, mut sizes, .. } = input(0, info)?;
         for size in &mut sizes {
@@ -150,8 +156,8 @@ impl Inputs {
         }
     }
 
-    /// Makes the leading sizes that the file leaves open classes, and each that is the size that is freed: that two
-    /// numbers are equal does not make them one.
+    /// Makes the leading sizes that the file leaves open classes, and each that is the size that is
+    /// freed: that two numbers are equal does not make them one.
     fn lead(&mut self) {
         let mut named = BTreeMap::new();
         for input in 0..self.all.len() {
@@ -218,13 +224,14 @@ impl Inputs {
                     let hint = if *c == 0 { "" } else { "; --free-batch makes it the batch" };
                     return Err(wrong(name, format!("axis {axis} has the size {c}{hint}")));
                 }
-                Size::Constant(c) if self.freed.is_some_and(|f| f != *c) => {
-                    let other = self.freed.unwrap_or(0);
-                    let reason =
-                        format!("axis {axis} has the size {c}, that of another is {other}");
-                    return Err(wrong(name, reason));
+                Size::Constant(c) => {
+                    let other = *self.freed.get_or_insert(*c);
+                    if other != *c {
+                        let reason =
+                            format!("axis {axis} has the size {c}, that of another is {other}");
+                        return Err(wrong(name, reason));
+                    }
                 }
-                Size::Constant(c) => self.freed = Some(*c),
                 Size::Unnamed | Size::Class(_) => {}
             }
             *size = Size::Class(0);
@@ -302,10 +309,13 @@ impl Inputs {
         if !unbound.is_empty() {
             return Err(ImportError::UnboundDims(unbound));
         }
-        match self.types(&|_| Dim::n()).find(|(_, _, ty)| !ty.shape.is_valid()) {
-            Some((_, name, ty)) => Err(wrong(name, format!("{ty} is too large"))),
-            None => Ok(()),
+        for typed in self.types(&|_| Dim::n()) {
+            let (_, name, ty) = typed?;
+            if !ty.shape.is_valid() {
+                return Err(wrong(name, format!("{ty} is too large")));
+            }
         }
+        Ok(())
     }
 }
 
@@ -323,7 +333,7 @@ fn input(id: ValueId, info: &ValueInfoProto) -> Result<Input, String> {
         Some(TypeValue::OptionalType(_)) => return Err("it is optional".to_owned()),
         None => return Err("the file does not declare its type".to_owned()),
     };
-    let dtype = element(tensor.elem_type.unwrap_or(0))?;
+    let dtype = element(tensor.elem_type().into())?;
     let shape = tensor.shape.as_ref().ok_or("the file does not declare its shape")?;
     Ok(Input { id, name: info.name().to_owned(), dtype, sizes: sizes(shape)? })
 }
@@ -346,10 +356,9 @@ fn sizes(shape: &TensorShapeProto) -> Result<Vec<Size>, String> {
 /// The element type and the number of axes that the file declares for an output, as far as it does.
 pub(super) fn declared(info: &ValueInfoProto) -> (Option<DType>, Option<usize>) {
     match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
-        Some(TypeValue::TensorType(tensor)) => (
-            element(tensor.elem_type.unwrap_or(0)).ok(),
-            tensor.shape.as_ref().map(|s| s.dim.len()),
-        ),
+        Some(TypeValue::TensorType(tensor)) => {
+            (element(tensor.elem_type().into()).ok(), tensor.shape.as_ref().map(|s| s.dim.len()))
+        }
         _ => (None, None),
     }
 }

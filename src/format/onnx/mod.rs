@@ -1,18 +1,21 @@
 //! ONNX models: opset 6 to 27, inference.
 //!
-//! The file is read part by part; its functions are expanded, its nodes put in the order of their operands, and
-//! each becomes the operators that mean the same. Operands that say sizes, axes or positions must be known
-//! (constants, or computed from sizes); they become attributes.
+//! The file is read part by part; its functions are expanded, its nodes put in the order of their
+//! operands, and each becomes the operators that mean the same. Operands that say sizes, axes or
+//! positions must be known (constants, or computed from sizes); they become attributes.
 //!
-//! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the same name are one,
-//! and so are others if the graph equates them; where that leaves several, it must be said which is the batch, and what
-//! the others are. A constant size is no batch, unless [`ImportOptions::free_batch`] says that the file was written at one batch size.
+//! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the
+//! same name are one, and so are others if the graph equates them; where that leaves several, it
+//! must be said which is the batch, and what the others are. A constant size is no batch, unless
+//! [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
 mod calls;
+mod declared;
 mod error;
 mod export;
 mod external;
 mod file;
+mod flat;
 mod flatten;
 mod foreign;
 mod free;
@@ -20,74 +23,44 @@ mod import;
 mod inputs;
 mod node;
 mod ops;
+mod options;
 mod order;
 mod places;
 mod save;
+mod state;
 mod store;
 mod tensor;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod writer;
 
-/// The messages of an ONNX file, generated from `proto/onnx.proto` of ONNX 1.22 (Apache License 2.0).
+/// The messages of an ONNX file, generated from `proto/onnx.proto` of ONNX 1.22 (Apache License
+/// 2.0).
 ///
-/// Packed numbers of a tensor (`float_data`, …) stay the bytes of the file, a list of packed runs each.
+/// Packed numbers of a tensor (`float_data`, …) stay the bytes of the file, a list of packed runs
+/// each.
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 #[path = "generated.rs"]
 pub mod proto;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
 
 use super::{Budget, Model};
 use crate::ir::Weights;
-use crate::op::Assume;
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
+pub use options::ImportOptions;
 pub use places::{NodePlace, places};
 pub use save::{initializer_names, with_initializers};
 pub use wire::WireError;
 
-/// What the user says about a model that its file does not say.
-#[derive(Clone, Debug)]
-pub struct ImportOptions {
-    /// The inputs that carry the batch, and on which axis; empty to find them. Where it is given, no other input
-    /// carries the batch, save where a size has the same name.
-    pub batch_axis: BTreeMap<String, usize>,
-    /// The values of sizes that the file leaves open, by name; a size without a name is `INPUT[AXIS]`.
-    pub dims: BTreeMap<String, i64>,
-    /// Whether a constant batch size of the inputs becomes the batch: that of the axes in `batch_axis`; without
-    /// these the leading size of the first input that has an axis, and of every input that leads with the same size if
-    /// the graph equates the two.
-    /// Numbers inside the graph follow where the flow of the batch proves that they stand for it; others that
-    /// may are errors.
-    pub free_batch: bool,
-    /// What is assumed of operators that are not ONNX's own, by domain and name, `com.acme.Gate`: they become
-    /// [`External`](crate::op::External), with the types that the file declares for their results. A function of
-    /// the model of this name is still expanded.
-    pub assume: BTreeMap<String, Assume>,
-    /// The bytes that the file and its tensors may take.
-    pub max_memory: u64,
-}
-
-impl Default for ImportOptions {
-    /// Nothing is said, and memory is bounded at 16 GiB.
-    fn default() -> Self {
-        Self {
-            batch_axis: BTreeMap::new(),
-            dims: BTreeMap::new(),
-            free_batch: false,
-            assume: BTreeMap::new(),
-            max_memory: 16 << 30,
-        }
-    }
-}
-
-/// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay in the files where
-/// they lie, mapped into memory: these must not be written to while the model lives, only replaced.
+/// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay
+/// in the files where they lie, mapped into memory: these must not be written to while the model
+/// lives, only replaced.
 ///
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
@@ -97,7 +70,8 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError
     import::run(&path.display().to_string(), folder, budget, options)
 }
 
-/// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the values of its
+/// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the
+/// values of its
 /// `Constant` nodes; the rest of the graph is not looked at.
 ///
 /// # Errors
@@ -119,7 +93,7 @@ pub fn initializers(
     }
     for span in &file.graph.nodes {
         let head = file.head(*span)?;
-        let name = head.outputs.first().copied().unwrap_or_default();
+        let [name, ..] = head.outputs[..] else { continue };
         if head.op != "Constant" || head.has_graph || !wanted(name) {
             continue;
         }
@@ -131,7 +105,8 @@ pub fn initializers(
     Ok(weights)
 }
 
-/// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their source.
+/// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their
+/// source.
 ///
 /// # Errors
 /// As [`import`].

@@ -6,15 +6,15 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::NodeError;
-use super::calls::shortened;
-use super::flatten::{FlatNode, NONE, ValueId};
-use super::import::Importer;
+use super::flat::{FlatNode, NONE, ValueId, shortened};
 use super::inputs::Size;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, TensorProto};
+use super::state::State;
+use super::tensor::element;
 use crate::ir::Value;
-use crate::op::Op;
-use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+use crate::op::{Cast, Constant, Op, OpError};
+use crate::types::{DType, Dim, Shape, Table, Tensor, TensorType};
 
 /// Attributes that say nothing about the meaning of a node.
 const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
@@ -22,9 +22,54 @@ const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
 /// The bytes of attributes of calls that nodes inside them may use, each use counted.
 const MAX_REFERRED: usize = 1 << 26;
 
+/// What comes of reading a node.
+pub(super) type Done = Result<(), NodeError>;
+
+/// Reads a node: adds the operators that mean the same.
+pub(super) type Convert = fn(&mut Node<'_, '_>) -> Done;
+
+/// How nodes of one of ONNX's operators are read.
+pub(super) struct Import {
+    /// The most operands it takes.
+    pub(super) operands: usize,
+    pub(super) convert: Convert,
+}
+
+/// An operator that takes any number of operands.
+pub(super) const ANY: usize = usize::MAX;
+
+/// How nodes of ONNX's operators are read, by their names.
+#[derive(Default)]
+pub(super) struct Imports(Table<&'static str, Import>);
+
+impl Imports {
+    /// Adds an operator of at most so many operands.
+    pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
+        let before = self.0.insert(name, Import { operands, convert });
+        debug_assert!(before.is_none(), "{name} is read twice");
+    }
+
+    /// Adds the operators of a table, which are read alike.
+    pub(super) fn table<T>(
+        &mut self,
+        rows: &[(&'static str, T)],
+        operands: usize,
+        convert: Convert,
+    ) {
+        for (name, _) in rows {
+            self.add(name, operands, convert);
+        }
+    }
+
+    /// How nodes of the operator `name` are read, where it is supported.
+    pub(super) fn get(&self, name: &str) -> Option<&Import> {
+        self.0.get(name)
+    }
+}
+
 /// A node while it is converted.
 pub(super) struct Node<'r, 'a> {
-    importer: &'r mut Importer<'a>,
+    state: &'r mut State<'a>,
     op: &'r str,
     /// The version of ONNX's operators in which the node is written.
     pub(super) opset: i64,
@@ -32,7 +77,8 @@ pub(super) struct Node<'r, 'a> {
     inputs: Vec<Option<Value>>,
     input_ids: &'r [ValueId],
     outputs: &'r [ValueId],
-    /// The name of the first result that is named, or its beginning: before the names of values of the node's own.
+    /// The name of the first result that is named, or its beginning: before the names of values of
+    /// the node's own.
     base: String,
 }
 
@@ -42,13 +88,13 @@ impl<'r, 'a> Node<'r, 'a> {
     /// # Errors
     /// If the attributes that calls give are used too often.
     pub(super) fn new(
-        importer: &'r mut Importer<'a>,
+        state: &'r mut State<'a>,
         op: &'r str,
         node: &'r FlatNode,
         given: Vec<AttributeProto>,
         inputs: Vec<Option<Value>>,
     ) -> Result<Self, NodeError> {
-        let scope = &importer.flat.scopes[node.scope as usize];
+        let scope = &state.flat.scopes[node.scope as usize];
         let mut attributes = Vec::with_capacity(given.len());
         if let Some(lost) = given.iter().find(|a| node.scope == 0 && !a.ref_attr_name().is_empty())
         {
@@ -56,18 +102,19 @@ impl<'r, 'a> Node<'r, 'a> {
         }
         for (attribute, bytes) in given.into_iter().filter_map(|a| scope.resolve(a)) {
             attributes.push(attribute);
-            importer.referred = importer.referred.saturating_add(bytes);
+            state.referred = state.referred.saturating_add(bytes);
         }
-        if importer.referred > MAX_REFERRED {
+        if state.referred > MAX_REFERRED {
             let text =
                 format!("attributes of calls that are used for more than {MAX_REFERRED} bytes");
             return Err(NodeError::Unsupported(text));
         }
         let opset = scope.opset;
         let (input_ids, outputs) = (&node.inputs, &node.outputs);
-        let first = outputs.iter().find(|id| **id != NONE).copied().unwrap_or(NONE);
-        let base = shortened(&importer.flat.name(first)).to_owned();
-        Ok(Self { importer, op, opset, attributes, inputs, input_ids, outputs, base })
+        let base = String::new();
+        let mut node = Self { state, op, opset, attributes, inputs, input_ids, outputs, base };
+        node.base = shortened(&node.state.flat.name(node.first_named())).to_owned();
+        Ok(node)
     }
 
     /// The operator's name in ONNX.
@@ -75,8 +122,14 @@ impl<'r, 'a> Node<'r, 'a> {
         self.op
     }
 
+    /// What a table of operators has for this one.
+    pub(super) fn row<T: Clone>(&self, rows: &[(&str, T)]) -> Result<T, NodeError> {
+        let found = rows.iter().find(|(name, _)| *name == self.op).map(|(_, row)| row.clone());
+        found.ok_or_else(|| NodeError::Unsupported(self.op.to_owned()))
+    }
+
     /// Fails if an attribute was not asked for: its meaning would be lost.
-    pub(super) fn finish(self) -> Result<(), NodeError> {
+    pub(super) fn finish(self) -> Done {
         let mut rest = self.attributes.iter().map(|a| a.name());
         match rest.find(|name| !MEANINGLESS.contains(name)) {
             None => Ok(()),
@@ -86,7 +139,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The batch size of the file, where it was freed.
     pub(super) fn freed(&self) -> Option<i64> {
-        self.importer.freed
+        self.state.freed
     }
 
     /// All attributes that were not asked for.
@@ -115,7 +168,12 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// An integer attribute.
     pub(super) fn opt_int(&mut self, name: &str) -> Result<Option<i64>, NodeError> {
-        Ok(self.take(name, AttributeType::Int)?.map(|a| a.i.unwrap_or(0)))
+        Ok(self.take(name, AttributeType::Int)?.map(|a| a.i()))
+    }
+
+    /// An integer attribute that must be there.
+    pub(super) fn needed_int(&mut self, name: &str) -> Result<i64, NodeError> {
+        self.opt_int(name)?.ok_or_else(|| wrong(name, "is missing"))
     }
 
     /// An integer attribute that may be absent.
@@ -124,17 +182,27 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// An integer attribute that is 0 or 1.
-    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, NodeError> {
-        match self.int(name, i64::from(default))? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(wrong(name, format!("is {other}; it must be 0 or 1"))),
+    pub(super) fn opt_flag(&mut self, name: &str) -> Result<Option<bool>, NodeError> {
+        match self.opt_int(name)? {
+            None => Ok(None),
+            Some(flag @ (0 | 1)) => Ok(Some(flag == 1)),
+            Some(other) => Err(wrong(name, format!("is {other}; it must be 0 or 1"))),
         }
+    }
+
+    /// An integer attribute that is 0 or 1 and may be absent.
+    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, NodeError> {
+        Ok(self.opt_flag(name)?.unwrap_or(default))
     }
 
     /// A list of integers.
     pub(super) fn opt_ints(&mut self, name: &str) -> Result<Option<Vec<i64>>, NodeError> {
         Ok(self.take(name, AttributeType::Ints)?.map(|a| a.ints.clone()))
+    }
+
+    /// A list of integers that must be there.
+    pub(super) fn needed_ints(&mut self, name: &str) -> Result<Vec<i64>, NodeError> {
+        self.opt_ints(name)?.ok_or_else(|| wrong(name, "is missing"))
     }
 
     /// A list of integers, empty where it is absent.
@@ -144,7 +212,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// A number.
     pub(super) fn opt_float(&mut self, name: &str) -> Result<Option<f32>, NodeError> {
-        Ok(self.take(name, AttributeType::Float)?.map(|a| a.f.unwrap_or(0.0)))
+        Ok(self.take(name, AttributeType::Float)?.map(|a| a.f()))
     }
 
     /// A number that may be absent.
@@ -158,12 +226,39 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// A word.
+    pub(super) fn opt_string(&mut self, name: &str) -> Result<Option<String>, NodeError> {
+        let word = self.take(name, AttributeType::String)?.map(|a| a.s().to_vec());
+        word.map(String::from_utf8).transpose().map_err(|_| wrong(name, "is no text"))
+    }
+
+    /// A word that may be absent.
     pub(super) fn string(&mut self, name: &str, default: &str) -> Result<String, NodeError> {
-        match self.take(name, AttributeType::String)? {
-            None => Ok(default.to_owned()),
-            Some(a) => String::from_utf8(a.s.clone().unwrap_or_default().to_vec())
-                .map_err(|_| wrong(name, "is no text")),
-        }
+        Ok(self.opt_string(name)?.unwrap_or_else(|| default.to_owned()))
+    }
+
+    /// What a word means, one of a table.
+    pub(super) fn opt_choice<T: Copy>(
+        &mut self,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, NodeError> {
+        self.opt_string(name)?.map(|given| meaning(name, &given, words)).transpose()
+    }
+
+    /// What a word that may be absent means, one of a table.
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        name: &str,
+        default: &str,
+        words: &[(&str, T)],
+    ) -> Result<T, NodeError> {
+        meaning(name, &self.string(name, default)?, words)
+    }
+
+    /// An element type, by ONNX's number.
+    pub(super) fn opt_dtype(&mut self, name: &str) -> Result<Option<DType>, NodeError> {
+        let dtype = self.opt_int(name)?.map(element).transpose();
+        dtype.map_err(|reason| wrong(name, format!(": {reason}")))
     }
 
     /// A list of words.
@@ -177,8 +272,8 @@ impl<'r, 'a> Node<'r, 'a> {
     pub(super) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, NodeError> {
         let Some(found) = self.take(name, AttributeType::Tensor)? else { return Ok(None) };
         let proto = found.t.as_ref().ok_or_else(|| wrong(name, "holds no tensor"))?;
-        let id = self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE);
-        self.importer.attribute_tensor(id, name, proto).map(Some)
+        let id = self.first_named();
+        self.state.attribute_tensor(id, name, proto).map(Some)
     }
 
     /// The tensor of an attribute that gives no value.
@@ -187,16 +282,27 @@ impl<'r, 'a> Node<'r, 'a> {
         name: &str,
         proto: &TensorProto,
     ) -> Result<Tensor, NodeError> {
-        self.importer.attribute_tensor(NONE, name, proto)
+        self.state.attribute_tensor(NONE, name, proto)
     }
 
     /// A seed that the name and the number of the node's first named result decide.
     pub(super) fn own_seed(&self) -> i64 {
-        let id = self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE);
+        let id = self.first_named();
         let mut hash = blake3::Hasher::new();
-        hash.update(&id.to_le_bytes()).update(self.importer.flat.name(id).as_bytes());
-        let hash = hash.finalize();
-        hash.as_bytes().first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
+        hash.update(&id.to_le_bytes()).update(self.state.flat.name(id).as_bytes());
+        let mut seed = [0; 8];
+        hash.finalize_xof().fill(&mut seed);
+        i64::from_le_bytes(seed)
+    }
+
+    /// The first result that is named; where none is, the tensor or the seed has no name.
+    fn first_named(&self) -> ValueId {
+        self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE)
+    }
+
+    /// Result `i`; those at the end may be left out.
+    fn output(&self, i: usize) -> ValueId {
+        self.outputs.get(i).copied().unwrap_or(NONE)
     }
 
     /// The number of operands, without those left out at the end.
@@ -221,7 +327,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The type of a value.
     pub(super) fn ty(&self, value: Value) -> &TensorType {
-        self.importer.builder.graph().ty(value)
+        self.state.builder.graph().ty(value)
     }
 
     /// The shape of a value.
@@ -236,14 +342,15 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The error that operand `i` is not known before the run.
     pub(super) fn not_known(&self, i: usize) -> NodeError {
-        let id = self.input_ids.get(i).copied().unwrap_or(NONE);
-        NodeError::NotKnown { operand: i, value: self.importer.flat.name(id).into_owned() }
+        let name = self.input_ids.get(i).map(|id| self.state.flat.name(*id));
+        NodeError::NotKnown { operand: i, value: name.unwrap_or_default().into_owned() }
     }
 
-    /// The elements of the integer operand `i`, which may depend on the batch size; none where it is left out.
+    /// The elements of the integer operand `i`, which may depend on the batch size; none where it
+    /// is left out.
     pub(super) fn opt_sizes(&self, i: usize) -> Result<Option<Vec<Dim>>, NodeError> {
         let Some(value) = self.optional(i) else { return Ok(None) };
-        let info = self.importer.builder.graph().info(value);
+        let info = self.state.builder.graph().info(value);
         match &info.ints {
             Some(ints) => Ok(Some(ints.to_vec())),
             None => Err(self.not_known(i)),
@@ -262,7 +369,23 @@ impl<'r, 'a> Node<'r, 'a> {
         numbers.map(Some).ok_or_else(|| self.not_known(i))
     }
 
-    /// The list `name`: an attribute before opset `since`, from then on the operand `i`; none where it is absent.
+    /// The elements of the integer operand `i`, which are constants.
+    pub(super) fn numbers(&self, i: usize) -> Result<Vec<i64>, NodeError> {
+        self.opt_numbers(i)?.ok_or(NodeError::Missing { operand: i })
+    }
+
+    /// The one element of the integer operand `i`, which may depend on the batch size.
+    pub(super) fn size(&self, i: usize) -> Result<Dim, NodeError> {
+        only(i, self.sizes(i)?)
+    }
+
+    /// The one integer that operand `i` is; none where it is left out.
+    pub(super) fn opt_single(&self, i: usize) -> Result<Option<i64>, NodeError> {
+        self.opt_numbers(i)?.map(|all| only(i, all)).transpose()
+    }
+
+    /// The list `name`: an attribute before opset `since`, from then on the operand `i`; none where
+    /// it is absent.
     pub(super) fn list(
         &mut self,
         name: &str,
@@ -274,10 +397,11 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The tensor that operand `i` is, where it is a constant of the file.
     pub(super) fn known(&self, i: usize) -> Option<&Tensor> {
-        self.importer.known(self.optional(i)?)
+        self.state.known(self.optional(i)?)
     }
 
-    /// The single element of operand `i`, where it is a constant of the file and a float can hold it.
+    /// The single element of operand `i`, where it is a constant of the file and a float can hold
+    /// it.
     pub(super) fn number(&self, i: usize) -> Option<f64> {
         let tensor = self.known(i).filter(|t| t.len() == 1)?;
         let number = tensor.to_f64().first().copied()?;
@@ -295,13 +419,12 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// Whether the node names its result `i`.
     pub(super) fn wants(&self, i: usize) -> bool {
-        self.outputs.get(i).is_some_and(|id| *id != NONE)
+        self.output(i) != NONE
     }
 
     /// The type that the file declares for result `i`.
     pub(super) fn declared(&self, i: usize) -> Result<&(DType, Vec<Size>), NodeError> {
-        let id = self.outputs.get(i).copied().unwrap_or(NONE);
-        self.importer.declared.get(id).map_err(|reason| self.undeclared(i, reason))
+        self.state.declared.get(self.output(i)).map_err(|reason| self.undeclared(i, reason))
     }
 
     /// The error that the type of result `i` is not known.
@@ -311,12 +434,12 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The size of a class of the inputs' sizes.
     pub(super) fn class(&self, class: usize) -> Dim {
-        self.importer.classes.get(class).cloned().unwrap_or_else(Dim::n)
+        self.state.classes[class].clone()
     }
 
     fn result_name(&self, i: usize) -> Cow<'a, str> {
-        match self.outputs.get(i) {
-            Some(id) if *id != NONE => self.importer.flat.name(*id),
+        match self.output(i) {
+            id if id != NONE => self.state.flat.name(id),
             _ if self.base.is_empty() => Cow::Borrowed("unused"),
             _ => Cow::Owned(format!("{}.{i}", self.base)),
         }
@@ -340,41 +463,45 @@ impl<'r, 'a> Node<'r, 'a> {
     ) -> Result<Vec<Value>, NodeError> {
         let op = op.into();
         let name = format!("{}.{}", self.base, op.name());
-        Ok(self.importer.builder.ops(&vec![name.as_str(); count], op, operands)?)
+        Ok(self.state.builder.ops(&vec![name.as_str(); count], op, operands)?)
+    }
+
+    /// Adds a constant of one element of a float type.
+    pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<Value, NodeError> {
+        let value = float(dtype, x)?;
+        self.emit(Constant { value }, &[])
+    }
+
+    /// Adds an operator of the node's operands, whose result is the node's first.
+    pub(super) fn of_all(&mut self, op: impl Into<Op>) -> Done {
+        self.of_first(self.arity(), op)
+    }
+
+    /// Adds an operator of the node's first `count` operands, whose result is the node's first.
+    pub(super) fn of_first(&mut self, count: usize, op: impl Into<Op>) -> Done {
+        let operands = (0..count).map(|i| self.operand(i));
+        let operands = operands.collect::<Result<SmallVec<[Value; 4]>, _>>()?;
+        self.result(op, &operands)
     }
 
     /// Adds an operator whose result is the node's first.
-    pub(super) fn result(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Value],
-    ) -> Result<(), NodeError> {
+    pub(super) fn result(&mut self, op: impl Into<Op>, operands: &[Value]) -> Done {
         self.result_at(0, op, operands)
     }
 
     /// Adds an operator whose result is the node's result `i`.
-    pub(super) fn result_at(
-        &mut self,
-        i: usize,
-        op: impl Into<Op>,
-        operands: &[Value],
-    ) -> Result<(), NodeError> {
+    pub(super) fn result_at(&mut self, i: usize, op: impl Into<Op>, operands: &[Value]) -> Done {
         let name = self.result_name(i);
-        let value = self.importer.builder.op(&name, op, operands)?;
+        let value = self.state.builder.op(&name, op, operands)?;
         self.set(i, value);
         Ok(())
     }
 
     /// Adds an operator whose `count` results are the node's first.
-    pub(super) fn results(
-        &mut self,
-        count: usize,
-        op: impl Into<Op>,
-        operands: &[Value],
-    ) -> Result<(), NodeError> {
+    pub(super) fn results(&mut self, count: usize, op: impl Into<Op>, operands: &[Value]) -> Done {
         let names: Vec<Cow<'_, str>> = (0..count).map(|i| self.result_name(i)).collect();
         let names: Vec<&str> = names.iter().map(|n| &**n).collect();
-        let values = self.importer.builder.ops(&names, op, operands)?;
+        let values = self.state.builder.ops(&names, op, operands)?;
         for (i, value) in values.into_iter().enumerate() {
             self.set(i, value);
         }
@@ -382,27 +509,48 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     fn set(&mut self, i: usize, value: Value) {
-        if let Some(id) = self.outputs.get(i) {
-            self.importer.set(*id, value);
-        }
+        self.state.set(self.output(i), value);
     }
 
     /// Makes a tensor the node's first result.
     pub(super) fn constant(&mut self, tensor: Tensor) {
-        let id = self.outputs.first().copied().unwrap_or(NONE);
+        let id = self.output(0);
         if id != NONE {
-            let value = self.importer.constant(id, tensor);
-            self.importer.set(id, value);
+            let value = self.state.constant(id, tensor);
+            self.state.set(id, value);
         }
     }
 
     /// Charges the memory of a tensor that the node is about to make.
-    pub(super) fn charge(&mut self, ty: &TensorType) -> Result<(), NodeError> {
-        self.importer.charge(ty)
+    pub(super) fn charge(&mut self, ty: &TensorType) -> Done {
+        self.state.charge(ty)
     }
 }
 
 /// The error that an attribute is wrong.
 pub(super) fn wrong(name: &str, reason: impl Into<String>) -> NodeError {
     NodeError::Attribute { name: name.to_owned(), reason: reason.into() }
+}
+
+/// What the word of an attribute means, one of a table.
+fn meaning<T: Copy>(name: &str, given: &str, words: &[(&str, T)]) -> Result<T, NodeError> {
+    let known = words.iter().find(|(word, _)| *word == given);
+    known.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(name, format!("is `{given}`")))
+}
+
+/// The one element of operand `i`.
+fn only<T>(i: usize, all: Vec<T>) -> Result<T, NodeError> {
+    <[T; 1]>::try_from(all).map(|[one]| one).map_err(|all| {
+        let reason = format!("it has {} elements, not 1", all.len());
+        OpError::Value { operand: i, reason }.into()
+    })
+}
+
+/// `x` as an element of a float type.
+pub(super) fn float(dtype: DType, x: f64) -> Result<Tensor, NodeError> {
+    let cast = Op::from(Cast { to: dtype }).eval(&[&Tensor::scalar(x)])?;
+    cast.into_iter().next().filter(|_| dtype.is_float()).ok_or_else(|| {
+        let expected = "a float".to_owned();
+        OpError::DType { operand: 0, expected, found: dtype }.into()
+    })
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::ImportError;
-use super::flatten::{Flat, FlatNode, NONE, ValueId};
+use super::flat::{Flat, FlatNode, NONE, ValueId};
 
 /// The nodes of a cycle that an error names.
 const CYCLE_NAMED: usize = 8;
@@ -106,8 +106,11 @@ impl Flat<'_> {
             });
             givers.next()
         };
-        // Every node that waits has an operand of another that does: against the flow one is met twice.
-        let mut at = waiting.iter().position(|w| *w > 0).unwrap_or(0);
+        // Every node that waits has an operand of another that does: against the flow one is met
+        // twice.
+        let Some(mut at) = waiting.iter().position(|w| *w > 0) else {
+            return ImportError::Internal("where nodes form a cycle, one waits".to_owned());
+        };
         let mut seen = vec![false; waiting.len()];
         while let Some(before) = stuck(at).filter(|_| !std::mem::replace(&mut seen[at], true)) {
             at = before;
@@ -129,7 +132,8 @@ impl Flat<'_> {
         ImportError::Undefined { value: self.name(value).into_owned(), user }
     }
 
-    /// What gives each value. An input may have an initializer, which is its default; nothing else is given twice.
+    /// What gives each value. An input may have an initializer, which is its default; nothing else
+    /// is given twice.
     fn givers(&self) -> Result<Vec<Giver>, ImportError> {
         let lists = [
             ("input", &self.inputs),
@@ -169,8 +173,8 @@ impl Flat<'_> {
     }
 }
 
-/// The nodes in the order of their operands, of those that are ready the first in the file first. Those that
-/// never are keep a count in `waiting`.
+/// The nodes in the order of their operands, of those that are ready the first in the file first.
+/// Those that never are keep a count in `waiting`.
 fn ready_first(waiting: &mut [u32], users: &Users) -> Vec<u32> {
     let ready = (0u32..).zip(waiting.iter()).filter(|(_, w)| **w == 0).map(|(i, _)| Reverse(i));
     let mut ready: BinaryHeap<Reverse<u32>> = ready.collect();

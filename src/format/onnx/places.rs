@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::file::File;
-use super::foreign;
 use super::store::Store;
 use super::{Budget, ImportError, external};
 
@@ -19,8 +18,9 @@ pub struct NodePlace {
     pub inside: bool,
 }
 
-/// Where the nodes with these labels stand in the model at `path`, as far as they are found. The label of a node is the
-/// origin that it has in the graph: its name, or its first result; inside a function, the call stands before it.
+/// Where the nodes with these labels stand in the model at `path`, as far as they are found. The
+/// label of a node is the origin that it has in the graph: its name, or its first result; inside a
+/// function, the call stands before it.
 ///
 /// # Errors
 /// If the file is no model.
@@ -36,7 +36,7 @@ pub fn places(
         let results = head.outputs.iter().copied();
         let label = [head.name].into_iter().chain(results).find(|name| !name.is_empty());
         let Some(label) = label else { continue };
-        let place = |inside| NodePlace { index, op: foreign::name(&head), inside };
+        let place = |inside| NodePlace { index, op: head.full_op(), inside };
         if labels.contains(label) {
             found.insert(label.to_owned(), place(false));
         }

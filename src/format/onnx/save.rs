@@ -30,12 +30,12 @@ pub fn initializer_names(path: &Path, max_memory: u64) -> Result<Vec<String>, Im
     names.collect()
 }
 
-/// The model at `path` with the elements `tensors` of its initializers, by name, which have their types. All lie in the
-/// file, also those that lay in others.
+/// The model at `path` with the elements `tensors` of its initializers, by name, which have their
+/// types. All lie in the file, also those that lay in others.
 ///
 /// # Errors
-/// If the file is no model, has no such initializer, or one of another type, or the result is larger than a file of
-/// this form may be.
+/// If the file is no model, has no such initializer, or one of another type, or the result is
+/// larger than a file of this form may be.
 pub fn with_initializers(
     path: &Path,
     tensors: &BTreeMap<String, Tensor>,
@@ -49,10 +49,9 @@ pub fn with_initializers(
         let (name, proto) = (file.tensor_name(*span)?, file.tensor(*span)?);
         let elements = match tensors.get(name) {
             Some(given) => {
-                let dims: Vec<i64> =
-                    given.dims().iter().filter_map(|d| i64::try_from(*d).ok()).collect();
-                let dtype = tensor::element(proto.data_type.unwrap_or(0));
-                if dims != proto.dims || dtype.ok() != Some(given.dtype()) {
+                let dims = tensor::dims(&proto.dims).ok();
+                let dtype = tensor::element(proto.data_type().into());
+                if dims.as_deref() != Some(given.dims()) || dtype != Ok(given.dtype()) {
                     return Err(wrong(name, "the elements given are of another type"));
                 }
                 given.clone()
@@ -68,7 +67,7 @@ pub fn with_initializers(
     }
     // What stays is copied with its elements.
     let data = folder.whole();
-    let whole = Span::new(0..data.len());
+    let whole = Span::new(0..data.len())?;
     let tensor = |number: u64, span: Span| {
         let found = replaced.get(&span.range().start).filter(|_| number == 5);
         Ok(found.map(|(_, bytes)| bytes.clone()))

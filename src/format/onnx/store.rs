@@ -1,4 +1,5 @@
-//! The bytes of a model file: its structure in memory, large elements of tensors where they lie in the file.
+//! The bytes of a model file: its structure in memory, large elements of tensors where they lie in
+//! the file.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,14 @@ use super::wire::{Content, Fields, Span, WireError};
 /// The longest file that is read: the limit of protocol buffers.
 const MAX_FILE: u64 = (1 << 31) - 1;
 
-/// Raw elements from this number of bytes stay where they are; smaller ones are part of the structure.
+/// Raw elements from this number of bytes stay where they are; smaller ones are part of the
+/// structure.
 const LARGE: usize = 1 << 16;
 
 /// The bytes of a model.
 pub(super) struct Store {
-    /// The file with the large elements of tensors left out: there are zeros that take no memory until they are read.
+    /// The file with the large elements of tensors left out: there are zeros that take no memory
+    /// until they are read.
     pub(super) structure: Bytes,
     /// The file, where the large elements lie; none where `structure` is whole.
     file: Option<(PathBuf, Map)>,
@@ -33,7 +36,8 @@ impl Store {
         Ok(Self { structure: data, file: None })
     }
 
-    /// The file at `path`, which alone must fit in `budget`; its tensors are charged when they are read.
+    /// The file at `path`, which alone must fit in `budget`; its tensors are charged when they are
+    /// read.
     pub(super) fn open(path: &Path, budget: &Budget) -> Result<Self, ImportError> {
         let map = Map::open(path, |size| {
             if size > MAX_FILE {
@@ -90,7 +94,8 @@ fn too_long(path: &Path, size: u64) -> FileError {
     FileError::content(path, reason)
 }
 
-/// Where large raw elements lie, in order: those of the graph's initializers and of the attributes of its nodes.
+/// Where large raw elements lie, in order: those of the graph's initializers and of the attributes
+/// of its nodes.
 fn large_elements(data: &[u8]) -> Result<Vec<Range<usize>>, WireError> {
     let mut found = Vec::new();
     if data.len() < LARGE {
@@ -100,7 +105,7 @@ fn large_elements(data: &[u8]) -> Result<Vec<Range<usize>>, WireError> {
         found.push(raw.range());
         Ok(())
     };
-    large(data, Span::new(0..data.len()), &[&[7]], &mut |graph| {
+    large(data, Span::new(0..data.len())?, &[&[7]], &mut |graph| {
         large(data, graph, &[&[5, 9], &[1, 5, 5, 9]], &mut take)
     })?;
     Ok(found)

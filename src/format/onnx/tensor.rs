@@ -10,7 +10,8 @@ use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
 use crate::types::{DType, MAX_RANK, Tensor, TensorError};
 
-/// Raw elements from this number of bytes are shared; below, a tensor of its own takes less than what it would keep.
+/// Raw elements from this number of bytes are shared; below, a tensor of its own takes less than
+/// what it would keep.
 const SHARED: usize = 1 << 12;
 
 /// The tensor that `proto` declares. Its bytes are charged to `budget` before memory is taken.
@@ -24,7 +25,7 @@ pub(super) fn read(
     if proto.segment.is_some() {
         return Err(wrong("a tensor in segments is not supported".to_owned()));
     }
-    let dtype = element(proto.data_type.unwrap_or(0)).map_err(wrong)?;
+    let dtype = element(proto.data_type().into()).map_err(wrong)?;
     let dims = dims(&proto.dims).map_err(wrong)?;
     let bytes = npy::byte_count(dtype, &dims)
         .ok_or_else(|| wrong(format!("{dtype}{dims:?} is too large")))?;
@@ -69,7 +70,8 @@ pub(super) fn read(
     Ok(tensor)
 }
 
-/// The tensor of little-endian elements: they are shared where this machine can use them as they lie.
+/// The tensor of little-endian elements: they are shared where this machine can use them as they
+/// lie.
 fn of_raw(dtype: DType, dims: &[usize], raw: &Bytes) -> Result<Tensor, TensorError> {
     // Truth values are copied, so that they are 0 or 1 whatever becomes of the file.
     let usable = cfg!(target_endian = "little") || dtype.bytes() == 1;
@@ -81,7 +83,8 @@ fn of_raw(dtype: DType, dims: &[usize], raw: &Bytes) -> Result<Tensor, TensorErr
     Ok(tensor)
 }
 
-fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
+/// The sizes of a tensor.
+pub(super) fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
     if dims.len() > MAX_RANK {
         return Err(format!("{} axes are more than {MAX_RANK}", dims.len()));
     }
@@ -90,25 +93,14 @@ fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
 }
 
 /// The element type that ONNX gives this number.
-pub(super) fn element(number: i32) -> Result<DType, String> {
-    let known =
-        DataType::try_from(number).map_err(|_| format!("element type {number} is unknown"))?;
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no element type")]
-    Ok(match known {
-        DataType::Double => DType::F64,
-        DataType::Float => DType::F32,
-        DataType::Float16 => DType::F16,
-        DataType::Bfloat16 => DType::Bf16,
-        DataType::Int64 => DType::I64,
-        DataType::Int32 => DType::I32,
-        DataType::Int16 => DType::I16,
-        DataType::Int8 => DType::I8,
-        DataType::Uint64 => DType::U64,
-        DataType::Uint32 => DType::U32,
-        DataType::Uint16 => DType::U16,
-        DataType::Uint8 => DType::U8,
-        DataType::Bool => DType::Bool,
-        other => return Err(format!("element type {} is not supported", other.as_str_name())),
+pub(super) fn element(number: i64) -> Result<DType, String> {
+    let number = i32::try_from(number).map_err(|_| "is no element type".to_owned())?;
+    if let Some(dtype) = DType::ALL.into_iter().find(|dtype| self::number(*dtype) == number) {
+        return Ok(dtype);
+    }
+    Err(match DataType::try_from(number) {
+        Ok(other) => format!("element type {} is not supported", other.as_str_name()),
+        Err(_) => format!("element type {number} is unknown"),
     })
 }
 
@@ -131,8 +123,8 @@ pub(super) fn number(dtype: DType) -> i32 {
     })
 }
 
-/// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width, or of
-/// varints.
+/// The numbers of a tensor that is written as typed numbers: runs of packed numbers of one width,
+/// or of varints.
 struct Numbers<'a> {
     runs: &'a [Bytes],
     /// The bytes of one number; 0 for varints.
@@ -148,11 +140,9 @@ impl<'a> Numbers<'a> {
             ("int64_data", &proto.int64_data, 0),
             ("uint64_data", &proto.uint64_data, 0),
         ];
-        let own = match dtype {
-            DType::F32 => "float_data",
-            DType::F64 => "double_data",
-            DType::I64 => "int64_data",
-            DType::U64 | DType::U32 => "uint64_data",
+        let (own, runs, width) = fields[match dtype {
+            DType::F32 => 0,
+            DType::F64 => 1,
             DType::F16
             | DType::Bf16
             | DType::I32
@@ -160,13 +150,13 @@ impl<'a> Numbers<'a> {
             | DType::I8
             | DType::U16
             | DType::U8
-            | DType::Bool => "int32_data",
-        };
+            | DType::Bool => 2,
+            DType::I64 => 3,
+            DType::U64 | DType::U32 => 4,
+        }];
         if let Some((other, ..)) = fields.iter().find(|f| f.0 != own && !f.1.is_empty()) {
             return Err(format!("elements of type {dtype} are given as {other}"));
         }
-        let found = fields.iter().find(|f| f.0 == own);
-        let (runs, width) = found.map_or((&[][..], 0), |f| (f.1.as_slice(), f.2));
         Ok(Self { runs, width })
     }
 
@@ -210,7 +200,8 @@ impl<'a> Numbers<'a> {
 /// Writes a number, as it is on the wire, as one element. Halves are written as their bits.
 fn write(element: &mut [u8], dtype: DType, number: u64) -> Result<(), String> {
     // An `int32` on the wire is the lower half of what is written.
-    let low = u32::try_from(number & 0xffff_ffff).unwrap_or(0).cast_signed();
+    let [a, b, c, d, ..] = number.to_le_bytes();
+    let low = i32::from_le_bytes([a, b, c, d]);
     macro_rules! put {
         ($t:ty, $x:expr) => {{
             let x =

@@ -1,7 +1,8 @@
 //! The wire format of protocol buffers, as far as finding the parts of a large message needs it.
 //!
-//! The messages of `proto` are decoded part by part, so that a file never takes more memory at once than its
-//! largest part does: a message of two bytes on the wire takes hundreds when it is decoded.
+//! The messages of `proto` are decoded part by part, so that a file never takes more memory at once
+//! than its largest part does: a message of two bytes on the wire takes hundreds when it is
+//! decoded.
 
 use std::ops::Range;
 
@@ -23,10 +24,15 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The range `start..end`; files are shorter than 4 GiB.
-    pub(super) fn new(range: Range<usize>) -> Self {
-        let fit = |x: usize| u32::try_from(x).unwrap_or(u32::MAX);
-        Self { start: fit(range.start), end: fit(range.end) }
+    /// A range of a file, which is shorter than 4 GiB.
+    pub(super) fn new(range: Range<usize>) -> Result<Self, WireError> {
+        let Range { start: at, end } = range;
+        let fits = (u32::try_from(at), u32::try_from(end));
+        let (Ok(start), Ok(end)) = fits else {
+            let reason = format!("internal error: byte {end} of a file shorter than 4 GiB");
+            return Err(WireError { at, reason });
+        };
+        Ok(Self { start, end })
     }
 
     pub(super) fn range(self) -> Range<usize> {
@@ -86,7 +92,7 @@ impl<'a> Fields<'a> {
         let from = self.at;
         let to = usize::try_from(bytes).ok().and_then(|b| from.checked_add(b));
         self.at = to.filter(|to| *to <= self.end).ok_or("the field is longer than its message")?;
-        Ok(Span::new(from..self.at))
+        Span::new(from..self.at).map_err(|_| "internal error: a file is shorter than 4 GiB")
     }
 
     fn field(&mut self) -> Result<(u64, Content), &'static str> {
@@ -125,7 +131,8 @@ impl Iterator for Fields<'_> {
     }
 }
 
-/// The bytes of a message in which `new` gives other bytes for some of its parts, by the number of their field.
+/// The bytes of a message in which `new` gives other bytes for some of its parts, by the number of
+/// their field.
 pub(super) fn rewritten(
     data: &[u8],
     span: Span,
@@ -145,14 +152,16 @@ pub(super) fn rewritten(
             continue;
         };
         // The key of the field stays; the length behind it is another one.
-        let key = Fields::of(data, Span::new(from..part.range().start)).varint_bytes();
+        let key = Span::new(from..part.range().start)?;
+        let key = Fields::of(data, key).varint_bytes();
         out.extend_from_slice(&data[from..from + key]);
         prost::encoding::encode_varint(bytes.len() as u64, &mut out);
         out.extend_from_slice(&bytes);
     }
 }
 
-/// The parts of a message that the field `number` holds. Memory is taken once, for as many as there are.
+/// The parts of a message that the field `number` holds. Memory is taken once, for as many as there
+/// are.
 pub(super) fn parts(data: &[u8], span: Span, number: u64) -> Result<Vec<Span>, WireError> {
     let part = |field: Result<(u64, Content), WireError>| match field {
         Ok((n, Content::Part(part))) if n == number => Some(Ok(part)),
@@ -181,10 +190,12 @@ pub(super) fn text(data: &[u8], span: Span) -> Result<&str, WireError> {
 mod tests {
     use super::{Content, Fields, Span, parts};
 
+    fn span(range: std::ops::Range<usize>) -> Span {
+        Span::new(range).unwrap()
+    }
+
     fn read(data: &[u8]) -> Result<Vec<(u64, Content)>, String> {
-        Fields::of(data, Span::new(0..data.len()))
-            .collect::<Result<_, _>>()
-            .map_err(|e| e.to_string())
+        Fields::of(data, span(0..data.len())).collect::<Result<_, _>>().map_err(|e| e.to_string())
     }
 
     #[test]
@@ -192,10 +203,17 @@ mod tests {
         let data = [0x08, 0x96, 0x01, 0x12, 0x02, b'h', b'i', 0x1d, 0, 0, 0, 0, 0x12, 0x00];
         let found = read(&data).unwrap();
         assert_eq!(found[0], (1, Content::Number(150)));
-        assert_eq!(found[1], (2, Content::Part(Span::new(5..7))));
+        assert_eq!(found[1], (2, Content::Part(span(5..7))));
         assert_eq!(found[2], (3, Content::Fixed));
-        let spans = parts(&data, Span::new(0..data.len()), 2).unwrap();
-        assert_eq!(spans, [Span::new(5..7), Span::new(14..14)]);
+        let spans = parts(&data, span(0..data.len()), 2).unwrap();
+        assert_eq!(spans, [span(5..7), span(14..14)]);
+    }
+
+    #[test]
+    fn a_range_beyond_the_largest_file_is_no_other_range() {
+        assert_eq!(span(0..0xffff_ffff).len(), 0xffff_ffff);
+        let error = Span::new(7..1 << 32).unwrap_err();
+        assert!(error.to_string().starts_with("byte 7: internal error: byte 4294967296"));
     }
 
     #[test]

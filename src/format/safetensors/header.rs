@@ -24,7 +24,8 @@ pub(super) enum Stop<E> {
     Each(E),
 }
 
-/// Calls `each` with the name and the entry of every tensor, in the order of the header. None is kept.
+/// Calls `each` with the name and the entry of every tensor, in the order of the header. None is
+/// kept.
 pub(super) fn each<E>(
     text: &[u8],
     each: impl FnMut(&str, Entry<'_>) -> Result<(), E>,

@@ -46,8 +46,8 @@ fn to_name(dtype: DType) -> Dtype {
 /// Reads the tensors of a file for which `wanted` is true.
 ///
 /// # Errors
-/// If the file is not of this form, a wanted tensor has an element type that is not supported, or the wanted
-/// ones take more than `budget` allows.
+/// If the file is not of this form, a wanted tensor has an element type that is not supported, or
+/// the wanted ones take more than `budget` allows.
 pub fn read(
     path: &Path,
     budget: &mut Budget,
@@ -57,7 +57,8 @@ pub fn read(
     read_from(file, size, path, budget, wanted)
 }
 
-/// Reads the tensors for which `wanted` is true of a file of `size` bytes; `path` names it in errors.
+/// Reads the tensors for which `wanted` is true of a file of `size` bytes; `path` names it in
+/// errors.
 ///
 /// # Errors
 /// As [`read`].
@@ -119,9 +120,12 @@ pub fn map_from(file: &Bytes, path: &Path) -> Result<BTreeMap<String, Array>, Fi
     let read = header::each(&text, |name, entry| {
         let wrong = |reason: String| FileError::tensor(path, name, reason);
         let dtype = element_type(&entry.dtype).map_err(wrong)?;
-        let place = |at: u64| usize::try_from(start + at).unwrap_or(usize::MAX);
-        let mut array =
-            Array::new(dtype, &entry.dims, file.slice(place(entry.bytes.0)..place(entry.bytes.1)));
+        let place = |at: u64| {
+            let place = usize::try_from(start + at).ok().filter(|place| *place <= file.len());
+            place.ok_or_else(|| wrong("internal error: a place that was checked".to_owned()))
+        };
+        let bytes = file.slice(place(entry.bytes.0)?..place(entry.bytes.1)?);
+        let mut array = Array::new(dtype, &entry.dims, bytes);
         if cfg!(target_endian = "big") {
             let mut tensor = Tensor::from_bytes(dtype, &entry.dims, array.bytes())
                 .map_err(|e| wrong(e.to_string()))?;
@@ -165,7 +169,7 @@ fn read_header(file: &mut impl Read, size: u64, path: &Path) -> Result<Vec<u8>, 
     if length > MAX_HEADER || length > size.saturating_sub(8) {
         return Err(wrong(format!("a header of {length} bytes in a file of {size}")));
     }
-    let mut text = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+    let mut text = Vec::new();
     Read::take(&mut *file, length).read_to_end(&mut text).map_err(|e| FileError::read(path, e))?;
     if text.len() as u64 == length {
         return Ok(text);
@@ -173,8 +177,8 @@ fn read_header(file: &mut impl Read, size: u64, path: &Path) -> Result<Vec<u8>, 
     Err(wrong("its header is cut off".to_owned()))
 }
 
-/// Checks that the tensors fill the `held` bytes behind the header without gaps, and that each takes what its type
-/// and its sizes say.
+/// Checks that the tensors fill the `held` bytes behind the header without gaps, and that each
+/// takes what its type and its sizes say.
 fn check_places(text: &[u8], held: u64, path: &Path) -> Result<(), FileError> {
     let mut places: Vec<(u64, u64)> = Vec::new();
     let read = header::each(text, |name, entry| {

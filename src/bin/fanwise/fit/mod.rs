@@ -20,8 +20,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::format::safetensors;
-use fanwise::ir::Graph;
-use fanwise::model::{self, GraphForm};
+use fanwise::ir::{Graph, Weights};
+use fanwise::model::{self, GraphForm, Retrained};
 use fanwise::pass::Weighted;
 use fanwise::train::data::{self, LoaderOptions, Source};
 use fanwise::train::{
@@ -364,26 +364,28 @@ struct Template<'a> {
 }
 
 impl Template<'_> {
+    /// The model after training.
+    fn trained<'t>(&'t self, weights: &'t Weights) -> Retrained<'t> {
+        let Self { spec, graph, changed, limit } = self;
+        Retrained { spec, graph, weights, changed, max_memory: *limit }
+    }
+
     /// Fails if the trained model cannot be written to a file.
     fn check(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
         if ends(path, &["onnx"]) {
-            let Self { spec, graph, changed, limit } = self;
-            let weights = trainer.weights()?;
-            model::check_onnx(spec, (graph, &weights), changed, *limit).map_err(Error::from)?;
+            self.trained(&trainer.weights()?).check_onnx().map_err(Error::from)?;
         }
         Ok(())
     }
 
     fn save(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
-        let Self { spec, graph, changed, limit } = self;
         let weights = trainer.weights()?;
         if ends(path, &["safetensors"]) {
             safetensors::write(path, &weights).map_err(Error::from)?;
         } else if ends(path, &["onnx"]) {
-            model::save_onnx(path, spec, (graph, &weights), changed, *limit)
-                .map_err(Error::from)?;
+            self.trained(&weights).save_onnx(path).map_err(Error::from)?;
         } else {
-            let trained = model::with_weights(graph, &weights);
+            let trained = model::with_weights(&self.graph, &weights);
             model::save(path, &trained, &weights, GraphForm::Text).map_err(Error::from)?;
         }
         Ok(())

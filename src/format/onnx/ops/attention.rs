@@ -1,45 +1,20 @@
-//! Attention and rotary positions, in terms of matrix products and elementwise operators.
+//! Attention, in terms of matrix products and elementwise operators.
 
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
-use super::super::NodeError;
-use super::super::node::{Node, wrong};
-use super::super::tensor::element;
-use super::Line;
+use super::{Done, Imports, Node, NodeError, float, wrong};
 use crate::ir::Value;
 use crate::op::{
-    Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Expand, Gather, Identity, MatMul, Op,
-    OpError, Pad, PadMode, Range, Reshape, Slice, Softmax, Transpose, Trilu, Unary, Unsqueeze,
-    Where,
+    Binary, Cast, Compare, Concat, ConstantOfShape, Expand, Identity, MatMul, Op, OpError, Pad,
+    PadMode, Range, Reshape, Softmax, Transpose, Trilu, Unary, Unsqueeze, Where,
 };
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{DType, Dim};
 
-type Done = Result<(), NodeError>;
-
-pub(super) fn find(op: &str) -> Option<Line> {
-    Some(match op {
-        "Attention" => (7, attention),
-        "RotaryEmbedding" => (4, rotary),
-        _ => return None,
-    })
+pub(super) fn imports(all: &mut Imports) {
+    all.add("Attention", 7, attention);
 }
 
-/// The constant `x` as an element of a float type.
-fn float(dtype: DType, x: f64) -> Result<Tensor, NodeError> {
-    let cast = Op::from(Cast { to: dtype }).eval(&[&Tensor::scalar(x)])?;
-    cast.into_iter().next().filter(|_| dtype.is_float()).ok_or_else(|| {
-        let expected = "a float".to_owned();
-        OpError::DType { operand: 0, expected, found: dtype }.into()
-    })
-}
-
-/// A scalar.
-pub(super) fn scalar(n: &mut Node<'_, '_>, dtype: DType, x: f64) -> Result<Value, NodeError> {
-    let value = float(dtype, x)?;
-    n.emit(Constant { value }, &[])
-}
-
-fn shape_error(n: &Node<'_, '_>, operand: usize, x: Value, expected: &str) -> NodeError {
+pub(super) fn shape_error(n: &Node<'_, '_>, operand: usize, x: Value, expected: &str) -> NodeError {
     OpError::Shape { operand, found: n.ty(x).clone(), expected: expected.to_owned() }.into()
 }
 
@@ -121,10 +96,11 @@ fn parts(n: &mut Node<'_, '_>) -> Result<Parts, NodeError> {
     Ok(Parts { q, k, v, past, flat })
 }
 
-/// The mask of `dtype`, 0 where a query sees a key and minus infinity where it does not, from one of `bool`.
+/// The mask of `dtype`, 0 where a query sees a key and minus infinity where it does not, from one
+/// of `bool`.
 fn additive(n: &mut Node<'_, '_>, seen: Value, dtype: DType) -> Result<Value, NodeError> {
-    let zero = scalar(n, dtype, 0.0)?;
-    let hidden = scalar(n, dtype, f64::NEG_INFINITY)?;
+    let zero = n.scalar(dtype, 0.0)?;
+    let hidden = n.scalar(dtype, f64::NEG_INFINITY)?;
     n.emit(Where {}, &[seen, zero, hidden])
 }
 
@@ -194,11 +170,7 @@ fn masked(n: &mut Node<'_, '_>, scores: Value, past: &Dim) -> Result<Value, Node
 /// The softmax of the scores, in the type that `softmax_precision` names.
 fn weights(n: &mut Node<'_, '_>, scores: Value) -> Result<Value, NodeError> {
     let own = n.dtype(scores);
-    let Some(number) = n.opt_int("softmax_precision")? else {
-        return n.emit(Softmax::Softmax { axis: -1 }, &[scores]);
-    };
-    let to = i32::try_from(number).map_err(|_| "is no element type".to_owned()).and_then(element);
-    let to = to.map_err(|reason| wrong("softmax_precision", format!(": {reason}")))?;
+    let to = n.opt_dtype("softmax_precision")?.unwrap_or(own);
     if to == own {
         return n.emit(Softmax::Softmax { axis: -1 }, &[scores]);
     }
@@ -219,7 +191,7 @@ fn scores(n: &mut Node<'_, '_>, q: Value, k: Value) -> Result<Value, NodeError> 
     };
     // A negative scale has no root; its sign goes to the queries alone.
     let root = scale.abs().sqrt();
-    let factors = [scalar(n, dtype, root.copysign(scale))?, scalar(n, dtype, root)?];
+    let factors = [n.scalar(dtype, root.copysign(scale))?, n.scalar(dtype, root)?];
     let q = n.emit(Binary::Mul, &[q, factors[0]])?;
     let k = n.emit(Binary::Mul, &[k, factors[1]])?;
     let k = n.emit(Transpose { perm: vec![0, 1, 3, 2] }, &[k])?;
@@ -235,7 +207,7 @@ fn attention(n: &mut Node<'_, '_>) -> Done {
     let product = scores(n, q, k)?;
     let cap = f64::from(n.float("softcap", 0.0)?);
     let capped = if cap > 0.0 {
-        let limit = scalar(n, own, cap)?;
+        let limit = n.scalar(own, cap)?;
         let y = n.emit(Binary::Div, &[product, limit])?;
         let y = n.emit(Unary::Tanh, &[y])?;
         n.emit(Binary::Mul, &[y, limit])?
@@ -273,84 +245,4 @@ fn attention(n: &mut Node<'_, '_>) -> Done {
         y = n.emit(op, &[y])?;
     }
     n.result(end, &[y])
-}
-
-/// The elements `from..to` of the last axis, every `step`-th.
-fn part(n: &mut Node<'_, '_>, x: Value, range: (i64, i64), step: i64) -> Result<Value, NodeError> {
-    let axis = n.shape(x).rank().saturating_sub(1);
-    let (starts, ends) = (vec![Dim::from(range.0)], vec![Dim::from(range.1)]);
-    n.emit(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[x])
-}
-
-/// The cosines or sines `[B, S, 1, D/2]` of the positions.
-fn angles(n: &mut Node<'_, '_>, i: usize) -> Result<Value, NodeError> {
-    let mut table = n.operand(i)?;
-    if let Some(positions) = n.optional(3) {
-        table = n.emit(Gather { axis: 0 }, &[table, positions])?;
-    }
-    if n.shape(table).rank() != 3 {
-        return Err(shape_error(n, i, table, "it must have an angle for each position"));
-    }
-    n.emit(Unsqueeze { axes: vec![2] }, &[table])
-}
-
-/// Pairs of elements of each head turned by the angle of their position.
-fn rotary(n: &mut Node<'_, '_>) -> Done {
-    let x = n.operand(0)?;
-    let whole = n.shape(x).clone();
-    let (interleaved, dim) = (n.flag("interleaved", false)?, n.int("rotary_embedding_dim", 0)?);
-    let count = n.opt_int("num_heads")?;
-    // [B, S, H, D] from now on.
-    let x = match &whole[..] {
-        [_, _, _, _] => n.emit(Transpose { perm: vec![0, 2, 1, 3] }, &[x])?,
-        [batch, length, hidden] => {
-            let count = count.ok_or_else(|| wrong("num_heads", "is missing"))?;
-            let size = hidden.exact_div(&Dim::from(count)).filter(|_| count > 0);
-            let text = || wrong("num_heads", format!("is {count} for {}", n.ty(x)));
-            let size = size.ok_or_else(text)?;
-            let shape = vec![batch.clone(), length.clone(), Dim::from(count), size];
-            n.emit(Reshape { shape }, &[x])?
-        }
-        _ => return Err(shape_error(n, 0, x, "it must have 3 or 4 axes")),
-    };
-    let size = n.shape(x).last().and_then(Dim::as_const).unwrap_or(-1);
-    let turned = if dim == 0 { size } else { dim };
-    if turned % 2 != 0 || !(0..=size).contains(&turned) {
-        let reason = format!("is {dim} for heads of {size} elements");
-        return Err(wrong("rotary_embedding_dim", reason));
-    }
-    let (cos, sin) = (angles(n, 1)?, angles(n, 2)?);
-    let half = turned / 2;
-    let (a, b) = if interleaved {
-        (part(n, x, (0, turned), 2)?, part(n, x, (1, turned), 2)?)
-    } else {
-        (part(n, x, (0, half), 1)?, part(n, x, (half, turned), 1)?)
-    };
-    let mut both = Vec::new();
-    for (first, second, op) in [(cos, sin, Binary::Sub), (sin, cos, Binary::Add)] {
-        let left = n.emit(Binary::Mul, &[first, a])?;
-        let right = n.emit(Binary::Mul, &[second, b])?;
-        let sum = n.emit(op, &[left, right])?;
-        if n.shape(sum) != n.shape(a) {
-            return Err(shape_error(n, 1, cos, "it must have an angle for each pair of elements"));
-        }
-        both.push(if interleaved { n.emit(Unsqueeze { axes: vec![4] }, &[sum])? } else { sum });
-    }
-    let mut y = n.emit(Concat { axis: -1 }, &both)?;
-    if interleaved {
-        let mut shape = n.shape(x).to_vec();
-        if let Some(last) = shape.last_mut() {
-            *last = Dim::from(turned);
-        }
-        y = n.emit(Reshape { shape }, &[y])?;
-    }
-    if turned < size {
-        let rest = part(n, x, (turned, size), 1)?;
-        y = n.emit(Concat { axis: -1 }, &[y, rest])?;
-    }
-    if whole.rank() == 4 {
-        n.result(Transpose { perm: vec![0, 2, 1, 3] }, &[y])
-    } else {
-        n.result(Reshape { shape: whole.to_vec() }, &[y])
-    }
 }

@@ -1,51 +1,15 @@
-//! Sums of products, running sums and triangles.
+//! Sums of products.
 
 use smallvec::SmallVec;
 
-use super::super::NodeError;
-use super::super::node::{Node, wrong};
-use super::{ANY, Line};
+use super::alike::alike;
+use super::{ANY, Done, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Einsum, Labels, MatMul, Op, OpError, Reduce, Reshape, Scan, Transpose, Trilu};
+use crate::op::{Einsum, Labels, MatMul, Op, Reduce, Reshape, Transpose};
 use crate::types::Dim;
 
-type Done = Result<(), NodeError>;
-
-pub(super) fn find(op: &str) -> Option<Line> {
-    Some(match op {
-        "Einsum" => (ANY, einsum),
-        "CumSum" => {
-            (2, |n| scan(n, |axis, exclusive, reverse| Scan::Sum { axis, exclusive, reverse }))
-        }
-        "CumProd" => {
-            (2, |n| scan(n, |axis, exclusive, reverse| Scan::Prod { axis, exclusive, reverse }))
-        }
-        "Trilu" => (2, |n| {
-            let (x, upper) = (n.operand(0)?, n.flag("upper", true)?);
-            let k = single(n, 1)?.unwrap_or(0);
-            n.result(Trilu { k, upper }, &[x])
-        }),
-        _ => return None,
-    })
-}
-
-/// The one integer that operand `i` is.
-fn single(n: &Node<'_, '_>, i: usize) -> Result<Option<i64>, NodeError> {
-    match n.opt_numbers(i)?.as_deref() {
-        None => Ok(None),
-        Some([number]) => Ok(Some(*number)),
-        Some(all) => {
-            let reason = format!("it has {} elements, not 1", all.len());
-            Err(OpError::Value { operand: i, reason }.into())
-        }
-    }
-}
-
-fn scan(n: &mut Node<'_, '_>, op: impl FnOnce(i64, bool, bool) -> Scan) -> Done {
-    let x = n.operand(0)?;
-    let axis = single(n, 1)?.ok_or(NodeError::Missing { operand: 1 })?;
-    let (exclusive, reverse) = (n.flag("exclusive", false)?, n.flag("reverse", false)?);
-    n.result(op(axis, exclusive, reverse), &[x])
+alike! {
+    Einsum { "Einsum" einsum ANY => Einsum { equation }, }
 }
 
 /// A product of two operands becomes one of matrices; others stay sums of products.
@@ -59,26 +23,34 @@ fn einsum(n: &mut Node<'_, '_>) -> Done {
     let ranks: Vec<usize> = operands.iter().map(|v| n.shape(*v).rank()).collect();
     let labels = op.labels(&ranks)?;
     match (operands.as_slice(), labels.operands.as_slice()) {
-        ([a, b], [of_a, of_b]) if is_product(n, (*a, of_a), (*b, of_b)) => {
-            product(n, (*a, of_a), (*b, of_b), &labels)
+        ([a, b], [of_a, of_b]) => {
+            let (a, b) = (Labelled { x: *a, labels: of_a }, Labelled { x: *b, labels: of_b });
+            if is_product(n, a, b) {
+                return product(n, a, b, &labels);
+            }
+            n.result(op, &operands)
         }
         _ => n.result(op, &operands),
     }
 }
 
 /// An operand with the labels of its axes.
-type Labelled<'a> = (Value, &'a [u8]);
+#[derive(Clone, Copy)]
+struct Labelled<'a> {
+    x: Value,
+    labels: &'a [u8],
+}
 
-fn size(n: &Node<'_, '_>, (x, labels): Labelled<'_>, label: u8) -> Option<Dim> {
-    let axis = labels.iter().position(|own| *own == label)?;
-    n.shape(x).get(axis).cloned()
+fn size(n: &Node<'_, '_>, of: Labelled<'_>, label: u8) -> Option<Dim> {
+    let axis = of.labels.iter().position(|own| *own == label)?;
+    n.shape(of.x).get(axis).cloned()
 }
 
 /// True where no operand has a label twice, and a label of both has one size.
 fn is_product(n: &Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>) -> bool {
     let once = |own: &[u8]| own.iter().enumerate().all(|(i, l)| !own[..i].contains(l));
-    let same = |label: &u8| !b.1.contains(label) || size(n, a, *label) == size(n, b, *label);
-    once(a.1) && once(b.1) && a.1.iter().all(same)
+    let same = |label: &u8| !b.labels.contains(label) || size(n, a, *label) == size(n, b, *label);
+    once(a.labels) && once(b.labels) && a.labels.iter().all(same)
 }
 
 /// Labels in the order of their use in a product of matrices.
@@ -86,18 +58,19 @@ type Names = SmallVec<[u8; 8]>;
 
 fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labels) -> Done {
     let result = &labels.result;
-    let both = |l: &u8| a.1.contains(l) && b.1.contains(l);
+    let both = |l: &u8| a.labels.contains(l) && b.labels.contains(l);
     let outer: Names = result.iter().copied().filter(both).collect();
     let summed: Names =
-        a.1.iter().copied().filter(|l| b.1.contains(l) && !result.contains(l)).collect();
-    // What carries the batch comes first, so that it stays the outer part of an axis that takes several.
+        a.labels.iter().copied().filter(|l| b.labels.contains(l) && !result.contains(l)).collect();
+    // What carries the batch comes first, so that it stays the outer part of an axis that takes
+    // several.
     let own = |n: &Node<'_, '_>, x: Labelled<'_>, other: &[u8]| {
         let mut own: Names =
-            x.1.iter().copied().filter(|l| !other.contains(l) && result.contains(l)).collect();
+            x.labels.iter().copied().filter(|l| !other.contains(l) && result.contains(l)).collect();
         own.sort_by_key(|l| !size(n, x, *l).is_some_and(|d| d.depends_on_batch()));
         own
     };
-    let (rows, columns) = (own(n, a, b.1), own(n, b, a.1));
+    let (rows, columns) = (own(n, a, b.labels), own(n, b, a.labels));
     let sizes = |n: &Node<'_, '_>, x: Labelled<'_>, list: &[u8]| -> Vec<Dim> {
         list.iter().map(|l| size(n, x, *l).unwrap_or(Dim::ONE)).collect()
     };
@@ -131,11 +104,8 @@ fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labe
 }
 
 /// The operand with what only it has and the result has not summed, and its axes in this order.
-fn arrange(
-    n: &mut Node<'_, '_>,
-    (x, labels): Labelled<'_>,
-    order: [&Names; 3],
-) -> Result<Value, NodeError> {
+fn arrange(n: &mut Node<'_, '_>, of: Labelled<'_>, order: [&Names; 3]) -> Result<Value, NodeError> {
+    let Labelled { x, labels } = of;
     let order: Names = order.into_iter().flatten().copied().collect();
     let lost = (0i64..).zip(labels).filter(|(_, l)| !order.contains(l));
     let axes: Vec<i64> = lost.map(|(axis, _)| axis).collect();

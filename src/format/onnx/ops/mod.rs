@@ -1,59 +1,130 @@
-//! What each of ONNX's operators becomes.
+//! ONNX's operators, both ways: one file for a stem of `op`, and files for operators that are read
+//! as several.
 
+mod affine_grid;
+mod alike;
 mod attention;
+mod batch_norm;
+mod binary;
+mod blocks;
+mod broadcast;
+mod cast;
+mod center_crop_pad;
+mod col2im;
+mod compare;
+mod constant;
+mod constant_of_shape;
+mod conv;
+mod conv_transpose;
+mod dropout;
 mod einsum;
-mod elementwise;
-mod grid;
-mod index;
-mod layers;
-mod normal;
-mod normalise;
-mod parts;
+mod eye_like;
+mod gather;
+mod gemm;
+mod group_norm;
+mod integer_products;
+mod layer_norm;
+mod logic;
+mod max_unpool;
+mod mean_variance;
+mod one_hot;
+mod one_to_one;
+mod pad;
+mod pool;
 mod quantize;
 mod random;
+mod range;
 mod recurrent;
 mod reduce;
-mod shape;
-mod spatial;
-mod values;
+mod resize;
+mod reverse_sequence;
+mod rotary;
+mod scan;
+mod slice;
+mod softmax;
+mod split;
+mod stash;
+mod top_k;
+mod trilu;
+mod unary;
+mod views;
+mod windows;
 
-use super::NodeError;
-use super::node::Node;
+use std::sync::LazyLock;
 
-/// How nodes of an operator are converted.
-pub(super) struct Converter {
-    /// The most operands it takes.
-    pub(super) operands: usize,
-    /// Adds the operators that mean the same.
-    pub(super) convert: fn(&mut Node<'_, '_>) -> Result<(), NodeError>,
+use super::node::{ANY, Done, Import, Imports, Node, float, wrong};
+use super::writer::{Attribute, Export, Refused, Writer, Written, long, longs, name, word};
+use super::{NodeError, free, tensor};
+use crate::op::Op;
+
+/// The registry: the files, each with the operators that it writes.
+macro_rules! stems {
+    ($($stem:ident $(: $($op:ident)+)?),* $(,)?) => {
+        static IMPORTS: LazyLock<Imports> = LazyLock::new(|| {
+            let mut all = Imports::default();
+            $($stem::imports(&mut all);)*
+            all
+        });
+
+        /// Writes an operator as the writer's present node.
+        pub(super) fn export(w: &mut Writer<'_>, op: &Op) -> Written {
+            match op {
+                $($($(Op::$op(op) => op.export(w),)+)?)*
+                _ => Err(Refused::unknown()),
+            }
+        }
+    };
 }
 
-/// An operator that takes any number of operands.
-const ANY: usize = usize::MAX;
-
-/// How nodes of ONNX's operator `op` are converted, where it is supported.
-pub(super) fn find(op: &str) -> Option<Converter> {
-    let tables = [
-        elementwise::find,
-        layers::find,
-        spatial::find,
-        grid::find,
-        normal::find,
-        reduce::find,
-        shape::find,
-        parts::find,
-        values::find,
-        normalise::find,
-        einsum::find,
-        attention::find,
-        recurrent::find,
-        index::find,
-        quantize::find,
-        random::find,
-    ];
-    let (operands, convert) = tables.into_iter().find_map(|find| find(op))?;
-    Some(Converter { operands, convert })
+stems! {
+    affine_grid,
+    attention,
+    batch_norm: BatchNorm BatchNormTrain,
+    binary: Binary,
+    blocks: Blocks,
+    cast: Cast,
+    center_crop_pad,
+    col2im: Col2Im,
+    compare: Compare,
+    constant: Constant Dims,
+    constant_of_shape: ConstantOfShape,
+    conv: Conv,
+    conv_transpose: ConvTranspose,
+    dropout: Dropout,
+    einsum: Einsum,
+    eye_like,
+    gather: Gather,
+    gemm: Gemm,
+    group_norm: GroupNorm,
+    integer_products,
+    layer_norm: LayerNorm,
+    logic: Logic,
+    max_unpool: MaxUnpool,
+    mean_variance,
+    one_hot: OneHot,
+    one_to_one: Arg Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul Scatter
+        ShapeOp SizeOp Where,
+    pad: Pad,
+    pool: Pool,
+    quantize: Quantize DynamicQuantize,
+    random,
+    range: Range,
+    recurrent: Recurrent,
+    reduce: Reduce,
+    resize: Resize,
+    reverse_sequence: ReverseSequence,
+    rotary,
+    scan: Scan,
+    slice: Slice Reverse,
+    softmax: Softmax,
+    split: SplitOp,
+    top_k: TopK,
+    trilu: Trilu,
+    unary: Unary,
+    views: Reshape Squeeze Unsqueeze Transpose Expand Tile,
 }
 
-/// A line of a table: the most operands, and the conversion.
-type Line = (usize, fn(&mut Node<'_, '_>) -> Result<(), NodeError>);
+/// How nodes of ONNX's operator `op` are read, where it is supported.
+pub(super) fn find(op: &str) -> Option<&'static Import> {
+    IMPORTS.get(op)
+}

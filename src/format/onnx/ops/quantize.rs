@@ -1,45 +1,23 @@
-//! Integers of 8 and 16 bits that stand for numbers: a scale and a zero point for each tensor, axis or block.
+//! Integers of 8 and 16 bits that stand for numbers: a scale and a zero point for each tensor, axis
+//! or block.
 
-use super::super::NodeError;
-use super::super::node::{Node, wrong};
-use super::super::tensor::element;
-use super::Line;
-use super::layers::conv_of;
+use super::random::named;
+use super::{Done, Export, Imports, Node, NodeError, Refused, Writer, Written, wrong};
 use crate::ir::Value;
-use crate::op::{
-    Binary, Cast, Constant, DynamicQuantize, MatMul, OpError, Quantize, Reshape, Unsqueeze,
-};
-use crate::types::{DType, Dim, Tensor, TensorType};
+use crate::op::{Cast, DynamicQuantize, OpError, Quantize, Reshape};
+use crate::types::{DType, Dim};
 
-type Done = Result<(), NodeError>;
-
-pub(super) fn find(op: &str) -> Option<Line> {
-    Some(match op {
-        "QuantizeLinear" => (3, quantize),
-        "DequantizeLinear" => (3, dequantize),
-        "DynamicQuantizeLinear" => (1, |n| {
-            let x = n.operand(0)?;
-            n.results(3, DynamicQuantize::Quantize, &[x])
-        }),
-        "MatMulInteger" => (4, |n| {
-            let (a, b) = (Source::of(n, 0, 2)?, Source::of(n, 1, 3)?);
-            let operands = [a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?];
-            n.result(MatMul {}, &operands)
-        }),
-        "ConvInteger" => (4, |n| {
-            let (x, w) = (Source::of(n, 0, 2)?, Source::of(n, 1, 3)?);
-            let sums = convolved(n, x, w, None)?;
-            // A sum is an exact f64; beyond i32 it wraps, as the sums of MatMulInteger do.
-            let wide = n.emit(Cast { to: DType::I64 }, &[sums])?;
-            n.result(Cast { to: DType::I32 }, &[wide])
-        }),
-        "QLinearMatMul" => (8, matmul),
-        "QLinearConv" => (9, conv),
-        _ => return None,
-    })
+pub(super) fn imports(all: &mut Imports) {
+    all.add("QuantizeLinear", 3, quantize);
+    all.add("DequantizeLinear", 3, dequantize);
+    all.add("DynamicQuantizeLinear", 1, |n| {
+        let x = n.operand(0)?;
+        n.results(3, DynamicQuantize::Quantize, &[x])
+    });
 }
 
-/// The settings that both directions have from one opset on or another: the axis, and the entries of a block.
+/// The settings that both directions have from one opset on or another: the axis, and the entries
+/// of a block.
 fn layout(n: &mut Node<'_, '_>) -> Result<(i64, i64), NodeError> {
     let axis = if n.opset < 13 { 1 } else { n.int("axis", 1)? };
     Ok((axis, if n.opset < 21 { 0 } else { n.int("block_size", 0)? }))
@@ -48,17 +26,11 @@ fn layout(n: &mut Node<'_, '_>) -> Result<(i64, i64), NodeError> {
 /// An element type that an attribute names; 0 for none.
 fn opt_dtype(n: &mut Node<'_, '_>, name: &str) -> Result<Option<DType>, NodeError> {
     let number = n.int(name, 0)?;
-    if number == 0 {
-        return Ok(None);
-    }
-    let found = i32::try_from(number).map_err(|_| "is no element type".to_owned());
-    found
-        .and_then(element)
-        .map(Some)
-        .map_err(|reason| wrong(name, format!("is {number}: {reason}")))
+    if number == 0 { Ok(None) } else { named(name, number).map(Some) }
 }
 
-/// The zero point, operand 2, in the shape of the scales, which may be another one of a single element.
+/// The zero point, operand 2, in the shape of the scales, which may be another one of a single
+/// element.
 fn zero_point(n: &mut Node<'_, '_>) -> Result<Option<Value>, NodeError> {
     let (scale, Some(zero)) = (n.operand(1)?, n.optional(2)) else { return Ok(None) };
     let (to, own) = (n.shape(scale).clone(), n.shape(zero).clone());
@@ -116,7 +88,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Done {
 }
 
 /// The scale that operand `i` is, in the type `to`.
-fn single(n: &mut Node<'_, '_>, i: usize, to: DType) -> Result<Value, NodeError> {
+pub(super) fn single(n: &mut Node<'_, '_>, i: usize, to: DType) -> Result<Value, NodeError> {
     let scale = n.operand(i)?;
     match n.dtype(scale) {
         found if !found.is_float() => {
@@ -127,136 +99,29 @@ fn single(n: &mut Node<'_, '_>, i: usize, to: DType) -> Result<Value, NodeError>
     }
 }
 
-/// `value` with `behind` axes of size 1 behind its own, where it has one axis of other than one element.
-fn spread(n: &mut Node<'_, '_>, value: Value, behind: usize) -> Result<Value, NodeError> {
-    let one_axis = n.shape(value).rank() == 1 && n.shape(value).first() != Some(&Dim::ONE);
-    if !one_axis || behind == 0 {
-        return Ok(value);
-    }
-    let axes = (1..).take(behind).collect();
-    n.emit(Unsqueeze { axes }, &[value])
-}
-
-/// An operand of a product of integers, and its zero point.
-#[derive(Clone, Copy)]
-struct Source {
-    x: Value,
-    /// The zero point and its place among the operands, unless it is known to be 0.
-    zero: Option<(usize, Value)>,
-}
-
-impl Source {
-    /// Operand `x` of the node with the zero point `zero`, which may be left out.
-    fn of(n: &Node<'_, '_>, x: usize, zero: usize) -> Result<Self, NodeError> {
-        let value = n.operand(x)?;
-        let found = n.dtype(value);
-        if !matches!(found, DType::U8 | DType::I8) {
-            let expected = "u8 or i8".to_owned();
-            return Err(OpError::DType { operand: x, expected, found }.into());
-        }
-        let nothing = |t: &Tensor| t.to_i64().is_some_and(|all| all.iter().all(|i| *i == 0));
-        let Some(point) = n.optional(zero) else { return Ok(Self { x: value, zero: None }) };
-        if n.dtype(point) != found {
-            let (expected, found) = (found.to_string(), n.dtype(point));
-            return Err(OpError::DType { operand: zero, expected, found }.into());
-        }
-        let one = n.shape(point).iter().all(|size| *size == Dim::ONE);
-        let known = one && n.known(zero).is_some_and(nothing);
-        Ok(Self { x: value, zero: (!known).then_some((zero, point)) })
-    }
-
-    /// What it stands for in units of its scale: the difference in the type `to`. A vector of zero points is
-    /// along the axis that has `behind` others behind it.
-    fn integers(self, n: &mut Node<'_, '_>, to: DType, behind: usize) -> Result<Value, NodeError> {
-        let x = n.emit(Cast { to }, &[self.x])?;
-        let Some((operand, zero)) = self.zero else { return Ok(x) };
-        let point = spread(n, zero, behind)?;
-        let point = n.emit(Cast { to }, &[point])?;
-        let difference = n.emit(Binary::Sub, &[x, point])?;
-        if n.shape(difference) != n.shape(x) {
-            let expected = format!("it must fit what it is the zero point of, {}", n.ty(self.x));
-            return Err(OpError::Shape { operand, found: n.ty(zero).clone(), expected }.into());
-        }
-        Ok(difference)
-    }
-}
-
-/// The convolution of the integers that `x` and `w` stand for, plus the integers `bias`: exact sums, in `f64`.
-///
-/// Padding is with zeros, that is with the zero point of `x`.
-fn convolved(
-    n: &mut Node<'_, '_>,
-    x: Source,
-    w: Source,
-    bias: Option<Value>,
-) -> Result<Value, NodeError> {
-    let conv = conv_of(n, x.x, w.x)?;
-    let behind = n.shape(w.x).rank().saturating_sub(1);
-    let mut operands = vec![x.integers(n, DType::F64, 0)?, w.integers(n, DType::F64, behind)?];
-    if let Some(bias) = bias {
-        operands.push(n.emit(Cast { to: DType::F64 }, &[bias])?);
-    }
-    n.emit(conv, &operands)
-}
-
-/// `left * right / to`, the scales by which a sum of products is multiplied, in `f32`.
-fn ratio(n: &mut Node<'_, '_>, [left, right, to]: [Value; 3]) -> Result<Value, NodeError> {
-    let product = n.emit(Binary::Mul, &[left, right])?;
-    n.emit(Binary::Div, &[product, to])
-}
-
-/// The node's result: the sums times their scales in `f32`, rounded, plus the zero point, operand 7, whose type it
-/// has. Zero points in a vector are along the rows of matrices.
-fn requantized(n: &mut Node<'_, '_>, sums: Value, scales: Value) -> Done {
-    let sums = n.emit(Cast { to: DType::F32 }, &[sums])?;
-    let scaled = n.emit(Binary::Mul, &[sums, scales])?;
-    if n.shape(scaled) != n.shape(sums) {
-        let text = format!("scales of type {} for {}", n.ty(scales), n.ty(sums));
-        return Err(NodeError::Unsupported(text));
-    }
-    let zero = n.operand(7)?;
-    let sizes = n.shape(zero).iter().map(|d| d.as_const().and_then(|d| usize::try_from(d).ok()));
-    let rank = n.shape(zero).rank();
-    let Some(sizes) = sizes.collect::<Option<Vec<usize>>>().filter(|_| rank <= 1) else {
-        let expected = "a scalar or a vector of a known size is supported".to_owned();
-        return Err(OpError::Shape { operand: 7, found: n.ty(zero).clone(), expected }.into());
-    };
-    n.charge(&TensorType { dtype: DType::F32, shape: n.shape(zero).clone() })?;
-    let mut value = Tensor::zeros(DType::F32, &sizes)?;
-    value.as_mut_slice::<f32>().fill(1.0);
-    let ones = n.emit(Constant { value }, &[])?;
-    let to = n.dtype(zero);
-    n.result(Quantize::Quantize { axis: -2, block: 0, to }, &[scaled, ones, zero])
-}
-
-fn matmul(n: &mut Node<'_, '_>) -> Done {
-    let (a, b) = (Source::of(n, 0, 2)?, Source::of(n, 3, 5)?);
-    let (left, right) = (single(n, 1, DType::F32)?, single(n, 4, DType::F32)?);
-    let to = single(n, 6, DType::F32)?;
-    let (left, to) = (spread(n, left, 1)?, spread(n, to, 1)?);
-    let scales = ratio(n, [left, right, to])?;
-    let operands = [a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?];
-    let sums = n.emit(MatMul {}, &operands)?;
-    requantized(n, sums, scales)
-}
-
-fn conv(n: &mut Node<'_, '_>) -> Done {
-    let (x, w) = (Source::of(n, 0, 2)?, Source::of(n, 3, 5)?);
-    let bias = n.optional(8);
-    if let Some(found) = bias.map(|bias| n.dtype(bias)).filter(|found| *found != DType::I32) {
-        return Err(OpError::DType { operand: 8, expected: "i32".to_owned(), found }.into());
-    }
-    let (left, right) = (single(n, 1, DType::F32)?, single(n, 4, DType::F32)?);
-    let to = single(n, 6, DType::F32)?;
-    for (operand, scale) in [(1, left), (6, to), (7, n.operand(7)?)] {
-        if n.shape(scale).iter().any(|size| *size != Dim::ONE) {
-            let expected = "it must have one element".to_owned();
-            return Err(OpError::Shape { operand, found: n.ty(scale).clone(), expected }.into());
+impl Export for Quantize {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        match *self {
+            Self::Quantize { axis, block, to } => {
+                let mut given = vec![("axis", axis.into()), ("block_size", block.into())];
+                if w.operands()?.len() < 3 {
+                    given.push(("output_dtype", to.into()));
+                }
+                w.same("QuantizeLinear", &given)
+            }
+            Self::Dequantize { axis, block } => {
+                let given = [("axis", axis.into()), ("block_size", block.into())];
+                w.same("DequantizeLinear", &given)
+            }
         }
     }
-    let behind = n.shape(x.x).rank().saturating_sub(2);
-    let right = spread(n, right, behind)?;
-    let scales = ratio(n, [left, right, to])?;
-    let sums = convolved(n, x, w, bias)?;
-    requantized(n, sums, scales)
+}
+
+impl Export for DynamicQuantize {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        if let Self::Quantize = self {
+            return w.same("DynamicQuantizeLinear", &[]);
+        }
+        Err(Refused::unknown())
+    }
 }

@@ -1,26 +1,43 @@
-//! Operators on sequences.
+//! Cells applied to sequences.
 
-use super::super::NodeError;
-use super::super::node::{Node, wrong};
-use super::Line;
+use super::{
+    Attribute, Done, Export, Imports, Node, NodeError, Refused, Writer, Written, word, wrong,
+};
 use crate::ir::Value;
-use crate::op::{Activation, ConstantOfShape, Direction, Recurrent, ReverseSequence};
-use crate::types::{Dim, Tensor};
+use crate::op::{Activation, ConstantOfShape, Direction, Recurrent};
+use crate::types::{DType, Dim, Tensor};
 
-type Done = Result<(), NodeError>;
+const DIRECTIONS: [(&str, Direction); 3] = [
+    ("forward", Direction::Forward),
+    ("reverse", Direction::Reverse),
+    ("bidirectional", Direction::Both),
+];
 
-pub(super) fn find(op: &str) -> Option<Line> {
-    Some(match op {
-        "ReverseSequence" => (2, |n| {
-            let (batch_axis, time_axis) = (n.int("batch_axis", 1)?, n.int("time_axis", 0)?);
-            let operands = [n.operand(0)?, n.operand(1)?];
-            n.result(ReverseSequence { batch_axis, time_axis }, &operands)
-        }),
-        "LSTM" => (8, lstm),
-        "GRU" => (6, gru),
-        "RNN" => (6, rnn),
-        _ => return None,
-    })
+/// A function of gates: its names in ONNX and here, and the number of its parameters.
+struct Function {
+    onnx: &'static str,
+    own: &'static str,
+    parameters: usize,
+}
+
+const FUNCTIONS: [Function; 11] = [
+    Function { onnx: "Relu", own: "relu", parameters: 0 },
+    Function { onnx: "Tanh", own: "tanh", parameters: 0 },
+    Function { onnx: "Sigmoid", own: "sigmoid", parameters: 0 },
+    Function { onnx: "Softsign", own: "softsign", parameters: 0 },
+    Function { onnx: "Softplus", own: "softplus", parameters: 0 },
+    Function { onnx: "LeakyRelu", own: "leaky_relu", parameters: 1 },
+    Function { onnx: "ThresholdedRelu", own: "thresholded_relu", parameters: 1 },
+    Function { onnx: "Elu", own: "elu", parameters: 1 },
+    Function { onnx: "HardSigmoid", own: "hard_sigmoid", parameters: 2 },
+    Function { onnx: "Affine", own: "affine", parameters: 2 },
+    Function { onnx: "ScaledTanh", own: "scaled_tanh", parameters: 2 },
+];
+
+pub(super) fn imports(all: &mut Imports) {
+    all.add("LSTM", 8, lstm);
+    all.add("GRU", 6, gru);
+    all.add("RNN", 6, rnn);
 }
 
 /// What all cells have.
@@ -36,12 +53,7 @@ struct Common {
 }
 
 fn common(n: &mut Node<'_, '_>) -> Result<Common, NodeError> {
-    let direction = match n.string("direction", "forward")?.as_str() {
-        "forward" => Direction::Forward,
-        "reverse" => Direction::Reverse,
-        "bidirectional" => Direction::Both,
-        other => return Err(wrong("direction", format!("is `{other}`"))),
-    };
+    let direction = n.choice("direction", "forward", &DIRECTIONS)?;
     let batch_first = n.opset >= 14 && n.flag("layout", false)?;
     // Said which results there are, which the node says too.
     if n.opset < 7 {
@@ -62,8 +74,8 @@ fn common(n: &mut Node<'_, '_>) -> Result<Common, NodeError> {
     Ok(Common { direction, batch_first, clip, bias, lengths, initial, operands })
 }
 
-/// The functions of one direction, those in `defaults` where the node names none. Of the lists of parameters each
-/// function takes the next number, if it has such a parameter.
+/// The functions of one direction, those in `defaults` where the node names none. Of the lists of
+/// parameters each function takes the next number, if it has such a parameter.
 fn functions<const K: usize>(
     n: &mut Node<'_, '_>,
     direction: Direction,
@@ -77,19 +89,9 @@ fn functions<const K: usize>(
     let mut betas = n.opt_floats("activation_beta")?.unwrap_or_default().into_iter();
     let mut all = Vec::with_capacity(names.len());
     for name in &names {
-        let (own, parameters) = match name.to_ascii_lowercase().as_str() {
-            "relu" => ("relu", 0),
-            "tanh" => ("tanh", 0),
-            "sigmoid" => ("sigmoid", 0),
-            "softsign" => ("softsign", 0),
-            "softplus" => ("softplus", 0),
-            "leakyrelu" => ("leaky_relu", 1),
-            "thresholdedrelu" => ("thresholded_relu", 1),
-            "elu" => ("elu", 1),
-            "hardsigmoid" => ("hard_sigmoid", 2),
-            "affine" => ("affine", 2),
-            "scaledtanh" => ("scaled_tanh", 2),
-            _ => return Err(wrong("activations", format!("names `{name}`, which is no function"))),
+        let known = FUNCTIONS.iter().find(|known| known.onnx.eq_ignore_ascii_case(name));
+        let Some(&Function { own, parameters, .. }) = known else {
+            return Err(wrong("activations", format!("names `{name}`, which is no function")));
         };
         let alpha = if parameters > 0 { alphas.next() } else { None };
         let beta = if parameters > 1 { betas.next() } else { None };
@@ -178,4 +180,167 @@ fn rnn(n: &mut Node<'_, '_>) -> Done {
     let [candidate] = functions(n, direction, ["tanh"])?;
     let op = Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate };
     n.results(2, op, &operands)
+}
+
+impl Export for Recurrent {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        match self {
+            Self::Lstm {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                peepholes,
+                coupled,
+                clip,
+                gate,
+                candidate,
+                hidden,
+            } => Cell {
+                name: "LSTM",
+                direction: *direction,
+                batch_first: *batch_first,
+                has: [true, true, true, *bias, *lengths, *initial, *initial, *peepholes],
+                clip: *clip,
+                functions: &[gate, candidate, hidden],
+                own: coupled.then_some("input_forget"),
+            }
+            .write(w),
+            Self::Gru {
+                direction,
+                batch_first,
+                bias,
+                lengths,
+                initial,
+                reset_after,
+                clip,
+                gate,
+                candidate,
+            } => Cell {
+                name: "GRU",
+                direction: *direction,
+                batch_first: *batch_first,
+                has: [true, true, true, *bias, *lengths, *initial, false, false],
+                clip: *clip,
+                functions: &[gate, candidate],
+                own: reset_after.then_some("linear_before_reset"),
+            }
+            .write(w),
+            Self::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate } => Cell {
+                name: "RNN",
+                direction: *direction,
+                batch_first: *batch_first,
+                has: [true, true, true, *bias, *lengths, *initial, false, false],
+                clip: *clip,
+                functions: &[candidate],
+                own: None,
+            }
+            .write(w),
+        }
+    }
+}
+
+/// A cell as ONNX has it.
+struct Cell<'a> {
+    name: &'a str,
+    direction: Direction,
+    /// Whether the batch is the first axis.
+    batch_first: bool,
+    /// Which of ONNX's operands there are, the first three always.
+    has: [bool; 8],
+    clip: Option<f32>,
+    /// The functions of one direction.
+    functions: &'a [&'a Activation],
+    /// A flag that is set.
+    own: Option<&'a str>,
+}
+
+impl Cell<'_> {
+    /// Steps are the first axis, as runtimes expect them; where the batch is, it is moved before
+    /// and behind.
+    fn write(&self, w: &mut Writer<'_>) -> Written {
+        let hidden = w.shape(2)?.last().and_then(Dim::as_const);
+        let hidden = hidden.ok_or("the size of its state is no constant")?;
+        let operands = self.operands(w)?;
+        let Functions { names, alphas, betas } = self.functions()?;
+        let mut given = vec![
+            ("direction", word(&DIRECTIONS, &self.direction)?),
+            ("hidden_size", hidden.into()),
+            ("activations", Attribute::Texts(names)),
+        ];
+        if !alphas.is_empty() {
+            given.push(("activation_alpha", Attribute::Floats(&alphas)));
+        }
+        if !betas.is_empty() {
+            given.push(("activation_beta", Attribute::Floats(&betas)));
+        }
+        given.extend(self.clip.map(|clip| ("clip", clip.into())));
+        given.extend(self.own.map(|own| (own, true.into())));
+        if !self.batch_first {
+            return w.done(self.name, operands, &given);
+        }
+        let results = w.results()?;
+        let turned: Vec<String> =
+            results.iter().map(|name| w.fresh(&format!("{name}.steps"))).collect();
+        w.push(self.name, operands, turned.clone(), &given);
+        for (i, (from, to)) in turned.into_iter().zip(results).enumerate() {
+            let perm: &[i64] = if i == 0 { &[2, 0, 1, 3] } else { &[1, 0, 2] };
+            w.push("Transpose", vec![from], vec![to], &[("perm", Attribute::Ints(perm))]);
+        }
+        Ok(())
+    }
+
+    /// The operands at ONNX's places; one that is absent is empty.
+    fn operands(&self, w: &mut Writer<'_>) -> Result<Vec<String>, Refused> {
+        const LENGTHS: usize = 4;
+        let turn = [("perm", Attribute::Ints(&[1, 0, 2]))];
+        let given = w.operands()?;
+        let mut all = Vec::new();
+        let mut next = 0;
+        for (place, has) in self.has.into_iter().enumerate() {
+            if !has {
+                all.push(String::new());
+                continue;
+            }
+            let name = given.get(next).ok_or_else(|| format!("operand {next} is missing"))?;
+            let is_state = place == 5 || place == 6;
+            all.push(if place == LENGTHS && w.ty(next)?.dtype != DType::I32 {
+                w.emit("Cast", &[name], &[("to", DType::I32.into())])?
+            } else if self.batch_first && (place == 0 || is_state) {
+                w.emit("Transpose", &[name], &turn)?
+            } else {
+                name.clone()
+            });
+            next += 1;
+        }
+        while all.last().is_some_and(String::is_empty) {
+            all.pop();
+        }
+        Ok(all)
+    }
+
+    /// The functions of all directions.
+    fn functions(&self) -> Result<Functions, Refused> {
+        let mut all = Functions::default();
+        for _ in 0..self.direction.count() {
+            for function in self.functions {
+                let (own, [alpha, beta]) = function.parts();
+                let known = FUNCTIONS.iter().find(|known| known.own == own);
+                let known = known.ok_or_else(|| format!("ONNX has no function {own}"))?;
+                all.names.push(known.onnx.to_owned());
+                all.alphas.extend(alpha);
+                all.betas.extend(beta);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The names of functions in ONNX, and their parameters.
+#[derive(Default)]
+struct Functions {
+    names: Vec<String>,
+    alphas: Vec<f32>,
+    betas: Vec<f32>,
 }

@@ -1,70 +1,88 @@
 //! Reductions over axes.
 
-use super::super::NodeError;
-use super::super::node::Node;
-use super::Line;
-use crate::op::{Arg, OpError, Reduce};
+use super::{Done, Export, Imports, Node, Writer, Written, name};
+use crate::op::Reduce;
 
-type Done = Result<(), NodeError>;
+/// A reduction of the axes, which stay where that is said.
+type Make = fn(Vec<i64>, bool) -> Reduce;
 
-pub(super) fn find(op: &str) -> Option<Line> {
-    Some(match op {
-        "ReduceSum" => (2, |n| reduce(n, 13)),
-        "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
-        | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceSumSquare" => (2, |n| reduce(n, 18)),
-        "GlobalAveragePool" => (1, |n| global(n, |axes| Reduce::Mean { axes, keepdims: true })),
-        "GlobalMaxPool" => (1, |n| global(n, |axes| Reduce::Max { axes, keepdims: true })),
-        "ArgMax" => (1, |n| {
-            let (axis, keepdims, select_last_index) = arg(n)?;
-            let x = n.operand(0)?;
-            n.result(Arg::Max { axis, keepdims, select_last_index }, &[x])
-        }),
-        "ArgMin" => (1, |n| {
-            let (axis, keepdims, select_last_index) = arg(n)?;
-            let x = n.operand(0)?;
-            n.result(Arg::Min { axis, keepdims, select_last_index }, &[x])
-        }),
-        _ => return None,
-    })
+/// The reductions whose axes became an operand in opset 18; those of a sum in 13.
+const SINCE_18: [(&str, Make); 9] = [
+    ("ReduceMean", |axes, keepdims| Reduce::Mean { axes, keepdims }),
+    ("ReduceMax", |axes, keepdims| Reduce::Max { axes, keepdims }),
+    ("ReduceMin", |axes, keepdims| Reduce::Min { axes, keepdims }),
+    ("ReduceProd", |axes, keepdims| Reduce::Prod { axes, keepdims }),
+    ("ReduceL1", |axes, keepdims| Reduce::L1 { axes, keepdims }),
+    ("ReduceL2", |axes, keepdims| Reduce::L2 { axes, keepdims }),
+    ("ReduceLogSum", |axes, keepdims| Reduce::LogSum { axes, keepdims }),
+    ("ReduceLogSumExp", |axes, keepdims| Reduce::LogSumExp { axes, keepdims }),
+    ("ReduceSumSquare", |axes, keepdims| Reduce::SumSquare { axes, keepdims }),
+];
+const SUM: Make = |axes, keepdims| Reduce::Sum { axes, keepdims };
+
+pub(super) fn imports(all: &mut Imports) {
+    all.add("ReduceSum", 2, |n| reduce(n, 13, SUM));
+    all.table(&SINCE_18, 2, |n| {
+        let make = n.row(&SINCE_18)?;
+        reduce(n, 18, make)
+    });
 }
 
-/// The axes are an operand from opset `since` on, before an attribute. Without them all axes are reduced, or
-/// each element on its own.
-fn reduce(n: &mut Node<'_, '_>, since: i64) -> Done {
+/// The axes are an operand from opset `since` on, before an attribute. Without them all axes are
+/// reduced, or each element on its own.
+fn reduce(n: &mut Node<'_, '_>, since: i64, make: Make) -> Done {
     let x = n.operand(0)?;
     let given = n.list("axes", since, 1)?.unwrap_or_default();
     let keepdims = n.flag("keepdims", true)?;
     let each = n.opset >= since && n.flag("noop_with_empty_axes", false)?;
     let all = given.is_empty() && !each;
     let axes = if all { (0i64..).take(n.shape(x).rank()).collect() } else { given };
-    let op = match n.op_type() {
-        "ReduceSum" => Reduce::Sum { axes, keepdims },
-        "ReduceMean" => Reduce::Mean { axes, keepdims },
-        "ReduceMax" => Reduce::Max { axes, keepdims },
-        "ReduceMin" => Reduce::Min { axes, keepdims },
-        "ReduceProd" => Reduce::Prod { axes, keepdims },
-        "ReduceL1" => Reduce::L1 { axes, keepdims },
-        "ReduceL2" => Reduce::L2 { axes, keepdims },
-        "ReduceLogSum" => Reduce::LogSum { axes, keepdims },
-        "ReduceLogSumExp" => Reduce::LogSumExp { axes, keepdims },
-        _ => Reduce::SumSquare { axes, keepdims },
-    };
-    n.result(op, &[x])
+    n.result(make(axes, keepdims), &[x])
 }
 
-/// The axis, whether it stays, and whether the last of several counts.
-fn arg(n: &mut Node<'_, '_>) -> Result<(i64, bool, bool), NodeError> {
-    Ok((n.int("axis", 0)?, n.flag("keepdims", true)?, n.flag("select_last_index", false)?))
-}
-
-/// A pool over all axes behind the first two.
-fn global(n: &mut Node<'_, '_>, op: impl FnOnce(Vec<i64>) -> Reduce) -> Done {
-    let x = n.operand(0)?;
-    let rank = n.shape(x).rank();
-    if rank < 2 {
-        let expected = "it must have a batch axis and a channel axis".to_owned();
-        return Err(OpError::Shape { operand: 0, found: n.ty(x).clone(), expected }.into());
+impl Export for Reduce {
+    fn export(&self, w: &mut Writer<'_>) -> Written {
+        let (axes, keepdims) = match self {
+            Self::Sum { axes, keepdims }
+            | Self::Mean { axes, keepdims }
+            | Self::Max { axes, keepdims }
+            | Self::Min { axes, keepdims }
+            | Self::Prod { axes, keepdims }
+            | Self::L1 { axes, keepdims }
+            | Self::L2 { axes, keepdims }
+            | Self::LogSum { axes, keepdims }
+            | Self::LogSumExp { axes, keepdims }
+            | Self::SumSquare { axes, keepdims } => (axes, *keepdims),
+            Self::WideSum { .. } | Self::WideProd { .. } => {
+                return Err("ONNX has no sums before they are rounded".into());
+            }
+        };
+        if axes.is_empty() {
+            return alone(w, self);
+        }
+        let rows = [("ReduceSum", SUM)].into_iter().chain(SINCE_18);
+        let rows: Vec<(&str, Self)> = rows.map(|(n, make)| (n, make(Vec::new(), true))).collect();
+        let axes = w.ints(axes)?;
+        w.with(name(&rows, self)?, [axes], &[("keepdims", keepdims.into())])
     }
-    let axes = (2i64..).take(rank - 2).collect();
-    n.result(op(axes), &[x])
+}
+
+/// The reduction of every element alone.
+fn alone(w: &mut Writer<'_>, op: &Reduce) -> Written {
+    match op {
+        Reduce::L1 { .. } | Reduce::L2 { .. } => w.same("Abs", &[]),
+        Reduce::LogSum { .. } => w.same("Log", &[]),
+        Reduce::SumSquare { .. } => {
+            let operands = w.operands()?;
+            w.done("Mul", [operands.clone(), operands].concat(), &[])
+        }
+        Reduce::Sum { .. }
+        | Reduce::Mean { .. }
+        | Reduce::Max { .. }
+        | Reduce::Min { .. }
+        | Reduce::Prod { .. }
+        | Reduce::WideSum { .. }
+        | Reduce::WideProd { .. }
+        | Reduce::LogSumExp { .. } => w.same("Identity", &[]),
+    }
 }

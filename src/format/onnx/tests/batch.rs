@@ -1,13 +1,14 @@
 //! Which sizes of the inputs are the batch, and which numbers in the graph follow it.
 
 use super::{
-    freed, graph, int, ints, load, load_with, model, node, outputs, refusal, value, with, zeros,
+    freed, graph, int, ints, load, load_with, model, node, nodes_of, outputs, refusal, value, with,
+    zeros,
 };
 use crate::format::onnx::proto::{ModelProto, NodeProto};
 use crate::format::onnx::{BatchCandidate, ImportError, ImportOptions};
 
 fn add(a: &[&str], b: &[&str]) -> ModelProto {
-    let nodes = vec![node("Add", &["a", "b"], &["y"])];
+    let nodes = nodes_of("y = Add a b");
     model(graph(vec![value("a", a), value("b", b)], vec![], nodes, &["y"]))
 }
 
@@ -32,13 +33,10 @@ fn names_that_the_graph_equates_are_one() {
     }
     // By way of a third input, and of multiples.
     let inputs = ["a", "b", "c"].map(|n| value(n, &[n, "4", "3"])).to_vec();
-    let nodes = vec![
-        node("Reshape", &["a", "flat"], &["a2"]),
-        node("Reshape", &["b", "flat"], &["b2"]),
-        node("Add", &["a2", "b2"], &["ab"]),
-        node("Reshape", &["c", "flat"], &["c2"]),
-        node("Mul", &["ab", "c2"], &["y"]),
-    ];
+    let nodes = nodes_of(
+        "a2 = Reshape a flat; b2 = Reshape b flat; ab = Add a2 b2; \
+         c2 = Reshape c flat; y = Mul ab c2",
+    );
     let model = model(graph(inputs, vec![ints("flat", &[-1, 3])], nodes, &["y"]));
     assert_eq!(outputs(&load(&model).unwrap()), "f32[4*N,3]");
 }
@@ -65,14 +63,15 @@ fn sizes_behind_the_first_are_equated_too() {
     let error = load(&add(&["b", "t", "4"], &["b2", "t2", "4"])).unwrap_err();
     assert_eq!(candidates(&error), [["a 0", "b 0"], ["a 1", "b 1"]]);
     let text = error.to_string();
-    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`: --batch-axis a=1 --batch-axis b=1";
+    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`: \
+                --batch-axis a=1 --batch-axis b=1";
     assert!(text.contains(line), "{text}");
 }
 
 #[test]
 fn equal_numbers_are_not_one_size() {
     let inputs = vec![value("a", &["3", "4"]), value("b", &["3", "5"])];
-    let nodes = vec![node("Relu", &["a"], &["y"]), node("Relu", &["b"], &["z"])];
+    let nodes = nodes_of("y = Relu a; z = Relu b");
     let towers = model(graph(inputs, vec![], nodes, &["y", "z"]));
     let error = load_with(&towers, &freed()).unwrap_err();
     assert_eq!(candidates(&error), [["a 0"], ["b 0"]]);
@@ -83,7 +82,7 @@ fn equal_numbers_are_not_one_size() {
 #[test]
 fn names_that_nothing_equates_are_an_error() {
     let inputs = vec![value("a", &["p", "4"]), value("b", &["q", "4"])];
-    let nodes = vec![node("Relu", &["a"], &["y"]), node("Relu", &["b"], &["z"])];
+    let nodes = nodes_of("y = Relu a; z = Relu b");
     let towers = model(graph(inputs, vec![], nodes, &["y", "z"]));
     let error = load(&towers).unwrap_err();
     assert_eq!(candidates(&error), [["a 0"], ["b 0"]]);
@@ -103,7 +102,7 @@ fn names_that_nothing_equates_are_an_error() {
 #[test]
 fn an_error_of_the_graph_is_not_hidden_by_the_search_for_the_batch() {
     let inputs = vec![value("a", &["p", "4"]), value("b", &["q", "5"])];
-    let nodes = vec![node("Add", &["a", "b"], &["y"])];
+    let nodes = nodes_of("y = Add a b");
     let error = refusal(load(&model(graph(inputs, vec![], nodes, &["y"]))));
     assert!(error.contains("4 is not 5"), "{error}");
 }
@@ -111,7 +110,7 @@ fn an_error_of_the_graph_is_not_hidden_by_the_search_for_the_batch() {
 #[test]
 fn the_batch_axis_may_be_another() {
     let inputs = vec![value("x", &["8", "batch", "4"]), value("h", &["batch", "4"])];
-    let nodes = vec![node("Add", &["x", "h"], &["y"])];
+    let nodes = nodes_of("y = Add x h");
     let model = model(graph(inputs, vec![], nodes, &["y"]));
     // Equal names are equal sizes wherever they stand.
     assert_eq!(outputs(&load(&model).unwrap()), "f32[8,N,4]");
@@ -133,7 +132,7 @@ fn the_batch_axis_may_be_another() {
 #[test]
 fn other_sizes_are_bound_or_refused_all_at_once() {
     let inputs = vec![value("x", &["batch", "seq", "?"]), value("m", &["batch", "heads", "seq"])];
-    let nodes = vec![node("Relu", &["x"], &["y"])];
+    let nodes = nodes_of("y = Relu x");
     let model = model(graph(inputs, vec![], nodes, &["y"]));
     // Without a word each of them may be the batch.
     let error = load(&model).unwrap_err();
@@ -161,11 +160,7 @@ fn other_sizes_are_bound_or_refused_all_at_once() {
 
 /// A convolution of an image of batch `size` and a reshape of its result to `target`.
 fn classifier(size: &str, target: &[i64]) -> ModelProto {
-    let nodes = vec![
-        node("Conv", &["x", "w"], &["c"]),
-        node("Reshape", &["c", "target"], &["flat"]),
-        node("MatMul", &["flat", "m"], &["y"]),
-    ];
+    let nodes = nodes_of("c = Conv x w; flat = Reshape c target; y = MatMul flat m");
     let tensors = vec![zeros("w", &[2, 3, 1, 1]), ints("target", target), zeros("m", &[32, 5])];
     model(graph(vec![value("x", &[size, "3", "4", "4"])], tensors, nodes, &["y"]))
 }
@@ -197,25 +192,25 @@ fn baked(nodes: Vec<NodeProto>, constants: &[(&str, &[i64])]) -> Result<String, 
 
 #[test]
 fn numbers_that_may_stand_for_the_batch_are_refused_by_their_place() {
-    let reshape = || vec![node("Reshape", &["x", "c"], &["y"])];
+    let reshape = || nodes_of("y = Reshape x c");
     let error = baked(reshape(), &[("c", &[1, 1, 2, 8])]).unwrap_err();
     let place = "node `the_y` (Reshape): the target [1,1,2,8] cannot be freed: entries 0 and 1";
     assert!(error.starts_with(place), "{error}");
     let error = baked(reshape(), &[("c", &[16])]).unwrap_err();
     assert!(error.contains("no entry holds the rows of axis 0 of [N,2,8]"), "{error}");
-    let nodes = vec![node("Gather", &["x", "c"], &["y"])];
+    let nodes = nodes_of("y = Gather x c");
     let error = baked(nodes, &[("c", &[0])]).unwrap_err();
     assert!(error.contains("the positions on axis 0 cannot be freed"), "{error}");
     let slice = |axis: i64| {
-        let nodes = vec![node("Slice", &["x", "from", "to", "axis"], &["y"])];
+        let nodes = nodes_of("y = Slice x from to axis");
         baked(nodes, &[("from", &[0]), ("to", &[1]), ("axis", &[axis])])
     };
     assert!(slice(0).unwrap_err().contains("the range 0..1 by 1 of axis 0"));
     assert_eq!(slice(1).as_deref(), Ok("f32[N,1,8]"));
-    let nodes = vec![node("Squeeze", &["x"], &["y"])];
+    let nodes = nodes_of("y = Squeeze x");
     let error = baked(nodes, &[]).unwrap_err();
     assert!(error.contains("a squeeze without axes"), "{error}");
-    let nodes = vec![node("Squeeze", &["x", "c"], &["y"])];
+    let nodes = nodes_of("y = Squeeze x c");
     let error = baked(nodes, &[("c", &[0])]).unwrap_err();
     assert!(error.contains("a number in the graph stands for the batch"), "{error}");
 }

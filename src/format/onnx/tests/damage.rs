@@ -5,20 +5,20 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::foreign::gate;
-use super::{graph, int, ints, load_with, model, node, value, with, zeros};
+use super::{graph, int, ints, load_with, model, node, nodes_of, value, with, zeros};
 use crate::format::onnx::proto::{FunctionProto, ModelProto};
 use crate::format::onnx::{ImportOptions, import_bytes};
 use crate::op::Assume;
 
-/// A model with some of everything: functions, sizes computed from shapes, tensors of several forms, an operator
-/// that is not known.
+/// A model with some of everything: functions, sizes computed from shapes, tensors of several
+/// forms, an operator that is not known.
 fn sample() -> ModelProto {
     let function = FunctionProto {
         name: Some("Block".to_owned()),
         domain: Some("own".to_owned()),
         input: vec!["a".to_owned(), "w".to_owned()],
         output: vec!["b".to_owned()],
-        node: vec![node("Conv", &["a", "w"], &["t"]), node("Relu", &["t"], &["b"])],
+        node: nodes_of("t = Conv a w; b = Relu t"),
         opset_import: vec![super::opset("", 18)],
         ..FunctionProto::default()
     };

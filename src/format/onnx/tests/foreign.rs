@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::functions::function;
 use super::{
-    float, floats, freed, graph, int, load, load_with, model, node, opset, outputs, refusal, typed,
-    value, with,
+    float, floats, freed, graph, int, load, load_with, model, node, nodes_of, opset, outputs,
+    refusal, typed, value, with,
 };
 use crate::format::Model;
 use crate::format::onnx::proto::attribute_proto::AttributeType;
@@ -83,7 +83,7 @@ fn types_are_those_that_the_file_declares() {
     let model = read(&outputs_only, "com.acme.Gate=rowwise(0)").unwrap();
     assert_eq!(outputs(&model), "i64[N]");
     // An operator of ONNX's own that is not known.
-    let unknown = vec![node("NewOp", &["x"], &["y"])];
+    let unknown = nodes_of("y = NewOp x");
     let model = foreign(&[x()], unknown, vec![value("y", &["batch"])]);
     assert_eq!(found(&read(&model, "NewOp=rowwise(0)").unwrap())[0].op, "NewOp");
 }

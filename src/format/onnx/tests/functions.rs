@@ -1,6 +1,8 @@
 //! Functions of the model are expanded where they are called.
 
-use super::{float, graph, load, model, node, operators, opset, outputs, refusal, value, with};
+use super::{
+    float, graph, load, model, node, nodes_of, operators, opset, outputs, refusal, value, with,
+};
 use crate::format::onnx::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
 
 pub(super) fn function(
@@ -39,12 +41,7 @@ fn reference(name: &str, from: &str) -> AttributeProto {
 
 #[test]
 fn calls_inside_calls_are_expanded() {
-    let inner = function(
-        "Inner",
-        &["a"],
-        &["b"],
-        vec![node("Exp", &["a"], &["t"]), node("Neg", &["t"], &["b"])],
-    );
+    let inner = function("Inner", &["a"], &["b"], nodes_of("t = Exp a; b = Neg t"));
     let outer = function(
         "Outer",
         &["p", "q"],
@@ -98,21 +95,12 @@ fn attributes_are_given_by_the_call_or_the_function() {
 
 #[test]
 fn a_function_may_return_its_input_and_leave_operands_out() {
-    let passing = function(
-        "Passing",
-        &["a", "b"],
-        &["a", "c", "c2"],
-        vec![node("Relu", &["a"], &["c"]), node("Relu", &["c"], &["c2"])],
-    );
+    let passing =
+        function("Passing", &["a", "b"], &["a", "c", "c2"], nodes_of("c = Relu a; c2 = Relu c"));
     let nodes = vec![call("Passing", &["x"], &["p", "q", ""]), node("Add", &["p", "q"], &["y"])];
     let model = load(&calling(vec![passing], nodes)).unwrap();
     assert_eq!(operators(&model), "relu identity add");
-    let clamp = function(
-        "Bound",
-        &["a", "low", "high"],
-        &["b"],
-        vec![node("Clip", &["a", "low", "high"], &["b"])],
-    );
+    let clamp = function("Bound", &["a", "low", "high"], &["b"], nodes_of("b = Clip a low high"));
     let model = load(&calling(vec![clamp], vec![call("Bound", &["x"], &["y"])])).unwrap();
     assert_eq!(operators(&model), "clip");
 }
@@ -134,7 +122,7 @@ fn endless_and_too_many_calls_are_refused() {
         )
     };
     let mut functions: Vec<FunctionProto> = (0..40).map(twice).collect();
-    functions.push(function("F40", &["a"], &["c"], vec![node("Relu", &["a"], &["c"])]));
+    functions.push(function("F40", &["a"], &["c"], nodes_of("c = Relu a")));
     let error = refusal(load(&calling(functions, vec![call("F0", &["x"], &["y"])])));
     assert!(error.contains("the calls expand to more than 131072 nodes"), "{error}");
     let chain = |i: usize| {
@@ -148,12 +136,7 @@ fn endless_and_too_many_calls_are_refused() {
 
 #[test]
 fn names_inside_a_call_do_not_meet_others() {
-    let f = function(
-        "F",
-        &["a"],
-        &["b"],
-        vec![node("Exp", &["a"], &["t"]), node("Neg", &["t"], &["b"])],
-    );
+    let f = function("F", &["a"], &["b"], nodes_of("t = Exp a; b = Neg t"));
     // The model has a value of the name that the function's `t` gets.
     let nodes = vec![
         call("F", &["x"], &["p"]),
@@ -169,10 +152,10 @@ fn names_inside_a_call_do_not_meet_others() {
 
 #[test]
 fn wrong_calls_are_refused() {
-    let f = || function("F", &["a"], &["b"], vec![node("Exp", &["a"], &["b"])]);
+    let f = || function("F", &["a"], &["b"], nodes_of("b = Exp a"));
     let error = refusal(load(&calling(vec![f()], vec![call("F", &["x", "x"], &["y"])])));
     assert!(error.contains("it has 2 operands, the function 1"), "{error}");
-    let broken = function("F", &["a"], &["b"], vec![node("Exp", &["c"], &["b"])]);
+    let broken = function("F", &["a"], &["b"], nodes_of("b = Exp c"));
     let error = refusal(load(&calling(vec![broken], vec![call("F", &["x"], &["y"])])));
     assert!(error.contains("uses `the_y/c`, which nothing gives"), "{error}");
 }

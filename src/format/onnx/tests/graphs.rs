@@ -1,8 +1,8 @@
 //! Nodes, names and what is refused.
 
 use super::{
-    float, graph, int, ints, load, model, node, operators, opset, outputs, refusal, value, with,
-    zeros,
+    float, graph, int, ints, load, model, node, nodes_of, operators, opset, outputs, refusal,
+    value, with, zeros,
 };
 use crate::format::onnx::ImportError;
 use crate::format::onnx::proto::attribute_proto::AttributeType;
@@ -40,29 +40,25 @@ fn all_unsupported_operators_are_listed() {
 
 #[test]
 fn nodes_may_stand_in_any_order_but_not_in_a_cycle() {
-    let nodes = vec![
-        node("Add", &["a", "b"], &["y"]),
-        node("Exp", &["a"], &["b"]),
-        node("Relu", &["x"], &["a"]),
-    ];
+    let nodes = nodes_of("y = Add a b; b = Exp a; a = Relu x");
     let sorted = load(&model(graph(x(), vec![], nodes, &["y"]))).unwrap();
     assert_eq!(operators(&sorted), "relu exp add");
-    let error = chain(vec![node("Add", &["x", "y"], &["a"]), node("Relu", &["a"], &["y"])]);
+    let error = chain(nodes_of("a = Add x y; y = Relu a"));
     assert_eq!(error, "node `the_a` depends on its own result, by way of node `the_y`");
 }
 
 #[test]
 fn names_must_be_given_once() {
-    let error = chain(vec![node("Relu", &["z"], &["y"])]);
+    let error = chain(nodes_of("y = Relu z"));
     assert_eq!(error, "node `the_y` uses `z`, which nothing gives");
-    let error = chain(vec![node("Relu", &["x"], &["y"]), node("Exp", &["x"], &["y"])]);
+    let error = chain(nodes_of("y = Relu x; y = Exp x"));
     assert_eq!(error, "`y` is given twice: node `the_y`, and node `the_y`");
-    let error = chain(vec![node("Relu", &["x"], &["x"])]);
+    let error = chain(nodes_of("x = Relu x"));
     assert_eq!(error, "`x` is given twice: an input or initializer, and node `the_x`");
     let error = chain(vec![]);
     assert_eq!(error, "an output of the model uses `y`, which nothing gives");
     let double = vec![value("x", &["N", "4"]), value("x", &["N", "4"])];
-    let nodes = vec![node("Relu", &["x"], &["y"])];
+    let nodes = nodes_of("y = Relu x");
     let error = refusal(load(&model(graph(double, vec![], nodes.clone(), &["y"]))));
     assert_eq!(error, "`x` is given twice: an input, and an input");
     let error = refusal(load(&model(graph(x(), vec![], nodes, &["y", "y"]))));
@@ -77,13 +73,13 @@ fn what_is_not_understood_is_not_left_out() {
     assert!(error.ends_with("attribute `axis` must be of the kind INT"), "{error}");
     let twice = with(with(node("Softmax", &["x"], &["y"]), int("axis", 1)), int("axis", 0));
     assert!(chain(vec![twice]).ends_with("attribute `axis` is given twice"));
-    let error = chain(vec![node("Relu", &["x", "x"], &["y"])]);
+    let error = chain(nodes_of("y = Relu x x"));
     assert!(error.contains("2 operands where there are at most 1"), "{error}");
-    let error = chain(vec![node("MatMul", &["x"], &["y"])]);
+    let error = chain(nodes_of("y = MatMul x"));
     assert!(error.contains("operand 1 is missing"), "{error}");
-    let error = chain(vec![node("Reshape", &["x", "s"], &["y"]), node("Exp", &["x"], &["s"])]);
+    let error = chain(nodes_of("y = Reshape x s; s = Exp x"));
     assert!(error.contains("operand 1 (`s`) must be known before the run"), "{error}");
-    let nodes = vec![node("Relu", &["x"], &["a", "b"]), node("Exp", &["b"], &["y"])];
+    let nodes = nodes_of("a b = Relu x; y = Exp b");
     let error = chain(nodes);
     assert!(error.contains("operand 0, the result `b`, is not supported"), "{error}");
 }
@@ -91,7 +87,7 @@ fn what_is_not_understood_is_not_left_out() {
 #[test]
 fn old_and_unknown_versions_are_refused() {
     for (version, supported) in [(5, false), (6, true), (27, true), (28, false), (-1, false)] {
-        let mut model = model(graph(x(), vec![], vec![node("Relu", &["x"], &["y"])], &["y"]));
+        let mut model = model(graph(x(), vec![], nodes_of("y = Relu x"), &["y"]));
         model.opset_import = vec![opset("ai.onnx", version)];
         match load(&model) {
             Ok(_) => assert!(supported, "{version}"),
@@ -102,11 +98,7 @@ fn old_and_unknown_versions_are_refused() {
 
 #[test]
 fn initializers_are_shared_and_may_be_inputs() {
-    let nodes = vec![
-        node("MatMul", &["x", "w"], &["a"]),
-        node("MatMul", &["a", "w"], &["b"]),
-        node("Reshape", &["b", "s"], &["y"]),
-    ];
+    let nodes = nodes_of("a = MatMul x w; b = MatMul a w; y = Reshape b s");
     let inputs = vec![value("x", &["N", "4"]), value("w", &["4", "4"])];
     let tensors = vec![zeros("w", &[4, 4]), ints("s", &[-1, 2, 2]), zeros("unused", &[9])];
     let model = load(&model(graph(inputs, tensors, nodes, &["y"]))).unwrap();
@@ -121,7 +113,7 @@ fn initializers_are_shared_and_may_be_inputs() {
 
 #[test]
 fn outputs_keep_their_names_and_wrong_declarations_are_noted() {
-    let mut declared = graph(x(), vec![], vec![node("Relu", &["x"], &["y"])], &["y", "x"]);
+    let mut declared = graph(x(), vec![], nodes_of("y = Relu x"), &["y", "x"]);
     declared.output[0] = value("y", &["1", "2", "3"]);
     let model = load(&model(declared)).unwrap();
     let names: Vec<&str> = model.graph.outputs().iter().map(|o| &*o.name).collect();

@@ -49,6 +49,20 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     }
 }
 
+/// Nodes as `results = operator operands; …`, where `-` is one that is left out.
+fn nodes_of(text: &str) -> Vec<NodeProto> {
+    let read = |line: &str| {
+        let (results, rest) = line.split_once(" = ").unwrap();
+        let (op, operands) = rest.split_once(' ').unwrap_or((rest, ""));
+        node(op, &words(operands), &words(results))
+    };
+    text.split("; ").map(read).collect()
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().map(|word| word.trim_matches('-')).collect()
+}
+
 /// The node with a further attribute.
 fn with(mut node: NodeProto, attribute: AttributeProto) -> NodeProto {
     node.attribute.push(attribute);

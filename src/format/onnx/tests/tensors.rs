@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use super::{floats, graph, ints, load, load_with, model, node, refusal, value, zeros};
+use super::{floats, graph, ints, load, load_with, model, nodes_of, refusal, value, zeros};
 use crate::format::onnx::proto::tensor_proto::{DataLocation, DataType};
 use crate::format::onnx::proto::{ModelProto, StringStringEntryProto, TensorProto};
 use crate::format::onnx::{ImportError, ImportOptions, import, initializers};
@@ -145,7 +145,7 @@ fn elements_may_lie_in_another_file_of_the_folder() {
         ],
         ..packed(DataType::Float, &[4, 1])
     };
-    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    let nodes = nodes_of("y = MatMul x w");
     let proto = model(graph(vec![value("x", &["N", "4"])], vec![tensor], nodes, &["y"]));
     let path = folder.path().join("m.onnx");
     std::fs::write(&path, proto.encode_to_vec()).unwrap();

@@ -1,15 +1,50 @@
 //! Nodes, names and tensors of a file that is written.
 
 use std::collections::{HashMap, HashSet};
+use std::mem::discriminant;
 
 use bytes::Bytes;
 
-use super::super::proto::attribute_proto::AttributeType;
-use super::super::proto::{AttributeProto, NodeProto, TensorProto};
-use super::super::tensor;
-use super::Refused;
+use super::proto::attribute_proto::AttributeType;
+use super::proto::{AttributeProto, NodeProto, TensorProto};
+use super::tensor;
 use crate::ir::{Graph, NodeId, NodeKind, Value};
+use crate::op::{Cast, Op};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+
+/// The operator set of what is written.
+pub(super) const OPSET: i64 = 21;
+
+/// Why an operator is not written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// ONNX has nothing for it: the reason, as a clause.
+    Lacking(String),
+    /// An invariant of the graph or the writer is broken.
+    Internal(String),
+}
+
+/// What comes of writing an operator.
+pub(super) type Written = Result<(), Refused>;
+
+impl Refused {
+    /// The operator set has nothing that computes it.
+    pub(super) fn unknown() -> Self {
+        Self::Lacking(format!("operator set {OPSET} has nothing that computes it"))
+    }
+}
+
+impl<T: Into<String>> From<T> for Refused {
+    fn from(reason: T) -> Self {
+        Self::Lacking(reason.into())
+    }
+}
+
+/// An operator that ONNX has, or can be put together of those it has.
+pub(super) trait Export {
+    /// Writes it as the writer's present node.
+    fn export(&self, w: &mut Writer<'_>) -> Written;
+}
 
 /// An attribute of a node.
 pub(super) enum Attribute<'a> {
@@ -19,6 +54,26 @@ pub(super) enum Attribute<'a> {
     Floats(&'a [f32]),
     Text(&'a str),
     Texts(Vec<String>),
+}
+
+/// What an attribute is made of.
+macro_rules! attributes {
+    ($($ty:ty: |$x:ident| $attribute:expr;)*) => {
+        $(impl<'a> From<$ty> for Attribute<'a> {
+            fn from($x: $ty) -> Self {
+                $attribute
+            }
+        })*
+    };
+}
+
+attributes! {
+    i64: |x| Self::Int(x);
+    bool: |x| Self::Int(x.into());
+    DType: |x| Self::Int(tensor::number(x).into());
+    f32: |x| Self::Float(x);
+    &'a [i64]: |list| Self::Ints(list);
+    &'a str: |text| Self::Text(text);
 }
 
 /// The attributes of a node, by name.
@@ -38,7 +93,8 @@ pub(super) struct Writer<'g> {
 }
 
 impl<'g> Writer<'g> {
-    /// Nothing but the names of inputs, parameters and outputs. A value that is an output has the name of the output.
+    /// Nothing but the names of inputs, parameters and outputs. A value that is an output has the
+    /// name of the output.
     ///
     /// # Errors
     /// If two of them have the same name: with that.
@@ -88,9 +144,10 @@ impl<'g> Writer<'g> {
     }
 
     /// Writes the parameter that a node is.
-    pub(super) fn param(&mut self, id: NodeId, elements: &Tensor) {
-        let name = self.name(Value { node: id, output: 0 });
-        self.initializers.push(encoded(&name, elements));
+    pub(super) fn param(&mut self, id: NodeId, elements: &Tensor) -> Written {
+        let name = self.name(Value { node: id, output: 0 })?;
+        self.initializers.push(encoded(&name, elements)?);
+        Ok(())
     }
 
     /// Goes to the next node of the graph.
@@ -99,13 +156,14 @@ impl<'g> Writer<'g> {
     }
 
     /// Writes the outputs whose values have another name.
-    pub(super) fn outputs(&mut self, graph: &Graph) {
-        for output in graph.outputs() {
-            let name = self.name(output.value);
+    pub(super) fn outputs(&mut self) -> Written {
+        for output in self.graph.outputs() {
+            let name = self.name(output.value)?;
             if name != *output.name {
                 self.push("Identity", vec![name], vec![output.name.to_string()], &[]);
             }
         }
+        Ok(())
     }
 
     /// A name that nothing else has.
@@ -119,22 +177,32 @@ impl<'g> Writer<'g> {
         name
     }
 
-    fn name(&self, value: Value) -> String {
-        self.names.get(&value).cloned().unwrap_or_default()
+    /// The name of a value that is written already. An empty one would mean an absent operand.
+    fn name(&self, value: Value) -> Result<String, Refused> {
+        let name = self.names.get(&value).filter(|name| !name.is_empty()).cloned();
+        name.ok_or_else(|| {
+            let label = self.graph.node(value.node).label();
+            Refused::Internal(format!("result {} of `{label}` has no name yet", value.output))
+        })
     }
 
-    fn node(&self) -> NodeId {
-        self.id.unwrap_or_else(|| unreachable!("a node is written"))
+    fn node(&self) -> Result<NodeId, Refused> {
+        self.id.ok_or_else(|| Refused::Internal("no node is being written".to_owned()))
+    }
+
+    /// The name of the present node's first result, with which its own values begin.
+    fn base(&self) -> Result<&'g str, Refused> {
+        Ok(self.graph.node(self.node()?).results().first().map_or("value", |r| &*r.name))
     }
 
     /// The operands of the present node.
-    pub(super) fn operands(&self) -> Vec<String> {
-        self.graph.operands(self.node()).into_iter().map(|v| self.name(v)).collect()
+    pub(super) fn operands(&self) -> Result<Vec<String>, Refused> {
+        self.graph.operands(self.node()?).into_iter().map(|v| self.name(v)).collect()
     }
 
     /// The type of an operand of the present node.
     pub(super) fn ty(&self, operand: usize) -> Result<TensorType, Refused> {
-        let value = self.graph.operands(self.node()).get(operand).copied();
+        let value = self.graph.operands(self.node()?).get(operand).copied();
         let value = value.ok_or_else(|| format!("operand {operand} is missing"))?;
         Ok(self.graph.ty(value).clone())
     }
@@ -145,10 +213,10 @@ impl<'g> Writer<'g> {
     }
 
     /// The names of the results of the present node.
-    pub(super) fn results(&mut self) -> Vec<String> {
-        let (id, graph) = (self.node(), self.graph);
+    pub(super) fn results(&mut self) -> Result<Vec<String>, Refused> {
+        let (id, graph) = (self.node()?, self.graph);
         let results = (0..).zip(graph.node(id).results());
-        results
+        let names = results
             .map(|(output, info)| {
                 let value = Value { node: id, output };
                 if let Some(name) = self.names.get(&value) {
@@ -158,7 +226,8 @@ impl<'g> Writer<'g> {
                 self.names.insert(value, name.clone());
                 name
             })
-            .collect()
+            .collect();
+        Ok(names)
     }
 
     /// Writes a node with these results.
@@ -183,21 +252,31 @@ impl<'g> Writer<'g> {
     }
 
     /// Writes the present node as one node of these operands.
-    #[expect(clippy::unnecessary_wraps, reason = "the last step of functions that may fail before")]
     pub(super) fn done(
         &mut self,
         op: &str,
         operands: Vec<String>,
         attributes: Attributes<'_>,
-    ) -> Result<(), Refused> {
-        let results = self.results();
+    ) -> Written {
+        let results = self.results()?;
         self.push(op, operands, results, attributes);
         Ok(())
     }
 
     /// Writes the present node as one node of the same operands.
-    pub(super) fn same(&mut self, op: &str, attributes: Attributes<'_>) -> Result<(), Refused> {
-        let operands = self.operands();
+    pub(super) fn same(&mut self, op: &str, attributes: Attributes<'_>) -> Written {
+        self.with(op, [], attributes)
+    }
+
+    /// Writes the present node as one node of the same operands, and others behind them.
+    pub(super) fn with<const K: usize>(
+        &mut self,
+        op: &str,
+        more: [String; K],
+        attributes: Attributes<'_>,
+    ) -> Written {
+        let mut operands = self.operands()?;
+        operands.extend(more);
         self.done(op, operands, attributes)
     }
 
@@ -207,37 +286,36 @@ impl<'g> Writer<'g> {
         op: &str,
         operands: &[&str],
         attributes: Attributes<'_>,
-    ) -> String {
-        let base = self.graph.node(self.node()).results().first().map_or("value", |r| &*r.name);
-        let name = self.fresh(&format!("{base}.{}", op.to_ascii_lowercase()));
+    ) -> Result<String, Refused> {
+        let name = self.fresh(&format!("{}.{}", self.base()?, op.to_ascii_lowercase()));
         let operands = operands.iter().map(|o| (*o).to_owned()).collect();
         self.push(op, operands, vec![name.clone()], attributes);
-        name
+        Ok(name)
     }
 
     /// A tensor of the file.
-    pub(super) fn tensor(&mut self, elements: &Tensor) -> String {
-        let base = self.id.map_or("constant", |id| {
-            self.graph.node(id).results().first().map_or("value", |r| &*r.name)
-        });
-        let name = self.fresh(&format!("{base}.constant"));
-        self.initializers.push(encoded(&name, elements));
-        name
+    pub(super) fn tensor(&mut self, elements: &Tensor) -> Result<String, Refused> {
+        let name = self.fresh(&format!("{}.constant", self.base()?));
+        self.initializers.push(encoded(&name, elements)?);
+        Ok(name)
     }
 
     /// A vector of numbers.
     pub(super) fn ints(&mut self, numbers: &[i64]) -> Result<String, Refused> {
         let tensor = Tensor::new(&[numbers.len()], numbers).map_err(|e| e.to_string())?;
-        Ok(self.tensor(&tensor))
+        self.tensor(&tensor)
     }
 
     /// One number of a type, without axes.
     pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<String, Refused> {
-        let cast = crate::op::Cast { to: dtype };
-        let one =
-            crate::op::OpDef::eval(&cast, &[&Tensor::scalar(x)]).map_err(|e| e.to_string())?;
-        let one = one.into_iter().next().ok_or("a cast gives nothing")?;
-        Ok(self.tensor(&one))
+        let one = Op::from(Cast { to: dtype }).eval(&[&Tensor::scalar(x)]);
+        let one = one.map_err(|e| e.to_string())?.into_iter().next();
+        self.tensor(&one.ok_or("a cast gives nothing")?)
+    }
+
+    /// A number that may depend on the batch, as a vector of one element.
+    pub(super) fn size(&mut self, size: &Dim) -> Result<String, Refused> {
+        self.sizes(std::slice::from_ref(size))
     }
 
     /// A vector of numbers that may depend on the batch.
@@ -255,7 +333,7 @@ impl<'g> Writer<'g> {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts[..] {
             [one] => Ok(one.to_owned()),
-            _ => Ok(self.emit("Concat", &parts, &[("axis", Attribute::Int(0))])),
+            _ => self.emit("Concat", &parts, &[("axis", Attribute::Int(0))]),
         }
     }
 
@@ -264,16 +342,16 @@ impl<'g> Writer<'g> {
         let offset = size.eval(0);
         let factor = size.eval(1) - offset;
         if *size != Dim::n() * factor + offset {
-            return Err(format!("the size {size} is no multiple of N plus a number"));
+            return Err(format!("the size {size} is no multiple of N plus a number").into());
         }
         let mut name = self.rows()?;
         if factor != 1 {
             let factor = self.ints(&[factor])?;
-            name = self.emit("Mul", &[&name, &factor], &[]);
+            name = self.emit("Mul", &[&name, &factor], &[])?;
         }
         if offset != 0 {
             let offset = self.ints(&[offset])?;
-            name = self.emit("Add", &[&name, &offset], &[]);
+            name = self.emit("Add", &[&name, &offset], &[])?;
         }
         Ok(name)
     }
@@ -287,9 +365,9 @@ impl<'g> Writer<'g> {
         let (input, axis) = inputs
             .find_map(|v| Some((v, self.graph.ty(v).shape.iter().position(|d| *d == Dim::n())?)))
             .ok_or("no input has an axis of N")?;
-        let (input, axis) = (self.name(input), i64::try_from(axis).map_err(|e| e.to_string())?);
-        let ends = [("start", Attribute::Int(axis)), ("end", Attribute::Int(axis + 1))];
-        let rows = self.emit("Shape", &[&input], &ends);
+        let (input, axis) = (self.name(input)?, long(axis)?);
+        let ends = [("start", axis.into()), ("end", (axis + 1).into())];
+        let rows = self.emit("Shape", &[&input], &ends)?;
         self.rows = Some(rows.clone());
         Ok(rows)
     }
@@ -328,12 +406,66 @@ fn attribute(name: &str, value: &Attribute<'_>) -> AttributeProto {
     proto
 }
 
-fn encoded(name: &str, elements: &Tensor) -> TensorProto {
-    TensorProto {
+/// A number of elements or of an axis as ONNX writes it.
+pub(super) fn long(x: usize) -> Result<i64, Refused> {
+    i64::try_from(x).map_err(|_| Refused::Internal(format!("{x} is no size")))
+}
+
+/// The same of a list.
+pub(super) fn longs(list: &[usize]) -> Result<Vec<i64>, Refused> {
+    list.iter().map(|x| long(*x)).collect()
+}
+
+/// ONNX's name of an operator in a table of operators, whatever its attributes are.
+pub(super) fn name<T>(rows: &[(&'static str, T)], op: &T) -> Result<&'static str, Refused> {
+    let found = rows.iter().find(|(_, known)| discriminant(known) == discriminant(op));
+    found.map(|(name, _)| *name).ok_or_else(Refused::unknown)
+}
+
+/// The word for a meaning in a table of words.
+pub(super) fn word<T: PartialEq>(
+    words: &[(&'static str, T)],
+    meaning: &T,
+) -> Result<Attribute<'static>, Refused> {
+    let found = words.iter().find(|(_, known)| known == meaning);
+    found.map(|(word, _)| Attribute::Text(word)).ok_or_else(Refused::unknown)
+}
+
+fn encoded(name: &str, elements: &Tensor) -> Result<TensorProto, Refused> {
+    Ok(TensorProto {
         name: Some(name.to_owned()),
-        dims: elements.dims().iter().filter_map(|d| i64::try_from(*d).ok()).collect(),
+        dims: longs(elements.dims())?,
         data_type: Some(tensor::number(elements.dtype())),
         raw_data: Some(Bytes::copy_from_slice(elements.bytes())),
         ..TensorProto::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Refused, Writer, long};
+    use crate::ir::Builder;
+    use crate::op::Unary;
+    use crate::types::{DType, Shape, TensorType};
+
+    #[test]
+    fn a_value_without_a_name_is_no_absent_operand() {
+        let mut builder = Builder::new("g");
+        let x = builder.input("x", TensorType::new(DType::F32, Shape::scalar()));
+        let y = builder.op("y", Unary::Neg, &[x]).unwrap();
+        let z = builder.op("z", Unary::Neg, &[y]).unwrap();
+        let (graph, _) = builder.finish();
+        let mut writer = Writer::new(&graph).unwrap();
+        let internal = |text: &str| Refused::Internal(text.to_owned());
+        assert_eq!(writer.same("Neg", &[]), Err(internal("no node is being written")));
+        // Before `y` is.
+        writer.at(z.node);
+        assert_eq!(writer.same("Neg", &[]), Err(internal("result 0 of `y` has no name yet")));
+        writer.at(y.node);
+        writer.same("Neg", &[]).unwrap();
+        writer.at(z.node);
+        writer.same("Neg", &[]).unwrap();
+        assert_eq!(writer.nodes[1].input, ["y"]);
+        assert_eq!(long(usize::MAX), Err(internal("18446744073709551615 is no size")));
     }
 }

@@ -1,29 +1,22 @@
 //! A model as an ONNX file, of operator set 21.
 //!
-//! Every operator becomes nodes that compute the same; one that ONNX does not have is an error that names it. Inputs,
-//! outputs and parameters keep their names. Sizes that depend on the batch are computed from the shape of an input.
-
-mod elementwise;
-mod layers;
-mod parts;
-mod recurrent;
-mod writer;
+//! Every operator becomes nodes that compute the same; one that ONNX does not have is an error that
+//! names it. Inputs, outputs and parameters keep their names. Sizes that depend on the batch are
+//! computed from the shape of an input.
 
 use prost::Message;
 
-use self::writer::Writer;
 use super::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
     tensor_shape_proto, type_proto,
 };
 use super::save::MOST;
-use super::tensor;
+use super::writer::{OPSET, Refused, Writer};
+use super::{ops, tensor};
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Weights};
 use crate::op::Op;
 use crate::types::{Dim, TensorType};
 
-/// The operator set of what is written.
-const OPSET: i64 = 21;
 /// The version of the file's form that has it.
 const IR_VERSION: i64 = 10;
 
@@ -52,21 +45,31 @@ pub enum ExportError {
     NoWeights(String),
     /// More than a file of this form may have.
     #[error(
-        "the model has {0} bytes, a file of this form at most 2 GiB; save its weights as safetensors"
+        "the model has {0} bytes, a file of this form at most 2 GiB; save its weights as \
+         safetensors"
     )]
     TooLarge(u64),
     /// The graph is damaged: a bug in what made it.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// An invariant of the writer is broken: a fault of fanwise.
+    #[error("internal error: {0}")]
+    Internal(String),
 }
 
-/// Why an operator cannot be written.
-type Refused = String;
+impl From<Refused> for ExportError {
+    /// The error where no operator is written: only an invariant can be broken there.
+    fn from(refused: Refused) -> Self {
+        let (Refused::Internal(reason) | Refused::Lacking(reason)) = refused;
+        Self::Internal(reason)
+    }
+}
 
 /// The ONNX file that computes what a model does.
 ///
 /// # Errors
-/// If the graph is replicated or a training graph, has an operator that ONNX lacks, or is too large.
+/// If the graph is replicated or a training graph, has an operator that ONNX lacks, or is too
+/// large.
 pub fn export(graph: &Graph, weights: &Weights) -> Result<Vec<u8>, ExportError> {
     if graph.split().is_some() {
         return Err(ExportError::NoModel("replicated"));
@@ -87,12 +90,12 @@ pub fn export(graph: &Graph, weights: &Weights) -> Result<Vec<u8>, ExportError> 
                 let name = &graph.param(*param).name;
                 let elements = weights.get(name);
                 let elements = elements.ok_or_else(|| ExportError::NoWeights(name.to_string()))?;
-                writer.param(id, elements);
+                writer.param(id, elements)?;
             }
             NodeKind::Op(op) => operator(&mut writer, graph, id, op)?,
         }
     }
-    writer.outputs(graph);
+    writer.outputs()?;
     let inputs = graph.inputs().map(|v| declared(&graph.info(v).name, graph.ty(v))).collect();
     let outputs = graph.outputs().iter().map(|o| declared(&o.name, graph.ty(o.value))).collect();
     let Writer { nodes, initializers, .. } = writer;
@@ -123,18 +126,13 @@ fn operator(
     op: &Op,
 ) -> Result<(), ExportError> {
     writer.at(id);
-    let tables = [elementwise::write, layers::write, parts::write, recurrent::write];
-    let refused = |reason: Refused| ExportError::Operator {
-        label: graph.node(id).label().to_owned(),
-        op: op.name(),
-        reason,
-    };
-    for table in tables {
-        if let Some(done) = table(writer, op) {
-            return done.map_err(refused);
+    ops::export(writer, op).map_err(|refused| match refused {
+        Refused::Lacking(reason) => {
+            let label = graph.node(id).label().to_owned();
+            ExportError::Operator { label, op: op.name(), reason }
         }
-    }
-    Err(refused(format!("operator set {OPSET} has nothing that computes it")))
+        Refused::Internal(_) => refused.into(),
+    })
 }
 
 /// A value that a caller gives or takes.

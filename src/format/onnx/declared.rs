@@ -1,0 +1,74 @@
+//! The types that a file declares for results of operators that are not ONNX's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ImportError;
+use super::file::File;
+use super::flat::{Flat, NONE, ValueId};
+use super::inputs::{Inputs, Size};
+use crate::op::Assume;
+use crate::types::{DType, Table};
+
+/// What is assumed of operators, by name.
+pub(super) type Assumptions = BTreeMap<String, Assume>;
+
+/// The types that a file declares for results of foreign operators.
+#[derive(Default)]
+pub(super) struct Declared(Table<ValueId, Result<(DType, Vec<Size>), String>>);
+
+impl Declared {
+    /// Reads the types of all results of operators in `assume`; `known` says which are ONNX's own.
+    ///
+    /// # Errors
+    /// If the file is damaged, an operator in `assume` is known, or the model has no such operator.
+    pub(super) fn read(
+        file: &File,
+        flat: &Flat<'_>,
+        inputs: &Inputs,
+        assume: &Assumptions,
+        known: fn(&str) -> bool,
+    ) -> Result<Self, ImportError> {
+        let mut found = Table::default();
+        if assume.is_empty() {
+            return Ok(Self(found));
+        }
+        let mut unused: BTreeSet<&str> = assume.keys().map(String::as_str).collect();
+        let mut wanted: Table<&str, ValueId> = Table::default();
+        for node in &flat.nodes {
+            let Some(head) = node.span.map(|span| file.head(span)).transpose()? else { continue };
+            let name = head.full_op();
+            if head.domain().is_empty() && known(head.op) {
+                continue;
+            }
+            unused.remove(name.as_str());
+            for id in node.outputs.iter().filter(|id| **id != NONE) {
+                wanted.extend(flat.own_name(*id).map(|text| (text, *id)));
+            }
+        }
+        if let Some(name) = unused.first() {
+            let reason = if known(name) {
+                "the operator is known, and nothing needs to be assumed of it"
+            } else {
+                "the model has no such operator"
+            };
+            let option = format!("--assume {name}");
+            return Err(ImportError::Option { option, reason: reason.to_owned() });
+        }
+        for span in file.declared_values()? {
+            let Some(id) = wanted.get(file.value_name(span)?) else { continue };
+            if !matches!(found.get(id), Some(Ok(_))) {
+                found.insert(*id, inputs.declared(&file.value(span)?));
+            }
+        }
+        Ok(Self(found))
+    }
+
+    /// What the file declares for the value `id`.
+    pub(super) fn get(&self, id: ValueId) -> Result<&(DType, Vec<Size>), String> {
+        match self.0.get(&id) {
+            Some(Ok(declared)) => Ok(declared),
+            Some(Err(reason)) => Err(reason.clone()),
+            None => Err("the file does not declare it (`value_info`)".to_owned()),
+        }
+    }
+}

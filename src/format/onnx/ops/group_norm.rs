@@ -1,0 +1,47 @@
+//! Normalisation of groups of channels.
+
+use super::alike::alike;
+use super::stash::{cast, stash};
+use super::{Done, Node, wrong};
+use crate::ir::Value;
+use crate::op::{Cast, Expand, GroupNorm, Reshape, Unsqueeze};
+use crate::types::Dim;
+
+alike! {
+    GroupNorm {
+        "GroupNormalization" group_norm 3 => GroupNorm::Group { epsilon, groups as "num_groups" },
+        "InstanceNormalization" first 3 => GroupNorm::Instance { epsilon = 1e-5 },
+    }
+}
+
+/// Before opset 21 scale and bias have one element for each group.
+fn group_norm(n: &mut Node<'_, '_>) -> Done {
+    let (x, mut scale, mut bias) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
+    let epsilon = n.float("epsilon", 1e-5)?;
+    let groups = n.needed_int("num_groups")?;
+    let own = n.dtype(x);
+    let compute = if n.opset < 21 { own } else { stash(n, x)?.1 };
+    if n.opset < 21 {
+        let channels = n.shape(x).get(1).and_then(Dim::as_const);
+        let each = channels.filter(|_| groups > 0).map(|c| c / groups);
+        let Some(each) = each.filter(|each| *each > 0) else {
+            return Err(wrong("num_groups", format!("is {groups} for {}", n.ty(x))));
+        };
+        let spread = |n: &mut Node<'_, '_>, v: Value| {
+            let column = n.emit(Unsqueeze { axes: vec![1] }, &[v])?;
+            let shape = vec![Dim::from(groups), Dim::from(each)];
+            let matrix = n.emit(Expand { shape }, &[column])?;
+            let shape = vec![Dim::from(groups) * Dim::from(each)];
+            n.emit(Reshape { shape }, &[matrix])
+        };
+        scale = spread(n, scale)?;
+        bias = spread(n, bias)?;
+    }
+    let op = GroupNorm::Group { epsilon, groups };
+    if compute == own {
+        return n.result(op, &[x, scale, bias]);
+    }
+    let operands = [cast(n, x, compute)?, cast(n, scale, compute)?, cast(n, bias, compute)?];
+    let y = n.emit(op, &operands)?;
+    n.result(Cast { to: own }, &[y])
+}

@@ -1,0 +1,41 @@
+//! What an import may be told.
+
+use std::collections::BTreeMap;
+
+use crate::op::Assume;
+
+/// What the user says about a model that its file does not say.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    /// The inputs that carry the batch, and on which axis; empty to find them. Where it is given,
+    /// no other input carries the batch, save where a size has the same name.
+    pub batch_axis: BTreeMap<String, usize>,
+    /// The values of sizes that the file leaves open, by name; a size without a name is
+    /// `INPUT[AXIS]`.
+    pub dims: BTreeMap<String, i64>,
+    /// Whether a constant batch size of the inputs becomes the batch: that of the axes in
+    /// `batch_axis`; without these the leading size of the first input that has an axis, and of
+    /// every input that leads with the same size if the graph equates the two. Numbers inside the
+    /// graph follow where the flow of the batch proves that they stand for it; others that may are
+    /// errors.
+    pub free_batch: bool,
+    /// What is assumed of operators that are not ONNX's own, by domain and name, `com.acme.Gate`:
+    /// they become [`External`](crate::op::External), with the types that the file declares for
+    /// their results. A function of the model of this name is still expanded.
+    pub assume: BTreeMap<String, Assume>,
+    /// The bytes that the file and its tensors may take.
+    pub max_memory: u64,
+}
+
+impl Default for ImportOptions {
+    /// Nothing is said, and memory is bounded at 16 GiB.
+    fn default() -> Self {
+        Self {
+            batch_axis: BTreeMap::new(),
+            dims: BTreeMap::new(),
+            free_batch: false,
+            assume: BTreeMap::new(),
+            max_memory: 16 << 30,
+        }
+    }
+}

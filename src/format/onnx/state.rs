@@ -1,0 +1,184 @@
+//! A graph while it is built from a file: its values, and the tensors they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::{Budget, FileError, Quoted};
+use super::declared::Declared;
+use super::external::Folder;
+use super::file::File;
+use super::flat::{Flat, FlatNode, NONE, ValueId};
+use super::proto::TensorProto;
+use super::wire::Span;
+use super::{ImportError, NodeError, tensor};
+use crate::ir::{Builder, Source, Value};
+use crate::op;
+use crate::types::{Dim, Table, Tensor, TensorType};
+
+/// Tensors of integers up to this number of elements stand in the graph, where their values can be
+/// followed.
+const INLINE_INTS: usize = op::infer::MAX_INTS;
+
+/// Float tensors of `Constant` nodes up to this number of elements stand in the graph.
+const INLINE_FLOATS: usize = 64;
+
+/// The tensors of the file that were read, by the value they give: each is read and charged once.
+pub(super) struct Tensors {
+    read: Table<ValueId, Tensor>,
+    folder: Folder,
+    budget: Budget,
+}
+
+impl Tensors {
+    /// None of the folder's tensors.
+    pub(super) fn new(folder: Folder, budget: Budget) -> Self {
+        Self { read: Table::default(), folder, budget }
+    }
+
+    /// Fails if a file was changed while it was read.
+    pub(super) fn check(&self) -> Result<(), FileError> {
+        self.folder.check()
+    }
+
+    /// The tensor that gives the value `id`, read from what `proto` gives unless it was before.
+    fn get(
+        &mut self,
+        id: ValueId,
+        name: &str,
+        proto: impl FnOnce() -> Result<TensorProto, ImportError>,
+    ) -> Result<Tensor, ImportError> {
+        if let Some(tensor) = self.read.get(&id).filter(|_| id != NONE) {
+            return Ok(tensor.clone());
+        }
+        let tensor = tensor::read(&proto()?, name, &mut self.folder, &mut self.budget)?;
+        self.read.insert(id, tensor.clone());
+        Ok(tensor)
+    }
+}
+
+/// A graph while the nodes are converted.
+pub(super) struct State<'a> {
+    pub(super) file: &'a File,
+    pub(super) flat: &'a Flat<'a>,
+    pub(super) builder: Builder,
+    /// The batch size of the file, where it was freed.
+    pub(super) freed: Option<i64>,
+    /// The sizes of the classes of the inputs' sizes.
+    pub(super) classes: Vec<Dim>,
+    /// The types that the file declares for results of foreign operators.
+    pub(super) declared: &'a Declared,
+    pub(super) tensors: &'a mut Tensors,
+    pub(super) initializers: &'a Table<ValueId, Span>,
+    pub(super) values: Vec<Option<Value>>,
+    /// The tensors of values that do not depend on a run.
+    pub(super) constants: BTreeMap<Value, Tensor>,
+    /// The file by the name it was given.
+    pub(super) source: Arc<str>,
+    /// Whether only the types are of interest.
+    pub(super) dry: bool,
+    /// The bytes of attributes of calls that nodes used.
+    pub(super) referred: usize,
+}
+
+impl State<'_> {
+    /// The operands of a node, without those left out at the end.
+    pub(super) fn operands(
+        &mut self,
+        node: &FlatNode,
+        failed: &dyn Fn(NodeError) -> ImportError,
+    ) -> Result<Vec<Option<Value>>, ImportError> {
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for (i, id) in node.inputs.iter().enumerate() {
+            inputs.push(match *id {
+                NONE => None,
+                id => Some(self.value(id)?.ok_or_else(|| {
+                    let name = self.flat.name(id);
+                    let value = Quoted(&name);
+                    failed(NodeError::Unsupported(format!("operand {i}, the result {value},")))
+                })?),
+            });
+        }
+        while inputs.last().is_some_and(Option::is_none) {
+            inputs.pop();
+        }
+        Ok(inputs)
+    }
+
+    /// The value that an operand names, where the node that gives it does so.
+    pub(super) fn value(&mut self, id: ValueId) -> Result<Option<Value>, ImportError> {
+        if let Some(value) = self.values[id as usize] {
+            return Ok(Some(value));
+        }
+        let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
+        let name = self.flat.name(id);
+        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
+        let small = match tensor.dtype() {
+            t if t.is_float() => tensor.rank() == 0,
+            _ => tensor.len() <= INLINE_INTS,
+        };
+        let value = self.tensor_value(id, tensor, small);
+        self.values[id as usize] = Some(value);
+        Ok(Some(value))
+    }
+
+    /// The tensor that a node makes, as a value.
+    pub(super) fn constant(&mut self, id: ValueId, tensor: Tensor) -> Value {
+        let few = if tensor.dtype().is_float() { INLINE_FLOATS } else { INLINE_INTS };
+        let small = tensor.len() <= few;
+        self.tensor_value(id, tensor, small)
+    }
+
+    /// A tensor of the file as a value: an operator where it is `small`, else a parameter.
+    fn tensor_value(&mut self, id: ValueId, tensor: Tensor, small: bool) -> Value {
+        let name = self.flat.name(id);
+        let inline = op::Constant { value: tensor.clone() };
+        let value = match small.then(|| self.builder.op(&name, inline, &[])) {
+            Some(Ok(value)) => value,
+            // Types do not need the elements, nor their hash.
+            _ if self.dry => self.builder.input(&name, tensor.tensor_type()),
+            _ => {
+                let source = Source { file: self.source.clone(), key: self.flat.key(id).into() };
+                let name = self.builder.fresh(&name);
+                self.builder.param_from(&name, source, tensor.clone())
+            }
+        };
+        self.constants.insert(value, tensor);
+        value
+    }
+
+    /// The tensor of a value that is one of the file's.
+    pub(super) fn known(&self, value: Value) -> Option<&Tensor> {
+        self.constants.get(&value)
+    }
+
+    /// Reads a tensor of an attribute, which gives the value `id`.
+    pub(super) fn attribute_tensor(
+        &mut self,
+        id: ValueId,
+        attribute: &str,
+        proto: &TensorProto,
+    ) -> Result<Tensor, NodeError> {
+        let wrong = |error: ImportError| {
+            if let ImportError::Memory(over) = error {
+                return NodeError::Memory(over);
+            }
+            NodeError::Tensor { name: attribute.to_owned(), reason: error.to_string() }
+        };
+        let name = self.flat.name(id);
+        self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)
+    }
+
+    /// Charges a tensor that a node makes.
+    pub(super) fn charge(&mut self, ty: &TensorType) -> Result<(), NodeError> {
+        // A size that is not known, or too large to be one, is beyond every budget.
+        let bytes = ty.bytes().as_const().and_then(|b| u64::try_from(b).ok()).unwrap_or(u64::MAX);
+        self.tensors.budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)
+    }
+
+    /// Sets the value that a node's result names, unless it is left out.
+    pub(super) fn set(&mut self, id: ValueId, value: Value) {
+        if id != NONE {
+            self.values[id as usize] = Some(value);
+        }
+    }
+}
