@@ -21,15 +21,27 @@ const LAYERS: &[&[&str]] = &[
     &["bin"],
 ];
 
+/// The rooms of the backends, each with the other rooms that it may import.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("backend::host", &[]),
+    ("backend::cpu", &["backend::host"]),
+    ("backend::cuda::driver", &["backend::host"]),
+    ("backend::cuda::compiler", &["backend::cuda::driver"]),
+    (
+        "backend::cuda::run",
+        &["backend::host", "backend::cpu", "backend::cuda::driver", "backend::cuda::compiler"],
+    ),
+];
+
 /// The wrapper files in which `unsafe` is allowed.
 const UNSAFE: &[&str] = &[
     "src/backend/cpu/gemm.rs",
-    "src/backend/cuda/driver.rs",
-    "src/backend/cuda/library.rs",
-    "src/backend/cuda/memory.rs",
-    "src/backend/cuda/module.rs",
-    "src/backend/cuda/stream.rs",
-    "src/backend/cuda/sys.rs",
+    "src/backend/cuda/compiler/library.rs",
+    "src/backend/cuda/driver/context.rs",
+    "src/backend/cuda/driver/memory.rs",
+    "src/backend/cuda/driver/module.rs",
+    "src/backend/cuda/driver/stream.rs",
+    "src/backend/cuda/driver/sys.rs",
     "src/format/mmap.rs",
 ];
 
@@ -103,6 +115,35 @@ fn imports_point_one_way() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
+/// The room that a path of modules lies in.
+fn room(path: &str) -> Option<(&'static str, &'static [&'static str])> {
+    let inside = |room: &str| path.strip_prefix(room).is_some_and(|rest| rest.starts_with("::"));
+    ROOMS.iter().copied().find(|(room, _)| path == *room || inside(room))
+}
+
+/// What is wrong with a module naming `path`, if anything is.
+fn room_objection(module: &str, path: &str) -> Option<String> {
+    let ((own, below), (other, _)) = (room(module)?, room(path)?);
+    let allowed = own == other || below.contains(&other);
+    (!allowed).then(|| format!("{own} must not use {path}"))
+}
+
+#[test]
+fn rooms_of_the_backends_have_a_direction() {
+    let mut wrong = String::new();
+    for file in files(&["src/backend"]).iter().filter(|file| !is_test(&file.path)) {
+        let path = file.path.trim_start_matches("src/").trim_end_matches(".rs");
+        let module: Vec<&str> = path.split('/').filter(|part| *part != "mod").collect();
+        let code = source::without_tests(&file.code);
+        for (line, path) in source::paths(&code, &module) {
+            if let Some(reason) = room_objection(&module.join("::"), &path) {
+                writeln!(wrong, "{}:{line}: {reason}", file.path).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
 #[test]
 fn files_and_functions_fit_in_one_reading() {
     let mut wrong = String::new();
@@ -161,4 +202,20 @@ fn the_check_sees_what_it_should() {
     assert_eq!(objection("model", "zoo", "build"), None);
     assert_eq!(objection("error", "ir", "GraphError"), None);
     assert!(objection("error", "ir", "Graph").is_some());
+
+    let text = "use crate::backend::{\n  cpu::Cpu,\n  host::{Block, lock},\n};\nuse super::super::run::job;\n";
+    let found = source::paths(&source::code(text), &["backend", "cuda", "driver", "sys"]);
+    let found: Vec<String> = found.iter().map(|(line, path)| format!("{line} {path}")).collect();
+    let expected = [
+        "2 backend::cpu::Cpu",
+        "3 backend::host::Block",
+        "3 backend::host::lock",
+        "5 backend::cuda::run::job",
+    ];
+    assert_eq!(found, expected);
+    let told = |from, to| room_objection(from, to).is_some();
+    assert!(told("backend::host::step", "backend::cpu::kernel::Kernel"));
+    assert!(told("backend::cuda::driver::sys", "backend::cuda::run::job"));
+    assert!(!told("backend::cuda::run::plan", "backend::cpu::Kernels"));
+    assert!(!told("backend::ahead", "backend::cpu::Cpu"));
 }

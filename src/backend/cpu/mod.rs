@@ -11,12 +11,10 @@ pub mod conv_transpose;
 pub mod conv_weights;
 mod depthwise;
 pub mod elementwise;
-mod events;
 pub mod gemm;
 mod im2col;
 mod kernel;
 pub mod matmul;
-mod memory;
 pub mod moves;
 mod phases;
 pub mod pool;
@@ -27,7 +25,6 @@ pub mod rows;
 mod run;
 mod scratch;
 mod simd;
-mod step;
 pub mod strides;
 #[cfg(test)]
 mod testing;
@@ -37,25 +34,20 @@ mod tile;
 mod variables;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::host::{DeviceMemory, Events, lock};
 use super::{
     Backend, CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, inputs,
 };
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
 use crate::types::{DType, Device, Target, Tensor};
-pub(super) use events::Events;
 #[cfg(feature = "cuda")]
-pub(super) use events::Stopped;
-#[cfg(feature = "cuda")]
-pub(super) use memory::Block;
-pub(super) use memory::DeviceMemory;
+pub(super) use kernel::Kernels;
 use run::Prepared;
-#[cfg(feature = "cuda")]
-pub(super) use step::{HostSteps, Kernels, StepError, highest};
 use variables::{Params, place_params};
 
 /// Plans of this many batch sizes are kept.
@@ -127,11 +119,6 @@ pub struct CpuExecutable {
     plans: Mutex<VecDeque<Arc<Prepared>>>,
     /// The arenas of the last run, one for each device.
     arenas: Mutex<Option<Vec<Tensor>>>,
-}
-
-/// The value behind a lock, also after a panic elsewhere: what it guards is valid at every moment.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CpuExecutable {

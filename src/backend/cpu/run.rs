@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
-use super::events::{Events, Stopped};
-use super::lock;
-use super::memory::DeviceMemory;
-use super::step::{HostSteps, Kernels, StepError, highest};
+use super::kernel::Kernels;
 use crate::backend::RunError;
+use crate::backend::host::{DeviceMemory, Events, HostSteps, StepError, Stopped, highest, lock};
 use crate::lower::{Action, Bound, BufferId, Program};
 use crate::types::Tensor;
 
@@ -158,7 +156,7 @@ impl Run<'_> {
                 Action::Copy { device, from, to } => self.copy(d, *device, *from, *to)?,
                 Action::Launch(launch) => {
                     let kernels = &self.prepared.kernels[d];
-                    self.of(d).launch(kernels, i, launch, &self.memories[d])?;
+                    self.of(d).launch(kernels.of(i), launch, &self.memories[d])?;
                 }
                 Action::Wait(_) | Action::Record(_) => {}
             }

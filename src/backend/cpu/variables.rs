@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use super::{CpuExecutable, lock};
+use super::CpuExecutable;
+use crate::backend::host::lock;
 use crate::backend::{CompileError, params};
 use crate::ir::Weights;
 use crate::lower::{BoundDevice, DeviceProgram, Program, Storage};

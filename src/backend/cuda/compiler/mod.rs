@@ -1,0 +1,9 @@
+//! The compiler: NVRTC found and opened, units compiled on all cores, and what is compiled kept on disk.
+
+pub mod cache;
+pub(super) mod compile;
+pub(super) mod library;
+pub(super) mod nvrtc;
+pub(super) mod resources;
+#[cfg(test)]
+mod tests;
