@@ -1,6 +1,7 @@
 //! The rules of the source tree that no lint knows: which layer may import which, how long a file and a
 //! function may be, where `unsafe` may stand.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::source::{self, files};
@@ -37,6 +38,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const UNSAFE: &[&str] = &[
     "src/backend/cpu/gemm.rs",
     "src/backend/cuda/compiler/library.rs",
+    "src/backend/cuda/compiler/program.rs",
     "src/backend/cuda/driver/context.rs",
     "src/backend/cuda/driver/memory.rs",
     "src/backend/cuda/driver/module.rs",
@@ -187,6 +189,40 @@ fn the_library_leaves_the_environment_alone() {
         let code = source::without_tests(&file.code);
         assert!(!code.contains("std::env"), "{}: the library reads no environment", file.path);
     }
+}
+
+/// The detours round cudarc in `docs/decisions/0014-cudarc.md`: files, and the functions that each names.
+fn detours() -> Vec<(String, usize)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let record = std::fs::read_to_string(root.join("docs/decisions/0014-cudarc.md")).unwrap();
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `src/")?.split('|');
+        let path = format!("src/{}", cells.next()?.trim().trim_end_matches('`'));
+        Some((path, cells.next()?.trim().parse().ok()?))
+    };
+    record.lines().filter_map(row).collect()
+}
+
+#[test]
+fn detours_round_cudarc_are_recorded() {
+    let is_function = |word: &&str| {
+        let rest = word.strip_prefix("cu").or(word.strip_prefix("nvrtc"));
+        rest.is_some_and(|rest| rest.starts_with(char::is_uppercase)) && *word != "nvrtcProgram"
+    };
+    let opens =
+        |file: &source::File| source::words(&file.code).any(|(_, word)| word == "libloading");
+    let found: Vec<(String, usize)> = files(&["src"])
+        .into_iter()
+        .filter(opens)
+        .map(|file| {
+            let names = source::words(&file.text).map(|(_, word)| word).filter(is_function);
+            let count = names.collect::<BTreeSet<_>>().len();
+            (file.path, count)
+        })
+        .collect();
+    let mut recorded = detours();
+    recorded.sort();
+    assert_eq!(found, recorded, "files that open libraries, and the functions that they name");
 }
 
 #[test]

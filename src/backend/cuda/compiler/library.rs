@@ -1,13 +1,14 @@
-//! libnvrtc: looked for, opened, its functions looked up. The library that is found is the one whose functions are called.
+//! libnvrtc: looked for, opened, its functions looked up. The library that is found is the one whose
+//! functions are called, through cudarc where that calls the same one.
 
 #![allow(unsafe_code, reason = "a library is opened and its functions are called")]
 
 use std::error::Error as _;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
+use cudarc::nvrtc::sys;
 use libloading::Library;
 
 use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
@@ -18,8 +19,9 @@ const OLDEST: Version = Version { major: 11, minor: 2 };
 /// What a function of NVRTC returns: 0, or the number of an error.
 pub(crate) type Code = c_int;
 
-/// A program of NVRTC.
-type Program = *mut std::ffi::c_void;
+/// The newest NVRTC all of whose codes cudarc knows: another one, as a value of cudarc's enum, would
+/// be undefined behaviour.
+const NEWEST_OF_CUDARC: Version = Version { major: 13, minor: 2 };
 
 /// The names under which the library path may have NVRTC, the newest first.
 const NAMES: &[&str] = if cfg!(windows) {
@@ -47,25 +49,26 @@ pub(crate) fn below(folder: &Path) -> impl Iterator<Item = PathBuf> + '_ {
 
 /// The functions of a library.
 #[derive(Clone, Copy)]
-struct Functions {
+pub(crate) struct Functions {
     supported: unsafe extern "C" fn(*mut c_int) -> Code,
     list_supported: unsafe extern "C" fn(*mut c_int) -> Code,
-    create: unsafe extern "C" fn(
-        *mut Program,
+    pub(crate) create: unsafe extern "C" fn(
+        *mut sys::nvrtcProgram,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> Code,
-    destroy: unsafe extern "C" fn(*mut Program) -> Code,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Code,
-    log_size: unsafe extern "C" fn(Program, *mut usize) -> Code,
-    log: unsafe extern "C" fn(Program, *mut c_char) -> Code,
-    ptx_size: unsafe extern "C" fn(Program, *mut usize) -> Code,
-    ptx: unsafe extern "C" fn(Program, *mut c_char) -> Code,
-    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Code,
-    cubin: unsafe extern "C" fn(Program, *mut c_char) -> Code,
+    pub(crate) destroy: unsafe extern "C" fn(*mut sys::nvrtcProgram) -> Code,
+    pub(crate) compile:
+        unsafe extern "C" fn(sys::nvrtcProgram, c_int, *const *const c_char) -> Code,
+    pub(crate) log_size: unsafe extern "C" fn(sys::nvrtcProgram, *mut usize) -> Code,
+    pub(crate) log: unsafe extern "C" fn(sys::nvrtcProgram, *mut c_char) -> Code,
+    pub(crate) ptx_size: unsafe extern "C" fn(sys::nvrtcProgram, *mut usize) -> Code,
+    pub(crate) ptx: unsafe extern "C" fn(sys::nvrtcProgram, *mut c_char) -> Code,
+    pub(crate) cubin_size: unsafe extern "C" fn(sys::nvrtcProgram, *mut usize) -> Code,
+    pub(crate) cubin: unsafe extern "C" fn(sys::nvrtcProgram, *mut c_char) -> Code,
     error: unsafe extern "C" fn(Code) -> *const c_char,
 }
 
@@ -113,6 +116,8 @@ pub(crate) struct Loaded {
     path: &'static Path,
     version: Version,
     functions: Functions,
+    /// True if cudarc's functions are those of this library.
+    is_cudarcs: bool,
 }
 
 impl Loaded {
@@ -126,6 +131,17 @@ impl Loaded {
         self.version
     }
 
+    /// Its own functions, where cudarc's are those of another library.
+    pub(crate) fn own(&self) -> Option<&Functions> {
+        (!self.is_cudarcs).then_some(&self.functions)
+    }
+
+    /// The library whose own functions are called.
+    #[cfg(test)]
+    pub(crate) fn without_cudarc(self) -> Self {
+        Self { is_cudarcs: false, ..self }
+    }
+
     /// The size of its file, where that is known.
     pub(crate) fn bytes(self) -> Option<u64> {
         let named = self.path.components().count() == 1;
@@ -133,7 +149,8 @@ impl Loaded {
         Some(file.metadata().ok()?.len())
     }
 
-    fn check(self, function: &'static str, code: Code) -> Result<(), Failed> {
+    /// What a function returned, as a result.
+    pub(crate) fn check(self, function: &'static str, code: Code) -> Result<(), Failed> {
         if code == 0 {
             return Ok(());
         }
@@ -160,89 +177,6 @@ impl Loaded {
         self.check("nvrtcGetSupportedArchs", listed)?;
         Ok(numbers)
     }
-
-    /// A program of this text.
-    pub(crate) fn program<'a>(self, text: &'a CStr, name: &CStr) -> Result<Source<'a>, Failed> {
-        let mut handle = ptr::null_mut();
-        let (none, names) = (ptr::null(), ptr::null());
-        // SAFETY: it stores a program; the texts are terminated, and there are no headers.
-        let created = unsafe {
-            (self.functions.create)(&raw mut handle, text.as_ptr(), name.as_ptr(), 0, none, names)
-        };
-        self.check("nvrtcCreateProgram", created)?;
-        Ok(Source { library: self, handle, _text: text })
-    }
-}
-
-/// A program of NVRTC, destroyed when it goes out of scope.
-pub(crate) struct Source<'a> {
-    library: Loaded,
-    handle: Program,
-    /// The library may refer to it while the program exists.
-    _text: &'a CStr,
-}
-
-/// A function that stores the bytes of a result, and the one that stores their number.
-type Getter = (
-    &'static str,
-    unsafe extern "C" fn(Program, *mut usize) -> Code,
-    unsafe extern "C" fn(Program, *mut c_char) -> Code,
-);
-
-impl Source<'_> {
-    /// Compiles it with these options.
-    pub(crate) fn compile(&self, options: &[&CStr]) -> Result<(), Failed> {
-        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        let count = c_int::try_from(options.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the program exists, and there are as many terminated texts as it is told.
-        let compiled =
-            unsafe { (self.library.functions.compile)(self.handle, count, options.as_ptr()) };
-        self.library.check("nvrtcCompileProgram", compiled)
-    }
-
-    /// What the compiler said.
-    pub(crate) fn log(&self) -> Result<String, Failed> {
-        let functions = &self.library.functions;
-        let log = self.get(("nvrtcGetProgramLog", functions.log_size, functions.log))?;
-        Ok(String::from_utf8_lossy(text(&log)).into_owned())
-    }
-
-    /// The PTX, without the zero at its end.
-    pub(crate) fn ptx(&self) -> Result<Vec<u8>, Failed> {
-        let functions = &self.library.functions;
-        let ptx = self.get(("nvrtcGetPTX", functions.ptx_size, functions.ptx))?;
-        Ok(text(&ptx).to_vec())
-    }
-
-    /// The machine code.
-    pub(crate) fn cubin(&self) -> Result<Vec<u8>, Failed> {
-        let functions = &self.library.functions;
-        self.get(("nvrtcGetCUBIN", functions.cubin_size, functions.cubin))
-    }
-
-    fn get(&self, (name, size, get): Getter) -> Result<Vec<u8>, Failed> {
-        let mut bytes = 0;
-        // SAFETY: the program exists, and the function stores a number.
-        self.library.check(name, unsafe { size(self.handle, &raw mut bytes) })?;
-        let mut content = vec![0u8; bytes];
-        // SAFETY: the buffer has as many bytes as the library said that it writes.
-        self.library.check(name, unsafe { get(self.handle, content.as_mut_ptr().cast()) })?;
-        Ok(content)
-    }
-}
-
-impl Drop for Source<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the program exists, and nothing uses it after this.
-        let destroyed = unsafe { (self.library.functions.destroy)(&raw mut self.handle) };
-        debug_assert_eq!(destroyed, 0, "it fails only for a handle that is no program");
-    }
-}
-
-/// Text that C has counted with the zero at its end.
-fn text(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
-    &bytes[..end]
 }
 
 /// NVRTC, if one that can be used is where it is looked for: the first whose code the search's driver loads, and the
@@ -255,18 +189,43 @@ pub(crate) fn find(search: &NvrtcSearch) -> Result<Loaded, ProbeError> {
     let mut met = Met { newest, newer: None, unusable: Vec::new() };
     if let Some(folder) = &search.folder {
         let found = met.in_folder(folder).or(met.newer);
-        return found.ok_or_else(|| ProbeError::NvrtcFolder {
+        return found.map(with_cudarc).ok_or_else(|| ProbeError::NvrtcFolder {
             folder: folder.clone(),
             reason: met.unusable.into_iter().next().unwrap_or("no such file".to_owned()),
         });
     }
     let named = NAMES.iter().find_map(|name| met.on_path(name));
     let found = named.or_else(|| search.candidates.iter().find_map(|folder| met.in_folder(folder)));
-    found.or(met.newer).ok_or_else(|| ProbeError::Nvrtc {
+    found.or(met.newer).map(with_cudarc).ok_or_else(|| ProbeError::Nvrtc {
         driver: search.driver,
         looked: search.candidates.clone(),
         unusable: met.unusable,
     })
+}
+
+/// The library that was chosen, called through cudarc where that calls this very one.
+fn with_cudarc(chosen: Loaded) -> Loaded {
+    let is_known = chosen.version <= NEWEST_OF_CUDARC;
+    let own = open(chosen.path).ok().and_then(|(_, library)| identity(library));
+    Loaded { is_cudarcs: is_known && own.is_some() && own == cudarcs(), ..chosen }
+}
+
+/// The identity of the library that cudarc calls: the first of its names that the system opens, for
+/// the rest of the process. None where it finds none, since it would panic.
+fn cudarcs() -> Option<usize> {
+    // SAFETY: opening a library runs its initialisers, as any use of it would.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    // SAFETY: as above.
+    identity(unsafe { sys::culib() })
+}
+
+/// What tells an open library of NVRTC from others: the address of one of its functions.
+fn identity(library: &Library) -> Option<usize> {
+    // SAFETY: only the address is asked for.
+    let function = unsafe { library.get::<*const c_void>(b"nvrtcVersion\0") };
+    function.ok().map(|address| address.addr())
 }
 
 /// What a search has met.
@@ -399,7 +358,7 @@ fn load((path, library): Open, folder: Option<&Path>) -> Result<Loaded, String> 
         };
         open(Path::new(&name)).map_err(|_| lacks())?;
     }
-    Ok(Loaded { path, version, functions })
+    Ok(Loaded { path, version, functions, is_cudarcs: false })
 }
 
 /// The version that a library says it is.
@@ -516,7 +475,10 @@ mod tests {
             let version = found.map(Loaded::version).unwrap();
             (version.major, version.minor)
         };
-        // In one process, one after the other.
+        // In one process, one after the other; cudarc, which opens one for good, takes none of these.
+        let folder = Some(both.clone());
+        let found = find(&NvrtcSearch { folder, ..NvrtcSearch::default() });
+        assert!(found.unwrap().own().is_some());
         assert_eq!(of(&both, None), (13, 0));
         assert_eq!(of(&both, Some(12)), (12, 9));
         assert_eq!(of(&both, Some(14)), (13, 0));

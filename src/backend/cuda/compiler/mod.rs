@@ -2,8 +2,9 @@
 
 pub mod cache;
 pub(super) mod compile;
-pub(super) mod library;
+mod library;
 pub(super) mod nvrtc;
+mod program;
 pub(super) mod resources;
 #[cfg(test)]
 mod tests;

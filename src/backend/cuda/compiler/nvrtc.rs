@@ -4,7 +4,8 @@ use std::ffi::CString;
 use std::fmt;
 use std::path::Path;
 
-use super::library::{self, Failed, Loaded, Source};
+use super::library::{self, Failed, Loaded};
+use super::program::Program;
 use super::resources::{self, Resources};
 use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
 use crate::codegen::{Arch, Form, Unit, options};
@@ -121,6 +122,18 @@ impl Nvrtc {
         Ok(Self { library, archs, identity })
     }
 
+    /// It, called by the functions of its own library.
+    #[cfg(test)]
+    pub(crate) fn without_cudarc(self) -> Self {
+        Self { library: self.library.without_cudarc(), ..self }
+    }
+
+    /// True if cudarc's functions are called.
+    #[cfg(test)]
+    pub(crate) fn is_cudarcs(&self) -> bool {
+        self.library.own().is_none()
+    }
+
     /// Its version.
     pub fn version(&self) -> Version {
         self.library.version()
@@ -204,8 +217,8 @@ impl Nvrtc {
         (unit, text): (&Unit, &'a CString),
         arch: Arch,
         options: &[CString],
-    ) -> Result<(Source<'a>, String), KernelError> {
-        let program = self.library.program(text, c"unit.cu")?;
+    ) -> Result<(Program<'a>, String), KernelError> {
+        let program = Program::new(self.library, text, c"unit.cu")?;
         let options: Vec<_> = options.iter().map(CString::as_c_str).collect();
         let compiled = program.compile(&options);
         match (compiled, program.log()) {

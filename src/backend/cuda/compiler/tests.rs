@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::cache::{self, Cache};
 use super::compile::Compiler;
-use super::nvrtc::KernelError;
+use super::nvrtc::{KernelError, Nvrtc};
 use crate::backend::cuda::NvrtcSearch;
 use crate::codegen::testing::copy;
 use crate::codegen::{Arch, Form, Kernel, Unit, entry_name, units};
@@ -99,4 +99,31 @@ fn the_second_time_the_cache_has_it() {
     }
     let again = run(Form::Cubin, "sm_80");
     assert!(!again.from_cache && run(Form::Cubin, "sm_80").from_cache);
+}
+
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn cudarc_and_the_library_itself_give_the_same() {
+    let compiler = compiler(None);
+    let (known, own) = (compiler.nvrtc(), compiler.nvrtc().clone().without_cudarc());
+    // A toolkit on the library path is what cudarc opens.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    let is_other = |file: &str| {
+        file.contains("libnvrtc.so")
+            && !file.starts_with(&*std::env::temp_dir().to_string_lossy())
+            && !known.path().parent().is_some_and(|own| file.starts_with(&*own.to_string_lossy()))
+    };
+    assert!(known.is_cudarcs() || files.any(is_other), "{}", known.path().display());
+    assert!(!own.is_cudarcs());
+    let units = of(vec![copy("float")]);
+    for form in [Form::Cubin, Form::Ptx] {
+        let compile = |nvrtc: &Nvrtc| nvrtc.compile(&units[0], arch("sm_80"), form).unwrap().image;
+        assert_eq!(compile(known), compile(&own));
+    }
+    let mut wrong = copy("float");
+    wrong.params.remove(2);
+    let wrong = of(vec![wrong]);
+    let fail = |nvrtc: &Nvrtc| nvrtc.compile(&wrong[0], arch("sm_80"), Form::Ptx).unwrap_err();
+    assert_eq!(fail(known), fail(&own));
 }

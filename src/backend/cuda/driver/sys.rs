@@ -1,8 +1,9 @@
 //! The functions of the CUDA driver that this backend calls, looked up once.
 //!
-//! The types are cudarc's. The calls are not: its functions panic where the library or one of them is missing, and give
-//! results as an enum, in which a number that a newer driver returns would be undefined behaviour. Here a result is the
-//! [`Code`] itself, and [`open`] fails where something is missing.
+//! The types are cudarc's. The calls are not: its functions panic where the library or one of them
+//! is missing, and give results as an enum, in which a number that a newer driver returns would be
+//! undefined behaviour. Here a result is the [`Code`] itself, and [`open`] fails where something is
+//! missing. `docs/decisions/0014-cudarc.md` counts these functions.
 
 #![allow(unsafe_code, reason = "a library is opened and its functions are called")]
 #![allow(
@@ -23,8 +24,8 @@ use libloading::Library;
 
 use super::error::{ProbeError, Version};
 
-/// What a function of the driver returns: 0, or the number of an error, which may be one that nobody knew of when this
-/// was written.
+/// What a function of the driver returns: 0, or the number of an error, which may be one that nobody
+/// knew of when this was written.
 pub(crate) type Code = c_uint;
 
 /// The code of success.
@@ -77,6 +78,24 @@ macro_rules! functions {
                 }
             }
         )*
+
+        #[cfg(test)]
+        mod tests {
+            use super::*;
+
+            /// A code is a value of cudarc's enum there.
+            type Code = CUresult;
+
+            #[test]
+            fn cudarc_declares_the_same_arguments() {
+                $(
+                    let _: unsafe fn($($ty),*) -> CUresult = cudarc::driver::sys::$name;
+                )*
+                let _: unsafe fn(*mut f32, CUevent, CUevent) -> CUresult =
+                    cudarc::driver::sys::cuEventElapsedTime_v2;
+                let _: unsafe fn(*mut c_int) -> CUresult = cudarc::driver::sys::cuDriverGetVersion;
+            }
+        }
     };
 }
 
