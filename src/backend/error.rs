@@ -41,6 +41,9 @@ pub enum CompileError {
     /// Elements are given for a parameter that the program does not have.
     #[error("there is no parameter {}", Quoted(.0))]
     UnknownParam(String),
+    /// The program breaks an invariant: a fault of fanwise.
+    #[error("internal error: {0}")]
+    Internal(String),
     /// Parameters cannot be changed once the program is readied.
     #[error("the parameters of a program for {0} cannot be changed")]
     Fixed(&'static str),

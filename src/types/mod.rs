@@ -6,6 +6,7 @@ mod claim;
 mod device;
 mod dim;
 mod dtype;
+pub(crate) mod invariant;
 mod quoted;
 mod shape;
 mod spelling;

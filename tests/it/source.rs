@@ -256,7 +256,7 @@ pub(crate) fn paths(code: &str, module: &[&str]) -> Vec<(usize, String)> {
         }
     }
     for (at, _) in code.match_indices("super::").filter(|(at, _)| free(*at)) {
-        let ups = code[at..].split("super::").take_while(|part| part.is_empty()).count() - 1;
+        let ups = code[at..].split("super::").take_while(|part| part.is_empty()).count();
         let up = module.len().saturating_sub(ups);
         branches(code, at + ups * "super::".len(), &module[..up].join("::"), &mut found);
     }

@@ -4,6 +4,7 @@
 
 use std::ptr;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::context::{Context, NOT_READY, check};
 use super::memory::Pinned;
@@ -53,6 +54,20 @@ impl Stream {
         check("cuStreamQuery", result)?;
         lock(&self.held).clear();
         Ok(true)
+    }
+
+    /// Waits until all work is done, but no longer than `limit`.
+    pub(crate) fn finish(&self, limit: Duration) -> Result<(), DriverError> {
+        let begin = Instant::now();
+        while !self.is_idle()? {
+            if begin.elapsed() > limit {
+                let text = format!("the device made no progress for {limit:?}");
+                let (call, name) = ("cuStreamQuery", "CUDA_ERROR_NOT_READY".to_owned());
+                return Err(DriverError { call, code: NOT_READY, name, text });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Lets what comes after wait for what an event was recorded after.

@@ -1,32 +1,32 @@
 //! The backend: which GPUs, and how a program is readied for them.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::executor::{CudaExecutable, Parts};
-use super::plan::{Loaded, Params};
+use super::executor::CudaExecutable;
+use super::health::Health;
+use super::parts::{Bytes, Held, Parts};
+use super::pinned::{Elements, NotStaged, STAGING, Staging, failed, not_pinned};
+use super::plan::{Loaded, Params, planned};
 use super::trace::Trace;
-use super::variables;
+use super::variables::{Prepared, prepare};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::compiler::compile::Compiler;
 use crate::backend::cuda::driver::context::{self, Context, NOT_READY, WATCHDOG};
 use crate::backend::cuda::driver::contexts::Contexts;
-use crate::backend::cuda::driver::memory::{Global, HostBlock, Pinned, PinnedPool, free_memory};
+use crate::backend::cuda::driver::error::{ProbeError, Version, nvrtc_package};
+use crate::backend::cuda::driver::memory::{Global, Pinned, PinnedPool};
 use crate::backend::cuda::driver::module::{Function, Module};
-use crate::backend::cuda::driver::probe::{ProbeError, Version, nvrtc_package};
-use crate::backend::cuda::driver::stream::Stream;
 use crate::backend::{Backend, CompileError, DriverError, Executable, params};
 use crate::codegen::{self, Arch, Call, Form, Kernel};
 use crate::ir::Weights;
-use crate::lower::{Action, DeviceProgram, Port, Program, Storage};
+use crate::lower::{Action, Program, Storage};
+use crate::types::invariant::invariant;
 use crate::types::{Device, Order, Target, Tensor};
-
-/// Bytes of parameters that are copied to a device at a time.
-const STAGING: usize = 16 << 20;
 
 /// How the CUDA backend works.
 #[derive(Clone)]
@@ -104,10 +104,6 @@ impl fmt::Debug for Cuda {
     }
 }
 
-fn failed(device: Device, what: &str, error: DriverError) -> CompileError {
-    CompileError::Driver { device, what: what.to_owned(), error: Box::new(error) }
-}
-
 impl Cuda {
     /// The backend on the GPUs of these options.
     pub fn new(options: CudaOptions) -> Result<Self, CompileError> {
@@ -179,7 +175,7 @@ impl Cuda {
         self.contexts.connect(placed.iter().flatten().map(|(context, _)| context)).map_err(
             |(ordinal, error)| {
                 let is = |p: &Option<Gpu>| p.as_ref().is_some_and(|(c, _)| c.ordinal() == ordinal);
-                let d = placed.iter().position(is).unwrap_or(0);
+                let d = invariant(placed.iter().position(is), "that a context is of a device");
                 failed(program.devices[d].device, "access to a peer", error)
             },
         )?;
@@ -188,25 +184,26 @@ impl Cuda {
             placed.iter().map(|p| p.as_ref().map(|(context, _)| context.clone())).collect();
         let (context, device) = self.any(&program, &contexts)?;
         let pool = PinnedPool::new(context, device);
-        let (params, param_bytes) =
-            upload(&program, &contexts, weights, (&pool, self.options.watchdog))?;
-        let (updates, commits) = variables::prepare(&program, &contexts, &params)?;
+        let upload = Upload { program: &program, pool: &pool, limit: self.options.watchdog };
+        let Uploaded { params, bytes: param_bytes } = upload.all(&contexts, weights)?;
+        let Prepared { updates, commits } = prepare(&program, &contexts, &params)?;
         let host = params::of(&program, &program.devices[0], weights)?;
         let mut host_params = vec![None; program.params.len()];
         for (i, tensor) in &host {
             host_params[*i as usize] = Some((*tensor).clone());
         }
         let pinned_params = pin(&program, &host, &pool)?;
-        Ok(CudaExecutable::new(Parts {
-            program: Arc::new(program),
-            contexts: Arc::new(contexts),
+        let held = Held { tensors: Arc::new(host_params), pinned: Arc::new(pinned_params) };
+        let (program, contexts) = (Arc::new(program), Arc::new(contexts));
+        let parts = Parts {
+            health: Health::new(program.clone(), contexts.clone()),
+            program,
+            contexts,
             loaded,
             params,
             param_bytes,
             updates,
             commits,
-            host_params: Arc::new(host_params),
-            pinned_params: Arc::new(pinned_params),
             pool,
             intakes: Arc::default(),
             cpu: self.cpu.clone(),
@@ -214,8 +211,8 @@ impl Cuda {
             trace: self.options.trace.clone(),
             graphs: self.options.graphs,
             warnings,
-            weights: weights.clone(),
-        }))
+        };
+        Ok(CudaExecutable::new(parts, held, weights.clone()))
     }
 
     /// The context in which memory of the host is taken, and whose it is: of the first GPU that a program uses, or where
@@ -323,207 +320,106 @@ impl Backend for Cuda {
     }
 }
 
-/// Puts the parameters of each device in its GPU's memory, once for all logical devices on it; and their bytes.
-fn upload(
-    program: &Program,
-    contexts: &[Option<Arc<Context>>],
-    weights: &Weights,
-    (pool, limit): (&PinnedPool, Duration),
-) -> Result<(Vec<Params>, Vec<u64>), CompileError> {
-    let mut all: BTreeMap<(u32, u32, Order), Arc<Global>> = BTreeMap::new();
-    let (mut params, mut bytes) = (Vec::new(), Vec::new());
-    for (device, context) in program.devices.iter().zip(contexts) {
-        let tensors = params::of(program, device, weights)?;
-        let Some(context) = context else {
-            params.push(Params::new());
-            bytes.push(tensors.values().map(|t| t.bytes().len() as u64).sum());
-            continue;
-        };
-        let mut held = Params::new();
-        let planned = planned(program, device);
-        for buffer in &device.buffers {
-            let held_here = match buffer.storage {
-                Storage::Param(i) => Some(i),
-                Storage::Update(i) => program.updates.get(i as usize).copied(),
-                Storage::Input(_)
-                | Storage::Output(_)
-                | Storage::Arena
-                | Storage::Part { .. }
-                | Storage::Reuse { .. } => None,
-            };
-            let Some((i, tensor)) = held_here.and_then(|i| Some((i, tensors.get(&i)?))) else {
+/// The parameters in the memory of GPUs, and their bytes on each device.
+struct Uploaded {
+    params: Vec<Params>,
+    bytes: Vec<u64>,
+}
+
+/// What puts parameters in the memory of GPUs.
+struct Upload<'a> {
+    program: &'a Program,
+    pool: &'a PinnedPool,
+    /// How long a device may make no progress.
+    limit: Duration,
+}
+
+/// A parameter on its way to a GPU.
+struct Param<'a> {
+    context: &'a Arc<Context>,
+    device: Device,
+    name: &'a str,
+    elements: Elements<'a>,
+    /// The bytes that the device is planned to hold from run to run.
+    planned: u64,
+}
+
+impl Upload<'_> {
+    /// Puts the parameters of each device in its GPU's memory, once for all logical devices on it.
+    fn all(
+        &self,
+        contexts: &[Option<Arc<Context>>],
+        weights: &Weights,
+    ) -> Result<Uploaded, CompileError> {
+        let mut all: BTreeMap<(u32, u32, Order), Arc<Global>> = BTreeMap::new();
+        let (mut params, mut bytes) = (Vec::new(), Vec::new());
+        for (device, context) in self.program.devices.iter().zip(contexts) {
+            let tensors = params::of(self.program, device, weights)?;
+            let Some(context) = context else {
+                params.push(Params::new());
+                bytes.push(tensors.values().map(|t| t.bytes().len() as u64).sum());
                 continue;
             };
-            let key = (context.ordinal(), i, buffer.order);
-            let global = if let Some(global) = all.get(&key) {
-                global.clone()
-            } else {
-                let place = (context, device.device, &*buffer.name);
-                let made = upload_one(place, tensor, (buffer.order, planned), (pool, limit));
-                if let Err(CompileError::Driver { error, .. }) = &made
-                    && error.code == NOT_READY
-                {
-                    // Whoever frees the others waits for the device, which may still be at this one.
-                    std::mem::forget(all.clone());
+            let mut held = Params::new();
+            let planned = planned(self.program, device);
+            for buffer in &device.buffers {
+                let Some(i) = params::held(self.program, buffer)? else { continue };
+                let tensor = invariant(tensors.get(&i), "that a held parameter has its elements");
+                let key = (context.ordinal(), i, buffer.order);
+                if let Entry::Vacant(entry) = all.entry(key) {
+                    let (device, name, order) = (device.device, &*buffer.name, buffer.order);
+                    let elements = Elements { tensor, order };
+                    let made = self.one(&Param { context, device, name, elements, planned });
+                    if made.as_ref().is_err_and(is_late) {
+                        // Whoever frees the others waits for the device, which may still be at this one.
+                        std::mem::forget(all.clone());
+                        made?;
+                    } else {
+                        entry.insert(made?);
+                    }
                 }
-                let global = made?;
-                all.insert(key, global.clone());
-                global
-            };
-            held.insert((i, buffer.order), global);
+                held.insert((i, buffer.order), all[&key].clone());
+            }
+            bytes.push(held.values().map(|g| g.len() as u64).sum());
+            params.push(held);
         }
-        bytes.push(held.values().map(|g| g.len() as u64).sum());
-        params.push(held);
+        Ok(Uploaded { params, bytes })
     }
-    Ok((params, bytes))
-}
 
-/// The bytes that a device holds from run to run: its parameters, in each order, and the new elements of those that runs
-/// change.
-pub(super) fn planned(program: &Program, device: &DeviceProgram) -> u64 {
-    let mut seen = BTreeSet::new();
-    let mut of = |kind: u8, i: u32, order: Order, port: Option<&Port>| {
-        let bytes = port.and_then(|port| u64::try_from(port.ty.bytes().eval(0)).ok());
-        bytes.filter(|_| seen.insert((kind, i, order))).unwrap_or(0)
-    };
-    let held = device.buffers.iter().map(|buffer| match buffer.storage {
-        Storage::Param(i) => of(0, i, buffer.order, program.params.get(i as usize)),
-        Storage::Update(i) => of(1, i, buffer.order, program.update(i)),
-        Storage::Input(_)
-        | Storage::Output(_)
-        | Storage::Arena
-        | Storage::Part { .. }
-        | Storage::Reuse { .. } => 0,
-    });
-    held.sum()
-}
-
-/// A parameter in the memory of a GPU.
-fn upload_one(
-    (context, device, name): (&Arc<Context>, Device, &str),
-    tensor: &Tensor,
-    (order, planned): (Order, u64),
-    (pool, limit): (&PinnedPool, Duration),
-) -> Result<Arc<Global>, CompileError> {
-    let bytes = tensor.bytes().len();
-    let global = Global::new(context, bytes).map_err(|error| {
-        if !error.is_out_of_memory() {
-            return failed(device, &format!("the parameter `{name}`"), error);
-        }
-        let (name, asked) = (name.to_owned(), bytes as u64);
-        let free = context.free_memory().unwrap_or(0);
-        CompileError::OutOfMemory { device, name, asked, planned, free }
-    })?;
-    let global = Arc::new(global);
-    if bytes > 0 {
-        let staging = Staging::new(pool, bytes, [context]);
-        let staging = staging.map_err(|error| match error {
-            NotStaged::Stream(_, error) => {
-                failed(device, &format!("the parameter `{name}`"), error)
+    /// Puts a parameter in the memory of a GPU.
+    fn one(&self, param: &Param<'_>) -> Result<Arc<Global>, CompileError> {
+        let Param { context, device, name, elements, planned } = *param;
+        let what = || format!("the parameter `{name}`");
+        let bytes = elements.tensor.bytes().len();
+        let global = Global::new(context, bytes).map_err(|error| {
+            if !error.is_out_of_memory() {
+                return failed(device, &what(), error);
             }
-            NotStaged::Pinned(error) => {
-                not_pinned(pool, name, (bytes.min(STAGING), bytes.min(STAGING) as u64), error)
-            }
+            let (name, asked) = (name.to_owned(), bytes as u64);
+            // A device that does not tell has none free that is known of.
+            let free = context.free_memory().unwrap_or(0);
+            CompileError::OutOfMemory { device, name, asked, planned, free }
         })?;
-        let written = staging.write(context, &global, (tensor, order), limit);
-        written.map_err(|error| failed(device, &format!("the parameter `{name}`"), error))?;
-    }
-    Ok(global)
-}
-
-/// Through what elements are copied to the memory of GPUs: pinned memory, and a stream of each.
-pub(super) struct Staging {
-    block: HostBlock,
-    streams: BTreeMap<u32, Stream>,
-}
-
-/// Why elements cannot be copied.
-pub(super) enum NotStaged {
-    /// The GPU of this number has no stream.
-    Stream(u32, DriverError),
-    /// There is no pinned memory.
-    Pinned(DriverError),
-}
-
-impl Staging {
-    /// For tensors of up to so many bytes, and the GPUs of these contexts.
-    pub(super) fn new<'c>(
-        pool: &PinnedPool,
-        bytes: usize,
-        contexts: impl IntoIterator<Item = &'c Arc<Context>>,
-    ) -> Result<Self, NotStaged> {
-        let mut streams = BTreeMap::new();
-        for context in contexts {
-            let ordinal = context.ordinal();
-            if let Entry::Vacant(entry) = streams.entry(ordinal) {
-                let stream = Stream::new(context);
-                entry.insert(stream.map_err(|error| NotStaged::Stream(ordinal, error))?);
-            }
-        }
-        let block = pool.take(bytes.min(STAGING)).map_err(NotStaged::Pinned)?;
-        Ok(Self { block, streams })
-    }
-
-    /// Copies the elements of a tensor to the memory of a GPU, in an order, and gives itself back for the next.
-    pub(super) fn write(
-        mut self,
-        context: &Context,
-        global: &Arc<Global>,
-        (tensor, order): (&Tensor, Order),
-        limit: Duration,
-    ) -> Result<Self, DriverError> {
-        let turned;
-        let data = match order {
-            Order::RowMajor => tensor.bytes(),
-            Order::ChannelsLast => {
-                turned = channels_last(tensor.bytes(), tensor.dims(), tensor.dtype().bytes());
-                &turned
-            }
-        };
-        let Some(stream) = self.streams.get(&context.ordinal()) else { return Ok(self) };
-        for (i, part) in data.chunks(STAGING).enumerate() {
-            self.block.fill(part);
-            let to = global.address() + (i * STAGING) as u64;
-            stream.upload(self.block.pinned(), 0, to, part.len())?;
-            if let Err(error) = finish(stream, limit) {
-                if error.code == NOT_READY {
-                    // The device may still be at it.
-                    std::mem::forget((Arc::clone(global), self));
+        let global = Arc::new(global);
+        if bytes > 0 {
+            let staging = Staging::new(self.pool, bytes, [context]);
+            let staging = staging.map_err(|error| match error {
+                NotStaged::Stream(_, error) => failed(device, &what(), error),
+                NotStaged::Pinned(error) => {
+                    let asked = bytes.min(STAGING);
+                    not_pinned(self.pool, Bytes { asked, planned: asked as u64 }, name, error)
                 }
-                return Err(error);
-            }
+            })?;
+            let written = staging.write(context, &global, elements, self.limit);
+            written.map_err(|error| failed(device, &what(), error))?;
         }
-        Ok(self)
+        Ok(global)
     }
 }
 
-/// Waits until a stream is idle, but no longer than `limit`.
-pub(super) fn finish(stream: &Stream, limit: Duration) -> Result<(), DriverError> {
-    let begin = Instant::now();
-    while !stream.is_idle()? {
-        if begin.elapsed() > limit {
-            let text = format!("the device made no progress for {limit:?}");
-            let (call, name) = ("cuStreamQuery", "CUDA_ERROR_NOT_READY".to_owned());
-            return Err(DriverError { call, code: NOT_READY, name, text });
-        }
-        std::thread::yield_now();
-    }
-    Ok(())
-}
-
-/// The error of pinned memory for a parameter: the bytes asked for, and those planned.
-pub(super) fn not_pinned(
-    pool: &PinnedPool,
-    name: &str,
-    (asked, planned): (usize, u64),
-    error: DriverError,
-) -> CompileError {
-    if !error.is_out_of_memory() {
-        return failed(pool.device(), &format!("the parameter `{name}`"), error);
-    }
-    let device = Device::HOST;
-    let (name, asked, free) = (name.to_owned(), asked as u64, free_memory());
-    CompileError::OutOfMemory { device, name, asked, planned, free }
+/// True where the device may still be at work.
+fn is_late(error: &CompileError) -> bool {
+    matches!(error, CompileError::Driver { error, .. } if error.code == NOT_READY)
 }
 
 /// The host's parameters from which GPUs copy, where they can.
@@ -539,50 +435,14 @@ fn pin(
         let Action::Copy { device: 0, from, .. } = step.action else { continue };
         let Storage::Param(i) = host.buffer(host.root(from)).storage else { continue };
         if let (false, Some(tensor)) = (pinned.contains_key(&i), held.get(&i)) {
-            let bytes = tensor.bytes().len();
-            let name = program.params.get(i as usize).map_or("", |port| &*port.name);
-            let taken = pool.take(bytes);
-            let planned = planned(program, host);
-            let wrong = |error| not_pinned(pool, name, (bytes, planned), error);
-            let mut block = taken.map_err(wrong)?;
-            block.fill(tensor.bytes());
+            let bytes = Bytes { asked: tensor.bytes().len(), planned: planned(program, host) };
+            let name = &program.params[i as usize].name;
+            let taken = pool.take(bytes.asked);
+            let mut block = taken.map_err(|error| not_pinned(pool, bytes, name, error))?;
+            let is_filled = block.fill(tensor.bytes());
+            invariant(is_filled.then_some(()), "that a block has the bytes that were asked for");
             pinned.insert(i, block.pinned().clone());
         }
     }
     Ok(pinned)
-}
-
-/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the axes behind it as
-/// they were, axis 0 slowest. `size` is the bytes of an element.
-fn channels_last(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
-    let (Some(channels), Some(plane)) = (dims.get(1), dims.get(2..)) else { return data.to_vec() };
-    let plane: usize = plane.iter().product();
-    let mut turned = Vec::with_capacity(data.len());
-    for sample in data.chunks_exact((channels * plane * size).max(1)) {
-        for p in 0..plane {
-            for c in 0..*channels {
-                let at = (c * plane + p) * size;
-                turned.extend_from_slice(&sample[at..at + size]);
-            }
-        }
-    }
-    turned
-}
-
-#[cfg(test)]
-mod tests {
-    use super::channels_last;
-
-    #[test]
-    fn channels_vary_fastest() {
-        // [2, 3, 2, 1]: samples of three channels of two places.
-        let data: Vec<u8> = (0..12).collect();
-        let turned = channels_last(&data, &[2, 3, 2, 1], 1);
-        assert_eq!(turned, [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
-        let wide: Vec<u8> = (0..12).collect();
-        assert_eq!(channels_last(&wide, &[1, 2, 3], 2), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
-        assert_eq!(channels_last(&data, &[12], 1), data);
-        assert!(channels_last(&[], &[0, 3, 2], 4).is_empty());
-        assert!(channels_last(&[], &[2, 0, 2], 4).is_empty());
-    }
 }

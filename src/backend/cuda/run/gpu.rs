@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::{Failure, Job, Left, Outcome, State};
+use super::parts::IN_FLIGHT;
 use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
 use super::report::Report;
-use super::slots::IN_FLIGHT;
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cuda::driver::context::Context;

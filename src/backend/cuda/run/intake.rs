@@ -6,19 +6,17 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
-use super::backend::finish;
-use super::executor::{Batch, CudaExecutable};
-use super::job::Job;
+use super::health::{Health, Purpose};
 use super::plan::{GpuPlan, Plan, Task};
-use super::slot::Ended;
 use crate::backend::cuda::driver::context::{Context, NOT_READY, Spare};
 use crate::backend::cuda::driver::memory::{Global, Pinned};
 use crate::backend::cuda::driver::stream::{Event, Stream};
 use crate::backend::host::lock;
-use crate::backend::{DriverError, RunError, RunOutput, Staged};
-use crate::lower::Space;
-use crate::types::Tensor;
+use crate::backend::{DriverError, RunError};
+use crate::lower::{Program, Space};
+use crate::types::invariant::invariant;
 
 /// Intakes that are kept for later: while one is run another one is filled.
 const KEPT_INTAKES: usize = 2;
@@ -48,13 +46,14 @@ impl Inlet {
         })
     }
 
-    /// The address of its memory.
+    /// The address of its memory; 0 before it has any.
     pub(super) fn address(&self) -> u64 {
         self.memory.as_ref().map_or(0, Global::address)
     }
 
     /// Makes its memory large enough: twice as large at least, so that what is outgrown is never more than what there is.
     fn reserve(&mut self, bytes: usize) -> Result<(), DriverError> {
+        // Before the first plan there is none.
         let held = self.memory.as_ref().map_or(0, Global::len);
         if held < bytes {
             let larger = Global::from_free(&self.context, bytes.max(held.saturating_mul(2)))?;
@@ -63,22 +62,20 @@ impl Inlet {
         Ok(())
     }
 
-    /// Begins to copy the inputs of a plan. With an error the step that it is at, if at one.
-    fn fill(
-        &self,
-        plan: &GpuPlan,
-        inputs: &BTreeMap<u32, Arc<Pinned>>,
-    ) -> Result<(), (Option<usize>, DriverError)> {
-        self.stream.record(&self.begun).map_err(|error| (None, error))?;
+    /// Begins to copy the inputs of a plan.
+    fn fill(&self, plan: &GpuPlan, inputs: &BTreeMap<u32, Arc<Pinned>>) -> Result<(), NotFilled> {
+        let outside = |error| NotFilled { step: None, error };
+        self.stream.record(&self.begun).map_err(outside)?;
         for placed in &plan.tasks {
             let Task::Upload { from, bytes, inlet: Some(at), .. } = &placed.task else { continue };
             let Space::Input(i) = from.space else { continue };
-            let Some(block) = inputs.get(&i) else { continue };
+            let block =
+                invariant(inputs.get(&i), "that an input with a place in the inlet is staged");
             let copied =
                 self.stream.upload(block, from.offset, self.address() + *at as u64, *bytes);
-            copied.map_err(|error| (Some(placed.step), error))?;
+            copied.map_err(|error| NotFilled { step: Some(placed.step), error })?;
         }
-        self.stream.record(&self.arrived).map_err(|error| (None, error))
+        self.stream.record(&self.arrived).map_err(outside)
     }
 
     /// Waits until its copies are done, but no longer than the device may make no progress; false where they may be under
@@ -86,10 +83,33 @@ impl Inlet {
     fn is_settled(&self) -> bool {
         let limit = self.context.frees().limit();
         let is_busy = |error: DriverError| error.code == NOT_READY;
-        let Err(error) = finish(&self.stream, limit) else { return true };
+        let Err(error) = self.stream.finish(limit) else { return true };
         // A question that fails is asked again.
-        !is_busy(error) && !finish(&self.stream, limit).is_err_and(is_busy)
+        !is_busy(error) && !self.stream.finish(limit).is_err_and(is_busy)
     }
+}
+
+/// Why inputs do not come to an inlet.
+struct NotFilled {
+    /// The step whose copy failed, if one did.
+    step: Option<usize>,
+    error: DriverError,
+}
+
+/// Why inputs do not come to the devices.
+pub(super) struct NotBrought {
+    pub(super) error: RunError,
+    pub(super) left: Leftover,
+}
+
+/// What became of an intake that nobody needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Leftover {
+    /// It is kept or freed.
+    Settled,
+    /// It is leaked, since a device may be at work in it for ever: what that uses must stay.
+    Leaked,
 }
 
 /// Where the inputs of a run come to all devices: one for each, none for the host and for those that take no input.
@@ -143,7 +163,7 @@ impl Intake {
 }
 
 /// The intake of a staged batch, until its run begins, or a run takes its memory.
-type Shared = Arc<Mutex<Option<Intake>>>;
+pub(super) type Shared = Arc<Mutex<Option<Intake>>>;
 
 /// The intakes of an executable that no run has.
 #[derive(Debug, Default)]
@@ -154,6 +174,101 @@ pub(super) struct Intakes(Mutex<Kept>);
 struct Kept {
     free: Vec<Intake>,
     staged: Vec<Weak<Mutex<Option<Intake>>>>,
+}
+
+impl Intakes {
+    /// Begins to bring the inputs of a batch to the devices, if they are in pinned memory. Without
+    /// an intake they come with the run: devices have no memory for them, or take none.
+    pub(super) fn bring(
+        &self,
+        plan: &Plan,
+        pinned: Option<&BTreeMap<u32, Arc<Pinned>>>,
+        devices: &Devices<'_>,
+    ) -> Result<Shared, NotBrought> {
+        let mut kept = lock(&self.0);
+        let intake = match pinned.filter(|_| plan.gpus.iter().any(|gpu| gpu.inlet > 0)) {
+            Some(pinned) => kept.filled(plan, pinned, devices)?,
+            None => None,
+        };
+        let intake: Shared = Arc::new(Mutex::new(intake));
+        kept.staged.retain(|known| known.strong_count() > 0);
+        kept.staged.push(Arc::downgrade(&intake));
+        Ok(intake)
+    }
+
+    /// Takes an intake back when its batch has run.
+    pub(super) fn take_back(&self, intake: Intake, devices: &Devices<'_>) -> Leftover {
+        lock(&self.0).release(intake, devices)
+    }
+
+    /// Takes the intake of a staged batch back, if it has one, when it never will run.
+    pub(super) fn drop_staged(&self, staged: &Shared, devices: &Devices<'_>) -> Leftover {
+        if lock(staged).is_none() {
+            return Leftover::Settled;
+        }
+        let mut kept = lock(&self.0);
+        let intake = lock(staged).take();
+        intake.map_or(Leftover::Settled, |intake| kept.release(intake, devices))
+    }
+}
+
+/// The devices to which inputs come.
+#[derive(Clone, Copy)]
+pub(super) struct Devices<'a> {
+    pub(super) program: &'a Program,
+    pub(super) contexts: &'a [Option<Arc<Context>>],
+    pub(super) health: &'a Health,
+    /// How long one may make no progress.
+    pub(super) watchdog: Duration,
+}
+
+impl Kept {
+    /// An intake to which the inputs of a batch come; none where there is no memory for it.
+    fn filled(
+        &mut self,
+        plan: &Plan,
+        pinned: &BTreeMap<u32, Arc<Pinned>>,
+        devices: &Devices<'_>,
+    ) -> Result<Option<Intake>, NotBrought> {
+        let mut intake = self.free.pop().unwrap_or(Intake(Vec::new()));
+        if let Err((d, error)) = intake.reserve(plan, devices.contexts) {
+            self.free.push(intake);
+            if error.is_out_of_memory() {
+                return Ok(None);
+            }
+            let error = devices.health.failed(d, "the inputs", error);
+            return Err(NotBrought { error, left: Leftover::Settled });
+        }
+        for (d, gpu) in plan.gpus.iter().enumerate() {
+            let Some(inlet) = intake.inlet(d).filter(|_| gpu.inlet > 0) else { continue };
+            if let Err(NotFilled { step, error }) = inlet.fill(gpu, pinned) {
+                let left = self.release(intake, devices);
+                let label = step.map(|at| &*devices.program.devices[d].steps[at].label);
+                let at = Purpose { label: label.unwrap_or("the inputs"), op: "copy" };
+                return Err(NotBrought { error: devices.health.failed_at(d, at, error), left });
+            }
+        }
+        Ok(Some(intake))
+    }
+
+    /// Takes an intake back; leaks it where a device may be at work for ever.
+    fn release(&mut self, intake: Intake, devices: &Devices<'_>) -> Leftover {
+        let hangs = devices.health.hangs();
+        let stuck = if hangs { None } else { intake.stuck() };
+        if let Some(d) = stuck {
+            let (device, limit) = (devices.health.device(d), devices.watchdog);
+            let label = "the inputs".to_owned();
+            devices.health.die(&RunError::Stuck { device, label, op: "copy", limit });
+        }
+        if hangs || stuck.is_some() {
+            mem::forget(intake);
+            return Leftover::Leaked;
+        }
+        if self.free.len() < KEPT_INTAKES {
+            self.free.push(intake);
+        }
+        Leftover::Settled
+    }
 }
 
 impl Spare for Intakes {
@@ -168,109 +283,5 @@ impl Spare for Intakes {
         let had = !given.is_empty();
         given.into_iter().for_each(Intake::end);
         had
-    }
-}
-
-/// A batch whose inputs are on their way to GPUs.
-pub(super) struct CudaStaged<'a> {
-    executable: &'a CudaExecutable,
-    batch: Batch,
-    intake: Shared,
-}
-
-impl Staged for CudaStaged<'_> {
-    fn set(&mut self, name: &str, value: &Tensor) -> Result<(), RunError> {
-        self.executable.replace(&mut self.batch, name, value)
-    }
-
-    fn run(self: Box<Self>) -> Result<RunOutput, RunError> {
-        self.executable.execute(&self.batch, || lock(&self.intake).take())
-    }
-}
-
-impl Drop for CudaStaged<'_> {
-    fn drop(&mut self) {
-        if lock(&self.intake).is_none() {
-            return;
-        }
-        let mut kept = lock(&self.executable.parts.intakes.0);
-        let intake = lock(&self.intake).take();
-        if let Some(intake) = intake {
-            self.executable.release(intake, &mut kept);
-        }
-    }
-}
-
-impl CudaExecutable {
-    /// Begins to bring the inputs of a batch to the devices. Where these have no memory for it, they come with the run.
-    pub(super) fn bring(&self, batch: Batch) -> Result<CudaStaged<'_>, RunError> {
-        let mut kept = lock(&self.parts.intakes.0);
-        let intake = self.filled(&batch, &mut kept)?;
-        let intake: Shared = Arc::new(Mutex::new(intake));
-        kept.staged.retain(|known| known.strong_count() > 0);
-        kept.staged.push(Arc::downgrade(&intake));
-        Ok(CudaStaged { executable: self, batch, intake })
-    }
-
-    /// An intake to which the inputs of a batch come.
-    fn filled(&self, batch: &Batch, kept: &mut Kept) -> Result<Option<Intake>, RunError> {
-        let Batch { plan, pinned: Some(pinned), .. } = batch else { return Ok(None) };
-        if plan.gpus.iter().all(|gpu| gpu.inlet == 0) {
-            return Ok(None);
-        }
-        let mut intake = kept.free.pop().unwrap_or(Intake(Vec::new()));
-        if let Err((d, error)) = intake.reserve(plan, &self.parts.contexts) {
-            kept.free.push(intake);
-            if error.is_out_of_memory() {
-                return Ok(None);
-            }
-            return Err(self.failed(d, "the inputs", error));
-        }
-        for (d, gpu) in plan.gpus.iter().enumerate() {
-            let Some(inlet) = intake.inlet(d).filter(|_| gpu.inlet > 0) else { continue };
-            if let Err((step, error)) = inlet.fill(gpu, pinned) {
-                self.release(intake, kept);
-                let label = step.and_then(|at| self.parts.program.devices[d].steps.get(at));
-                let label = label.map_or("the inputs", |step| &*step.label);
-                return Err(self.failed_at(d, (label, "copy"), error));
-            }
-        }
-        Ok(Some(intake))
-    }
-
-    /// Takes the intake of a run back; leaks it where a device is still at work in it.
-    pub(super) fn take_back(&self, job: &Job, ended: &Ended) {
-        let intake = lock(&job.intake).take();
-        match intake.map(Arc::try_unwrap) {
-            Some(Ok(intake)) if !ended.is_abandoned => {
-                self.release(intake, &mut lock(&self.parts.intakes.0));
-            }
-            Some(Ok(intake)) => mem::forget(intake),
-            // A worker that does not come back has it.
-            Some(Err(intake)) => mem::forget(intake),
-            None => {}
-        }
-    }
-
-    /// Takes an intake back, when its batch has run or never will; leaks it where a device may be at work for ever.
-    fn release(&self, intake: Intake, kept: &mut Kept) {
-        let hangs = match &*lock(&self.dead) {
-            Some(RunError::Stuck { .. }) => true,
-            Some(RunError::Driver { error, .. }) => error.code == NOT_READY,
-            _ => false,
-        };
-        let stuck = if hangs { None } else { intake.stuck() };
-        if let Some(d) = stuck {
-            let device = self.parts.program.devices[d].device;
-            let (label, limit) = ("the inputs".to_owned(), self.parts.watchdog);
-            let error = RunError::Stuck { device, label, op: "copy", limit };
-            lock(&self.dead).get_or_insert(error);
-        }
-        if hangs || stuck.is_some() {
-            // Its context stays for the same reason.
-            mem::forget((intake, Arc::clone(&self.parts)));
-        } else if kept.free.len() < KEPT_INTAKES {
-            kept.free.push(intake);
-        }
     }
 }

@@ -3,9 +3,12 @@
 pub(super) mod backend;
 pub(super) mod executor;
 mod gpu;
+mod health;
 mod host;
 mod intake;
 mod job;
+mod parts;
+mod pinned;
 mod plan;
 mod report;
 mod slot;

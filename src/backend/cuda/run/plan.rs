@@ -1,11 +1,10 @@
 //! A program at one batch size, with everything that its steps need: addresses, grids, arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::report;
-use super::variables::Updates;
 use crate::backend::RunError;
 use crate::backend::cpu::Kernels;
 use crate::backend::cuda::driver::memory::{Global, Pinned};
@@ -13,9 +12,11 @@ use crate::backend::cuda::driver::module::Function;
 use crate::backend::host::highest;
 use crate::codegen::{Arg, Call};
 use crate::lower::{
-    Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space, Step,
+    Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space,
+    Step, Storage,
 };
 use crate::op::Op;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order};
 
 /// Bytes to which what lies in an inlet is aligned, as copies like it.
@@ -28,8 +29,12 @@ pub(super) struct Loaded {
     pub(super) function: Arc<Function>,
 }
 
-/// The parameters in a device's memory, by number and order; logical devices of one GPU share them.
+/// The parameters in a device's memory, by number and order; logical devices of one GPU share
+/// them.
 pub(super) type Params = BTreeMap<(u32, Order), Arc<Global>>;
+
+/// The memory of a device for new elements, by the position of the update.
+pub(super) type Updates = BTreeMap<u32, Arc<Global>>;
 
 /// A place in a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +169,26 @@ pub(super) struct Source<'a> {
     pub(super) params: &'a [Params],
     /// The memory of each device for new elements of parameters.
     pub(super) updates: &'a [Updates],
+}
+
+/// The bytes that a device holds from run to run: its parameters, in each order, and the new
+/// elements of those that runs change.
+pub(super) fn planned(program: &Program, device: &DeviceProgram) -> u64 {
+    let mut seen = BTreeSet::new();
+    let held = device.buffers.iter().filter_map(|buffer| {
+        let (i, port) = match buffer.storage {
+            Storage::Param(i) => ((false, i), program.params.get(i as usize)),
+            Storage::Update(i) => ((true, i), program.update(i)),
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Arena
+            | Storage::Part { .. }
+            | Storage::Reuse { .. } => return None,
+        };
+        let port = invariant(port, "that a buffer of a parameter is of a port");
+        seen.insert((i, buffer.order)).then(|| int::<u64>(port.ty.bytes().eval(0)))
+    });
+    held.sum()
 }
 
 /// A step that does not fit its buffers or the device: a fault of whoever made the program.

@@ -6,58 +6,38 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bytes::Bytes;
-
-use super::backend::{NotStaged, Staging, finish, not_pinned, planned};
-use super::executor::CudaExecutable;
-use super::plan::Params;
+use super::parts::{Bytes, Commit, Held, Parts, Replacement, update_size};
+use super::pinned::{Elements, NotStaged, Staging, not_pinned};
+use super::plan::{Params, Updates, planned};
+use super::slots::SlotPool;
 use crate::backend::cuda::driver::context::{Context, NOT_READY};
-use crate::backend::cuda::driver::contexts;
-use crate::backend::cuda::driver::memory::{Global, HostBlock, Pinned};
+use crate::backend::cuda::driver::memory::{Global, HostBlock};
 use crate::backend::cuda::driver::stream::Stream;
 use crate::backend::host::lock;
-use crate::backend::{CompileError, DriverError, RunError};
+use crate::backend::{CompileError, DriverError, RunError, params};
 use crate::ir::Weights;
-use crate::lower::{Program, Storage};
+use crate::lower::Program;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Order, Tensor};
 
-/// The memory of a device for new elements, by the position of the update.
-pub(super) type Updates = BTreeMap<u32, Arc<Global>>;
-
-/// The parameters that the host holds, and those of them from which GPUs copy.
-#[derive(Clone)]
-pub(super) struct Held {
-    pub(super) tensors: Arc<Vec<Option<Tensor>>>,
-    pub(super) pinned: Arc<BTreeMap<u32, Arc<Pinned>>>,
+/// The parameters of an executable between runs.
+pub(super) struct Variables {
+    /// Taken to read by runs that change no parameters, which happen at the same time, else to write.
+    gate: RwLock<()>,
+    /// The parameters that the host holds.
+    held: Mutex<Held>,
+    /// The elements of the parameters that no run changes, of a program that changes others.
+    fixed: Mutex<Weights>,
 }
 
-/// What puts new elements in the place of old ones on a device.
-pub(super) struct Commit {
-    /// The device's position.
-    device: usize,
-    stream: Stream,
-    /// From where to where, and how many bytes.
-    copies: Vec<(u64, u64, usize)>,
-}
-
-/// The updates of a device of a program.
-fn of(program: &Program, d: usize) -> impl Iterator<Item = u32> + '_ {
-    program.devices[d].buffers.iter().filter_map(|buffer| match buffer.storage {
-        Storage::Update(i) => Some(i),
-        Storage::Input(_)
-        | Storage::Output(_)
-        | Storage::Param(_)
-        | Storage::Arena
-        | Storage::Part { .. }
-        | Storage::Reuse { .. } => None,
-    })
-}
-
-/// The bytes of an update.
-fn bytes(program: &Program, i: u32) -> usize {
-    program.update(i).and_then(|port| usize::try_from(port.ty.bytes().eval(0)).ok()).unwrap_or(0)
+/// A run's turn: alone where it changes parameters.
+pub(super) enum Turn<'a> {
+    /// Beside others.
+    Among { _turn: RwLockReadGuard<'a, ()> },
+    /// Alone.
+    Alone { _turn: RwLockWriteGuard<'a, ()> },
 }
 
 fn failed(device: Device, name: &str, error: DriverError) -> CompileError {
@@ -65,73 +45,109 @@ fn failed(device: Device, name: &str, error: DriverError) -> CompileError {
     CompileError::Driver { device, what, error: Box::new(error) }
 }
 
-/// Takes memory for the new elements on each device, and what puts them in the place of the old ones, which logical
-/// devices on one GPU share.
+/// Memory for new elements on each device, and what puts them in the place of the old ones.
+pub(super) struct Prepared {
+    pub(super) updates: Vec<Updates>,
+    pub(super) commits: Vec<Commit>,
+}
+
+/// Takes memory for the new elements on each device; logical devices on one GPU share the copies.
 pub(super) fn prepare(
     program: &Program,
     contexts: &[Option<Arc<Context>>],
     params: &[Params],
-) -> Result<(Vec<Updates>, Vec<Commit>), CompileError> {
+) -> Result<Prepared, CompileError> {
     let (mut all, mut commits, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (d, context) in contexts.iter().enumerate() {
-        let mut updates = Updates::new();
-        let Some(context) = context.as_ref().filter(|_| of(program, d).next().is_some()) else {
-            all.push(updates);
+        let (device, mut own) = (&program.devices[d], Updates::new());
+        let Some(context) = context.as_ref().filter(|_| params::updates(device).next().is_some())
+        else {
+            all.push(own);
             continue;
         };
-        let device = program.devices[d].device;
         let mut copies = Vec::new();
-        for i in of(program, d) {
-            let name = program.update(i).map_or("", |port| &*port.name);
-            let new = Global::new(context, bytes(program, i)).map_err(|error| {
-                if !error.is_out_of_memory() {
-                    return failed(device, name, error);
-                }
-                let free = context.free_memory().unwrap_or(0);
-                let (name, asked) = (name.to_owned(), bytes(program, i) as u64);
-                let planned = planned(program, &program.devices[d]);
-                CompileError::OutOfMemory { device, name, asked, planned, free }
+        for (i, _) in params::updates(device) {
+            let new = new_elements(program, d, context, i)?;
+            let param =
+                invariant(program.updates.get(i as usize), "that an update is of a parameter");
+            let old = params.get(d).and_then(|held| held.get(&(*param, Order::RowMajor)));
+            let old = old.ok_or_else(|| {
+                let name = &program.params[*param as usize].name;
+                CompileError::Internal(format!("{} changes `{name}` without it", device.device))
             })?;
-            let param = program.updates.get(i as usize);
-            let old = param.and_then(|param| params.get(d)?.get(&(*param, Order::RowMajor)));
-            if let Some(old) = old
-                && new.len() > 0
-                && seen.insert((context.ordinal(), old.address()))
-            {
-                copies.push((new.address(), old.address(), new.len()));
+            if new.len() > 0 && seen.insert((context.ordinal(), old.address())) {
+                let (old, bytes) = (old.address(), new.len());
+                copies.push(Replacement { new: new.address(), old, bytes });
             }
-            updates.insert(i, Arc::new(new));
+            own.insert(i, Arc::new(new));
         }
-        let stream = Stream::new(context).map_err(|error| failed(device, "parameters", error))?;
+        let stream = Stream::new(context);
+        let stream = stream.map_err(|error| failed(device.device, "parameters", error))?;
         commits.push(Commit { device: d, stream, copies });
-        all.push(updates);
+        all.push(own);
     }
-    Ok((all, commits))
+    Ok(Prepared { updates: all, commits })
 }
 
-impl CudaExecutable {
-    /// Memory of the host for new elements, of so many bytes planned; blocks without bytes for those of other devices.
-    pub(super) fn update_blocks(&self, planned: u64) -> Result<Vec<HostBlock>, RunError> {
-        let program = &self.parts.program;
-        let own: BTreeSet<u32> = of(program, 0).collect();
-        let count = u32::try_from(program.updates.len()).unwrap_or(u32::MAX);
-        let size = |i: u32| if own.contains(&i) { bytes(program, i) } else { 0 };
-        (0..count).map(|i| self.take(size(i), "the updates", planned)).collect()
+/// Memory of a GPU for the new elements of an update.
+fn new_elements(
+    program: &Program,
+    d: usize,
+    context: &Arc<Context>,
+    i: u32,
+) -> Result<Global, CompileError> {
+    let device = program.devices[d].device;
+    let name = &invariant(program.update(i), "that an update is of a parameter").name;
+    let bytes =
+        update_size(program, i).map_err(|error| CompileError::Internal(error.to_string()))?;
+    Global::new(context, bytes).map_err(|error| {
+        if !error.is_out_of_memory() {
+            return failed(device, name, error);
+        }
+        // A device that does not tell has none free that is known of.
+        let free = context.free_memory().unwrap_or(0);
+        let (name, asked) = (name.to_string(), bytes as u64);
+        let planned = planned(program, &program.devices[d]);
+        CompileError::OutOfMemory { device, name, asked, planned, free }
+    })
+}
+
+impl Variables {
+    /// The parameters with which an executable begins: what the host holds, and all elements.
+    pub(super) fn new(program: &Program, held: Held, weights: Weights) -> Self {
+        let of = |i: u32| program.params.get(i as usize).map(|port| &*port.name);
+        let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
+        let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
+        let mut fixed = weights;
+        fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
+        Self { gate: RwLock::default(), held: Mutex::new(held), fixed: Mutex::new(fixed) }
     }
 
-    /// The bytes of these blocks.
-    pub(super) fn update_bytes(&self) -> u64 {
-        let program = &self.parts.program;
-        of(program, 0).map(|i| bytes(program, i) as u64).sum()
+    /// Waits for the turn of a run.
+    pub(super) fn turn(&self, program: &Program) -> Turn<'_> {
+        if program.updates.is_empty() {
+            Turn::Among { _turn: self.gate.read().unwrap_or_else(PoisonError::into_inner) }
+        } else {
+            Turn::Alone { _turn: self.gate.write().unwrap_or_else(PoisonError::into_inner) }
+        }
+    }
+
+    /// What the host holds.
+    pub(super) fn held(&self) -> Held {
+        lock(&self.held).clone()
     }
 
     /// Puts the new elements of a run that succeeded in the place of the old ones, on every device.
-    pub(super) fn commit(&self, blocks: Vec<HostBlock>) -> Result<(), RunError> {
-        let parts = &self.parts;
-        let held = self.with_blocks(blocks)?;
+    pub(super) fn commit(
+        &self,
+        parts: &Parts,
+        slots: &SlotPool,
+        blocks: Vec<HostBlock>,
+    ) -> Result<(), RunError> {
+        let held = self.with_blocks(parts, blocks)?;
         let put = |commit: &Commit| {
             let mut copies = commit.copies.iter();
-            copies.try_for_each(|(from, to, bytes)| commit.stream.copy(*from, *to, *bytes))
+            copies.try_for_each(|copy| commit.stream.copy(copy.new, copy.old, copy.bytes))
         };
         let mut failed = None;
         for commit in &parts.commits {
@@ -141,34 +157,35 @@ impl CudaExecutable {
         }
         // Also behind a failure: what was begun is waited for.
         for commit in &parts.commits {
-            if let Err(error) = finish(&commit.stream, parts.watchdog) {
+            if let Err(error) = commit.stream.finish(parts.watchdog) {
                 // A question that fails is asked again.
                 let busy = |error: &DriverError| error.code == NOT_READY;
-                let again = || finish(&commit.stream, parts.watchdog).is_err_and(|e| busy(&e));
+                let again = || commit.stream.finish(parts.watchdog).is_err_and(|e| busy(&e));
                 if busy(&error) || again() {
-                    self.abandon();
+                    slots.abandon();
                 }
                 failed.get_or_insert((commit.device, error));
             }
         }
         if let Some((device, error)) = failed {
-            return Err(self.torn(device, error));
+            return Err(torn(parts, device, error));
         }
         *lock(&self.held) = held;
         Ok(())
     }
 
     /// What the host holds after a run, in the memory where that computed it.
-    fn with_blocks(&self, blocks: Vec<HostBlock>) -> Result<Held, RunError> {
-        let program = &self.parts.program;
-        let own: BTreeSet<u32> = of(program, 0).collect();
-        let held = lock(&self.held).clone();
+    fn with_blocks(&self, parts: &Parts, blocks: Vec<HostBlock>) -> Result<Held, RunError> {
+        let program = &parts.program;
+        let own: BTreeSet<u32> = params::updates(&program.devices[0]).map(|(i, _)| i).collect();
+        let held = self.held();
         let (mut tensors, mut pinned) = ((*held.tensors).clone(), (*held.pinned).clone());
         for (i, block) in (0u32..).zip(blocks).filter(|(i, _)| own.contains(i)) {
-            let param = program.updates.get(i as usize);
-            let (Some(port), Some(param)) = (program.update(i), param) else { continue };
+            let param =
+                invariant(program.updates.get(i as usize), "that an update is of a parameter");
+            let port = &program.params[*param as usize];
             let new = block.pinned().clone();
-            let shared = Bytes::from_owner(block).slice(..bytes(program, i));
+            let shared = bytes::Bytes::from_owner(block).slice(..parts.update_size(i)?);
             let tensor = Tensor::from_shared(port.ty.dtype, &port.ty.shape.at(0), &shared);
             let failed = |error| RunError::Allocation { device: Device::HOST, error };
             tensors[*param as usize] = Some(tensor.map_err(failed)?);
@@ -179,34 +196,30 @@ impl CudaExecutable {
         Ok(Held { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
     }
 
-    /// An error after which some parameters may hold new elements and others old ones: no run comes after it.
-    fn torn(&self, d: usize, error: DriverError) -> RunError {
-        let error = self.failed(d, "the updates", error);
-        lock(&self.dead).get_or_insert(error.clone());
-        error
-    }
-
     /// The elements that the parameters have now, of a program that changes some.
-    pub(super) fn current(&self) -> Result<Weights, RunError> {
-        let parts = &self.parts;
+    pub(super) fn current(&self, parts: &Parts, slots: &SlotPool) -> Result<Weights, RunError> {
         if parts.program.updates.is_empty() {
             return Err(RunError::Parameters(parts.program.target.name));
         }
         let _still = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.check_alive()?;
+        parts.health.check()?;
         let mut weights = lock(&self.fixed).clone();
-        let held = lock(&self.held).clone();
+        let held = self.held();
         for param in &parts.program.updates {
-            let Some(port) = parts.program.params.get(*param as usize) else { continue };
+            let port = &parts.program.params[*param as usize];
             if let Some(Some(tensor)) = held.tensors.get(*param as usize) {
                 weights.insert(port.name.clone(), tensor.clone());
                 continue;
             }
             let on = |d: usize| parts.params.get(d)?.get(&(*param, Order::RowMajor));
             let found = (0..parts.params.len()).find_map(|d| Some((d, on(d)?)));
-            let Some((d, global)) = found else { continue };
-            let data = self.download(d, global)?;
-            let data = data.as_ref().get(..global.len()).unwrap_or_default();
+            let (d, global) = found.ok_or_else(|| RunError::Internal {
+                device: Device::HOST,
+                label: port.name.to_string(),
+                reason: "no device holds the parameter, which runs change".to_owned(),
+            })?;
+            let data = download(parts, slots, d, global)?;
+            let data = &data.as_ref()[..global.len()];
             let tensor = Tensor::from_bytes(port.ty.dtype, &port.ty.shape.at(0), data);
             let tensor =
                 tensor.map_err(|error| RunError::Allocation { device: Device::HOST, error })?;
@@ -215,79 +228,32 @@ impl CudaExecutable {
         Ok(weights)
     }
 
-    /// The bytes in the memory of a device.
-    fn download(&self, d: usize, global: &Arc<Global>) -> Result<HostBlock, RunError> {
-        let block = self.take(global.len(), "the parameters", global.len() as u64)?;
-        let Some(context) = self.parts.contexts.get(d).and_then(Option::as_ref) else {
-            return Ok(block);
-        };
-        if global.len() > 0 {
-            let wrong = |error| self.failed(d, "the parameters", error);
-            let stream = Stream::new(context).map_err(wrong)?;
-            stream.download(global.address(), block.pinned(), 0, global.len()).map_err(wrong)?;
-            if let Err(error) = finish(&stream, self.parts.watchdog) {
-                let is_stuck = error.code == NOT_READY;
-                let error = wrong(error);
-                if is_stuck {
-                    mem::forget((stream, block));
-                    self.abandon();
-                    lock(&self.dead).get_or_insert(error.clone());
-                }
-                return Err(error);
-            }
-        }
-        Ok(block)
-    }
-
-    /// Gives parameters other elements, between two runs. Where memory for the copies is not to be had, they stay as they
-    /// were.
-    pub(super) fn set(&self, weights: &Weights) -> Result<(), CompileError> {
-        let parts = &self.parts;
+    /// Gives parameters other elements, between two runs. Where memory for the copies is not to be
+    /// had, they stay as they were.
+    pub(super) fn set(
+        &self,
+        parts: &Parts,
+        slots: &SlotPool,
+        weights: &Weights,
+    ) -> Result<(), CompileError> {
         let program = &parts.program;
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = &*lock(&self.dead) {
-            return Err(CompileError::Dead(Box::new(error.clone())));
+        if let Some(error) = parts.health.dead() {
+            return Err(CompileError::Dead(Box::new(error)));
         }
-        let ports = (0u32..).zip(&program.params);
-        let ports: BTreeMap<&str, u32> = ports.map(|(i, port)| (&*port.name, i)).collect();
-        let mut new: BTreeMap<u32, &Tensor> = BTreeMap::new();
-        for (name, tensor) in weights.iter() {
-            let i = ports.get(&**name);
-            let i = *i.ok_or_else(|| CompileError::UnknownParam(name.to_string()))?;
-            let expected = &program.params[i as usize].ty;
-            if tensor.tensor_type() != *expected {
-                return Err(CompileError::ParamType {
-                    name: name.to_string(),
-                    expected: Box::new(expected.clone()),
-                    found: Box::new(tensor.tensor_type()),
-                });
-            }
-            new.insert(i, tensor);
-        }
-        let held = self.with(&new)?;
-        let writes = self.writes(&new);
-        let largest = writes.iter().max_by_key(|write| write.tensor.bytes().len());
-        let (largest, bytes) =
-            largest.map_or(("", 0), |write| (write.name, write.tensor.bytes().len()));
-        let staging = Staging::new(&parts.pool, bytes, writes.iter().map(|write| write.context));
-        let staging = staging.map_err(|error| match error {
-            NotStaged::Stream(ordinal, error) => {
-                let on = writes.iter().find(|write| write.context.ordinal() == ordinal);
-                failed(on.map_or(Device::HOST, |write| write.device), "parameters", error)
-            }
-            NotStaged::Pinned(error) => {
-                not_pinned(&parts.pool, largest, (bytes, bytes as u64), error)
-            }
-        })?;
-        let written = self.write_all(&writes, staging);
+        let new = matched(program, weights)?;
+        let held = self.with(parts, &new)?;
+        let writes = writes(parts, &new);
+        let staging = staging(parts, &writes)?;
+        let written = write_all(parts, &writes, staging);
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());
             if error.code == NOT_READY {
-                self.abandon();
+                slots.abandon();
             }
-            let beside = contexts::beside(&parts.program, &parts.contexts, *device);
+            let beside = parts.health.beside(*device);
             let error = RunError::Driver { device: *device, label, op: "memory", error, beside };
-            lock(&self.dead).get_or_insert(error);
+            parts.health.die(&error);
         }
         written?;
         *lock(&self.held) = held;
@@ -301,57 +267,155 @@ impl CudaExecutable {
     }
 
     /// What the host holds, with these elements.
-    fn with(&self, new: &BTreeMap<u32, &Tensor>) -> Result<Held, CompileError> {
-        let (program, held) = (&self.parts.program, lock(&self.held).clone());
+    fn with(&self, parts: &Parts, new: &BTreeMap<u32, &Tensor>) -> Result<Held, CompileError> {
+        let (program, held) = (&parts.program, self.held());
         let (mut tensors, mut pinned) = ((*held.tensors).clone(), (*held.pinned).clone());
         for (i, tensor) in new {
             if let Some(Some(held)) = tensors.get_mut(*i as usize) {
                 *held = (*tensor).clone();
             }
             if let Some(held) = pinned.get_mut(i) {
-                let (name, bytes) = (&program.params[*i as usize].name, tensor.bytes().len());
                 let planned = planned(program, &program.devices[0]);
-                let pool = &self.parts.pool;
-                let wrong = |error| not_pinned(pool, name, (bytes, planned), error);
-                let mut block = self.parts.pool.take(bytes).map_err(wrong)?;
-                block.fill(tensor.bytes());
+                let bytes = Bytes { asked: tensor.bytes().len(), planned };
+                let name = &program.params[*i as usize].name;
+                let taken = parts.pool.take(bytes.asked);
+                let mut block =
+                    taken.map_err(|error| not_pinned(&parts.pool, bytes, name, error))?;
+                let is_filled = block.fill(tensor.bytes());
+                invariant(
+                    is_filled.then_some(()),
+                    "that a block has the bytes that were asked for",
+                );
                 *held = block.pinned().clone();
             }
         }
         Ok(Held { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
     }
+}
 
-    /// What has to be written where: elements to every GPU that holds them, once.
-    fn writes<'a>(&'a self, new: &BTreeMap<u32, &'a Tensor>) -> Vec<Write<'a>> {
-        let parts = &self.parts;
-        let (mut seen, mut writes) = (BTreeSet::new(), Vec::new());
-        for (d, (held, context)) in parts.params.iter().zip(parts.contexts.iter()).enumerate() {
-            let Some(context) = context else { continue };
-            for ((i, order), global) in held {
-                let Some(tensor) = new.get(i).filter(|tensor| !tensor.bytes().is_empty()) else {
-                    continue;
-                };
-                if seen.insert((context.ordinal(), global.address())) {
-                    let device = parts.program.devices[d].device;
-                    let name = &parts.program.params[*i as usize].name;
-                    writes.push(Write { device, context, name, global, tensor, order: *order });
-                }
+/// An error after which some parameters may hold new elements and others old ones: no run comes
+/// after it.
+fn torn(parts: &Parts, d: usize, error: DriverError) -> RunError {
+    let error = parts.health.failed(d, "the updates", error);
+    parts.health.die(&error);
+    error
+}
+
+/// The bytes in the memory of a device.
+fn download(
+    parts: &Parts,
+    slots: &SlotPool,
+    d: usize,
+    global: &Arc<Global>,
+) -> Result<HostBlock, RunError> {
+    let bytes = Bytes { asked: global.len(), planned: global.len() as u64 };
+    let block = parts.take(bytes, "the parameters")?;
+    let context = parts.contexts.get(d).and_then(Option::as_ref);
+    let context = invariant(context, "that memory of a GPU is that of a context");
+    if global.len() > 0 {
+        let wrong = |error| parts.health.failed(d, "the parameters", error);
+        let stream = Stream::new(context).map_err(wrong)?;
+        stream.download(global.address(), block.pinned(), 0, global.len()).map_err(wrong)?;
+        if let Err(error) = stream.finish(parts.watchdog) {
+            let is_stuck = error.code == NOT_READY;
+            let error = wrong(error);
+            if is_stuck {
+                mem::forget((stream, block));
+                slots.abandon();
+                parts.health.die(&error);
+            }
+            return Err(error);
+        }
+    }
+    Ok(block)
+}
+
+/// Elements by the number of their parameter, each of the parameter's type.
+fn matched<'a>(
+    program: &Program,
+    weights: &'a Weights,
+) -> Result<BTreeMap<u32, &'a Tensor>, CompileError> {
+    let ports = (0u32..).zip(&program.params);
+    let ports: BTreeMap<&str, u32> = ports.map(|(i, port)| (&*port.name, i)).collect();
+    let mut new: BTreeMap<u32, &Tensor> = BTreeMap::new();
+    for (name, tensor) in weights.iter() {
+        let i = ports.get(&**name);
+        let i = *i.ok_or_else(|| CompileError::UnknownParam(name.to_string()))?;
+        let expected = &program.params[i as usize].ty;
+        if tensor.tensor_type() != *expected {
+            return Err(CompileError::ParamType {
+                name: name.to_string(),
+                expected: Box::new(expected.clone()),
+                found: Box::new(tensor.tensor_type()),
+            });
+        }
+        new.insert(i, tensor);
+    }
+    Ok(new)
+}
+
+/// Staging for the largest of these writes, on each GPU that one goes to.
+fn staging(parts: &Parts, writes: &[Write<'_>]) -> Result<Staging, CompileError> {
+    let size = |write: &Write<'_>| write.elements.tensor.bytes().len();
+    let largest = writes.iter().max_by_key(|write| size(write));
+    // Without a write nothing is staged.
+    let (name, asked) = largest.map_or(("", 0), |write| (write.name, size(write)));
+    let staging = Staging::new(&parts.pool, asked, writes.iter().map(|write| write.context));
+    staging.map_err(|error| match error {
+        NotStaged::Stream(ordinal, error) => {
+            let on = writes.iter().find(|write| write.context.ordinal() == ordinal);
+            let on = invariant(on, "that a stream is of a GPU that is written to");
+            failed(on.device, "parameters", error)
+        }
+        NotStaged::Pinned(error) => {
+            let bytes = Bytes { asked, planned: asked as u64 };
+            not_pinned(&parts.pool, bytes, name, error)
+        }
+    })
+}
+
+/// What has to be written where: elements to every GPU that holds them, once.
+fn writes<'a>(parts: &'a Parts, new: &BTreeMap<u32, &'a Tensor>) -> Vec<Write<'a>> {
+    let (mut seen, mut writes) = (BTreeSet::new(), Vec::new());
+    for (d, (held, context)) in parts.params.iter().zip(parts.contexts.iter()).enumerate() {
+        let Some(context) = context else { continue };
+        for ((i, order), global) in held {
+            let Some(tensor) = new.get(i).filter(|tensor| !tensor.bytes().is_empty()) else {
+                continue;
+            };
+            if seen.insert((context.ordinal(), global.address())) {
+                let device = parts.program.devices[d].device;
+                let name = &parts.program.params[*i as usize].name;
+                let elements = Elements { tensor, order: *order };
+                writes.push(Write { device, context, name, global, elements });
             }
         }
-        writes
     }
+    writes
+}
 
-    fn write_all(&self, writes: &[Write<'_>], staging: Staging) -> Result<(), CompileError> {
-        let mut staging = staging;
-        for Write { device, context, name, global, tensor, order } in writes {
-            let written = staging.write(context, global, (tensor, *order), self.parts.watchdog);
-            staging = written.map_err(|error| {
-                let what = format!("the parameter `{name}`");
-                CompileError::Driver { device: *device, what, error: Box::new(error) }
-            })?;
-        }
-        Ok(())
+fn write_all(parts: &Parts, writes: &[Write<'_>], staging: Staging) -> Result<(), CompileError> {
+    let mut staging = staging;
+    for Write { device, context, name, global, elements } in writes {
+        let written = staging.write(context, global, *elements, parts.watchdog);
+        staging = written.map_err(|error| {
+            let what = format!("the parameter `{name}`");
+            CompileError::Driver { device: *device, what, error: Box::new(error) }
+        })?;
     }
+    Ok(())
+}
+
+/// Memory of the host for new elements, of so many bytes planned; blocks without bytes for those of
+/// other devices.
+pub(super) fn update_blocks(parts: &Parts, planned: u64) -> Result<Vec<HostBlock>, RunError> {
+    let program = &parts.program;
+    let own: BTreeSet<u32> = params::updates(&program.devices[0]).map(|(i, _)| i).collect();
+    let block = |i: u32| {
+        let asked = if own.contains(&i) { parts.update_size(i)? } else { 0 };
+        parts.take(Bytes { asked, planned }, "the updates")
+    };
+    (0..int(program.updates.len())).map(block).collect()
 }
 
 /// New elements of a parameter in the memory of a GPU.
@@ -360,6 +424,5 @@ struct Write<'a> {
     context: &'a Arc<Context>,
     name: &'a str,
     global: &'a Arc<Global>,
-    tensor: &'a Tensor,
-    order: Order,
+    elements: Elements<'a>,
 }
