@@ -94,8 +94,8 @@ pub enum CompileError {
     },
     /// A device has too little memory for the parameters.
     #[error(
-        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that it holds from run to run is \
-         planned to take {planned}, {free} are free"
+        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that it \
+         holds from run to run is planned to take {planned}, {free} are free"
     )]
     OutOfMemory {
         /// The device.
@@ -104,7 +104,8 @@ pub enum CompileError {
         name: String,
         /// Its bytes.
         asked: u64,
-        /// The bytes of all parameters that the device holds, and of the new elements of those that runs change.
+        /// The bytes of all parameters that the device holds, and of the new elements of those that
+        /// runs change.
         planned: u64,
         /// The bytes that the device has free.
         free: u64,
@@ -227,7 +228,8 @@ pub enum RunError {
     },
     /// A device has too little memory.
     #[error(
-        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take {planned}, {free} are free"
+        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take {planned}, \
+         {free} are free"
     )]
     OutOfMemory {
         /// The device.
@@ -243,8 +245,8 @@ pub enum RunError {
     },
     /// The host has too little memory that GPUs reach.
     #[error(
-        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such memory is planned to take \
-         {planned}, {free} are free"
+        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such memory \
+         is planned to take {planned}, {free} are free"
     )]
     PinnedMemory {
         /// The host.

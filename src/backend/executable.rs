@@ -28,7 +28,8 @@ pub trait Executable: Send + Sync {
     /// The program.
     fn program(&self) -> &Program;
 
-    /// What went wrong without harm when the program was readied, as sentences: kernels that could not be kept on disk.
+    /// What went wrong without harm when the program was readied, as sentences: kernels that could
+    /// not be kept on disk.
     fn warnings(&self) -> &[String] {
         &[]
     }
@@ -38,38 +39,43 @@ pub trait Executable: Send + Sync {
 
     /// Runs once. Inputs go by the program's names; they are checked before anything is computed.
     ///
-    /// Where the program updates parameters, these hold the new elements when the run has succeeded, all of them; a run
-    /// that fails leaves all as they were. Such runs happen one after the other.
+    /// Where the program updates parameters, these hold the new elements when the run has
+    /// succeeded, all of them; a run that fails leaves all as they were. Such runs happen one after
+    /// the other.
     fn run(
         &self,
         inputs: &BTreeMap<String, Tensor>,
         options: &RunOptions,
     ) -> Result<RunOutput, RunError>;
 
-    /// Begins to bring the inputs of a run to the devices, beside runs that compute, and does not wait for it. They are
-    /// checked now; parameters are read when it runs. [`run_each`](super::run_each) does so for batch after batch.
+    /// Begins to bring the inputs of a run to the devices, beside runs that compute, and does not
+    /// wait for it. They are checked now; parameters are read when it runs.
+    /// [`run_each`](super::run_each) does so for batch after batch.
     fn stage<'a>(
         &'a self,
         inputs: &BTreeMap<String, Tensor>,
         options: &RunOptions,
     ) -> Result<Box<dyn Staged + 'a>, RunError>;
 
-    /// The elements that the parameters have now, of those that a device holds: a state between two runs.
+    /// The elements that the parameters have now, of those that a device holds: a state between two
+    /// runs.
     fn weights(&self) -> Result<Weights, RunError> {
         Err(RunError::Parameters(self.program().target.name))
     }
 
-    /// Gives parameters other elements, between two runs: all those in `weights`, or none where one is wrong.
+    /// Gives parameters other elements, between two runs: all those in `weights`, or none where one
+    /// is wrong.
     fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
         let _ = weights;
         Err(CompileError::Fixed(self.program().target.name))
     }
 }
 
-/// A batch whose inputs are on the devices or on their way; what it holds is given back when it is dropped.
+/// A batch whose inputs are on the devices or on their way; what it holds is given back when it is
+/// dropped.
 pub trait Staged: Send {
-    /// Gives an input without axes another value than it was staged with: one that follows from runs before, as a learning
-    /// rate does.
+    /// Gives an input without axes another value than it was staged with: one that follows from
+    /// runs before, as a learning rate does.
     ///
     /// # Errors
     /// If the program has no such input, or one of another type.
@@ -82,7 +88,8 @@ pub trait Staged: Send {
 /// How to run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// The most bytes that arenas, parameters and outputs may take together; more is refused before the run.
+    /// The most bytes that arenas, parameters and outputs may take together; more is refused before
+    /// the run.
     pub max_memory: Option<u64>,
     /// Counts the steps that are done, of the [`Program::steps`] of all devices.
     pub progress: Option<Arc<AtomicU64>>,
@@ -93,8 +100,8 @@ pub struct RunOptions {
 pub struct RunOutput {
     /// The batch size.
     pub n: i64,
-    /// The outputs with their names, in the program's order. Those of GPUs lie in the pinned memory that they were copied
-    /// to, which is free for other runs when they are dropped.
+    /// The outputs with their names, in the program's order. Those of GPUs lie in the pinned memory
+    /// that they were copied to, which is free for other runs when they are dropped.
     pub outputs: Vec<(Arc<str>, Tensor)>,
     /// What each device did, in the program's order.
     pub devices: Vec<DeviceStats>,
@@ -113,6 +120,7 @@ pub struct DeviceStats {
     pub used: u64,
     /// Bytes of the parameters that it holds.
     pub params: u64,
-    /// Time spent on steps, without waiting for other devices; what a device does at the same time counts twice.
+    /// Time spent on steps, without waiting for other devices; what a device does at the same time
+    /// counts twice.
     pub time: Duration,
 }

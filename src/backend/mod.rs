@@ -16,7 +16,8 @@ pub use cpu::{Cpu, CpuExecutable};
 pub use error::{CompileError, DriverError, RunError};
 pub use executable::{Backend, DeviceStats, Executable, RunOptions, RunOutput, Staged};
 
-/// The number of GPUs that the driver shows. Where there is none, what is asked of GPUs runs on virtual devices.
+/// The number of GPUs that the driver shows. Where there is none, what is asked of GPUs runs on
+/// virtual devices.
 pub fn gpu_count() -> usize {
     #[cfg(feature = "cuda")]
     return cuda::count();

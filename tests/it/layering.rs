@@ -1,13 +1,13 @@
-//! The rules of the source tree that no lint knows: which layer may import which, how long a file and a
-//! function may be, where `unsafe` may stand.
+//! The rules of the source tree that no lint knows: which layer may import which, how long a file
+//! and a function may be, where `unsafe` may stand.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::source::{self, files};
 
-/// The layers from the lowest to the highest. A layer may import those of earlier lines, and none of its own line
-/// but itself.
+/// The layers from the lowest to the highest. A layer may import those of earlier lines, and none
+/// of its own line but itself.
 const LAYERS: &[&[&str]] = &[
     &["types"],
     &["op"],
@@ -191,7 +191,8 @@ fn the_library_leaves_the_environment_alone() {
     }
 }
 
-/// The detours round cudarc in `docs/decisions/0014-cudarc.md`: files, and the functions that each names.
+/// The detours round cudarc in `docs/decisions/0014-cudarc.md`: files, and the functions that each
+/// names.
 fn detours() -> Vec<(String, usize)> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let record = std::fs::read_to_string(root.join("docs/decisions/0014-cudarc.md")).unwrap();
@@ -227,7 +228,8 @@ fn detours_round_cudarc_are_recorded() {
 
 #[test]
 fn the_check_sees_what_it_should() {
-    let text = "use crate::{\n  ir::{Graph, Node},\n  op::{self, Op},\n};\nfn f() { super::super::pass::run(); }\n";
+    let text = "use crate::{\n  ir::{Graph, Node},\n  op::{self, Op},\n};\n\
+                fn f() { super::super::pass::run(); }\n";
     let code = source::code(text);
     let found: Vec<String> = source::imports(&code, 2)
         .map(|import| format!("{} {} {}", import.line, import.layer, import.item))
@@ -239,7 +241,8 @@ fn the_check_sees_what_it_should() {
     assert_eq!(objection("error", "ir", "GraphError"), None);
     assert!(objection("error", "ir", "Graph").is_some());
 
-    let text = "use crate::backend::{\n  cpu::Cpu,\n  host::{Block, lock},\n};\nuse super::super::run::job;\n";
+    let text = "use crate::backend::{\n  cpu::Cpu,\n  host::{Block, lock},\n};\n\
+                use super::super::run::job;\n";
     let found = source::paths(&source::code(text), &["backend", "cuda", "driver", "sys"]);
     let found: Vec<String> = found.iter().map(|(line, path)| format!("{line} {path}")).collect();
     let expected = [

@@ -60,7 +60,8 @@ pub(crate) struct Function {
     pub(crate) lines: usize,
 }
 
-/// The text with comments and the contents of literals replaced by blanks; lines stay where they are.
+/// The text with comments and the contents of literals replaced by blanks; lines stay where they
+/// are.
 pub(crate) fn code(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -189,8 +190,8 @@ fn body_start(code: &str, at: usize) -> Option<usize> {
     None
 }
 
-/// The imports of other top-level modules that `code`, of a file inside `depth` modules, makes by `crate::…` or by
-/// enough `super::…`.
+/// The imports of other top-level modules that `code`, of a file inside `depth` modules, makes by
+/// `crate::…` or by enough `super::…`.
 pub(crate) fn imports(code: &str, depth: usize) -> impl Iterator<Item = Import> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("crate::") {
@@ -207,7 +208,8 @@ pub(crate) fn imports(code: &str, depth: usize) -> impl Iterator<Item = Import> 
     found.into_iter()
 }
 
-/// Reads `a::B`, `a`, `a::{B, C}` or `{a::B, c::{D, E}}` at byte `at`; inside brackets, `layer` stands before them.
+/// Reads `a::B`, `a`, `a::{B, C}` or `{a::B, c::{D, E}}` at byte `at`; inside brackets, `layer`
+/// stands before them.
 fn leaves(code: &str, at: usize, layer: Option<&str>, found: &mut Vec<Import>) {
     if code[at..].starts_with('{') {
         return members(code, at).into_iter().for_each(|part| leaves(code, part, layer, found));
@@ -243,8 +245,9 @@ fn members(code: &str, open: usize) -> Vec<usize> {
     parts.into_iter().map(|part| part + blank(part)).filter(|part| *part < end).collect()
 }
 
-/// The paths into the crate that `code` of a module names, in full, with their lines: those that begin with `crate::`,
-/// and those that begin with `super::`. A list in braces names a path for each of its parts.
+/// The paths into the crate that `code` of a module names, in full, with their lines: those that
+/// begin with `crate::`, and those that begin with `super::`. A list in braces names a path for
+/// each of its parts.
 pub(crate) fn paths(code: &str, module: &[&str]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let free = |at: usize| {

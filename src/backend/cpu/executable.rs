@@ -41,8 +41,9 @@ impl CpuExecutable {
         Ok(Self { program, variables, pool, plans, arenas })
     }
 
-    /// The program at this batch size with its kernels, which may hold tables as long as the results: they are made
-    /// after the memory is found to suffice, beside that which the parameters take on each device.
+    /// The program at this batch size with its kernels, which may hold tables as long as the
+    /// results: they are made after the memory is found to suffice, beside that which the
+    /// parameters take on each device.
     fn prepare(
         &self,
         n: i64,
@@ -71,7 +72,8 @@ impl CpuExecutable {
         Ok(plan)
     }
 
-    /// The memory of every device: the arenas of the last run where they suffice, new outputs, memory for updates.
+    /// The memory of every device: the arenas of the last run where they suffice, new outputs,
+    /// memory for updates.
     fn memories(
         &self,
         bound: &Bound,

@@ -96,7 +96,8 @@ impl Kernels {
 }
 
 impl Kernel {
-    /// The code of a launch of a device; an operator that its kernel does not take is evaluated by reference.
+    /// The code of a launch of a device; an operator that its kernel does not take is evaluated by
+    /// reference.
     pub(super) fn new(launch: &Launch, bound: &BoundDevice, n: i64) -> Self {
         let Some(op) = &launch.op else { return Self::Chain };
         let dims = |b: &BufferId| bound.locations[b.index()].dims.clone();

@@ -1,9 +1,9 @@
-//! The CPU: virtual devices on the host, with separate memories, a control thread each and one pool of workers for
-//! all, and the kernels that they run.
+//! The CPU: virtual devices on the host, with separate memories, a control thread each and one pool
+//! of workers for all, and the kernels that they run.
 //!
-//! A kernel is a function on slices. It uses the threads of the rayon pool in which it is called, and the bits of
-//! each output row depend on that row's inputs alone: not on the batch size, the number of threads, the tile in which
-//! the row is computed or the alignment of the memory.
+//! A kernel is a function on slices. It uses the threads of the rayon pool in which it is called,
+//! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
+//! number of threads, the tile in which the row is computed or the alignment of the memory.
 
 pub mod batch_norm;
 pub mod conv;

@@ -61,13 +61,16 @@ impl From<StepError> for Failure {
     }
 }
 
-/// The bytes of its arena that a device used and the time it worked; `None` if it stopped because of another.
+/// The bytes of its arena that a device used and the time it worked; `None` if it stopped because
+/// of another.
 type Outcome = Result<Option<(u64, Duration)>, RunError>;
 
 impl Run<'_> {
-    /// Runs all devices; returns for each the bytes of its arena that it used and the time it worked.
+    /// Runs all devices; returns for each the bytes of its arena that it used and the time it
+    /// worked.
     pub(super) fn all_devices(&self) -> Result<Vec<(u64, Duration)>, RunError> {
-        // Nothing waits on a single device, so it may take a worker of the pool from beginning to end.
+        // Nothing waits on a single device, so it may take a worker of the pool from beginning to
+        // end.
         if self.program.devices.len() == 1 {
             let outcome = self.pool.install(|| self.device(0))?;
             return Ok(outcome.into_iter().collect());

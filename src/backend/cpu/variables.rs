@@ -22,7 +22,8 @@ pub(super) struct Variables {
     spares: Mutex<Vec<Vec<Tensor>>>,
 }
 
-/// The elements of the parameters on each device: the host shares the caller's, another device has its own.
+/// The elements of the parameters on each device: the host shares the caller's, another device has
+/// its own.
 fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
     let mut devices = Vec::with_capacity(program.devices.len());
     for device in &program.devices {

@@ -10,7 +10,8 @@ pub(crate) trait Block {
     /// The bytes in a range; `None` where it ends outside.
     fn read(&self, range: Range<usize>) -> Option<&[u8]>;
 
-    /// The bytes in each of these ranges, which are in order and apart; `None` where they are not, or end outside.
+    /// The bytes in each of these ranges, which are in order and apart; `None` where they are not,
+    /// or end outside.
     fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>>;
 }
 
@@ -32,8 +33,8 @@ impl Block for Tensor {
     }
 }
 
-/// What a device writes to: its arena, on the host the outputs, and for each update of the program the new elements of
-/// the parameter, where the device holds it.
+/// What a device writes to: its arena, on the host the outputs, and for each update of the program
+/// the new elements of the parameter, where the device holds it.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory<B = Tensor> {
     pub(crate) arena: B,
@@ -84,7 +85,8 @@ impl<B: Block> DeviceMemory<B> {
 
     /// Views of several locations at once; those of inputs and parameters come from `external`.
     ///
-    /// What is written must not overlap anything else asked for, but for reads of exactly the same bytes.
+    /// What is written must not overlap anything else asked for, but for reads of exactly the same
+    /// bytes.
     /// `None` where that does not hold or a location is outside this memory.
     pub(crate) fn views<'a>(
         &'a mut self,
@@ -146,7 +148,8 @@ fn same(a: &Location, b: &Location) -> bool {
     (a.space, a.offset, a.bytes) == (b.space, b.offset, b.bytes)
 }
 
-/// The ranges to divide memory into, in order: each written location, and the unions of those that are only read.
+/// The ranges to divide memory into, in order: each written location, and the unions of those that
+/// are only read.
 /// `None` if a written one overlaps another range.
 fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Vec<Segment>> {
     let own = |l: &Location| {

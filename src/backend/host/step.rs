@@ -30,7 +30,8 @@ pub(crate) trait Code {
 
 /// The `f32` operands of a kernel and its results.
 pub(crate) struct Slices<'a> {
-    /// The operands of the operator, or the one that a chain is applied to; `None` where the result has its place.
+    /// The operands of the operator, or the one that a chain is applied to; `None` where the result
+    /// has its place.
     pub(crate) operands: SmallVec<[Option<&'a [f32]>; 4]>,
     /// The operands of the chain.
     pub(crate) others: SmallVec<[&'a [f32]; 4]>,

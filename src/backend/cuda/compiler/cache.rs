@@ -1,8 +1,9 @@
-//! Compiled units on disk: one file each, named by the key, checked when read, written as a whole, bounded in size.
+//! Compiled units on disk: one file each, named by the key, checked when read, written as a whole,
+//! bounded in size.
 //!
-//! A file is the magic line, the key (32 bytes), the blake3 hash of the rest (32 bytes), the sizes of the image and of
-//! the log (8 bytes each, little-endian), the image, the log. One that is anything else is as good as absent, and
-//! replaced when its unit is compiled again.
+//! A file is the magic line, the key (32 bytes), the blake3 hash of the rest (32 bytes), the sizes
+//! of the image and of the log (8 bytes each, little-endian), the image, the log. One that is
+//! anything else is as good as absent, and replaced when its unit is compiled again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -21,7 +22,8 @@ const HEADER: usize = MAGIC.len() + 32 + 32 + 8 + 8;
 /// The bytes that a cache may take unless its owner says otherwise.
 pub const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// How old a file that was never completed must be before it is removed: its writer may still be at work.
+/// How old a file that was never completed must be before it is removed: its writer may still be at
+/// work.
 const ABANDONED: Duration = Duration::from_hours(1);
 
 /// How such files begin.
@@ -46,7 +48,8 @@ pub struct Cached {
 }
 
 impl Cache {
-    /// The cache in this folder, which is made when something is written; its files take `limit` bytes at most.
+    /// The cache in this folder, which is made when something is written; its files take `limit`
+    /// bytes at most.
     pub fn new(folder: impl Into<PathBuf>, limit: u64) -> Self {
         Self { folder: folder.into(), limit }
     }
@@ -78,8 +81,8 @@ impl Cache {
         Some(compiled)
     }
 
-    /// Writes a unit, in place of what has its key, and removes those used longest ago until the rest fit. One that
-    /// alone is too large is not written.
+    /// Writes a unit, in place of what has its key, and removes those used longest ago until the
+    /// rest fit. One that alone is too large is not written.
     pub fn put(&self, key: &Key, arch: Arch, form: Form, unit: &Compiled) -> io::Result<()> {
         let bytes = encode(unit, key);
         if bytes.len() as u64 > self.limit {
@@ -152,7 +155,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes files that were never completed and are as old as this; the bytes of those that stay.
+    /// Removes files that were never completed and are as old as this; the bytes of those that
+    /// stay.
     fn remove_abandoned(&self, age: Duration) -> io::Result<u64> {
         let (now, mut kept) = (SystemTime::now(), 0);
         for entry in self.entries()? {

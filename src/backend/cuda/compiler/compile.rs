@@ -37,7 +37,8 @@ pub struct Module {
 pub struct Modules {
     /// One for each unit, in their order.
     pub modules: Vec<Module>,
-    /// The first failure to write to the cache, if one did: nothing is lost but time at the next start.
+    /// The first failure to write to the cache, if one did: nothing is lost but time at the next
+    /// start.
     pub cache_error: Option<String>,
 }
 
@@ -51,8 +52,8 @@ impl Compiler {
         Ok(Self { nvrtc: Nvrtc::open(search)?, cache, threads: threads.max(1), keeps_ptx: false })
     }
 
-    /// The compiler that keeps in its cache, beside machine code that it compiles, the PTX on the way there: both
-    /// forms in the time of one.
+    /// The compiler that keeps in its cache, beside machine code that it compiles, the PTX on the
+    /// way there: both forms in the time of one.
     #[must_use]
     pub fn keeping_ptx(self) -> Self {
         Self { keeps_ptx: true, ..self }

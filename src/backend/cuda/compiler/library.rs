@@ -1,5 +1,5 @@
-//! libnvrtc: looked for, opened, its functions looked up. The library that is found is the one whose
-//! functions are called, through cudarc where that calls the same one.
+//! libnvrtc: looked for, opened, its functions looked up. The library that is found is the one
+//! whose functions are called, through cudarc where that calls the same one.
 
 #![allow(unsafe_code, reason = "a library is opened and its functions are called")]
 
@@ -19,8 +19,8 @@ const OLDEST: Version = Version { major: 11, minor: 2 };
 /// What a function of NVRTC returns: 0, or the number of an error.
 pub(crate) type Code = c_int;
 
-/// The newest NVRTC all of whose codes cudarc knows: another one, as a value of cudarc's enum, would
-/// be undefined behaviour.
+/// The newest NVRTC all of whose codes cudarc knows: another one, as a value of cudarc's enum,
+/// would be undefined behaviour.
 const NEWEST_OF_CUDARC: Version = Version { major: 13, minor: 2 };
 
 /// The names under which the library path may have NVRTC, the newest first.
@@ -75,7 +75,8 @@ pub(crate) struct Functions {
 /// Looks a function up.
 macro_rules! function {
     ($library:expr, $name:literal) => {{
-        // SAFETY: NVRTC's function of this name has the type of the field that it becomes, with the results as a number.
+        // SAFETY: NVRTC's function of this name has the type of the field that it becomes, with the
+        // results as a number.
         let symbol = unsafe { $library.get(concat!($name, "\0").as_bytes()) };
         *symbol.map_err(|_| concat!("it has no `", $name, "`").to_owned())?
     }};
@@ -179,8 +180,9 @@ impl Loaded {
     }
 }
 
-/// NVRTC, if one that can be used is where it is looked for: the first whose code the search's driver loads, and the
-/// first at all where there is no such. Each search chooses for itself; libraries of several versions stand side by side.
+/// NVRTC, if one that can be used is where it is looked for: the first whose code the search's
+/// driver loads, and the first at all where there is no such. Each search chooses for itself;
+/// libraries of several versions stand side by side.
 pub(crate) fn find(search: &NvrtcSearch) -> Result<Loaded, ProbeError> {
     // One after another: what is found must not depend on a race.
     static LOADING: Mutex<()> = Mutex::new(());
@@ -292,7 +294,8 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     files(folder, ["libnvrtc.so", "nvrtc64_"])
 }
 
-/// The builtins of this version in a folder: the compiler opens them by their bare name, so they must be there before.
+/// The builtins of this version in a folder: the compiler opens them by their bare name, so they
+/// must be there before.
 fn builtins(folder: &Path, version: Version) -> Option<PathBuf> {
     let Version { major, minor } = version;
     let linux = format!("libnvrtc-builtins.so.{major}.{minor}");
@@ -309,15 +312,16 @@ fn builtins(folder: &Path, version: Version) -> Option<PathBuf> {
 /// A library that is open, and its path or its name on the library path.
 type Open = (&'static Path, &'static Library);
 
-/// Opens a library by its path, or by its name on the library path. It is never closed, and opened once.
+/// Opens a library by its path, or by its name on the library path. It is never closed, and opened
+/// once.
 fn open(path: &Path) -> Result<Open, String> {
     static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(open) = all.iter().find(|(known, _)| *known == path) {
         return Ok(*open);
     }
-    // SAFETY: the file is a library of CUDA by its name and the caller's word; its initialisers run, as any use of it
-    // would have them do.
+    // SAFETY: the file is a library of CUDA by its name and the caller's word; its initialisers
+    // run, as any use of it would have them do.
     let opened = unsafe { Library::new(path) };
     // What the system says is the error's source.
     let said =
@@ -328,8 +332,8 @@ fn open(path: &Path) -> Result<Open, String> {
     Ok(open)
 }
 
-/// The file that the system took for a library of this name, as the process has it in its memory. A system that does not
-/// tell has none.
+/// The file that the system took for a library of this name, as the process has it in its memory. A
+/// system that does not tell has none.
 fn mapped(name: &Path) -> Option<PathBuf> {
     let (name, maps) = (name.to_str()?, std::fs::read_to_string("/proc/self/maps").ok()?);
     let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
@@ -427,7 +431,8 @@ mod tests {
         }
     }
 
-    /// A library with NVRTC's functions in a folder, which says that it is of this version, and its builtins.
+    /// A library with NVRTC's functions in a folder, which says that it is of this version, and its
+    /// builtins.
     #[cfg(target_os = "linux")]
     fn write_library(folder: &Path, major: i32, minor: i32) {
         const NAMES: [&str; 11] = [
@@ -475,7 +480,8 @@ mod tests {
             let version = found.map(Loaded::version).unwrap();
             (version.major, version.minor)
         };
-        // In one process, one after the other; cudarc, which opens one for good, takes none of these.
+        // In one process, one after the other; cudarc, which opens one for good, takes none of
+        // these.
         let folder = Some(both.clone());
         let found = find(&NvrtcSearch { folder, ..NvrtcSearch::default() });
         assert!(found.unwrap().own().is_some());

@@ -1,4 +1,5 @@
-//! The compiler: NVRTC found and opened, units compiled on all cores, and what is compiled kept on disk.
+//! The compiler: NVRTC found and opened, units compiled on all cores, and what is compiled kept on
+//! disk.
 
 pub mod cache;
 pub(super) mod compile;

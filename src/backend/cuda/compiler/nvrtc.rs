@@ -29,7 +29,8 @@ pub enum KernelError {
     },
     /// NVRTC compiles nothing that a device of this architecture runs.
     #[error(
-        "NVRTC {version} compiles nothing that a GPU of {arch} runs; it knows {}: install NVRTC of another version",
+        "NVRTC {version} compiles nothing that a GPU of {arch} runs; it knows {}: install \
+         NVRTC of another version",
         list(known)
     )]
     Device {
@@ -103,6 +104,12 @@ impl fmt::Debug for Nvrtc {
     }
 }
 
+/// What the library is given to compile.
+struct Given {
+    text: CString,
+    options: Vec<CString>,
+}
+
 impl From<Failed> for KernelError {
     fn from(failed: Failed) -> Self {
         Self::Call { function: failed.function, code: failed.code }
@@ -139,7 +146,8 @@ impl Nvrtc {
         self.library.version()
     }
 
-    /// What tells it apart from others, its patches among them: the version and the size of the library's file.
+    /// What tells it apart from others, its patches among them: the version and the size of the
+    /// library's file.
     pub fn identity(&self) -> &str {
         &self.identity
     }
@@ -164,9 +172,10 @@ impl Nvrtc {
         Err(KernelError::Arch { arch, version: self.version(), known: self.archs.clone() })
     }
 
-    /// For what the kernels of a device of this architecture are compiled, and to which form: that architecture itself;
-    /// where this version does not know it, machine code of the nearest that the device runs, or PTX of the newest of
-    /// earlier architectures, which the device's driver compiles.
+    /// For what the kernels of a device of this architecture are compiled, and to which form: that
+    /// architecture itself; where this version does not know it, machine code of the nearest that
+    /// the device runs, or PTX of the newest of earlier architectures, which the device's driver
+    /// compiles.
     pub fn for_device(&self, arch: Arch, form: Form) -> Result<(Arch, Form), KernelError> {
         let known = self.archs.clone();
         let nearest = nearest(&known, self.version(), arch, form);
@@ -175,8 +184,8 @@ impl Nvrtc {
 
     /// Compiles a unit.
     pub fn compile(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Compiled, KernelError> {
-        let (text, options) = self.given(unit, arch, form)?;
-        let (program, log) = self.program((unit, &text), arch, &options)?;
+        let given = self.given(unit, arch, form)?;
+        let (program, log) = self.program(unit, arch, &given)?;
         let image = match form {
             Form::Ptx => program.ptx()?,
             Form::Cubin => program.cubin()?,
@@ -184,42 +193,39 @@ impl Nvrtc {
         Ok(Compiled { image, log })
     }
 
-    /// Compiles a unit to machine code; and the PTX on the way there, which is that of [`Form::Ptx`].
+    /// Compiles a unit to machine code; and the PTX on the way there, which is that of
+    /// [`Form::Ptx`].
     pub fn compile_both(
         &self,
         unit: &Unit,
         arch: Arch,
     ) -> Result<(Compiled, Compiled), KernelError> {
-        let (text, options) = self.given(unit, arch, Form::Cubin)?;
-        let (program, log) = self.program((unit, &text), arch, &options)?;
+        let given = self.given(unit, arch, Form::Cubin)?;
+        let (program, log) = self.program(unit, arch, &given)?;
         let ptx = Compiled { image: program.ptx()?, log: String::new() };
         Ok((Compiled { image: program.cubin()?, log }, ptx))
     }
 
     /// The text and the options that the library is given.
-    fn given(
-        &self,
-        unit: &Unit,
-        arch: Arch,
-        form: Form,
-    ) -> Result<(CString, Vec<CString>), KernelError> {
+    fn given(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Given, KernelError> {
         self.check(arch)?;
         let text = CString::new(unit.text.as_str());
         let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL"))?;
         let options = options(arch, form).into_iter().map(CString::new);
         let options = options.collect::<Result<Vec<_>, _>>();
-        Ok((text, options.map_err(|_| wrong(unit, arch, "an option has a NUL"))?))
+        let options = options.map_err(|_| wrong(unit, arch, "an option has a NUL"))?;
+        Ok(Given { text, options })
     }
 
     /// The program of a text, compiled, and what the compiler said.
     fn program<'a>(
         &self,
-        (unit, text): (&Unit, &'a CString),
+        unit: &Unit,
         arch: Arch,
-        options: &[CString],
+        given: &'a Given,
     ) -> Result<(Program<'a>, String), KernelError> {
-        let program = Program::new(self.library, text, c"unit.cu")?;
-        let options: Vec<_> = options.iter().map(CString::as_c_str).collect();
+        let program = Program::new(self.library, &given.text, c"unit.cu")?;
+        let options: Vec<_> = given.options.iter().map(CString::as_c_str).collect();
         let compiled = program.compile(&options);
         match (compiled, program.log()) {
             (Ok(()), log) => Ok((program, log?)),
@@ -229,13 +235,16 @@ impl Nvrtc {
     }
 }
 
-/// The first NVRTC that compiles for `sm_90a`; before it, the architecture's own features cannot be had.
+/// The first NVRTC that compiles for `sm_90a`; before it, the architecture's own features cannot be
+/// had.
 const OWN_FEATURES: Version = Version { major: 12, minor: 0 };
 
-/// The architectures of Tegra: their machine code runs on no other device, and that of others not on them.
+/// The architectures of Tegra: their machine code runs on no other device, and that of others not
+/// on them.
 const TEGRA: [u16; 6] = [53, 62, 72, 87, 101, 110];
 
-/// What a device of architecture `arch` runs, among what a compiler of this version knows: see [`Nvrtc::for_device`].
+/// What a device of architecture `arch` runs, among what a compiler of this version knows: see
+/// [`Nvrtc::for_device`].
 fn nearest(known: &[Arch], version: Version, arch: Arch, form: Form) -> Option<(Arch, Form)> {
     let number = arch.number();
     if known.iter().any(|known| known.number() == number) {

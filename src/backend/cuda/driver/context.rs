@@ -1,6 +1,7 @@
 //! The CUDA driver: its errors, the contexts of devices, and what they say of themselves.
 //!
-//! [`start`] opens the driver; a function that is called before fails with `CUDA_ERROR_NOT_INITIALIZED`.
+//! [`start`] opens the driver; a function that is called before fails with
+//! `CUDA_ERROR_NOT_INITIALIZED`.
 
 #![allow(unsafe_code, reason = "the driver is called through C functions")]
 
@@ -24,8 +25,8 @@ impl DriverError {
         self.code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
     }
 
-    /// True for an error after which the context gives the same error to every call: nothing can be computed any
-    /// more in this process on this device.
+    /// True for an error after which the context gives the same error to every call: nothing can be
+    /// computed any more in this process on this device.
     pub(crate) fn is_sticky(&self) -> bool {
         use sys::CUresult as Code;
         [
@@ -232,7 +233,8 @@ impl Context {
         spares.push(Arc::downgrade(spare));
     }
 
-    /// Gives up what a program keeps on the device for later, as memory is wanted; true if one keeps any.
+    /// Gives up what a program keeps on the device for later, as memory is wanted; true if one
+    /// keeps any.
     pub(crate) fn give_up_spares(&self) -> bool {
         let spares: Vec<_> = lock(&self.spares).iter().filter_map(Weak::upgrade).collect();
         spares.iter().any(|spare| spare.give_up(self))
@@ -247,8 +249,8 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context that of the calling thread, until what it gives is dropped: the thread may have another, of which
-    /// this crate knows nothing.
+    /// Makes the context that of the calling thread, until what it gives is dropped: the thread may
+    /// have another, of which this crate knows nothing.
     pub(crate) fn enter(&self) -> Result<Entered, DriverError> {
         // SAFETY: the context is retained as long as `self` is.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.raw) })?;
@@ -265,8 +267,9 @@ impl Context {
         Ok(free as u64)
     }
 
-    /// Lets this device read and write the memory of another; true if it can. Where it cannot, be it that the hardware
-    /// or the driver does not let it or that it reaches as many as it may, the driver takes copies through the host.
+    /// Lets this device read and write the memory of another; true if it can. Where it cannot, be
+    /// it that the hardware or the driver does not let it or that it reaches as many as it may, the
+    /// driver takes copies through the host.
     pub(crate) fn reach(&self, other: &Self) -> Result<bool, DriverError> {
         if !self.gpu.can_reach(other.gpu)? {
             return Ok(false);
@@ -291,12 +294,14 @@ pub(crate) struct Entered(PhantomData<*const ()>);
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut left = ptr::null_mut();
-        // SAFETY: it stores the context that this thread has entered, and no other thread can drop `self`.
+        // SAFETY: it stores the context that this thread has entered, and no other thread can drop
+        // `self`.
         let _: sys::Code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
     }
 }
 
-/// The codes with which the driver refuses that a device reaches another, and neither is the worse for it.
+/// The codes with which the driver refuses that a device reaches another, and neither is the worse
+/// for it.
 const UNREACHABLE: [sys::CUresult; 4] = [
     sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS,
     sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
@@ -306,7 +311,8 @@ const UNREACHABLE: [sys::CUresult; 4] = [
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context was retained by `new`, and what was made in it holds a reference to `self`, so is gone.
+        // SAFETY: the context was retained by `new`, and what was made in it holds a reference to
+        // `self`, so is gone.
         let _: sys::Code = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.gpu.raw) };
     }
 }

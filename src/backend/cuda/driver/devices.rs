@@ -30,8 +30,8 @@ pub struct Devices {
     pub driver: Version,
     /// The GPUs by their number.
     pub devices: Vec<DeviceInfo>,
-    /// The GPUs by their number of which a question failed, and how. One of which more than a peer is unknown is not
-    /// among `devices`.
+    /// The GPUs by their number of which a question failed, and how. One of which more than a peer
+    /// is unknown is not among `devices`.
     pub failed: Vec<(usize, DriverError)>,
 }
 

@@ -10,8 +10,8 @@ pub enum ProbeError {
     /// The driver is not installed.
     #[error(
         "libcuda, the driver of NVIDIA GPUs, is not on this machine: install the driver \
-         (https://www.nvidia.com/drivers; Debian: nvidia-driver; a container is started with `--gpus all`), or run \
-         on the CPU with `--target cpu`"
+         (https://www.nvidia.com/drivers; Debian: nvidia-driver; a container is started with \
+         `--gpus all`), or run on the CPU with `--target cpu`"
     )]
     Driver,
     /// The driver is too old.
@@ -25,8 +25,8 @@ pub enum ProbeError {
     /// No NVRTC that can be used is where it is looked for.
     #[error(
         "libnvrtc, the compiler of CUDA kernels, is not on this machine: `pip install {}`{} or \
-         install the CUDA toolkit, and name its folder where it is not found (`FANWISE_NVRTC`); looked for on the \
-         library path and in {}{}",
+         install the CUDA toolkit, and name its folder where it is not found (`FANWISE_NVRTC`); \
+         looked for on the library path and in {}{}",
         nvrtc_package(*driver),
         Suits(*driver),
         Folders(looked),
@@ -50,7 +50,8 @@ pub enum ProbeError {
     },
 }
 
-/// The package of Python whose NVRTC compiles what this driver loads, as pip takes it; without a driver the newest.
+/// The package of Python whose NVRTC compiles what this driver loads, as pip takes it; without a
+/// driver the newest.
 pub fn nvrtc_package(driver: Option<Version>) -> &'static str {
     match driver {
         Some(Version { major: ..13, .. }) => "nvidia-cuda-nvrtc-cu12",

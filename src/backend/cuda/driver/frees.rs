@@ -1,7 +1,8 @@
 //! Memory on its way back to the driver.
 //!
-//! To free memory waits for all that a device computes, which may never end. So a thread of each context frees, and who
-//! gives memory back waits for it no longer than a device may make no progress.
+//! To free memory waits for all that a device computes, which may never end. So a thread of each
+//! context frees, and who gives memory back waits for it no longer than a device may make no
+//! progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -33,7 +34,8 @@ impl Frees {
         self.limit
     }
 
-    /// True while memory that was given back is not freed, though it was waited for as long as may be.
+    /// True while memory that was given back is not freed, though it was waited for as long as may
+    /// be.
     pub(crate) fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
     }

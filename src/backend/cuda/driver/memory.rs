@@ -26,7 +26,8 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// So many bytes, aligned to 256, with anything in them. What programs keep on the device for later gives way.
+    /// So many bytes, aligned to 256, with anything in them. What programs keep on the device for
+    /// later gives way.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         loop {
             match Self::from_free(context, bytes) {
@@ -74,10 +75,11 @@ impl Drop for Global {
         let (context, address) = (self.context.clone(), self.address);
         if self.bytes > 0 {
             self.context.frees().free(move || {
-                // An error here is one of work done before, and was reported when that was waited for.
+                // An error here is one of work done before, and was reported when that was waited
+                // for.
                 if let Ok(_current) = context.enter() {
-                    // SAFETY: the memory was taken in this context and is freed once. Work that uses it is done: the
-                    // driver waits for it.
+                    // SAFETY: the memory was taken in this context and is freed once. Work that
+                    // uses it is done: the driver waits for it.
                     let _: sys::Code = unsafe { sys::cuMemFree_v2(address) };
                 }
             });
@@ -85,10 +87,11 @@ impl Drop for Global {
     }
 }
 
-/// Page-locked memory of the host, ordinary and not write-combined: devices copy from it and to it by themselves.
+/// Page-locked memory of the host, ordinary and not write-combined: devices copy from it and to it
+/// by themselves.
 ///
-/// Whoever starts copies keeps apart what is read and written at the same time, on the host and by devices; nothing
-/// here can see to it.
+/// Whoever starts copies keeps apart what is read and written at the same time, on the host and by
+/// devices; nothing here can see to it.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     context: Arc<Context>,
@@ -114,7 +117,8 @@ impl Pinned {
             check(PIN, result)?;
         }
         let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
-        // SAFETY: the bytes were just given and belong to no one else; they are made zeros, so that they can be read.
+        // SAFETY: the bytes were just given and belong to no one else; they are made zeros, so that
+        // they can be read.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Self { context: context.clone(), start, bytes })
     }
@@ -127,7 +131,8 @@ impl Pinned {
     /// The bytes in a range.
     pub(crate) fn read(&self, range: Range<usize>) -> Option<&[u8]> {
         let start = self.pointer(range.clone())?;
-        // SAFETY: the range lies inside the memory, whose bytes are initialised and stay as long as `self`.
+        // SAFETY: the range lies inside the memory, whose bytes are initialised and stay as long as
+        // `self`.
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) })
     }
 
@@ -148,7 +153,8 @@ impl Drop for Pinned {
             self.context.frees().free(move || {
                 if let Ok(_current) = context.enter() {
                     let start = ptr::with_exposed_provenance_mut(address);
-                    // SAFETY: the memory was taken by `new` and is freed once; a stream that copies holds a reference.
+                    // SAFETY: the memory was taken by `new` and is freed once; a stream that copies
+                    // holds a reference.
                     let _: sys::Code = unsafe { sys::cuMemFreeHost(start) };
                 }
             });
@@ -156,7 +162,8 @@ impl Drop for Pinned {
     }
 }
 
-/// A pinned block in the hands of the host: what steps on the host read and write. The only one of its block.
+/// A pinned block in the hands of the host: what steps on the host read and write. The only one of
+/// its block.
 #[derive(Debug)]
 pub(crate) struct HostBlock(Arc<Pinned>);
 
@@ -197,7 +204,8 @@ impl Block for HostBlock {
             }
             at = range.end;
             let start = self.0.pointer(range.clone())?;
-            // SAFETY: the range lies inside the memory, whose bytes are initialised; the ranges are apart, and
+            // SAFETY: the range lies inside the memory, whose bytes are initialised; the ranges are
+            // apart, and
             // `&mut self` is the only way for the host to write to the block.
             parts.push(unsafe { slice::from_raw_parts_mut(start.as_ptr(), range.len()) });
         }
@@ -216,12 +224,14 @@ const KEPT_BYTES: usize = 2 << 30;
 pub(crate) struct PinnedPool {
     context: Arc<Context>,
     device: Device,
-    /// All blocks, the free ones among them: those that nobody else has. The last taken is the last.
+    /// All blocks, the free ones among them: those that nobody else has. The last taken is the
+    /// last.
     blocks: Mutex<Vec<Arc<Pinned>>>,
 }
 
 impl PinnedPool {
-    /// A pool without blocks, whose memory is taken in the context of a device; every other may use it.
+    /// A pool without blocks, whose memory is taken in the context of a device; every other may use
+    /// it.
     pub(crate) fn new(context: Arc<Context>, device: Device) -> Self {
         Self { context, device, blocks: Mutex::default() }
     }
@@ -233,8 +243,8 @@ impl PinnedPool {
 
     /// A block of at least so many bytes. It is free again when it and its copies are dropped.
     ///
-    /// Where a new one has to be made, free ones are given up, those taken longest ago first, until they are few and
-    /// small enough, and all of them where the host has no memory left.
+    /// Where a new one has to be made, free ones are given up, those taken longest ago first, until
+    /// they are few and small enough, and all of them where the host has no memory left.
     pub(crate) fn take(&self, bytes: usize) -> Result<HostBlock, DriverError> {
         let mut blocks = lock(&self.blocks);
         let of = |b: &Arc<Pinned>| (b.len(), Arc::strong_count(b) == 1);
@@ -263,7 +273,8 @@ impl PinnedPool {
     }
 }
 
-/// The bytes of the host's memory that are free, or can be made so; 0 where the system does not tell.
+/// The bytes of the host's memory that are free, or can be made so; 0 where the system does not
+/// tell.
 pub(crate) fn free_memory() -> u64 {
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|info| available(&info)).unwrap_or(0)
 }
@@ -275,14 +286,16 @@ fn available(info: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The free block that suits best for so many bytes, among blocks of these sizes: one that does not waste as much again.
+/// The free block that suits best for so many bytes, among blocks of these sizes: one that does not
+/// waste as much again.
 fn suiting(blocks: &[(usize, bool)], bytes: usize) -> Option<usize> {
     let suits = |(size, free): (usize, bool)| free && size >= bytes && size / 2 <= bytes;
     let found = blocks.iter().enumerate().filter(|(_, block)| suits(**block));
     found.min_by_key(|(_, (size, _))| *size).map(|(at, _)| at)
 }
 
-/// The free blocks to give up, ascending, so that those that stay are few and small enough together.
+/// The free blocks to give up, ascending, so that those that stay are few and small enough
+/// together.
 fn superfluous(blocks: &[(usize, bool)], most_blocks: usize, most_bytes: usize) -> Vec<usize> {
     let free = || blocks.iter().enumerate().filter(|(_, (_, free))| *free);
     let mut count = free().count();
@@ -328,7 +341,8 @@ mod tests {
         assert_eq!(superfluous(&blocks, 1, 150), [0, 2]);
         assert_eq!(superfluous(&blocks, 3, 0), [0, 2, 3], "what is in use stays");
         assert!(superfluous(&[], 3, 0).is_empty());
-        // What is held, as outputs are that somebody keeps, takes no place of what is kept for later.
+        // What is held, as outputs are that somebody keeps, takes no place of what is kept for
+        // later.
         let held = [(1 << 30, false)].repeat(40);
         assert!(superfluous(&[held, vec![(300, true)]].concat(), 32, 2 << 30).is_empty());
     }

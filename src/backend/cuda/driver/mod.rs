@@ -1,4 +1,5 @@
-//! The driver: opened at run time, its contexts, memory, streams and modules, and the devices that it shows.
+//! The driver: opened at run time, its contexts, memory, streams and modules, and the devices that
+//! it shows.
 
 pub(super) mod context;
 pub(super) mod contexts;

@@ -17,7 +17,8 @@ pub struct NvrtcSearch {
     pub folder: Option<PathBuf>,
     /// Folders that may have it, as that of a Python package or of a toolkit.
     pub candidates: Vec<PathBuf>,
-    /// The version of the driver that is to load what is compiled, as [`driver`] tells it: a compiler of a newer major
-    /// version is taken only where there is no other. Without one the first that is found is taken.
+    /// The version of the driver that is to load what is compiled, as [`driver`] tells it: a
+    /// compiler of a newer major version is taken only where there is no other. Without one the
+    /// first that is found is taken.
     pub driver: Option<Version>,
 }

@@ -20,8 +20,9 @@ pub struct CopyRates {
     pub on_device: f64,
 }
 
-/// Measures copies of so many bytes (64 MiB and more give what the link can do): of `times` copies each way the fastest
-/// counts, after one that does not. Takes as many bytes of pinned memory and twice as many of the GPU.
+/// Measures copies of so many bytes (64 MiB and more give what the link can do): of `times` copies
+/// each way the fastest counts, after one that does not. Takes as many bytes of pinned memory and
+/// twice as many of the GPU.
 ///
 /// # Errors
 /// A driver that is missing or fails, no such GPU, no memory for that.

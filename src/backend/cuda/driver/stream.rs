@@ -18,8 +18,9 @@ pub(crate) const INSTANTIATE: &str = "cuGraphInstantiate";
 
 /// A stream of a device. Work on it is done in order, beside other streams and the host.
 ///
-/// The addresses of device memory that work is given must be of memory that stays until the stream is found idle;
-/// a wrong address is an error of the device, not of the host. Pinned memory is kept here until then.
+/// The addresses of device memory that work is given must be of memory that stays until the stream
+/// is found idle; a wrong address is an error of the device, not of the host. Pinned memory is kept
+/// here until then.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
@@ -129,8 +130,8 @@ impl Stream {
         check("cuMemcpyDtoDAsync", result)
     }
 
-    /// Copies bytes of another device to the stream's: directly where that is enabled, else the driver takes them
-    /// through the host.
+    /// Copies bytes of another device to the stream's: directly where that is enabled, else the
+    /// driver takes them through the host.
     pub(crate) fn copy_from(
         &self,
         other: &Context,
@@ -154,8 +155,9 @@ impl Stream {
     ) -> Result<(), DriverError> {
         let _current = self.context.enter()?;
         let mut parameters = [arguments.as_mut_ptr().cast()];
-        // SAFETY: the stream and the function are valid. The function takes one struct of as many members of eight
-        // bytes (the kernel's declaration gave both), which the driver reads before it returns.
+        // SAFETY: the stream and the function are valid. The function takes one struct of as many
+        // members of eight bytes (the kernel's declaration gave both), which the driver reads
+        // before it returns.
         let result = unsafe {
             sys::cuLaunchKernel(
                 function.raw(),

@@ -24,8 +24,8 @@ use libloading::Library;
 
 use super::error::{ProbeError, Version};
 
-/// What a function of the driver returns: 0, or the number of an error, which may be one that nobody
-/// knew of when this was written.
+/// What a function of the driver returns: 0, or the number of an error, which may be one that
+/// nobody knew of when this was written.
 pub(crate) type Code = c_uint;
 
 /// The code of success.
@@ -34,7 +34,8 @@ pub(crate) const SUCCESS: Code = CUresult::CUDA_SUCCESS as Code;
 /// The code that every function gives while the driver is not open.
 pub(crate) const NOT_OPEN: Code = CUresult::CUDA_ERROR_NOT_INITIALIZED as Code;
 
-/// The code that the library of a toolkit gives which stands in for the driver when programs are linked.
+/// The code that the library of a toolkit gives which stands in for the driver when programs are
+/// linked.
 const STUB: Code = CUresult::CUDA_ERROR_STUB_LIBRARY as Code;
 
 /// The names under which systems have the driver, the first that is found first.
@@ -44,7 +45,8 @@ const NAMES: &[&str] =
 /// The driver, once it is open.
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
-/// The functions of a library as fields of `$table`, and each as a function of this module that calls it.
+/// The functions of a library as fields of `$table`, and each as a function of this module that
+/// calls it.
 macro_rules! functions {
     ($table:ident; $($name:ident($($arg:ident: $ty:ty),*);)*) => {
         /// The functions of the driver.
@@ -57,7 +59,8 @@ macro_rules! functions {
             fn of(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the driver's function of this name has this type, with the results as a number.
+                        // SAFETY: the driver's function of this name has this type, with the
+                        // results as a number.
                         let symbol = unsafe { library.get(stringify!($name).as_bytes()) };
                         *symbol.map_err(|_| stringify!($name))?
                     },)*
@@ -190,7 +193,8 @@ fn load(library: Library) -> Result<Driver, ProbeError> {
     let functions = Functions::of(&library).map_err(lacks)?;
     // Drivers before 12.8 lack the newer form.
     let elapsed = ["cuEventElapsedTime_v2", "cuEventElapsedTime"].into_iter().find_map(|name| {
-        // SAFETY: the driver's functions of both names have this type, with the results as a number.
+        // SAFETY: the driver's functions of both names have this type, with the results as a
+        // number.
         let symbol = unsafe { library.get::<Elapsed>(name.as_bytes()) };
         symbol.ok().map(|symbol| *symbol)
     });

@@ -31,10 +31,11 @@ use crate::types::{Device, Order, Target, Tensor};
 /// How the CUDA backend works.
 #[derive(Clone)]
 pub struct CudaOptions {
-    /// The GPUs, by their numbers; all where it is empty. `gpu:0` of a program is the first of them.
+    /// The GPUs, by their numbers; all where it is empty. `gpu:0` of a program is the first of
+    /// them.
     pub devices: Vec<u32>,
-    /// The logical GPUs that stand on them, dealt round; as many as there are GPUs where it is `None`. Only GPUs that a
-    /// program uses are opened.
+    /// The logical GPUs that stand on them, dealt round; as many as there are GPUs where it is
+    /// `None`. Only GPUs that a program uses are opened.
     pub logical: Option<u32>,
     /// What compiles kernels.
     pub compiler: Compiler,
@@ -87,7 +88,8 @@ type Steps = Vec<Vec<Vec<Option<Loaded>>>>;
 /// Kernels as functions of the GPUs with these numbers.
 type Functions = BTreeMap<(u32, Arc<Kernel>), Arc<Function>>;
 
-/// The CUDA backend: GPUs, or several logical ones on each. Several programs may be ready at the same time.
+/// The CUDA backend: GPUs, or several logical ones on each. Several programs may be ready at the
+/// same time.
 pub struct Cuda {
     /// The GPU of each logical one.
     devices: Vec<(context::Gpu, Arch)>,
@@ -133,7 +135,8 @@ impl Cuda {
         self.contexts.ordinals()
     }
 
-    /// What may be why a device does not load kernels, in words: the compiler is newer than the driver.
+    /// What may be why a device does not load kernels, in words: the compiler is newer than the
+    /// driver.
     fn hint(&self, form: Form) -> String {
         let version = self.options.compiler.nvrtc().version();
         let newer = match form {
@@ -215,8 +218,8 @@ impl Cuda {
         Ok(CudaExecutable::new(parts, held, weights.clone()))
     }
 
-    /// The context in which memory of the host is taken, and whose it is: of the first GPU that a program uses, or where
-    /// none takes part of the first there is.
+    /// The context in which memory of the host is taken, and whose it is: of the first GPU that a
+    /// program uses, or where none takes part of the first there is.
     fn any(
         &self,
         program: &Program,
@@ -232,8 +235,8 @@ impl Cuda {
         Ok((context.map_err(|e| failed(device, "the context", e))?, device))
     }
 
-    /// The kernel of each step of each device, compiled once for each architecture and loaded once on each GPU; and what
-    /// went wrong without harm.
+    /// The kernel of each step of each device, compiled once for each architecture and loaded once
+    /// on each GPU; and what went wrong without harm.
     fn load(
         &self,
         program: &Program,
@@ -263,7 +266,8 @@ impl Cuda {
         Ok((calls.into_iter().zip(placed).map(load).collect(), warnings))
     }
 
-    /// The kernels of each architecture as functions of the GPUs that use them; and what went wrong without harm.
+    /// The kernels of each architecture as functions of the GPUs that use them; and what went wrong
+    /// without harm.
     fn compile(
         &self,
         wanted: &BTreeMap<Arch, Vec<Arc<Kernel>>>,
@@ -371,7 +375,8 @@ impl Upload<'_> {
                     let elements = Elements { tensor, order };
                     let made = self.one(&Param { context, device, name, elements, planned });
                     if made.as_ref().is_err_and(is_late) {
-                        // Whoever frees the others waits for the device, which may still be at this one.
+                        // Whoever frees the others waits for the device, which may still be at this
+                        // one.
                         std::mem::forget(all.clone());
                         made?;
                     } else {

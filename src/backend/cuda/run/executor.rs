@@ -34,10 +34,12 @@ const STAGED: &str = "the staged inputs";
 
 /// A program that is ready to run on GPUs.
 ///
-/// A batch size runs first kernel by kernel, each waited for, so that one that fails is named; then as graphs.
-/// Two runs may be in flight at the same time: the inputs of one are copied while the other computes.
+/// A batch size runs first kernel by kernel, each waited for, so that one that fails is named; then
+/// as graphs. Two runs may be in flight at the same time: the inputs of one are copied while the
+/// other computes.
 pub struct CudaExecutable {
-    /// In an `Arc` to be leaked where a device does not come back: its memory must then not be freed.
+    /// In an `Arc` to be leaked where a device does not come back: its memory must then not be
+    /// freed.
     parts: Arc<Parts>,
     plans: Mutex<VecDeque<Arc<Plan>>>,
     slots: SlotPool,

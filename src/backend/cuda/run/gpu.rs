@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::{Failure, Job, Left, Outcome, State};
+use super::job::{Failure, Job, Left, Outcome, State, Steps};
 use super::parts::IN_FLIGHT;
 use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
 use super::report::Report;
@@ -78,6 +78,30 @@ enum Mode {
     Replayed,
 }
 
+/// Bytes of a device's memory, to copy to.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    address: u64,
+    bytes: usize,
+}
+
+/// A unit of work: tasks that are put on a stream together.
+#[derive(Clone, Copy, Debug)]
+struct Unit<'a> {
+    /// Its position in the run.
+    at: usize,
+    /// The positions of its tasks.
+    tasks: &'a Range<usize>,
+}
+
+/// Where a run is recorded.
+#[derive(Clone, Copy)]
+struct Record<'a> {
+    trace: &'a Recorder,
+    /// The time in the trace at which the run began.
+    start: f64,
+}
+
 /// True if there is no memory for a graph.
 fn is_short_of_graph(error: &DriverError) -> bool {
     error.is_out_of_memory() && error.call == INSTANTIATE
@@ -121,7 +145,7 @@ impl Gpu {
             Ok(time) => Ok(Some(time)),
             Err(failure) => job.error(self.d, failure).map_or(Ok(None), Err),
         };
-        job.board.mark(self.d, (0, 0), State::Idle);
+        job.board.mark(self.d, Steps::of(0), State::Idle);
         Outcome { result, left }
     }
 
@@ -165,18 +189,18 @@ impl Gpu {
         if plan.reports {
             self.report.clear(&self.compute)?;
         }
-        let result = self.units(job, plan, &units, (mode, start));
+        let result = self.units(job, plan, &units, mode, start);
         if result.is_err() {
             job.stop(self.d);
         }
         if let (Some(trace), Err(_)) = (&job.trace, &result) {
             // What is known of it; of a device that is broken nothing is.
             while self.traced < self.put && self.timers[self.traced].1.is_reached() == Ok(true) {
-                drop(self.record(job, plan, &units[self.traced], (trace, start)));
+                drop(self.record(job, plan, &units[self.traced], Record { trace, start }));
             }
         }
         if let Some(trace) = &job.trace
-            && let Err(error) = self.record_inlet(job, (trace, start))
+            && let Err(error) = self.record_inlet(job, Record { trace, start })
             && result.is_ok()
         {
             return Err(error.into());
@@ -198,13 +222,14 @@ impl Gpu {
         job: &Job,
         plan: &GpuPlan,
         units: &[Range<usize>],
-        (mode, start): (Mode, f64),
+        mode: Mode,
+        start: f64,
     ) -> Result<Duration, Failure> {
-        for (u, unit) in units.iter().enumerate() {
-            self.put(job, plan, (u, unit), mode)?;
-            self.put = u + 1;
+        for (at, tasks) in units.iter().enumerate() {
+            self.put(job, plan, Unit { at, tasks }, mode)?;
+            self.put = at + 1;
             if let (Some(trace), Mode::Proving) = (&job.trace, mode) {
-                self.record(job, plan, unit, (trace, start))?;
+                self.record(job, plan, tasks, Record { trace, start })?;
             }
         }
         self.finish(job, plan, units, start)
@@ -216,7 +241,7 @@ impl Gpu {
         job: &Job,
         plan: &GpuPlan,
         unit: &Range<usize>,
-        (trace, start): (&Recorder, f64),
+        Record { trace, start }: Record<'_>,
     ) -> Result<(), DriverError> {
         let (before, after) = &self.timers[self.traced];
         self.traced += 1;
@@ -246,7 +271,11 @@ impl Gpu {
     }
 
     /// Adds the inputs that came before the run to the trace, if they have arrived.
-    fn record_inlet(&self, job: &Job, (trace, start): (&Recorder, f64)) -> Result<(), DriverError> {
+    fn record_inlet(
+        &self,
+        job: &Job,
+        Record { trace, start }: Record<'_>,
+    ) -> Result<(), DriverError> {
         // One that was taken before may have an inlet that this batch does not use.
         let intake = lock(&job.intake).clone().filter(|_| job.plan.gpus[self.d].inlet > 0);
         let Some(inlet) = intake.as_ref().and_then(|intake| intake.inlet(self.d)) else {
@@ -302,10 +331,10 @@ impl Gpu {
         Ok(trace.now())
     }
 
-    /// The first and the last step of a unit.
-    fn steps(plan: &GpuPlan, unit: &Range<usize>) -> (usize, usize) {
-        let step = |at: usize| plan.tasks.get(at).map_or(0, |placed| placed.step);
-        (step(unit.start), step(unit.end.saturating_sub(1)))
+    /// The first and the last step of a unit, which is not empty.
+    fn steps(plan: &GpuPlan, unit: &Range<usize>) -> Steps {
+        let step = |at: usize| plan.tasks[at].step;
+        Steps { first: step(unit.start), last: step(unit.end - 1) }
     }
 
     /// Puts a unit of work on the streams.
@@ -313,15 +342,16 @@ impl Gpu {
         &mut self,
         job: &Job,
         plan: &GpuPlan,
-        (u, unit): (usize, &Range<usize>),
+        unit: Unit<'_>,
         mode: Mode,
     ) -> Result<(), Failure> {
-        job.board.mark(self.d, Self::steps(plan, unit), State::Device);
+        let Unit { at: u, tasks: range } = unit;
+        job.board.mark(self.d, Self::steps(plan, range), State::Device);
         job.events.check()?;
-        let Placed { lane, task, .. } = &plan.tasks[unit.start];
+        let Placed { lane, task, .. } = &plan.tasks[range.start];
         match task {
             Task::Wait(event) => {
-                job.board.mark(self.d, Self::steps(plan, unit), State::Other);
+                job.board.mark(self.d, Self::steps(plan, range), State::Other);
                 if job.trace.is_some() {
                     self.stream(*lane).record(&self.timers[u].0)?;
                 }
@@ -346,14 +376,14 @@ impl Gpu {
                 self.join_compute()?;
                 let to = to.address(job.arenas[self.d]);
                 self.uploads.record(&self.timers[u].0)?;
-                self.upload(job, (*from, *inlet), to, *bytes)?;
+                self.upload(job, *from, *inlet, Target { address: to, bytes: *bytes })?;
                 self.uploads.record(&self.timers[u].1)?;
                 self.is_uploading = true;
             }
             Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
                 self.join_uploads()?;
                 self.stream(*lane).record(&self.timers[u].0)?;
-                self.unit(job, plan, (u, unit), mode)?;
+                self.unit(job, plan, unit, mode)?;
                 self.stream(*lane).record(&self.timers[u].1)?;
                 self.is_computing |= *lane == Lane::Compute;
             }
@@ -361,7 +391,7 @@ impl Gpu {
         if mode == Mode::Proving {
             job.poll(|| self.is_idle())?;
         }
-        job.count(unit.len());
+        job.count(range.len());
         Ok(())
     }
 
@@ -369,18 +399,18 @@ impl Gpu {
     fn upload(
         &self,
         job: &Job,
-        (from, at): (HostPlace, Option<usize>),
-        to: u64,
-        bytes: usize,
+        from: HostPlace,
+        at: Option<usize>,
+        Target { address, bytes }: Target,
     ) -> Result<(), Failure> {
         let intake = lock(&job.intake).clone();
         if let (Some(at), Some(inlet)) = (at, intake.as_ref().and_then(|i| i.inlet(self.d))) {
             self.uploads.wait(&inlet.arrived)?;
-            return Ok(self.uploads.copy(inlet.address() + at as u64, to, bytes)?);
+            return Ok(self.uploads.copy(inlet.address() + at as u64, address, bytes)?);
         }
         let missing = || StepError::Internal("the source is not staged".to_owned());
         let block = job.blocks.block(from).ok_or_else(missing)?;
-        Ok(self.uploads.upload(block, from.offset, to, bytes)?)
+        Ok(self.uploads.upload(block, from.offset, address, bytes)?)
     }
 
     /// Lets `compute` wait for the copies from the host.
@@ -406,7 +436,7 @@ impl Gpu {
         &mut self,
         job: &Job,
         plan: &GpuPlan,
-        (u, unit): (usize, &Range<usize>),
+        Unit { at: u, tasks: unit }: Unit<'_>,
         mode: Mode,
     ) -> Result<(), Failure> {
         let stream = self.stream(plan.tasks[unit.start].lane);
@@ -502,7 +532,7 @@ impl Gpu {
             }
             if let (Some(trace), true) = (&job.trace, u >= self.traced) {
                 job.poll(|| self.timers[u].1.is_reached())?;
-                self.record(job, plan, unit, (trace, start))?;
+                self.record(job, plan, unit, Record { trace, start })?;
             }
         }
         if plan.reports {
@@ -515,10 +545,11 @@ impl Gpu {
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
     }
 
-    /// Fails if a kernel met an element that its operator cannot take, as the operator's evaluation does.
+    /// Fails if a kernel met an element that its operator cannot take, as the operator's evaluation
+    /// does.
     fn check_report(&self, job: &Job) -> Result<(), Failure> {
         let Some((step, position)) = self.report.first() else { return Ok(()) };
-        job.board.mark(self.d, (step, step), State::Device);
+        job.board.mark(self.d, Steps::of(step), State::Device);
         let (_, name) = job.position(self.d);
         let action = job.program.devices[self.d].steps.get(step).map(|step| &step.action);
         let launch = match action {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::{Failure, Job, Left, Outcome, State};
+use super::job::{Failure, Job, Left, Outcome, State, Steps};
 use super::plan::HostTask;
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
@@ -40,6 +40,13 @@ struct Download {
     steps: Vec<usize>,
 }
 
+/// Bytes of pinned memory, to copy to.
+struct Target<'a> {
+    block: &'a Arc<Pinned>,
+    offset: usize,
+    bytes: usize,
+}
+
 impl Download {
     fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         Ok(Self {
@@ -64,25 +71,21 @@ impl Download {
     }
 
     /// Puts the copy of a step on the stream.
-    fn copy(
-        &mut self,
-        step: usize,
-        from: u64,
-        (to, offset, bytes): (&Arc<Pinned>, usize, usize),
-    ) -> Result<(), DriverError> {
+    fn copy(&mut self, step: usize, from: u64, to: &Target<'_>) -> Result<(), DriverError> {
         let at = self.steps.len();
         if self.timers.len() == at {
             let timed = || Event::new(&self.context, true);
             self.timers.push((timed()?, timed()?));
         }
         self.stream.record(&self.timers[at].0)?;
-        self.stream.download(from, to, offset, bytes)?;
+        self.stream.download(from, to.block, to.offset, to.bytes)?;
         self.stream.record(&self.timers[at].1)?;
         self.steps.push(step);
         Ok(())
     }
 
-    /// The milliseconds that the copies of this run took, as far as they are done; and adds them to the trace.
+    /// The milliseconds that the copies of this run took, as far as they are done; and adds them to
+    /// the trace.
     fn end(&self, job: &Job, device: usize) -> Result<f64, DriverError> {
         let mut time = 0.0;
         for (step, (before, after)) in self.steps.iter().zip(&self.timers) {
@@ -136,7 +139,7 @@ impl Host {
             Ok(time) => Ok(Some(time)),
             Err(failure) => job.error(HOST, failure).map_or(Ok(None), Err),
         };
-        job.board.mark(HOST, (0, 0), State::Idle);
+        job.board.mark(HOST, Steps::of(0), State::Idle);
         Outcome { result, left }
     }
 
@@ -160,7 +163,7 @@ impl Host {
         for (device, download) in self.downloads.iter().enumerate() {
             let last = download.as_ref().and_then(|download| download.steps.last());
             if let (Ok(_), Some(step)) = (&result, last) {
-                job.board.mark(HOST, (*step, *step), State::Device);
+                job.board.mark(HOST, Steps::of(*step), State::Device);
             }
             // After a failure what is known of them; of a device that is broken nothing is.
             match download.as_ref().map(|download| download.end(job, device)) {
@@ -177,7 +180,7 @@ impl Host {
     fn tasks(&mut self, job: &Job, steps: &HostSteps<'_>) -> Result<Duration, Failure> {
         let mut time = Duration::ZERO;
         for (step, task) in &job.plan.host {
-            job.board.mark(HOST, (*step, *step), State::Device);
+            job.board.mark(HOST, Steps::of(*step), State::Device);
             job.events.check()?;
             self.wait(job, *step, task)?;
             let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
@@ -200,12 +203,12 @@ impl Host {
         let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
         match task {
             HostTask::Wait(event) => {
-                job.board.mark(HOST, (step, step), State::Other);
+                job.board.mark(HOST, Steps::of(step), State::Other);
                 job.events.wait(*event)?;
             }
             HostTask::Record(_) | HostTask::Copy { .. } | HostTask::Launch => {
                 self.join(job)?;
-                job.board.mark(HOST, (step, step), State::Device);
+                job.board.mark(HOST, Steps::of(step), State::Device);
             }
             HostTask::Download { .. } => return Ok(()),
         }
@@ -238,14 +241,15 @@ impl Host {
                 let block = job.blocks.block(*to);
                 let block = block.ok_or_else(|| internal("the destination is not pinned"))?;
                 let from = from.address(job.arenas[*device]);
-                download.copy(step, from, (block, to.offset, *bytes))?;
+                let to = Target { block, offset: to.offset, bytes: *bytes };
+                download.copy(step, from, &to)?;
                 self.pending.push((step, *device));
             }
             HostTask::Copy { from, to } => {
                 steps.copy(steps.location(*from), steps.location(*to), &job.memory)?;
             }
             HostTask::Launch => {
-                job.board.mark(HOST, (step, step), State::Host);
+                job.board.mark(HOST, Steps::of(step), State::Host);
                 if let Action::Launch(launch) = &steps.program.steps[step].action {
                     steps.launch(job.plan.kernels.of(step), launch, &job.memory)?;
                 }
@@ -257,7 +261,7 @@ impl Host {
     /// Waits for the copies from GPUs.
     fn join(&mut self, job: &Job) -> Result<(), Failure> {
         for (step, device) in self.pending.drain(..) {
-            job.board.mark(HOST, (step, step), State::Device);
+            job.board.mark(HOST, Steps::of(step), State::Device);
             if let Some(Some(download)) = self.downloads.get(device) {
                 job.poll(|| download.stream.is_idle())?;
             }

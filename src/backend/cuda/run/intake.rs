@@ -1,7 +1,8 @@
 //! Inputs that come to the GPUs before the run that takes them.
 //!
-//! They have memory of their own beside the arenas, from which the run copies them to their places within each device. So
-//! they come while another run computes, whatever that does to its arena, and no variable is touched.
+//! They have memory of their own beside the arenas, from which the run copies them to their places
+//! within each device. So they come while another run computes, whatever that does to its arena,
+//! and no variable is touched.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -30,7 +31,8 @@ pub(super) struct Inlet {
     pub(super) begun: Event,
     pub(super) arrived: Event,
     memory: Option<Global>,
-    /// Memory that was too small. It stays while the inlet does: to free it would wait for all that the device computes.
+    /// Memory that was too small. It stays while the inlet does: to free it would wait for all that
+    /// the device computes.
     outgrown: Vec<Global>,
 }
 
@@ -51,7 +53,8 @@ impl Inlet {
         self.memory.as_ref().map_or(0, Global::address)
     }
 
-    /// Makes its memory large enough: twice as large at least, so that what is outgrown is never more than what there is.
+    /// Makes its memory large enough: twice as large at least, so that what is outgrown is never
+    /// more than what there is.
     fn reserve(&mut self, bytes: usize) -> Result<(), DriverError> {
         // Before the first plan there is none.
         let held = self.memory.as_ref().map_or(0, Global::len);
@@ -78,8 +81,8 @@ impl Inlet {
         self.stream.record(&self.arrived).map_err(outside)
     }
 
-    /// Waits until its copies are done, but no longer than the device may make no progress; false where they may be under
-    /// way for ever.
+    /// Waits until its copies are done, but no longer than the device may make no progress; false
+    /// where they may be under way for ever.
     fn is_settled(&self) -> bool {
         let limit = self.context.frees().limit();
         let is_busy = |error: DriverError| error.code == NOT_READY;
@@ -112,7 +115,8 @@ pub(super) enum Leftover {
     Leaked,
 }
 
-/// Where the inputs of a run come to all devices: one for each, none for the host and for those that take no input.
+/// Where the inputs of a run come to all devices: one for each, none for the host and for those
+/// that take no input.
 #[derive(Debug)]
 pub(super) struct Intake(Vec<Option<Inlet>>);
 
@@ -122,7 +126,8 @@ impl Intake {
         self.0.get(d)?.as_ref()
     }
 
-    /// Makes an inlet for each device that takes inputs, large enough. With an error the device's position.
+    /// Makes an inlet for each device that takes inputs, large enough. With an error the device's
+    /// position.
     fn reserve(
         &mut self,
         plan: &Plan,
@@ -169,7 +174,8 @@ pub(super) type Shared = Arc<Mutex<Option<Intake>>>;
 #[derive(Debug, Default)]
 pub(super) struct Intakes(Mutex<Kept>);
 
-/// Held while an intake changes hands or is filled, so that whoever wants memory waits for it, and finds it then.
+/// Held while an intake changes hands or is filled, so that whoever wants memory waits for it, and
+/// finds it then.
 #[derive(Debug, Default)]
 struct Kept {
     free: Vec<Intake>,

@@ -38,7 +38,8 @@ pub(super) struct Job {
     pub(super) contexts: Arc<Vec<Option<Arc<Context>>>>,
     /// The program's events that GPUs record.
     pub(super) marks: Arc<Vec<Option<Event>>>,
-    /// Which of the program's events are recorded, as far as the host knows, and whether a device has failed.
+    /// Which of the program's events are recorded, as far as the host knows, and whether a device
+    /// has failed.
     pub(super) events: Events,
     pub(super) board: Board,
     pub(super) progress: Option<Arc<AtomicU64>>,
@@ -59,7 +60,7 @@ impl Job {
     /// The steps that a device is at, and their operator, in words.
     pub(super) fn position(&self, d: usize) -> (String, &'static str) {
         let steps = &self.program.devices[d].steps;
-        let (first, last) = self.board.steps(d);
+        let Steps { first, last } = self.board.steps(d);
         let Some(step) = steps.get(first) else { return (String::new(), "none") };
         let op = match &step.action {
             Action::Launch(launch) if launch.class == KernelClass::Update => "update",
@@ -74,10 +75,11 @@ impl Job {
         }
     }
 
-    /// The device that has to do the steps that a device is at: copies to the host are the work of their sources.
+    /// The device that has to do the steps that a device is at: copies to the host are the work of
+    /// their sources.
     pub(super) fn worker(&self, d: usize) -> Device {
         let devices = &self.program.devices;
-        let step = devices[d].steps.get(self.board.steps(d).0);
+        let step = devices[d].steps.get(self.board.steps(d).first);
         match step.map(|step| &step.action) {
             Some(Action::Copy { device, .. }) if devices[d].device == Device::HOST => {
                 devices[*device].device
@@ -216,6 +218,22 @@ pub(super) enum State {
     Host = 3,
 }
 
+/// Steps of a device that its worker is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steps {
+    /// The position of the first.
+    pub(super) first: usize,
+    /// The position of the last.
+    pub(super) last: usize,
+}
+
+impl Steps {
+    /// One step.
+    pub(super) fn of(step: usize) -> Self {
+        Self { first: step, last: step }
+    }
+}
+
 /// How far the workers of a run are.
 pub(super) struct Board {
     rows: Vec<Row>,
@@ -253,18 +271,19 @@ impl Board {
     }
 
     /// Says that a device is at these steps, and what it waits for.
-    pub(super) fn mark(&self, d: usize, (first, last): (usize, usize), state: State) {
+    pub(super) fn mark(&self, d: usize, steps: Steps, state: State) {
         let row = &self.rows[d];
-        row.first.store(first, Ordering::Relaxed);
-        row.last.store(last, Ordering::Relaxed);
+        row.first.store(steps.first, Ordering::Relaxed);
+        row.last.store(steps.last, Ordering::Relaxed);
         row.state.store(state as usize, Ordering::Relaxed);
         self.tick();
     }
 
     /// The first and the last step that a device is at.
-    pub(super) fn steps(&self, d: usize) -> (usize, usize) {
+    pub(super) fn steps(&self, d: usize) -> Steps {
         let row = &self.rows[d];
-        (row.first.load(Ordering::Relaxed), row.last.load(Ordering::Relaxed))
+        let (first, last) = (row.first.load(Ordering::Relaxed), row.last.load(Ordering::Relaxed));
+        Steps { first, last }
     }
 
     /// Says that there is progress.

@@ -1,4 +1,5 @@
-//! Programs on GPUs: readied by the backend, planned for a batch size, and run by a worker for each device.
+//! Programs on GPUs: readied by the backend, planned for a batch size, and run by a worker for each
+//! device.
 
 pub(super) mod backend;
 pub(super) mod executor;

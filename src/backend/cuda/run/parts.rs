@@ -61,7 +61,8 @@ pub(super) struct Parts {
     /// The parameters on each device, and their bytes.
     pub(super) params: Vec<Params>,
     pub(super) param_bytes: Vec<u64>,
-    /// The memory of each device for new elements of parameters, and what puts them in the place of the old ones.
+    /// The memory of each device for new elements of parameters, and what puts them in the place of
+    /// the old ones.
     pub(super) updates: Vec<Updates>,
     pub(super) commits: Vec<Commit>,
     pub(super) pool: PinnedPool,

@@ -105,7 +105,8 @@ impl Staging {
         Ok(Self { block, streams })
     }
 
-    /// Copies the elements of a tensor to the memory of a GPU, in an order, and gives itself back for the next.
+    /// Copies the elements of a tensor to the memory of a GPU, in an order, and gives itself back
+    /// for the next.
     pub(super) fn write(
         mut self,
         context: &Context,
@@ -156,8 +157,8 @@ pub(super) fn not_pinned(
     CompileError::OutOfMemory { device, name, asked, planned, free }
 }
 
-/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the axes behind it as
-/// they were, axis 0 slowest. `size` is the bytes of an element.
+/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the
+/// axes behind it as they were, axis 0 slowest. `size` is the bytes of an element.
 fn channels_last(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
     let (Some(channels), Some(plane)) = (dims.get(1), dims.get(2..)) else { return data.to_vec() };
     let plane: usize = plane.iter().product();

@@ -161,6 +161,13 @@ pub(super) struct Plan {
     pub(super) staged: Vec<u32>,
 }
 
+/// A buffer of the device at a position.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    device: usize,
+    buffer: BufferId,
+}
+
 /// What plans are made from.
 pub(super) struct Source<'a> {
     pub(super) program: &'a Program,
@@ -246,10 +253,12 @@ impl Source<'_> {
                 Action::Wait(event) => Some(Task::Wait(*event)),
                 Action::Record(event) => Some(Task::Record(*event)),
                 Action::Copy { device: source, from, to } => {
-                    self.copy(bound, (d, *to), (*source, *from), step)?
+                    let to = At { device: d, buffer: *to };
+                    let from = At { device: *source, buffer: *from };
+                    self.copy(bound, to, from, step)?
                 }
                 Action::Launch(launch) => {
-                    let loaded = self.loaded[d].get(i).map_or(&[][..], Vec::as_slice);
+                    let loaded = self.loaded[d][i].as_slice();
                     let missing = || fault(device.device, step, "the launch has no kernel");
                     // Updates in a row are launched with the first of them.
                     if loaded.is_empty() && launch.class != KernelClass::Update {
@@ -257,7 +266,7 @@ impl Source<'_> {
                     }
                     for loaded in loaded {
                         let loaded = loaded.as_ref().ok_or_else(missing)?;
-                        let task = self.launch(bound, d, (i, step), loaded)?;
+                        let task = self.launch(bound, d, i, loaded)?;
                         tasks.extend(task.map(placed));
                     }
                     None
@@ -281,30 +290,25 @@ impl Source<'_> {
     }
 
     /// The copy into a buffer of a GPU; none where it has no bytes.
-    fn copy(
-        &self,
-        bound: &Bound,
-        (d, to): (usize, BufferId),
-        (source, from): (usize, BufferId),
-        step: &Step,
-    ) -> Result<Option<Task>, RunError> {
-        let fault = |reason| fault(self.program.devices[d].device, step, reason);
-        let at = |d: usize, b: BufferId| &bound.devices[d].locations[b.index()];
-        let order = |d: usize, b: BufferId| self.program.devices[d].buffer(b).order;
-        let bytes = at(d, to).bytes;
-        if at(source, from).bytes != bytes || order(source, from) != order(d, to) {
+    fn copy(&self, bound: &Bound, to: At, from: At, step: &Step) -> Result<Option<Task>, RunError> {
+        let fault = |reason| fault(self.program.devices[to.device].device, step, reason);
+        let at = |at: At| &bound.devices[at.device].locations[at.buffer.index()];
+        let order = |at: At| self.program.devices[at.device].buffer(at.buffer).order;
+        let bytes = at(to).bytes;
+        if at(from).bytes != bytes || order(from) != order(to) {
             return Err(fault("source and destination differ in size or order"));
         }
         if bytes == 0 {
             return Ok(None);
         }
         let outside = || fault("a buffer of a copy is not in its device's memory");
-        let to = self.place(bound, d, to).ok_or_else(outside)?;
+        let (d, source) = (to.device, from.device);
+        let to = self.place(bound, d, to.buffer).ok_or_else(outside)?;
         if source == 0 {
-            let from = host_place(at(0, from));
+            let from = host_place(at(from));
             return Ok(Some(Task::Upload { from, to, bytes, inlet: None }));
         }
-        let from = self.place(bound, source, from).ok_or_else(outside)?;
+        let from = self.place(bound, source, from.buffer).ok_or_else(outside)?;
         Ok(Some(if source == d {
             Task::Copy { from, to, bytes }
         } else {
@@ -312,14 +316,15 @@ impl Source<'_> {
         }))
     }
 
-    /// The launch of a kernel; none where its grid is empty.
+    /// The launch of a kernel of the step at a position; none where its grid is empty.
     fn launch(
         &self,
         bound: &Bound,
         d: usize,
-        (at, step): (usize, &Step),
+        at: usize,
         loaded: &Loaded,
     ) -> Result<Option<Task>, RunError> {
+        let step = &self.program.devices[d].steps[at];
         let fault = |reason| fault(self.program.devices[d].device, step, reason);
         let mut grid = [0; 3];
         // The most blocks along y and z, as along x on every architecture.
@@ -396,8 +401,8 @@ fn host_place(at: &Location) -> HostPlace {
     HostPlace { space: at.space, offset: at.offset }
 }
 
-/// Gives the inputs that tasks copy from the host their places in the inlet; the bytes of all. Those without axes may be
-/// set until the run begins, and come with it.
+/// Gives the inputs that tasks copy from the host their places in the inlet; the bytes of all.
+/// Those without axes may be set until the run begins, and come with it.
 fn inlets(tasks: &mut [Placed], inputs: &[Port]) -> usize {
     let mut end: usize = 0;
     for placed in tasks {

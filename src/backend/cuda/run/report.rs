@@ -1,4 +1,5 @@
-//! What kernels say of elements that an operator cannot take: a word of a device, as `kernels/include/report.cuh` writes it.
+//! What kernels say of elements that an operator cannot take: a word of a device, as
+//! `kernels/include/report.cuh` writes it.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ const BYTES: usize = 8;
 /// Bytes of pinned memory that go with it.
 pub(super) const PINNED: usize = 2 * BYTES;
 
-/// The number that a kernel gives for a step: the earlier the larger, so that the largest word is that of the first step.
+/// The number that a kernel gives for a step: the earlier the larger, so that the largest word is
+/// that of the first step.
 pub(super) fn number(step: usize) -> i64 {
     i64::from(u32::MAX - u32::try_from(step).unwrap_or(u32::MAX - 1))
 }
@@ -54,8 +56,9 @@ impl Report {
         stream.download(self.address(), &self.host, BYTES, BYTES)
     }
 
-    /// The step that met an element that names no entry, the first of several, and the element's position in its operand:
-    /// of the first such element, and at most `u32::MAX`. The copy must be done.
+    /// The step that met an element that names no entry, the first of several, and the element's
+    /// position in its operand: of the first such element, and at most `u32::MAX`. The copy must be
+    /// done.
     pub(super) fn first(&self) -> Option<(usize, u64)> {
         let bytes = self.host.read(BYTES..2 * BYTES)?;
         decode(u64::from_ne_bytes(bytes.try_into().ok()?))

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::gpu::Gpu;
 use super::host::Host;
-use super::job::{Job, Left, Outcome, State};
+use super::job::{Job, Left, Outcome, State, Steps};
 use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::contexts;
 use crate::backend::cuda::driver::memory::{Global, PIN};
 use crate::backend::cuda::driver::stream::Event;
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Bound, Program};
+use crate::types::invariant::invariant;
 
 /// A job for a worker, and where to say that it is done.
 type Order = (Arc<Job>, mpsc::Sender<(usize, Outcome)>);
@@ -65,7 +66,7 @@ fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     let (device, (label, _)) = (job.program.devices[d].device, job.position(d));
-    job.board.mark(d, (0, 0), State::Idle);
+    job.board.mark(d, Steps::of(0), State::Idle);
     let error = RunError::Internal { device, label, reason: format!("panic: {text}") };
     Outcome { result: Err(error), left: Left::Busy }
 }
@@ -73,7 +74,8 @@ fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
 /// What a run in flight needs for itself.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// One for each device, the host first. They end before the memory that their streams use is freed.
+    /// One for each device, the host first. They end before the memory that their streams use is
+    /// freed.
     workers: Vec<Worker>,
     /// The program's events that GPUs record.
     pub(super) marks: Arc<Vec<Option<Event>>>,
@@ -82,14 +84,16 @@ pub(super) struct Slot {
 
 /// Why there is no slot.
 pub(super) enum SlotError {
-    /// A call failed for something of the device at a position; with the bytes that were asked for, where they are known.
+    /// A call failed for something of the device at a position; with the bytes that were asked for,
+    /// where they are known.
     Driver { d: usize, what: &'static str, asked: Option<u64>, error: DriverError },
     /// The device at a position has no thread.
     Thread(usize, std::io::Error),
 }
 
 impl SlotError {
-    /// The position of the device that has no memory left, the first for pinned memory of the host, if that is why.
+    /// The position of the device that has no memory left, the first for pinned memory of the host,
+    /// if that is why.
     pub(super) fn short(&self) -> Option<usize> {
         match self {
             Self::Driver { error, .. } if error.is_out_of_memory() && error.call == PIN => Some(0),
@@ -105,7 +109,8 @@ pub(super) struct Ended {
     pub(super) result: Result<Vec<Duration>, RunError>,
     /// True if the devices can be used again.
     pub(super) is_clean: bool,
-    /// True if a worker does not come back, or leaves its device at work: what they use must never be freed.
+    /// True if a worker does not come back, or leaves its device at work: what they use must never
+    /// be freed.
     pub(super) is_abandoned: bool,
 }
 
@@ -159,7 +164,7 @@ impl Slot {
                 let failed = |error| SlotError::Driver { d, what: "the arena", asked, error };
                 *arena = Some(Global::new(context, planned).map_err(failed)?);
             }
-            addresses[d] = arena.as_ref().map_or(0, Global::address);
+            addresses[d] = invariant(arena.as_ref(), "that a GPU has its arena").address();
         }
         Ok(addresses)
     }
@@ -183,7 +188,7 @@ impl Slot {
         let mut outcomes: Vec<Option<Outcome>> = self.workers.iter().map(|_| None).collect();
         let stuck = watch(job, &replies, &mut outcomes, limit);
         let left = outcomes.iter().map(|o| o.as_ref().map_or(Left::Busy, |o| o.left)).max();
-        let left = left.unwrap_or(Left::Clean);
+        let left = invariant(left, "that a program runs on a device");
         let (is_clean, is_abandoned) = (stuck.is_none() && left == Left::Clean, left == Left::Busy);
         let mut times = Vec::with_capacity(outcomes.len());
         let mut errors = Vec::new();
@@ -211,9 +216,10 @@ impl Slot {
     }
 }
 
-/// Among the errors of several devices, each with the number of those that ended before, the one that is nearest to the
-/// cause. Work that fails on a GPU makes every call fail for all logical devices on it, whatever they are at: of these
-/// the first counts, but one that waits for others or marks its place does nothing that fails by itself.
+/// Among the errors of several devices, each with the number of those that ended before, the one
+/// that is nearest to the cause. Work that fails on a GPU makes every call fail for all logical
+/// devices on it, whatever they are at: of these the first counts, but one that waits for others or
+/// marks its place does nothing that fails by itself.
 fn nearest(job: &Job, mut errors: Vec<(usize, RunError)>) -> Option<RunError> {
     errors.sort_by_key(|(before, error)| (op(error).is_some_and(is_mark), *before));
     let mut gpus = BTreeSet::new();
@@ -225,7 +231,8 @@ fn nearest(job: &Job, mut errors: Vec<(usize, RunError)>) -> Option<RunError> {
     firsts.min_by_key(rank)
 }
 
-/// Among the errors of several GPUs, how near one is to the cause: copies also fail where the other GPU has failed.
+/// Among the errors of several GPUs, how near one is to the cause: copies also fail where the other
+/// GPU has failed.
 fn rank(error: &RunError) -> u32 {
     let RunError::Driver { op, error, .. } = error else { return 0 };
     if is_mark(op) || *op == "copy" { 2 } else { u32::from(error.is_sticky()) }
@@ -271,7 +278,8 @@ fn watch(
     stuck
 }
 
-/// How long the driver may take to say which events are reached: where a device hangs, every call may wait for it.
+/// How long the driver may take to say which events are reached: where a device hangs, every call
+/// may wait for it.
 const ASKED: Duration = Duration::from_secs(1);
 
 /// Ends a run; the error of the device that others wait for: one that waits for itself alone.
@@ -284,19 +292,20 @@ fn give_up(job: &Arc<Job>, limit: Duration) -> RunError {
     let at_work = (0..job.program.devices.len()).filter(|d| !job.board.is(*d, State::Idle));
     let at_work: BTreeMap<usize, RunError> = at_work.map(|d| (d, error(d))).collect();
     let on_device = at_work.keys().copied().filter(|d| job.board.is(*d, State::Device));
-    let on_device: Vec<(usize, usize)> = on_device.map(|d| (d, job.board.steps(d).0)).collect();
+    let on_device: Vec<(usize, usize)> = on_device.map(|d| (d, job.board.steps(d).first)).collect();
     job.events.stop();
     job.board.give_up();
     let alone = match on_device[..] {
         [(only, _)] => Some(only),
         _ => waits_for_none(job, on_device),
     };
+    // The host, where all have ended meanwhile.
     let at = alone.or_else(|| at_work.keys().next().copied()).unwrap_or(0);
     at_work.get(&at).cloned().unwrap_or_else(|| error(at))
 }
 
-/// The first of these devices, each with the steps that it has done, whose streams wait for no event that is not reached;
-/// none if the driver does not say it in time.
+/// The first of these devices, each with the steps that it has done, whose streams wait for no
+/// event that is not reached; none if the driver does not say it in time.
 fn waits_for_none(job: &Arc<Job>, devices: Vec<(usize, usize)>) -> Option<usize> {
     let (found, answer) = mpsc::channel();
     let job = Arc::clone(job);

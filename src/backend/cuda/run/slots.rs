@@ -46,7 +46,8 @@ struct Tight {
     bytes: u64,
     /// The runs that may be in flight, where one of them takes as much.
     most: usize,
-    /// The runs that have to end before it is tried again, since the memory may have been another's.
+    /// The runs that have to end before it is tried again, since the memory may have been
+    /// another's.
     runs: u32,
 }
 
@@ -153,8 +154,9 @@ impl SlotPool {
         }
     }
 
-    /// Says that a slot is no more, and the bytes of the plan for which there was no memory, if that
-    /// is why; true if there are others, or were since the number of those given up was `before`.
+    /// Says that a slot is no more, and the bytes of the plan for which there was no memory, if
+    /// that is why; true if there are others, or were since the number of those given up was
+    /// `before`.
     fn give_up_slot(&self, short: Option<u64>, before: u64) -> bool {
         let mut slots = lock(&self.slots);
         slots.made -= 1;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::backend::RunError;
 use crate::backend::host::lock;
 
-/// A record of runs: for each run and each stream the work that it did and when, apart from what it waited for.
-/// Executables that are given the same one add to it.
+/// A record of runs: for each run and each stream the work that it did and when, apart from what it
+/// waited for. Executables that are given the same one add to it.
 #[derive(Debug)]
 pub struct Trace {
     start: Instant,
@@ -110,8 +110,8 @@ impl Trace {
         Recorder { trace: Arc::clone(self), run }
     }
 
-    /// The trace as Chrome and Perfetto read it: one process for each run with one track for each of its streams, times in
-    /// microseconds, waiting in a category of its own.
+    /// The trace as Chrome and Perfetto read it: one process for each run with one track for each
+    /// of its streams, times in microseconds, waiting in a category of its own.
     pub fn to_json(&self) -> String {
         let mut events = Vec::new();
         for (number, run) in lock(&self.runs).iter().enumerate() {
@@ -132,11 +132,13 @@ impl Run {
         }));
         for (tid, track) in tracks.iter().enumerate() {
             events.push(json!({
-                "name": "thread_name", "ph": "M", "pid": number, "tid": tid, "args": { "name": track },
+                "name": "thread_name", "ph": "M", "pid": number, "tid": tid,
+                "args": { "name": track },
             }));
             for span in spans.iter().filter(|s| s.track == *track) {
                 let mut event = json!({
-                    "name": &*span.name, "cat": span.kind.name(), "pid": number, "tid": tid, "ts": span.start,
+                    "name": &*span.name, "cat": span.kind.name(), "pid": number, "tid": tid,
+                    "ts": span.start,
                 });
                 if span.kind == Kind::Error {
                     (event["ph"], event["s"]) = (json!("i"), json!("p"));

@@ -1,8 +1,8 @@
 //! The parameters of a program on GPUs that runs change, or that are given other elements.
 //!
-//! A run computes new elements beside the old ones. When all devices are done, and only then, they are copied over the
-//! old ones, in the memory of each device; so a run that fails leaves them as they were. Kernels and captured graphs
-//! keep their addresses.
+//! A run computes new elements beside the old ones. When all devices are done, and only then, they
+//! are copied over the old ones, in the memory of each device; so a run that fails leaves them as
+//! they were. Kernels and captured graphs keep their addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -24,7 +24,8 @@ use crate::types::{Device, Order, Tensor};
 
 /// The parameters of an executable between runs.
 pub(super) struct Variables {
-    /// Taken to read by runs that change no parameters, which happen at the same time, else to write.
+    /// Taken to read by runs that change no parameters, which happen at the same time, else to
+    /// write.
     gate: RwLock<()>,
     /// The parameters that the host holds.
     held: Mutex<Held>,
