@@ -7,11 +7,13 @@ use std::thread;
 use super::{Executable, RunError, RunOptions, RunOutput, Staged};
 use crate::types::{Device, Tensor};
 
-/// Runs batches in their order. While one computes the next is taken from `batches` and [staged](Executable::stage), by a
-/// thread of its own. `done` gets the output of each with what came with its batch.
+/// Runs batches in their order. While one computes the next is taken from `batches` and
+/// [staged](Executable::stage), by a thread of its own. `done` gets the output of each with what
+/// came with its batch.
 ///
 /// # Errors
-/// The first one, of a batch, a run or `done`. What comes before it has run, what comes behind it does not.
+/// The first one, of a batch, a run or `done`. What comes before it has run, what comes behind it
+/// does not.
 pub fn run_each<T: Send, E: From<RunError> + Send>(
     executable: &dyn Executable,
     options: &RunOptions,
@@ -21,10 +23,12 @@ pub fn run_each<T: Send, E: From<RunError> + Send>(
     stage_each(executable, options, batches, |of, staged| done(of, staged.run()?))
 }
 
-/// As [`run_each`], where `run` runs each batch: it may set inputs first that follow from the batches before.
+/// As [`run_each`], where `run` runs each batch: it may set inputs first that follow from the
+/// batches before.
 ///
 /// # Errors
-/// The first one, of a batch or of `run`. What comes before it has run, what comes behind it does not.
+/// The first one, of a batch or of `run`. What comes before it has run, what comes behind it does
+/// not.
 pub fn stage_each<T: Send, E: From<RunError> + Send>(
     executable: &dyn Executable,
     options: &RunOptions,
@@ -72,7 +76,8 @@ mod tests {
     use crate::lower::{BindError, Bound, Program, lower};
     use crate::types::{Target, Tensor};
 
-    const TWICE: &str = "fanwise 1\nsymbol N >= 0\ngraph @twice(%x: f32[N]) -> (y: f32[N]) {\n  %y : f32[N] = \
+    const TWICE: &str = "fanwise 1\nsymbol N >= 0\n\
+        graph @twice(%x: f32[N]) -> (y: f32[N]) {\n  %y : f32[N] = \
         add(%x, %x)\n  return %y\n}\n";
 
     type Inputs = BTreeMap<String, Tensor>;
@@ -191,7 +196,8 @@ mod tests {
 
     #[test]
     fn inputs_without_axes_may_follow_from_the_batches_before() {
-        let text = "fanwise 1\nsymbol N >= 0\ngraph @scaled(%x: f32[N], %by: f32[]) -> (y: f32[N]) {\n  %y : f32[N] = \
+        let text = "fanwise 1\nsymbol N >= 0\n\
+            graph @scaled(%x: f32[N], %by: f32[]) -> (y: f32[N]) {\n  %y : f32[N] = \
             mul(%x, %by)\n  return %y\n}\n";
         let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
         let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));

@@ -41,6 +41,9 @@ pub enum CompileError {
     /// Elements are given for a parameter that the program does not have.
     #[error("there is no parameter {}", Quoted(.0))]
     UnknownParam(String),
+    /// The program breaks an invariant: a fault of fanwise.
+    #[error("internal error: {0}")]
+    Internal(String),
     /// Parameters cannot be changed once the program is readied.
     #[error("the parameters of a program for {0} cannot be changed")]
     Fixed(&'static str),
@@ -91,8 +94,8 @@ pub enum CompileError {
     },
     /// A device has too little memory for the parameters.
     #[error(
-        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that it holds from run to run is \
-         planned to take {planned}, {free} are free"
+        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that it \
+         holds from run to run is planned to take {planned}, {free} are free"
     )]
     OutOfMemory {
         /// The device.
@@ -101,7 +104,8 @@ pub enum CompileError {
         name: String,
         /// Its bytes.
         asked: u64,
-        /// The bytes of all parameters that the device holds, and of the new elements of those that runs change.
+        /// The bytes of all parameters that the device holds, and of the new elements of those that
+        /// runs change.
         planned: u64,
         /// The bytes that the device has free.
         free: u64,
@@ -224,7 +228,8 @@ pub enum RunError {
     },
     /// A device has too little memory.
     #[error(
-        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take {planned}, {free} are free"
+        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take {planned}, \
+         {free} are free"
     )]
     OutOfMemory {
         /// The device.
@@ -240,8 +245,8 @@ pub enum RunError {
     },
     /// The host has too little memory that GPUs reach.
     #[error(
-        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such memory is planned to take \
-         {planned}, {free} are free"
+        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such memory \
+         is planned to take {planned}, {free} are free"
     )]
     PinnedMemory {
         /// The host.

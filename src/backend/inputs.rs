@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RunError;
+use super::size::port_bytes;
 use crate::lower::{Port, Program};
 use crate::types::{Dim, Tensor};
 
@@ -44,8 +45,8 @@ pub(super) fn scalar(program: &Program, name: &str, value: &Tensor) -> Result<us
     if port.ty.rank() == 0 { Ok(i) } else { Err(RunError::Settled(name.to_owned())) }
 }
 
-/// Fails if a run with a batch of `n` rows takes more memory than allowed; `held` are the bytes of arenas and parameters
-/// there.
+/// Fails if a run with a batch of `n` rows takes more memory than allowed; `held` are the bytes of
+/// arenas and parameters there.
 pub(super) fn check_memory(
     program: &Program,
     n: i64,
@@ -54,8 +55,10 @@ pub(super) fn check_memory(
 ) -> Result<(), RunError> {
     let Some(limit) = limit else { return Ok(()) };
     let ports = program.inputs.iter().chain(&program.outputs);
-    let ports = ports.map(|port| u64::try_from(port.ty.bytes().eval(n)).unwrap_or(0));
-    let needed = held.into_iter().chain(ports).fold(0, u64::saturating_add);
+    let mut needed = held.into_iter().fold(0, u64::saturating_add);
+    for port in ports {
+        needed = needed.saturating_add(port_bytes(port, n)? as u64);
+    }
     if needed > limit {
         return Err(RunError::Memory { n, needed, limit });
     }

@@ -1,30 +1,55 @@
-//! The parameters that devices hold.
+//! The parameters that devices hold, and those that a run changes.
 
 use std::collections::BTreeMap;
 
 use super::CompileError;
 use crate::ir::Weights;
-use crate::lower::{DeviceProgram, Program, Storage};
+use crate::lower::{Buffer, BufferId, DeviceProgram, Program, Storage};
 use crate::types::Tensor;
 
-/// The parameters that a device holds, or that a run changes there, by number; each must have its elements in `weights`.
+/// The parameter whose elements, or new elements, a buffer holds, by number.
+///
+/// # Errors
+/// An update that the program does not have.
+pub(super) fn held(program: &Program, buffer: &Buffer) -> Result<Option<u32>, CompileError> {
+    match buffer.storage {
+        Storage::Param(i) => Ok(Some(i)),
+        Storage::Update(i) => {
+            let name = &buffer.name;
+            let missing = || CompileError::Internal(format!("`{name}` is update {i}, of none"));
+            program.updates.get(i as usize).copied().ok_or_else(missing).map(Some)
+        }
+        Storage::Input(_)
+        | Storage::Output(_)
+        | Storage::Arena
+        | Storage::Part { .. }
+        | Storage::Reuse { .. } => Ok(None),
+    }
+}
+
+/// The updates that a device has, by their position in the program, and their buffers.
+pub(super) fn updates(device: &DeviceProgram) -> impl Iterator<Item = (u32, BufferId)> + '_ {
+    device.buffers.iter().zip(0u32..).filter_map(|(buffer, at)| match buffer.storage {
+        Storage::Update(i) => Some((i, BufferId(at))),
+        Storage::Input(_)
+        | Storage::Output(_)
+        | Storage::Param(_)
+        | Storage::Arena
+        | Storage::Part { .. }
+        | Storage::Reuse { .. } => None,
+    })
+}
+
+/// The parameters that a device holds, or that a run changes there, by number; each must have its
+/// elements in `weights`.
 pub(super) fn of<'a>(
     program: &Program,
     device: &DeviceProgram,
     weights: &'a Weights,
 ) -> Result<BTreeMap<u32, &'a Tensor>, CompileError> {
-    let mut held = BTreeMap::new();
+    let mut all = BTreeMap::new();
     for buffer in &device.buffers {
-        let held_here = match buffer.storage {
-            Storage::Param(i) => Some(i),
-            Storage::Update(i) => program.updates.get(i as usize).copied(),
-            Storage::Input(_)
-            | Storage::Output(_)
-            | Storage::Arena
-            | Storage::Part { .. }
-            | Storage::Reuse { .. } => None,
-        };
-        let Some(i) = held_here else { continue };
+        let Some(i) = held(program, buffer)? else { continue };
         let missing = || CompileError::MissingParam(buffer.name.to_string());
         let port = program.params.get(i as usize).ok_or_else(missing)?;
         let tensor = weights.get(&port.name).ok_or_else(missing)?;
@@ -35,7 +60,7 @@ pub(super) fn of<'a>(
                 found: Box::new(tensor.tensor_type()),
             });
         }
-        held.insert(i, tensor);
+        all.insert(i, tensor);
     }
-    Ok(held)
+    Ok(all)
 }

@@ -1,6 +1,7 @@
 //! The rules of the source tree that no lint knows: which layer may import which, how long a file
 //! and a function may be, where `unsafe` may stand.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::source::{self, files};
@@ -21,15 +22,28 @@ const LAYERS: &[&[&str]] = &[
     &["bin"],
 ];
 
+/// The rooms of the backends, each with the other rooms that it may import.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("backend::host", &[]),
+    ("backend::cpu", &["backend::host"]),
+    ("backend::cuda::driver", &["backend::host"]),
+    ("backend::cuda::compiler", &["backend::cuda::driver"]),
+    (
+        "backend::cuda::run",
+        &["backend::host", "backend::cpu", "backend::cuda::driver", "backend::cuda::compiler"],
+    ),
+];
+
 /// The wrapper files in which `unsafe` is allowed.
 const UNSAFE: &[&str] = &[
     "src/backend/cpu/gemm.rs",
-    "src/backend/cuda/driver.rs",
-    "src/backend/cuda/library.rs",
-    "src/backend/cuda/memory.rs",
-    "src/backend/cuda/module.rs",
-    "src/backend/cuda/stream.rs",
-    "src/backend/cuda/sys.rs",
+    "src/backend/cuda/compiler/library.rs",
+    "src/backend/cuda/compiler/program.rs",
+    "src/backend/cuda/driver/context.rs",
+    "src/backend/cuda/driver/memory.rs",
+    "src/backend/cuda/driver/module.rs",
+    "src/backend/cuda/driver/stream.rs",
+    "src/backend/cuda/driver/sys.rs",
     "src/format/mmap.rs",
 ];
 
@@ -103,6 +117,35 @@ fn imports_point_one_way() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
+/// The room that a path of modules lies in.
+fn room(path: &str) -> Option<(&'static str, &'static [&'static str])> {
+    let inside = |room: &str| path.strip_prefix(room).is_some_and(|rest| rest.starts_with("::"));
+    ROOMS.iter().copied().find(|(room, _)| path == *room || inside(room))
+}
+
+/// What is wrong with a module naming `path`, if anything is.
+fn room_objection(module: &str, path: &str) -> Option<String> {
+    let ((own, below), (other, _)) = (room(module)?, room(path)?);
+    let allowed = own == other || below.contains(&other);
+    (!allowed).then(|| format!("{own} must not use {path}"))
+}
+
+#[test]
+fn rooms_of_the_backends_have_a_direction() {
+    let mut wrong = String::new();
+    for file in files(&["src/backend"]).iter().filter(|file| !is_test(&file.path)) {
+        let path = file.path.trim_start_matches("src/").trim_end_matches(".rs");
+        let module: Vec<&str> = path.split('/').filter(|part| *part != "mod").collect();
+        let code = source::without_tests(&file.code);
+        for (line, path) in source::paths(&code, &module) {
+            if let Some(reason) = room_objection(&module.join("::"), &path) {
+                writeln!(wrong, "{}:{line}: {reason}", file.path).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
 #[test]
 fn files_and_functions_fit_in_one_reading() {
     let mut wrong = String::new();
@@ -148,10 +191,45 @@ fn the_library_leaves_the_environment_alone() {
     }
 }
 
+/// The detours round cudarc in `docs/decisions/0014-cudarc.md`: files, and the functions that each
+/// names.
+fn detours() -> Vec<(String, usize)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let record = std::fs::read_to_string(root.join("docs/decisions/0014-cudarc.md")).unwrap();
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `src/")?.split('|');
+        let path = format!("src/{}", cells.next()?.trim().trim_end_matches('`'));
+        Some((path, cells.next()?.trim().parse().ok()?))
+    };
+    record.lines().filter_map(row).collect()
+}
+
+#[test]
+fn detours_round_cudarc_are_recorded() {
+    let is_function = |word: &&str| {
+        let rest = word.strip_prefix("cu").or(word.strip_prefix("nvrtc"));
+        rest.is_some_and(|rest| rest.starts_with(char::is_uppercase)) && *word != "nvrtcProgram"
+    };
+    let opens =
+        |file: &source::File| source::words(&file.code).any(|(_, word)| word == "libloading");
+    let found: Vec<(String, usize)> = files(&["src"])
+        .into_iter()
+        .filter(opens)
+        .map(|file| {
+            let names = source::words(&file.text).map(|(_, word)| word).filter(is_function);
+            let count = names.collect::<BTreeSet<_>>().len();
+            (file.path, count)
+        })
+        .collect();
+    let mut recorded = detours();
+    recorded.sort();
+    assert_eq!(found, recorded, "files that open libraries, and the functions that they name");
+}
+
 #[test]
 fn the_check_sees_what_it_should() {
-    let text = "use crate::{\n  ir::{Graph, Node},\n  op::{self, Op},\n};\nfn f() { \
-        super::super::pass::run(); }\n";
+    let text = "use crate::{\n  ir::{Graph, Node},\n  op::{self, Op},\n};\n\
+                fn f() { super::super::pass::run(); }\n";
     let code = source::code(text);
     let found: Vec<String> = source::imports(&code, 2)
         .map(|import| format!("{} {} {}", import.line, import.layer, import.item))
@@ -162,4 +240,21 @@ fn the_check_sees_what_it_should() {
     assert_eq!(objection("model", "zoo", "build"), None);
     assert_eq!(objection("error", "ir", "GraphError"), None);
     assert!(objection("error", "ir", "Graph").is_some());
+
+    let text = "use crate::backend::{\n  cpu::Cpu,\n  host::{Block, lock},\n};\n\
+                use super::super::run::job;\n";
+    let found = source::paths(&source::code(text), &["backend", "cuda", "driver", "sys"]);
+    let found: Vec<String> = found.iter().map(|(line, path)| format!("{line} {path}")).collect();
+    let expected = [
+        "2 backend::cpu::Cpu",
+        "3 backend::host::Block",
+        "3 backend::host::lock",
+        "5 backend::cuda::run::job",
+    ];
+    assert_eq!(found, expected);
+    let told = |from, to| room_objection(from, to).is_some();
+    assert!(told("backend::host::step", "backend::cpu::kernel::Kernel"));
+    assert!(told("backend::cuda::driver::sys", "backend::cuda::run::job"));
+    assert!(!told("backend::cuda::run::plan", "backend::cpu::Kernels"));
+    assert!(!told("backend::ahead", "backend::cpu::Cpu"));
 }

@@ -244,3 +244,39 @@ fn members(code: &str, open: usize) -> Vec<usize> {
     let blank = |part: usize| code[part..].len() - code[part..].trim_start().len();
     parts.into_iter().map(|part| part + blank(part)).filter(|part| *part < end).collect()
 }
+
+/// The paths into the crate that `code` of a module names, in full, with their lines: those that
+/// begin with `crate::`, and those that begin with `super::`. A list in braces names a path for
+/// each of its parts.
+pub(crate) fn paths(code: &str, module: &[&str]) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let free = |at: usize| {
+        !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '$')
+    };
+    for (at, start) in code.match_indices("crate::") {
+        if free(at) {
+            branches(code, at + start.len(), "", &mut found);
+        }
+    }
+    for (at, _) in code.match_indices("super::").filter(|(at, _)| free(*at)) {
+        let ups = code[at..].split("super::").take_while(|part| part.is_empty()).count();
+        let up = module.len().saturating_sub(ups);
+        branches(code, at + ups * "super::".len(), &module[..up].join("::"), &mut found);
+    }
+    found
+}
+
+/// Reads `a::B` or `a::{B, c::D}` at byte `at`, behind `before`.
+fn branches(code: &str, at: usize, before: &str, found: &mut Vec<(usize, String)>) {
+    if code[at..].starts_with('{') {
+        return members(code, at).into_iter().for_each(|at| branches(code, at, before, found));
+    }
+    let end = code[at..].find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    let end = end.map_or(code.len(), |end| at + end);
+    let own = code[at..end].trim_end_matches(':');
+    let path = if before.is_empty() { own.to_owned() } else { format!("{before}::{own}") };
+    if code[..end].ends_with("::") && code[end..].starts_with('{') {
+        return branches(code, end, &path, found);
+    }
+    found.push((line_of(code, at), path));
+}

@@ -17,13 +17,14 @@ use super::rows::{
     GroupNormPlan, LayerNormPlan, ReducePlan, SoftmaxPlan, group_norm, layer_norm, reduce, softmax,
 };
 use super::strides::{BroadcastPlan, StridedPlan, broadcast, strided};
-use crate::lower::{BoundDevice, BufferId, Chain, Launch};
+use crate::backend::host::{Code, Slices, Unsuited};
+use crate::lower::{Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Step};
 use crate::op::{BatchNormGrad, BatchNormTrain, Gemm, Op};
 use crate::types::{Dim, KernelClass};
 
 /// The code of one launch at one batch size.
 #[derive(Debug)]
-pub(super) enum Kernel {
+pub(crate) enum Kernel {
     /// The reference evaluation, with the batch size in the attributes.
     Reference(Op),
     /// A chain alone.
@@ -71,21 +72,32 @@ pub(super) enum Kernel {
 /// The sizes of the axes of each operand.
 type Sizes = SmallVec<[SmallVec<[usize; 4]>; 3]>;
 
-/// The `f32` operands of a kernel and its results.
-pub(super) struct Slices<'a> {
-    /// The operands of the operator, or the one that a chain is applied to; `None` where the result has its place.
-    pub(super) operands: SmallVec<[Option<&'a [f32]>; 4]>,
-    /// The operands of the chain.
-    pub(super) others: SmallVec<[&'a [f32]; 4]>,
-    pub(super) results: SmallVec<[&'a mut [f32]; 1]>,
+/// For each step of a device its kernel; `None` where the step launches none or has nothing to
+/// compute.
+#[derive(Debug)]
+pub(crate) struct Kernels(Vec<Option<Kernel>>);
+
+impl Kernels {
+    /// The kernels of a device at a batch of `n` rows.
+    pub(crate) fn new(device: &DeviceProgram, bound: &BoundDevice, n: i64) -> Self {
+        let kernel = |(step, active): (&Step, &bool)| {
+            let Action::Launch(launch) = &step.action else { return None };
+            let empty = |b: &BufferId| bound.locations[b.index()].bytes == 0;
+            let idle = !active || launch.results.iter().all(empty);
+            (!idle).then(|| Kernel::new(launch, bound, n))
+        };
+        Self(device.steps.iter().zip(&bound.active).map(kernel).collect())
+    }
+
+    /// The kernel of the step at a position.
+    pub(crate) fn of(&self, step: usize) -> Option<&Kernel> {
+        self.0.get(step)?.as_ref()
+    }
 }
 
-/// Operands that do not suit a kernel: a fault of whoever lowered or prepared the launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unsuited;
-
 impl Kernel {
-    /// The code of a launch of a device; an operator that its kernel does not take is evaluated by reference.
+    /// The code of a launch of a device; an operator that its kernel does not take is evaluated by
+    /// reference.
     pub(super) fn new(launch: &Launch, bound: &BoundDevice, n: i64) -> Self {
         let Some(op) = &launch.op else { return Self::Chain };
         let dims = |b: &BufferId| bound.locations[b.index()].dims.clone();
@@ -161,46 +173,6 @@ impl Kernel {
         }
     }
 
-    /// Computes the result, with the chain applied to it.
-    pub(super) fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited> {
-        let Slices { operands, others, mut results } = slices;
-        let chain = Epilogue::new(chain, &others).ok_or(Unsuited)?;
-        if chain.is_empty() && self.several(&operands, &mut results)? {
-            return Ok(());
-        }
-        let [result] = results.as_mut_slice() else { return Err(Unsuited) };
-        match (self, operands.as_slice()) {
-            (Self::Chain, [None]) => elementwise::in_place(result, &chain),
-            (Self::Chain, [Some(x)]) => elementwise::map(x, result, &chain),
-            (Self::Conv(plan), [Some(x), Some(w)]) => conv(plan, x, w, None, result, &chain),
-            (Self::Conv(plan), [Some(x), Some(w), Some(bias)]) => {
-                conv(plan, x, w, Some(bias), result, &chain);
-            }
-            (Self::ConvTranspose(plan), [Some(x), Some(w), bias @ ..]) => {
-                let bias = bias.first().copied().flatten();
-                conv_transpose(plan, x, w, bias, result, &chain);
-            }
-            (Self::Gemm(op, sizes), [Some(a), Some(b), c @ ..]) => {
-                let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
-                let c = c.first().copied().flatten().map(|c| view(2, c)).transpose()?;
-                gemm(op, (view(0, a)?, view(1, b)?), c, result, &chain);
-            }
-            (Self::MatMul(sizes), [Some(a), Some(b)]) => {
-                let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
-                matmul(view(0, a)?, view(1, b)?, result, &chain);
-            }
-            (Self::Pool(plan), [Some(x)]) if chain.is_empty() => pool(plan, x, result),
-            (Self::Join(plan), operands) if chain.is_empty() => {
-                let operands: Option<SmallVec<[&[f32]; 4]>> = operands.iter().copied().collect();
-                join(plan, &operands.ok_or(Unsuited)?, result);
-            }
-            (Self::Pad(plan), [Some(x)]) if chain.is_empty() => pad(plan, x, result),
-            (kernel, operands) if chain.is_empty() => kernel.rows(operands, result)?,
-            _ => return Err(Unsuited),
-        }
-        Ok(())
-    }
-
     /// Computes the results of a kernel that may have more than one; false if it is none.
     fn several(
         &self,
@@ -253,6 +225,57 @@ impl Kernel {
             (Self::Broadcast(plan), [Some(a), Some(b)]) => broadcast(plan, a, b, result),
             _ => return Err(Unsuited),
         }
+        Ok(())
+    }
+}
+
+impl Code for Kernel {
+    fn reference(&self) -> Option<&Op> {
+        if let Self::Reference(op) = self { Some(op) } else { None }
+    }
+
+    fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited> {
+        let Slices { operands, others, mut results } = slices;
+        let chain = Epilogue::new(chain, &others).ok_or(Unsuited)?;
+        if chain.is_empty() && self.several(&operands, &mut results)? {
+            return Ok(());
+        }
+        let [result] = results.as_mut_slice() else { return Err(Unsuited) };
+        match (self, operands.as_slice()) {
+            (Self::Chain, [None]) => elementwise::in_place(result, &chain),
+            (Self::Chain, [Some(x)]) => elementwise::map(x, result, &chain),
+            (Self::Conv(plan), [Some(x), Some(w)]) => conv(plan, x, w, None, result, &chain),
+            (Self::Conv(plan), [Some(x), Some(w), Some(bias)]) => {
+                conv(plan, x, w, Some(bias), result, &chain);
+            }
+            (Self::ConvTranspose(plan), [Some(x), Some(w), bias @ ..]) => {
+                let bias = bias.first().copied().flatten();
+                conv_transpose(plan, x, w, bias, result, &chain);
+            }
+            (Self::Gemm(op, sizes), [Some(a), Some(b), c @ ..]) => {
+                let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
+                let c = c.first().copied().flatten().map(|c| view(2, c)).transpose()?;
+                gemm(op, (view(0, a)?, view(1, b)?), c, result, &chain);
+            }
+            (Self::MatMul(sizes), [Some(a), Some(b)]) => {
+                let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
+                matmul(view(0, a)?, view(1, b)?, result, &chain);
+            }
+            (Self::Pool(plan), [Some(x)]) if chain.is_empty() => pool(plan, x, result),
+            (Self::Join(plan), operands) if chain.is_empty() => {
+                let operands: Option<SmallVec<[&[f32]; 4]>> = operands.iter().copied().collect();
+                join(plan, &operands.ok_or(Unsuited)?, result);
+            }
+            (Self::Pad(plan), [Some(x)]) if chain.is_empty() => pad(plan, x, result),
+            (kernel, operands) if chain.is_empty() => kernel.rows(operands, result)?,
+            _ => return Err(Unsuited),
+        }
+        Ok(())
+    }
+
+    fn apply(chain: &Chain, others: &[&[f32]], result: &mut [f32]) -> Result<(), Unsuited> {
+        let chain = Epilogue::new(chain, others).ok_or(Unsuited)?;
+        elementwise::in_place(result, &chain);
         Ok(())
     }
 }

@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
-use super::events::{Events, Stopped};
-use super::lock;
-use super::memory::DeviceMemory;
-use super::step::{HostSteps, Kernels, StepError, highest};
+use super::kernel::Kernels;
 use crate::backend::RunError;
+use crate::backend::host::{DeviceMemory, Events, HostSteps, StepError, Stopped, highest, lock};
 use crate::lower::{Action, Bound, BufferId, Program};
 use crate::types::Tensor;
 
@@ -63,13 +61,16 @@ impl From<StepError> for Failure {
     }
 }
 
-/// The bytes of its arena that a device used and the time it worked; `None` if it stopped because of another.
+/// The bytes of its arena that a device used and the time it worked; `None` if it stopped because
+/// of another.
 type Outcome = Result<Option<(u64, Duration)>, RunError>;
 
 impl Run<'_> {
-    /// Runs all devices; returns for each the bytes of its arena that it used and the time it worked.
+    /// Runs all devices; returns for each the bytes of its arena that it used and the time it
+    /// worked.
     pub(super) fn all_devices(&self) -> Result<Vec<(u64, Duration)>, RunError> {
-        // Nothing waits on a single device, so it may take a worker of the pool from beginning to end.
+        // Nothing waits on a single device, so it may take a worker of the pool from beginning to
+        // end.
         if self.program.devices.len() == 1 {
             let outcome = self.pool.install(|| self.device(0))?;
             return Ok(outcome.into_iter().collect());
@@ -158,7 +159,7 @@ impl Run<'_> {
                 Action::Copy { device, from, to } => self.copy(d, *device, *from, *to)?,
                 Action::Launch(launch) => {
                     let kernels = &self.prepared.kernels[d];
-                    self.of(d).launch(kernels, i, launch, &self.memories[d])?;
+                    self.of(d).launch(kernels.of(i), launch, &self.memories[d])?;
                 }
                 Action::Wait(_) | Action::Record(_) => {}
             }

@@ -1,19 +1,30 @@
 //! The parameters of a program on virtual devices: before a run, and what a run makes of them.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use super::{CpuExecutable, lock};
+use crate::backend::host::lock;
 use crate::backend::{CompileError, params};
 use crate::ir::Weights;
-use crate::lower::{BoundDevice, DeviceProgram, Program, Storage};
+use crate::lower::{BoundDevice, BufferId, DeviceProgram, Program};
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Device, Tensor, TensorError};
 
 /// The parameters that each device holds, by position; `None` for those it does not hold.
 pub(super) type Params = Vec<Vec<Option<Tensor>>>;
 
-/// The elements of the parameters on each device: the host shares the caller's, another device has its own.
-pub(super) fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
+/// The parameters of a program between its runs.
+#[derive(Debug)]
+pub(super) struct Variables {
+    params: RwLock<Params>,
+    /// Memory for the updates of each device; a run that updates parameters holds it, so that there
+    /// is one at a time.
+    spares: Mutex<Vec<Vec<Tensor>>>,
+}
+
+/// The elements of the parameters on each device: the host shares the caller's, another device has
+/// its own.
+fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
     let mut devices = Vec::with_capacity(program.devices.len());
     for device in &program.devices {
         let mut held: Vec<Option<Tensor>> = vec![None; program.params.len()];
@@ -36,7 +47,7 @@ fn place(
         return Ok(tensor.clone());
     }
     let own = Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes());
-    let name = || program.params.get(i).map_or_else(String::new, |p| p.name.to_string());
+    let name = || program.params[i].name.to_string();
     own.map_err(|error| CompileError::Param { name: name(), device, error })
 }
 
@@ -46,26 +57,13 @@ pub(super) fn bytes(params: &Params) -> Vec<u64> {
     held.map(|held| held.map(|t| t.bytes().len() as u64).sum()).collect()
 }
 
-/// The updates that a device has, by their position in the program.
-fn updates(device: &DeviceProgram) -> impl Iterator<Item = (usize, usize)> + '_ {
-    device.buffers.iter().enumerate().filter_map(|(buffer, b)| match b.storage {
-        Storage::Update(i) => Some((i as usize, buffer)),
-        Storage::Input(_)
-        | Storage::Output(_)
-        | Storage::Param(_)
-        | Storage::Arena
-        | Storage::Part { .. }
-        | Storage::Reuse { .. } => None,
-    })
-}
-
 /// The bytes of the updates of a device.
 pub(super) fn update_bytes(device: &DeviceProgram, bound: &BoundDevice) -> u64 {
-    updates(device).map(|(_, buffer)| bound.locations[buffer].bytes as u64).sum()
+    params::updates(device).map(|(_, b)| bound.locations[b.index()].bytes as u64).sum()
 }
 
-/// Tensors for the new elements of parameters on a device, empty ones for those of other devices: `spares`, those of a run
-/// before, where nothing else has their memory.
+/// Tensors for the new elements of parameters on a device, empty ones for those of other devices:
+/// `spares`, those of a run before, where nothing else has their memory.
 pub(super) fn tensors(
     program: &Program,
     device: &DeviceProgram,
@@ -74,16 +72,16 @@ pub(super) fn tensors(
     if program.updates.is_empty() {
         return Ok(Vec::new());
     }
-    let own: BTreeMap<usize, usize> = updates(device).collect();
+    let own: BTreeMap<u32, BufferId> = params::updates(device).collect();
     let mut spares = spares.unwrap_or_default().into_iter();
     let mut tensors = Vec::with_capacity(program.updates.len());
-    for i in 0..program.updates.len() {
+    for i in 0..int(program.updates.len()) {
         let spare = spares.next();
         let Some(buffer) = own.get(&i) else {
             tensors.push(Tensor::zeros(DType::U8, &[0])?);
             continue;
         };
-        let ty = &device.buffers[*buffer].ty;
+        let ty = &device.buffer(*buffer).ty;
         let dims = ty.shape.at(0);
         let fits = |t: &Tensor| t.dtype() == ty.dtype && *t.dims() == *dims && !t.is_shared();
         tensors.push(match spare.filter(fits) {
@@ -94,27 +92,40 @@ pub(super) fn tensors(
     Ok(tensors)
 }
 
-impl CpuExecutable {
+impl Variables {
+    /// The parameters with these elements.
+    pub(super) fn new(program: &Program, weights: &Weights) -> Result<Self, CompileError> {
+        let params = RwLock::new(place_params(program, weights)?);
+        Ok(Self { params, spares: Mutex::default() })
+    }
+
+    /// The turn of a run that updates parameters, with memory for the updates; none for other runs.
+    pub(super) fn turn(&self, program: &Program) -> Option<MutexGuard<'_, Vec<Vec<Tensor>>>> {
+        (!program.updates.is_empty()).then(|| lock(&self.spares))
+    }
+
+    /// The parameters on each device.
+    pub(super) fn held(&self) -> RwLockReadGuard<'_, Params> {
+        self.params.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives every device the new elements of the parameters; `new` are those that they had.
-    pub(super) fn replace(&self, new: &mut [Vec<Tensor>]) {
+    pub(super) fn replace(&self, program: &Program, new: &mut [Vec<Tensor>]) {
         let mut held = self.params.write().unwrap_or_else(PoisonError::into_inner);
-        let devices = self.program.devices.iter().zip(held.iter_mut()).zip(new);
-        for ((device, held), new) in devices {
-            for (i, _) in updates(device) {
-                let param = self.program.updates.get(i).map(|p| *p as usize);
-                let held = param.and_then(|p| held.get_mut(p)).and_then(Option::as_mut);
-                if let (Some(held), Some(new)) = (held, new.get_mut(i)) {
-                    std::mem::swap(held, new);
-                }
+        for ((device, held), new) in program.devices.iter().zip(held.iter_mut()).zip(new) {
+            for (i, _) in params::updates(device) {
+                let held = held[program.updates[i as usize] as usize].as_mut();
+                let held = invariant(held, "that a device holds the parameters that it changes");
+                std::mem::swap(held, &mut new[i as usize]);
             }
         }
     }
 
     /// The elements that the parameters have now.
-    pub(super) fn current(&self) -> Weights {
-        let held = self.params.read().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn current(&self, program: &Program) -> Weights {
+        let held = self.held();
         let mut weights = Weights::default();
-        for (i, port) in self.program.params.iter().enumerate() {
+        for (i, port) in program.params.iter().enumerate() {
             let tensor = held.iter().find_map(|held| held.get(i)?.as_ref());
             if let Some(tensor) = tensor {
                 weights.insert(port.name.clone(), tensor.clone());
@@ -124,17 +135,17 @@ impl CpuExecutable {
     }
 
     /// Gives parameters other elements, between two runs.
-    pub(super) fn set(&self, weights: &Weights) -> Result<(), CompileError> {
+    pub(super) fn set(&self, program: &Program, weights: &Weights) -> Result<(), CompileError> {
         // A run that updates parameters ends before, or begins after.
         let _turn = lock(&self.spares);
-        let ports = self.program.params.iter().enumerate();
+        let ports = program.params.iter().enumerate();
         let ports: BTreeMap<&str, usize> = ports.map(|(i, port)| (&*port.name, i)).collect();
         let mut new: Vec<(usize, usize, Tensor)> = Vec::new();
-        let held = self.params.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held();
         for (name, tensor) in weights.iter() {
             let i =
                 *ports.get(&**name).ok_or_else(|| CompileError::UnknownParam(name.to_string()))?;
-            let expected = &self.program.params[i].ty;
+            let expected = &program.params[i].ty;
             if tensor.tensor_type() != *expected {
                 return Err(CompileError::ParamType {
                     name: name.to_string(),
@@ -142,9 +153,9 @@ impl CpuExecutable {
                     found: Box::new(tensor.tensor_type()),
                 });
             }
-            for (d, device) in self.program.devices.iter().enumerate() {
+            for (d, device) in program.devices.iter().enumerate() {
                 if held[d][i].is_some() {
-                    new.push((d, i, place(&self.program, device.device, i, tensor)?));
+                    new.push((d, i, place(program, device.device, i, tensor)?));
                 }
             }
         }

@@ -1,0 +1,310 @@
+//! NVRTC: a unit of CUDA C++ in, machine code or PTX and the compiler's log out.
+
+use std::ffi::CString;
+use std::fmt;
+use std::path::Path;
+
+use super::library::{self, Failed, Loaded};
+use super::program::Program;
+use super::resources::{self, Resources};
+use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
+use crate::codegen::{Arch, Form, Unit, options};
+
+/// Why kernels could not be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// NVRTC cannot be used.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// NVRTC compiles for other architectures.
+    #[error("NVRTC {version} does not compile for {arch}; it knows {}", list(known))]
+    Arch {
+        /// The architecture asked for.
+        arch: Arch,
+        /// The version of NVRTC.
+        version: Version,
+        /// The architectures that it lists.
+        known: Vec<Arch>,
+    },
+    /// NVRTC compiles nothing that a device of this architecture runs.
+    #[error(
+        "NVRTC {version} compiles nothing that a GPU of {arch} runs; it knows {}: install \
+         NVRTC of another version",
+        list(known)
+    )]
+    Device {
+        /// The architecture of the device.
+        arch: Arch,
+        /// The version of NVRTC.
+        version: Version,
+        /// The architectures that it lists.
+        known: Vec<Arch>,
+    },
+    /// The text does not compile.
+    #[error("NVRTC does not compile {kernels} for {arch}:\n{log}\n{excerpt}")]
+    Compile {
+        /// The kernels of the unit.
+        kernels: String,
+        /// For what they were compiled.
+        arch: Arch,
+        /// What the compiler said.
+        log: String,
+        /// The lines around the first error.
+        excerpt: String,
+    },
+    /// A call of NVRTC failed.
+    #[error("{function} failed: {code}")]
+    Call {
+        /// The function.
+        function: &'static str,
+        /// Its result.
+        code: String,
+    },
+    /// A worker thread could not be started.
+    #[error("no thread to compile kernels could be started: {0}")]
+    Thread(String),
+}
+
+fn list(archs: &[Arch]) -> String {
+    archs.iter().map(Arch::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A compiled unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// Machine code, or PTX without the NUL at its end.
+    pub image: Vec<u8>,
+    /// What the compiler said.
+    pub log: String,
+}
+
+impl Compiled {
+    /// What each kernel takes of a multiprocessor; nothing is known of PTX.
+    pub fn resources(&self) -> Vec<Resources> {
+        resources::parse(&self.log)
+    }
+}
+
+/// The compiler, found and ready.
+#[derive(Clone)]
+pub struct Nvrtc {
+    library: Loaded,
+    archs: Vec<Arch>,
+    identity: String,
+}
+
+impl fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (version, archs) = (self.version(), &self.archs);
+        f.debug_struct("Nvrtc")
+            .field("version", &version)
+            .field("archs", archs)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the library is given to compile.
+struct Given {
+    text: CString,
+    options: Vec<CString>,
+}
+
+impl From<Failed> for KernelError {
+    fn from(failed: Failed) -> Self {
+        Self::Call { function: failed.function, code: failed.code }
+    }
+}
+
+impl Nvrtc {
+    /// Finds NVRTC and asks what it can.
+    pub fn open(search: &NvrtcSearch) -> Result<Self, KernelError> {
+        let library = library::find(search)?;
+        let numbers = library.archs()?.into_iter().filter_map(|n| u16::try_from(n).ok());
+        let mut archs: Vec<_> = numbers.map(Arch::of_number).collect();
+        archs.sort_unstable();
+        // The version that it tells is that of all its patches.
+        let bytes = library.bytes().map_or_else(String::new, |bytes| format!(", {bytes} bytes"));
+        let identity = format!("nvrtc {}{bytes}", library.version());
+        Ok(Self { library, archs, identity })
+    }
+
+    /// It, called by the functions of its own library.
+    #[cfg(test)]
+    pub(crate) fn without_cudarc(self) -> Self {
+        Self { library: self.library.without_cudarc(), ..self }
+    }
+
+    /// True if cudarc's functions are called.
+    #[cfg(test)]
+    pub(crate) fn is_cudarcs(&self) -> bool {
+        self.library.own().is_none()
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        self.library.version()
+    }
+
+    /// What tells it apart from others, its patches among them: the version and the size of the
+    /// library's file.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// The library's file, or its name where it is on the library path.
+    pub fn path(&self) -> &Path {
+        self.library.path()
+    }
+
+    /// The architectures it compiles for, ascending.
+    pub fn archs(&self) -> &[Arch] {
+        &self.archs
+    }
+
+    /// Fails unless it compiles for this architecture.
+    pub fn check(&self, arch: Arch) -> Result<(), KernelError> {
+        let is_base = arch == Arch::of_number(arch.number());
+        let is_known = self.archs.iter().any(|known| known.number() == arch.number());
+        if is_known && (is_base || self.version() >= OWN_FEATURES) {
+            return Ok(());
+        }
+        Err(KernelError::Arch { arch, version: self.version(), known: self.archs.clone() })
+    }
+
+    /// For what the kernels of a device of this architecture are compiled, and to which form: that
+    /// architecture itself; where this version does not know it, machine code of the nearest that
+    /// the device runs, or PTX of the newest of earlier architectures, which the device's driver
+    /// compiles.
+    pub fn for_device(&self, arch: Arch, form: Form) -> Result<(Arch, Form), KernelError> {
+        let known = self.archs.clone();
+        let nearest = nearest(&known, self.version(), arch, form);
+        nearest.ok_or_else(|| KernelError::Device { arch, version: self.version(), known })
+    }
+
+    /// Compiles a unit.
+    pub fn compile(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Compiled, KernelError> {
+        let given = self.given(unit, arch, form)?;
+        let (program, log) = self.program(unit, arch, &given)?;
+        let image = match form {
+            Form::Ptx => program.ptx()?,
+            Form::Cubin => program.cubin()?,
+        };
+        Ok(Compiled { image, log })
+    }
+
+    /// Compiles a unit to machine code; and the PTX on the way there, which is that of
+    /// [`Form::Ptx`].
+    pub fn compile_both(
+        &self,
+        unit: &Unit,
+        arch: Arch,
+    ) -> Result<(Compiled, Compiled), KernelError> {
+        let given = self.given(unit, arch, Form::Cubin)?;
+        let (program, log) = self.program(unit, arch, &given)?;
+        let ptx = Compiled { image: program.ptx()?, log: String::new() };
+        Ok((Compiled { image: program.cubin()?, log }, ptx))
+    }
+
+    /// The text and the options that the library is given.
+    fn given(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Given, KernelError> {
+        self.check(arch)?;
+        let text = CString::new(unit.text.as_str());
+        let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL"))?;
+        let options = options(arch, form).into_iter().map(CString::new);
+        let options = options.collect::<Result<Vec<_>, _>>();
+        let options = options.map_err(|_| wrong(unit, arch, "an option has a NUL"))?;
+        Ok(Given { text, options })
+    }
+
+    /// The program of a text, compiled, and what the compiler said.
+    fn program<'a>(
+        &self,
+        unit: &Unit,
+        arch: Arch,
+        given: &'a Given,
+    ) -> Result<(Program<'a>, String), KernelError> {
+        let program = Program::new(self.library, &given.text, c"unit.cu")?;
+        let options: Vec<_> = given.options.iter().map(CString::as_c_str).collect();
+        let compiled = program.compile(&options);
+        match (compiled, program.log()) {
+            (Ok(()), log) => Ok((program, log?)),
+            (Err(_), Ok(log)) if !log.trim().is_empty() => Err(wrong(unit, arch, &log)),
+            (Err(failed), _) => Err(failed.into()),
+        }
+    }
+}
+
+/// The first NVRTC that compiles for `sm_90a`; before it, the architecture's own features cannot be
+/// had.
+const OWN_FEATURES: Version = Version { major: 12, minor: 0 };
+
+/// The architectures of Tegra: their machine code runs on no other device, and that of others not
+/// on them.
+const TEGRA: [u16; 6] = [53, 62, 72, 87, 101, 110];
+
+/// What a device of architecture `arch` runs, among what a compiler of this version knows: see
+/// [`Nvrtc::for_device`].
+fn nearest(known: &[Arch], version: Version, arch: Arch, form: Form) -> Option<(Arch, Form)> {
+    let number = arch.number();
+    if known.iter().any(|known| known.number() == number) {
+        let own = version >= OWN_FEATURES;
+        return Some((if own { arch } else { Arch::of_number(number) }, form));
+    }
+    let earlier = || known.iter().copied().filter(|known| known.number() < number);
+    // Machine code runs on later minor versions of its major one.
+    let runs = |known: &Arch| {
+        known.number() / 10 == number / 10
+            && !TEGRA.contains(&number)
+            && !TEGRA.contains(&known.number())
+    };
+    let cubin = || earlier().filter(runs).max().map(|near| (near, Form::Cubin));
+    let ptx = || earlier().max().map(|near| (near, Form::Ptx));
+    if form == Form::Cubin { cubin().or_else(ptx) } else { ptx() }
+}
+
+/// What the compiler said of a unit that it does not compile.
+fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
+    let mut kernels = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
+    let rest = kernels.len().saturating_sub(3);
+    kernels.truncate(3);
+    let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    let kernels = kernels.join(", ") + &rest;
+    let excerpt = unit.excerpt(log);
+    KernelError::Compile { kernels, arch, log: log.trim_end().to_owned(), excerpt }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Form, Version, nearest};
+    use crate::codegen::Arch;
+
+    #[test]
+    fn a_device_is_given_what_it_runs() {
+        let archs =
+            |numbers: &[u16]| numbers.iter().map(|n| Arch::of_number(*n)).collect::<Vec<_>>();
+        let (new, old) = (archs(&[75, 80, 86, 87, 89, 90, 100]), archs(&[52, 80, 86, 87, 90]));
+        let of = |known: &[Arch], version, (major, minor), form| {
+            let version = Version { major: version, minor: 0 };
+            let found = nearest(known, version, Arch::of_device(major, minor), form);
+            found.map(|(arch, form)| format!("{arch} {form}"))
+        };
+        let cubin =
+            |known, version, device| of(known, version, device, Form::Cubin).unwrap_or_default();
+        assert_eq!(cubin(&new, 13, (9, 0)), "sm_90a cubin");
+        assert_eq!(cubin(&new, 13, (8, 6)), "sm_86 cubin");
+        // Later minor versions of a major one that is known, and later major ones.
+        assert_eq!(cubin(&new, 13, (10, 3)), "sm_100 cubin");
+        assert_eq!(cubin(&new, 13, (12, 0)), "sm_100 ptx");
+        assert_eq!(cubin(&old, 11, (8, 9)), "sm_86 cubin");
+        assert_eq!(cubin(&old, 11, (9, 0)), "sm_90 cubin");
+        assert_eq!(cubin(&old, 11, (7, 5)), "sm_52 ptx");
+        // The machine code of Tegra and of other devices do not mix.
+        let (with, without) = (archs(&[80, 87]), archs(&[80, 86]));
+        assert_eq!(cubin(&with, 11, (8, 9)), "sm_80 cubin");
+        assert_eq!(cubin(&without, 12, (8, 7)), "sm_86 ptx");
+        assert_eq!(of(&new, 13, (10, 3), Form::Ptx), Some("sm_100 ptx".to_owned()));
+        assert_eq!(of(&new, 13, (7, 0), Form::Cubin), None);
+        assert_eq!(of(&[], 13, (9, 0), Form::Cubin), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! The GPUs that the driver shows.
+
+use super::context::{self, Gpu};
+use super::error::{ProbeError, Version};
+use super::sys;
+use crate::backend::DriverError;
+use crate::codegen::Arch;
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number, as in `gpu:0`.
+    pub ordinal: usize,
+    /// Its name.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Its multiprocessors.
+    pub multiprocessors: u32,
+    /// The architecture for which its kernels are compiled.
+    pub arch: Arch,
+    /// The GPUs whose memory it can read and write.
+    pub peers: Vec<usize>,
+}
+
+/// The driver and its GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// The version of CUDA of the driver.
+    pub driver: Version,
+    /// The GPUs by their number.
+    pub devices: Vec<DeviceInfo>,
+    /// The GPUs by their number of which a question failed, and how. One of which more than a peer
+    /// is unknown is not among `devices`.
+    pub failed: Vec<(usize, DriverError)>,
+}
+
+/// What the driver shows; none where it runs and there is no GPU.
+pub fn devices() -> Result<Devices, ProbeError> {
+    let driver = context::start()?;
+    let count = context::count().map_err(|error| ProbeError::DriverFailed(error.to_string()))?;
+    let (devices, failed) = list(count, device, |gpu: Gpu, other| gpu.can_reach(other));
+    Ok(Devices { driver, devices, failed })
+}
+
+/// The number of GPUs; none where the driver is missing or does not start.
+pub fn count() -> usize {
+    context::start().ok().and_then(|_| context::count().ok()).map_or(0, |count| count as usize)
+}
+
+/// The first so many GPUs, by what `ask` and `reach` tell of them, and what these fail to tell.
+fn list<G: Copy>(
+    count: u32,
+    ask: impl Fn(u32) -> Result<(G, DeviceInfo), DriverError>,
+    reach: impl Fn(G, G) -> Result<bool, DriverError>,
+) -> (Vec<DeviceInfo>, Vec<(usize, DriverError)>) {
+    let (mut gpus, mut devices, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for ordinal in 0..count {
+        match ask(ordinal) {
+            Ok((gpu, device)) => {
+                gpus.push((device.ordinal, gpu));
+                devices.push(device);
+            }
+            Err(error) => failed.push((ordinal as usize, error)),
+        }
+    }
+    for ((ordinal, gpu), device) in gpus.iter().zip(&mut devices) {
+        for (peer, other) in gpus.iter().filter(|(peer, _)| peer != ordinal) {
+            match reach(*gpu, *other) {
+                Ok(true) => device.peers.push(*peer),
+                Ok(false) => {}
+                Err(error) => failed.push((*ordinal, error)),
+            }
+        }
+    }
+    failed.dedup();
+    (devices, failed)
+}
+
+fn device(ordinal: u32) -> Result<(Gpu, DeviceInfo), DriverError> {
+    let gpu = Gpu::new(ordinal)?;
+    let multiprocessors = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    let device = DeviceInfo {
+        ordinal: ordinal as usize,
+        name: gpu.name()?,
+        memory: gpu.memory()?,
+        multiprocessors: gpu.attribute(multiprocessors)?,
+        arch: gpu.arch()?,
+        peers: Vec::new(),
+    };
+    Ok((gpu, device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceInfo, list};
+    use crate::backend::DriverError;
+    use crate::codegen::Arch;
+
+    #[test]
+    fn a_gpu_that_does_not_answer_takes_no_other_along() {
+        let error = |call| DriverError { call, code: 46, name: String::new(), text: String::new() };
+        let ask = |ordinal: u32| {
+            let device = DeviceInfo {
+                ordinal: ordinal as usize,
+                name: String::new(),
+                memory: 0,
+                multiprocessors: 1,
+                arch: Arch::of_device(9, 0),
+                peers: Vec::new(),
+            };
+            if ordinal == 1 { Err(error("cuDeviceTotalMem")) } else { Ok((ordinal, device)) }
+        };
+        let reach = |gpu, other| match (gpu, other) {
+            (3, 0) => Err(error("cuDeviceCanAccessPeer")),
+            (_, other) => Ok(other != 2),
+        };
+        let (devices, failed) = list(4, ask, reach);
+        let peers: Vec<_> = devices.iter().map(|d| (d.ordinal, d.peers.as_slice())).collect();
+        assert_eq!(peers, [(0, &[3][..]), (2, &[0, 3]), (3, &[])]);
+        assert_eq!(failed, [(1, error("cuDeviceTotalMem")), (3, error("cuDeviceCanAccessPeer"))]);
+    }
+}

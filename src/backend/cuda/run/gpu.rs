@@ -1,0 +1,578 @@
+//! What the worker of a GPU does in a run.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::job::{Failure, Job, Left, Outcome, State, Steps};
+use super::parts::IN_FLIGHT;
+use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
+use super::report::Report;
+use super::trace::{Kind, Recorder, Span, WAIT};
+use crate::backend::DriverError;
+use crate::backend::cuda::driver::context::Context;
+use crate::backend::cuda::driver::stream::{Event, Graph, INSTANTIATE, Stream};
+use crate::backend::host::{StepError, lock};
+use crate::lower::{Action, Lane};
+use crate::op::{Binary, Op, OpError};
+use crate::types::KernelClass;
+
+/// Graphs of this many batch sizes are kept.
+const KEPT_SIZES: usize = 16;
+
+/// A GPU with its streams, in the hands of its worker.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    /// The device's position in the program.
+    d: usize,
+    context: Arc<Context>,
+    /// Kernels, and copies from devices.
+    compute: Stream,
+    /// The lane for exchange.
+    exchange: Stream,
+    /// Copies from the host.
+    uploads: Stream,
+    /// Recorded on `compute` for `uploads` to wait for.
+    computed: Event,
+    /// Recorded on `uploads` for `compute` to wait for.
+    uploaded: Event,
+    /// Recorded at the beginning of a run that is traced.
+    base: Event,
+    /// Before and after each unit of work.
+    timers: Vec<(Event, Event)>,
+    sizes: VecDeque<Size>,
+    /// What kernels say of elements that name no entry.
+    report: Report,
+    /// The units of this run whose work is on the streams, and those of them that are in the trace.
+    put: usize,
+    traced: usize,
+    /// True if there is work, or a wait, on `compute` that `uploads` does not wait for.
+    is_computing: bool,
+    /// True if there are copies on `uploads` that `compute` does not wait for.
+    is_uploading: bool,
+}
+
+/// What is kept for one batch size.
+#[derive(Debug)]
+struct Size {
+    n: i64,
+    /// The arena's address in the graphs.
+    arena: u64,
+    /// One for each unit of work that was captured.
+    graphs: Vec<Option<Graph>>,
+    /// The longest time that a unit took.
+    longest: Duration,
+    /// True once every kernel was waited for.
+    is_proven: bool,
+}
+
+/// How work is put on the streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Task by task, each waited for, so that a failure has a name.
+    Proving,
+    /// Task by task.
+    Streamed,
+    /// As graphs.
+    Replayed,
+}
+
+/// Bytes of a device's memory, to copy to.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    address: u64,
+    bytes: usize,
+}
+
+/// A unit of work: tasks that are put on a stream together.
+#[derive(Clone, Copy, Debug)]
+struct Unit<'a> {
+    /// Its position in the run.
+    at: usize,
+    /// The positions of its tasks.
+    tasks: &'a Range<usize>,
+}
+
+/// Where a run is recorded.
+#[derive(Clone, Copy)]
+struct Record<'a> {
+    trace: &'a Recorder,
+    /// The time in the trace at which the run began.
+    start: f64,
+}
+
+/// True if there is no memory for a graph.
+fn is_short_of_graph(error: &DriverError) -> bool {
+    error.is_out_of_memory() && error.call == INSTANTIATE
+}
+
+impl Gpu {
+    /// The device at a position of a program.
+    pub(super) fn new(d: usize, context: &Arc<Context>) -> Result<Self, DriverError> {
+        Ok(Self {
+            d,
+            context: context.clone(),
+            compute: Stream::new(context)?,
+            exchange: Stream::new(context)?,
+            uploads: Stream::new(context)?,
+            computed: Event::new(context, false)?,
+            uploaded: Event::new(context, false)?,
+            base: Event::new(context, true)?,
+            timers: Vec::new(),
+            sizes: VecDeque::new(),
+            report: Report::new(context)?,
+            put: 0,
+            traced: 0,
+            is_computing: false,
+            is_uploading: false,
+        })
+    }
+
+    /// Does what the device has to do in a run.
+    pub(super) fn run(&mut self, job: &Job) -> Outcome {
+        let result = self.work(job);
+        if result.is_err() {
+            job.stop(self.d);
+        }
+        let sticky = result.as_ref().is_err_and(Failure::is_sticky);
+        let left = match (&result, sticky) {
+            (Ok(_), _) => Left::Clean,
+            (Err(_), true) => job.settle(self.streams()).max(Left::Broken),
+            (Err(_), false) => job.settle(self.streams()),
+        };
+        let result = match result {
+            Ok(time) => Ok(Some(time)),
+            Err(failure) => job.error(self.d, failure).map_or(Ok(None), Err),
+        };
+        job.board.mark(self.d, Steps::of(0), State::Idle);
+        Outcome { result, left }
+    }
+
+    fn streams(&self) -> [&Stream; 3] {
+        [&self.compute, &self.exchange, &self.uploads]
+    }
+
+    /// True if nothing is left to be done on any stream.
+    fn is_idle(&self) -> Result<bool, DriverError> {
+        for stream in self.streams() {
+            if !stream.is_idle()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The stream of a lane.
+    fn stream(&self, lane: Lane) -> &Stream {
+        match lane {
+            Lane::Compute => &self.compute,
+            Lane::Exchange => &self.exchange,
+        }
+    }
+
+    fn work(&mut self, job: &Job) -> Result<Duration, Failure> {
+        (self.is_computing, self.is_uploading) = (false, false);
+        (self.put, self.traced) = (0, 0);
+        let plan = &job.plan.gpus[self.d];
+        let mode = self.mode(job);
+        let units: Vec<Range<usize>> = if job.trace.is_some() {
+            (0..plan.tasks.len()).map(|at| at..at + 1).collect()
+        } else {
+            plan.phases.iter().map(Phase::tasks).collect()
+        };
+        while self.timers.len() < units.len() {
+            let timer = (Event::new(&self.context, true)?, Event::new(&self.context, true)?);
+            self.timers.push(timer);
+        }
+        let start = self.start(job)?;
+        if plan.reports {
+            self.report.clear(&self.compute)?;
+        }
+        let result = self.units(job, plan, &units, mode, start);
+        if result.is_err() {
+            job.stop(self.d);
+        }
+        if let (Some(trace), Err(_)) = (&job.trace, &result) {
+            // What is known of it; of a device that is broken nothing is.
+            while self.traced < self.put && self.timers[self.traced].1.is_reached() == Ok(true) {
+                drop(self.record(job, plan, &units[self.traced], Record { trace, start }));
+            }
+        }
+        if let Some(trace) = &job.trace
+            && let Err(error) = self.record_inlet(job, Record { trace, start })
+            && result.is_ok()
+        {
+            return Err(error.into());
+        }
+        let time = result?;
+        if plan.reports {
+            self.check_report(job)?;
+        }
+        if let Some(size) = self.sizes.front_mut() {
+            size.is_proven = true;
+        }
+        job.count(job.program.devices[self.d].steps.len().saturating_sub(plan.tasks.len()));
+        Ok(time)
+    }
+
+    /// Does the units of a run; the time that they took.
+    fn units(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        units: &[Range<usize>],
+        mode: Mode,
+        start: f64,
+    ) -> Result<Duration, Failure> {
+        for (at, tasks) in units.iter().enumerate() {
+            self.put(job, plan, Unit { at, tasks }, mode)?;
+            self.put = at + 1;
+            if let (Some(trace), Mode::Proving) = (&job.trace, mode) {
+                self.record(job, plan, tasks, Record { trace, start })?;
+            }
+        }
+        self.finish(job, plan, units, start)
+    }
+
+    /// Adds the next unit to the trace; it is done.
+    fn record(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        unit: &Range<usize>,
+        Record { trace, start }: Record<'_>,
+    ) -> Result<(), DriverError> {
+        let (before, after) = &self.timers[self.traced];
+        self.traced += 1;
+        let Placed { step, lane, task } = &plan.tasks[unit.start];
+        let stream = match lane {
+            Lane::Compute => "compute",
+            Lane::Exchange => "exchange",
+        };
+        let device = &job.program.devices[self.d];
+        let work = || device.steps[*step].label.clone();
+        let (track, name, kind) = match task {
+            Task::Record(_) => return Ok(()),
+            Task::Wait(_) => (stream, WAIT.into(), Kind::Wait),
+            Task::Upload { .. } => ("uploads", work(), Kind::Work),
+            Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
+                (stream, work(), Kind::Work)
+            }
+        };
+        trace.add([Span {
+            track: format!("{} {track}", device.device),
+            name,
+            start: start + 1e3 * f64::from(before.since(&self.base)?),
+            length: 1e3 * f64::from(after.since(before)?),
+            kind,
+        }]);
+        Ok(())
+    }
+
+    /// Adds the inputs that came before the run to the trace, if they have arrived.
+    fn record_inlet(
+        &self,
+        job: &Job,
+        Record { trace, start }: Record<'_>,
+    ) -> Result<(), DriverError> {
+        // One that was taken before may have an inlet that this batch does not use.
+        let intake = lock(&job.intake).clone().filter(|_| job.plan.gpus[self.d].inlet > 0);
+        let Some(inlet) = intake.as_ref().and_then(|intake| intake.inlet(self.d)) else {
+            return Ok(());
+        };
+        if !inlet.arrived.is_reached()? {
+            return Ok(());
+        }
+        trace.add([Span {
+            track: format!("{} inputs", job.program.devices[self.d].device),
+            name: "inputs".into(),
+            start: start + 1e3 * f64::from(inlet.begun.since(&self.base)?),
+            length: 1e3 * f64::from(inlet.arrived.since(&inlet.begun)?),
+            kind: Kind::Work,
+        }]);
+        Ok(())
+    }
+
+    /// How this run's work is put on the streams; what is kept for its batch size comes first.
+    fn mode(&mut self, job: &Job) -> Mode {
+        let (n, arena) = (job.plan.bound.n, job.arenas[self.d]);
+        let known = self.sizes.iter().position(|s| s.n == n);
+        let mut size = known.and_then(|at| self.sizes.remove(at)).unwrap_or(Size {
+            n,
+            arena,
+            graphs: Vec::new(),
+            longest: Duration::ZERO,
+            is_proven: false,
+        });
+        if size.arena != arena {
+            size.graphs.clear();
+            size.arena = arena;
+        }
+        let mode = match (size.is_proven, job.trace.is_some() || !job.graphs) {
+            (false, _) => Mode::Proving,
+            (true, true) => Mode::Streamed,
+            (true, false) => Mode::Replayed,
+        };
+        if mode != Mode::Proving {
+            // Nobody sees how far a unit is, nor one of another run beside it.
+            job.board.allow(size.longest.saturating_mul(IN_FLIGHT));
+        }
+        self.sizes.truncate(KEPT_SIZES - 1);
+        self.sizes.push_front(size);
+        mode
+    }
+
+    /// The time in the trace at which `base` is reached; 0 without a trace.
+    fn start(&self, job: &Job) -> Result<f64, Failure> {
+        let Some(trace) = &job.trace else { return Ok(0.0) };
+        self.compute.record(&self.base)?;
+        job.poll(|| self.base.is_reached())?;
+        Ok(trace.now())
+    }
+
+    /// The first and the last step of a unit, which is not empty.
+    fn steps(plan: &GpuPlan, unit: &Range<usize>) -> Steps {
+        let step = |at: usize| plan.tasks[at].step;
+        Steps { first: step(unit.start), last: step(unit.end - 1) }
+    }
+
+    /// Puts a unit of work on the streams.
+    fn put(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        unit: Unit<'_>,
+        mode: Mode,
+    ) -> Result<(), Failure> {
+        let Unit { at: u, tasks: range } = unit;
+        job.board.mark(self.d, Self::steps(plan, range), State::Device);
+        job.events.check()?;
+        let Placed { lane, task, .. } = &plan.tasks[range.start];
+        match task {
+            Task::Wait(event) => {
+                job.board.mark(self.d, Self::steps(plan, range), State::Other);
+                if job.trace.is_some() {
+                    self.stream(*lane).record(&self.timers[u].0)?;
+                }
+                job.events.wait(*event)?;
+                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                    self.stream(*lane).wait(mark)?;
+                }
+                // What the other lane touched is free only behind this.
+                self.is_computing |= *lane == Lane::Compute;
+                if job.trace.is_some() {
+                    self.stream(*lane).record(&self.timers[u].1)?;
+                }
+            }
+            Task::Record(event) => {
+                self.join_uploads()?;
+                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                    self.stream(*lane).record(mark)?;
+                }
+                job.events.record(*event);
+            }
+            Task::Upload { from, to, bytes, inlet } => {
+                self.join_compute()?;
+                let to = to.address(job.arenas[self.d]);
+                self.uploads.record(&self.timers[u].0)?;
+                self.upload(job, *from, *inlet, Target { address: to, bytes: *bytes })?;
+                self.uploads.record(&self.timers[u].1)?;
+                self.is_uploading = true;
+            }
+            Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
+                self.join_uploads()?;
+                self.stream(*lane).record(&self.timers[u].0)?;
+                self.unit(job, plan, unit, mode)?;
+                self.stream(*lane).record(&self.timers[u].1)?;
+                self.is_computing |= *lane == Lane::Compute;
+            }
+        }
+        if mode == Mode::Proving {
+            job.poll(|| self.is_idle())?;
+        }
+        job.count(range.len());
+        Ok(())
+    }
+
+    /// Copies bytes of the host, or of the inlet to which they have come from there.
+    fn upload(
+        &self,
+        job: &Job,
+        from: HostPlace,
+        at: Option<usize>,
+        Target { address, bytes }: Target,
+    ) -> Result<(), Failure> {
+        let intake = lock(&job.intake).clone();
+        if let (Some(at), Some(inlet)) = (at, intake.as_ref().and_then(|i| i.inlet(self.d))) {
+            self.uploads.wait(&inlet.arrived)?;
+            return Ok(self.uploads.copy(inlet.address() + at as u64, address, bytes)?);
+        }
+        let missing = || StepError::Internal("the source is not staged".to_owned());
+        let block = job.blocks.block(from).ok_or_else(missing)?;
+        Ok(self.uploads.upload(block, from.offset, address, bytes)?)
+    }
+
+    /// Lets `compute` wait for the copies from the host.
+    fn join_uploads(&mut self) -> Result<(), DriverError> {
+        if std::mem::take(&mut self.is_uploading) {
+            self.uploads.record(&self.uploaded)?;
+            self.compute.wait(&self.uploaded)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the copies from the host wait for `compute`: they may overwrite what it reads.
+    fn join_compute(&mut self) -> Result<(), DriverError> {
+        if std::mem::take(&mut self.is_computing) {
+            self.compute.record(&self.computed)?;
+            self.uploads.wait(&self.computed)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a unit on the stream of its lane: task by task, or as a graph.
+    fn unit(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        Unit { at: u, tasks: unit }: Unit<'_>,
+        mode: Mode,
+    ) -> Result<(), Failure> {
+        let stream = self.stream(plan.tasks[unit.start].lane);
+        let mark = |range: &Range<usize>| {
+            job.board.mark(self.d, Self::steps(plan, range), State::Device);
+        };
+        // A call that fails is that of one task.
+        let put = |at: usize| {
+            mark(&(at..at + 1));
+            self.task(job, stream, &plan.tasks[at].task)
+        };
+        let one_by_one = || {
+            for at in unit.clone() {
+                put(at)?;
+                if mode == Mode::Proving {
+                    job.poll(|| stream.is_idle())?;
+                }
+            }
+            Ok(())
+        };
+        if mode != Mode::Replayed || unit.len() < 2 {
+            return one_by_one();
+        }
+        let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
+        if !captured {
+            let graph = match stream.capture(|| unit.clone().try_for_each(put)) {
+                // It takes memory, which launches do not.
+                Err(Failure::Driver(error)) if is_short_of_graph(&error) => return one_by_one(),
+                graph => graph?,
+            };
+            mark(unit);
+            if let Some(size) = self.sizes.front_mut() {
+                if size.graphs.len() <= u {
+                    size.graphs.resize_with(u + 1, || None);
+                }
+                size.graphs[u] = Some(graph);
+            }
+        }
+        match self.sizes.front().and_then(|s| s.graphs.get(u)) {
+            Some(Some(graph)) => Ok(self.stream(plan.tasks[unit.start].lane).replay(graph)?),
+            _ => Err(StepError::Internal("the graph is not kept".to_owned()).into()),
+        }
+    }
+
+    /// Puts one task on a stream.
+    fn task(&self, job: &Job, stream: &Stream, task: &Task) -> Result<(), Failure> {
+        let arena = job.arenas[self.d];
+        match task {
+            Task::Launch { function, grid, arguments } => {
+                let value = |argument: &Argument| match argument {
+                    Argument::Place(place) => place.address(arena),
+                    Argument::Size(size) => size.cast_unsigned(),
+                    Argument::Report => self.report.address(),
+                };
+                let mut arguments: Vec<u64> = arguments.iter().map(value).collect();
+                stream.launch(function, *grid, &mut arguments)?;
+            }
+            Task::Copy { from, to, bytes } => {
+                stream.copy(from.address(arena), to.address(arena), *bytes)?;
+            }
+            Task::Receive { device, from, to, bytes } => {
+                let (from, to) = (from.address(job.arenas[*device]), to.address(arena));
+                match job.contexts.get(*device).and_then(Option::as_ref) {
+                    Some(other) if other.ordinal() != self.context.ordinal() => {
+                        stream.copy_from(other, from, to, *bytes)?;
+                    }
+                    _ => stream.copy(from, to, *bytes)?,
+                }
+            }
+            Task::Wait(_) | Task::Record(_) | Task::Upload { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Waits until all work is done, in its order; the time that it took.
+    fn finish(
+        &mut self,
+        job: &Job,
+        plan: &GpuPlan,
+        units: &[Range<usize>],
+        start: f64,
+    ) -> Result<Duration, Failure> {
+        let (mut time, mut longest) = (0.0f64, 0.0f64);
+        for (u, unit) in units.iter().enumerate() {
+            let task = &plan.tasks[unit.start].task;
+            let is_work = !matches!(task, Task::Wait(_) | Task::Record(_));
+            if is_work {
+                let (before, after) = &self.timers[u];
+                job.board.mark(self.d, Self::steps(plan, unit), State::Device);
+                job.poll(|| after.is_reached())?;
+                let taken = f64::from(after.since(before)?);
+                (time, longest) = (time + taken, longest.max(taken));
+            }
+            if let (Some(trace), true) = (&job.trace, u >= self.traced) {
+                job.poll(|| self.timers[u].1.is_reached())?;
+                self.record(job, plan, unit, Record { trace, start })?;
+            }
+        }
+        if plan.reports {
+            self.report.fetch(&self.compute)?;
+        }
+        job.poll(|| self.is_idle())?;
+        if let Some(size) = self.sizes.front_mut() {
+            size.longest = size.longest.max(Duration::from_secs_f64(longest / 1e3));
+        }
+        Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
+    }
+
+    /// Fails if a kernel met an element that its operator cannot take, as the operator's evaluation
+    /// does.
+    fn check_report(&self, job: &Job) -> Result<(), Failure> {
+        let Some((step, position)) = self.report.first() else { return Ok(()) };
+        job.board.mark(self.d, Steps::of(step), State::Device);
+        let (_, name) = job.position(self.d);
+        let action = job.program.devices[self.d].steps.get(step).map(|step| &step.action);
+        let launch = match action {
+            Some(Action::Launch(launch)) => Some(launch),
+            Some(Action::Copy { .. } | Action::Wait(_) | Action::Record(_)) | None => None,
+        };
+        let lengths = launch.and_then(|launch| match &launch.op {
+            Some(Op::Recurrent(op)) => op.lengths_operand(),
+            Some(Op::RecurrentGrad(op)) => op.forward().lengths_operand(),
+            Some(Op::ReverseSequence(_)) => Some(1),
+            _ => None,
+        });
+        let by_index = launch.is_none_or(|launch| {
+            matches!(launch.class, KernelClass::Move | KernelClass::Index | KernelClass::Line)
+        });
+        let arithmetic = usize::try_from(position).ok().and_then(|i| Binary::FAILURES.get(i));
+        let (operand, reason) = match (lengths, arithmetic.filter(|_| !by_index)) {
+            (Some(operand), _) => {
+                (operand, format!("the length at position {position} is not one of a sequence"))
+            }
+            (None, Some(reason)) => (1, (*reason).to_owned()),
+            (None, None) => (1, format!("the index at position {position} is outside its axis")),
+        };
+        Err(StepError::Op(name, Box::new(OpError::Value { operand, reason })).into())
+    }
+}

@@ -1,0 +1,351 @@
+//! One run as its workers see it, and how far they are.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::intake::Intake;
+use super::plan::{HostBlocks, Plan};
+use super::trace::Recorder;
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::driver::context::Context;
+use crate::backend::cuda::driver::contexts;
+use crate::backend::cuda::driver::memory::HostBlock;
+use crate::backend::cuda::driver::stream::{Event, Stream};
+use crate::backend::host::{DeviceMemory, Events, StepError, Stopped, lock};
+use crate::backend::{DriverError, RunError};
+use crate::lower::{Action, Program};
+use crate::types::{Device, KernelClass, Tensor};
+
+/// Everything that the workers of one run share.
+pub(super) struct Job {
+    pub(super) program: Arc<Program>,
+    pub(super) plan: Arc<Plan>,
+    /// The tensors given to the run.
+    pub(super) inputs: Vec<Tensor>,
+    /// The parameters that the host holds.
+    pub(super) params: Arc<Vec<Option<Tensor>>>,
+    /// The host's memory, for steps on the host.
+    pub(super) memory: Mutex<DeviceMemory<HostBlock>>,
+    /// The same memory, inputs and parameters, for copies by devices.
+    pub(super) blocks: HostBlocks,
+    /// What inputs have come to before the run.
+    pub(super) intake: Mutex<Option<Arc<Intake>>>,
+    /// The address of each device's arena.
+    pub(super) arenas: Vec<u64>,
+    /// The contexts of the devices; none for the host.
+    pub(super) contexts: Arc<Vec<Option<Arc<Context>>>>,
+    /// The program's events that GPUs record.
+    pub(super) marks: Arc<Vec<Option<Event>>>,
+    /// Which of the program's events are recorded, as far as the host knows, and whether a device
+    /// has failed.
+    pub(super) events: Events,
+    pub(super) board: Board,
+    pub(super) progress: Option<Arc<AtomicU64>>,
+    pub(super) trace: Option<Recorder>,
+    /// Whether launches that were done once are captured and replayed.
+    pub(super) graphs: bool,
+    pub(super) cpu: Cpu,
+}
+
+impl Job {
+    /// Counts steps as done, of those that a run counts.
+    pub(super) fn count(&self, steps: usize) {
+        if let Some(progress) = &self.progress {
+            progress.fetch_add(steps as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The steps that a device is at, and their operator, in words.
+    pub(super) fn position(&self, d: usize) -> (String, &'static str) {
+        let steps = &self.program.devices[d].steps;
+        let Steps { first, last } = self.board.steps(d);
+        let Some(step) = steps.get(first) else { return (String::new(), "none") };
+        let op = match &step.action {
+            Action::Launch(launch) if launch.class == KernelClass::Update => "update",
+            Action::Launch(launch) => launch.name(),
+            Action::Copy { .. } => "copy",
+            Action::Wait(_) => "wait",
+            Action::Record(_) => "record",
+        };
+        match steps.get(last).filter(|_| last > first) {
+            Some(end) => (format!("{} .. {}", step.label, end.label), "graph"),
+            None => (step.label.to_string(), op),
+        }
+    }
+
+    /// The device that has to do the steps that a device is at: copies to the host are the work of
+    /// their sources.
+    pub(super) fn worker(&self, d: usize) -> Device {
+        let devices = &self.program.devices;
+        let step = devices[d].steps.get(self.board.steps(d).first);
+        match step.map(|step| &step.action) {
+            Some(Action::Copy { device, .. }) if devices[d].device == Device::HOST => {
+                devices[*device].device
+            }
+            Some(Action::Copy { .. } | Action::Launch(_) | Action::Wait(_) | Action::Record(_))
+            | None => devices[d].device,
+        }
+    }
+
+    /// Ends all devices' work, since that of one is over.
+    pub(super) fn stop(&self, d: usize) {
+        self.board.end(d);
+        self.events.stop();
+    }
+
+    /// Waits until something on a device is reached, or a device has failed.
+    pub(super) fn poll(
+        &self,
+        mut reached: impl FnMut() -> Result<bool, DriverError>,
+    ) -> Result<(), Failure> {
+        let mut pause = Pause::default();
+        while !reached()? {
+            self.events.check()?;
+            pause.wait();
+        }
+        self.board.tick();
+        Ok(())
+    }
+
+    /// Waits until streams are idle, whatever has failed, or the watchdog has given up.
+    pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> Left {
+        let settle = |stream: &Stream| {
+            let mut pause = Pause::default();
+            loop {
+                match stream.is_idle() {
+                    Ok(true) => return Left::Clean,
+                    Ok(false) if !self.board.is_overdue() => pause.wait(),
+                    Ok(false) => return Left::Busy,
+                    Err(_) => return Left::Broken,
+                }
+            }
+        };
+        // Each of them, also behind one that failed.
+        streams.into_iter().map(settle).max().unwrap_or(Left::Clean)
+    }
+
+    /// The error of a device that ended early; none where it did so because of another.
+    pub(super) fn error(&self, d: usize, failure: Failure) -> Option<RunError> {
+        let device = self.program.devices[d].device;
+        let (label, op) = self.position(d);
+        let (device, error) = match failure {
+            Failure::Stopped => return None,
+            Failure::Step(error) => return Some(error.at(device, &label)),
+            Failure::Driver(error) => (self.worker(d), error),
+            Failure::Of(d, error) => (self.program.devices[d].device, error),
+        };
+        let beside = if error.is_sticky() {
+            contexts::beside(&self.program, &self.contexts, device)
+        } else {
+            Vec::new()
+        };
+        Some(RunError::Driver { device, label, op, error: Box::new(error), beside })
+    }
+}
+
+/// Why a device's work ends early.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Another device has failed.
+    Stopped,
+    /// A call of the driver failed.
+    Driver(DriverError),
+    /// One failed that is for the device at a position, whatever the worker is at.
+    Of(usize, DriverError),
+    /// A step on the host failed, or does not fit.
+    Step(StepError),
+}
+
+impl Failure {
+    /// True if the device cannot be used any more.
+    pub(super) fn is_sticky(&self) -> bool {
+        match self {
+            Self::Driver(error) | Self::Of(_, error) => error.is_sticky(),
+            Self::Stopped | Self::Step(_) => false,
+        }
+    }
+}
+
+impl From<Stopped> for Failure {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Self {
+        Self::Step(error)
+    }
+}
+
+/// What a worker says when it is done with a run.
+pub(super) struct Outcome {
+    /// The time that its steps took; none if it ended because of another.
+    pub(super) result: Result<Option<Duration>, RunError>,
+    /// How the device is left.
+    pub(super) left: Left,
+}
+
+/// How a run leaves a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Left {
+    /// It can be used again.
+    Clean,
+    /// Its work failed in a way that lasts.
+    Broken,
+    /// It is still at work: what that uses must never be freed.
+    Busy,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing.
+    Idle = 0,
+    /// It waits for its device.
+    Device = 1,
+    /// It waits for another worker.
+    Other = 2,
+    /// It computes on the host.
+    Host = 3,
+}
+
+/// Steps of a device that its worker is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steps {
+    /// The position of the first.
+    pub(super) first: usize,
+    /// The position of the last.
+    pub(super) last: usize,
+}
+
+impl Steps {
+    /// One step.
+    pub(super) fn of(step: usize) -> Self {
+        Self { first: step, last: step }
+    }
+}
+
+/// How far the workers of a run are.
+pub(super) struct Board {
+    rows: Vec<Row>,
+    ticks: AtomicU64,
+    overdue: AtomicBool,
+    /// Microseconds that a device may work without a sign of progress, beside the watchdog's.
+    allowance: AtomicU64,
+    /// The devices whose work ended early, in the order in which they said so.
+    ended: Mutex<Vec<usize>>,
+}
+
+#[derive(Default)]
+struct Row {
+    first: AtomicUsize,
+    last: AtomicUsize,
+    state: AtomicUsize,
+}
+
+impl Board {
+    pub(super) fn new(devices: usize) -> Self {
+        let rows = (0..devices).map(|_| Row::default()).collect();
+        let (ticks, overdue) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { rows, ticks, overdue, allowance: AtomicU64::new(0), ended: Mutex::default() }
+    }
+
+    /// Says that a device's work ended early.
+    fn end(&self, d: usize) {
+        lock(&self.ended).push(d);
+    }
+
+    /// How many devices' work ended before that of one.
+    pub(super) fn ended_before(&self, d: usize) -> usize {
+        let ended = lock(&self.ended);
+        ended.iter().position(|other| *other == d).unwrap_or(ended.len())
+    }
+
+    /// Says that a device is at these steps, and what it waits for.
+    pub(super) fn mark(&self, d: usize, steps: Steps, state: State) {
+        let row = &self.rows[d];
+        row.first.store(steps.first, Ordering::Relaxed);
+        row.last.store(steps.last, Ordering::Relaxed);
+        row.state.store(state as usize, Ordering::Relaxed);
+        self.tick();
+    }
+
+    /// The first and the last step that a device is at.
+    pub(super) fn steps(&self, d: usize) -> Steps {
+        let row = &self.rows[d];
+        let (first, last) = (row.first.load(Ordering::Relaxed), row.last.load(Ordering::Relaxed));
+        Steps { first, last }
+    }
+
+    /// Says that there is progress.
+    pub(super) fn tick(&self) {
+        self.ticks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that grows with progress.
+    pub(super) fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Says that work which is seen only when all of it is done has taken so long before.
+    pub(super) fn allow(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.allowance.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// How long devices may work without a sign of progress, beside what is always allowed.
+    pub(super) fn allowance(&self) -> Duration {
+        Duration::from_micros(self.allowance.load(Ordering::Relaxed))
+    }
+
+    /// True if a device is in this state.
+    pub(super) fn is(&self, d: usize, state: State) -> bool {
+        self.rows[d].state.load(Ordering::Relaxed) == state as usize
+    }
+
+    /// True if any device is in this state.
+    pub(super) fn any(&self, state: State) -> bool {
+        (0..self.rows.len()).any(|d| self.is(d, state))
+    }
+
+    /// Says that devices are no longer waited for.
+    pub(super) fn give_up(&self) {
+        self.overdue.store(true, Ordering::Relaxed);
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.overdue.load(Ordering::Relaxed)
+    }
+}
+
+/// Longer and longer pauses between looks at a device.
+#[derive(Default)]
+struct Pause(u32);
+
+impl Pause {
+    /// Looks without a pause but for other threads.
+    const EAGER: u32 = 200;
+    /// The shortest pause.
+    const SHORTEST: Duration = Duration::from_micros(10);
+    /// How often the pause may double.
+    const DOUBLINGS: u32 = 6;
+
+    fn wait(&mut self) {
+        if self.0 < Self::EAGER {
+            std::thread::yield_now();
+        } else {
+            let doublings = ((self.0 - Self::EAGER) / 16).min(Self::DOUBLINGS);
+            std::thread::sleep(Self::SHORTEST * (1 << doublings));
+        }
+        self.0 = self.0.saturating_add(1);
+    }
+}

@@ -1,0 +1,458 @@
+//! A program at one batch size, with everything that its steps need: addresses, grids, arguments.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::report;
+use crate::backend::RunError;
+use crate::backend::cpu::Kernels;
+use crate::backend::cuda::driver::memory::{Global, Pinned};
+use crate::backend::cuda::driver::module::Function;
+use crate::backend::host::highest;
+use crate::codegen::{Arg, Call};
+use crate::lower::{
+    Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space,
+    Step, Storage,
+};
+use crate::op::Op;
+use crate::types::invariant::{int, invariant};
+use crate::types::{Device, Dim, KernelClass, Order};
+
+/// Bytes to which what lies in an inlet is aligned, as copies like it.
+const ALIGNMENT: usize = 256;
+
+/// The kernel of a launch, loaded on its device, and how it is called.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) call: Call,
+    pub(super) function: Arc<Function>,
+}
+
+/// The parameters in a device's memory, by number and order; logical devices of one GPU share
+/// them.
+pub(super) type Params = BTreeMap<(u32, Order), Arc<Global>>;
+
+/// The memory of a device for new elements, by the position of the update.
+pub(super) type Updates = BTreeMap<u32, Arc<Global>>;
+
+/// A place in a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// So many bytes into the arena.
+    Arena(usize),
+    /// At an address.
+    Fixed(u64),
+}
+
+impl Place {
+    /// Its address, with the arena's.
+    pub(super) fn address(self, arena: u64) -> u64 {
+        match self {
+            Self::Arena(offset) => arena + offset as u64,
+            Self::Fixed(address) => address,
+        }
+    }
+}
+
+/// A place in the host's memory, so many bytes into a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HostPlace {
+    pub(super) space: Space,
+    pub(super) offset: usize,
+}
+
+/// What a step does on a GPU.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Waits for an event.
+    Wait(u32),
+    /// Records an event.
+    Record(u32),
+    /// Copies from the host; an input that came before the run from so far into the device's inlet.
+    Upload { from: HostPlace, to: Place, bytes: usize, inlet: Option<usize> },
+    /// Copies from another GPU, by its position.
+    Receive { device: usize, from: Place, to: Place, bytes: usize },
+    /// Copies in the device's memory.
+    Copy { from: Place, to: Place, bytes: usize },
+    /// Runs a kernel.
+    Launch { function: Arc<Function>, grid: [u32; 3], arguments: Vec<Argument> },
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Argument {
+    /// An address.
+    Place(Place),
+    /// A number.
+    Size(i64),
+    /// The address of the word that the GPU's worker owns.
+    Report,
+}
+
+/// What a step does on the host.
+#[derive(Debug)]
+pub(super) enum HostTask {
+    /// Waits for an event.
+    Wait(u32),
+    /// Records an event.
+    Record(u32),
+    /// Copies from a GPU, by its position.
+    Download { device: usize, from: Place, to: HostPlace, bytes: usize },
+    /// Copies in the host's memory, between the buffers with these positions.
+    Copy { from: BufferId, to: BufferId },
+    /// Runs a kernel of the CPU.
+    Launch,
+}
+
+/// Tasks of a GPU that are put on its streams together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// One task that concerns others.
+    Alone(usize),
+    /// Launches and copies of the device alone: a graph.
+    Graph(Range<usize>),
+}
+
+impl Phase {
+    /// The positions of its tasks.
+    pub(super) fn tasks(&self) -> Range<usize> {
+        match self {
+            Self::Alone(at) => *at..*at + 1,
+            Self::Graph(range) => range.clone(),
+        }
+    }
+}
+
+/// A task of a GPU.
+#[derive(Debug)]
+pub(super) struct Placed {
+    /// The position of its step.
+    pub(super) step: usize,
+    pub(super) lane: Lane,
+    pub(super) task: Task,
+}
+
+/// What a GPU does at one batch size.
+#[derive(Debug, Default)]
+pub(super) struct GpuPlan {
+    /// The tasks, in the order of their steps.
+    pub(super) tasks: Vec<Placed>,
+    /// The tasks in groups, in order.
+    pub(super) phases: Vec<Phase>,
+    /// Whether a kernel may say that an element names no entry.
+    pub(super) reports: bool,
+    /// Bytes of the inputs that it copies from the host.
+    pub(super) inlet: usize,
+}
+
+/// A program at one batch size.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) bound: Arc<Bound>,
+    /// For each device what it does; nothing for the host.
+    pub(super) gpus: Vec<GpuPlan>,
+    /// What the host does.
+    pub(super) host: Vec<(usize, HostTask)>,
+    pub(super) kernels: Kernels,
+    /// For each device one more than the highest byte of its arena that a step touches.
+    pub(super) used: Vec<u64>,
+    /// The inputs from which a GPU copies.
+    pub(super) staged: Vec<u32>,
+}
+
+/// A buffer of the device at a position.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    device: usize,
+    buffer: BufferId,
+}
+
+/// What plans are made from.
+pub(super) struct Source<'a> {
+    pub(super) program: &'a Program,
+    /// For each step of each device the kernels that it launches on a GPU.
+    pub(super) loaded: &'a [Vec<Vec<Option<Loaded>>>],
+    pub(super) params: &'a [Params],
+    /// The memory of each device for new elements of parameters.
+    pub(super) updates: &'a [Updates],
+}
+
+/// The bytes that a device holds from run to run: its parameters, in each order, and the new
+/// elements of those that runs change.
+pub(super) fn planned(program: &Program, device: &DeviceProgram) -> u64 {
+    let mut seen = BTreeSet::new();
+    let held = device.buffers.iter().filter_map(|buffer| {
+        let (i, port) = match buffer.storage {
+            Storage::Param(i) => ((false, i), program.params.get(i as usize)),
+            Storage::Update(i) => ((true, i), program.update(i)),
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Arena
+            | Storage::Part { .. }
+            | Storage::Reuse { .. } => return None,
+        };
+        let port = invariant(port, "that a buffer of a parameter is of a port");
+        seen.insert((i, buffer.order)).then(|| int::<u64>(port.ty.bytes().eval(0)))
+    });
+    held.sum()
+}
+
+/// A step that does not fit its buffers or the device: a fault of whoever made the program.
+fn fault(device: Device, step: &Step, reason: &str) -> RunError {
+    let (label, reason) = (step.label.to_string(), reason.to_owned());
+    RunError::Internal { device, label, reason }
+}
+
+impl Source<'_> {
+    /// The plan for a bound program.
+    pub(super) fn plan(&self, bound: Arc<Bound>) -> Result<Plan, RunError> {
+        let mut gpus = Vec::with_capacity(bound.devices.len());
+        for d in 0..bound.devices.len() {
+            gpus.push(if d == 0 { GpuPlan::default() } else { self.gpu(&bound, d)? });
+        }
+        let used = self.program.devices.iter().zip(&bound.devices).map(|(device, bound)| {
+            let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
+            active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
+        });
+        let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|placed| {
+            let Task::Upload { from, .. } = &placed.task else { return None };
+            if let Space::Input(i) = from.space { Some(i) } else { None }
+        });
+        let mut staged: Vec<u32> = inputs.collect();
+        staged.sort_unstable();
+        staged.dedup();
+        let kernels = Kernels::new(&self.program.devices[0], &bound.devices[0], bound.n);
+        Ok(Plan { used: used.collect(), host: self.host(&bound)?, kernels, staged, gpus, bound })
+    }
+
+    fn place(&self, bound: &Bound, d: usize, buffer: BufferId) -> Option<Place> {
+        let device = &self.program.devices[d];
+        let at = &bound.devices[d].locations[buffer.index()];
+        match at.space {
+            Space::Arena => Some(Place::Arena(at.offset)),
+            Space::Param(i) => {
+                let order = device.buffer(device.root(buffer)).order;
+                let held = self.params.get(d)?.get(&(i, order))?;
+                Some(Place::Fixed(held.address() + at.offset as u64))
+            }
+            Space::Update(i) => {
+                let new = self.updates.get(d)?.get(&i)?;
+                Some(Place::Fixed(new.address() + at.offset as u64))
+            }
+            Space::Input(_) | Space::Output(_) => None,
+        }
+    }
+
+    fn gpu(&self, bound: &Bound, d: usize) -> Result<GpuPlan, RunError> {
+        let (device, own) = (&self.program.devices[d], &bound.devices[d]);
+        let mut tasks = Vec::new();
+        for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| own.active[*i]) {
+            let placed = |task| Placed { step: i, lane: step.lane, task };
+            let task = match &step.action {
+                Action::Wait(event) => Some(Task::Wait(*event)),
+                Action::Record(event) => Some(Task::Record(*event)),
+                Action::Copy { device: source, from, to } => {
+                    let to = At { device: d, buffer: *to };
+                    let from = At { device: *source, buffer: *from };
+                    self.copy(bound, to, from, step)?
+                }
+                Action::Launch(launch) => {
+                    let loaded = self.loaded[d][i].as_slice();
+                    let missing = || fault(device.device, step, "the launch has no kernel");
+                    // Updates in a row are launched with the first of them.
+                    if loaded.is_empty() && launch.class != KernelClass::Update {
+                        return Err(missing());
+                    }
+                    for loaded in loaded {
+                        let loaded = loaded.as_ref().ok_or_else(missing)?;
+                        let task = self.launch(bound, d, i, loaded)?;
+                        tasks.extend(task.map(placed));
+                    }
+                    None
+                }
+            };
+            tasks.extend(task.map(placed));
+        }
+        let inlet = inlets(&mut tasks, &self.program.inputs);
+        let phases = phases(&tasks);
+        let reports = tasks.iter().any(|placed| match &placed.task {
+            Task::Launch { arguments, .. } => {
+                arguments.iter().any(|argument| matches!(argument, Argument::Report))
+            }
+            Task::Wait(_)
+            | Task::Record(_)
+            | Task::Upload { .. }
+            | Task::Receive { .. }
+            | Task::Copy { .. } => false,
+        });
+        Ok(GpuPlan { tasks, phases, reports, inlet })
+    }
+
+    /// The copy into a buffer of a GPU; none where it has no bytes.
+    fn copy(&self, bound: &Bound, to: At, from: At, step: &Step) -> Result<Option<Task>, RunError> {
+        let fault = |reason| fault(self.program.devices[to.device].device, step, reason);
+        let at = |at: At| &bound.devices[at.device].locations[at.buffer.index()];
+        let order = |at: At| self.program.devices[at.device].buffer(at.buffer).order;
+        let bytes = at(to).bytes;
+        if at(from).bytes != bytes || order(from) != order(to) {
+            return Err(fault("source and destination differ in size or order"));
+        }
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let outside = || fault("a buffer of a copy is not in its device's memory");
+        let (d, source) = (to.device, from.device);
+        let to = self.place(bound, d, to.buffer).ok_or_else(outside)?;
+        if source == 0 {
+            let from = host_place(at(from));
+            return Ok(Some(Task::Upload { from, to, bytes, inlet: None }));
+        }
+        let from = self.place(bound, source, from.buffer).ok_or_else(outside)?;
+        Ok(Some(if source == d {
+            Task::Copy { from, to, bytes }
+        } else {
+            Task::Receive { device: source, from, to, bytes }
+        }))
+    }
+
+    /// The launch of a kernel of the step at a position; none where its grid is empty.
+    fn launch(
+        &self,
+        bound: &Bound,
+        d: usize,
+        at: usize,
+        loaded: &Loaded,
+    ) -> Result<Option<Task>, RunError> {
+        let step = &self.program.devices[d].steps[at];
+        let fault = |reason| fault(self.program.devices[d].device, step, reason);
+        let mut grid = [0; 3];
+        // The most blocks along y and z, as along x on every architecture.
+        for ((size, blocks), most) in
+            grid.iter_mut().zip(&loaded.call.grid).zip([i32::MAX as u32, 65_535, 65_535])
+        {
+            let blocks = blocks.eval(bound.n);
+            if blocks <= 0 {
+                return Ok(None);
+            }
+            let fits = u32::try_from(blocks).ok().filter(|b| *b <= most);
+            *size = fits.ok_or_else(|| fault("the grid has more blocks than a device takes"))?;
+        }
+        if let Action::Launch(launch) = &step.action
+            && let Some(op @ Op::Range(_)) = &launch.op
+        {
+            // Its kernel wraps beyond the type, where the reference evaluation fails.
+            let mut op = op.clone();
+            op.at_rows(&Dim::from(bound.n));
+            if let Op::Range(range) = &op {
+                let (device, label) = (self.program.devices[d].device, step.label.to_string());
+                let error = |error| RunError::Op { device, label, op: "range", error };
+                range.check_ends().map_err(|e| error(Box::new(e)))?;
+            }
+        }
+        let argument = |arg: &Arg| match arg {
+            Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::Place),
+            Arg::Size(size) => Some(Argument::Size(size.eval(bound.n))),
+            Arg::Report => Some(Argument::Report),
+            Arg::Step => Some(Argument::Size(report::number(at))),
+        };
+        let arguments = loaded.call.args.iter().map(argument).collect::<Option<_>>();
+        let arguments = arguments.ok_or_else(|| fault("an operand is not on the device"))?;
+        Ok(Some(Task::Launch { function: loaded.function.clone(), grid, arguments }))
+    }
+
+    fn host(&self, bound: &Bound) -> Result<Vec<(usize, HostTask)>, RunError> {
+        let (device, own): (&DeviceProgram, &BoundDevice) =
+            (&self.program.devices[0], &bound.devices[0]);
+        let mut tasks = Vec::new();
+        for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| own.active[*i]) {
+            let task = match &step.action {
+                Action::Wait(event) => HostTask::Wait(*event),
+                Action::Record(event) => HostTask::Record(*event),
+                Action::Launch(_) => HostTask::Launch,
+                Action::Copy { device: source, from, to } => {
+                    let place = &own.locations[to.index()];
+                    let fault = |reason| fault(device.device, step, reason);
+                    let other = &self.program.devices[*source];
+                    let bytes = bound.devices[*source].locations[from.index()].bytes;
+                    if bytes != place.bytes || other.buffer(*from).order != device.buffer(*to).order
+                    {
+                        return Err(fault("source and destination differ in size or order"));
+                    }
+                    if bytes == 0 {
+                        continue;
+                    }
+                    if *source == 0 {
+                        HostTask::Copy { from: *from, to: *to }
+                    } else {
+                        let from = self.place(bound, *source, *from);
+                        let from = from.ok_or_else(|| fault("the source is not on its device"))?;
+                        HostTask::Download { device: *source, from, to: host_place(place), bytes }
+                    }
+                }
+            };
+            tasks.push((i, task));
+        }
+        Ok(tasks)
+    }
+}
+
+fn host_place(at: &Location) -> HostPlace {
+    HostPlace { space: at.space, offset: at.offset }
+}
+
+/// Gives the inputs that tasks copy from the host their places in the inlet; the bytes of all.
+/// Those without axes may be set until the run begins, and come with it.
+fn inlets(tasks: &mut [Placed], inputs: &[Port]) -> usize {
+    let mut end: usize = 0;
+    for placed in tasks {
+        if let Task::Upload { from: HostPlace { space: Space::Input(i), .. }, bytes, inlet, .. } =
+            &mut placed.task
+            && inputs.get(*i as usize).is_some_and(|port| port.ty.rank() > 0)
+        {
+            let at = end.next_multiple_of(ALIGNMENT);
+            *inlet = Some(at);
+            end = at + *bytes;
+        }
+    }
+    end
+}
+
+/// The tasks in groups: those of one lane that concern the device alone together.
+fn phases(tasks: &[Placed]) -> Vec<Phase> {
+    let mut phases: Vec<Phase> = Vec::new();
+    for (at, Placed { lane, task, .. }) in tasks.iter().enumerate() {
+        if !matches!(task, Task::Launch { .. } | Task::Copy { .. }) {
+            phases.push(Phase::Alone(at));
+            continue;
+        }
+        match phases.last_mut() {
+            Some(Phase::Graph(range)) if tasks[range.start].lane == *lane => range.end = at + 1,
+            _ => phases.push(Phase::Graph(at..at + 1)),
+        }
+    }
+    phases
+}
+
+/// The pinned blocks of a run in the host's memory.
+#[derive(Debug)]
+pub(super) struct HostBlocks {
+    pub(super) arena: Arc<Pinned>,
+    pub(super) inputs: BTreeMap<u32, Arc<Pinned>>,
+    pub(super) params: Arc<BTreeMap<u32, Arc<Pinned>>>,
+    pub(super) outputs: Vec<Arc<Pinned>>,
+    pub(super) updates: Vec<Arc<Pinned>>,
+}
+
+impl HostBlocks {
+    /// The block that a place is in.
+    pub(super) fn block(&self, place: HostPlace) -> Option<&Arc<Pinned>> {
+        match place.space {
+            Space::Arena => Some(&self.arena),
+            Space::Input(i) => self.inputs.get(&i),
+            Space::Param(i) => self.params.get(&i),
+            Space::Output(i) => self.outputs.get(i as usize),
+            Space::Update(i) => self.updates.get(i as usize),
+        }
+    }
+}

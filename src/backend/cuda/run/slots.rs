@@ -1,0 +1,267 @@
+//! The runs that are in flight, and how many may be.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::parts::{Bytes, IN_FLIGHT, Parts};
+use super::plan::Plan;
+use super::report;
+use super::slot::{Ended, Slot, SlotError};
+use crate::backend::RunError;
+use crate::backend::cuda::driver::context::{Context, Spare};
+use crate::backend::cuda::driver::memory::PIN;
+use crate::backend::host::lock;
+
+/// The runs after which another one in flight is tried again where memory did not suffice for it.
+const RUNS_UNTIL_TRIED: u32 = 64;
+
+/// The slots of an executable.
+#[derive(Default)]
+struct Slots {
+    free: Vec<Slot>,
+    /// The slots that there are, free or not.
+    made: usize,
+    /// How often a slot was given up for want of something.
+    given_up: u64,
+    /// Where memory did not suffice for another run in flight, what is known of it.
+    tight: Option<Tight>,
+    /// What the graphs of the slots launch, which has to be there until they end.
+    _kernels: Option<Arc<Parts>>,
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots")
+            .field("free", &self.free)
+            .field("made", &self.made)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A run for which no memory was left beside others.
+#[derive(Clone, Copy, Debug)]
+struct Tight {
+    /// The bytes that its plan takes on all devices.
+    bytes: u64,
+    /// The runs that may be in flight, where one of them takes as much.
+    most: usize,
+    /// The runs that have to end before it is tried again, since the memory may have been
+    /// another's.
+    runs: u32,
+}
+
+impl Slots {
+    /// For an executable of these parts.
+    fn new(parts: Arc<Parts>) -> Self {
+        Self { _kernels: Some(parts), ..Self::default() }
+    }
+
+    /// True if another run, whose plan takes so many bytes on all devices, has to wait.
+    fn are_taken(&self, bytes: u64) -> bool {
+        let tight = self.tight.filter(|tight| bytes >= tight.bytes);
+        self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT as usize, |tight| tight.most)
+    }
+
+    /// Takes note that no memory was left for a run of so many bytes beside those that there are.
+    fn tighten(&mut self, bytes: u64) {
+        let bytes = self.tight.map_or(bytes, |tight| tight.bytes.min(bytes));
+        let most = self.made.clamp(1, IN_FLIGHT as usize);
+        self.tight = Some(Tight { bytes, most, runs: RUNS_UNTIL_TRIED });
+    }
+
+    /// Takes note that a run has ended.
+    fn ended(&mut self) {
+        self.tight = self.tight.and_then(|tight| {
+            Some(Tight { runs: tight.runs.checked_sub(1).filter(|runs| *runs > 0)?, ..tight })
+        });
+    }
+}
+
+impl Spare for Mutex<Slots> {
+    /// The arenas of the runs that are not in flight: the next ones make theirs anew.
+    fn give_up(&self, on: &Context) -> bool {
+        let mut slots = lock(self);
+        let given: Vec<_> = slots.free.iter_mut().flat_map(|slot| slot.give_up(on)).collect();
+        let had = !given.is_empty();
+        // Whoever wants memory waits for the slots, and finds it then.
+        drop(given);
+        drop(slots);
+        had
+    }
+}
+
+/// Slots that runs take and give back.
+pub(super) struct SlotPool {
+    parts: Arc<Parts>,
+    slots: Arc<Mutex<Slots>>,
+    freed: Condvar,
+}
+
+/// A slot in the hands of a run.
+pub(super) struct Taken {
+    pub(super) slot: Slot,
+    /// The address of each device's arena.
+    pub(super) arenas: Vec<u64>,
+}
+
+impl SlotPool {
+    /// Without slots, for an executable of these parts.
+    pub(super) fn new(parts: Arc<Parts>) -> Self {
+        let slots = Arc::new(Mutex::new(Slots::new(parts.clone())));
+        Self { parts, slots, freed: Condvar::new() }
+    }
+
+    /// The memory that gives way to others.
+    pub(super) fn spare(&self) -> Arc<dyn Spare> {
+        self.slots.clone()
+    }
+
+    /// A slot whose arenas are large enough. Where memory does not suffice for another run in
+    /// flight, waits until one ends.
+    pub(super) fn take(&self, plan: &Plan) -> Result<Taken, RunError> {
+        let bytes = plan.bound.devices.iter().skip(1).map(|device| device.planned as u64).sum();
+        loop {
+            let mut slots = lock(&self.slots);
+            while slots.are_taken(bytes) {
+                slots = self.freed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.parts.health.check()?;
+            let slot = slots.free.pop();
+            if slot.is_none() {
+                slots.made += 1;
+            }
+            let before = slots.given_up;
+            drop(slots);
+            let (program, contexts) = (&self.parts.program, &self.parts.contexts);
+            let made =
+                slot.map_or_else(|| Slot::new(program, contexts), Ok).and_then(|mut slot| {
+                    let arenas = slot.reserve(&plan.bound, contexts)?;
+                    Ok(Taken { slot, arenas })
+                });
+            let error = match made {
+                Ok(made) => return Ok(made),
+                Err(error) => error,
+            };
+            let short = error.short();
+            let mut others = self.give_up_slot(short.map(|_| bytes), before);
+            if let Some(context) = short.and_then(|d| contexts[d].as_ref()) {
+                others |= context.give_up_spares();
+            }
+            if short.is_none() || !others {
+                return Err(self.no_slot(plan, error));
+            }
+        }
+    }
+
+    /// Says that a slot is no more, and the bytes of the plan for which there was no memory, if
+    /// that is why; true if there are others, or were since the number of those given up was
+    /// `before`.
+    fn give_up_slot(&self, short: Option<u64>, before: u64) -> bool {
+        let mut slots = lock(&self.slots);
+        slots.made -= 1;
+        // Free ones hold memory that is wanted.
+        slots.made -= slots.free.len();
+        let free = mem::take(&mut slots.free);
+        let had = !free.is_empty() || slots.made > 0 || slots.given_up != before;
+        slots.given_up += 1;
+        if let Some(bytes) = short {
+            slots.tighten(bytes);
+        }
+        // Whoever is short waits for them here, and finds their memory then.
+        drop(free);
+        drop(slots);
+        self.freed.notify_all();
+        had
+    }
+
+    fn no_slot(&self, plan: &Plan, error: SlotError) -> RunError {
+        match error {
+            SlotError::Driver { error, .. } if error.call == PIN => {
+                let planned = match self.parts.pinned_bytes(plan) {
+                    Ok(planned) => planned,
+                    Err(error) => return error,
+                };
+                let bytes = Bytes { asked: report::PINNED, planned };
+                self.parts.not_pinned(bytes, "what kernels report", error)
+            }
+            SlotError::Driver { d, asked, error, .. } if error.is_out_of_memory() => {
+                // What the driver takes for streams it does not say; the arena comes behind them.
+                let asked = asked.unwrap_or(plan.bound.devices[d].planned as u64);
+                self.out_of_memory(plan, d, asked)
+            }
+            SlotError::Driver { d, what, error, .. } => self.parts.health.failed(d, what, error),
+            SlotError::Thread(d, error) => RunError::Internal {
+                device: self.parts.health.device(d),
+                label: String::new(),
+                reason: format!("no worker thread: {error}"),
+            },
+        }
+    }
+
+    fn out_of_memory(&self, plan: &Plan, d: usize, asked: u64) -> RunError {
+        let (context, device) = (self.parts.contexts[d].as_ref(), self.parts.health.device(d));
+        if let Some(frees) = context.map(|context| context.frees()).filter(|f| f.is_late()) {
+            // What was given up for it is still at work.
+            let (label, limit) = ("the arena".to_owned(), frees.limit());
+            return RunError::Stuck { device, label, op: "memory", limit };
+        }
+        // A device that does not tell has none free that is known of.
+        let free = context.and_then(|c| c.free_memory().ok()).unwrap_or(0);
+        let planned = plan.bound.devices[d].planned as u64 + self.parts.param_bytes[d];
+        RunError::OutOfMemory { device, n: plan.bound.n, asked, planned, free }
+    }
+
+    /// Leaks what a device may still be at between runs: whoever frees it waits for the device.
+    pub(super) fn abandon(&self) {
+        let mut slots = lock(&self.slots);
+        slots.made -= slots.free.len();
+        mem::forget(mem::take(&mut slots.free));
+        mem::forget(Arc::clone(&self.parts));
+    }
+
+    /// Gives back a slot in which nothing was run.
+    pub(super) fn give_back(&self, slot: Slot) {
+        lock(&self.slots).free.push(slot);
+        // One that finds the devices dead leaves the slot to others.
+        self.freed.notify_all();
+    }
+
+    /// Gives a slot back after a run, or leaks it where a device is still at work in it.
+    pub(super) fn end(&self, slot: Slot, ended: &Ended) {
+        let mut slots = lock(&self.slots);
+        slots.ended();
+        if ended.is_abandoned {
+            slots.made -= 1;
+            mem::forget(slot);
+            // Its kernels, parameters and contexts stay for the same reason.
+            mem::forget(Arc::clone(&self.parts));
+        } else {
+            slots.free.push(slot);
+        }
+        drop(slots);
+        // After a failure all that wait have to be told.
+        self.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IN_FLIGHT, RUNS_UNTIL_TRIED, Slots};
+
+    #[test]
+    fn memory_that_was_short_is_tried_again() {
+        let mut slots = Slots { made: 1, ..Slots::default() };
+        assert!(!slots.are_taken(1 << 40), "one may run beside it");
+        slots.tighten(1000);
+        assert!(slots.are_taken(1000) && slots.are_taken(1001) && !slots.are_taken(999));
+        for _ in 1..RUNS_UNTIL_TRIED {
+            slots.ended();
+            assert!(slots.are_taken(1000));
+        }
+        slots.ended();
+        assert!(!slots.are_taken(1000));
+        slots.made = IN_FLIGHT as usize;
+        assert!(slots.are_taken(0));
+    }
+}

@@ -1,0 +1,249 @@
+//! The memory of one virtual device, and disjoint views of it.
+
+use std::ops::Range;
+
+use crate::lower::{Location, Space};
+use crate::types::Tensor;
+
+/// A block of host memory that steps read and write.
+pub(crate) trait Block {
+    /// The bytes in a range; `None` where it ends outside.
+    fn read(&self, range: Range<usize>) -> Option<&[u8]>;
+
+    /// The bytes in each of these ranges, which are in order and apart; `None` where they are not,
+    /// or end outside.
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>>;
+}
+
+impl Block for Tensor {
+    fn read(&self, range: Range<usize>) -> Option<&[u8]> {
+        self.bytes().get(range)
+    }
+
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>> {
+        let (mut rest, mut at) = (self.bytes_mut(), 0);
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let (_, tail) = rest.split_at_mut_checked(range.start.checked_sub(at)?)?;
+            let (part, tail) = tail.split_at_mut_checked(range.len())?;
+            parts.push(part);
+            (rest, at) = (tail, range.end);
+        }
+        Some(parts)
+    }
+}
+
+/// What a device writes to: its arena, on the host the outputs, and for each update of the program
+/// the new elements of the parameter, where the device holds it.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory<B = Tensor> {
+    pub(crate) arena: B,
+    pub(crate) outputs: Vec<B>,
+    pub(crate) updates: Vec<B>,
+}
+
+/// The memory that a step reads and writes.
+#[derive(Debug)]
+pub(crate) struct Views<'a> {
+    /// What it reads, in the order asked for; `None` where it writes to exactly the same bytes.
+    pub(crate) reads: Vec<Option<&'a [u8]>>,
+    /// What it writes, in the order asked for.
+    pub(crate) writes: Vec<&'a mut [u8]>,
+}
+
+/// A range of one space that is either written, by the view with this position, or read.
+struct Segment {
+    space: Space,
+    start: usize,
+    end: usize,
+    write: Option<usize>,
+}
+
+impl<B: Block> DeviceMemory<B> {
+    /// The bytes at a location in this memory.
+    pub(crate) fn read(&self, at: &Location) -> Option<&[u8]> {
+        let block = match at.space {
+            Space::Arena => &self.arena,
+            Space::Output(i) => self.outputs.get(i as usize)?,
+            Space::Update(i) => self.updates.get(i as usize)?,
+            Space::Input(_) | Space::Param(_) => return None,
+        };
+        block.read(at.offset..at.offset.checked_add(at.bytes)?)
+    }
+
+    /// The bytes at a location in this memory, to write to.
+    pub(crate) fn write(&mut self, at: &Location) -> Option<&mut [u8]> {
+        let range = at.offset..at.offset.checked_add(at.bytes)?;
+        let block = match at.space {
+            Space::Arena => &mut self.arena,
+            Space::Output(i) => self.outputs.get_mut(i as usize)?,
+            Space::Update(i) => self.updates.get_mut(i as usize)?,
+            Space::Input(_) | Space::Param(_) => return None,
+        };
+        block.parts(&[range])?.pop()
+    }
+
+    /// Views of several locations at once; those of inputs and parameters come from `external`.
+    ///
+    /// What is written must not overlap anything else asked for, but for reads of exactly the same
+    /// bytes.
+    /// `None` where that does not hold or a location is outside this memory.
+    pub(crate) fn views<'a>(
+        &'a mut self,
+        reads: &[&Location],
+        writes: &[&Location],
+        external: &dyn Fn(&Location) -> Option<&'a [u8]>,
+    ) -> Option<Views<'a>> {
+        let segments = segments(reads, writes)?;
+        let mut shared: Vec<(Space, usize, &'a [u8])> = Vec::new();
+        let mut written: Vec<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
+        // The segments are in the order of the spaces, so each list is gone through once.
+        let mut arena = Some(&mut self.arena);
+        let (mut outputs, mut updates) =
+            (self.outputs.iter_mut().enumerate(), self.updates.iter_mut().enumerate());
+        let at = |(i, _): &(usize, &mut B), wanted: u32| *i == wanted as usize;
+        for own in segments.chunk_by(|a, b| a.space == b.space) {
+            let space = own.first()?.space;
+            let block = match space {
+                Space::Arena => arena.take()?,
+                Space::Output(i) => outputs.find(|output| at(output, i))?.1,
+                Space::Update(i) => updates.find(|update| at(update, i))?.1,
+                Space::Input(_) | Space::Param(_) => return None,
+            };
+            let ranges: Vec<_> = own.iter().map(|s| s.start..s.end).collect();
+            for (segment, part) in own.iter().zip(block.parts(&ranges)?) {
+                match segment.write {
+                    Some(i) => written[i] = Some(part),
+                    None => shared.push((space, segment.start, part)),
+                }
+            }
+        }
+        let read = |location: &&Location| -> Option<Option<&'a [u8]>> {
+            if location.bytes == 0 {
+                return Some(Some(&[]));
+            }
+            if matches!(location.space, Space::Input(_) | Space::Param(_)) {
+                return external(location).map(Some);
+            }
+            if writes.iter().any(|w| same(w, location)) {
+                return Some(None);
+            }
+            let upto = shared
+                .partition_point(|(s, start, _)| (*s, *start) <= (location.space, location.offset));
+            let (space, start, bytes) = shared.get(upto.checked_sub(1)?)?;
+            let from = location.offset.checked_sub(*start)?;
+            let bytes = bytes.get(from..from.checked_add(location.bytes)?)?;
+            (*space == location.space).then_some(Some(bytes))
+        };
+        let reads = reads.iter().map(read).collect::<Option<_>>()?;
+        let written = written.into_iter().zip(writes);
+        let writes = written
+            .map(|(view, at)| if at.bytes == 0 { Some(&mut [][..]) } else { view })
+            .collect::<Option<_>>()?;
+        Some(Views { reads, writes })
+    }
+}
+
+fn same(a: &Location, b: &Location) -> bool {
+    (a.space, a.offset, a.bytes) == (b.space, b.offset, b.bytes)
+}
+
+/// The ranges to divide memory into, in order: each written location, and the unions of those that
+/// are only read.
+/// `None` if a written one overlaps another range.
+fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Vec<Segment>> {
+    let own = |l: &Location| {
+        l.bytes > 0 && matches!(l.space, Space::Arena | Space::Output(_) | Space::Update(_))
+    };
+    let end = |l: &Location| l.offset.checked_add(l.bytes);
+    let mut read: Vec<(Space, usize, usize)> = Vec::with_capacity(reads.len());
+    for location in reads.iter().filter(|r| own(r) && !writes.iter().any(|w| same(w, r))) {
+        read.push((location.space, location.offset, end(location)?));
+    }
+    read.sort_unstable();
+    let mut all: Vec<Segment> = Vec::with_capacity(read.len() + writes.len());
+    for (space, start, end) in read {
+        match all.last_mut().filter(|last| last.space == space && start < last.end) {
+            Some(last) => last.end = last.end.max(end),
+            None => all.push(Segment { space, start, end, write: None }),
+        }
+    }
+    for (i, location) in writes.iter().enumerate().filter(|(_, w)| w.bytes > 0) {
+        let (space, start, end) = (location.space, location.offset, end(location)?);
+        all.push(Segment { space, start, end, write: Some(i) });
+    }
+    all.sort_unstable_by_key(|s| (s.space, s.start));
+    let apart = all.windows(2).all(|w| w[0].space != w[1].space || w[0].end <= w[1].start);
+    apart.then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceMemory;
+    use crate::lower::{Location, Space};
+    use crate::types::{DType, Tensor};
+
+    fn at(space: Space, offset: usize, bytes: usize) -> Location {
+        Location { space, offset, bytes, dims: [bytes].as_slice().into() }
+    }
+
+    fn memory() -> DeviceMemory {
+        let bytes: Vec<u8> = (0..64).collect();
+        DeviceMemory {
+            arena: Tensor::new(&[64], &bytes).unwrap(),
+            outputs: vec![Tensor::zeros(DType::U8, &[16]).unwrap()],
+            updates: vec![Tensor::zeros(DType::U8, &[8]).unwrap()],
+        }
+    }
+
+    #[test]
+    fn views_are_the_ranges_asked_for() {
+        let mut memory = memory();
+        let input = [9u8; 4];
+        let reads = [
+            at(Space::Arena, 4, 8),
+            at(Space::Arena, 8, 8),
+            at(Space::Input(0), 0, 4),
+            at(Space::Arena, 32, 8),
+            at(Space::Arena, 4, 8),
+            at(Space::Arena, 20, 0),
+        ];
+        let writes = [
+            at(Space::Arena, 32, 8),
+            at(Space::Output(0), 4, 4),
+            at(Space::Arena, 16, 4),
+            at(Space::Update(0), 1, 2),
+        ];
+        let external = |_: &Location| Some(&input[..]);
+        let views = memory
+            .views(&reads.each_ref(), &writes.each_ref(), &external)
+            .expect("the ranges are disjoint");
+        assert_eq!(views.reads[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(views.reads[1].unwrap(), [8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(views.reads[2].unwrap(), [9; 4]);
+        assert!(views.reads[3].is_none());
+        assert_eq!(views.reads[4], views.reads[0]);
+        assert!(views.reads[5].unwrap().is_empty());
+        for write in views.writes {
+            write.fill(7);
+        }
+        assert_eq!(memory.arena.bytes()[14..22], [14, 15, 7, 7, 7, 7, 20, 21]);
+        assert_eq!(memory.arena.bytes()[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
+        assert_eq!(memory.outputs[0].bytes()[3..9], [0, 7, 7, 7, 7, 0]);
+        assert_eq!(memory.updates[0].bytes()[..4], [0, 7, 7, 0]);
+    }
+
+    #[test]
+    fn overlap_with_what_is_written_is_refused() {
+        let mut memory = memory();
+        let mut refused = |reads: &[&Location], writes: &[&Location]| {
+            memory.views(reads, writes, &|_| None).is_none()
+        };
+        let (a, b) = (at(Space::Arena, 0, 8), at(Space::Arena, 4, 8));
+        assert!(refused(&[&a], &[&b]));
+        assert!(refused(&[], &[&a, &b]));
+        assert!(refused(&[&at(Space::Arena, 60, 8)], &[]));
+        assert!(refused(&[], &[&at(Space::Output(1), 0, 1)]));
+        assert!(refused(&[&at(Space::Input(0), 0, 1)], &[]));
+    }
+}

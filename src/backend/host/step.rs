@@ -1,0 +1,257 @@
+//! The steps of one device whose memory is the host's.
+
+use std::sync::Mutex;
+
+use bytemuck::PodCastError;
+use rayon::ThreadPool;
+use smallvec::SmallVec;
+
+use super::lock::lock;
+use super::memory::{Block, DeviceMemory};
+use crate::backend::RunError;
+use crate::lower::{
+    Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Location, Space, Step,
+};
+use crate::op::{Op, OpError};
+use crate::types::{DType, Device, Tensor};
+
+/// The code of a launch at one batch size, as the backend of the CPU chooses it.
+pub(crate) trait Code {
+    /// The operator whose reference evaluation runs in its place, with the batch size in the
+    /// attributes.
+    fn reference(&self) -> Option<&Op>;
+
+    /// Computes the result, with the chain applied to it.
+    fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited>;
+
+    /// Applies a chain with these operands to the result of a reference evaluation.
+    fn apply(chain: &Chain, others: &[&[f32]], result: &mut [f32]) -> Result<(), Unsuited>;
+}
+
+/// The `f32` operands of a kernel and its results.
+pub(crate) struct Slices<'a> {
+    /// The operands of the operator, or the one that a chain is applied to; `None` where the result
+    /// has its place.
+    pub(crate) operands: SmallVec<[Option<&'a [f32]>; 4]>,
+    /// The operands of the chain.
+    pub(crate) others: SmallVec<[&'a [f32]; 4]>,
+    pub(crate) results: SmallVec<[&'a mut [f32]; 1]>,
+}
+
+/// Operands that do not suit a kernel: a fault of whoever lowered or prepared the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unsuited;
+
+/// Why a step ends the device's work.
+#[derive(Debug)]
+pub(crate) enum StepError {
+    /// The operator failed.
+    Op(&'static str, Box<OpError>),
+    /// A fault of fanwise.
+    Internal(String),
+}
+
+impl StepError {
+    /// The error of a run, with the step's device and label.
+    pub(crate) fn at(self, device: Device, label: &str) -> RunError {
+        let label = label.to_owned();
+        match self {
+            Self::Op(op, error) => RunError::Op { device, label, op, error },
+            Self::Internal(reason) => RunError::Internal { device, label, reason },
+        }
+    }
+}
+
+fn floats(bytes: Option<&[u8]>) -> Result<Option<&[f32]>, PodCastError> {
+    bytes.map(bytemuck::try_cast_slice).transpose()
+}
+
+fn internal(reason: &str) -> StepError {
+    StepError::Internal(reason.to_owned())
+}
+
+/// One more than the highest byte of the arena that a step touches.
+pub(crate) fn highest(bound: &BoundDevice, step: &Step) -> u64 {
+    let end = |b: &BufferId| {
+        let at = &bound.locations[b.index()];
+        if at.space == Space::Arena && at.bytes > 0 { at.offset + at.bytes } else { 0 }
+    };
+    let highest = match &step.action {
+        Action::Launch(launch) => launch.operands.iter().chain(&launch.results).map(end).max(),
+        Action::Copy { to, .. } => Some(end(to)),
+        Action::Wait(_) | Action::Record(_) => None,
+    };
+    highest.unwrap_or(0) as u64
+}
+
+/// What the steps of one device work with.
+#[derive(Clone, Copy)]
+pub(crate) struct HostSteps<'a> {
+    /// The device.
+    pub(crate) program: &'a DeviceProgram,
+    /// Where its buffers lie.
+    pub(crate) bound: &'a BoundDevice,
+    /// The tensors given to the run.
+    pub(crate) inputs: &'a [&'a Tensor],
+    /// The parameters that the device holds.
+    pub(crate) params: &'a [Option<Tensor>],
+    /// The threads that compute.
+    pub(crate) pool: &'a ThreadPool,
+}
+
+impl<'a> HostSteps<'a> {
+    /// Runs a launch with its code; without code there is nothing to compute.
+    pub(crate) fn launch<C: Code + Sync, B: Block>(
+        &self,
+        code: Option<&C>,
+        launch: &Launch,
+        memory: &Mutex<DeviceMemory<B>>,
+    ) -> Result<(), StepError> {
+        let Some(code) = code else { return Ok(()) };
+        match code.reference() {
+            Some(op) => self.evaluate::<C, B>(op, launch, memory),
+            None => self.compute(code, launch, memory),
+        }
+    }
+
+    /// Where a buffer lies.
+    pub(crate) fn location(&self, buffer: BufferId) -> &'a Location {
+        &self.bound.locations[buffer.index()]
+    }
+
+    /// The bytes of an input, or of a parameter that the device holds.
+    pub(crate) fn external(&self, at: &Location) -> Option<(&'a Tensor, &'a [u8])> {
+        let tensor = match at.space {
+            Space::Input(i) => *self.inputs.get(i as usize)?,
+            Space::Param(i) => self.params.get(i as usize)?.as_ref()?,
+            Space::Output(_) | Space::Update(_) | Space::Arena => return None,
+        };
+        Some((tensor, tensor.bytes().get(at.offset..at.offset.checked_add(at.bytes)?)?))
+    }
+
+    /// Copies one buffer of the device into another.
+    pub(crate) fn copy<B: Block>(
+        &self,
+        from: &Location,
+        to: &Location,
+        memory: &Mutex<DeviceMemory<B>>,
+    ) -> Result<(), StepError> {
+        let outside = || internal("a buffer lies outside its memory");
+        let mut own = lock(memory);
+        if let Some((_, bytes)) = self.external(from) {
+            own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let views = own.views(&[from], &[to], &|_| None).ok_or_else(outside)?;
+        for (read, write) in views.reads.into_iter().zip(views.writes) {
+            if let Some(read) = read {
+                write.copy_from_slice(read);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a kernel where its operands and its results are.
+    fn compute<C: Code + Sync, B: Block>(
+        &self,
+        code: &C,
+        launch: &Launch,
+        memory: &Mutex<DeviceMemory<B>>,
+    ) -> Result<(), StepError> {
+        let outside = || internal("the launch's memory is not divided as planned");
+        let at = |b: &BufferId| self.location(*b);
+        let reads: SmallVec<[&Location; 6]> = launch.operands.iter().map(at).collect();
+        let writes: SmallVec<[&Location; 1]> = launch.results.iter().map(at).collect();
+        let external = |at: &Location| self.external(at).map(|(_, bytes)| bytes);
+        let mut own = lock(memory);
+        let views = own.views(&reads, &writes, &external).ok_or_else(outside)?;
+        let read: Result<SmallVec<[Option<&[f32]>; 6]>, _> =
+            views.reads.into_iter().map(floats).collect();
+        let read = read.map_err(|_| outside())?;
+        let (operands, others) = read.split_at(launch.split_operands().0.len());
+        let others: Option<SmallVec<[&[f32]; 4]>> = others.iter().copied().collect();
+        let writes = views.writes.into_iter().map(bytemuck::try_cast_slice_mut);
+        let results: Result<SmallVec<[&mut [f32]; 1]>, _> = writes.collect();
+        let slices = Slices {
+            operands: operands.into(),
+            others: others.ok_or_else(outside)?,
+            results: results.map_err(|_| outside())?,
+        };
+        let done = self.pool.install(|| code.run(&launch.chain, slices));
+        done.map_err(|Unsuited| internal("the operands do not suit the kernel"))
+    }
+
+    /// Runs the reference evaluation on copies of the operands, and the chain on its result.
+    fn evaluate<C: Code, B: Block>(
+        &self,
+        op: &Op,
+        launch: &Launch,
+        memory: &Mutex<DeviceMemory<B>>,
+    ) -> Result<(), StepError> {
+        let dtype = |b: &BufferId| self.program.buffer(*b).ty.dtype;
+        let mut operands = Vec::with_capacity(launch.operands.len());
+        for buffer in &launch.operands {
+            operands.push(self.tensor(dtype(buffer), self.location(*buffer), memory)?);
+        }
+        let (operands, others) = operands.split_at(launch.split_operands().0.len());
+        let refs: Vec<&Tensor> = operands.iter().collect();
+        let mut results = self
+            .pool
+            .install(|| op.eval(&refs))
+            .map_err(|e| StepError::Op(op.name(), Box::new(e)))?;
+        if results.len() != launch.results.len() {
+            return Err(internal("the operator gives another number of results"));
+        }
+        for (buffer, result) in launch.results.iter().zip(&results) {
+            let at = self.location(*buffer);
+            if result.dtype() != dtype(buffer) || result.dims() != at.dims.as_slice() {
+                let found = result.tensor_type();
+                let wanted = format!("{}{:?}", dtype(buffer), at.dims);
+                return Err(StepError::Internal(format!(
+                    "{} gives {found}, not {wanted}",
+                    op.name()
+                )));
+            }
+        }
+        if !launch.chain.is_empty() {
+            let others: SmallVec<[&[f32]; 4]> = others.iter().map(Tensor::as_slice).collect();
+            let unsuited = || internal("the operands do not suit the chain");
+            let result = results.first_mut().ok_or_else(unsuited)?.as_mut_slice();
+            let applied = self.pool.install(|| C::apply(&launch.chain, &others, result));
+            applied.map_err(|Unsuited| unsuited())?;
+        }
+        let mut own = lock(memory);
+        for (buffer, result) in launch.results.iter().zip(&results) {
+            let bytes = own.write(self.location(*buffer));
+            bytes
+                .ok_or_else(|| internal("a result lies outside its memory"))?
+                .copy_from_slice(result.bytes());
+        }
+        Ok(())
+    }
+
+    /// A tensor with the contents of a buffer; inputs and parameters are shared, not copied.
+    fn tensor<B: Block>(
+        &self,
+        dtype: DType,
+        at: &Location,
+        memory: &Mutex<DeviceMemory<B>>,
+    ) -> Result<Tensor, StepError> {
+        if at.bytes == 0 {
+            return Tensor::zeros(dtype, &at.dims).map_err(|e| StepError::Internal(e.to_string()));
+        }
+        let tensor = if let Some((tensor, bytes)) = self.external(at) {
+            if bytes.len() == tensor.bytes().len() {
+                tensor.clone().reshaped(&at.dims)
+            } else {
+                Tensor::from_bytes(dtype, &at.dims, bytes)
+            }
+        } else {
+            let own = lock(memory);
+            let bytes =
+                own.read(at).ok_or_else(|| internal("an operand lies outside its memory"))?;
+            Tensor::from_bytes(dtype, &at.dims, bytes)
+        };
+        tensor.map_err(|e| StepError::Internal(e.to_string()))
+    }
+}
