@@ -53,6 +53,12 @@ const FOREIGN: &str = "tests/fakecuda/";
 /// The lines of a file, unless it is generated.
 const FILE_LINES: usize = 600;
 
+/// The columns of a line, tabs and all.
+const COLUMNS: usize = 100;
+
+/// The tests with lines of JSON and of assembler that cannot be broken.
+const UNBROKEN: [&str; 3] = ["tests/it/hostile/", "tests/memory.rs", "tests/fakecuda/tests/"];
+
 /// The lines of a function, from its `fn` to its closing brace.
 const FN_LINES: usize = 60;
 
@@ -163,6 +169,24 @@ fn files_and_functions_fit_in_one_reading() {
                 let path = &file.path;
                 writeln!(wrong, "{path}:{line}: {name} has {lines} lines, at most {FN_LINES}")
                     .unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn lines_fit_in_columns() {
+    let mut wrong = String::new();
+    for file in files(&["src", "tests", "examples"]) {
+        if file.path.ends_with("/generated.rs") || UNBROKEN.iter().any(|p| file.path.starts_with(p))
+        {
+            continue;
+        }
+        for (line, text) in (1..).zip(file.text.lines()) {
+            let columns = text.chars().count();
+            if columns > COLUMNS {
+                writeln!(wrong, "{}:{line}: {columns} columns", file.path).unwrap();
             }
         }
     }
