@@ -142,6 +142,6 @@ mod tests {
         port.ty.shape = [Dim::n() - 3].as_slice().into();
         let name = port.name.clone();
         let said = check_memory(&program, 2, [0], Some(1 << 20)).unwrap_err().to_string();
-        assert!(said.starts_with(&format!("internal error on host in `{name}`: ")), "{said}");
+        assert!(said.starts_with(&format!("internal error on cpu:0 in `{name}`: ")), "{said}");
     }
 }

@@ -146,6 +146,6 @@ mod tests {
         let (graph, _) = template();
         let program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
         let said = update_size(&program, 3).unwrap_err().to_string();
-        assert_eq!(said, "internal error on host in ``: the program has no update 3");
+        assert_eq!(said, "internal error on cpu:0 in ``: the program has no update 3");
     }
 }
