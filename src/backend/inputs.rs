@@ -124,3 +124,24 @@ fn solve(dim: &Dim, size: usize) -> Option<i64> {
     let n = size.checked_sub(at_zero)?.checked_div(slope)?;
     (n >= 0 && dim.eval(n) == size).then_some(n)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::check_memory;
+    use crate::ir::verify;
+    use crate::lower::lower;
+    use crate::lower::testing::template;
+    use crate::types::{Dim, Target};
+
+    #[test]
+    fn an_output_of_no_size_is_no_output_of_no_bytes() {
+        let (graph, _) = template();
+        let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        assert!(check_memory(&program, 2, [0], Some(1 << 20)).is_ok());
+        let port = &mut program.outputs[0];
+        port.ty.shape = [Dim::n() - 3].as_slice().into();
+        let name = port.name.clone();
+        let said = check_memory(&program, 2, [0], Some(1 << 20)).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("internal error on cpu:0 in `{name}`: ")), "{said}");
+    }
+}

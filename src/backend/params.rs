@@ -16,7 +16,9 @@ pub(super) fn held(program: &Program, buffer: &Buffer) -> Result<Option<u32>, Co
         Storage::Param(i) => Ok(Some(i)),
         Storage::Update(i) => {
             let name = &buffer.name;
-            let missing = || CompileError::Internal(format!("`{name}` is update {i}, of none"));
+            let missing = || {
+                CompileError::Internal(format!("`{name}` is update {i}, which the program lacks"))
+            };
             program.updates.get(i as usize).copied().ok_or_else(missing).map(Some)
         }
         Storage::Input(_)
@@ -63,4 +65,24 @@ pub(super) fn of<'a>(
         all.insert(i, tensor);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+    use crate::ir::verify;
+    use crate::lower::testing::template;
+    use crate::lower::{Storage, lower};
+    use crate::types::Target;
+
+    #[test]
+    fn an_update_that_the_program_does_not_have_is_named() {
+        let (graph, weights) = template();
+        let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        assert!(of(&program, &program.devices[0], &weights).is_ok());
+        program.devices[0].buffers[0].storage = Storage::Update(7);
+        let name = program.devices[0].buffers[0].name.clone();
+        let said = of(&program, &program.devices[0], &weights).unwrap_err().to_string();
+        assert_eq!(said, format!("internal error: `{name}` is update 7, which the program lacks"));
+    }
 }

@@ -29,7 +29,7 @@ mod tests {
         let port = Port { name: "x".into(), ty: TensorType::new(DType::F32, [rows].as_slice()) };
         assert_eq!(port_bytes(&port, 5), Ok(8));
         let said = port_bytes(&port, 1).unwrap_err().to_string();
-        assert!(said.starts_with("internal error on host in `x`: "), "{said}");
+        assert!(said.starts_with("internal error on cpu:0 in `x`: "), "{said}");
         assert!(said.ends_with("of 1 rows takes -8 bytes"), "{said}");
     }
 }

@@ -35,8 +35,9 @@ fn products(c: &mut Criterion) {
         let name = format!("{m}x{k}x{n}{}", if trans_b { "_transposed" } else { "" });
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
             bench.iter(|| {
-                let operands = (View { dims: &[m, k], data: &a }, View { dims: &b_dims, data: &b });
-                gemm(&op, operands, None, black_box(&mut y), &Epilogue::default());
+                let a = View { dims: &[m, k], data: &a };
+                let b = View { dims: &b_dims, data: &b };
+                gemm(&op, a, b, None, black_box(&mut y), &Epilogue::default());
             });
         });
     }

@@ -125,6 +125,17 @@ pub fn batch_norm_train(
     });
 }
 
+/// The operands of the gradients.
+#[derive(Clone, Copy)]
+pub struct Differentiated<'a> {
+    /// The operand of the normalisation.
+    pub x: &'a [f32],
+    /// The scales.
+    pub scale: &'a [f32],
+    /// The gradient of the normalised elements.
+    pub dy: &'a [f32],
+}
+
 /// The gradients of the operand, of the scales and of what is added, from `dy`, that of the normalised elements.
 ///
 /// # Panics
@@ -133,7 +144,7 @@ pub fn batch_norm_train(
 pub fn batch_norm_grad(
     op: &BatchNormGrad,
     sizes: ChannelSizes,
-    (x, scale, dy): (&[f32], &[f32], &[f32]),
+    Differentiated { x, scale, dy }: Differentiated<'_>,
     [dx, dscale, dbias]: [&mut [f32]; 3],
 ) {
     assert_eq!((x.len(), x.len()), (dy.len(), dx.len()), "elements");
@@ -189,7 +200,7 @@ fn sums<'a>(
 mod tests {
     use rand::Rng;
 
-    use super::{ChannelSizes, Normalised, batch_norm_grad, batch_norm_train};
+    use super::{ChannelSizes, Differentiated, Normalised, batch_norm_grad, batch_norm_train};
     use crate::backend::cpu::testing::{assert_close, misaligned, random, rng, with_threads};
     use crate::op::{BatchNormGrad, BatchNormTrain, OpDef};
     use crate::types::Tensor;
@@ -241,7 +252,8 @@ mod tests {
             let op = BatchNormGrad { epsilon: 1e-3, local: false };
             let got = with_threads(|| {
                 let mut all = vec![f32::NAN; x.len() + 2 * channels];
-                batch_norm_grad(&op, sizes, (x, &scale, dy), cut(&mut all, channels));
+                let operands = Differentiated { x, scale: &scale, dy };
+                batch_norm_grad(&op, sizes, operands, cut(&mut all, channels));
                 all
             });
             check(&got, &op.eval(&[&x_tensor, &vectors[0], &dy_tensor]).unwrap());

@@ -15,7 +15,7 @@ use super::gemm::{Matrix, MatrixMut, chunks, multiply};
 use super::im2col::Unfold;
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
-use super::tile::{Tile, store, tiles};
+use super::tile::{Computed, Origin, Tile, store, tiles};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{Conv, OpError};
 use crate::types::{DType, Shape, TensorType};
@@ -231,8 +231,9 @@ impl ConvPlan {
 impl Group<'_> {
     /// Ends a tile whose product, `stride` floats to a row, is `result`.
     fn store(&self, tile: Tile<'_>, result: &[f32], stride: usize) {
-        let place = (self.first, self.plan.windows);
-        store(tile, (result, stride), place, self.epilogue, |row, y, sums| match self.bias {
+        let origin = Origin { first: self.first, columns: self.plan.windows };
+        let computed = Computed { data: result, stride };
+        store(tile, computed, origin, self.epilogue, |row, y, sums| match self.bias {
             Some(bias) => {
                 let bias = bias[row];
                 vectorised!(for (y, sum) in y.iter_mut().zip(sums) {
@@ -269,7 +270,7 @@ impl Group<'_> {
             let (operand, result) = memory.split_at_mut(operand);
             for part in chunks(self.plan.terms) {
                 unfold.fill(self.x, part.clone(), operand);
-                self.multiply_part(&tile, part, operand, (result, stride));
+                self.multiply_part(&tile, part, operand, result, stride);
             }
             self.store(tile, result, stride);
         });
@@ -281,7 +282,8 @@ impl Group<'_> {
         tile: &Tile<'_>,
         part: Range<usize>,
         operand: &[f32],
-        (result, stride): (&mut [f32], usize),
+        result: &mut [f32],
+        stride: usize,
     ) {
         let weights = self.weights.block(tile.rows(), part.clone());
         let product = MatrixMut::new(result, (tile.pieces.len(), stride), stride);
@@ -315,7 +317,7 @@ impl Group<'_> {
                 scratch::own(tile.pieces.len() * stride, |result| {
                     for part in chunks(terms) {
                         let operand = &operand[part.start * stride..part.end * stride];
-                        self.multiply_part(&tile, part, operand, (result, stride));
+                        self.multiply_part(&tile, part, operand, result, stride);
                     }
                     self.store(tile, result, stride);
                 });

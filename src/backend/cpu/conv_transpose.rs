@@ -12,6 +12,7 @@ use super::scratch;
 use super::simd::vectorised;
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
 use crate::op::{ConvTranspose, OpError};
+use crate::types::invariant::int;
 use crate::types::{DType, Shape, TensorType};
 
 /// The sizes of a transposed convolution, and how it is computed: a function of everything but the batch size.
@@ -45,7 +46,8 @@ struct Run {
 }
 
 /// The runs of a channel. Those of one tap meet different elements, so that runs which follow each other are one.
-fn runs(axes: &[WindowAxis], (taps, plane): (usize, usize)) -> Vec<Run> {
+fn runs(axes: &[WindowAxis], taps: usize, plane: usize) -> Vec<Run> {
+    // Without axes there is one element.
     let step = axes.last().map_or(1, |a| a.stride);
     let mut all: Vec<Run> = Vec::new();
     for tap in 0..taps {
@@ -78,13 +80,13 @@ impl SpreadPlan {
         let axes = op.windows(&ty(x), &ty(w))?;
         let size = |f: fn(&WindowAxis) -> usize| axes.iter().map(f).product::<usize>();
         let (output, plane, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
-        let groups = usize::try_from(op.groups).unwrap_or(1);
+        let groups = int::<usize>(op.groups);
         let (channels, filters) = (w[0] / groups, w[1]);
         let each = taps.saturating_mul(plane);
         let fitting = (PRODUCTS / each.max(1)).max(1);
         let worth = WORTH.div_ceil(each.saturating_mul(channels).max(1));
         let block = filters.min(fitting.min(worth.max(filters.div_ceil(8))));
-        let runs = runs(&axes, (taps, plane));
+        let runs = runs(&axes, taps, plane);
         let pointwise = axes
             .iter()
             .all(|a| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input);
@@ -98,6 +100,7 @@ impl SpreadPlan {
 
     /// Adds to an output channel the products of an input plane with each tap.
     fn gather(&self, products: &[f32], y: &mut [f32]) {
+        // Without axes there is one element.
         let step = self.axes.last().map_or(1, |a| a.stride);
         if step > 1 {
             for Run { from, to, len } in &self.runs {

@@ -19,6 +19,7 @@ use super::simd::vectorised;
 use super::tile::{Tile, tiles};
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
 use crate::op::{ConvWeightGrad, OpError};
+use crate::types::invariant::int;
 use crate::types::{DType, Shape, TensorType};
 
 /// The sizes of the gradient of a kernel, and how it is computed: a function of everything but the batch size.
@@ -61,7 +62,7 @@ impl ConvWeightsPlan {
     pub fn new(op: &ConvWeightGrad, x: &[usize], dy: &[usize]) -> Result<Self, OpError> {
         let axes = op.windows(&TensorType { dtype: DType::F32, shape: Shape::from(x) })?;
         let size = |f: fn(&WindowAxis) -> usize| axes.iter().map(f).product::<usize>();
-        let groups = usize::try_from(op.groups).unwrap_or(1).max(1);
+        let groups = int::<usize>(op.groups).max(1);
         let (plane, windows, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
         let (channels, filters) = (x[1] / groups, dy[1] / groups);
         let terms = channels * taps;
@@ -209,6 +210,7 @@ impl Group<'_> {
 /// The gradient without matrix products.
 fn lanes(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let ConvWeightsPlan { groups, channels, filters, plane, windows, taps, .. } = *plan;
+    // Without axes there is one element.
     let step = plan.axes.last().map_or(1, |a| a.stride);
     dw.par_chunks_mut(taps).enumerate().for_each(|(i, dw)| {
         let (filter, channel) = (i / channels, i % channels);

@@ -106,6 +106,7 @@ impl<'a> Matrix<'a> {
     /// Copies the elements to `to`, rows one behind the other at a distance of `width`.
     pub fn pack(&self, to: &mut [f32], width: usize) {
         for (i, to) in to.chunks_exact_mut(width).take(self.rows).enumerate() {
+            // Behind the last row there may be no element, where rows have none.
             let row = self.data.get(i * self.row_stride..).unwrap_or_default();
             if self.column_stride == 1 {
                 to[..self.columns].copy_from_slice(&row[..self.columns]);

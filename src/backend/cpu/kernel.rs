@@ -2,7 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::batch_norm::{ChannelSizes, Normalised, batch_norm_grad, batch_norm_train};
+use super::batch_norm::{
+    ChannelSizes, Differentiated, Normalised, batch_norm_grad, batch_norm_train,
+};
 use super::conv::{ConvPlan, conv};
 use super::conv_transpose::{SpreadPlan, conv_transpose};
 use super::conv_weights::{ConvWeightsPlan, conv_weights};
@@ -20,6 +22,7 @@ use super::strides::{BroadcastPlan, StridedPlan, broadcast, strided};
 use crate::backend::host::{Code, Slices, Unsuited};
 use crate::lower::{Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Step};
 use crate::op::{BatchNormGrad, BatchNormTrain, Gemm, Op};
+use crate::types::invariant::invariant;
 use crate::types::{Dim, KernelClass};
 
 /// The code of one launch at one batch size.
@@ -130,7 +133,8 @@ impl Kernel {
                 RecurrentPlan::new(op, x, r).map(|plan| Self::Recurrent(Box::new(plan)))
             }
             _ if launch.class == KernelClass::Training => {
-                let result = launch.results.first().map(dims).unwrap_or_default();
+                let result = launch.results.first().map(dims);
+                let result = invariant(result, "that a launch has a result");
                 Self::of_training(&op, &sizes, &result)
             }
             _ => Self::by_rows(&op, &sizes, launch, bound),
@@ -197,7 +201,8 @@ impl Kernel {
                 [Some(x), Some(scale), Some(dy)],
                 [dx, dscale, dbias],
             ) => {
-                batch_norm_grad(op, *sizes, (x, scale, dy), [dx, dscale, dbias]);
+                let operands = Differentiated { x, scale, dy };
+                batch_norm_grad(op, *sizes, operands, [dx, dscale, dbias]);
             }
             _ => return Ok(false),
         }
@@ -255,7 +260,7 @@ impl Code for Kernel {
             (Self::Gemm(op, sizes), [Some(a), Some(b), c @ ..]) => {
                 let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });
                 let c = c.first().copied().flatten().map(|c| view(2, c)).transpose()?;
-                gemm(op, (view(0, a)?, view(1, b)?), c, result, &chain);
+                gemm(op, view(0, a)?, view(1, b)?, c, result, &chain);
             }
             (Self::MatMul(sizes), [Some(a), Some(b)]) => {
                 let view = |i: usize, data| Ok(View { dims: sizes.get(i).ok_or(Unsuited)?, data });

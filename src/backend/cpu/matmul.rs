@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::elementwise::Epilogue;
 use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply, multiply_rows};
 use super::scratch::{self, LINE};
-use super::tile::{Tile, store, tiles};
+use super::tile::{Computed, Origin, Tile, store, tiles};
 use crate::op::Gemm;
 
 /// A row-major tensor to read.
@@ -64,7 +64,8 @@ struct Product<'a> {
 /// If `y` has not the size of the product: a bug in the caller.
 pub fn gemm(
     op: &Gemm,
-    (a, b): (View<'_>, View<'_>),
+    a: View<'_>,
+    b: View<'_>,
     c: Option<View<'_>>,
     y: &mut [f32],
     epilogue: &Epilogue<'_>,
@@ -82,7 +83,7 @@ pub fn gemm(
     }
     let addend = c.map(|c| {
         // The distance between elements along an axis, counted from the last.
-        let size = |axis: usize| c.dims.len().checked_sub(axis).map_or(1, |i| c.dims[i]);
+        let size = |axis: usize| size(c.dims, axis);
         let down = if size(2) == 1 { 0 } else { size(1) };
         Addend { data: c.data, factor: op.beta, down, across: usize::from(size(1) != 1) }
     });
@@ -119,11 +120,15 @@ pub fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &Epilogu
     });
 }
 
+/// The size of an axis counted from the last; one that is not there broadcasts as 1.
+fn size(dims: &[usize], axis: usize) -> usize {
+    dims.len().checked_sub(axis).map_or(1, |at| dims[at])
+}
+
 /// The positions of the matrices, in two stacks with these axes that broadcast, of which matrix `i` of the
 /// result is the product.
 fn places(mut i: usize, a: &[usize], b: &[usize]) -> (usize, usize) {
     let (mut at, mut strides) = ((0, 0), (1, 1));
-    let size = |dims: &[usize], axis: usize| dims.len().checked_sub(axis).map_or(1, |at| dims[at]);
     for axis in 1..=a.len().max(b.len()) {
         let (a, b) = (size(a, axis), size(b, axis));
         let both = if a == 1 { b } else { a };
@@ -183,7 +188,7 @@ impl Product<'_> {
                 let product = MatrixMut::new(result, (rows, b.columns()), stride);
                 multiply(a, b, product, part.start > 0);
             }
-            self.store(tile, (result, stride), first);
+            self.store(tile, Computed { data: result, stride }, first);
         });
     }
 
@@ -208,13 +213,14 @@ impl Product<'_> {
                 let product = MatrixMut::new(result, (rows, columns), columns);
                 multiply_rows(a, b, product, part.start > 0);
             }
-            self.store(tile, (result, columns), first);
+            self.store(tile, Computed { data: result, stride: columns }, first);
         });
     }
 
-    fn store(&self, tile: Tile<'_>, result: (&[f32], usize), first: usize) {
+    fn store(&self, tile: Tile<'_>, computed: Computed<'_>, first: usize) {
         let start = tile.columns.start;
-        store(tile, result, (first, self.b.columns()), self.epilogue, |row, y, sums| {
+        let origin = Origin { first, columns: self.b.columns() };
+        store(tile, computed, origin, self.epilogue, |row, y, sums| {
             y.copy_from_slice(sums);
             if self.alpha.to_bits() != 1.0f32.to_bits() {
                 for y in y.iter_mut() {
@@ -284,9 +290,9 @@ mod tests {
             let epilogue = Epilogue::new(&chain, &[]).unwrap();
             let run = |a: &[f32], b: &[f32], with: bool| {
                 let mut y = vec![f32::NAN; m * n];
-                let operands = (View { dims: &a_dims, data: a }, View { dims: &b_dims, data: b });
+                let (a, b) = (View { dims: &a_dims, data: a }, View { dims: &b_dims, data: b });
                 let c = View { dims: c_dims, data: &c };
-                gemm(&op, operands, with.then_some(c), &mut y, &epilogue);
+                gemm(&op, a, b, with.then_some(c), &mut y, &epilogue);
                 y
             };
             let what = format!("{op:?} {m} x {n} x {k} + {c_dims:?}");
@@ -314,7 +320,7 @@ mod tests {
                     let dims = [rows.len(), k];
                     let a = View { dims: &dims, data: &a[rows.start * k..rows.end * k] };
                     let b = View { dims: &b_dims, data: &b };
-                    gemm(&op, (a, b), None, &mut y, &Epilogue::default());
+                    gemm(&op, a, b, None, &mut y, &Epilogue::default());
                     if !trans_b {
                         let mut other = vec![f32::NAN; y.len()];
                         matmul(a, b, &mut other, &Epilogue::default());
@@ -350,7 +356,7 @@ mod tests {
                     };
                     let b = View { dims: &dims, data: &own };
                     let mut y = vec![f32::NAN; m * width];
-                    gemm(&op, (a, b), None, &mut y, &Epilogue::default());
+                    gemm(&op, a, b, None, &mut y, &Epilogue::default());
                     if case == 0 {
                         let mut other = vec![f32::NAN; y.len()];
                         matmul(a, b, &mut other, &Epilogue::default());

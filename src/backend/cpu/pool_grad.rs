@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::op::window::WindowAxis;
 use crate::op::{OpError, PoolGrad};
+use crate::types::invariant::int;
 
 /// The sizes of the gradient of a pool: a function of everything but the number of planes.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ const WORTH: usize = 1 << 15;
 impl PoolGradPlan {
     /// The plan for a pool's operand whose spatial axes have these sizes; `None` where there are more than two.
     pub fn new(op: &PoolGrad, sizes: &[usize]) -> Result<Option<Self>, OpError> {
-        let sizes: Vec<i64> = sizes.iter().map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect();
+        let sizes: Vec<i64> = sizes.iter().map(|d| int(*d)).collect();
         let windows = op.windows(&sizes)?;
         let include = matches!(op, PoolGrad::Average { count_include_pad: true, .. });
         let spans = |a: &WindowAxis| -> Vec<Span> {

@@ -53,7 +53,7 @@ struct Panels {
 
 impl Panels {
     /// The rows of `weights`, of so many terms, as columns.
-    fn new((weights, terms): (&[f32], usize)) -> Self {
+    fn new(weights: &[f32], terms: usize) -> Self {
         let columns = weights.len() / terms;
         let mut data = vec![0.0; columns.div_ceil(PANEL) * PANEL * terms];
         let panels = data.par_chunks_exact_mut(PANEL * terms);
@@ -105,7 +105,10 @@ impl Packed {
                 *to = *from;
             }
         });
-        let panels = |part| Panels::new(sequence.weights(part));
+        let panels = |part| {
+            let (weights, terms) = sequence.weights(part);
+            Panels::new(weights, terms)
+        };
         Self { input: (input, terms), state: panels(Part::State), reset: panels(Part::Reset) }
     }
 }

@@ -140,7 +140,7 @@ impl ReducePlan {
 }
 
 /// Reduces each channel of `x: [N, channels, width]`, whose elements are first brought together.
-fn reduce_channels(op: &Reduce, (channels, width): (usize, usize), x: &[f32], y: &mut [f32]) {
+fn reduce_channels(op: &Reduce, channels: usize, width: usize, x: &[f32], y: &mut [f32]) {
     let row = x.len() / channels;
     let op = op.with_axes(vec![1], false);
     y.par_chunks_mut(CHANNELS).enumerate().for_each(|(i, y)| {
@@ -165,8 +165,8 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
     if part == 0 || results == 0 {
         return;
     }
-    if let (Some(channels), true) = (plan.channels, x.len() > WORTH) {
-        return reduce_channels(&plan.op, channels, x, y);
+    if let (Some((channels, width)), true) = (plan.channels, x.len() > WORTH) {
+        return reduce_channels(&plan.op, channels, width, x, y);
     }
     let many = each(part);
     let tasks = y.par_chunks_mut(many * results).zip(x.par_chunks(many * part));

@@ -49,6 +49,7 @@ impl StridedPlan {
                 let distance = |(i, size): (usize, &usize)| {
                     let at = i.checked_sub(behind);
                     let kept = at.filter(|at| dims.get(*at) == Some(size));
+                    // An axis that is new, or was 1, gives its element again.
                     (*size, kept.and_then(|at| own.get(at).copied()).unwrap_or(0))
                 };
                 result.iter().enumerate().map(distance).collect()

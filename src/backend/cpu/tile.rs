@@ -43,22 +43,38 @@ pub(super) fn tiles(matrix: &mut [f32], columns: usize, size: (usize, usize)) ->
     all
 }
 
+/// What was computed for a tile.
+#[derive(Clone, Copy)]
+pub(super) struct Computed<'a> {
+    /// The rows, one behind the other.
+    pub(super) data: &'a [f32],
+    /// The distance of their beginnings.
+    pub(super) stride: usize,
+}
+
+/// The place of a matrix in the whole output.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    /// The position of its first element.
+    pub(super) first: usize,
+    /// The elements of a row.
+    pub(super) columns: usize,
+}
+
 /// Writes a computed tile and ends it with `epilogue`: row `i` of the result is
-/// `finish(row, result[i * stride..])`, where `row` counts from the matrix's first.
-///
-/// `first` is the position of the matrix in the whole output, whose rows have `columns` elements.
+/// `finish(row, computed)`, where `row` counts from the matrix's first.
 pub(super) fn store(
     tile: Tile<'_>,
-    (result, stride): (&[f32], usize),
-    (first, columns): (usize, usize),
+    computed: Computed<'_>,
+    origin: Origin,
     epilogue: &Epilogue<'_>,
     finish: impl Fn(usize, &mut [f32], &[f32]),
 ) {
     let Tile { row, columns: range, pieces } = tile;
     for (i, piece) in pieces.into_iter().enumerate() {
         let row = row + i;
-        finish(row, piece, &result[i * stride..][..piece.len()]);
-        epilogue.apply(piece, first + row * columns + range.start);
+        finish(row, piece, &computed.data[i * computed.stride..][..piece.len()]);
+        epilogue.apply(piece, origin.first + row * origin.columns + range.start);
     }
 }
 

@@ -81,6 +81,7 @@ pub(crate) fn highest(bound: &BoundDevice, step: &Step) -> u64 {
         Action::Copy { to, .. } => Some(end(to)),
         Action::Wait(_) | Action::Record(_) => None,
     };
+    // A step without buffers touches nothing.
     highest.unwrap_or(0) as u64
 }
 

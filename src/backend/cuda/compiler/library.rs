@@ -172,7 +172,11 @@ impl Loaded {
         // SAFETY: it stores a number.
         let counted = unsafe { (self.functions.supported)(&raw mut count) };
         self.check("nvrtcGetNumSupportedArchs", counted)?;
-        let mut numbers: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        let length = usize::try_from(count).map_err(|_| Failed {
+            function: "nvrtcGetNumSupportedArchs",
+            code: format!("{count} architectures"),
+        })?;
+        let mut numbers: Vec<c_int> = vec![0; length];
         // SAFETY: the array has as many elements as the library said that it writes.
         let listed = unsafe { (self.functions.list_supported)(numbers.as_mut_ptr()) };
         self.check("nvrtcGetSupportedArchs", listed)?;

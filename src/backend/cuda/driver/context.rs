@@ -18,6 +18,7 @@ use super::sys;
 use crate::backend::DriverError;
 use crate::backend::host::lock;
 use crate::codegen::Arch;
+use crate::types::invariant::{int, invariant};
 
 impl DriverError {
     /// True where the device, or the host for pinned memory, has no memory left.
@@ -111,6 +112,7 @@ pub(crate) fn count() -> Result<u32, DriverError> {
         return Ok(0);
     }
     check("cuDeviceGetCount", counted)?;
+    // A driver that counts below zero has no device.
     Ok(u32::try_from(count).unwrap_or(0))
 }
 
@@ -130,6 +132,7 @@ impl Gpu {
     /// The device with this number. The driver must have been started.
     pub(crate) fn new(ordinal: u32) -> Result<Self, DriverError> {
         let mut raw = 0;
+        // A number that is too large is no device's, and the driver says so.
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         // SAFETY: it stores a device where `raw` is.
         check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut raw, number) })?;
@@ -152,6 +155,7 @@ impl Gpu {
     /// The architecture for which kernels are compiled.
     pub(crate) fn arch(self) -> Result<Arch, DriverError> {
         use sys::CUdevice_attribute as Attribute;
+        // A number that is too large is no architecture's, and NVRTC says so.
         let get = |attribute| {
             self.attribute(attribute).map(|value| u16::try_from(value).unwrap_or(u16::MAX))
         };
@@ -165,11 +169,12 @@ impl Gpu {
     pub(crate) fn name(self) -> Result<String, DriverError> {
         let mut text = [0u8; 256];
         // One byte stays the zero at the end of the text.
-        let length = c_int::try_from(text.len() - 1).unwrap_or(0);
+        let length = int(text.len() - 1);
         // SAFETY: it writes at most so many bytes to the array.
         let result = unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), length, self.raw) };
         check("cuDeviceGetName", result)?;
-        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        let text = CStr::from_bytes_until_nul(&text).ok();
+        let text = invariant(text, "that the last byte of a name is zero");
         Ok(text.to_string_lossy().into_owned())
     }
 

@@ -13,6 +13,7 @@ use super::sys;
 use crate::backend::DriverError;
 use crate::backend::host::{Block, lock};
 use crate::types::Device;
+use crate::types::invariant::invariant;
 
 /// The call that gives pinned memory.
 pub(crate) const PIN: &str = "cuMemHostAlloc";
@@ -116,7 +117,12 @@ impl Pinned {
             };
             check(PIN, result)?;
         }
-        let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        let start = match NonNull::new(start.cast()) {
+            Some(start) => start,
+            None => {
+                invariant((bytes == 0).then(NonNull::dangling), "that pinned memory is somewhere")
+            }
+        };
         // SAFETY: the bytes were just given and belong to no one else; they are made zeros, so that
         // they can be read.
         unsafe { start.write_bytes(0, bytes) };
@@ -186,7 +192,7 @@ impl HostBlock {
 
 impl AsRef<[u8]> for HostBlock {
     fn as_ref(&self) -> &[u8] {
-        self.0.read(0..self.0.len()).unwrap_or_default()
+        invariant(self.0.read(0..self.0.len()), "that a block has all its bytes")
     }
 }
 
@@ -256,6 +262,7 @@ impl PinnedPool {
             blocks.push(block.clone());
             return Ok(HostBlock(block));
         }
+        // So many bytes are more than there are, and the driver says so.
         let bytes = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
         for at in superfluous(&sizes, KEPT_BLOCKS, KEPT_BYTES).into_iter().rev() {
             drop(blocks.remove(at));

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::context::{Context, check};
 use super::sys;
 use crate::backend::DriverError;
+use crate::types::invariant::invariant;
 
 /// Above so many bytes of dynamic shared memory a kernel has to ask for them.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
@@ -46,7 +47,8 @@ impl Module {
         shared: u32,
     ) -> Result<Function, DriverError> {
         let _current = self.context.enter()?;
-        let name = CString::new(name).unwrap_or_default();
+        let name = CString::new(name).ok();
+        let name = invariant(name, "that the name of a kernel has no zero");
         let mut raw = ptr::null_mut();
         // SAFETY: it stores a function; the module is valid and the name terminated.
         let result = unsafe { sys::cuModuleGetFunction(&raw mut raw, self.raw, name.as_ptr()) };
@@ -54,6 +56,7 @@ impl Module {
         if shared > SHARED_WITHOUT_ASKING {
             let attribute =
                 sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // So many bytes are more than a block has, and the driver says so.
             let bytes = c_int::try_from(shared).unwrap_or(c_int::MAX);
             // SAFETY: the function is valid.
             let result = unsafe { sys::cuFuncSetAttribute(raw, attribute, bytes) };

@@ -123,6 +123,7 @@ impl Job {
             }
         };
         // Each of them, also behind one that failed.
+        // What has no streams is not at work.
         streams.into_iter().map(settle).max().unwrap_or(Left::Clean)
     }
 
@@ -267,6 +268,7 @@ impl Board {
     /// How many devices' work ended before that of one.
     pub(super) fn ended_before(&self, d: usize) -> usize {
         let ended = lock(&self.ended);
+        // All of them ended before one that has not.
         ended.iter().position(|other| *other == d).unwrap_or(ended.len())
     }
 
@@ -298,6 +300,7 @@ impl Board {
 
     /// Says that work which is seen only when all of it is done has taken so long before.
     pub(super) fn allow(&self, time: Duration) {
+        // For ever.
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.allowance.fetch_max(micros, Ordering::Relaxed);
     }

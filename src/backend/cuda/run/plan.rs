@@ -213,6 +213,7 @@ impl Source<'_> {
         }
         let used = self.program.devices.iter().zip(&bound.devices).map(|(device, bound)| {
             let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
+            // Without steps nothing is touched.
             active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
         });
         let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|placed| {
@@ -454,5 +455,24 @@ impl HostBlocks {
             Space::Output(i) => self.outputs.get(i as usize),
             Space::Update(i) => self.updates.get(i as usize),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::planned;
+    use crate::ir::verify;
+    use crate::lower::testing::template;
+    use crate::lower::{Storage, lower};
+    use crate::types::Target;
+
+    #[test]
+    #[should_panic(expected = "that a buffer of a parameter is of a port")]
+    fn a_parameter_without_a_port_takes_no_0_bytes() {
+        let (graph, _) = template();
+        let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        assert!(planned(&program, &program.devices[0]) > 0);
+        program.devices[0].buffers[0].storage = Storage::Param(99);
+        planned(&program, &program.devices[0]);
     }
 }

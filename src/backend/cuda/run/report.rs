@@ -7,6 +7,7 @@ use crate::backend::DriverError;
 use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::memory::{Global, Pinned};
 use crate::backend::cuda::driver::stream::Stream;
+use crate::types::invariant::int;
 
 /// Bytes of the word.
 const BYTES: usize = 8;
@@ -17,7 +18,7 @@ pub(super) const PINNED: usize = 2 * BYTES;
 /// The number that a kernel gives for a step: the earlier the larger, so that the largest word is
 /// that of the first step.
 pub(super) fn number(step: usize) -> i64 {
-    i64::from(u32::MAX - u32::try_from(step).unwrap_or(u32::MAX - 1))
+    i64::from(u32::MAX - int::<u32>(step))
 }
 
 /// The step and the position of the element that a word names; 0 names none.
