@@ -94,7 +94,8 @@ pub enum CompileError {
     },
     /// A device has too little memory for the parameters.
     #[error(
-        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that it \
+        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that \
+         it \
          holds from run to run is planned to take {planned}, {free} are free"
     )]
     OutOfMemory {
@@ -228,7 +229,8 @@ pub enum RunError {
     },
     /// A device has too little memory.
     #[error(
-        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take {planned}, \
+        "{device} has no memory for {asked} bytes: a batch of {n} rows is planned to take \
+         {planned}, \
          {free} are free"
     )]
     OutOfMemory {
@@ -245,7 +247,8 @@ pub enum RunError {
     },
     /// The host has too little memory that GPUs reach.
     #[error(
-        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such memory \
+        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such \
+         memory \
          is planned to take {planned}, {free} are free"
     )]
     PinnedMemory {

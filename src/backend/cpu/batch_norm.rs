@@ -1,8 +1,8 @@
 //! Batch normalisation by statistics of the batch, and its gradients, for `f32`.
 //!
-//! Each channel is computed by one task, in `f64`, so that its elements stay in the cache from pass to pass. The terms of
-//! a sum are dealt to lanes by their places in a row, and the lanes added up at the end: an order that the sizes fix. Each
-//! result is rounded once.
+//! Each channel is computed by one task, in `f64`, so that its elements stay in the cache from pass
+//! to pass. The terms of a sum are dealt to lanes by their places in a row, and the lanes added up
+//! at the end: an order that the sizes fix. Each result is rounded once.
 
 use rayon::prelude::*;
 
@@ -136,7 +136,8 @@ pub struct Differentiated<'a> {
     pub dy: &'a [f32],
 }
 
-/// The gradients of the operand, of the scales and of what is added, from `dy`, that of the normalised elements.
+/// The gradients of the operand, of the scales and of what is added, from `dy`, that of the
+/// normalised elements.
 ///
 /// # Panics
 /// If a slice has not the size that the others and `sizes` say: a bug in the caller.

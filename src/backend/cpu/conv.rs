@@ -1,9 +1,10 @@
 //! Convolution of `f32`, channels before spatial axes.
 //!
-//! For each sample and group the output `[filters, windows]` is the product of the weights `[filters, terms]` with
-//! the input unfolded to `[terms, windows]`, computed in tiles. A pointwise convolution takes its input as it
-//! is. The tiles of large inputs are unfolded where they are used; a small input is unfolded once, for all filters.
-//! With one input channel to a group there is no product: taps are added up plane by plane.
+//! For each sample and group the output `[filters, windows]` is the product of the weights
+//! `[filters, terms]` with the input unfolded to `[terms, windows]`, computed in tiles. A pointwise
+//! convolution takes its input as it is. The tiles of large inputs are unfolded where they are
+//! used; a small input is unfolded once, for all filters. With one input channel to a group there
+//! is no product: taps are added up plane by plane.
 
 use std::ops::Range;
 
@@ -62,7 +63,8 @@ const RESULT: usize = 1 << 17;
 const WORTH: usize = 1 << 19;
 
 impl ConvPlan {
-    /// The plan for an input of shape `x` and weights of shape `w`, which `op` admits; the batch size is free.
+    /// The plan for an input of shape `x` and weights of shape `w`, which `op` admits; the batch
+    /// size is free.
     pub fn new(op: &Conv, x: &[usize], w: &[usize]) -> Result<Self, OpError> {
         let ty = |dims: &[usize]| TensorType { dtype: DType::F32, shape: Shape::from(dims) };
         let axes = op.windows(&ty(x), &ty(w))?;
@@ -139,8 +141,8 @@ struct Operands<'a> {
 
 /// `y = epilogue(conv(x, w) + bias)`, for as many samples as `y` has.
 ///
-/// `x` is `[N, channels, spatial…]`, `w` `[filters, channels / groups, kernel…]`, `bias` `[filters]` and `y`
-/// `[N, filters, windows…]`, as in the plan.
+/// `x` is `[N, channels, spatial…]`, `w` `[filters, channels / groups, kernel…]`, `bias`
+/// `[filters]` and `y` `[N, filters, windows…]`, as in the plan.
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
@@ -290,7 +292,8 @@ impl Group<'_> {
         multiply(weights, Matrix::contiguous(operand, part.len(), stride), product, part.start > 0);
     }
 
-    /// All tiles of the group, whose operand is first unfolded: for each tile its rows, one behind the other.
+    /// All tiles of the group, whose operand is first unfolded: for each tile its rows, one behind
+    /// the other.
     fn unfolded_once(&self, y: &mut [f32]) {
         let (plan, terms) = (self.plan, self.plan.terms);
         let (_, width) = plan.tile;
@@ -340,7 +343,8 @@ mod tests {
     use crate::op::{Binary, Conv, OpDef, Unary};
     use crate::types::Tensor;
 
-    /// Evaluates a convolution of five samples in every way that must give the same bits, and against the reference.
+    /// Evaluates a convolution of five samples in every way that must give the same bits, and
+    /// against the reference.
     fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize]) -> Method {
         const BATCH: usize = 5;
         let x_dims = [&[BATCH], x].concat();

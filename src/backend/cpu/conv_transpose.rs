@@ -1,8 +1,9 @@
 //! Transposed convolution of `f32`, channels before spatial axes.
 //!
-//! For each sample and group the products of all elements with all taps, `[filters * taps, plane]`, are the product of
-//! the transposed weights with the input as it is. The products under each tap, taps in row-major order, are then
-//! added to the elements of the output that they reach. Where there is one tap for each element they are the output.
+//! For each sample and group the products of all elements with all taps, `[filters * taps, plane]`,
+//! are the product of the transposed weights with the input as it is. The products under each tap,
+//! taps in row-major order, are then added to the elements of the output that they reach. Where
+//! there is one tap for each element they are the output.
 
 use rayon::prelude::*;
 
@@ -15,7 +16,8 @@ use crate::op::{ConvTranspose, OpError};
 use crate::types::invariant::int;
 use crate::types::{DType, Shape, TensorType};
 
-/// The sizes of a transposed convolution, and how it is computed: a function of everything but the batch size.
+/// The sizes of a transposed convolution, and how it is computed: a function of everything but the
+/// batch size.
 #[derive(Clone, Debug)]
 pub struct SpreadPlan {
     axes: Windows,
@@ -45,7 +47,8 @@ struct Run {
     len: usize,
 }
 
-/// The runs of a channel. Those of one tap meet different elements, so that runs which follow each other are one.
+/// The runs of a channel. Those of one tap meet different elements, so that runs which follow each
+/// other are one.
 fn runs(axes: &[WindowAxis], taps: usize, plane: usize) -> Vec<Run> {
     // Without axes there is one element.
     let step = axes.last().map_or(1, |a| a.stride);
@@ -74,7 +77,8 @@ const PRODUCTS: usize = 1 << 17;
 const WORTH: usize = 1 << 19;
 
 impl SpreadPlan {
-    /// The plan for an input of shape `x` and weights of shape `w`, which `op` admits; the batch size is free.
+    /// The plan for an input of shape `x` and weights of shape `w`, which `op` admits; the batch
+    /// size is free.
     pub fn new(op: &ConvTranspose, x: &[usize], w: &[usize]) -> Result<Self, OpError> {
         let ty = |dims: &[usize]| TensorType { dtype: DType::F32, shape: Shape::from(dims) };
         let axes = op.windows(&ty(x), &ty(w))?;
@@ -122,8 +126,8 @@ impl SpreadPlan {
 
 /// `y = epilogue(conv_transpose(x, w) + bias)`, for as many samples as `y` has.
 ///
-/// `x` is `[N, channels, spatial…]`, `w` `[channels, filters / groups, kernel…]`, `bias` `[filters]` and `y`
-/// `[N, filters, spatial…]`, as in the plan.
+/// `x` is `[N, channels, spatial…]`, `w` `[channels, filters / groups, kernel…]`, `bias`
+/// `[filters]` and `y` `[N, filters, spatial…]`, as in the plan.
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
@@ -202,7 +206,8 @@ mod tests {
     use crate::op::{Binary, ConvTranspose, OpDef, Unary};
     use crate::types::Tensor;
 
-    /// Evaluates one for five samples in every way that must give the same bits, and against the reference.
+    /// Evaluates one for five samples in every way that must give the same bits, and against the
+    /// reference.
     fn check(rng: &mut ChaCha8Rng, op: &ConvTranspose, x: &[usize], w: &[usize]) {
         const BATCH: usize = 5;
         let x_dims = [&[BATCH], x].concat();

@@ -1,12 +1,14 @@
 //! The gradient of a convolution's kernel, `f32`, channels before spatial axes.
 //!
-//! For each group the gradient `[filters, terms]` is the sum over samples of the products of the output's gradient
-//! `[filters, windows]` with the input unfolded, `[terms, windows]`. It is computed transposed, in tiles: the windows of
-//! some samples lie side by side, so that each product has enough terms. Small gradients are summed over a few
-//! groups of neighbouring samples at a time, whose sums are then added in their order.
+//! For each group the gradient `[filters, terms]` is the sum over samples of the products of the
+//! output's gradient `[filters, windows]` with the input unfolded, `[terms, windows]`. It is
+//! computed transposed, in tiles: the windows of some samples lie side by side, so that each
+//! product has enough terms. Small gradients are summed over a few groups of neighbouring samples
+//! at a time, whose sums are then added in their order.
 //!
-//! The groups of samples and the order of each sum follow from the sizes alone, not from threads or tiles. Where a
-//! group has few filters there is no product: rows of the planes are multiplied and added up in lanes.
+//! The groups of samples and the order of each sum follow from the sizes alone, not from threads or
+//! tiles. Where a group has few filters there is no product: rows of the planes are multiplied and
+//! added up in lanes.
 
 use std::ops::Range;
 
@@ -22,7 +24,8 @@ use crate::op::{ConvWeightGrad, OpError};
 use crate::types::invariant::int;
 use crate::types::{DType, Shape, TensorType};
 
-/// The sizes of the gradient of a kernel, and how it is computed: a function of everything but the batch size.
+/// The sizes of the gradient of a kernel, and how it is computed: a function of everything but the
+/// batch size.
 #[derive(Clone, Debug)]
 pub struct ConvWeightsPlan {
     axes: Windows,
@@ -58,7 +61,8 @@ const FEW: usize = 4;
 const LANES: usize = 16;
 
 impl ConvWeightsPlan {
-    /// The plan for an input of shape `x` and a gradient of shape `dy`, which `op` admits; the batch size is free.
+    /// The plan for an input of shape `x` and a gradient of shape `dy`, which `op` admits; the
+    /// batch size is free.
     pub fn new(op: &ConvWeightGrad, x: &[usize], dy: &[usize]) -> Result<Self, OpError> {
         let axes = op.windows(&TensorType { dtype: DType::F32, shape: Shape::from(x) })?;
         let size = |f: fn(&WindowAxis) -> usize| axes.iter().map(f).product::<usize>();
@@ -108,7 +112,8 @@ pub fn conv_weights(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32
     }
     let batch = x.len() / input;
     assert_eq!((x.len(), dy.len()), (batch * input, batch * output), "samples of {plan:?}");
-    // Products with padding are not part of the sum; in those of matrices they are 0 if all factors are numbers.
+    // Products with padding are not part of the sum; in those of matrices they are 0 if all factors
+    // are numbers.
     let outside = plan.axes.iter().any(WindowAxis::reaches_outside);
     let products = !outside || dy.iter().all(|x| x.is_finite());
     if plan.filters.min(plan.terms()) < FEW || !products {
@@ -231,7 +236,8 @@ fn lanes(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     });
 }
 
-/// Adds to the lanes, in turn, the products of `dy` and the elements of `x` at a distance of `step`.
+/// Adds to the lanes, in turn, the products of `dy` and the elements of `x` at a distance of
+/// `step`.
 fn add_products(sums: &mut [f32; LANES], x: &[f32], step: usize, dy: &[f32]) {
     if step > 1 {
         for (i, (x, dy)) in x.iter().step_by(step).zip(dy).enumerate() {

@@ -46,8 +46,8 @@ impl<'a> Operand<'a> {
 }
 
 impl<'a> Epilogue<'a> {
-    /// The chain with these operands in place of its positions; `None` if one is missing or shorter than the
-    /// chain says.
+    /// The chain with these operands in place of its positions; `None` if one is missing or shorter
+    /// than the chain says.
     pub fn new(chain: &Chain, operands: &[&'a [f32]]) -> Option<Self> {
         let steps = chain.steps.iter().map(|step| match step {
             ChainStep::Unary(op) => Some(Step::Unary(op.clone())),
@@ -196,8 +196,9 @@ fn zip(x: &mut [f32], at: usize, operand: Operand<'_>, f: impl Fn(f32, f32) -> f
     }
 }
 
-/// Cuts the elements, of which the first is element `at`, where the index `i / inner` becomes a multiple of
-/// `period`, and calls `f` with each piece and the index of its first element: below `period` if that is not 1.
+/// Cuts the elements, of which the first is element `at`, where the index `i / inner` becomes a
+/// multiple of `period`, and calls `f` with each piece and the index of its first element: below
+/// `period` if that is not 1.
 #[inline]
 fn runs(
     mut x: &mut [f32],
@@ -236,7 +237,8 @@ mod tests {
 
     const DIMS: [usize; 3] = [5, 7, 1201];
 
-    /// The chain's steps by reference evaluation, operator by operator, on a value of shape [`DIMS`].
+    /// The chain's steps by reference evaluation, operator by operator, on a value of shape
+    /// [`DIMS`].
     fn reference(chain: &Chain, x: &[f32], operands: &[&[f32]]) -> Vec<f32> {
         let mut y = Tensor::new(&DIMS, x).unwrap();
         let operand = |i: usize, access: Access| {

@@ -1,13 +1,14 @@
 //! Matrix products of `f32` in which every element is a function of its row and its column alone.
 //!
-//! This file is the only one that calls the GEMM crate. That crate chooses its order of summation by the sizes and
-//! strides of the whole product; here those choices are taken away from it:
-//! - the sum runs over the parts of `0..k` that [`chunks`] gives, in order, each at most [`MAX_TERMS`] long, so
-//!   that the crate never cuts it itself;
-//! - a single row or column is computed as two equal ones, so that the matrix-vector paths are never taken;
+//! This file is the only one that calls the GEMM crate. That crate chooses its order of summation
+//! by the sizes and strides of the whole product; here those choices are taken away from it:
+//! - the sum runs over the parts of `0..k` that [`chunks`] gives, in order, each at most
+//!   [`MAX_TERMS`] long, so that the crate never cuts it itself;
+//! - a single row or column is computed as two equal ones, so that the matrix-vector paths are
+//!   never taken;
 //! - NaNs all get the same bits, as which one a sum keeps depends on its loops;
-//! - which of the two orders of summation inside a part is used is said by the function called, [`multiply`] or
-//!   [`multiply_rows`], and not by strides that happen to be 1.
+//! - which of the two orders of summation inside a part is used is said by the function called,
+//!   [`multiply`] or [`multiply_rows`], and not by strides that happen to be 1.
 
 #![allow(unsafe_code, reason = "the call of the GEMM crate takes pointers")]
 
@@ -18,7 +19,8 @@ use gemm_common::Parallelism;
 /// The largest number of terms that are summed in one go.
 pub const MAX_TERMS: usize = 512;
 
-/// The crate sums lane by lane, as [`multiply_rows`] wants it, only where a product has at most this many elements.
+/// The crate sums lane by lane, as [`multiply_rows`] wants it, only where a product has at most
+/// this many elements.
 const MAX_LANE_PRODUCT: usize = 256;
 
 /// The elements of a single row or column that are computed in one go.
@@ -50,7 +52,8 @@ fn last(rows: usize, columns: usize, row_stride: usize, column_stride: usize) ->
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix of `rows` by `columns` elements with these distances between rows and between columns.
+    /// The matrix of `rows` by `columns` elements with these distances between rows and between
+    /// columns.
     ///
     /// # Panics
     /// If `data` ends before the last element: a bug in the caller.
@@ -118,7 +121,8 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Copies the elements of the transpose to `to`, its rows one behind the other at a distance of `width`.
+    /// Copies the elements of the transpose to `to`, its rows one behind the other at a distance of
+    /// `width`.
     ///
     /// # Panics
     /// If rows are not contiguous, or `to` is too short: a bug in the caller.
@@ -185,8 +189,8 @@ impl<'a> MatrixMut<'a> {
         }
     }
 
-    /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order of an instruction's
-    /// operands, which differs among the crate's loops for different sizes.
+    /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order
+    /// of an instruction's operands, which differs among the crate's loops for different sizes.
     fn unify_nans(&mut self) {
         for i in 0..self.rows {
             for x in &mut self.data[i * self.row_stride..][..self.columns] {
@@ -196,8 +200,8 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// The parts of a sum of `k` terms, in the order in which they are added: a function of `k` alone, each of at most
-/// [`MAX_TERMS`] terms.
+/// The parts of a sum of `k` terms, in the order in which they are added: a function of `k` alone,
+/// each of at most [`MAX_TERMS`] terms.
 pub fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
     let count = k.div_ceil(MAX_TERMS);
     let size = k.div_ceil(count.max(1)).next_multiple_of(4);
@@ -206,8 +210,8 @@ pub fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// `c = a b`, or `c += a b` if `add`, each sum with its terms in ascending order.
 ///
-/// The bits of an element depend only on its row of `a`, its column of `b` and its value before. A sum of more
-/// than one part may also be made by one call for each part, the first without `add`.
+/// The bits of an element depend only on its row of `a`, its column of `b` and its value before. A
+/// sum of more than one part may also be made by one call for each part, the first without `add`.
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
@@ -231,11 +235,11 @@ pub fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
     c.unify_nans();
 }
 
-/// `c = a b`, or `c += a b` if `add`, for an `a` whose rows and a `b` whose columns are contiguous: the terms of each
-/// sum are dealt to lanes, which are then added up.
+/// `c = a b`, or `c += a b` if `add`, for an `a` whose rows and a `b` whose columns are contiguous:
+/// the terms of each sum are dealt to lanes, which are then added up.
 ///
-/// The bits of an element depend only on its row of `a`, its column of `b` and its value before; they differ
-/// from those of [`multiply`] by rounding.
+/// The bits of an element depend only on its row of `a`, its column of `b` and its value before;
+/// they differ from those of [`multiply`] by rounding.
 ///
 /// # Panics
 /// If the sizes do not fit or the terms are not contiguous: a bug in the caller.
@@ -284,7 +288,8 @@ pub(super) fn steps(
     range.clone().step_by(size).map(move |i| i..(i + size).min(range.end))
 }
 
-/// One part of [`multiply`] with columns of `b` that are contiguous, from a copy in which they are not.
+/// One part of [`multiply`] with columns of `b` that are contiguous, from a copy in which they are
+/// not.
 fn multiply_packed(a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: bool) {
     const COLUMNS: usize = 8;
     let mut packed = [0.0; MAX_TERMS * COLUMNS];
@@ -310,7 +315,8 @@ fn multiply_part(a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: bool)
     }
 }
 
-/// A product of one row or one column and at most [`PAIR_LENGTH`] of the other, as one of two equal ones.
+/// A product of one row or one column and at most [`PAIR_LENGTH`] of the other, as one of two equal
+/// ones.
 fn call_doubled(a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: bool) {
     let mut twice = [0.0; MAX_LANE_PRODUCT];
     let (rows, columns) = (c.rows, c.columns);
@@ -338,11 +344,12 @@ fn call(a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: bool) {
     assert!(c.rows >= 2 && c.columns >= 2 && (1..=MAX_TERMS).contains(&a.columns));
     let stride = |s: usize| isize::try_from(s).expect("invariant: strides lie inside a slice");
     let gemm = gemm_f32::gemm::f32::get_gemm_fn();
-    // SAFETY: the function reads element (i, j) of its left and right operands and reads and writes element
-    // (i, j) of its result only for the i and j within the sizes given. `Matrix` and `MatrixMut` are only made
-    // when the last of those lies in their slice (strides are not negative, so it is the furthest), `check` holds
-    // the sizes against each other, and a stride of 0 stands only where a row or column is read twice. The
-    // result is borrowed exclusively, and its rows do not overlap.
+    // SAFETY: the function reads element (i, j) of its left and right operands and reads and writes
+    // element (i, j) of its result only for the i and j within the sizes given. `Matrix` and
+    // `MatrixMut` are only made when the last of those lies in their slice (strides are not
+    // negative, so it is the furthest), `check` holds the sizes against each other, and a stride of
+    // 0 stands only where a row or column is read twice. The result is borrowed exclusively, and
+    // its rows do not overlap.
     unsafe {
         gemm(
             c.columns,
@@ -406,8 +413,8 @@ mod tests {
 
     type Multiply = fn(Matrix<'_>, Matrix<'_>, MatrixMut<'_>, bool);
 
-    /// Every block of a product of [`ROWS`] by [`COLUMNS`] elements is the product of its rows and its columns;
-    /// of long sums one size in sixteen is tried, and all narrow ones.
+    /// Every block of a product of [`ROWS`] by [`COLUMNS`] elements is the product of its rows and
+    /// its columns; of long sums one size in sixteen is tried, and all narrow ones.
     fn blocks(f: Multiply, a: Matrix<'_>, b: Matrix<'_>) {
         let mut whole = vec![0.0; ROWS * COLUMNS];
         product(f, a, b, &mut whole);

@@ -91,8 +91,8 @@ impl Unfold {
 }
 
 impl Tap {
-    /// Adds a run behind the others. Where it goes on where the last one would, both become one, and the
-    /// elements between them are overwritten.
+    /// Adds a run behind the others. Where it goes on where the last one would, both become one,
+    /// and the elements between them are overwritten.
     fn push(&mut self, run: Run, step: usize) {
         let end = self.runs.last().map_or(0, |r| r.to.end);
         if run.to.start > end {
@@ -114,8 +114,8 @@ impl Tap {
     }
 }
 
-/// The input row, among all of a channel, that the row-major tap `tap` of the row-major output row `row` meets; none
-/// in the padding.
+/// The input row, among all of a channel, that the row-major tap `tap` of the row-major output row
+/// `row` meets; none in the padding.
 fn row_of(outer: &[WindowAxis], mut row: usize, mut tap: usize) -> Option<usize> {
     let (mut at, mut stride) = (0, 1);
     for axis in outer.iter().rev() {

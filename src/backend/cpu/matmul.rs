@@ -1,7 +1,7 @@
 //! Products of matrices and of stacks of matrices of `f32`.
 //!
-//! The result is computed in tiles. Which order of summation is used follows from the layout of the operands
-//! alone; see [`gemm`](super::gemm).
+//! The result is computed in tiles. Which order of summation is used follows from the layout of the
+//! operands alone; see [`gemm`](super::gemm).
 
 use rayon::prelude::*;
 
@@ -29,16 +29,19 @@ const HEIGHT: usize = 512;
 /// From this number of rows on, a tile copies its part of the right operand.
 const PACKED_ROWS: usize = 8;
 
-/// From this number of rows on, a tile of a product with contiguous terms copies its parts of both operands.
+/// From this number of rows on, a tile of a product with contiguous terms copies its parts of both
+/// operands.
 const PACKED_LANE_ROWS: usize = 24;
 
-/// The distance between copied rows of contiguous terms: no power of two, so that they do not meet in the cache.
+/// The distance between copied rows of contiguous terms: no power of two, so that they do not meet
+/// in the cache.
 const LANE_STRIDE: usize = MAX_TERMS + LINE;
 
 /// Multiplications for which a task is worth its cost.
 const WORTH: usize = 1 << 18;
 
-/// What is added to a product: `factor` times element `i * down + j * across` for row `i` and column `j`.
+/// What is added to a product: `factor` times element `i * down + j * across` for row `i` and
+/// column `j`.
 #[derive(Clone, Copy, Debug)]
 struct Addend<'a> {
     data: &'a [f32],
@@ -91,8 +94,8 @@ pub fn gemm(
     Product { a: left, b: right, lanes, alpha: op.alpha, addend, epilogue }.compute(y, 0);
 }
 
-/// `y = epilogue(a b)`, the product over the last two axes with the axes before them broadcast; an operand of one
-/// axis is a row on the left and a column on the right.
+/// `y = epilogue(a b)`, the product over the last two axes with the axes before them broadcast; an
+/// operand of one axis is a row on the left and a column on the right.
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
@@ -125,8 +128,8 @@ fn size(dims: &[usize], axis: usize) -> usize {
     dims.len().checked_sub(axis).map_or(1, |at| dims[at])
 }
 
-/// The positions of the matrices, in two stacks with these axes that broadcast, of which matrix `i` of the
-/// result is the product.
+/// The positions of the matrices, in two stacks with these axes that broadcast, of which matrix `i`
+/// of the result is the product.
 fn places(mut i: usize, a: &[usize], b: &[usize]) -> (usize, usize) {
     let (mut at, mut strides) = ((0, 0), (1, 1));
     for axis in 1..=a.len().max(b.len()) {

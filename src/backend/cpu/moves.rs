@@ -53,8 +53,8 @@ pub struct PadPlan {
 }
 
 impl PadPlan {
-    /// The plan for an operand of these sizes, which `op` admits. `None` if `op` does not only add entries of one
-    /// value.
+    /// The plan for an operand of these sizes, which `op` admits. `None` if `op` does not only add
+    /// entries of one value.
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
     pub fn new(op: &Pad, dims: &[usize]) -> Option<Self> {
         if op.mode != PadMode::Constant || dims.is_empty() || op.pads.len() != 2 * dims.len() {

@@ -1,8 +1,9 @@
 //! Planes taken apart so that under every tap of all windows lie consecutive elements.
 //!
-//! With a stride of `s` the elements of a padded axis are dealt to `s` phases, of which a tap meets one. Rows of a
-//! phase have the same length for all taps, so that the windows of all rows are computed in one go; the elements
-//! between the last window of a row and the first of the next belong to no window and are left out at the end.
+//! With a stride of `s` the elements of a padded axis are dealt to `s` phases, of which a tap meets
+//! one. Rows of a phase have the same length for all taps, so that the windows of all rows are
+//! computed in one go; the elements between the last window of a row and the first of the next
+//! belong to no window and are left out at the end.
 
 use std::ops::Range;
 
@@ -54,7 +55,8 @@ fn split(axis: &WindowAxis) -> (Vec<(usize, usize)>, SmallVec<[usize; 4]>) {
 }
 
 impl Phases {
-    /// For windows over one or two axes; `None` for more, or where padding or a wide kernel would make it costly.
+    /// For windows over one or two axes; `None` for more, or where padding or a wide kernel would
+    /// make it costly.
     pub(super) fn new(axes: &[WindowAxis]) -> Option<Self> {
         let axes = match axes {
             [columns] => [UNIT, *columns],
@@ -83,7 +85,8 @@ impl Phases {
         Some(Self { axes, met: [row_phases, column_phases], rows, columns, taps })
     }
 
-    /// The elements of a plane taken apart, and those that its windows take with what lies between them.
+    /// The elements of a plane taken apart, and those that its windows take with what lies between
+    /// them.
     pub(super) fn memory(&self) -> (usize, usize) {
         let phases = self.met[0].len() * self.met[1].len();
         let apart = phases * self.rows * self.columns;
@@ -118,8 +121,8 @@ impl Phases {
         }
     }
 
-    /// Sets what all windows take to `start`, then calls `f` for each tap in row-major order with some
-    /// consecutive ones of them and with the elements that they meet under that tap.
+    /// Sets what all windows take to `start`, then calls `f` for each tap in row-major order with
+    /// some consecutive ones of them and with the elements that they meet under that tap.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
     pub(super) fn slide(

@@ -13,7 +13,8 @@ use crate::op::window::{WindowAxis, Windows};
 use crate::op::{OpError, Pool};
 use crate::types::{DType, Shape, TensorType};
 
-/// The sizes of a pooling, and how it is computed: a function of everything but the number of planes.
+/// The sizes of a pooling, and how it is computed: a function of everything but the number of
+/// planes.
 #[derive(Debug)]
 pub struct PoolPlan {
     axes: Windows,
@@ -31,8 +32,8 @@ const FEW: usize = 4;
 const WORTH: usize = 1 << 16;
 
 impl PoolPlan {
-    /// The plan for an operand of shape `x`, which `op` admits; the first two sizes are free. `None` if `op` is none
-    /// that this kernel computes.
+    /// The plan for an operand of shape `x`, which `op` admits; the first two sizes are free.
+    /// `None` if `op` is none that this kernel computes.
     pub fn new(op: &Pool, x: &[usize]) -> Result<Option<Self>, OpError> {
         let include = match op {
             Pool::Max { indices: false, .. } => None,
@@ -55,7 +56,8 @@ impl PoolPlan {
     }
 }
 
-/// The number of elements of each window, with those in the padding if `include`, and 1 instead of 0.
+/// The number of elements of each window, with those in the padding if `include`, and 1 instead of
+/// 0.
 fn counts(axes: &[WindowAxis], include: bool) -> Vec<f32> {
     let count = |a: &WindowAxis, o: usize| if include { a.padded_taps(o) } else { a.taps(o).len() };
     let all = axes.iter().fold(vec![1usize], |outer, axis| {

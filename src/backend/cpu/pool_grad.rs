@@ -42,7 +42,8 @@ impl Span {
 const WORTH: usize = 1 << 15;
 
 impl PoolGradPlan {
-    /// The plan for a pool's operand whose spatial axes have these sizes; `None` where there are more than two.
+    /// The plan for a pool's operand whose spatial axes have these sizes; `None` where there are
+    /// more than two.
     pub fn new(op: &PoolGrad, sizes: &[usize]) -> Result<Option<Self>, OpError> {
         let sizes: Vec<i64> = sizes.iter().map(|d| int(*d)).collect();
         let windows = op.windows(&sizes)?;
@@ -111,8 +112,8 @@ impl PoolGradPlan {
     }
 }
 
-/// The gradient `dx` of the operand from `dy`, that of the result, for as many planes as `dx` has; `x`, the operand, is
-/// empty where the pool is a mean.
+/// The gradient `dx` of the operand from `dy`, that of the result, for as many planes as `dx` has;
+/// `x`, the operand, is empty where the pool is a mean.
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.

@@ -1,6 +1,7 @@
 //! Recurrent cells: products of blocks of sequences with the weights, and the cell's own loops.
 //!
-//! A sequence is computed from itself alone, so blocks of sequences and the directions are tasks of their own.
+//! A sequence is computed from itself alone, so blocks of sequences and the directions are tasks of
+//! their own.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use crate::op::{Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
 const BLOCK: usize = 32;
 
-/// The fewest sequences of a task, where there are so many: a product reads the weights once for all of them.
+/// The fewest sequences of a task, where there are so many: a product reads the weights once for
+/// all of them.
 const LEAST: usize = 4;
 
 /// Elements for which a task of copies is worth its cost.
@@ -29,8 +31,8 @@ pub struct RecurrentPlan {
 }
 
 impl RecurrentPlan {
-    /// The plan for a first and a third operand of these sizes, none 0, which `op` admits. `None` if sequences have
-    /// lengths of their own.
+    /// The plan for a first and a third operand of these sizes, none 0, which `op` admits. `None`
+    /// if sequences have lengths of their own.
     pub fn new(op: &Recurrent, x: &[usize], r: &[usize]) -> Option<Self> {
         let sizes = op.sizes(x, r).filter(|_| op.lengths_operand().is_none())?;
         Some(Self { op: op.clone(), cell: op.cell(), sizes })
@@ -40,11 +42,11 @@ impl RecurrentPlan {
 /// Columns that are computed side by side: their sums fill registers, and none waits for another.
 const PANEL: usize = 64;
 
-/// Weights in panels of columns: of each panel the columns' elements for the first term, then for the second, with
-/// zeros where the last panel has fewer columns.
+/// Weights in panels of columns: of each panel the columns' elements for the first term, then for
+/// the second, with zeros where the last panel has fewer columns.
 ///
-/// The product of a state with them is small and taken at every step. Each element is the sum over the terms in their
-/// order, every product added without a rounding of its own.
+/// The product of a state with them is small and taken at every step. Each element is the sum over
+/// the terms in their order, every product added without a rounding of its own.
 struct Panels {
     data: Vec<f32>,
     terms: usize,

@@ -20,8 +20,8 @@ pub struct ResizePlan {
 const WORTH: usize = 1 << 14;
 
 impl ResizePlan {
-    /// The plan for an operand of shape `x`, which `op` admits; the sizes before the first axis that is resized are
-    /// free. `None` if no axis is resized, or nothing is left of one.
+    /// The plan for an operand of shape `x`, which `op` admits; the sizes before the first axis
+    /// that is resized are free. `None` if no axis is resized, or nothing is left of one.
     pub fn new(op: &Resize, x: &[usize]) -> Option<Self> {
         let first = *op.axes.first()?;
         if op.sizes.contains(&0) {

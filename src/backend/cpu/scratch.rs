@@ -7,7 +7,8 @@ use bytemuck::{Pod, Zeroable};
 /// The floats of a cache line.
 pub(super) const LINE: usize = 16;
 
-/// A thread keeps at most this many floats in each of its two buffers; what a kernel takes beyond is given back.
+/// A thread keeps at most this many floats in each of its two buffers; what a kernel takes beyond
+/// is given back.
 const KEPT: usize = 2 << 20;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -19,13 +20,14 @@ thread_local! {
     static OWN: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that does not wait
-/// for others.
+/// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that
+/// does not wait for others.
 pub(super) fn own<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     OWN.with(|buffer| lend(buffer, len, f))
 }
 
-/// Calls `f` with `len` floats of any value, aligned to a cache line, which the tasks that `f` starts share.
+/// Calls `f` with `len` floats of any value, aligned to a cache line, which the tasks that `f`
+/// starts share.
 pub(super) fn shared<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     SHARED.with(|buffer| lend(buffer, len, f))
 }

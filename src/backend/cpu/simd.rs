@@ -2,8 +2,8 @@
 
 /// Runs an expression compiled for the widest vectors of the machine.
 ///
-/// Products and sums are not contracted and lanes are not mixed, so the bits are those of the plain loop. What
-/// the expression calls takes part only where it is inlined.
+/// Products and sums are not contracted and lanes are not mixed, so the bits are those of the plain
+/// loop. What the expression calls takes part only where it is inlined.
 macro_rules! vectorised {
     ($body:expr) => {{
         let ticket = $crate::backend::cpu::simd::Ticket;
@@ -18,8 +18,9 @@ macro_rules! vectorised {
 }
 pub(super) use vectorised;
 
-/// Makes a closure one that is called once at most: such a closure is inlined where it is called, while the call of
-/// another goes through a function of its own, which is not compiled for wider vectors.
+/// Makes a closure one that is called once at most: such a closure is inlined where it is called,
+/// while the call of another goes through a function of its own, which is not compiled for wider
+/// vectors.
 pub(super) struct Ticket;
 
 /// Fills `to` with elements of `x` at a distance of `step`, from the first on.

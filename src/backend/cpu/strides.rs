@@ -1,5 +1,5 @@
-//! Kernels whose operands are read at distances of their own: transposes, slices, expansions and operators of
-//! two operands that broadcast.
+//! Kernels whose operands are read at distances of their own: transposes, slices, expansions and
+//! operators of two operands that broadcast.
 
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
@@ -22,7 +22,8 @@ pub struct StridedPlan {
 }
 
 impl StridedPlan {
-    /// The plan for an operand and a result of these sizes, none 0, where `op` only moves elements and admits them.
+    /// The plan for an operand and a result of these sizes, none 0, where `op` only moves elements
+    /// and admits them.
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator reads at distances")]
     pub fn new(op: &Op, dims: &[usize], result: &[usize]) -> Option<Self> {
         let own = distances(dims);

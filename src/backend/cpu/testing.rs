@@ -19,7 +19,8 @@ pub(super) fn misaligned(x: &[f32]) -> Vec<f32> {
     [&[0.0], x].concat()
 }
 
-/// Runs `f` in pools of 1, 2 and 3 threads; fails unless each gives the same bits, and returns them.
+/// Runs `f` in pools of 1, 2 and 3 threads; fails unless each gives the same bits, and returns
+/// them.
 pub(super) fn with_threads(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
     let mut results = [1, 2, 3].map(|threads| {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

@@ -21,8 +21,8 @@ impl Tile<'_> {
     }
 }
 
-/// A matrix with rows of `columns` elements, cut into tiles of `size` rows and columns (smaller at the ends). The
-/// order is by columns, then by rows.
+/// A matrix with rows of `columns` elements, cut into tiles of `size` rows and columns (smaller at
+/// the ends). The order is by columns, then by rows.
 pub(super) fn tiles(matrix: &mut [f32], columns: usize, size: (usize, usize)) -> Vec<Tile<'_>> {
     let rows = matrix.len() / columns.max(1);
     let (height, width) = (size.0.max(1), size.1.max(1));

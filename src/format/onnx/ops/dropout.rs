@@ -41,8 +41,8 @@ fn dropout(n: &mut Node<'_, '_>) -> Done {
     n.result_at(1, Cast { to }, &kept[1..])
 }
 
-/// Dropout in training: an element is 0 with the probability `ratio`, and else divided by `1 -
-/// ratio`. The second result says which elements are kept, before opset 10 in the type of the
+/// Dropout in training: an element is 0 with the probability `ratio`, and else divided by
+/// `1 - ratio`. The second result says which elements are kept, before opset 10 in the type of the
 /// operand.
 fn trained(n: &mut Node<'_, '_>, x: Value, ratio: f64, seed: i64) -> Done {
     if !(0.0..1.0).contains(&ratio) {
