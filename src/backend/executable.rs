@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::error::{CompileError, RunError};
-use crate::ir::Weights;
-use crate::lower::{BindError, Bound, Program};
+use crate::error::Error;
+use crate::ir::{self, Graph, Weights};
+use crate::lower::{self, BindError, Bound, Program};
 use crate::types::{Device, Target, Tensor};
 
 /// A place where programs run.
@@ -21,6 +22,13 @@ pub trait Backend {
         program: Program,
         weights: &Weights,
     ) -> Result<Box<dyn Executable>, CompileError>;
+
+    /// Readies a graph to run: verifies, lowers and compiles it.
+    fn ready(&self, graph: &Graph, weights: &Weights) -> Result<Box<dyn Executable>, Error> {
+        let verified = ir::verify(graph)?;
+        let program = lower::lower(&verified, self.target())?;
+        Ok(self.compile(program, weights)?)
+    }
 }
 
 /// A program that is ready to run any number of times, with batches of any size.

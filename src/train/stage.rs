@@ -17,7 +17,6 @@ use crate::analysis;
 use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
 use crate::format::Model;
 use crate::ir::{self, Graph, Weights};
-use crate::lower;
 use crate::op::{Concat, OpDef};
 use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
@@ -447,8 +446,5 @@ fn ready(
     place: &Place,
     backend: &dyn Backend,
 ) -> Result<Box<dyn Executable>, Error> {
-    let graph = replicated(graph, place)?;
-    let verified = ir::verify(&graph)?;
-    let program = lower::lower(&verified, backend.target())?;
-    Ok(backend.compile(program, weights)?)
+    backend.ready(&*replicated(graph, place)?, weights)
 }

@@ -17,8 +17,7 @@ use fanwise::backend::{self, Backend, Cpu, Executable};
 use fanwise::codegen::Form;
 #[cfg(feature = "cuda")]
 use fanwise::format;
-use fanwise::ir::{self, Graph, Weights};
-use fanwise::lower;
+use fanwise::ir::{Graph, Weights};
 
 use crate::args::Place;
 #[cfg(feature = "cuda")]
@@ -197,20 +196,18 @@ impl Runner {
         graph: &Graph,
         weights: &Weights,
     ) -> anyhow::Result<Box<dyn Executable>> {
-        let verified = ir::verify(graph).map_err(Error::from)?;
-        let program = lower::lower(&verified, self.backend.target()).map_err(Error::from)?;
-        let compile = || self.backend.compile(program, weights).map_err(Error::from);
+        let ready = || self.backend.ready(graph, weights);
         #[cfg(feature = "cuda")]
         if let Some(progress) = &self.compiling {
             let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let state = || (load(&progress.done), load(&progress.total));
-            let ready = exec::watched("compiling kernels", &state, compile)?;
+            let ready = exec::watched("compiling kernels", &state, ready)?;
             for warning in ready.warnings() {
                 ui::talk(&format!("note: {warning}"));
             }
             return Ok(ready);
         }
-        Ok(compile()?)
+        Ok(ready()?)
     }
 
     /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of
