@@ -152,12 +152,15 @@ fn rows_that_nothing_is_learned_from_are_refused_before_the_step() {
 #[test]
 fn what_has_no_effect_is_refused() {
     let (_kept, folder) = folder();
+    says(&refused(&folder, "run zoo:mlp --threads 0"), &["--threads 0", "1 or more"]);
     says(&refused(&folder, "run zoo:mlp --threads 100000"), &["--threads 100000", "more than"]);
     let traced = refused(&folder, "run zoo:mlp --trace t.json --target cpu");
     says(&traced, &["`--trace` needs a GPU"]);
     assert!(!traced.contains("libcuda"));
     let told = refused(&folder, "compile zoo:mlp --emit graph=a,json=a");
     says(&told, &["two texts go to a"]);
+    let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,json=./b.fan");
+    says(&told, &["two texts go to", "b.fan"]);
     assert!(!folder.join("a").exists());
     let told = refused(&folder, "predict zoo:mlp --data data.npz --outputs p.json");
     says(&told, &[".npz", "p.json"]);

@@ -206,6 +206,14 @@ impl CompileArgs {
 /// The rows for which memory is planned, where none are given.
 const ROWS: u32 = 32;
 
+/// The name of a file that may not be there, the same however its folder is named.
+fn one_name(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+    let named = folder.ok().zip(path.file_name()).map(|(folder, name)| folder.join(name));
+    path.canonicalize().ok().or(named).unwrap_or_else(|| path.to_owned())
+}
+
 /// Fails where two texts go to one file.
 fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
     let mut files = HashSet::new();
@@ -213,7 +221,7 @@ fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
         let kernels = |emit: &&Emit| emit.path.as_deref() == Some(path);
         // Kernels go to a folder, each kind to files of its own.
         let folder = emits.iter().filter(kernels).all(|e| matches!(e.kind, Kind::Kernels(_)));
-        let same = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let same = one_name(path);
         if !files.insert(same) && !folder {
             bail!("two texts go to {}: give each kind a file of its own", path.display());
         }

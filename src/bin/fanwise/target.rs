@@ -71,6 +71,9 @@ impl TargetArgs {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
             (threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
+        if threads == 0 {
+            bail!("`--threads 0`: write 1 or more, or leave it out for one for each core");
+        }
         if threads > most {
             bail!(
                 "`--threads {threads}` is more than {most}: {cores} cores run no more of them at \
