@@ -16,9 +16,7 @@ pub(crate) fn quick() -> Result<(), Failure> {
         unit = unit.args(&[&format!("{room}::")]);
     }
     let unit = unit.run_tests()?;
-    let whole = ["test", "--test", "cases", "--test", "it", "--", "layering", "docs"];
-    // The cases know no filter by these names, and run on their own.
-    let whole = Step::cargo(&whole).run_tests()?;
+    let whole = Step::cargo(&["test", "--test", "it", "--", "layering", "docs"]).run_tests()?;
     let cases = Step::cargo(&["test", "--test", "cases"]).run_tests()?;
     let all = unit + whole + cases;
     say(&format!("{} passed, {} failed", all.passed, all.failed));
