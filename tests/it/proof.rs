@@ -349,7 +349,7 @@ fn no_mutant_of_the_zoo_that_computes_something_else_is_proved() {
 
 #[test]
 #[ignore = "ten thousand mutants: cargo xtask full"]
-fn many_mutants_that_compute_something_else_are_not_proved() {
+fn thousands_of_mutants_that_compute_something_else_are_not_proved() {
     let fates = mutants_of_random_graphs(1_000, 8);
     assert_caught(MUTATIONS, &fates);
     let count = fates.values().sum::<usize>() + mutants_of_the_zoo(6_000);

@@ -337,6 +337,19 @@ impl OpDef for Reduce {
         Traits::FOLLOWS_BLOCKS
     }
 
+    // No integers have no mean; no floats have one, which is no number.
+    fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
+        let (Self::Mean { .. }, [x]) = (self, operands) else { return None };
+        if x.dtype.is_float() {
+            return None;
+        }
+        let reduced = self.reduced(x.rank()).ok()?;
+        let sizes = |of: bool| x.shape.iter().zip(&reduced).filter(move |(_, r)| **r == of);
+        let entries = sizes(true).fold(Dim::ONE, |product, (d, _)| product * d.clone());
+        let results = sizes(false).all(|(d, _)| d.as_const().is_some_and(|d| d > 0));
+        (results && entries.depends_on_batch()).then_some((entries, Dim::ONE))
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let bools = matches!(self, Self::Max { .. } | Self::Min { .. });

@@ -95,7 +95,7 @@ fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
 }
 
 /// The beginning of the names of tests that draw more than a change has to wait for.
-const MANY: &str = "many_";
+const MANY: &str = "thousands_of_";
 
 /// A step that may use Python, the compiler of kernels and the command line.
 fn step_with(python: &Python, step: Step) -> Step {
