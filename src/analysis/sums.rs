@@ -189,6 +189,9 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
         return largest_element(graph, sum, number).map(Some);
     }
     let op = match node.op() {
+        Some(Op::Reduce(Reduce::LogSum { axes, keepdims })) => {
+            Reduce::Sum { axes: axes.clone(), keepdims: *keepdims }.into()
+        }
         Some(
             op @ (Op::Reduce(Reduce::Sum { .. } | Reduce::Mean { .. })
             | Op::MatMul(_)
@@ -247,6 +250,8 @@ struct Bounds {
     of_largest: f64,
     /// The least that an element may differ by.
     least: f64,
+    /// Whether the value is the logarithm of a sum, which is compared as that sum.
+    logarithm: bool,
 }
 
 impl Bounds {
@@ -259,7 +264,18 @@ impl Bounds {
         let terms = operands.iter().map(|v| count(*v)).fold(1.0, f64::max);
         let product =
             matches!(model.node(sum.node).op(), Some(Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_)));
+        let softmax = match model.node(sum.node).op() {
+            Some(Op::Softmax(op)) => {
+                let shape = &model.ty(operands[0]).shape;
+                op.axis(shape.rank()).map(|axis| shape[axis].eval(n) as f64)
+            }
+            _ => None,
+        };
         let (terms, unit) = match (product, &operands[..]) {
+            // One device sums the exponentials of a line in the type that it computes in.
+            _ if let (Some(line), true) = (softmax, dtype != DType::F64) => {
+                (line, unit_roundoff(DType::F32))
+            }
             // Of [M, K] and [K, P] the number of terms is the root of M K * K P / (M P).
             (true, [a, b, ..]) if dtype != DType::F64 => {
                 let terms = count(*a) * count(*b) / count(sum).max(1.0);
@@ -271,7 +287,20 @@ impl Bounds {
             of_terms: 2.0 * terms * unit + 4.0 * unit_roundoff(dtype),
             of_largest: dtype.rounding() + 2.0 * terms * unit,
             least: 2.0 * least(dtype),
+            logarithm: matches!(model.node(sum.node).op(), Some(Op::Reduce(Reduce::LogSum { .. }))),
         }
+    }
+
+    /// The difference of an element, and what it may be; `size` is the magnitude of its terms.
+    fn of(&self, (own, theirs): (f64, f64), size: Option<f64>, largest: f64) -> (f64, f64) {
+        let bound = size.map_or(largest * self.of_largest, |size| size.abs() * self.of_terms);
+        if self.logarithm {
+            // A sum that cancels may be a little above 0 or not, where it has no logarithm.
+            let [own, theirs] = [own, theirs].map(|log| if log.is_nan() { 0.0 } else { log.exp() });
+            let rounding = self.of_largest * own.max(theirs) * own.max(theirs).ln().abs().max(1.0);
+            return ((own - theirs).abs(), bound + rounding);
+        }
+        ((own - theirs).abs(), bound + self.least)
     }
 }
 
@@ -312,15 +341,12 @@ fn apart(
     let largest = own.iter().map(|x| x.abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
     let sizes = sizes.map(Tensor::to_f64);
     let differences = own.iter().zip(&theirs).enumerate().map(|(i, (a, b))| {
-        let share = match sizes.as_ref().and_then(|sizes| sizes.get(i)) {
-            Some(size) => size.abs() * bounds.of_terms,
-            None => largest * bounds.of_largest,
-        };
+        let size = sizes.as_ref().and_then(|sizes| sizes.get(i)).copied();
+        let (difference, bound) = bounds.of((*a, *b), size, largest);
         let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-        let difference = if same { 0.0 } else { (a - b).abs() };
+        let difference = if same { 0.0 } else { difference };
         // What is no number on one side alone is no rounding.
-        let difference = if difference.is_nan() { f64::INFINITY } else { difference };
-        (difference, share + bounds.least)
+        (if difference.is_nan() { f64::INFINITY } else { difference }, bound)
     });
     let wrong = differences
         .filter(|(difference, bound)| difference > bound || bound.is_nan() && *difference > 0.0);
