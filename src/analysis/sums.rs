@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ir::{Graph, GraphError, NodeId, Value};
-use crate::op::{Cast, Expand, Op, Reduce, Unary};
+use crate::op::{Cast, Expand, Op, Reduce, Traits, Unary};
 use crate::types::{DType, Tensor};
 
 use super::survey;
@@ -187,6 +187,18 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
     let node = graph.node(sum.node);
     if matches!(node.op(), Some(Op::BatchNormTrain(_))) && sum.output > 0 {
         return largest_element(graph, sum, number).map(Some);
+    }
+    if matches!(node.op(), Some(Op::Unary(Unary::Neg))) {
+        return magnitudes(graph, graph.operands(sum.node)[0], number);
+    }
+    if let Some(op) = node.op().filter(|op| op.is(Traits::PERMUTES)).cloned() {
+        let (place, origin) = (node.place(), node.origin().clone());
+        let Some(of) = magnitudes(graph, graph.operands(sum.node)[0], number)? else {
+            return Ok(None);
+        };
+        let name: Arc<str> = format!("size {number} of %{}", graph.info(sum).name).into();
+        let node = graph.add(op, &[of], &[name], place, origin)?;
+        return Ok(Some(Value { node, output: 0 }));
     }
     let op = match node.op() {
         Some(Op::Reduce(Reduce::LogSum { axes, keepdims })) => {

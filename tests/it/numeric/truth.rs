@@ -146,7 +146,10 @@ fn reduced(name: &str, x: &[f64], dtype: DType) -> True {
         "reduce_mean" => sum(&|x| [x, 0.0]).map(|(s, e)| (s / count, e / count)),
         "reduce_l1" => sum(&|x| [x.abs(), 0.0]),
         "reduce_sum_square" => squares(),
-        "reduce_l2" => squares().map(|(s, e)| (s.sqrt(), e / s.sqrt().max(1e-140))),
+        "reduce_l2" => squares().map(|(s, e)| match s.sqrt() {
+            root if root.is_infinite() => (root, 0.0),
+            root => (root, e / root.max(1e-140)),
+        }),
         "reduce_prod" => {
             let value = product_of(x.iter().copied());
             Some((value, 4.0 * (count + 2.0) * digit * value.abs()))
