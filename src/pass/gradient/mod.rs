@@ -178,7 +178,7 @@ impl Sums<'_> {
         };
         let (xs, ys) = (terms(&mut writer, &operands), terms(&mut writer, &results));
         let dys: Vec<Option<Term>> = gradients.iter().map(|g| g.map(|g| writer.term(g))).collect();
-        let mut at = Backward::new(&mut writer, (&xs, &ys), &dys, &wanted);
+        let mut at = Backward::new(&mut writer, &xs, &ys, &dys, &wanted);
         let written = op.backward(&mut at);
         let given = at.finish();
         written.map_err(|error| GradientError::Operator { label, op: op.name(), error })?;
