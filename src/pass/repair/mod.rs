@@ -373,7 +373,7 @@ impl<'g> Writer<'g> {
         results: &[ResultInfo],
     ) -> Result<Claims, Option<Refusal>> {
         let types: SmallVec<[TensorType; 2]> = results.iter().map(|r| r.ty.clone()).collect();
-        judge(&self.out, op, (operands, claims), &types)
+        judge(&self.out, op, operands, claims, &types)
     }
 
     /// Writes an operator, repaired where it has to be; its results have these names and types.
