@@ -207,7 +207,7 @@ impl Sweep<'_> {
         let claims: SmallVec<[Claim; 4]> = values.iter().map(|v| self.claim(*v)).collect();
         let types: SmallVec<[TensorType; 2]> =
             self.graph.node(id).results().iter().map(|r| r.ty.clone()).collect();
-        judge(self.graph, op, (&values, &claims), &types)
+        judge(self.graph, op, &values, &claims, &types)
     }
 }
 
@@ -217,7 +217,8 @@ impl Sweep<'_> {
 pub fn judge(
     graph: &Graph,
     op: &Op,
-    (values, claims): (&[Value], &[Claim]),
+    values: &[Value],
+    claims: &[Claim],
     results: &[TensorType],
 ) -> Result<Claims, Option<Refusal>> {
     if claims.contains(&Claim::Mixed) {

@@ -25,8 +25,8 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported(format!("{} values", launch.operands.len())));
     }
     match (&launch.op, launch.results.as_slice()) {
-        (Some(Op::AllReduce(op)), [y]) => combine(context, op.by, &op.rows, (*y, false)),
-        (Some(Op::ExclusiveScan(op)), [y]) => combine(context, op.by, &op.rows, (*y, true)),
+        (Some(Op::AllReduce(op)), [y]) => combine(context, op.by, &op.rows, *y, false),
+        (Some(Op::ExclusiveScan(op)), [y]) => combine(context, op.by, &op.rows, *y, true),
         (Some(Op::MergeTopK(op)), [y, places]) => merge(context, op, [*y, *places]),
         _ => Err(context.unsupported("it combines in another way")),
     }
@@ -37,7 +37,8 @@ fn combine(
     context: &Context<'_>,
     by: Combine,
     rows: &[Dim],
-    (y, scans): (BufferId, bool),
+    y: BufferId,
+    scans: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
     let parts = context.launch.operands.as_slice();

@@ -99,7 +99,8 @@ impl Lines {
         self,
         mut b: Builder<'_>,
         file: &'static str,
-        (parts, part): (BufferId, i64),
+        parts: BufferId,
+        part: i64,
     ) -> Call {
         let shape = &b.ty(parts).shape;
         let count = shape.len().checked_sub(2).map_or(Dim::ONE, |at| shape[at].clone());
@@ -198,7 +199,7 @@ pub(super) fn softmax(context: &Context<'_>) -> Result<Call, CodegenError> {
     );
     let lines = Lines::new(shape, axis..axis + 1);
     Ok(match parts {
-        Some(parts) => lines.finish_long(b, "long_softmax.cu", parts),
+        Some((parts, part)) => lines.finish_long(b, "long_softmax.cu", parts, part),
         None => lines.finish(b, "softmax.cu"),
     })
 }
@@ -247,7 +248,7 @@ pub(super) fn norm(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.size("WIDTH", &norm.width);
     let lines = lines_of(&norm, shape, launch.op.as_ref());
     Ok(match parts {
-        Some(parts) => lines.finish_long(b, "long_norm.cu", parts),
+        Some((parts, part)) => lines.finish_long(b, "long_norm.cu", parts, part),
         None => lines.finish(b, "norm.cu"),
     })
 }

@@ -96,8 +96,9 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         _ => return Err(context.unsupported("it is no matrix product")),
     };
     let values = [*left, *right, *y];
-    let scaled = (scaled, addend.first().copied());
-    finish(context, b, product, values, scaled, (&launch.chain, chained))
+    let addend = addend.first().copied();
+    let after = After { scaled, addend, chain: &launch.chain, chained };
+    finish(context, b, product, values, after)
 }
 
 /// The product of the lines of two matrices: `y[i, j]` is that of row `i` of the left and row `j`
@@ -109,7 +110,21 @@ pub(super) fn of_rows(
 ) -> Result<Call, CodegenError> {
     let b = Builder::new(context.device);
     let product = Product { stack: Walk::new([]), height, width, terms, along: [true, true] };
-    finish(context, b, product, [left, right, y], (None, None), (&Chain::default(), &[]))
+    let after = After { scaled: None, addend: None, chain: &Chain::default(), chained: &[] };
+    finish(context, b, product, [left, right, y], after)
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy)]
+struct After<'a> {
+    /// The operator whose factors scale it.
+    scaled: Option<&'a Gemm>,
+    /// What that one adds.
+    addend: Option<BufferId>,
+    /// The operators that are fused behind.
+    chain: &'a Chain,
+    /// Their other operands.
+    chained: &'a [BufferId],
 }
 
 fn finish(
@@ -117,10 +132,10 @@ fn finish(
     mut b: Builder<'_>,
     product: Product,
     [left, right, y]: [BufferId; 3],
-    (scaled, addend): (Option<&Gemm>, Option<BufferId>),
-    (chain, chained): (&Chain, &[BufferId]),
+    after: After<'_>,
 ) -> Result<Call, CodegenError> {
     let Product { stack, height, width, terms, along } = product;
+    let After { scaled, addend, chain, chained } = after;
     let aligned = b.is_aligned(y);
     for (name, line, along, id) in [("A", &height, along[0], left), ("B", &width, along[1], right)]
     {

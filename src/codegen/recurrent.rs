@@ -225,7 +225,8 @@ fn slope(op: &Activation) -> Option<String> {
 /// directions, too.
 fn define<'a>(
     context: &Context<'a>,
-    (op, cell): (&Recurrent, &Cell<'_>),
+    op: &Recurrent,
+    cell: &Cell<'_>,
 ) -> Result<(Builder<'a>, [Dim; 3]), CodegenError> {
     let ([x, _, r, ..], [y, ..]) =
         (context.launch.operands.as_slice(), context.launch.results.as_slice())
@@ -270,7 +271,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported("it is no recurrent cell"));
     };
     let cell = Cell::new(op);
-    let (mut b, grid) = define(context, (op, &cell))?;
+    let (mut b, grid) = define(context, op, &cell)?;
     cell.read(&mut b, rest, false);
     let names = ["y", "last", "last_cell"];
     names.into_iter().zip(results).for_each(|(name, id)| b.write(name, *id));
@@ -287,7 +288,7 @@ pub(super) fn gradient(context: &Context<'_>) -> Result<Call, CodegenError> {
     };
     let op = op.forward();
     let cell = Cell::new(&op);
-    let (mut b, grid) = define(context, (&op, &cell))?;
+    let (mut b, grid) = define(context, &op, &cell)?;
     let quads = by_four(&b.ty(*r).shape[2]) && results.iter().all(|id| b.is_aligned(*id));
     b.flag("GRADIENT_VECTORS", quads);
     cell.read(&mut b, rest, true);

@@ -200,10 +200,10 @@ impl Emitter<'_> {
             Role::Copy => {
                 let to = *self.buffers.get(Value { node: id, output: 0 });
                 for operand in self.layout.operands(id) {
-                    self.copy(node.label(), guard, operand, (device, to));
+                    self.copy(node.label(), guard, operand, device, to);
                 }
             }
-            Role::Join => self.join(id, (device, Value { node: id, output: 0 }))?,
+            Role::Join => self.join(id, device, Value { node: id, output: 0 })?,
             Role::First => self.first(id),
             Role::Launch => self.launch(id)?,
         }
@@ -320,7 +320,7 @@ impl Emitter<'_> {
         let guard = self.layout.guard(value.node);
         if !is_here && order == own {
             let to = self.other_form(value, device, order, Storage::Arena)?;
-            self.copy(&label, guard, value, (device, to));
+            self.copy(&label, guard, value, device, to);
             self.forms.insert((value, device, order), (to, self.now(device)));
             return Ok(to);
         }
@@ -352,11 +352,10 @@ impl Emitter<'_> {
     }
 
     /// Copies `value` into a buffer, after the steps that give it.
-    fn copy(&mut self, label: &str, guard: Guard, value: Value, to: (usize, BufferId)) {
+    fn copy(&mut self, label: &str, guard: Guard, value: Value, device: usize, to: BufferId) {
         let source = self.device(value.node);
-        self.wait(label, to.0, self.defined[value.node.index()]);
+        self.wait(label, device, self.defined[value.node.index()]);
         let from = *self.buffers.get(value);
-        let (device, to) = to;
         self.push(device, label, guard, Action::Copy { device: source, from, to });
     }
 
@@ -376,7 +375,7 @@ impl Emitter<'_> {
 
     /// Copies the operands of a concatenation that were not written in place to where they lie in
     /// its result on a device.
-    fn join(&mut self, id: NodeId, (device, result): (usize, Value)) -> Result<(), LowerError> {
+    fn join(&mut self, id: NodeId, device: usize, result: Value) -> Result<(), LowerError> {
         let (base, mut offset) = self.layout.base(result);
         let label = self.graph.node(id).label();
         for operand in self.layout.operands(id) {
@@ -391,7 +390,7 @@ impl Emitter<'_> {
             let storage = Storage::Part { of, offset: from };
             let (name, ty, order) = (info.name.clone(), info.ty.clone(), Order::RowMajor);
             let part = self.add_buffer(device, Buffer { name, ty, storage, order })?;
-            self.copy(label, self.layout.guard(operand.node), operand, (device, part));
+            self.copy(label, self.layout.guard(operand.node), operand, device, part);
         }
         Ok(())
     }
@@ -400,13 +399,13 @@ impl Emitter<'_> {
     /// runs.
     fn first(&mut self, id: NodeId) {
         let result = Value { node: id, output: 0 };
-        let place = (self.device(id), *self.buffers.get(result));
+        let (device, to) = (self.device(id), *self.buffers.get(result));
         for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
             let label = self.graph.node(id).label();
             if self.layout.base(operand) == self.layout.base(result) {
-                self.wait(label, place.0, self.defined[operand.node.index()]);
+                self.wait(label, device, self.defined[operand.node.index()]);
             } else {
-                self.copy(label, Guard::First(r), operand, place);
+                self.copy(label, Guard::First(r), operand, device, to);
             }
         }
     }
@@ -414,7 +413,7 @@ impl Emitter<'_> {
     /// Lets the outputs be computed where they are handed out, or copies them there.
     fn outputs(&mut self) -> Result<(), LowerError> {
         for (i, output) in (0u32..).zip(self.graph.outputs()) {
-            self.keep(&output.name, output.value, (0, Storage::Output(i)))?;
+            self.keep(&output.name, output.value, 0, Storage::Output(i))?;
         }
         Ok(())
     }
@@ -425,7 +424,7 @@ impl Emitter<'_> {
             let name = &self.graph.param(update.param).name;
             for (value, home) in update.values.iter().zip(self.graph.homes(update.param)) {
                 let device = self.position(*home);
-                self.keep(name, *value, (device, Storage::Update(i)))?;
+                self.keep(name, *value, device, Storage::Update(i))?;
             }
         }
         Ok(())
@@ -436,7 +435,8 @@ impl Emitter<'_> {
         &mut self,
         name: &Arc<str>,
         value: Value,
-        (device, storage): (usize, Storage),
+        device: usize,
+        storage: Storage,
     ) -> Result<(), LowerError> {
         let (base, offset) = self.layout.base(value);
         let (source, ty) = (self.device(value.node), self.graph.ty(value));
@@ -452,7 +452,7 @@ impl Emitter<'_> {
         let (name, order) = (name.clone(), Order::RowMajor);
         let buffer = Buffer { name: name.clone(), ty: ty.clone(), storage, order };
         let to = self.add_buffer(device, buffer)?;
-        self.copy(&name, Guard::Always, value, (device, to));
+        self.copy(&name, Guard::Always, value, device, to);
         Ok(())
     }
 

@@ -149,7 +149,7 @@ impl Fuser<'_> {
         if next + operands.len() > MOST_OPERANDS + 1 || group.chain.steps.len() == MOST_STEPS {
             return false;
         }
-        let Some(step) = step(op, slot, (&types, next)) else { return false };
+        let Some(step) = step(op, slot, &types, next) else { return false };
         let mixed = matches!(step, ChainStep::Mixed { .. });
         if mixed && !target.any_type.contains(&KernelClass::Elementwise) {
             return false;
@@ -171,7 +171,7 @@ impl Fuser<'_> {
 
 /// The step of an operator with operands and, last, a result of these types, whose operand `slot`
 /// is the running element; its other operands become those of the chain from position `next` on.
-fn step(op: &Op, slot: usize, (types, next): (&[&TensorType], usize)) -> Option<ChainStep> {
+fn step(op: &Op, slot: usize, types: &[&TensorType], next: usize) -> Option<ChainStep> {
     let (ty, operands) = types.split_last()?;
     let others = operands.iter().enumerate().filter(|(i, _)| *i != slot);
     let accesses: Option<Vec<Access>> = others.map(|(_, other)| access(other, ty)).collect();

@@ -97,13 +97,13 @@ impl<'a> Layout<'a> {
         let mut links = Table::new(graph, &None);
         let variables = variables(graph);
         for id in order {
-            roles[id.index()] = role(graph, *id, (target, &variables), &mut links);
+            roles[id.index()] = role(graph, *id, target, &variables, &mut links);
         }
         let groups = fuse::fuse(graph, order, &mut roles, target);
         let devices = place::devices(graph, order, &roles, &groups, target);
         let mut params = vec![None; graph.id_bound()];
         for id in order {
-            params[id.index()] = param(graph, *id, (target, &variables));
+            params[id.index()] = param(graph, *id, target, &variables);
         }
         let scheduled = schedule::schedule(graph, order, &roles, &groups);
         let guards = vec![Guard::Always; graph.id_bound()];
@@ -401,11 +401,7 @@ fn variables(graph: &Graph) -> Keys<ParamId> {
 
 /// The parameter whose elements a node has on its device before the run: its own, or one that the
 /// target keeps there, which no run changes.
-fn param(
-    graph: &Graph,
-    id: NodeId,
-    (target, variables): (&Target, &Keys<ParamId>),
-) -> Option<ParamId> {
+fn param(graph: &Graph, id: NodeId, target: &Target, variables: &Keys<ParamId>) -> Option<ParamId> {
     let node = graph.node(id);
     match node.kind() {
         NodeKind::Param(param) => Some(*param),
@@ -423,12 +419,13 @@ fn param(
 fn role(
     graph: &Graph,
     id: NodeId,
-    (target, variables): (&Target, &Keys<ParamId>),
+    target: &Target,
+    variables: &Keys<ParamId>,
     links: &mut Table<Option<Link>>,
 ) -> Role {
     let node = graph.node(id);
     let NodeKind::Op(op) = node.kind() else { return Role::External };
-    if param(graph, id, (target, variables)).is_some() {
+    if param(graph, id, target, variables).is_some() {
         return Role::External;
     }
     let operands = graph.operands(id);

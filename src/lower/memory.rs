@@ -195,7 +195,7 @@ impl Program {
         let devices = self
             .devices
             .iter()
-            .map(|device| self.bind_device(device, (n, &rows), &mut planned))
+            .map(|device| self.bind_device(device, n, &rows, &mut planned))
             .collect::<Result<_, _>>()?;
         Ok(Bound { n, rows, devices })
     }
@@ -203,7 +203,8 @@ impl Program {
     fn bind_device(
         &self,
         device: &DeviceProgram,
-        (n, rows): (i64, &[i64]),
+        n: i64,
+        rows: &[i64],
         known: &mut Planned,
     ) -> Result<BoundDevice, BindError> {
         let active: Vec<bool> = device.steps.iter().map(|s| s.guard.holds(rows)).collect();

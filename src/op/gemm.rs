@@ -118,10 +118,11 @@ impl OpDef for Gemm {
             let (a, b) = (widen(a)?, widen(b)?);
             let c = c.first().map(|c| widen(c)).transpose()?;
             if y.dtype() == DType::F64 {
-                let factors = (f64::from(self.alpha), f64::from(self.beta));
-                self.scaled::<f64>(factors, &mut y, (&a, &b), c.as_ref())?;
+                let factors = Factors { alpha: self.alpha.into(), beta: self.beta.into() };
+                self.scaled::<f64>(factors, &mut y, &a, &b, c.as_ref())?;
             } else {
-                self.scaled::<f32>((self.alpha, self.beta), &mut y, (&a, &b), c.as_ref())?;
+                let factors = Factors { alpha: self.alpha, beta: self.beta };
+                self.scaled::<f32>(factors, &mut y, &a, &b, c.as_ref())?;
             }
         }
         Ok(vec![narrow(y, a.dtype())?])
@@ -204,15 +205,26 @@ fn transposed<T: Wide>(x: &Tensor) -> Result<Tensor, OpError> {
     Ok(y)
 }
 
+/// The factors of the product and of the addend, as they are computed.
+#[derive(Clone, Copy)]
+struct Factors<T> {
+    /// That of the product.
+    alpha: T,
+    /// That of the addend.
+    beta: T,
+}
+
 impl Gemm {
-    /// The result, which is not empty, with the factors as they are computed.
+    /// The result, which is not empty.
     fn scaled<T: Wide>(
         &self,
-        (alpha, beta): (T, T),
+        factors: Factors<T>,
         y: &mut Tensor,
-        (a, b): (&Tensor, &Tensor),
+        a: &Tensor,
+        b: &Tensor,
         c: Option<&Tensor>,
     ) -> Result<(), OpError> {
+        let Factors { alpha, beta } = factors;
         let (m, n) = (y.dims()[0], y.dims()[1]);
         let a = if self.trans_a { transposed::<T>(a)? } else { a.clone() };
         let b = if self.trans_b { transposed::<T>(b)? } else { b.clone() };

@@ -187,7 +187,7 @@ impl OpDef for GroupNorm {
         let behind = shape.iter().skip(2).fold(each, |n, d| n * d.clone());
         let lines: Shape = [shape[0].clone(), groups, behind].into_iter().collect();
         let grouped = at.reshape(x, &lines)?;
-        let normal = Normal::new(at, grouped, (&[2], true), epsilon.into())?;
+        let normal = Normal::new(at, grouped, &[2], true, epsilon.into())?;
         if at.wants(1) {
             let value = at.reshape(normal.value, &shape)?;
             let scaled = at.mul(dy, value)?;

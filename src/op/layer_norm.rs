@@ -258,7 +258,7 @@ impl OpDef for LayerNorm {
         };
         let rank = at.ty(x).rank();
         let axes: Vec<usize> = (axis("axis", along, rank)?..rank).collect();
-        let normal = Normal::new(at, x, (&axes, centred), epsilon.into())?;
+        let normal = Normal::new(at, x, &axes, centred, epsilon.into())?;
         let mut dx = match at.gradient(0) {
             Some(dy) => of_elements(at, &normal, dy)?,
             None => None,

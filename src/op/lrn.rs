@@ -35,7 +35,8 @@ impl Lrn {
         &self,
         at: &mut Backward<'_>,
         a: Term,
-        (before, after): (i64, i64),
+        before: i64,
+        after: i64,
     ) -> Result<Term, RuleError> {
         let shape = at.shape(a);
         let behind = shape.iter().skip(2).fold(Dim::ONE, |n, d| n * d.clone());
@@ -115,7 +116,7 @@ impl OpDef for Lrn {
         let (before, after) = ((self.size - 1) / 2, self.size / 2);
         let share = f64::from(self.alpha) / self.size as f64;
         let squares = at.square(x)?;
-        let sums = self.neighbours(at, squares, (before, after))?;
+        let sums = self.neighbours(at, squares, before, after)?;
         let base = at.scale(sums, share)?;
         let base = at.shift(base, self.bias.into())?;
         // y = x * base^-beta, so y / x is the power itself.
@@ -124,7 +125,7 @@ impl OpDef for Lrn {
         let own = at.mul(dy, power)?;
         let weighted = at.mul(dy, y)?;
         let weighted = at.div(weighted, base)?;
-        let others = self.neighbours(at, weighted, (after, before))?;
+        let others = self.neighbours(at, weighted, after, before)?;
         let others = at.scale(others, 2.0 * share * f64::from(self.beta))?;
         let others = at.mul(x, others)?;
         let dx = at.sub(own, others)?;

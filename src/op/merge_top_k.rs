@@ -131,7 +131,7 @@ impl OpDef for MergeTopK {
             return Err(OpError::Attribute { attr: "k", reason });
         }
         let parts = Self::parts(operands, &entries);
-        ranked((first, axis), &parts, k, &Best { k, largest: self.largest })
+        ranked(first, axis, &parts, k, &Best { k, largest: self.largest })
     }
 
     fn jumps(&self) -> bool {

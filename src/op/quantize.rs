@@ -329,7 +329,7 @@ impl OpDef for Quantize {
                 let whole = own[axis].clone() * block;
                 let mut apart = own.to_vec();
                 apart.insert(axis + 1, block.into());
-                let whole = at.spread(terms, axis, (&Dim::ZERO, 1), &whole)?;
+                let whole = at.spread(terms, axis, &Dim::ZERO, 1, &whole)?;
                 let apart = at.reshape(whole, &apart.into_iter().collect())?;
                 at.sum(apart, &[axis + 1])?
             }

@@ -45,6 +45,18 @@ family! {
     }
 }
 
+/// An operand and its result as blocks of lines.
+struct Lines<'a, T> {
+    /// The elements of the operand.
+    x: &'a [T],
+    /// Those of the result.
+    y: &'a mut [T],
+    /// The elements of a line.
+    size: usize,
+    /// The lines of a block, whose elements alternate.
+    inner: usize,
+}
+
 impl Scan {
     /// How elements combine.
     pub fn by(&self) -> Combine {
@@ -86,13 +98,8 @@ impl Scan {
     }
 
     /// Scans floats. `start` has what each column begins with, in components where it is wide.
-    fn floats<F: Float, W: Wide>(
-        &self,
-        (x, y): (&[F], &mut [F]),
-        sizes: (usize, usize),
-        start: Option<(&Tensor, bool)>,
-    ) {
-        let columns = x.len() / sizes.0;
+    fn floats<F: Float, W: Wide>(&self, lines: Lines<'_, F>, start: Option<(&Tensor, bool)>) {
+        let columns = lines.x.len() / lines.size;
         let first: Vec<W> = match start {
             None => vec![W::EMPTY; columns],
             Some((start, true)) => {
@@ -102,7 +109,7 @@ impl Scan {
             Some((start, false)) => start.to_f64().into_iter().map(|s| W::EMPTY.with(s)).collect(),
         };
         let join = |a: W, x: F| a.with(x.real().to_f64());
-        self.run((x, y), sizes, &first, join, |a| F::of_f64(a.value()));
+        self.run(lines, &first, join, |a| F::of_f64(a.value()));
     }
 
     /// Whether it begins at the end of the axis.
@@ -123,17 +130,16 @@ impl Scan {
         }
     }
 
-    /// Scans the middle one of three axes; the last two have the sizes `size` and `inner`, which
-    /// are not 0. `first` is what each column of each block begins with.
+    /// Scans lines, whose sizes are not 0. `first` is what each column of each block begins with.
     fn run<T: Copy, A: Copy>(
         &self,
-        (x, y): (&[T], &mut [T]),
-        (size, inner): (usize, usize),
+        lines: Lines<'_, T>,
         first: &[A],
         join: impl Fn(A, T) -> A,
         element: impl Fn(A) -> T,
     ) {
         let (_, exclusive, reverse) = self.settings();
+        let Lines { x, y, size, inner } = lines;
         let blocks = x.chunks_exact(size * inner).zip(y.chunks_exact_mut(size * inner));
         for ((x, y), first) in blocks.zip(first.chunks_exact(inner)) {
             let mut running = first.to_vec();
@@ -213,24 +219,24 @@ impl OpDef for Scan {
         if x.is_empty() {
             return Ok(vec![y]);
         }
-        let sizes = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let columns = x.len() / sizes.0;
+        let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
+        let columns = x.len() / size;
         let sum = self.by() == Combine::Sum;
         let start = start.first().map(|start| (*start, start.rank() > x.rank()));
         for_dtype!(
             x.dtype(),
             float F => {
-                let both = (x.as_slice::<F>(), y.as_mut_slice::<F>());
+                let lines = Lines { x: x.as_slice::<F>(), y: y.as_mut_slice::<F>(), size, inner };
                 if !sum {
-                    self.floats::<F, Product>(both, sizes, start);
+                    self.floats::<F, Product>(lines, start);
                 } else if x.dtype() == DType::F64 {
-                    self.floats::<F, LargeSum>(both, sizes, start);
+                    self.floats::<F, LargeSum>(lines, start);
                 } else {
-                    self.floats::<F, Sum>(both, sizes, start);
+                    self.floats::<F, Sum>(lines, start);
                 }
             },
             int I => {
-                let both = (x.as_slice::<I>(), y.as_mut_slice::<I>());
+                let lines = Lines { x: x.as_slice::<I>(), y: y.as_mut_slice::<I>(), size, inner };
                 let neutral = vec![i128::from(!sum); columns];
                 let wide = |t: &Tensor| t.as_slice::<I>().iter().map(|x| x.wide()).collect();
                 let first = start.map_or(neutral, |(start, _)| wide(start));
@@ -238,7 +244,7 @@ impl OpDef for Scan {
                     let x = x.wide();
                     I::wrap(if sum { a.wrapping_add(x) } else { a.wrapping_mul(x) }).wide()
                 };
-                self.run(both, sizes, &first, join, I::wrap);
+                self.run(lines, &first, join, I::wrap);
             },
             bool => return Err(not_a_number()),
         );

@@ -185,7 +185,7 @@ impl OpDef for Slice {
         let (dy, whole) = (at.dy()?, at.shape(at.operand(0)?));
         let mut dx = dy;
         for (i, axis) in self.axes.iter().enumerate() {
-            dx = at.spread(dx, *axis, (&self.starts[i], self.steps[i]), &whole[*axis])?;
+            dx = at.spread(dx, *axis, &self.starts[i], self.steps[i], &whole[*axis])?;
         }
         at.give(0, dx);
         Ok(())

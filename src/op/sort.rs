@@ -69,7 +69,7 @@ impl OpDef for Sort {
         let [x] = tensors(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let part = Part { values: x, places: None, from: 0 };
-        ranked((x, axis), &[part], x.dims()[axis], self)
+        ranked(x, axis, &[part], x.dims()[axis], self)
     }
 
     fn jumps(&self) -> bool {

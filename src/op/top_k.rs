@@ -140,7 +140,7 @@ impl OpDef for TopK {
             return Err(OpError::Attribute { attr: "k", reason });
         }
         let part = Part { values: x, places: None, from: 0 };
-        ranked((x, axis), &[part], k, &Best { k, largest: self.largest })
+        ranked(x, axis, &[part], k, &Best { k, largest: self.largest })
     }
 
     fn jumps(&self) -> bool {

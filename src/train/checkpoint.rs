@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::data::Position;
-use super::history::Number;
+use super::history::{Number, Sums};
 use super::{History, Monitor};
 use crate::format::{Budget, FileError, check_write, is_unfinished, safetensors, write_text};
 use crate::ir::Weights;
@@ -39,30 +39,29 @@ pub struct Checkpoint {
     pub best_by: Option<Monitor>,
     /// What the run was asked for: the values of settings by name, as whoever keeps it writes them.
     pub settings: BTreeMap<String, Vec<String>>,
-    /// The sums of the epoch that is not whole: rows, loss times rows, and the metrics.
-    pub(super) partial: Partial,
+    /// The sums of the epoch that is not whole.
+    pub(super) partial: Sums,
     /// The batches of all epochs before the next one.
     pub(super) done: u64,
     /// The learning rate of the last of them.
     pub(super) rate: Option<f64>,
 }
 
-/// What the batches of an epoch gave so far.
-pub(super) type Partial = (u64, f64, Vec<(String, Vec<f64>, Vec<f64>)>);
-
-/// The same in a file.
+/// The sums of an epoch in a file: rows, loss times rows, and the metrics.
 type PartialForm = (u64, f64, Vec<(String, Vec<Number>, Vec<Number>)>);
 
-fn form_of((rows, loss, metrics): &Partial) -> PartialForm {
+fn form_of(sums: &Sums) -> PartialForm {
     let numbers = |all: &[f64]| all.iter().map(|x| Number::from(*x)).collect();
-    let metrics = metrics.iter().map(|(n, t, c)| (n.clone(), numbers(t), numbers(c))).collect();
-    (*rows, *loss, metrics)
+    let metrics = sums.metrics.iter().map(|(n, t, c)| (n.clone(), numbers(t), numbers(c)));
+    (sums.rows, sums.loss, metrics.collect())
 }
 
-fn read_form((rows, loss, metrics): PartialForm) -> Result<Partial, ParseFloatError> {
+fn read_form(form: PartialForm) -> Result<Sums, ParseFloatError> {
+    let (rows, loss, metrics) = form;
     let numbers = |all: Vec<Number>| all.into_iter().map(f64::try_from).collect::<Result<_, _>>();
     let read = |(n, t, c)| Ok((n, numbers(t)?, numbers(c)?));
-    Ok((rows, loss, metrics.into_iter().map(read).collect::<Result<_, _>>()?))
+    let metrics = metrics.into_iter().map(read).collect::<Result<_, _>>()?;
+    Ok(Sums { rows, loss, metrics })
 }
 
 /// Why a checkpoint cannot be written or read.
@@ -119,7 +118,7 @@ impl Checkpoint {
     /// Whether something can be learned after the losses so far.
     fn is_finite(&self) -> bool {
         let epochs = self.history.epochs.iter().map(|epoch| epoch.training.loss);
-        epochs.chain([self.partial.1]).all(f64::is_finite)
+        epochs.chain([self.partial.loss]).all(f64::is_finite)
     }
 
     /// Writes it to a folder, which is made if it does not exist. The variables are written first,
@@ -247,7 +246,7 @@ fn is_of_variables(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checkpoint, History};
+    use super::{Checkpoint, History, Sums};
     use crate::train::{Epoch, Logs};
 
     fn of_losses(training: f64, validation: f64) -> Checkpoint {
@@ -263,7 +262,8 @@ mod tests {
         std::fs::write(folder.path().join(".fanwise-killed"), "a part").unwrap();
         for told in [f64::INFINITY, f64::NEG_INFINITY, 0.1 + 0.2] {
             let mut kept = of_losses(0.5, told);
-            kept.partial = (2, 0.25, vec![("mse".to_owned(), vec![told], vec![2.0])]);
+            let metrics = vec![("mse".to_owned(), vec![told], vec![2.0])];
+            kept.partial = Sums { rows: 2, loss: 0.25, metrics };
             kept.write(folder.path()).unwrap();
             let read = Checkpoint::read(folder.path(), 1 << 20).unwrap().unwrap();
             assert_eq!((read.history, read.partial), (kept.history, kept.partial));

@@ -161,7 +161,7 @@ impl Trainer {
         }
         self.restore(&checkpoint.variables)?;
         let Checkpoint { at, history, partial, done, rate, .. } = checkpoint;
-        Ok(Run { at, done, rate, history, sums: Sums::of(partial) })
+        Ok(Run { at, done, rate, history, sums: partial })
     }
 
     fn epochs(

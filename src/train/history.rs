@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::Partial;
-
 /// The loss and the metrics of some rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Logs {
@@ -80,9 +78,12 @@ mod named_numbers {
 /// Sums from which logs are made: those of batches add up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sums {
-    rows: u64,
-    loss: f64,
-    metrics: Vec<(String, Vec<f64>, Vec<f64>)>,
+    /// The rows.
+    pub(super) rows: u64,
+    /// The loss times rows.
+    pub(super) loss: f64,
+    /// The metrics, each with what it sums and what divides it.
+    pub(super) metrics: Vec<(String, Vec<f64>, Vec<f64>)>,
 }
 
 impl Sums {
@@ -102,16 +103,6 @@ impl Sums {
             plus(&mut sum.1, totals);
             plus(&mut sum.2, counts);
         }
-    }
-
-    /// The sums that were taken apart.
-    pub(super) fn of((rows, loss, metrics): Partial) -> Self {
-        Self { rows, loss, metrics }
-    }
-
-    /// The sums themselves.
-    pub(super) fn parts(&self) -> Partial {
-        (self.rows, self.loss, self.metrics.clone())
     }
 
     /// What the sums say.

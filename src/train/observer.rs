@@ -55,7 +55,7 @@ impl Watch<'_> {
             at: *at,
             history: history.clone(),
             terms: self.terms.clone(),
-            partial: sums.parts(),
+            partial: sums.clone(),
             done: *done,
             rate: *rate,
             ..Checkpoint::default()

@@ -5,7 +5,7 @@ use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;
 
 /// Convolution (with "same" padding where the stride is 1), batch normalization, ReLU.
-fn conv(net: &mut Net, x: Value, (filters, kernel, stride): (usize, usize, usize)) -> Layer<Value> {
+fn conv(net: &mut Net, x: Value, filters: usize, kernel: usize, stride: usize) -> Layer<Value> {
     let conv = Conv::new(net.width(filters), kernel).stride(stride);
     let conv = if stride == 1 { conv.same() } else { conv };
     let x = net.conv2d("conv2d", x, conv)?;
@@ -15,14 +15,14 @@ fn conv(net: &mut Net, x: Value, (filters, kernel, stride): (usize, usize, usize
 
 /// Convolutions of 1×1 and of 3×3 side by side.
 fn inception(net: &mut Net, x: Value, ones: usize, threes: usize) -> Layer<Value> {
-    let a = conv(net, x, (ones, 1, 1))?;
-    let b = conv(net, x, (threes, 3, 1))?;
+    let a = conv(net, x, ones, 1, 1)?;
+    let b = conv(net, x, threes, 3, 1)?;
     net.concat("concatenate", &[a, b])
 }
 
 /// Half the size: a convolution and a pooling side by side.
 fn downsample(net: &mut Net, x: Value, filters: usize) -> Layer<Value> {
-    let a = conv(net, x, (filters, 3, 2))?;
+    let a = conv(net, x, filters, 3, 2)?;
     let b = net.max_pool("max_pooling2d", x, 3, 2)?;
     net.concat("concatenate", &[a, b])
 }
@@ -30,7 +30,7 @@ fn downsample(net: &mut Net, x: Value, filters: usize) -> Layer<Value> {
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
     net.number_layers();
     let mut x = net.image("image", 32, 3)?;
-    x = conv(net, x, (96, 3, 1))?;
+    x = conv(net, x, 96, 3, 1)?;
     x = inception(net, x, 32, 32)?;
     x = inception(net, x, 32, 48)?;
     x = downsample(net, x, 80)?;

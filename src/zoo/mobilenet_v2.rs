@@ -17,7 +17,9 @@ fn block(
     net: &mut Net,
     id: usize,
     x: Value,
-    (expansion, filters, stride): (usize, usize, usize),
+    expansion: usize,
+    filters: usize,
+    stride: usize,
 ) -> Layer<Value> {
     let prefix = if id == 0 { "expanded_conv".to_owned() } else { format!("block_{id}") };
     let name = |layer: &str| format!("{prefix}_{layer}");
@@ -60,7 +62,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
         (6, 320, 1, 1),
     ] {
         for i in 0..blocks {
-            x = block(net, id, x, (expansion, filters, if i == 0 { stride } else { 1 }))?;
+            x = block(net, id, x, expansion, filters, if i == 0 { stride } else { 1 })?;
             id += 1;
         }
     }

@@ -29,7 +29,8 @@ fn shortcut(net: &mut Net, i: usize, x: Value, filters: usize) -> Layer<Value> {
 /// Half the size: two separable convolutions and a pooling beside the `i`-th shortcut.
 fn downsample(
     net: &mut Net,
-    (block, i): (usize, usize),
+    block: usize,
+    i: usize,
     x: Value,
     filters: [usize; 2],
 ) -> Layer<Value> {
@@ -57,9 +58,9 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     x = net.conv2d("block1_conv2", x, Conv::new(second, 3).no_bias())?;
     x = bn(net, "block1_conv2", x)?;
     x = relu(net, "block1_conv2", x)?;
-    x = downsample(net, (2, 1), x, [128, 128])?;
-    x = downsample(net, (3, 2), x, [256, 256])?;
-    x = downsample(net, (4, 3), x, [728, 728])?;
+    x = downsample(net, 2, 1, x, [128, 128])?;
+    x = downsample(net, 3, 2, x, [256, 256])?;
+    x = downsample(net, 4, 3, x, [728, 728])?;
     for block in 5..13 {
         let mut y = x;
         for i in 1..4 {
@@ -69,7 +70,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
         }
         x = net.add(&format!("add_{}", block - 1), [y, x])?;
     }
-    x = downsample(net, (13, 4), x, [728, 1024])?;
+    x = downsample(net, 13, 4, x, [728, 1024])?;
     for (i, filters) in [(1, 1536), (2, 2048)] {
         let name = format!("block14_sepconv{i}");
         x = sepconv(net, &name, x, filters)?;

@@ -314,9 +314,10 @@ impl ReplicateArgs {
         &self,
         model: &ModelArgs,
         template: &'a Graph,
-        (repaired, repairs): pass::Outcome<'a>,
+        outcome: pass::Outcome<'a>,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
+        let (repaired, repairs) = outcome;
         let options = self.over_devices(devices);
         let graph = pass::replicate_repaired(template, &repaired, &options)
             .map_err(|error| model.located(error))?;

@@ -91,7 +91,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
     let equal = one.outputs.len() == many.outputs.len() && rows.iter().all(|row| row.same);
     let devices = graph.split().map_or(1, fanwise::types::Split::replicas);
-    print(args.format, &rows, equal, (devices, one.n))?;
+    print(args.format, &rows, equal, devices, one.n)?;
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -182,7 +182,8 @@ fn print(
     format: Format,
     rows: &[Row<'_>],
     equal: bool,
-    (devices, n): (usize, i64),
+    devices: usize,
+    n: i64,
 ) -> anyhow::Result<()> {
     match format {
         Format::Text => {

@@ -2,7 +2,7 @@ use smallvec::SmallVec;
 
 use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
 use super::MAX_CONSTANT;
-use super::error::{Collector, Line, Part, Rule, VerifyErrors};
+use super::error::{Collector, Line, Part, Rule, Spot, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
 use crate::types::{Device, Dim, Keys, Symbol, TensorType};
 
@@ -66,14 +66,14 @@ impl<'g> Check<'g> {
         };
         let names: Vec<String> = path[from..].iter().chain([&at]).take(12).map(name).collect();
         let message = format!("the value depends on itself: {}", names.join(" from "));
-        self.errors.add(Rule::V3, (Line::Op(at), Part::Whole), message, "break the cycle");
+        self.errors.add(Rule::V3, Line::Op(at).at(Part::Whole), message, "break the cycle");
     }
 
     /// V8, and V9 for parameters that no value shows.
     pub(super) fn params(&mut self) {
         let mut names = Keys::default();
         for (i, param) in (0u32..).zip(self.graph.params()) {
-            let at = (Line::Param(ParamId(i)), Part::Result(0));
+            let at = Line::Param(ParamId(i)).at(Part::Result(0));
             if param.name.is_empty() {
                 self.errors.add(Rule::V8, at, "a parameter has no name".into(), "name it");
             } else if !names.insert(&*param.name) {
@@ -95,7 +95,7 @@ impl<'g> Check<'g> {
     /// V10, and V1 and V12 for inputs.
     pub(super) fn inputs(&mut self) {
         for (i, value) in self.graph.inputs().enumerate() {
-            let at = (Line::Signature, Part::Operand(i));
+            let at = Line::Signature.at(Part::Operand(i));
             let info = self.graph.info(value);
             self.name(&info.name, at);
             let possible = info.ty.shape.is_valid()
@@ -114,7 +114,7 @@ impl<'g> Check<'g> {
     pub(super) fn outputs(&mut self) {
         let mut names = Keys::default();
         for (i, output) in self.graph.outputs().iter().enumerate() {
-            let at = (Line::Signature, Part::Result(i));
+            let at = Line::Signature.at(Part::Result(i));
             if output.name.is_empty() {
                 self.errors.add(Rule::V11, at, "an output has no name".into(), "name it");
             } else if !names.insert(&*output.name) {
@@ -135,7 +135,7 @@ impl<'g> Check<'g> {
     pub(super) fn updates(&mut self) {
         let mut updated = Keys::default();
         for (i, update) in self.graph.updates().iter().enumerate() {
-            let at = (Line::Update(i), Part::Result(0));
+            let at = Line::Update(i).at(Part::Result(0));
             let param = self.graph.param(update.param);
             if !updated.insert(update.param) {
                 let message = format!("`{}` is updated twice", param.name);
@@ -150,14 +150,14 @@ impl<'g> Check<'g> {
                 self.errors.add(Rule::V14, at, message, hint);
             }
             for (slot, (value, home)) in update.values.iter().zip(homes).enumerate() {
-                self.new_value((i, slot), param, *value, *home);
+                self.new_value(i, slot, param, *value, *home);
             }
         }
     }
 
     /// V14 for one value of an update, which `home` is to hold.
-    fn new_value(&mut self, (i, slot): (usize, usize), param: &Param, value: Value, home: Device) {
-        let at = (Line::Update(i), Part::Operand(slot));
+    fn new_value(&mut self, i: usize, slot: usize, param: &Param, value: Value, home: Device) {
+        let at = Line::Update(i).at(Part::Operand(slot));
         let name = &param.name;
         let Some(info) = self.graph.get(value) else {
             let message = format!("the update of `{name}` is no value of the graph");
@@ -192,7 +192,7 @@ impl<'g> Check<'g> {
 
     /// V9.
     fn param_node(&mut self, id: ParamId, node: &Node) {
-        let at = (Line::Param(id), Part::Result(0));
+        let at = Line::Param(id).at(Part::Result(0));
         let param = self.graph.param(id);
         let device = node.place().device;
         let holds = match param.placement {
@@ -222,12 +222,12 @@ impl<'g> Check<'g> {
     fn op_node(&mut self, id: NodeId, node: &'g Node, op: &'g Op) {
         if node.results().is_empty() {
             let message = format!("`{}` has no result", op.name());
-            self.errors.add(Rule::V1, (Line::Op(id), Part::Operator), message, "remove it");
+            self.errors.add(Rule::V1, Line::Op(id).at(Part::Operator), message, "remove it");
         }
         for (i, result) in node.results().iter().enumerate() {
-            self.name(&result.name, (Line::Op(id), Part::Result(i)));
+            self.name(&result.name, Line::Op(id).at(Part::Result(i)));
             if foreign(&result.ty.shape) {
-                self.foreign((Line::Op(id), Part::Result(i)));
+                self.foreign(Line::Op(id).at(Part::Result(i)));
             }
         }
         let operands = self.graph.operands(id);
@@ -237,7 +237,7 @@ impl<'g> Check<'g> {
     }
 
     /// V1 for one value.
-    fn name(&mut self, name: &'g str, at: (Line, Part)) {
+    fn name(&mut self, name: &'g str, at: Spot) {
         if name.is_empty() {
             self.errors.add(Rule::V1, at, "a value has no name".into(), "name it");
         } else if !self.names.insert(name) {
@@ -256,17 +256,17 @@ impl<'g> Check<'g> {
             Err(error) => {
                 let message = format!("`{}` cannot be applied: {error}", op.name());
                 let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
-                return self.errors.add(Rule::V2, (Line::Op(id), Part::Operator), message, hint);
+                return self.errors.add(Rule::V2, Line::Op(id).at(Part::Operator), message, hint);
             }
         };
         if inferred.len() != node.results().len() {
             let (found, count) = (node.results().len(), inferred.len());
             let message = format!("`{}` has {count} results, not {found}", op.name());
             let hint = format!("they are {}", types(inferred.iter().map(|r| &r.ty)));
-            return self.errors.add(Rule::V2, (Line::Op(id), Part::Operator), message, hint);
+            return self.errors.add(Rule::V2, Line::Op(id).at(Part::Operator), message, hint);
         }
         for (i, (expected, found)) in inferred.iter().zip(node.results()).enumerate() {
-            let at = (Line::Op(id), Part::Result(i));
+            let at = Line::Op(id).at(Part::Result(i));
             if expected.ty != found.ty {
                 let message = format!("`{}` is {}, not {}", found.name, expected.ty, found.ty);
                 let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
@@ -287,7 +287,7 @@ impl<'g> Check<'g> {
 
     /// V12 and V13 for attributes.
     fn attributes(&mut self, id: NodeId, op: &Op) {
-        let at = (Line::Op(id), Part::Attributes);
+        let at = Line::Op(id).at(Part::Attributes);
         let mut symbols = false;
         for (name, attr) in op.attrs() {
             match attr {
@@ -311,7 +311,7 @@ impl<'g> Check<'g> {
         }
     }
 
-    fn foreign(&mut self, at: (Line, Part)) {
+    fn foreign(&mut self, at: Spot) {
         let message = "a size depends on a symbol that is not the batch size".to_owned();
         self.errors.add(Rule::V12, at, message, "bind every symbol but N to a number");
     }
@@ -319,7 +319,7 @@ impl<'g> Check<'g> {
     /// V4 to V7.
     fn places(&mut self, id: NodeId, node: &Node, op: &Op, operands: &[Value]) {
         let (name, place) = (op.name(), node.place());
-        let at = (Line::Op(id), Part::Operator);
+        let at = Line::Op(id).at(Part::Operator);
         if let Some(i) = place.replica {
             let devices = self.graph.split().map_or(&[][..], |split| split.devices());
             match devices.get(i as usize) {
@@ -347,7 +347,7 @@ impl<'g> Check<'g> {
             }
         }
         for (slot, value) in operands.iter().enumerate() {
-            let at = (Line::Op(id), Part::Operand(slot));
+            let at = Line::Op(id).at(Part::Operand(slot));
             let other = self.graph.node(value.node).place();
             if other.device != place.device && name != "copy" {
                 let message = format!(

@@ -121,6 +121,22 @@ pub(super) enum Line {
     Signature,
 }
 
+impl Line {
+    /// A part of the line.
+    pub(super) fn at(self, part: Part) -> Spot {
+        Spot { line: self, part }
+    }
+}
+
+/// What an error concerns.
+#[derive(Clone, Copy)]
+pub(super) struct Spot {
+    /// The line.
+    line: Line,
+    /// The part of it.
+    part: Part,
+}
+
 /// The part of that line.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
@@ -149,13 +165,8 @@ impl<'g> Collector<'g> {
         self.errors
     }
 
-    pub(super) fn add(
-        &mut self,
-        rule: Rule,
-        (line, part): (Line, Part),
-        message: String,
-        hint: impl Into<String>,
-    ) {
+    pub(super) fn add(&mut self, rule: Rule, at: Spot, message: String, hint: impl Into<String>) {
+        let Spot { line, part } = at;
         let writer = match self.writer.take() {
             Some((at, writer)) if at == line => writer,
             other => self.print(line, other.map(|(_, writer)| writer)),

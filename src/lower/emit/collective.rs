@@ -51,7 +51,7 @@ impl Emitter<'_> {
                 (Form::Scan, _) => self.scan(id, collective, member)?,
                 (Form::Direct, Role::Join) => {
                     for value in member.results.iter().flatten() {
-                        self.join(id, (device, *value))?;
+                        self.join(id, device, *value)?;
                     }
                 }
                 (Form::Direct, _) => {
@@ -133,21 +133,21 @@ impl Emitter<'_> {
                 }
             }
         }
-        self.launch_of(id, (device, member.guard), (op, operands, results));
+        let launch = self.launch_of(id, op, operands, results);
+        self.push(device, self.graph.node(id).label(), member.guard, launch);
         Ok(())
     }
 
     fn launch_of(
-        &mut self,
+        &self,
         id: NodeId,
-        (device, guard): (usize, Guard),
-        (op, operands, results): (Option<Op>, Vec<BufferId>, Vec<BufferId>),
-    ) {
+        op: Option<Op>,
+        operands: Vec<BufferId>,
+        results: Vec<BufferId>,
+    ) -> Action {
         let class = self.layout.class(id, self.target);
         let chain = Chain::default();
-        let label = self.graph.node(id).label();
-        let launch = Launch { class, op, chain, operands, results };
-        self.push(device, label, guard, Action::Launch(Box::new(launch)));
+        Action::Launch(Box::new(Launch { class, op, chain, operands, results }))
     }
 
     /// The buffer of a member's value, as a tensor of this type with as many bytes.
@@ -210,7 +210,8 @@ impl Emitter<'_> {
             let result = self.slice_of(own, device, *slice)?;
             // Whatever rows the member has: the others need its slice.
             let op = self.graph.node(id).op().cloned();
-            self.launch_of(id, (device, Guard::Always), (op, operands, vec![result]));
+            let launch = self.launch_of(id, op, operands, vec![result]);
+            self.push(device, self.graph.node(id).label(), Guard::Always, launch);
             done.push(Some((self.now(device), result)));
         }
         for (to, member) in collective.members.iter().enumerate() {

@@ -171,7 +171,7 @@ fn gradients(
     let dys: Vec<Option<Term>> =
         weights.iter().map(|w| w.as_ref().map(|w| eager.add(w.clone()))).collect();
     let wanted: Vec<bool> = operands.iter().map(|t| t.dtype().is_float()).collect();
-    let mut at = Backward::new(&mut eager, (&terms, &ys), &dys, &wanted);
+    let mut at = Backward::new(&mut eager, &terms, &ys, &dys, &wanted);
     op.backward(&mut at)?;
     let given = at.finish();
     Ok(given.iter().map(|g| g.map(|g| eager.get(g).clone())).collect())

@@ -77,7 +77,8 @@ impl<'a> Backward<'a> {
     /// `wanted` says of each operand whether its gradient is asked for.
     pub fn new(
         emit: &'a mut dyn Emit,
-        (operands, results): (&'a [Term], &'a [Term]),
+        operands: &'a [Term],
+        results: &'a [Term],
         gradients: &'a [Option<Term>],
         wanted: &'a [bool],
     ) -> Self {
@@ -344,7 +345,8 @@ impl<'a> Draft<'a> {
         &mut self,
         a: Term,
         axis: usize,
-        (start, step): (&Dim, i64),
+        start: &Dim,
+        step: i64,
         size: &Dim,
     ) -> Result<Term, RuleError> {
         let shape = self.shape(a);
@@ -450,7 +452,8 @@ impl Normal {
     pub(in crate::op) fn new(
         at: &mut Draft<'_>,
         x: Term,
-        (axes, centred): (&[usize], bool),
+        axes: &[usize],
+        centred: bool,
         epsilon: f64,
     ) -> Result<Self, RuleError> {
         let mut shifted = x;
@@ -531,7 +534,7 @@ mod tests {
     fn a_gradient_of_no_operand_is_not_dropped() {
         let operands = [Term(0)];
         let mut nothing = Nothing;
-        let mut at = Backward::new(&mut nothing, (&operands, &[]), &[], &[true]);
+        let mut at = Backward::new(&mut nothing, &operands, &[], &[], &[true]);
         at.give(0, Term(1));
         at.give(1, Term(1));
     }

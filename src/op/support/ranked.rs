@@ -24,7 +24,8 @@ pub(in crate::op) trait Ranking {
 /// For each line of the parts, one behind the other along `axis`, the `k` entries that stay and
 /// their positions. Where no part has entries, the results are like `like` but for the axis.
 pub(in crate::op) fn ranked(
-    (like, axis): (&Tensor, usize),
+    like: &Tensor,
+    axis: usize,
     parts: &[Part<'_>],
     k: usize,
     ranking: &impl Ranking,

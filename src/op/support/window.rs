@@ -147,13 +147,14 @@ impl Sliding<'_> {
 /// with the position in the input that the first of them meets, and with the numbers of the
 /// windows. The positions of a row are as far apart as the stride of the last axis.
 pub fn rows_of_tap(axes: &[WindowAxis], tap: usize, f: &mut impl FnMut(usize, Range<usize>)) {
-    walk(axes, tap, (0, 0), f);
+    walk(axes, tap, 0, 0, f);
 }
 
 fn walk(
     axes: &[WindowAxis],
     tap: usize,
-    (at, window): (usize, usize),
+    at: usize,
+    window: usize,
     f: &mut impl FnMut(usize, Range<usize>),
 ) {
     let Some((axis, inner)) = axes.split_first() else { return };
@@ -170,7 +171,7 @@ fn walk(
     let (plane, windows) = (size(|a| a.input), size(|a| a.output));
     for o in outputs {
         let position = axis.position(o, tap / taps);
-        walk(inner, tap % taps, (at + position * plane, window + o * windows), f);
+        walk(inner, tap % taps, at + position * plane, window + o * windows, f);
     }
 }
 

@@ -22,7 +22,8 @@ fn one_less_square(at: &mut Backward<'_>, a: Term) -> Result<Term, RuleError> {
 /// `dy` where `x` is above `bound`, else `below`.
 fn above(
     at: &mut Backward<'_>,
-    (x, bound): (Term, f64),
+    x: Term,
+    bound: f64,
     dy: Term,
     below: Term,
 ) -> Result<Term, RuleError> {
@@ -103,7 +104,7 @@ impl Unary {
             }
             Self::LeakyRelu { alpha } => {
                 let below = at.scale(dy, alpha.into())?;
-                above(at, (x, 0.0), dy, below)
+                above(at, x, 0.0, dy, below)
             }
             Self::ThresholdedRelu { alpha } => {
                 let is_above = at.compare(Compare::Greater, x, alpha.into())?;
@@ -123,7 +124,7 @@ impl Unary {
                 let power = at.scale(x, 1.0 / f64::from(alpha))?;
                 let power = at.op(Self::Exp, &[power])?;
                 let below = at.mul(dy, power)?;
-                above(at, (x, 0.0), dy, below)
+                above(at, x, 0.0, dy, below)
             }
             Self::HardSigmoid { alpha, .. } => {
                 let (up, down) =
@@ -146,7 +147,7 @@ impl Unary {
         let power = at.shift(y, limit)?;
         let below = at.mul(dy, power)?;
         let scaled = if factor.to_bits() == 1.0f64.to_bits() { dy } else { at.scale(dy, factor)? };
-        above(at, (x, 0.0), scaled, below)
+        above(at, x, 0.0, scaled, below)
     }
 
     /// One over the derivative of an inverse function, but for its sign.

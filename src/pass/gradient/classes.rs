@@ -100,7 +100,7 @@ impl ClassAxis {
             Some(Op::Softmax(Softmax::Softmax { axis })) if link == Link::Softmax => {
                 let (given, own) = (&graph.ty(from).shape, &graph.ty(output).shape);
                 let axis = resolved(*axis, given.len());
-                axis.is_some_and(|axis| alike((given, axis), (own, self.axis)))
+                axis.is_some_and(|axis| alike(given, axis, own, self.axis))
             }
             // It is of each element, in whatever shape.
             Some(Op::Unary(Unary::Sigmoid)) => link == Link::Sigmoid,
@@ -132,7 +132,7 @@ fn before_views(graph: &Graph, value: Value) -> Value {
 }
 
 /// Whether an axis of one shape is that of the other, of as many elements in the same order.
-fn alike((one, axis): (&Shape, usize), (other, own): (&Shape, usize)) -> bool {
+fn alike(one: &Shape, axis: usize, other: &Shape, own: usize) -> bool {
     let behind = |shape: &Shape, axis: usize| {
         shape.iter().skip(axis + 1).cloned().collect::<Shape>().elements()
     };
@@ -157,7 +157,7 @@ fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
     }
     let (given, own) = (&graph.ty(from).shape, &graph.ty(value).shape);
     let axis = resolved(*axis, given.len())?;
-    let found = (0..own.len()).rfind(|at| alike((given, axis), (own, *at)));
+    let found = (0..own.len()).rfind(|at| alike(given, axis, own, *at));
     i64::try_from(found?).ok()
 }
 

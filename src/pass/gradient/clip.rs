@@ -2,6 +2,7 @@
 
 use super::Optimizer;
 use super::training::{TrainingError, all, draft};
+use super::update::Trained;
 use crate::ir::{Builder, Value};
 use crate::op::{Binary, Draft, RuleError, Term, Unary};
 use crate::types::DType;
@@ -10,13 +11,13 @@ use crate::types::DType;
 pub(super) fn clip(
     b: &mut Builder,
     optimizer: &Optimizer,
-    steps: &mut [(String, Value, Value)],
+    steps: &mut [Trained],
 ) -> Result<(), TrainingError> {
     let mut factor = None;
     if let Some(limit) = optimizer.global_clipnorm {
         let mut sum: Option<Value> = None;
-        for (_, _, gradient) in steps.iter() {
-            sum = Some(draft(b, ("gradients.norm", "the norm of gradients"), |writer| {
+        for Trained { gradient, .. } in steps.iter() {
+            sum = Some(draft(b, "gradients.norm", "the norm of gradients", |writer| {
                 let (g, sum) = (writer.term(*gradient), sum.map(|s| writer.term(s)));
                 let mut at = Draft::new(&mut *writer);
                 let squares = at.square(g)?;
@@ -30,7 +31,7 @@ pub(super) fn clip(
             })?);
         }
         if let Some(sum) = sum {
-            factor = Some(draft(b, ("gradients.factor", "the norm of gradients"), |writer| {
+            factor = Some(draft(b, "gradients.factor", "the norm of gradients", |writer| {
                 let sum = writer.term(sum);
                 let mut at = Draft::new(&mut *writer);
                 let factor = shrink(&mut at, sum, limit)?;
@@ -38,9 +39,9 @@ pub(super) fn clip(
             })?);
         }
     }
-    for (name, _, gradient) in steps {
+    for Trained { name, gradient, .. } in steps {
         let name = format!("{name}.clipped");
-        *gradient = draft(b, (&name, "the clipping of gradients"), |writer| {
+        *gradient = draft(b, &name, "the clipping of gradients", |writer| {
             let (mut g, factor) = (writer.term(*gradient), factor.map(|f| writer.term(f)));
             let mut at = Draft::new(&mut *writer);
             let to = at.ty(g).dtype;

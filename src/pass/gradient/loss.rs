@@ -255,29 +255,40 @@ impl Loss {
     }
 }
 
+/// A target and the output that is compared with it.
+#[derive(Clone, Copy)]
+pub(super) struct Compared {
+    /// What the output should be.
+    pub(super) target: Term,
+    /// What the model gives.
+    pub(super) predicted: Term,
+}
+
 /// What each row costs, and whether it is counted (as 1 or 0; all are, where there is nothing).
 pub(super) struct Cost {
     pub(super) values: Term,
     pub(super) counted: Option<Term>,
 }
 
-/// Writes a loss: `p: [N, …, C]` is the output, `y` the target. The result lacks the last axis.
+/// Writes a loss of an output `[N, …, C]`. The result lacks the last axis.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
-pub(super) fn write(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Cost, RuleError> {
+pub(super) fn write(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Cost, RuleError> {
     if let Loss::SparseCategoricalCrossentropy { from_logits, ignore_class } = loss {
-        return sparse(at, (y, p), from_logits, ignore_class);
+        return sparse(at, of, from_logits, ignore_class);
     }
+    let p = of.predicted;
     let to = at.ty(p).dtype;
-    let y = at.cast(y, to)?;
+    let y = at.cast(of.target, to)?;
+    let of = Compared { target: y, predicted: p };
     let values = match loss {
         Loss::CategoricalCrossentropy { from_logits, smoothing } => {
-            categorical(at, (y, p), from_logits, smoothing)?
+            categorical(at, of, from_logits, smoothing)?
         }
         Loss::BinaryCrossentropy { from_logits, smoothing } => {
-            binary(at, (y, p), from_logits, smoothing)?
+            binary(at, of, from_logits, smoothing)?
         }
         Loss::KlDivergence => {
-            let (y, p) = (clip(at, y, (EPSILON, 1.0))?, clip(at, p, (EPSILON, 1.0))?);
+            let (y, p) = (clip(at, y, EPSILON, 1.0)?, clip(at, p, EPSILON, 1.0)?);
             let ratio = at.div(y, p)?;
             let log = at.op(Unary::Log, &[ratio])?;
             let terms = at.mul(y, log)?;
@@ -301,7 +312,7 @@ pub(super) fn write(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<
             at.neg(cosine)?
         }
         other => {
-            let terms = elementwise(at, other, y, p)?;
+            let terms = elementwise(at, other, of)?;
             mean(at, terms)?
         }
     };
@@ -310,7 +321,8 @@ pub(super) fn write(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<
 
 /// The terms of the losses that are means over the last axis.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
-fn elementwise(at: &mut Draft<'_>, loss: Loss, y: Term, p: Term) -> Result<Term, RuleError> {
+fn elementwise(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Term, RuleError> {
+    let Compared { target: y, predicted: p } = of;
     match loss {
         Loss::MeanSquaredLogarithmicError => {
             let mut log = |a| {
@@ -379,26 +391,23 @@ fn of_difference(at: &mut Draft<'_>, loss: Loss, y: Term, d: Term) -> Result<Ter
 
 fn categorical(
     at: &mut Draft<'_>,
-    (y, p): (Term, Term),
+    of: Compared,
     from_logits: bool,
     smoothing: f64,
 ) -> Result<Term, RuleError> {
-    let mut y = y;
+    let mut y = of.target;
     if smoothing != 0.0 {
-        let classes = at.shape(p).last().and_then(Dim::as_const).unwrap_or(1);
+        let classes = at.shape(of.predicted).last().and_then(Dim::as_const).unwrap_or(1);
         y = at.scale(y, 1.0 - smoothing)?;
         y = at.shift(y, smoothing / classes as f64)?;
     }
-    cross_entropy(at, (y, p), from_logits)
+    cross_entropy(at, Compared { target: y, ..of }, from_logits)
 }
 
 /// `-sum(y * ln p)` over the last axis. A class that a target leaves out adds nothing, even where
 /// it is impossible.
-fn cross_entropy(
-    at: &mut Draft<'_>,
-    (y, p): (Term, Term),
-    from_logits: bool,
-) -> Result<Term, RuleError> {
+fn cross_entropy(at: &mut Draft<'_>, of: Compared, from_logits: bool) -> Result<Term, RuleError> {
+    let Compared { target: y, predicted: p } = of;
     let mut log = log_probabilities(at, p, from_logits)?;
     if from_logits {
         let is_out = at.compare(Compare::Equal, y, 0.0)?;
@@ -418,17 +427,18 @@ fn log_probabilities(at: &mut Draft<'_>, p: Term, from_logits: bool) -> Result<T
     }
     let sum = at.op(Reduce::Sum { axes: vec![-1], keepdims: true }, &[p])?;
     let share = at.div(p, sum)?;
-    let share = clip(at, share, (EPSILON, 1.0 - EPSILON))?;
+    let share = clip(at, share, EPSILON, 1.0 - EPSILON)?;
     at.op(Unary::Log, &[share])
 }
 
 fn sparse(
     at: &mut Draft<'_>,
-    (y, p): (Term, Term),
+    of: Compared,
     from_logits: bool,
     ignore_class: Option<i64>,
 ) -> Result<Cost, RuleError> {
-    let mut labels = at.cast(y, DType::I64)?;
+    let p = of.predicted;
+    let mut labels = at.cast(of.target, DType::I64)?;
     if at.ty(labels).rank() == at.ty(p).rank() {
         labels = at.op(Squeeze { axes: vec![-1] }, &[labels])?;
     }
@@ -447,8 +457,8 @@ fn sparse(
     let ends = at.op(Constant { value: ends }, &[])?;
     let to = at.ty(p).dtype;
     let ends = at.op(Cast { to }, &[ends])?;
-    let y = at.op(OneHot { axis: -1, depth: classes.clone() }, &[labels, ends])?;
-    let mut values = cross_entropy(at, (y, p), from_logits)?;
+    let target = at.op(OneHot { axis: -1, depth: classes.clone() }, &[labels, ends])?;
+    let mut values = cross_entropy(at, Compared { target, ..of }, from_logits)?;
     // The cost of a class that there is not is no number.
     let nan = at.number(values, f64::NAN)?;
     let below = at.compare(Compare::Less, labels, 0.0)?;
@@ -468,11 +478,11 @@ fn sparse(
 
 fn binary(
     at: &mut Draft<'_>,
-    (y, p): (Term, Term),
+    of: Compared,
     from_logits: bool,
     smoothing: f64,
 ) -> Result<Term, RuleError> {
-    let mut y = y;
+    let Compared { target: mut y, predicted: p } = of;
     if smoothing != 0.0 {
         y = at.scale(y, 1.0 - smoothing)?;
         y = at.shift(y, 0.5 * smoothing)?;
@@ -484,7 +494,7 @@ fn binary(
         let minus = at.neg(p)?;
         (at.op(Unary::Softplus, &[minus])?, at.op(Unary::Softplus, &[p])?)
     } else {
-        let p = clip(at, p, (EPSILON, 1.0 - EPSILON))?;
+        let p = clip(at, p, EPSILON, 1.0 - EPSILON)?;
         let other = at.neg(p)?;
         let other = at.shift(other, 1.0)?;
         let (yes, no) = (at.op(Unary::Log, &[p])?, at.op(Unary::Log, &[other])?);
@@ -495,7 +505,7 @@ fn binary(
     mean(at, terms)
 }
 
-fn clip(at: &mut Draft<'_>, a: Term, (min, max): (f64, f64)) -> Result<Term, RuleError> {
+fn clip(at: &mut Draft<'_>, a: Term, min: f64, max: f64) -> Result<Term, RuleError> {
     at.op(Unary::Clip { min: Some(min), max: Some(max) }, &[a])
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::loss::{self, Cost, Loss, ParseLossError};
+use super::loss::{self, Compared, Cost, Loss, ParseLossError};
 use super::names::{self, Hint};
 use super::training::{TrainingError, aligned, all, draft};
 use crate::ir::{Builder, Value};
@@ -235,12 +235,11 @@ impl Metrics {
         for metric in metrics {
             let name = self.name(&of.before, &metric.name(), weighted);
             let weights = [of.kept, of.w.filter(|_| weighted)];
-            let (total, count) = draft(b, (&name, &metric.name()), |writer| {
-                let (y, p) = (writer.term(of.y), writer.term(of.p));
+            let (total, count) = draft(b, &name, &metric.name(), |writer| {
+                let of = Compared { target: writer.term(of.y), predicted: writer.term(of.p) };
                 let weights: Vec<Term> =
                     weights.into_iter().flatten().map(|w| writer.term(w)).collect();
-                let (total, count) =
-                    sums(&mut Draft::new(&mut *writer), *metric, (y, p), &weights)?;
+                let (total, count) = sums(&mut Draft::new(&mut *writer), *metric, of, &weights)?;
                 Ok((writer.value(total), writer.value(count)))
             })?;
             let list = if weighted { &mut self.weighted } else { &mut self.plain };
@@ -267,7 +266,7 @@ impl Metrics {
     }
 }
 
-/// Writes the two sums that a metric is made of, of an output `p: [N, …, C]` and its target `y`,
+/// Writes the two sums that a metric is made of, of an output `[N, …, C]` and its target,
 /// where each row or each vector of the last axis has the product of `weights`: numbers whose ratio
 /// it is, or of [`Metric::Auc`] the weights of the positive targets and of the others between one
 /// threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
@@ -275,41 +274,46 @@ impl Metrics {
 fn sums(
     at: &mut Draft<'_>,
     metric: Metric,
-    (y, p): (Term, Term),
+    of: Compared,
     weights: &[Term],
 ) -> Result<(Term, Term), RuleError> {
     match metric {
         Metric::Precision { threshold } => {
-            let (yes, no) = answers(at, (y, p), weights)?;
+            let Answers { yes, no } = answers(at, of, weights)?;
+            let p = of.predicted;
             let (right, wrong) = (above(at, p, threshold, yes)?, above(at, p, threshold, no)?);
             Ok((right, at.add(right, wrong)?))
         }
         Metric::Recall { threshold } => {
-            let (yes, _) = answers(at, (y, p), weights)?;
-            Ok((above(at, p, threshold, yes)?, all(at, yes)?))
+            let yes = answers(at, of, weights)?.yes;
+            Ok((above(at, of.predicted, threshold, yes)?, all(at, yes)?))
         }
         Metric::Auc { thresholds } => {
-            let (yes, no) = answers(at, (y, p), weights)?;
-            between_thresholds(at, thresholds, p, (yes, no))
+            let answers = answers(at, of, weights)?;
+            between_thresholds(at, thresholds, of.predicted, answers)
         }
-        other => means(at, other, (y, p), weights),
+        other => means(at, other, of, weights),
     }
 }
 
-/// The weights of outputs whose targets are not 0, and of the others; each is 0 where the other
-/// counts.
-fn answers(
-    at: &mut Draft<'_>,
-    (y, p): (Term, Term),
-    weights: &[Term],
-) -> Result<(Term, Term), RuleError> {
-    let shape = at.shape(p);
-    let yes = positive(at, y, p)?;
+/// The weights of outputs by their targets; each is 0 where the other counts.
+#[derive(Clone, Copy)]
+struct Answers {
+    /// Those of outputs whose targets are not 0.
+    yes: Term,
+    /// Those of the others.
+    no: Term,
+}
+
+/// What the targets of outputs say, by the product of `weights`.
+fn answers(at: &mut Draft<'_>, of: Compared, weights: &[Term]) -> Result<Answers, RuleError> {
+    let shape = at.shape(of.predicted);
+    let yes = positive(at, of)?;
     let no = at.neg(yes)?;
     let no = at.shift(no, 1.0)?;
     match product(at, weights, shape.len())? {
-        Some(w) => Ok((at.mul(yes, w)?, at.mul(no, w)?)),
-        None => Ok((yes, no)),
+        Some(w) => Ok(Answers { yes: at.mul(yes, w)?, no: at.mul(no, w)? }),
+        None => Ok(Answers { yes, no }),
     }
 }
 
@@ -324,10 +328,10 @@ fn above(at: &mut Draft<'_>, p: Term, threshold: f64, of: Term) -> Result<Term, 
 fn means(
     at: &mut Draft<'_>,
     metric: Metric,
-    (y, p): (Term, Term),
+    of: Compared,
     weights: &[Term],
 ) -> Result<(Term, Term), RuleError> {
-    let Cost { mut values, counted } = write(at, metric, y, p)?;
+    let Cost { mut values, counted } = write(at, metric, of)?;
     let weights: Vec<Term> = weights.iter().copied().chain(counted).collect();
     let shape = at.shape(values);
     let count = match product(at, &weights, shape.len())? {
@@ -358,7 +362,8 @@ fn product(at: &mut Draft<'_>, weights: &[Term], rank: usize) -> Result<Option<T
 }
 
 /// 1 for each output whose target is not 0, else 0.
-fn positive(at: &mut Draft<'_>, y: Term, p: Term) -> Result<Term, RuleError> {
+fn positive(at: &mut Draft<'_>, of: Compared) -> Result<Term, RuleError> {
+    let Compared { target: y, predicted: p } = of;
     let shape = at.shape(p);
     if at.shape(y).elements() != shape.elements() {
         return Err(RuleError::Undefined("its targets are numbers of classes"));
@@ -375,7 +380,7 @@ fn between_thresholds(
     at: &mut Draft<'_>,
     thresholds: i64,
     p: Term,
-    (yes, no): (Term, Term),
+    of: Answers,
 ) -> Result<(Term, Term), RuleError> {
     let flat: Shape = [at.shape(p).elements()].into_iter().collect();
     let p = at.op(Unary::Clip { min: Some(0.0), max: Some(1.0) }, &[p])?;
@@ -385,11 +390,11 @@ fn between_thresholds(
     let place = at.op(Unary::Relu, &[place])?;
     let place = at.cast(place, DType::I64)?;
     let place = at.reshape(place, &flat)?;
-    let mut of = |each: Term| {
+    let mut sum = |each: Term| {
         let each = at.reshape(each, &flat)?;
         at.op(SegmentSum { segments: thresholds, wide: false }, &[each, place])
     };
-    Ok((of(yes)?, of(no)?))
+    Ok((sum(of.yes)?, sum(of.no)?))
 }
 
 /// Why there is no such metric of targets that are numbers of classes, or have one number for each.
@@ -407,9 +412,9 @@ fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
         .then_some("its targets have one number for each class; take `categorical_crossentropy`")
 }
 
-/// Writes what a metric says of each row: `p: [N, …, C]` is the output, `y` the target, and both
-/// without the last axis the result.
-fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, RuleError> {
+/// Writes what a metric says of each row of an output `[N, …, C]`. The result lacks the last axis.
+fn write(at: &mut Draft<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleError> {
+    let Compared { target: y, predicted: p } = of;
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
     let to = of_p.dtype;
@@ -422,10 +427,10 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
     }
     let values = match metric {
         Metric::Accuracy if classes == Dim::ONE => {
-            return write(at, Metric::BinaryAccuracy { threshold: 0.5 }, y, p);
+            return write(at, Metric::BinaryAccuracy { threshold: 0.5 }, of);
         }
-        Metric::Accuracy if numbers => return write(at, Metric::SparseCategoricalAccuracy, y, p),
-        Metric::Accuracy => return write(at, Metric::CategoricalAccuracy, y, p),
+        Metric::Accuracy if numbers => return write(at, Metric::SparseCategoricalAccuracy, of),
+        Metric::Accuracy => return write(at, Metric::CategoricalAccuracy, of),
         Metric::BinaryAccuracy { threshold } => {
             let y = at.cast(y, to)?;
             let yes = at.compare(Compare::Greater, p, threshold)?;
@@ -440,16 +445,16 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
             at.cast(right, to)
         }
         Metric::SparseCategoricalAccuracy => {
-            let (y, p) = (numbers_of(at, y, p)?, largest(at, p)?);
+            let (y, p) = (numbers_of(at, of)?, largest(at, p)?);
             let right = at.op(Compare::Equal, &[y, p])?;
             at.cast(right, to)
         }
         Metric::TopK { k } => {
-            let y = if numbers { numbers_of(at, y, p)? } else { largest(at, y)? };
-            among_largest(at, y, (p, &classes), k)
+            let y = if numbers { numbers_of(at, of)? } else { largest(at, y)? };
+            among_largest(at, y, p, &classes, k)
         }
         Metric::Mean(loss) => {
-            let cost = loss::write(at, loss, y, p)?;
+            let cost = loss::write(at, loss, of)?;
             // As a loss it is what is made small.
             let is_negated = loss == Loss::CosineSimilarity;
             let values = if is_negated { at.neg(cost.values) } else { Ok(cost.values) };
@@ -467,7 +472,8 @@ fn write(at: &mut Draft<'_>, metric: Metric, y: Term, p: Term) -> Result<Cost, R
 fn among_largest(
     at: &mut Draft<'_>,
     y: Term,
-    (p, classes): (Term, &Dim),
+    p: Term,
+    classes: &Dim,
     k: i64,
 ) -> Result<Term, RuleError> {
     let to = at.ty(p).dtype;
@@ -492,10 +498,10 @@ fn largest(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
     at.op(Arg::Max { axis: -1, keepdims: false, select_last_index: false }, &[a])
 }
 
-/// The numbers of classes that `y` holds.
-fn numbers_of(at: &mut Draft<'_>, y: Term, p: Term) -> Result<Term, RuleError> {
-    let y = at.cast(y, DType::I64)?;
-    if at.ty(y).rank() < at.ty(p).rank() {
+/// The numbers of classes that the target holds.
+fn numbers_of(at: &mut Draft<'_>, of: Compared) -> Result<Term, RuleError> {
+    let y = at.cast(of.target, DType::I64)?;
+    if at.ty(y).rank() < at.ty(of.predicted).rank() {
         return Ok(y);
     }
     at.op(Squeeze { axes: vec![-1] }, &[y])

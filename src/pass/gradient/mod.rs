@@ -41,7 +41,7 @@ pub use training::{
     training,
 };
 
-use self::recompute::Again;
+use self::recompute::{Again, Forward};
 use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::{
     Backward, Binary, Cast, Constant, Emit, Gradient, Op, OpDef, OpError, RuleError, Term,
@@ -94,7 +94,8 @@ pub fn differentiate_with(
     }
     let order = builder.graph().order()?;
     let reached = reached(builder, &order, of);
-    let again = Again::new(builder, (&order, &reached), again);
+    let forward = Forward { order: &order, reached: &reached };
+    let again = Again::new(builder, forward, again);
     let mut sums = Sums { builder, gradients: HashMap::new(), again };
     sums.begin(loss)?;
     for id in order.iter().rev().filter(|id| reached[id.index()]) {
@@ -177,7 +178,7 @@ impl Sums<'_> {
         };
         let (xs, ys) = (terms(&mut writer, &operands), terms(&mut writer, &results));
         let dys: Vec<Option<Term>> = gradients.iter().map(|g| g.map(|g| writer.term(g))).collect();
-        let mut at = Backward::new(&mut writer, (&xs, &ys), &dys, &wanted);
+        let mut at = Backward::new(&mut writer, &xs, &ys, &dys, &wanted);
         let written = op.backward(&mut at);
         let given = at.finish();
         written.map_err(|error| GradientError::Operator { label, op: op.name(), error })?;

@@ -58,7 +58,7 @@ pub fn train_mode(
                 let momentum = mode.momentum.unwrap_or(norm.momentum);
                 let train = BatchNormTrain { epsilon: norm.epsilon, local: false, momentum };
                 let operands = [*x, *scale, *bias, *mean, *var];
-                running.train(builder, (id, train), &operands)?;
+                running.train(builder, id, train, &operands)?;
             }
             // What inference mode replaced is still there, unused.
             (Op::BatchNormTrain(_), [_, _, _, mean, var])
@@ -71,7 +71,7 @@ pub fn train_mode(
                 layer = layer.wrapping_add(1);
                 let train = DropoutTrain { rate: dropout.rate, seed: layer };
                 // Its operand may be a node that is new.
-                dropped(builder, (old, claims.get(old)), &mut rows, (train, step))?;
+                dropped(builder, &mut rows, old, claims.get(old), train, step)?;
             }
             _ => {}
         }
@@ -83,9 +83,11 @@ pub fn train_mode(
 /// Makes a dropout drop elements; its result has this claim.
 fn dropped(
     builder: &mut Builder,
-    (old, claim): (Value, Claim),
     rows: &mut Rows,
-    (train, step): (DropoutTrain, Value),
+    old: Value,
+    claim: Claim,
+    train: DropoutTrain,
+    step: Value,
 ) -> Result<(), TrainingError> {
     let graph = builder.graph();
     let node = graph.node(old.node);
@@ -150,7 +152,8 @@ impl Running {
     fn train(
         &mut self,
         builder: &mut Builder,
-        (node, train): (NodeId, BatchNormTrain),
+        node: NodeId,
+        train: BatchNormTrain,
         operands: &[Value; 5],
     ) -> Result<(), TrainingError> {
         let [x, scale, bias, mean, var] = *operands;

@@ -124,7 +124,7 @@ pub(super) fn penalties(
         for (kind, squares) in [(&training.l1, false), (&training.l2, true)] {
             let factor = factor(kind, name, rank);
             if factor != 0.0 {
-                loss = penalty(b, loss, *value, (factor, squares))?;
+                loss = penalty(b, loss, *value, factor, squares)?;
             }
         }
     }
@@ -136,9 +136,10 @@ fn penalty(
     b: &mut Builder,
     loss: Value,
     value: Value,
-    (factor, squares): (f64, bool),
+    factor: f64,
+    squares: bool,
 ) -> Result<Value, TrainingError> {
-    draft(b, ("loss.penalty", "the penalty"), |writer| {
+    draft(b, "loss.penalty", "the penalty", |writer| {
         let (loss, value) = (writer.term(loss), writer.term(value));
         let mut at = Draft::new(&mut *writer);
         let each = if squares { at.square(value)? } else { at.op(Unary::Abs, &[value])? };

@@ -52,6 +52,15 @@ impl FromStr for Recompute {
     }
 }
 
+/// The forward part of a graph.
+#[derive(Clone, Copy)]
+pub(super) struct Forward<'a> {
+    /// Its nodes in their order.
+    pub(super) order: &'a [NodeId],
+    /// Whether a node depends on what is trained, by index.
+    pub(super) reached: &'a [bool],
+}
+
 /// The values of the forward part that are computed again, and what has been.
 #[derive(Default)]
 pub(super) struct Again {
@@ -64,15 +73,12 @@ pub(super) struct Again {
 }
 
 impl Again {
-    /// For a forward part in this order, of whose nodes those `reached` depend on what is trained.
-    pub(super) fn new(
-        builder: &Builder,
-        (order, reached): (&[NodeId], &[bool]),
-        what: Recompute,
-    ) -> Self {
+    /// Decides what of a forward part is computed again.
+    pub(super) fn new(builder: &Builder, forward: Forward<'_>, what: Recompute) -> Self {
         if what == Recompute::Nothing {
             return Self::default();
         }
+        let Forward { order, reached } = forward;
         let graph = builder.graph();
         let mut places = vec![0; graph.id_bound()];
         for (place, id) in order.iter().enumerate() {
@@ -94,13 +100,14 @@ impl Again {
         }
         let mut again = Self { repeated, places, done: HashMap::new() };
         if what == Recompute::Segments {
-            again.keep_ends(builder, (order, reached));
+            again.keep_ends(builder, forward);
         }
         again
     }
 
     /// Keeps the values at the ends of segments, and all behind the last one.
-    fn keep_ends(&mut self, builder: &Builder, (order, reached): (&[NodeId], &[bool])) {
+    fn keep_ends(&mut self, builder: &Builder, forward: Forward<'_>) {
+        let Forward { order, reached } = forward;
         let graph = builder.graph();
         let place = |id: NodeId| self.places[id.index()];
         // The values that depend on what is trained and are used behind a place, by the place of

@@ -58,7 +58,8 @@ fn complement(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
 pub(super) fn write(
     at: &mut Draft<'_>,
     optimizer: &Optimizer,
-    (p, g): (Term, Term),
+    p: Term,
+    g: Term,
     slots: &[Term],
     step: Step,
 ) -> Change {
@@ -72,6 +73,26 @@ pub(super) fn write(
     Ok((at.sub(p, change)?, slots))
 }
 
+/// The factors of means that Adam and its like keep, and their epsilon.
+#[derive(Clone, Copy)]
+struct Factors {
+    /// The part of the mean of gradients that a step keeps.
+    beta_1: f64,
+    /// The part of the mean of sizes that a step keeps.
+    beta_2: f64,
+    /// What is added to a divisor.
+    epsilon: f64,
+}
+
+/// What a variable has of the steps before.
+#[derive(Clone, Copy)]
+struct Moments {
+    /// The mean of gradients; of Adadelta that of their squares.
+    first: Term,
+    /// The mean of squares or the largest magnitude; of Adadelta the mean of squares of changes.
+    second: Term,
+}
+
 /// What is taken off the variable, and the new slots.
 type Change = Result<(Term, Vec<Term>), RuleError>;
 
@@ -79,24 +100,26 @@ type Change = Result<(Term, Vec<Term>), RuleError>;
 fn change(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], step: Step) -> Change {
     match (rule, slots) {
         (Rule::Sgd { .. }, []) => Ok((at.mul(g, step.rate)?, Vec::new())),
-        (Rule::Sgd { momentum, nesterov }, [v]) => {
-            moving(at, (momentum, nesterov), (g, *v), step.rate)
-        }
+        (Rule::Sgd { momentum, nesterov }, [v]) => moving(at, momentum, nesterov, g, *v, step.rate),
         (Rule::RmsProp { .. }, slots) => rms_prop(at, rule, g, slots, step.rate),
         (Rule::Adam { beta_1, beta_2, epsilon, .. }, [m, v, rest @ ..]) => {
-            adam(at, [beta_1, beta_2, epsilon], (g, *m, *v), rest, step)
+            let factors = Factors { beta_1, beta_2, epsilon };
+            adam(at, factors, g, Moments { first: *m, second: *v }, rest, step)
         }
-        (Rule::Adagrad { epsilon, .. }, [a]) => adagrad(at, epsilon, (g, *a), step.rate),
+        (Rule::Adagrad { epsilon, .. }, [a]) => adagrad(at, epsilon, g, *a, step.rate),
         (Rule::Adadelta { rho, epsilon }, [grads, deltas]) => {
-            adadelta(at, (rho, epsilon), (g, *grads, *deltas), step.rate)
+            let moments = Moments { first: *grads, second: *deltas };
+            adadelta(at, rho, epsilon, g, moments, step.rate)
         }
         (Rule::Adamax { beta_1, beta_2, epsilon }, [m, u]) => {
-            adamax(at, [beta_1, beta_2, epsilon], (g, *m, *u), step)
+            let factors = Factors { beta_1, beta_2, epsilon };
+            adamax(at, factors, g, Moments { first: *m, second: *u }, step)
         }
         (Rule::Nadam { beta_1, beta_2, epsilon }, [m, v]) => {
-            nadam(at, [beta_1, beta_2, epsilon], (g, *m, *v), step)
+            let factors = Factors { beta_1, beta_2, epsilon };
+            nadam(at, factors, g, Moments { first: *m, second: *v }, step)
         }
-        (Rule::Lion { beta_1, beta_2 }, [m]) => lion(at, (beta_1, beta_2), (g, *m), step.rate),
+        (Rule::Lion { beta_1, beta_2 }, [m]) => lion(at, beta_1, beta_2, g, *m, step.rate),
         _ => Err(RuleError::Undefined("the variable has other slots than its optimizer")),
     }
 }
@@ -104,8 +127,10 @@ fn change(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], step: Step) -
 /// With momentum.
 fn moving(
     at: &mut Draft<'_>,
-    (momentum, nesterov): (f64, bool),
-    (g, v): (Term, Term),
+    momentum: f64,
+    nesterov: bool,
+    g: Term,
+    v: Term,
     rate: Term,
 ) -> Change {
     let (kept, scaled) = (at.scale(v, momentum)?, at.mul(g, rate)?);
@@ -121,11 +146,14 @@ fn moving(
 /// By Adam's means.
 fn adam(
     at: &mut Draft<'_>,
-    [beta_1, beta_2, epsilon]: [f64; 3],
-    (g, m, v): (Term, Term, Term),
+    factors: Factors,
+    g: Term,
+    moments: Moments,
     rest: &[Term],
     step: Step,
 ) -> Change {
+    let Factors { beta_1, beta_2, epsilon } = factors;
+    let Moments { first: m, second: v } = moments;
     let square = at.square(g)?;
     let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
     let mut kept = vec![m, v];
@@ -146,7 +174,7 @@ fn adam(
 }
 
 /// By the sum of squares.
-fn adagrad(at: &mut Draft<'_>, epsilon: f64, (g, a): (Term, Term), rate: Term) -> Change {
+fn adagrad(at: &mut Draft<'_>, epsilon: f64, g: Term, a: Term, rate: Term) -> Change {
     let square = at.square(g)?;
     let a = at.add(a, square)?;
     let root = at.shift(a, epsilon)?;
@@ -158,10 +186,13 @@ fn adagrad(at: &mut Draft<'_>, epsilon: f64, (g, a): (Term, Term), rate: Term) -
 /// By the ratio of two mean squares.
 fn adadelta(
     at: &mut Draft<'_>,
-    (rho, epsilon): (f64, f64),
-    (g, grads, deltas): (Term, Term, Term),
+    rho: f64,
+    epsilon: f64,
+    g: Term,
+    moments: Moments,
     rate: Term,
 ) -> Change {
+    let Moments { first: grads, second: deltas } = moments;
     let square = at.square(g)?;
     let grads = blend(at, grads, square, rho)?;
     let (above, below) = (at.shift(deltas, epsilon)?, at.shift(grads, epsilon)?);
@@ -174,12 +205,9 @@ fn adadelta(
 }
 
 /// By the largest magnitude.
-fn adamax(
-    at: &mut Draft<'_>,
-    [beta_1, beta_2, epsilon]: [f64; 3],
-    (g, m, u): (Term, Term, Term),
-    step: Step,
-) -> Change {
+fn adamax(at: &mut Draft<'_>, factors: Factors, g: Term, moments: Moments, step: Step) -> Change {
+    let Factors { beta_1, beta_2, epsilon } = factors;
+    let Moments { first: m, second: u } = moments;
     let m = blend(at, m, g, beta_1)?;
     let (kept, size) = (at.scale(u, beta_2)?, at.op(Unary::Abs, &[g])?);
     let u = at.op(Binary::Max, &[kept, size])?;
@@ -192,15 +220,12 @@ fn adamax(
 }
 
 /// By Adam's means, the first one ahead.
-fn nadam(
-    at: &mut Draft<'_>,
-    [beta_1, beta_2, epsilon]: [f64; 3],
-    (g, m, v): (Term, Term, Term),
-    step: Step,
-) -> Change {
+fn nadam(at: &mut Draft<'_>, factors: Factors, g: Term, moments: Moments, step: Step) -> Change {
     let Some(product) = step.product else {
         return Err(RuleError::Undefined("the product of its factors is missing"));
     };
+    let Factors { beta_1, beta_2, epsilon } = factors;
+    let Moments { first: m, second: v } = moments;
     let square = at.square(g)?;
     let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
     let (own, next) =
@@ -222,12 +247,7 @@ fn nadam(
 }
 
 /// By the sign of a mean.
-fn lion(
-    at: &mut Draft<'_>,
-    (beta_1, beta_2): (f64, f64),
-    (g, m): (Term, Term),
-    rate: Term,
-) -> Change {
+fn lion(at: &mut Draft<'_>, beta_1: f64, beta_2: f64, g: Term, m: Term, rate: Term) -> Change {
     let direction = blend(at, m, g, beta_1)?;
     let direction = at.op(Unary::Sign, &[direction])?;
     let m = blend(at, m, g, beta_2)?;

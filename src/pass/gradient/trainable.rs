@@ -2,14 +2,32 @@
 
 use std::collections::BTreeSet;
 
-use super::TrainingError;
 use super::fixed::fixed_parameters;
+use super::penalty::named;
+use super::{Training, TrainingError};
 use crate::ir::{Builder, Graph, NodeId, NodeKind, Param, Value, Weights};
 use crate::op::{Op, RuleError};
 use crate::types::DType;
 
 /// A parameter and its value, by name.
 pub(super) type Named = (String, Value);
+
+/// The parameters of which a training says whether they are trained.
+pub(super) struct Choice {
+    /// Those that stay as they are.
+    pub(super) frozen: BTreeSet<String>,
+    /// Those that are trained whatever they look like.
+    pub(super) learned: BTreeSet<String>,
+}
+
+impl Choice {
+    /// The parameters of a model that the patterns of a training name.
+    pub(super) fn of(model: &Graph, training: &Training) -> Result<Self, TrainingError> {
+        let frozen = named(model, &training.frozen, "freeze")?;
+        let learned = named(model, &training.learned, "train")?;
+        Ok(Self { frozen, learned })
+    }
+}
 
 /// The floats among the parameters of a model, in its order.
 #[derive(Default)]
@@ -22,13 +40,15 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Those of a model whose graph has been put into train mode by `b`, with these running
-    /// statistics, of which some are frozen and others learned whatever they look like.
+    /// statistics.
     pub(super) fn of(
-        (model, weights): (&Graph, &Weights),
-        (frozen, learned): (&BTreeSet<String>, &BTreeSet<String>),
+        model: &Graph,
+        weights: &Weights,
+        choice: &Choice,
         b: &Builder,
         statistics: &BTreeSet<NodeId>,
     ) -> Result<Self, TrainingError> {
+        let Choice { frozen, learned } = choice;
         if let Some(name) = frozen.intersection(learned).next() {
             return Err(wrong(name, "it is to be frozen and to be trained"));
         }

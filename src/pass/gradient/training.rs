@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use super::classes::{ClassAxis, columns};
 use super::inference::inference_mode;
-use super::loss;
+use super::loss::{self, Compared};
 use super::metric::{Metrics, Of};
 use super::mode;
-use super::penalty::{named, penalties};
+use super::penalty::penalties;
 use super::share::share_small;
-use super::trainable::{Parameters, nothing};
-use super::update::{Update, update};
+use super::trainable::{Choice, Parameters, nothing};
+use super::update::{Trained, Update, update};
 use super::{
     GradientError, Loss, Metric, Mode, Optimizer, Penalty, Recompute, Writer, differentiate_with,
     train_mode,
@@ -216,20 +216,19 @@ pub fn training(
     training: &Training,
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
-    let frozen = named(model, &training.frozen, "freeze")?;
-    let learned = named(model, &training.learned, "train")?;
+    let choice = Choice::of(model, training)?;
     let step = b.param(STEP, Tensor::scalar(0i64));
-    let statistics = train_mode(&mut b, step, training.mode, &frozen)?;
+    let statistics = train_mode(&mut b, step, training.mode, &choice.frozen)?;
     let mut costs = costs(&mut b, training)?;
     let Parameters { trained, mut untrained } =
-        Parameters::of((model, weights), (&frozen, &learned), &b, &statistics)?;
+        Parameters::of(model, weights, &choice, &b, &statistics)?;
     costs.loss = penalties(&mut b, costs.loss, &trained, training)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     let gradients = differentiate_with(&mut b, costs.loss, &values, training.recompute)?;
     let mut steps = Vec::new();
     for ((name, value), gradient) in trained.into_iter().zip(gradients) {
         match gradient {
-            Some(gradient) => steps.push((name, value, gradient)),
+            Some(gradient) => steps.push(Trained { name, value, gradient }),
             None => untrained.push((name, "the loss does not depend on it")),
         }
     }
@@ -243,7 +242,7 @@ pub fn training(
     share_small(&mut b)?;
     let mut whole = costs.finish(b)?;
     whole.learning_rate = Some(rate.to_string());
-    whole.trained = steps.into_iter().map(|(name, ..)| name).collect();
+    whole.trained = steps.into_iter().map(|step| step.name).collect();
     whole.untrained = untrained;
     whole.averages = averages;
     whole.notes = mode::notes(model);
@@ -260,10 +259,8 @@ pub fn evaluation(
     let mut b = begin(model, weights)?;
     inference_mode(&mut b)?;
     let mut costs = costs(&mut b, training)?;
-    let frozen = named(model, &training.frozen, "freeze")?;
-    let learned = named(model, &training.learned, "train")?;
-    let Parameters { trained, .. } =
-        Parameters::of((model, weights), (&frozen, &learned), &b, &BTreeSet::new())?;
+    let choice = Choice::of(model, training)?;
+    let Parameters { trained, .. } = Parameters::of(model, weights, &choice, &b, &BTreeSet::new())?;
     costs.loss = penalties(&mut b, costs.loss, &trained, training)?;
     share_small(&mut b)?;
     Ok(costs.finish(b)?)
@@ -282,7 +279,8 @@ fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
 /// Writes formulas behind a graph.
 pub(super) fn draft<T>(
     b: &mut Builder,
-    (name, what): (&str, &str),
+    name: &str,
+    what: &str,
     write: impl FnOnce(&mut Writer<'_>) -> Result<T, RuleError>,
 ) -> Result<T, TrainingError> {
     let mut writer = Writer::new(b, name);
@@ -348,11 +346,11 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     for ((of, output), given) in found.iter().zip(&inputs) {
         let (own, logits) = given.axis.linked(b, of.loss, output.value)?;
         let logits = given.axis.last(b, &format!("{}.logits", output.name), logits)?;
-        let (value, alone) = draft(b, ("loss", of.loss.name()), |writer| {
-            let (y, p) = (writer.term(given.y), writer.term(logits));
+        let (value, alone) = draft(b, "loss", of.loss.name(), |writer| {
+            let (target, predicted) = (writer.term(given.y), writer.term(logits));
             let [w, kept, sum] = [given.w, given.kept, loss].map(|v| v.map(|v| writer.term(v)));
             let mut at = Draft::new(&mut *writer);
-            let mut cost = loss::write(&mut at, own, y, p)?;
+            let mut cost = loss::write(&mut at, own, Compared { target, predicted })?;
             if let Some(kept) = kept {
                 mask(&mut at, &mut cost, kept)?;
             }
@@ -434,7 +432,7 @@ fn targets(
         if loss.masked {
             let name = b.fresh(&format!("{}.mask", output.name));
             let given = b.input(&name, axis.each(&ty, ty.dtype));
-            kept = Some(draft(b, (&format!("{name}.kept"), "the mask"), |writer| {
+            kept = Some(draft(b, &format!("{name}.kept"), "the mask", |writer| {
                 let given = writer.term(given);
                 let mut at = Draft::new(&mut *writer);
                 let none = at.compare(Compare::Equal, given, 0.0)?;

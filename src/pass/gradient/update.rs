@@ -16,8 +16,15 @@ pub(super) struct Update {
     pub(super) rate: Value,
 }
 
-/// A parameter, its value and its gradient.
-type Trained = (String, Value, Value);
+/// A parameter that is trained.
+pub(super) struct Trained {
+    /// Its name.
+    pub(super) name: String,
+    /// Its value before the step.
+    pub(super) value: Value,
+    /// The gradient of the loss by it.
+    pub(super) gradient: Value,
+}
 
 /// The numbers that place a batch among the steps of the optimizer.
 struct Turn {
@@ -45,7 +52,7 @@ pub(super) fn update(
     clip::clip(b, optimizer, steps)?;
     let product = product(b, optimizer, &turn)?;
     let mut averages = Vec::new();
-    for (name, value, gradient) in steps {
+    for Trained { name, value, gradient } in steps {
         let ty = b.graph().ty(*value).clone();
         let slots: Vec<Value> = optimizer
             .slots()
@@ -54,7 +61,7 @@ pub(super) fn update(
                 Ok(b.param(&format!("optimizer.{slot}.{name}"), filled(&ty, first)?))
             })
             .collect::<Result<_, TrainingError>>()?;
-        let (new, kept) = draft(b, (&format!("{name}.new"), optimizer.name()), |writer| {
+        let (new, kept) = draft(b, &format!("{name}.new"), optimizer.name(), |writer| {
             let (p, g) = (writer.term(*value), writer.term(*gradient));
             let old: Vec<Term> = slots.iter().map(|v| writer.term(*v)).collect();
             let (rate, number) = (writer.term(given.rate), writer.term(turn.number));
@@ -64,7 +71,7 @@ pub(super) fn update(
             let product = product.map(|v| at.cast(v, ty.dtype)).transpose()?;
             let (rate, number) = (at.cast(rate, ty.dtype)?, at.cast(number, ty.dtype)?);
             let step = Step { rate, number, product };
-            let (mut new, mut kept) = step::write(&mut at, optimizer, (p, g), &old, step)?;
+            let (mut new, mut kept) = step::write(&mut at, optimizer, p, g, &old, step)?;
             if let Some(last) = last {
                 new = at.op(Where {}, &[last, new, p])?;
                 for (kept, old) in kept.iter_mut().zip(&old) {
@@ -76,7 +83,7 @@ pub(super) fn update(
         let new = if optimizer.ema {
             let variable = format!("optimizer.average.{name}");
             averages.push((name.clone(), variable.clone()));
-            average(b, optimizer, (&variable, &ty, new), &turn)?
+            average(b, optimizer, &variable, &ty, new, &turn)?
         } else {
             new
         };
@@ -90,7 +97,7 @@ pub(super) fn update(
 
 /// Counts the batch.
 fn turn(b: &mut Builder, optimizer: &Optimizer, step: Value) -> Result<Turn, TrainingError> {
-    let next = draft(b, (STEP, optimizer.name()), |writer| {
+    let next = draft(b, STEP, optimizer.name(), |writer| {
         let step = writer.term(step);
         let next = Draft::new(&mut *writer).shift(step, 1.0)?;
         Ok(writer.value(next))
@@ -100,7 +107,7 @@ fn turn(b: &mut Builder, optimizer: &Optimizer, step: Value) -> Result<Turn, Tra
         return Ok(Turn { number: next, last: None });
     }
     let batches = f64::from(optimizer.gradient_accumulation_steps);
-    draft(b, (STEP, "the accumulation of gradients"), |writer| {
+    draft(b, STEP, "the accumulation of gradients", |writer| {
         let (step, next) = (writer.term(step), writer.term(next));
         let mut at = Draft::new(&mut *writer);
         let batches = at.number(step, batches)?;
@@ -117,14 +124,15 @@ fn turn(b: &mut Builder, optimizer: &Optimizer, step: Value) -> Result<Turn, Tra
 fn accumulate(
     b: &mut Builder,
     optimizer: &Optimizer,
-    (name, value, gradient): &mut Trained,
+    trained: &mut Trained,
     last: Value,
 ) -> Result<(), TrainingError> {
+    let Trained { name, value, gradient } = trained;
     let zeros = filled(&b.graph().ty(*value).clone(), 0.0)?;
     let variable = b.param(&format!("optimizer.gradient_accumulator.{name}"), zeros);
     let batches = f64::from(optimizer.gradient_accumulation_steps);
     let name = format!("{name}.accumulated");
-    let (sum, mean) = draft(b, (&name, "the accumulation of gradients"), |writer| {
+    let (sum, mean) = draft(b, &name, "the accumulation of gradients", |writer| {
         let (old, g, last) = (writer.term(variable), writer.term(*gradient), writer.term(last));
         let mut at = Draft::new(&mut *writer);
         let sum = at.add(g, old)?;
@@ -149,7 +157,7 @@ fn product(
         return Ok(None);
     }
     let variable = b.param("optimizer.product", Tensor::scalar(1.0f64));
-    let (new, kept) = draft(b, ("optimizer.product", optimizer.name()), |writer| {
+    let (new, kept) = draft(b, "optimizer.product", optimizer.name(), |writer| {
         let (old, number) = (writer.term(variable), writer.term(turn.number));
         let last = turn.last.map(|v| writer.term(v));
         let mut at = Draft::new(&mut *writer);
@@ -172,11 +180,13 @@ fn product(
 fn average(
     b: &mut Builder,
     optimizer: &Optimizer,
-    (variable, ty, new): (&str, &TensorType, Value),
+    variable: &str,
+    ty: &TensorType,
+    new: Value,
     turn: &Turn,
 ) -> Result<Value, TrainingError> {
     let old = b.param(variable, filled(ty, 0.0)?);
-    let (average, new) = draft(b, (variable, "the moving average"), |writer| {
+    let (average, new) = draft(b, variable, "the moving average", |writer| {
         let (old, new) = (writer.term(old), writer.term(new));
         let number = writer.term(turn.number);
         let mut at = Draft::new(&mut *writer);
@@ -188,7 +198,7 @@ fn average(
         let (kept, added) = (at.mul(old, keep)?, at.mul(new, rest)?);
         let average = at.add(kept, added)?;
         let new = match optimizer.ema_overwrite_frequency {
-            Some(every) => overwritten(&mut at, (new, average), (number, every))?,
+            Some(every) => overwritten(&mut at, new, average, number, every)?,
             None => new,
         };
         Ok((writer.value(average), writer.value(new)))
@@ -200,8 +210,10 @@ fn average(
 /// The average in steps whose number is a multiple of `every`, else the value itself.
 fn overwritten(
     at: &mut Draft<'_>,
-    (new, average): (Term, Term),
-    (number, every): (Term, u32),
+    new: Term,
+    average: Term,
+    number: Term,
+    every: u32,
 ) -> Result<Term, RuleError> {
     let every = at.number(number, every.into())?;
     let rest = at.op(Binary::Mod { fmod: false }, &[number, every])?;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Action, At, Repair, Writer};
+use super::{Action, At, Cause, Repair, Writer};
 use crate::ir::{GraphError, ParamId, Value};
 use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, Traits, rules};
 use crate::types::invariant::int;
-use crate::types::{Claim, Code, Dim, Refusal, Shard};
+use crate::types::{Claim, Code, Dim, Shard};
 
 /// The most operators in a row that are moved behind `own_rows`.
 const MOST_OPERATORS: usize = 64;
@@ -21,7 +21,7 @@ impl Writer<'_> {
         value: Value,
         from: Claim,
         to: Claim,
-        (refusal, op, at): (&Refusal, &Op, &At),
+        cause: Cause<'_>,
     ) -> Result<Value, GraphError> {
         let action = match from {
             Claim::Partial(by) => Action::AllReduce(by),
@@ -29,7 +29,7 @@ impl Writer<'_> {
             Claim::Shard(_) => Action::AllGather,
             Claim::Invariant | Claim::Own | Claim::Mixed => Action::OwnRows,
         };
-        self.note(refusal, op, at, action, Some(value));
+        self.note(cause, action, Some(value));
         self.brought(value, from, to)
     }
 
@@ -56,10 +56,10 @@ impl Writer<'_> {
         let apart = ConstantOfShape { shape: blocks(&shape, to), ..fill };
         let rows = Claim::Shard(Shard { axis: 1, outer: 1, ..to });
         let name = format!("{label}.blocks");
-        let new = self.derive(apart.into(), &[], (value, &name), rows)?;
+        let new = self.derive(apart.into(), &[], value, &name, rows)?;
         let back = Reshape { shape: shape.to_vec() };
         let name = format!("{label}.again");
-        let new = self.derive(back.into(), &[new], (value, &name), Claim::Shard(to))?;
+        let new = self.derive(back.into(), &[new], value, &name, Claim::Shard(to))?;
         self.brought.insert(key, new);
         Ok(new)
     }
@@ -86,7 +86,7 @@ impl Writer<'_> {
             None if matches!(bring, Op::OwnRows(_)) => {
                 return self.own_rows(value, to, MOST_OPERATORS);
             }
-            None => self.derive(bring, &[value], (value, &format!("{label}{suffix}")), to)?,
+            None => self.derive(bring, &[value], value, &format!("{label}{suffix}"), to)?,
             // With the blocks on an axis before it, the batch is outermost on its own.
             Some(shard) => {
                 let shape = self.out.ty(value).shape.clone();
@@ -102,16 +102,16 @@ impl Writer<'_> {
                 let parts = format!("{label}.blocks");
                 let new = if let Some(draw) = draw {
                     self.left = true;
-                    self.derive(draw.into(), &[], (value, &parts), apart(from))?
+                    self.derive(draw.into(), &[], value, &parts, apart(from))?
                 } else {
                     let blocks = Reshape { shape: blocks };
-                    self.derive(blocks.into(), &[value], (value, &parts), apart(from))?
+                    self.derive(blocks.into(), &[value], value, &parts, apart(from))?
                 };
                 let name = format!("{parts}{suffix}");
-                let new = self.derive(bring, &[new], (value, &name), apart(to))?;
+                let new = self.derive(bring, &[new], value, &name, apart(to))?;
                 let back = Reshape { shape: shape.to_vec() };
                 let name = format!("{label}{suffix}");
-                self.derive(back.into(), &[new], (value, &name), to)?
+                self.derive(back.into(), &[new], value, &name, to)?
             }
         };
         self.brought.insert(key, new);
@@ -135,11 +135,11 @@ impl Writer<'_> {
                 });
             }
             self.left = true;
-            self.derive(op, &own, (value, &name), to)?
+            self.derive(op, &own, value, &name, to)?
         } else {
             let axis = to.shard().map_or(0, |shard| shard.axis);
             let axis = int::<i64>(axis);
-            self.derive(OwnRows { axis }.into(), &[value], (value, &name), to)?
+            self.derive(OwnRows { axis }.into(), &[value], value, &name, to)?
         };
         self.brought.insert(key, new);
         Ok(new)
@@ -173,7 +173,8 @@ impl Writer<'_> {
         &mut self,
         op: Op,
         operands: &[Value],
-        (of, name): (Value, &str),
+        of: Value,
+        name: &str,
         claim: Claim,
     ) -> Result<Value, GraphError> {
         let name = self.fresh(name, "");
@@ -196,7 +197,8 @@ impl Writer<'_> {
                 let label = node.label().to_owned();
                 let at = At { place: node.place(), origin: node.origin().clone(), label };
                 let refusal = rules::in_blocks(0, shard);
-                self.note(&refusal, op, &at, Action::Blocks, Some(value));
+                let cause = Cause { refusal: &refusal, op, at: &at };
+                self.note(cause, Action::Blocks, Some(value));
             }
         }
         self.brought(value, claim, Claim::Invariant)
@@ -215,7 +217,7 @@ impl Writer<'_> {
         let name = &self.template.param(param).name;
         let reason = format!("gives each replica a part of what the parameter `{name}` is to hold");
         let refusal = rules::refuse(Code::NotPerSample, 0, reason);
-        self.bring(value, claim, Claim::Invariant, (&refusal, op, &at))
+        self.bring(value, claim, Claim::Invariant, Cause { refusal: &refusal, op, at: &at })
     }
 
     pub(super) fn fresh(&mut self, name: &str, suffix: &str) -> Arc<str> {

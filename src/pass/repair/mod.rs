@@ -163,6 +163,17 @@ struct At {
     label: String,
 }
 
+/// What a repair is made for.
+#[derive(Clone, Copy)]
+struct Cause<'a> {
+    /// Why the operator may not be split.
+    refusal: &'a Refusal,
+    /// The operator.
+    op: &'a Op,
+    /// Where it belongs.
+    at: &'a At,
+}
+
 /// Why an operator was not written.
 enum Failure {
     Refused,
@@ -284,7 +295,7 @@ impl<'g> Writer<'g> {
             (
                 Op::BatchNormTrain(_) | Op::BatchNormGrad(_),
                 Some(BatchStatistics::Ghost(groups)),
-            ) => formulas::ghost(self, (op, groups.get()), &operands, node.results(), &at),
+            ) => formulas::ghost(self, op, groups.get(), &operands, node.results(), &at),
             (Op::BatchNormTrain(norm), Some(statistics)) => {
                 self.batch_norm(norm, statistics, &operands, node.results(), &at)
             }
@@ -327,7 +338,8 @@ impl<'g> Writer<'g> {
             let local = BatchNormTrain { local: true, ..norm.clone() }.into();
             let reason = "uses statistics of the whole batch";
             let refusal = rules::refuse(Code::BatchStatistics, 0, reason);
-            self.note(&refusal, &local, at, Action::LocalStatistics, operands.first().copied());
+            let cause = Cause { refusal: &refusal, op: &local, at };
+            self.note(cause, Action::LocalStatistics, operands.first().copied());
             return self.write(&local, operands, results, at);
         }
         let whole = BatchNormTrain { local: false, ..norm.clone() }.into();
@@ -361,7 +373,7 @@ impl<'g> Writer<'g> {
         results: &[ResultInfo],
     ) -> Result<Claims, Option<Refusal>> {
         let types: SmallVec<[TensorType; 2]> = results.iter().map(|r| r.ty.clone()).collect();
-        judge(&self.out, op, (operands, claims), &types)
+        judge(&self.out, op, operands, claims, &types)
     }
 
     /// Writes an operator, repaired where it has to be; its results have these names and types.
@@ -385,15 +397,16 @@ impl<'g> Writer<'g> {
             Err(Some(refusal)) if refusal.code == Code::NoRule => return Err(Failure::Refused),
             Err(Some(refusal)) => refusal,
         };
+        let cause = Cause { refusal: &refusal, op, at };
         if let Some(sizes) = sizes(results).filter(|_| self.options.allowed != Repair::None) {
-            self.note(&refusal, op, at, Action::Sizes, operands.first().copied());
+            self.note(cause, Action::Sizes, operands.first().copied());
             return Ok(self.finish(&sizes, &[], results, at, rules::invariant(1)));
         }
         let blocks = claims.iter().filter_map(|c| c.shard()).find(|s| s.outer > 1);
         for plan in plans(self.options.allowed) {
             if *plan == Plan::Formula {
                 if let Some(values) = formulas::write(self, op, operands, results, at)? {
-                    self.note(&refusal, op, at, Action::Formula, operands.first().copied());
+                    self.note(cause, Action::Formula, operands.first().copied());
                     return Ok(values);
                 }
                 continue;
@@ -413,7 +426,7 @@ impl<'g> Writer<'g> {
                 let mut brought: SmallVec<[Value; 4]> = operands.into();
                 for (value, (from, to)) in brought.iter_mut().zip(claims.iter().zip(&wanted)) {
                     if from != to {
-                        *value = self.bring(*value, *from, *to, (&refusal, op, at))?;
+                        *value = self.bring(*value, *from, *to, cause)?;
                     }
                 }
                 return Ok(self.finish(op, &brought, results, at, judged));
@@ -442,7 +455,7 @@ impl<'g> Writer<'g> {
         // A formula says itself what is computed in `f64`.
         let own = self.inside && result.ty.dtype == DType::F64;
         if free && !own && rounds(op, *claim, &result.ty, self.visible) {
-            return formulas::combined(self, op, operands, result, (at, self.visible));
+            return formulas::combined(self, op, operands, result, at, self.visible);
         }
         let claim = *claim;
         let part = claim.partial().is_some_and(|by| matches!(by, Combine::Sum | Combine::Mean));
@@ -482,7 +495,8 @@ impl<'g> Writer<'g> {
         (0u32..).zip(results).map(|(output, _)| Value { node, output }).collect()
     }
 
-    fn note(&mut self, refusal: &Refusal, op: &Op, at: &At, action: Action, value: Option<Value>) {
+    fn note(&mut self, cause: Cause<'_>, action: Action, value: Option<Value>) {
+        let Cause { refusal, op, at } = cause;
         let bytes = match (action, value) {
             (
                 Action::AllReduce(_)

@@ -137,7 +137,7 @@ impl DataArgs {
         }
         let cut = augment.and_then(Augment::cut);
         let (from, to) = images::layouts(column, wanted, cut, self.layout)?;
-        let before = self.normal(source, column, from, (graph, limit))?;
+        let before = self.normal(source, column, from, graph, limit)?;
         let steps = |more: Vec<Step>| Images {
             column: column.name.clone(),
             layout: from,
@@ -155,7 +155,8 @@ impl DataArgs {
         source: &dyn Source,
         column: &Column,
         layout: Layout,
-        (graph, limit): (&Graph, u64),
+        graph: &Graph,
+        limit: u64,
     ) -> anyhow::Result<Option<Step>> {
         let Some(normalize) = self.normalize else { return Ok(None) };
         if normalize == Normalize::Unit {

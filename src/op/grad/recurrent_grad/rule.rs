@@ -40,14 +40,18 @@ pub(in crate::op) fn backward(cell: &Recurrent, at: &mut Backward<'_>) -> Result
         });
     }
     let given = at.ops(grad.clone(), &operands)?;
-    let steps = Steps::new(at, &grad, (x, at.operand(2)?), &given)?;
+    let r = at.operand(2)?;
+    let steps = Steps::new(at, &grad, x, r, &given)?;
     if at.wants(0) {
         let dx = steps.of_x(at, given[0], w)?;
         at.give(0, dx);
     }
     if at.wants(1) {
         let own = match places.lengths {
-            Some(i) => within(at, x, (at.operand(i)?, grad.batch_first))?,
+            Some(i) => {
+                let lengths = at.operand(i)?;
+                within(at, x, lengths, grad.batch_first)?
+            }
             None => x,
         };
         let own = steps.flat(at, own)?;
@@ -94,7 +98,8 @@ fn total(at: &mut Backward<'_>, a: Term) -> Result<Term, RuleError> {
 fn within(
     at: &mut Backward<'_>,
     x: Term,
-    (lengths, batch_first): (Term, bool),
+    lengths: Term,
+    batch_first: bool,
 ) -> Result<Term, RuleError> {
     let time = usize::from(batch_first);
     let along = |axis: usize, size: &Dim| -> Shape {
@@ -114,7 +119,8 @@ impl Steps {
     fn new(
         at: &mut Backward<'_>,
         grad: &RecurrentGrad,
-        (x, r): (Term, Term),
+        x: Term,
+        r: Term,
         given: &[Term],
     ) -> Result<Self, RuleError> {
         let unknown = RuleError::Undefined("the size of its state depends on the batch");

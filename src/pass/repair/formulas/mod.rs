@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 pub(super) use statistics::ghost;
 
 use super::tails::Tail;
-use super::{Action, At, Failure, Writer};
+use super::{Action, At, Cause, Failure, Writer};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
     Arg, Binary, Cast, Classify, Compare, Constant, DynamicQuantize, ExclusiveScan, Logic,
@@ -67,7 +67,8 @@ pub(super) fn combined(
     op: &Op,
     operands: &[Value],
     result: &ResultInfo,
-    (at, visible): (&At, bool),
+    at: &At,
+    visible: bool,
 ) -> Result<SmallVec<[Value; 2]>, Failure> {
     // What is written on the way is combined here.
     let tail = std::mem::replace(&mut writer.tail, Tail::Used);
@@ -106,7 +107,8 @@ pub(super) fn whole(
     let [part] = *parts else { return Err(Failure::Mixed) };
     let ty = writer.out.ty(part).clone();
     let refusal = rules::needs_whole(&[SplitOperand { claim, ty: &ty }]);
-    Ok(smallvec![writer.bring(part, claim, Claim::Invariant, (&refusal, op, at))?])
+    let cause = Cause { refusal: &refusal, op, at };
+    Ok(smallvec![writer.bring(part, claim, Claim::Invariant, cause)?])
 }
 
 struct Formula<'w, 'g> {
@@ -166,7 +168,8 @@ impl Formula<'_, '_> {
     fn whole(&mut self, part: Value, op: &Op) -> Result<Value, Failure> {
         let claim = self.writer.claim(part);
         let refusal = rules::needs_whole(&[SplitOperand { claim, ty: &self.result.ty }]);
-        Ok(self.writer.bring(part, claim, Claim::Invariant, (&refusal, op, self.at))?)
+        let cause = Cause { refusal: &refusal, op, at: self.at };
+        Ok(self.writer.bring(part, claim, Claim::Invariant, cause)?)
     }
 
     /// A reduction by parts that are sums and products before they are rounded; `None` if it is of
@@ -228,7 +231,8 @@ impl Formula<'_, '_> {
         let claim = SplitOperand { claim: self.writer.claim(total), ty: &self.result.ty };
         let refusal = rules::refuse(Code::AcrossSamples, 0, rules::needs_whole(&[claim]).reason);
         let action = Action::ExclusiveScan(by);
-        self.writer.note(&refusal, &scan.clone().into(), self.at, action, Some(total));
+        let cause = Cause { refusal: &refusal, op: &scan.clone().into(), at: self.at };
+        self.writer.note(cause, action, Some(total));
         let before = ExclusiveScan { by, reverse: scan.is_reverse(), rows: vec![Dim::n()] };
         let before = self.step(before, &[total], ".before")?;
         self.last(scan.clone(), &[x, before]).map(Some)
@@ -258,8 +262,8 @@ impl Formula<'_, '_> {
             .collect();
         let own = self.writer.write(&own, &[x], &infos, self.at)?;
         let refusal = rules::refuse(Code::GlobalIndex, 0, "ranks all samples of the batch");
-        let asked = top.clone().into();
-        self.writer.note(&refusal, &asked, self.at, Action::MergeTopK, own.first().copied());
+        let cause = Cause { refusal: &refusal, op: &top.clone().into(), at: self.at };
+        self.writer.note(cause, Action::MergeTopK, own.first().copied());
         let TopK { axis, largest, .. } = *top;
         let merge = MergeTopK { axis, largest, k: top.k.clone(), entries: vec![size.clone()] };
         self.writer.write(&merge.into(), &own, results, self.at).map(Some)

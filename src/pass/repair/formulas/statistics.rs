@@ -3,14 +3,14 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::super::tails::Tail;
-use super::super::{Action, At, Failure, Repair, Writer};
+use super::super::{Action, At, Cause, Failure, Repair, Writer};
 use super::{Formula, Written};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
     BatchNormGrad, BatchNormTrain, Binary, Cast, Constant, Dims, Gather, Op, Range, Reduce,
     Reshape, SegmentSum, Slice, Unary, Where, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor};
+use crate::types::{Claim, Code, DType, Dim, Shard, Tensor};
 
 /// What normalises `x`, the running mean and variance, and what they become.
 struct Running<'a> {
@@ -25,7 +25,8 @@ struct Running<'a> {
 /// by their rows.
 pub(in super::super) fn ghost(
     writer: &mut Writer<'_>,
-    (op, groups): (&Op, u32),
+    op: &Op,
+    groups: u32,
     operands: &[Value],
     results: &[ResultInfo],
     at: &At,
@@ -40,11 +41,12 @@ pub(in super::super) fn ghost(
         Claim::Partial(_) | Claim::Own | Claim::Mixed => return Err(Failure::Mixed),
     };
     let refusal = rules::refuse(Code::BatchStatistics, 0, "uses statistics of the whole batch");
-    writer.note(&refusal, op, at, Action::GhostStatistics(groups), Some(*x));
+    let cause = Cause { refusal: &refusal, op, at };
+    writer.note(cause, Action::GhostStatistics(groups), Some(*x));
     let allowed = std::mem::replace(&mut writer.options.allowed, Repair::Comm);
     writer.tail = Tail::Used;
     let mut formula = Formula { writer: &mut *writer, at, result };
-    let written = formula.ghost((op, groups), shard, (operands, results), &refusal);
+    let written = formula.ghost(groups, shard, operands, results, cause);
     writer.options.allowed = allowed;
     written?.ok_or(Failure::Refused)
 }
@@ -95,7 +97,7 @@ impl Formula<'_, '_> {
         let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
         let variance = self.step(mean(), &[squares], ".variance")?;
         let deviation = self.deviation(norm.epsilon, variance)?;
-        let y = self.affine([shifted, deviation, *scale, *bias], y)?;
+        let y = self.affine(shifted, deviation, *scale, *bias, y)?;
         let channels = self.writer.out.ty(*scale).shape.to_vec();
         let mut flat =
             |value| self.step(Reshape { shape: channels.clone() }, &[value], ".channels");
@@ -155,13 +157,14 @@ impl Formula<'_, '_> {
     /// The same with the statistics of each group of rows.
     fn ghost(
         &mut self,
-        (op, groups): (&Op, u32),
+        groups: u32,
         shard: Shard,
-        (operands, results): (&[Value], &[ResultInfo]),
-        refusal: &Refusal,
+        operands: &[Value],
+        results: &[ResultInfo],
+        cause: Cause<'_>,
     ) -> Written {
         let Some(x) = operands.first() else { return Ok(None) };
-        let Some(groups) = self.groups(i64::from(groups), (*x, shard), (refusal, op))? else {
+        let Some(groups) = self.groups(i64::from(groups), *x, shard, cause)? else {
             return Ok(None);
         };
         let x = self.wide(*x, ".wide")?;
@@ -172,18 +175,19 @@ impl Formula<'_, '_> {
         let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
         let squares = self.sums(squares, &groups)?;
         let moments = Moments { shifted, sums, squares };
-        if let Op::BatchNormTrain(norm) = op {
-            return self.normal_of_groups(norm, (operands, results), &groups, &moments);
+        if let Op::BatchNormTrain(norm) = cause.op {
+            return self.normal_of_groups(norm, operands, results, &groups, &moments);
         }
-        let Op::BatchNormGrad(norm) = op else { return Ok(None) };
-        self.grad_of_groups(norm, (operands, results), &groups, &moments)
+        let Op::BatchNormGrad(norm) = cause.op else { return Ok(None) };
+        self.grad_of_groups(norm, operands, results, &groups, &moments)
     }
 
     /// The rows normalised by the statistics of their groups.
     fn normal_of_groups(
         &mut self,
         norm: &BatchNormTrain,
-        (operands, results): (&[Value], &[ResultInfo]),
+        operands: &[Value],
+        results: &[ResultInfo],
         groups: &Groups,
         of: &Moments,
     ) -> Written {
@@ -193,7 +197,7 @@ impl Formula<'_, '_> {
         let variance = self.step(Binary::Div, &[of.squares, groups.counts], ".variance")?;
         let deviation = self.deviation(norm.epsilon, variance)?;
         let own_deviation = self.of_rows(deviation, groups)?;
-        let y = self.affine([of.shifted, own_deviation, *scale, *bias], y)?;
+        let y = self.affine(of.shifted, own_deviation, *scale, *bias, y)?;
         let mut all = |sums| {
             let all = self.over_groups(sums)?;
             self.step(Binary::Div, &[all, groups.total], ".channels")
@@ -209,7 +213,8 @@ impl Formula<'_, '_> {
     fn grad_of_groups(
         &mut self,
         norm: &BatchNormGrad,
-        (operands, results): (&[Value], &[ResultInfo]),
+        operands: &[Value],
+        results: &[ResultInfo],
         groups: &Groups,
         of: &Moments,
     ) -> Written {
@@ -254,8 +259,9 @@ impl Formula<'_, '_> {
     fn groups(
         &mut self,
         count: i64,
-        (x, shard): (Value, Shard),
-        (refusal, op): (&Refusal, &Op),
+        x: Value,
+        shard: Shard,
+        cause: Cause<'_>,
     ) -> Result<Option<Groups>, Failure> {
         let shape = self.writer.out.ty(x).shape.clone();
         let (rank, rows) = (shape.len(), shape[0].clone());
@@ -280,7 +286,7 @@ impl Formula<'_, '_> {
         }
         let group = self.step(Binary::Div, &[group, n], ".group")?;
         let to = Claim::Shard(shard);
-        let own = self.writer.bring(group, Claim::Invariant, to, (refusal, op, self.at))?;
+        let own = self.writer.bring(group, Claim::Invariant, to, cause)?;
         let groups = self.integer(count)?;
         let each = self.integer(each)?;
         let ends = self.step(range(Dim::from(count + 1)), &[], ".end")?;
@@ -331,7 +337,10 @@ impl Formula<'_, '_> {
     /// the type of `y`.
     fn affine(
         &mut self,
-        [shifted, deviation, scale, bias]: [Value; 4],
+        shifted: Value,
+        deviation: Value,
+        scale: Value,
+        bias: Value,
         y: &ResultInfo,
     ) -> Result<Value, Failure> {
         let mut value = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
