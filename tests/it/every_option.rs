@@ -90,7 +90,7 @@ struct Done {
 
 /// Text without what differs from run to run: durations, rates, and the folder.
 fn steady(bytes: &[u8], folder: &Path) -> String {
-    const UNITS: [&str; 5] = ["s", "ms", "µs", "rows/s", "x"];
+    const UNITS: [&str; 6] = ["s", "ms", "µs", "ns", "rows/s", "x"];
     let text = String::from_utf8_lossy(bytes).replace(&*folder.to_string_lossy(), ".");
     let number = |word: &str| word.parse::<f64>().is_ok();
     let lines = text.lines().map(|line| {
