@@ -32,8 +32,6 @@ mod script;
 mod setup;
 mod shared;
 mod training;
-#[path = "../it/turn.rs"]
-#[expect(dead_code, reason = "seeds are of the other tests")]
 mod turn;
 mod variables;
 

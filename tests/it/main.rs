@@ -55,6 +55,5 @@ mod source;
 mod sums;
 mod text;
 mod training_memory;
-mod turn;
 mod variables;
 mod writes;

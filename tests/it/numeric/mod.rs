@@ -31,7 +31,6 @@ use self::agree::agrees;
 use self::draw::{Drawn, draw};
 use self::values::{Kind, tensor};
 use crate::programs;
-use crate::turn::first_seed;
 
 /// One graph, one batch and one way to divide it.
 struct Case {
@@ -253,7 +252,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 /// Checks the cases of `count` seeds, and reports all that fail.
 fn check_all(count: u64) {
-    let (first, count) = (number("FANWISE_SEED", first_seed()), number("FANWISE_CASES", count));
+    let (first, count) = (number("FANWISE_SEED", 1), number("FANWISE_CASES", count));
     let cpu = Cpu::new(2).unwrap();
     let (mut failed, mut empty) = (Vec::new(), 0);
     for seed in first..first + count {

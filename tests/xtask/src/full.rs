@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::python::Python;
 use crate::step::Step;
-use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_with, target};
+use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_with, target, turn};
 
 /// A part: its name, and what it runs.
 type Part = (&'static str, fn() -> Result<(), Failure>);
@@ -70,14 +70,16 @@ fn matrices() -> Result<(), Failure> {
 fn drawn() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
     let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY]);
-    step_with(&python, drawn).run_tests().map(drop)
+    step_with(&python, drawn).env("FANWISE_SEED", turn()).run_tests().map(drop)
 }
 
 /// Models at their full size on the fake driver.
 fn whole() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
     for model in WHOLE {
-        run_device_tests(&python, "all", Some(model))?;
+        if run_device_tests(&python, "all", Some(model))?.passed == 0 {
+            return Err(format!("no device test runs the whole {model}"));
+        }
     }
     Ok(())
 }

@@ -12,15 +12,9 @@ fn turn() -> Option<usize> {
 }
 
 /// What every turn has, and that of the others whose turn it is; `salt` tells tests apart.
-#[allow(dead_code, reason = "matrices are of the tests of devices")]
 pub(crate) fn turns<T: Clone>(always: &[T], others: &[T], salt: &str) -> Vec<T> {
     let salt = salt.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31) + usize::from(byte));
     let one = |turn: usize| vec![others[turn.wrapping_add(salt) % others.len()].clone()];
     let chosen = turn().map_or_else(|| others.to_vec(), one);
     always.iter().cloned().chain(chosen).collect()
-}
-
-/// The first seed of what is drawn, another one in each turn.
-pub(crate) fn first_seed() -> u64 {
-    turn().map_or(1, |turn| 1 + turn as u64 % 1_000_000)
 }
