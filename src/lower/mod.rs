@@ -19,6 +19,7 @@ mod program;
 mod report;
 mod reuse;
 mod schedule;
+mod support;
 #[cfg(test)]
 pub(crate) mod testing;
 mod updates;
@@ -31,6 +32,7 @@ pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 pub use report::MemoryReport;
+pub use support::{Images, Kernels, Support, Types};
 
 use crate::ir::Verified;
 use crate::types::invariant::int;
