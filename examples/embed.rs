@@ -65,7 +65,7 @@ fn walk(graph: &Graph) -> Result<Vec<String>, Box<dyn Error>> {
 /// Runs a graph on as many virtual devices as it names.
 fn run(graph: &Verified<'_>, weights: &Weights, x: &Tensor) -> Result<RunOutput, Box<dyn Error>> {
     let cpu = Cpu::new(2)?;
-    let program = lower::lower(graph, cpu.target())?;
+    let program = lower::lower(graph, cpu.kernels())?;
     let executable = cpu.compile(program, weights)?;
     let inputs = [("x".to_owned(), x.clone())].into();
     Ok(executable.run(&inputs, &RunOptions::default())?)

@@ -64,7 +64,7 @@
 //!
 //! // The program, on two virtual devices.
 //! let cpu = Cpu::new(2)?;
-//! let program = lower::lower(&verified, cpu.target())?;
+//! let program = lower::lower(&verified, cpu.kernels())?;
 //! let executable = cpu.compile(program, &weights)?;
 //! let batch = Tensor::new(&[3, 2], &[1.0f32, 2.0, 3.0, 4.0, -5.0, 0.0])?;
 //! let run = executable.run(&[("x".to_owned(), batch)].into(), &RunOptions::default())?;

@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fanwise::backend::{CPU, CUDA};
 use fanwise::ir::{self, Graph, Printer};
+use fanwise::lower::Kernels;
 use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{self, Gpus, Merge, Repair, Replicate, SimplifyOptions, WeightPlacement};
-use fanwise::types::Target;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 #[path = "it/snap.rs"]
@@ -93,12 +94,12 @@ fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, Strin
     let printed = Printer::default().print(&graph);
     let read = ir::parse(&printed).map_err(|e| e.to_string())?;
     assert!(read == graph, "what is printed reads back");
-    let target = match directives.get("target").copied() {
-        None | Some("cpu") => Target::CPU,
-        Some("cuda") => Target::CUDA,
+    let kernels: &dyn Kernels = match directives.get("target").copied() {
+        None | Some("cpu") => &CPU,
+        Some("cuda") => &CUDA,
         Some(other) => return Err(format!("there is no target `{other}`")),
     };
-    let program = || fanwise::lower::lower(&verified, &target).map_err(|e| e.to_string());
+    let program = || fanwise::lower::lower(&verified, kernels).map_err(|e| e.to_string());
     match emit {
         "graph" => Ok(printed),
         "program" => program().map(|p| p.to_string()),

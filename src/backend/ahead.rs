@@ -71,10 +71,10 @@ mod tests {
     use std::time::Duration;
 
     use super::{run_each, stage_each};
-    use crate::backend::{Cpu, Executable, RunError, RunOptions, RunOutput, Staged};
+    use crate::backend::{CPU, Cpu, Executable, RunError, RunOptions, RunOutput, Staged};
     use crate::ir::{Weights, parse, verify};
     use crate::lower::{BindError, Bound, Program, lower};
-    use crate::types::{Target, Tensor};
+    use crate::types::Tensor;
 
     const TWICE: &str = "fanwise 1\nsymbol N >= 0\n\
         graph @twice(%x: f32[N]) -> (y: f32[N]) {\n  %y : f32[N] = \
@@ -164,7 +164,7 @@ mod tests {
     fn slow(last: usize) -> Slow {
         let graph = parse(TWICE).unwrap_or_else(|e| panic!("{e}"));
         let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));
-        let program = lower(&verified, &Target::CPU).unwrap();
+        let program = lower(&verified, &CPU).unwrap();
         let cpu = Cpu::new(1).unwrap().executable(program, &Weights::default()).unwrap();
         Slow { program: Box::new(cpu), log: Arc::default(), staged: Mutex::new(0), last }
     }
@@ -201,7 +201,7 @@ mod tests {
             mul(%x, %by)\n  return %y\n}\n";
         let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
         let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));
-        let program = lower(&verified, &Target::CPU).unwrap();
+        let program = lower(&verified, &CPU).unwrap();
         let run = Cpu::new(1).unwrap().executable(program, &Weights::default()).unwrap();
         let one = || {
             let mut inputs = batch(&[3.0]);

@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::error::{CompileError, RunError};
 use crate::error::Error;
 use crate::ir::{self, Graph, Weights};
-use crate::lower::{self, BindError, Bound, Program};
-use crate::types::{Device, Target, Tensor};
+use crate::lower::{self, BindError, Bound, Kernels, Program};
+use crate::types::{Device, Tensor};
 
 /// A place where programs run.
 pub trait Backend {
-    /// The capability table for which programs are lowered to run here.
-    fn target(&self) -> &Target;
+    /// The kernels for which programs are lowered to run here.
+    fn kernels(&self) -> &dyn Kernels;
 
     /// Readies a program to run, with the elements of its parameters on the devices that hold them.
     fn compile(
@@ -26,7 +26,7 @@ pub trait Backend {
     /// Readies a graph to run: verifies, lowers and compiles it.
     fn ready(&self, graph: &Graph, weights: &Weights) -> Result<Box<dyn Executable>, Error> {
         let verified = ir::verify(graph)?;
-        let program = lower::lower(&verified, self.target())?;
+        let program = lower::lower(&verified, self.kernels())?;
         Ok(self.compile(program, weights)?)
     }
 }

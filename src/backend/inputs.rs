@@ -128,15 +128,16 @@ fn solve(dim: &Dim, size: usize) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::check_memory;
+    use crate::backend::CPU;
     use crate::ir::verify;
     use crate::lower::lower;
     use crate::lower::testing::template;
-    use crate::types::{Dim, Target};
+    use crate::types::Dim;
 
     #[test]
     fn an_output_of_no_size_is_no_output_of_no_bytes() {
         let (graph, _) = template();
-        let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        let mut program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         assert!(check_memory(&program, 2, [0], Some(1 << 20)).is_ok());
         let port = &mut program.outputs[0];
         port.ty.shape = [Dim::n() - 3].as_slice().into();

@@ -70,15 +70,15 @@ pub(super) fn of<'a>(
 #[cfg(test)]
 mod tests {
     use super::of;
+    use crate::backend::CPU;
     use crate::ir::verify;
     use crate::lower::testing::template;
     use crate::lower::{Storage, lower};
-    use crate::types::Target;
 
     #[test]
     fn an_update_that_the_program_does_not_have_is_named() {
         let (graph, weights) = template();
-        let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        let mut program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         assert!(of(&program, &program.devices[0], &weights).is_ok());
         program.devices[0].buffers[0].storage = Storage::Update(7);
         let name = program.devices[0].buffers[0].name.clone();

@@ -189,6 +189,11 @@ pub(super) fn ceil_div(size: &Dim, by: i64) -> Dim {
     (size.clone() + (by - 1)).floor_div(&by.into())
 }
 
+/// True if every multiple of the size is one of 4.
+pub(super) fn by_four(size: &Dim) -> bool {
+    size.modulo(&4.into()) == Dim::ZERO
+}
+
 /// Blocks for so many elements, with strides where there are very many.
 pub(super) fn blocks(size: &Dim, per_block: i64) -> Dim {
     ceil_div(size, per_block).minimum(&MOST_BLOCKS.into())
@@ -246,4 +251,39 @@ pub(super) fn float(x: f32) -> String {
     } else {
         format!("{x:?}f")
     }
+}
+
+/// The type as which elements that lie side by side in all of these sizes are moved, and how many
+/// of them it holds.
+pub(super) fn vector(
+    b: &Builder<'_>,
+    values: [BufferId; 2],
+    sizes: &[&Dim],
+) -> (&'static str, i64) {
+    let dtype = b.ty(values[0]).dtype;
+    let many = 16 / i64::try_from(dtype.bytes()).unwrap_or(16);
+    let fits = |size: &&Dim| size.modulo(&many.into()) == Dim::ZERO;
+    if values.into_iter().all(|id| b.is_aligned(id)) && sizes.iter().all(fits) {
+        ("uint4", many)
+    } else {
+        (bits_type(dtype), 1)
+    }
+}
+
+/// Threads of a block whose threads take elements in strides.
+const THREADS: u32 = 256;
+
+/// The call of a kernel whose threads take so many elements in strides.
+pub(super) fn finish(b: Builder<'_>, file: &'static str, count: &Dim) -> Call {
+    b.finish(file, THREADS, String::new(), line(blocks(count, i64::from(THREADS))))
+}
+
+/// The type as which an element is read.
+pub(super) fn real(dtype: DType) -> &'static str {
+    if matches!(dtype, DType::F16 | DType::Bf16) { "float" } else { c_type(dtype) }
+}
+
+/// The type in which sums and products are taken.
+pub(super) fn wide(dtype: DType) -> &'static str {
+    if dtype.is_float() { "double" } else { "u64" }
 }

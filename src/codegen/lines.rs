@@ -1,13 +1,10 @@
-//! Softmax and normalisations: folds of lines.
+//! Folds of lines, and how axes are taken as lines.
 
-use super::builder::{Builder, blocks, float, line};
+use super::builder::{Builder, blocks, line};
 use super::kernel::Call;
-use super::launch::Context;
-use super::{CodegenError, reduce};
-use crate::lower::{BATCH_PART, BufferId, LongLine, PART, long_line};
-use crate::op::{GroupNorm, LayerNorm, Op, Softmax};
-use crate::types::invariant::int;
-use crate::types::{Dim, Shape};
+use crate::lower::{BufferId, Types};
+use crate::types::invariant::{int, invariant};
+use crate::types::{DType, Dim, Shape, TensorType};
 
 /// Threads of a block.
 const THREADS: i64 = 256;
@@ -24,6 +21,9 @@ const SHORT: i64 = 16;
 /// The most blocks that bring one long line to a scale; each of them joins what is known of all
 /// parts of it.
 const SLICES: i64 = 256;
+
+/// The elements of a channel, or of a line, whose statistics the first of two launches gives.
+pub(super) const PART: i64 = 2048;
 
 /// How a block folds.
 pub(super) struct Form {
@@ -74,9 +74,11 @@ pub(super) fn product<'a>(sizes: impl IntoIterator<Item = &'a Dim>) -> Dim {
 
 /// Lines along one axis or several neighbouring ones.
 pub(super) struct Lines {
-    size: Dim,
-    inner: Dim,
-    count: Dim,
+    /// Elements of a line, and from one of them to the next.
+    pub(super) size: Dim,
+    pub(super) inner: Dim,
+    /// The number of lines.
+    pub(super) count: Dim,
 }
 
 impl Lines {
@@ -95,7 +97,7 @@ impl Lines {
     }
 
     /// The same for a kernel that takes `parts: [.., PARTS, COUNT]`, of `part` elements each.
-    fn finish_long(
+    pub(super) fn finish_long(
         self,
         mut b: Builder<'_>,
         file: &'static str,
@@ -118,178 +120,37 @@ impl Lines {
     }
 }
 
-/// The first of two launches for long lines: what is known of parts of them.
-pub(super) fn parts(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (Some(op), [x], [parts]) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
-    else {
-        return Err(context.unsupported("it has no parts of one operand"));
-    };
-    context.are_f32(&[*x])?;
-    let mut b = context.row_major()?;
-    match long_line(op, b.ty(*x)) {
-        Some(LongLine::Reduce(op)) => reduce::parts_of(context, &op, *x, *parts),
-        Some(LongLine::Statistics { size, lines }) => {
-            b.read("x", *x);
-            b.write("y", *parts);
-            b.flag("GRADIENT", false);
-            b.define("PART", BATCH_PART);
-            b.size("PARTS", &b.ty(*parts).shape[1]);
-            b.define("TERMS", size);
-            b.define("WIDTH", size);
-            b.size("CHANNELS", &lines);
-            b.define("LINES", 1);
-            b.define("LANES", THREADS);
-            b.flag("ALONG", true);
-            let tiles = lines * b.ty(*parts).shape[1].clone();
-            let threads = int::<u32>(THREADS);
-            let grid = line(blocks(&tiles, 1));
-            Ok(b.finish("batch_statistics.cu", threads, String::new(), grid))
-        }
-        None => Err(context.unsupported("its lines are not taken apart")),
-    }
-}
-
-/// The parts that a launch takes, its last operand, and the operands before it.
-fn without_parts<'a>(context: &Context<'a>) -> (&'a [BufferId], Option<(BufferId, i64)>) {
-    let operands = &context.launch.operands;
-    let taken =
-        context.launch.op.as_ref().zip(operands.first()).and_then(|(op, x)| {
-            match long_line(op, &context.device.buffer(*x).ty)? {
-                LongLine::Reduce(_) => Some(PART),
-                LongLine::Statistics { .. } => Some(BATCH_PART),
-            }
-        });
-    match (operands.split_last(), taken) {
-        (Some((parts, rest)), Some(part)) if !rest.is_empty() => (rest, Some((*parts, part))),
-        _ => (operands, None),
-    }
-}
-
 /// The axis that a number names, negative from the end.
 pub(super) fn position(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()
 }
 
-/// `softmax.cu`, of long lines `long_softmax.cu`.
-pub(super) fn softmax(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (operands, parts) = without_parts(context);
-    let (Some(Op::Softmax(op)), [x], [y]) = (&launch.op, operands, launch.results.as_slice())
-    else {
-        return Err(context.unsupported("it is no softmax of one operand"));
-    };
-    context.are_f32(&[*x, *y])?;
-    let mut b = context.row_major()?;
-    let shape = &b.ty(*x).shape;
-    let Some(axis) = op.axis(shape.rank()) else {
-        return Err(context.unsupported("it has no such axis"));
-    };
-    b.read("x", *x);
-    b.write("y", *y);
-    b.define(
-        "KIND",
-        match op {
-            Softmax::Softmax { .. } => 0,
-            Softmax::LogSoftmax { .. } => 1,
-            Softmax::Hardmax { .. } => 2,
-        },
-    );
-    let lines = Lines::new(shape, axis..axis + 1);
-    Ok(match parts {
-        Some((parts, part)) => lines.finish_long(b, "long_softmax.cu", parts, part),
-        None => lines.finish(b, "softmax.cu"),
-    })
+/// The size of an axis of the first operand, negative from the end, if it is known.
+pub(super) fn known_size(types: &Types<'_>, axis: i64) -> Option<i64> {
+    let x = types.operands.first()?;
+    x.shape.get(position(axis, x.rank())?)?.as_const()
 }
 
-/// What is done with a line.
-struct Norm {
-    kind: u8,
-    epsilon: f32,
-    axes: std::ops::Range<usize>,
-    /// Lines that follow each other with vectors of their own in scale and shift, the elements of
-    /// these for each, and the elements of a line for each of these.
-    groups: Dim,
-    each: Dim,
-    width: Dim,
+/// So many numbers in `f64` for each part of channels of so many terms:
+/// `[numbers, parts, channels]`.
+pub(super) fn channel_parts(terms: &Dim, channels: Dim, numbers: i64) -> TensorType {
+    let parts = (terms.clone() + (PART - 1)).floor_div(&PART.into());
+    let shape: Shape = [numbers.into(), parts, channels].into_iter().collect();
+    TensorType::new(DType::F64, shape)
 }
 
-/// `norm.cu`, of long lines `long_norm.cu`.
-pub(super) fn norm(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (operands, parts) = without_parts(context);
-    let ([x, factors @ ..], [y, statistics @ ..]) = (operands, launch.results.as_slice()) else {
-        return Err(context.unsupported("it has no operand"));
-    };
-    context.are_f32(operands)?;
-    context.are_f32(&launch.results)?;
-    let mut b = context.row_major()?;
-    let shape = &b.ty(*x).shape;
-    let Some(norm) = norm_of(launch.op.as_ref(), shape) else {
-        return Err(context.unsupported("it is no normalisation of lines"));
-    };
-    b.read("x", *x);
-    b.write("y", *y);
-    for (name, id) in ["scale", "shift"].into_iter().zip(factors) {
-        b.read(name, *id);
-    }
-    for (name, id) in ["mean", "factor"].into_iter().zip(statistics) {
-        b.write(name, *id);
-    }
-    b.flag("SCALE", !factors.is_empty());
-    b.flag("SHIFT", factors.len() > 1);
-    b.flag("STATISTICS", statistics.len() > 1);
-    b.define("KIND", norm.kind);
-    b.define("EPSILON", float(norm.epsilon));
-    b.size("GROUPS", &norm.groups);
-    b.size("EACH", &norm.each);
-    b.size("WIDTH", &norm.width);
-    let lines = lines_of(&norm, shape, launch.op.as_ref());
-    Ok(match parts {
-        Some((parts, part)) => lines.finish_long(b, "long_norm.cu", parts, part),
-        None => lines.finish(b, "norm.cu"),
-    })
+/// The last axis of indices, which hold the coordinates of a block, and the axes before it.
+pub(super) fn rows(shape: &Shape) -> (usize, &[Dim]) {
+    let last = shape.split_last().and_then(|(d, rows)| Some((d.as_const()?, rows)));
+    let (count, rows) = invariant(last, "that the number of coordinates is fixed");
+    (int(count), rows)
 }
 
-fn norm_of(op: Option<&Op>, shape: &Shape) -> Option<Norm> {
-    let rank = shape.rank();
-    let one = || Dim::ONE;
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the class has no other operators")]
-    match op? {
-        Op::LayerNorm(op) => {
-            let (kind, epsilon) = match op {
-                LayerNorm::Layer { epsilon, .. } => (0, *epsilon),
-                LayerNorm::Rms { epsilon, .. } => (1, *epsilon),
-            };
-            let axes = op.first_axis(rank)?..rank;
-            Some(Norm { kind, epsilon, axes, groups: one(), each: one(), width: one() })
-        }
-        Op::GroupNorm(op) => {
-            let (epsilon, groups) = match op {
-                GroupNorm::Group { epsilon, groups } => (*epsilon, Dim::from(*groups)),
-                GroupNorm::Instance { epsilon } => (*epsilon, shape.get(1)?.clone()),
-            };
-            let each = shape.get(1)?.floor_div(&groups);
-            let width = product(&shape[2..]);
-            Some(Norm { kind: 0, epsilon, axes: 1..rank, groups, each, width })
-        }
-        Op::LpNorm(op) => {
-            let axis = position(op.axis, rank)?;
-            let kind = if op.p == 1 { 2 } else { 3 };
-            let axes = axis..axis + 1;
-            Some(Norm { kind, epsilon: 0.0, axes, groups: one(), each: one(), width: one() })
-        }
-        _ => None,
-    }
-}
-
-/// The lines of a normalisation: of groups of channels, so many for each sample.
-fn lines_of(norm: &Norm, shape: &Shape, op: Option<&Op>) -> Lines {
-    if matches!(op, Some(Op::GroupNorm(_))) {
-        let size = norm.each.clone() * norm.width.clone();
-        return Lines { size, inner: Dim::ONE, count: shape[0].clone() * norm.groups.clone() };
-    }
-    Lines::new(shape, norm.axes.clone())
+/// Says to the kernel the lengths of the axes that coordinates run along, and the distances of
+/// their entries.
+pub(super) fn coordinates(b: &mut Builder<'_>, lengths: &[Dim], strides: &[Dim]) {
+    b.define("COORDINATES", lengths.len());
+    b.list("LENGTHS", lengths);
+    b.list("STRIDES", strides);
 }

@@ -7,37 +7,27 @@
 //! batch and every number of replicas.
 
 mod builder;
-mod collective;
-mod conv;
-mod elementwise;
+mod context;
 mod expression;
 mod function;
-mod index;
 mod kernel;
+mod kernels;
 mod key;
-mod launch;
 mod lines;
-mod matmul;
-mod moves;
-mod pool;
 mod program;
-mod random;
-mod ranks;
-mod recurrent;
-mod reduce;
 pub mod source;
 mod strides;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod training;
+mod tile;
 mod unit;
-mod update;
+mod windows;
 
 pub use kernel::{Arg, Call, Kernel, ParamDecl};
+pub use kernels::{CudaKernels, calls};
 pub use key::{Arch, ArchError, Form, Key, key, options};
-pub use launch::calls;
 pub use program::kernels;
 pub use unit::{Entry, Unit, entry_name, units};
 

@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 
 use super::layout::{Layout, Role};
-use super::place;
 use super::program::{Guard, Lane};
+use super::support::Types;
 use crate::ir::{NodeId, Value};
 use crate::op::{Op, Traits};
 use crate::types::invariant::int;
-use crate::types::{Device, DeviceKind, Dim, KernelClass, Target};
+use crate::types::{Device, DeviceKind, Dim};
 
 /// Parts that one kernel combines; more are combined on the host.
 const MOST_PARTS: usize = 64;
@@ -65,9 +65,9 @@ pub(super) struct Member {
 ///
 /// A collective is done by devices if the target has kernels for it, all parts are in the memory of
 /// devices and a device needs a result. Otherwise it stays where the graph has it, or on the host.
-pub(super) fn collect(layout: &mut Layout<'_>, target: &Target) -> bool {
+pub(super) fn collect(layout: &mut Layout<'_>) -> bool {
     let mut any = false;
-    if !target.has(KernelClass::Collective) || layout.graph.split().is_none() {
+    if !layout.kernels.target().collectives || layout.graph.split().is_none() {
         return any;
     }
     let mut needed = vec![false; layout.graph.id_bound()];
@@ -78,7 +78,7 @@ pub(super) fn collect(layout: &mut Layout<'_>, target: &Target) -> bool {
             if let Some(first) = first {
                 layout.set_device(id, layout.device(first.node));
             }
-        } else if let Some(collective) = find(layout, id, &needed, target) {
+        } else if let Some(collective) = find(layout, id, &needed) {
             apply(layout, id, collective);
             any = true;
         }
@@ -87,7 +87,7 @@ pub(super) fn collect(layout: &mut Layout<'_>, target: &Target) -> bool {
 }
 
 /// The collective that a node is, if devices do it.
-fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool], target: &Target) -> Option<Collective> {
+fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> Option<Collective> {
     let node = layout.graph.node(id);
     let op = node.op()?;
     let role = layout.role(id);
@@ -99,8 +99,8 @@ fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool], target: &Target) -> Op
     }
     let parts: Vec<Value> = layout.graph.operands(id).iter().map(|v| source(layout, *v)).collect();
     let on_devices = parts.iter().all(|v| layout.device(v.node).kind == DeviceKind::Gpu);
-    let class = place::class(layout.graph, id, op, target);
-    let launches = class != KernelClass::Reference && parts.len() <= MOST_PARTS;
+    let support = layout.kernels.supports(op, &Types::of(layout.graph, id));
+    let launches = support.kernel.is_some() && parts.len() <= MOST_PARTS;
     if !on_devices || (role == Role::Launch && !launches) {
         return None;
     }

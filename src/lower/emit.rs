@@ -3,26 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::LowerError;
 use super::chain::Chain;
 use super::layout::{Layout, Role, Table};
 use super::order::{self, Orders};
-use super::parts;
 use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
+use super::support::{Parts, Support};
 use crate::ir::{Graph, NodeId, Value};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
+use crate::types::{Device, Dim, KernelClass, Order, TensorType};
 
 mod collective;
 
 struct Emitter<'a> {
     layout: &'a Layout<'a>,
     graph: &'a Graph,
-    target: &'a Target,
     devices: Vec<DeviceProgram>,
     buffers: Table<BufferId>,
     orders: Orders,
@@ -54,18 +51,17 @@ struct Point {
 const START: Point = Point { device: 0, steps: 0, lane: Lane::Compute };
 
 /// The program that follows from the decisions in `layout`.
-pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, LowerError> {
+pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
     let graph = layout.graph;
     let devices = devices(graph);
     let mut emitter = Emitter {
         layout,
         graph,
-        target,
         waited: BTreeMap::new(),
         exchanged: vec![Vec::new(); devices.len()],
         devices,
         buffers: Table::new(graph, &BufferId(u32::MAX)),
-        orders: Orders::new(layout, target),
+        orders: Orders::new(layout),
         forms: BTreeMap::new(),
         defined: vec![START; graph.id_bound()],
         records: BTreeMap::new(),
@@ -83,7 +79,7 @@ pub(super) fn emit(layout: &Layout<'_>, target: &Target) -> Result<Program, Lowe
     let rows = (0..split.map_or(0, crate::types::Split::replicas)).filter_map(|r| split?.rows(r));
     Ok(Program {
         name: graph.name().into(),
-        target: target.clone(),
+        target: layout.kernels.target().clone(),
         inputs: graph.inputs().map(|v| port(&graph.info(v).name, graph.ty(v))).collect(),
         outputs: graph.outputs().iter().map(|o| port(&o.name, graph.ty(o.value))).collect(),
         params: graph.params().iter().map(|p| port(&p.name, &p.ty)).collect(),
@@ -222,8 +218,9 @@ impl Emitter<'_> {
         let group = layout.groups.get(&id);
         let head = group.map_or(Some(id), |g| g.head);
         let chain = group.map(|g| g.chain.clone()).unwrap_or_default();
+        let Support { kernel, parts, .. } = layout.support(id);
         let mut launch = Launch {
-            class: layout.class(id, self.target.on(layout.device(id))),
+            class: kernel.unwrap_or(KernelClass::Reference),
             op: head.and_then(|head| graph.node(head).op()).cloned(),
             chain: match order {
                 Order::RowMajor => chain,
@@ -252,7 +249,9 @@ impl Emitter<'_> {
                 to
             });
         }
-        self.first_part(device, label, guard, &mut launch)?;
+        if let Some(parts) = parts {
+            self.first_part(device, label, guard, &mut launch, parts)?;
+        }
         self.push(device, label, guard, Action::Launch(Box::new(launch)));
         let now = self.now(device);
         for (value, from, to) in reorders {
@@ -270,14 +269,8 @@ impl Emitter<'_> {
         label: &str,
         guard: Guard,
         launch: &mut Launch,
+        parts: Parts,
     ) -> Result<(), LowerError> {
-        let target = self.target.on(self.devices[device].device);
-        let parts = {
-            let types = launch.operands.iter().map(|b| &self.devices[device].buffer(*b).ty);
-            let types: SmallVec<[&TensorType; 8]> = types.collect();
-            parts::parts(launch.op.as_ref(), launch.class, &types, target)
-        };
-        let Some(parts) = parts else { return Ok(()) };
         let to = self.add_buffer(
             device,
             Buffer {

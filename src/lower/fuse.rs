@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::Role;
-use super::{limits, order, place};
+use super::order;
+use super::support::{Images, Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
-use crate::types::{DType, Dim, KernelClass, Target, TensorType};
+use crate::types::{DType, Dim, TensorType};
 
 /// Nodes that become one launch, under the last of them.
 #[derive(Clone, Debug, Default)]
@@ -31,13 +32,13 @@ pub(super) fn fuse(
     graph: &Graph,
     order: &[NodeId],
     roles: &mut [Role],
-    target: &Target,
+    kernels: &dyn Kernels,
 ) -> BTreeMap<NodeId, Group> {
     let mut is_kept = vec![false; graph.id_bound()];
     for value in graph.kept() {
         is_kept[value.node.index()] = true;
     }
-    let mut fuser = Fuser { graph, roles, target, is_kept, taken: vec![false; graph.id_bound()] };
+    let mut fuser = Fuser { graph, roles, kernels, is_kept, taken: vec![false; graph.id_bound()] };
     let mut groups = BTreeMap::new();
     // Of two kernels whose results meet, the later one takes the operator that joins them.
     for id in order.iter().rev() {
@@ -62,7 +63,7 @@ const MOST_STEPS: usize = 32;
 struct Fuser<'a> {
     graph: &'a Graph,
     roles: &'a mut [Role],
-    target: &'a Target,
+    kernels: &'a dyn Kernels,
     is_kept: Vec<bool>,
     /// The nodes that belong to a group.
     taken: Vec<bool>,
@@ -71,17 +72,12 @@ struct Fuser<'a> {
 impl Fuser<'_> {
     /// A group that begins with the operator of this node.
     fn kernel(&self, id: NodeId) -> Option<Group> {
-        let op = self.launch(id)?;
-        let class = op.kernel();
-        let target = self.target(id);
-        let ends_in_chain = class != KernelClass::Elementwise
-            && target.has(class)
-            && target.epilogues.contains(&class);
+        self.launch(id)?;
         let operands = self.graph.operands(id).to_vec();
         let all_f32 = operands.iter().all(|v| self.is_f32(*v));
         let group = Group { head: Some(id), operands, chain: Chain::default() };
-        let suits = ends_in_chain && all_f32 && self.is_f32(Value { node: id, output: 0 });
-        (suits && limits::is_within(self.graph, id, op, target)).then_some(group)
+        let suits = all_f32 && self.is_f32(Value { node: id, output: 0 });
+        (suits && self.support(id).ends_in_chain).then_some(group)
     }
 
     /// A group that begins with an operand of this elementwise node.
@@ -101,9 +97,14 @@ impl Fuser<'_> {
         node.op().filter(|_| free && node.results().len() == 1)
     }
 
-    /// The table for the device on which the node is.
-    fn target(&self, id: NodeId) -> &Target {
-        self.target.on(self.graph.node(id).place().device)
+    /// What the device on which the node is has for its operator.
+    fn support(&self, id: NodeId) -> Support {
+        let node = self.graph.node(id);
+        let support = |op| {
+            let kernels = self.kernels.on(node.place().device);
+            kernels.supports(op, &Types::of(self.graph, id))
+        };
+        node.op().map(support).unwrap_or_default()
     }
 
     fn is_f32(&self, value: Value) -> bool {
@@ -136,12 +137,10 @@ impl Fuser<'_> {
         let Some(op) = self.launch(id) else { return false };
         let operands = self.graph.operands(id);
         let ty = &self.graph.node(id).results()[0].ty;
-        let (class, target) = (op.kernel(), self.target(id));
         let types: Vec<&TensorType> =
             operands.iter().map(|v| self.graph.ty(*v)).chain([ty]).collect();
         if operands.get(slot).is_none_or(|v| self.graph.ty(*v).shape != ty.shape)
-            || !target.has(KernelClass::Elementwise)
-            || !place::takes(op, class, &types, target)
+            || !self.support(id).is_step
         {
             return false;
         }
@@ -150,14 +149,9 @@ impl Fuser<'_> {
             return false;
         }
         let Some(step) = step(op, slot, &types, next) else { return false };
-        let mixed = matches!(step, ChainStep::Mixed { .. });
-        if mixed && !target.any_type.contains(&KernelClass::Elementwise) {
-            return false;
-        }
-        let head = group.head.and_then(|head| self.graph.node(head).op()).map(|op| op.kernel());
         group.chain.steps.push(step);
         // A kernel that gives its result channels last reads the chain's operands by its order.
-        if head.is_some_and(|class| target.channels_last.contains(&class))
+        if group.head.is_some_and(|head| self.support(head).images != Images::RowMajor)
             && order::in_order(&group.chain, ty).is_none()
         {
             group.chain.steps.pop();

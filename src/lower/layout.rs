@@ -8,9 +8,10 @@ use super::chain::Chain;
 use super::collect::{self, Collective};
 use super::fuse::Group;
 use super::program::Guard;
+use super::support::{Kernels, Support, Types};
 use super::{LowerError, fuse, lanes, place, schedule};
 use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
-use crate::op::{Op, Slice};
+use crate::op::{Op, Slice, Traits};
 use crate::types::invariant::int;
 use crate::types::{Device, Dim, KernelClass, Keys, Target, TensorType};
 
@@ -70,6 +71,8 @@ impl<T: Clone> Table<T> {
 /// The decisions that lowering takes before it writes steps.
 pub(super) struct Layout<'a> {
     pub(super) graph: &'a Graph,
+    /// Who computes them.
+    pub(super) kernels: &'a dyn Kernels,
     /// The nodes that are needed, in the order in which they run.
     pub(super) order: Vec<NodeId>,
     pub(super) roles: Vec<Role>,
@@ -91,16 +94,19 @@ pub(super) struct Layout<'a> {
 pub(super) type Groups = BTreeMap<NodeId, Group>;
 
 impl<'a> Layout<'a> {
-    pub(super) fn new(verified: &Verified<'a>, target: &Target) -> Result<Self, LowerError> {
-        let (graph, order) = (verified.graph(), verified.order());
+    pub(super) fn new(
+        verified: &Verified<'a>,
+        kernels: &'a dyn Kernels,
+    ) -> Result<Self, LowerError> {
+        let (graph, order, target) = (verified.graph(), verified.order(), kernels.target());
         let mut roles = vec![Role::External; graph.id_bound()];
         let mut links = Table::new(graph, &None);
         let variables = variables(graph);
         for id in order {
             roles[id.index()] = role(graph, *id, target, &variables, &mut links);
         }
-        let groups = fuse::fuse(graph, order, &mut roles, target);
-        let devices = place::devices(graph, order, &roles, &groups, target);
+        let groups = fuse::fuse(graph, order, &mut roles, kernels);
+        let devices = place::devices(graph, order, &roles, &groups, kernels);
         let mut params = vec![None; graph.id_bound()];
         for id in order {
             params[id.index()] = param(graph, *id, target, &variables);
@@ -111,6 +117,7 @@ impl<'a> Layout<'a> {
         let order = scheduled;
         let mut layout = Self {
             graph,
+            kernels,
             order,
             roles,
             guards,
@@ -123,7 +130,7 @@ impl<'a> Layout<'a> {
         };
         layout.set_guards()?;
         layout.check()?;
-        if collect::collect(&mut layout, target) {
+        if collect::collect(&mut layout) {
             // Copies of the parts to where the graph combines them are no longer needed.
             layout.order = schedule::schedule(graph, &layout.order, &layout.roles, &layout.groups);
             lanes::set_aside(&mut layout);
@@ -174,11 +181,18 @@ impl<'a> Layout<'a> {
         self.params[id.index()]
     }
 
-    /// The class of the kernel that a node launches, by the table of its device.
-    pub(super) fn class(&self, id: NodeId, target: &Target) -> KernelClass {
+    /// What the device of a node has for the operator that its launch begins with; for a chain
+    /// alone, that it is one.
+    pub(super) fn support(&self, id: NodeId) -> Support {
         let head = self.groups.get(&id).map_or(Some(id), |g| g.head);
         let op = head.and_then(|head| Some((head, self.graph.node(head).op()?)));
-        op.map_or(KernelClass::Elementwise, |(head, op)| place::class(self.graph, head, op, target))
+        op.map_or_else(
+            || Support::by(KernelClass::Elementwise),
+            |(head, op)| {
+                let kernels = self.kernels.on(self.device(id));
+                kernels.supports(op, &Types::of(self.graph, head))
+            },
+        )
     }
 
     /// The value in which `value` lies and the first byte of it there.
@@ -456,7 +470,7 @@ fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Di
     }
     let of_none = graph.node(operand.node).place().replica.is_none();
     let same = result.ty.bytes() == ty.bytes() && result.ty.dtype == ty.dtype;
-    let is_view = op.kernel() == KernelClass::View && same;
+    let is_view = op.is(Traits::VIEW) && same;
     let whole = matches!(op, Op::CopyOp(_)) || (matches!(op, Op::First(_)) && of_none);
     (whole || is_view).then_some(Dim::ZERO)
 }

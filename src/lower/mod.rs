@@ -8,10 +8,8 @@ mod emit;
 mod fuse;
 mod lanes;
 mod layout;
-mod limits;
 mod memory;
 mod order;
-mod parts;
 mod place;
 mod plan;
 mod print;
@@ -27,16 +25,15 @@ mod updates;
 pub use chain::{Access, Chain, ChainStep};
 pub use check::{MemoryError, check};
 pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
-pub use parts::{BATCH_PART, LongLine, MOST_HIDDEN, PART, WEIGHT_PART, long_line};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 pub use report::MemoryReport;
-pub use support::{Images, Kernels, Support, Types};
+pub use support::{Images, Kernels, Parts, Support, Types};
 
 use crate::ir::Verified;
+use crate::types::Device;
 use crate::types::invariant::int;
-use crate::types::{Device, Target};
 
 /// Why a graph has no program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,16 +71,18 @@ pub enum LowerError {
     TooLarge,
 }
 
-/// The program of a graph on a target.
-pub fn lower(graph: &Verified<'_>, target: &Target) -> Result<Program, LowerError> {
-    if let (false, Some(update)) = (target.updates, graph.updates().first()) {
+/// The program of a graph on the target that has these kernels.
+pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, LowerError> {
+    if let (false, Some(update)) = (kernels.target().updates, graph.updates().first()) {
         return Err(LowerError::Update(graph.param(update.param).name.to_string()));
     }
-    let layout = layout::Layout::new(graph, target)?;
-    let mut program = emit::emit(&layout, target)?;
+    let layout = layout::Layout::new(graph, kernels)?;
+    let mut program = emit::emit(&layout)?;
     for d in 0..program.devices.len() {
-        updates::gather(&mut program.devices, d, target);
-        reuse::reuse(&mut program.devices, d, target);
+        if kernels.on(program.devices[d].device).target().updates_together {
+            updates::gather(&mut program.devices, d);
+        }
+        reuse::reuse(&mut program.devices, d);
         program.devices[d].regions = memory::regions(&program.devices, d);
     }
     if cfg!(debug_assertions) {

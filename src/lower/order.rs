@@ -2,11 +2,13 @@
 //! last.
 
 use super::chain::{Access, Chain, ChainStep};
+use super::fuse::Group;
 use super::layout::{Layout, Role, Table};
+use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, Value};
-use crate::op::Op;
+use crate::op::Traits;
 use crate::types::invariant::int;
-use crate::types::{Dim, KernelClass, Order, Target, TensorType};
+use crate::types::{Dim, Order, TensorType};
 
 /// The orders that lowering chooses.
 pub(super) struct Orders {
@@ -19,19 +21,18 @@ pub(super) struct Orders {
 impl Orders {
     /// Images are channels last from a kernel that gives them so on; what lies in another value, is
     /// copied or handed out is row-major.
-    pub(super) fn new(layout: &Layout<'_>, target: &Target) -> Self {
+    pub(super) fn new(layout: &Layout<'_>) -> Self {
         let graph = layout.graph;
         let mut orders = Self {
             launches: vec![Order::RowMajor; graph.id_bound()],
             values: Table::new(graph, &Order::RowMajor),
         };
-        if target.channels_last.is_empty() {
+        if !layout.kernels.target().channels_last {
             return orders;
         }
         let fixed = fixed(layout);
         for id in layout.order.iter().filter(|id| layout.role(**id) == Role::Launch) {
-            let target = target.on(layout.device(*id));
-            if !orders.takes_channels_last(layout, *id, target) {
+            if !orders.takes_channels_last(layout, *id) {
                 continue;
             }
             orders.launches[id.index()] = Order::ChannelsLast;
@@ -91,47 +92,26 @@ impl Orders {
         *self.values.get(value)
     }
 
-    fn takes_channels_last(&self, layout: &Layout<'_>, id: NodeId, target: &Target) -> bool {
+    fn takes_channels_last(&self, layout: &Layout<'_>, id: NodeId) -> bool {
         let graph = layout.graph;
-        let class = layout.class(id, target);
-        let results = graph.node(id).results();
-        let Some(result) = results.first() else { return false };
-        if results.len() > 1 && class != KernelClass::Training {
-            return false;
-        }
+        let Some(result) = graph.node(id).results().first() else { return false };
         let operands = layout.operands(id);
         let is_last =
             |v: &Value| self.launch(v.node) == Order::ChannelsLast && differs(graph.ty(*v));
-        if class == KernelClass::Elementwise {
-            let chain = layout.groups.get(&id).map(|g| &g.chain);
-            return operands.first().is_some_and(is_last)
-                && chain.is_some_and(|chain| in_order(chain, &result.ty).is_some());
+        if let Some(Group { head: None, chain, .. }) = layout.groups.get(&id) {
+            return operands.first().is_some_and(is_last) && in_order(chain, &result.ty).is_some();
         }
-        if class == KernelClass::Broadcast && !target.channels_last.is_empty() {
-            let follows = |v: &Value| is_last(v) && graph.ty(*v).shape == result.ty.shape;
-            return is_image(&result.ty) && operands.iter().any(follows);
-        }
-        if !target.channels_last.contains(&class) {
-            return false;
-        }
-        let op =
-            layout.groups.get(&id).map_or(Some(id), |g| g.head).and_then(|h| graph.node(h).op());
-        match (class, op) {
-            (KernelClass::Reduce, Some(Op::Reduce(op))) => operands.first().is_some_and(|v| {
-                let rank = graph.ty(*v).rank();
-                let one = op.components(graph.ty(*v).dtype).is_none();
-                is_last(v) && one && op.is_over(rank, 2..rank)
-            }),
-            (KernelClass::Move, Some(Op::Concat(concat))) => {
-                let rank = graph.ty(operands[0]).rank();
-                let axis = usize::try_from(concat.axis).ok();
-                axis.is_some_and(|axis| axis > 0 && axis < rank) && operands.iter().all(is_last)
+        match layout.support(id).images {
+            Images::RowMajor => false,
+            Images::ChannelsLast => {
+                is_image(&result.ty) && operands.first().is_some_and(|v| is_image(graph.ty(*v)))
             }
-            (KernelClass::Move, Some(Op::Pad(_) | Op::Slice(_))) => {
-                is_image(&result.ty) && operands.first().is_some_and(is_last)
+            Images::First => operands.first().is_some_and(is_last),
+            Images::All => operands.iter().all(is_last),
+            Images::Any => {
+                let follows = |v: &Value| is_last(v) && graph.ty(*v).shape == result.ty.shape;
+                is_image(&result.ty) && operands.iter().any(follows)
             }
-            (KernelClass::Move | KernelClass::Reduce, _) => false,
-            _ => is_image(&result.ty) && operands.first().is_some_and(|v| is_image(graph.ty(*v))),
         }
     }
 }
@@ -166,13 +146,8 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
 /// axes.
 fn is_aligned(graph: &Graph, id: NodeId, operand: Value) -> bool {
     let (node, rank) = (graph.node(id), graph.ty(operand).rank());
-    let meets = node.op().is_some_and(|op| op.kernel() == KernelClass::Elementwise);
+    let meets = node.op().is_some_and(|op| op.is(Traits::ELEMENTWISE));
     rank >= 3 && (!meets || node.results().first().is_some_and(|r| r.ty.rank() == rank))
-}
-
-/// True of `[rows, channels, sizes...]` whose sizes behind the rows are constants.
-fn is_image(ty: &TensorType) -> bool {
-    ty.rank() >= 3 && ty.shape[1..].iter().all(|d| d.as_const().is_some())
 }
 
 /// True if the two orders of a value are not the same bytes: there are several channels and several

@@ -2,11 +2,11 @@
 
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Launch, Storage};
-use crate::types::Target;
+use crate::types::KernelClass;
 
 /// Lets the results of in-place kernels take the place of an operand that dies there and has as
 /// many bytes. What other devices read never dies.
-pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize, target: &Target) {
+pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
     let elsewhere = read_elsewhere(devices, d);
     let device = &mut devices[d];
     let mut last = last_uses(device, d);
@@ -16,7 +16,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize, target: &Target) {
     for i in 0..device.steps.len() {
         let Action::Launch(launch) = &device.steps[i].action else { continue };
         let [result] = launch.results.as_slice() else { continue };
-        if !target.in_place.contains(&launch.class)
+        if !matches!(launch.class, KernelClass::Elementwise | KernelClass::Update)
             || device.buffer(*result).storage != Storage::Arena
         {
             continue;

@@ -4,14 +4,15 @@ use super::testing::{Replication, block, template, views};
 use super::{
     Action, Bound, Buffer, BufferId, Guard, Lane, Program, Region, Step, Storage, check, lower,
 };
+use crate::backend::{CPU, CUDA};
 use crate::ir::{Builder, Graph, Placement, Value, parse, verify};
 use crate::op::{Concat, Slice, Unary};
 use crate::pass::{Repair, Replicate, WeightPlacement, replicate};
 use crate::snap;
-use crate::types::{Device, Dim, ShardRule, Target};
+use crate::types::{Device, Dim, ShardRule};
 
 fn program(graph: &Graph) -> Program {
-    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CPU).unwrap()
+    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &CPU).unwrap()
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn corrupted_lanes_are_found() {
         ..Replicate::over(devices)
     };
     let graph = replicate(&template.unwrap_or_else(|e| panic!("{e}")), &options).unwrap();
-    let program = lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap();
+    let program = lower(&verify(&graph).unwrap(), &CUDA).unwrap();
     let bound = program.bind(7).unwrap();
     check(&program, &bound).unwrap_or_else(|e| panic!("{e}\n{program}"));
     regions_may_not_meet(&program, &bound);

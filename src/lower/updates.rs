@@ -3,7 +3,7 @@
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Guard, Launch, Step, Storage};
 use super::reuse::read_elsewhere;
-use crate::types::{DType, KernelClass, Order, Target};
+use crate::types::{DType, KernelClass, Order};
 
 /// Moves to the end of a device's steps the chains that give parameters their new elements, with
 /// those that only they take, and puts them in the class [`KernelClass::Update`].
@@ -11,10 +11,7 @@ use crate::types::{DType, KernelClass, Order, Target};
 /// Each of them takes of another one the element at its own place alone, and nothing else takes
 /// what they give, so a thread may compute all of them for its elements without regard to the
 /// others.
-pub(super) fn gather(devices: &mut [DeviceProgram], d: usize, target: &Target) {
-    if !target.on(devices[d].device).has(KernelClass::Update) {
-        return;
-    }
+pub(super) fn gather(devices: &mut [DeviceProgram], d: usize) {
     let chosen = chosen(&devices[d], d, &read_elsewhere(devices, d));
     let steps = std::mem::take(&mut devices[d].steps);
     let (mut updates, mut rest) = (Vec::new(), Vec::with_capacity(steps.len()));

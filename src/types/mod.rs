@@ -26,6 +26,6 @@ pub use shape::{MAX_RANK, Shape};
 pub(crate) use spelling::{alike, closest};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub(crate) use table::{Keys, Table};
-pub use target::{KernelClass, Limits, Order, Target};
+pub use target::{KernelClass, Order, Target};
 pub use tensor::{Element, Tensor, TensorError};
 pub use tensor_type::{ParseTypeError, TensorType};

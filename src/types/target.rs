@@ -1,8 +1,6 @@
-//! What a target can do, as plain data.
+//! What a target is, as plain data.
 
 use std::fmt;
-
-use super::Device;
 
 /// The class of code that computes an operator; one kernel, with its variants, on each target that
 /// has it.
@@ -95,62 +93,11 @@ impl fmt::Display for KernelClass {
     }
 }
 
-/// The sizes up to which a target's kernels go; an operator beyond one of them is evaluated by
-/// reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Values that are joined, or into which one is cut.
-    pub parts: usize,
-    /// Places of resized axes, counted once for each element that meets there.
-    pub places: usize,
-    /// Elements of a sample and of the kernel of a convolution, and positions along its axes with
-    /// their padding; less.
-    pub positions: usize,
-    /// Elements of a channel of a pool, and positions along its axes.
-    pub windows: usize,
-    /// Entries of a line that is put in order.
-    pub ranked: i64,
-    /// Segments whose rows are summed.
-    pub segments: i64,
-    /// Elements that are written in the graph, or follow from the batch size.
-    pub written: usize,
-}
-
-impl Limits {
-    /// Every size is within.
-    pub const NONE: Self = Self {
-        parts: usize::MAX,
-        places: usize::MAX,
-        positions: usize::MAX,
-        windows: usize::MAX,
-        ranked: i64::MAX,
-        segments: i64::MAX,
-        written: usize::MAX,
-    };
-}
-
-/// A target's capability table: what lowering may use.
+/// A target, as plain data: what its devices are, whatever its kernels can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Its name, as in `--target`.
     pub name: &'static str,
-    /// The kernel classes it has. An operator of another class runs by reference evaluation: on its
-    /// device where the list has [`KernelClass::Reference`], otherwise on the host, which then
-    /// works by [`Target::CPU`].
-    pub kernels: &'static [KernelClass],
-    /// The kernel classes that take elements of every type; others but those of `numbers` take
-    /// `f32`. Where there is [`KernelClass::Partial`], reductions and draws take `f64` too, and
-    /// recurrent cells lengths.
-    pub any_type: &'static [KernelClass],
-    /// The kernel classes that take integers, `f32` and `f64`.
-    pub numbers: &'static [KernelClass],
-    /// How large what its kernels take may be.
-    pub limits: Limits,
-    /// The kernel classes that can end in a chain of elementwise operators.
-    pub epilogues: &'static [KernelClass],
-    /// The kernel classes whose result may take the place of the first operand, where that has as
-    /// many bytes.
-    pub in_place: &'static [KernelClass],
     /// Bytes to which every planned buffer is aligned, a power of two.
     pub alignment: u32,
     /// Whether a device keeps the parameters that it takes from another one, so that no run copies
@@ -158,12 +105,12 @@ pub struct Target {
     pub keeps_params: bool,
     /// Whether programs may have variables, parameters that a run changes.
     pub updates: bool,
-    /// The kernel classes that take and give images with the channels last in memory: convolutions,
-    /// pools and what only training has always; reductions over all places, concatenations, borders
-    /// and slices where their operands come so. What is elementwise follows its first operand, a
-    /// broadcast one that has the shape of its result; the others, and every target without such
-    /// classes, know row-major order only.
-    pub channels_last: &'static [KernelClass],
+    /// Whether a device runs the chains that give parameters their new elements together.
+    pub updates_together: bool,
+    /// Whether devices themselves combine what replicas have; otherwise the host does.
+    pub collectives: bool,
+    /// Whether images may lie with the channels last in memory. Otherwise all values are row-major.
+    pub channels_last: bool,
 }
 
 /// The order in which a buffer's elements lie in memory.
@@ -176,95 +123,4 @@ pub enum Order {
     /// Of a weight `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with
     /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
-}
-
-/// The classes that every backend has kernels for, and others.
-macro_rules! classes {
-    ($($own:ident),*) => {
-        &[
-            KernelClass::Elementwise,
-            KernelClass::Broadcast,
-            KernelClass::Conv,
-            KernelClass::MatMul,
-            KernelClass::Pool,
-            KernelClass::Reduce,
-            KernelClass::Softmax,
-            KernelClass::Norm,
-            KernelClass::BatchNorm,
-            KernelClass::Move,
-            KernelClass::View,
-            KernelClass::Copy,
-            KernelClass::Recurrent,
-            $(KernelClass::$own),*
-        ]
-    };
-}
-
-/// The classes whose kernels end in chains, on every backend.
-const EPILOGUES: &[KernelClass] =
-    &[KernelClass::Elementwise, KernelClass::Conv, KernelClass::MatMul];
-
-impl Target {
-    /// The CPU backend: N virtual devices on the host.
-    pub const CPU: Self = Self {
-        name: "cpu",
-        kernels: classes!(Training, Reference),
-        any_type: &[],
-        numbers: &[],
-        limits: Limits::NONE,
-        epilogues: EPILOGUES,
-        in_place: &[KernelClass::Elementwise],
-        alignment: 64,
-        keeps_params: false,
-        updates: true,
-        channels_last: &[],
-    };
-
-    /// The CUDA backend: kernels compiled at run time. Operators of other classes run on the host.
-    pub const CUDA: Self = Self {
-        name: "cuda",
-        kernels: classes!(Index, Line, Reorder, Random, Partial, Training, Update, Collective),
-        any_type: &[
-            KernelClass::Elementwise,
-            KernelClass::Broadcast,
-            KernelClass::BatchNorm,
-            KernelClass::Move,
-            KernelClass::Index,
-            KernelClass::Line,
-        ],
-        numbers: &[KernelClass::Collective],
-        limits: Limits {
-            parts: 160,
-            places: 1 << 16,
-            positions: i32::MAX as usize,
-            windows: (i32::MAX / 8) as usize,
-            ranked: 1 << 13,
-            segments: 1 << 10,
-            written: 16,
-        },
-        epilogues: EPILOGUES,
-        in_place: &[KernelClass::Elementwise, KernelClass::Update],
-        alignment: 256,
-        keeps_params: true,
-        updates: true,
-        channels_last: &[
-            KernelClass::Conv,
-            KernelClass::Pool,
-            KernelClass::Reduce,
-            KernelClass::Move,
-            KernelClass::Training,
-        ],
-    };
-
-    /// The table for what runs on a device: the host of a target that has no reference evaluation
-    /// is a CPU.
-    pub fn on(&self, device: Device) -> &Self {
-        let is_host = device == Device::HOST && !self.has(KernelClass::Reference);
-        if is_host { &Self::CPU } else { self }
-    }
-
-    /// True if the target computes this class by a kernel of its own.
-    pub fn has(&self, class: KernelClass) -> bool {
-        self.kernels.contains(&class)
-    }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, Staged, run_each};
+use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged, run_each};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
-use fanwise::types::{Target, Tensor};
+use fanwise::types::Tensor;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -162,7 +162,7 @@ pub(crate) fn scenario() {
 /// Where memory is enough for the arena alone the runs are those of a device with plenty.
 fn staged_inputs_give_way_to_arenas() {
     let (graph, batch) = squares();
-    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let arena = program.bind(ROWS).unwrap().devices[1].planned;
     let input = batch["x"].bytes().len();
     let run = |memory: usize| {

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use fanwise::backend::cuda::{Cuda, CudaExecutable};
-use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, Staged};
+use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
-use fanwise::types::{Target, Tensor};
+use fanwise::types::Tensor;
 use libtest_mimic::Trial;
 
 use crate::apart::{Ended, spawn};
@@ -69,7 +69,7 @@ fn two(watchdog: Option<Duration>) -> [CudaExecutable; 2] {
     let cuda = Cuda::new(options).unwrap_or_else(|e| panic!("{e}"));
     [(), ()].map(|()| {
         let verified = squares();
-        let program = lower(&verify(&verified).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA);
+        let program = lower(&verify(&verified).unwrap_or_else(|e| panic!("{e}")), &CUDA);
         cuda.executable(program.unwrap(), &Weights::default()).unwrap_or_else(|e| panic!("{e}"))
     })
 }
@@ -77,7 +77,7 @@ fn two(watchdog: Option<Duration>) -> [CudaExecutable; 2] {
 /// The bytes of an arena for so many rows, and of their input.
 fn sizes(rows: usize) -> (usize, usize) {
     let graph = squares();
-    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let arena = program.bind(i64::try_from(rows).unwrap()).unwrap().devices[1].planned;
     (arena, batch(rows)["x"].bytes().len())
 }

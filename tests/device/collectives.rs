@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fanwise::backend::Executable;
+use fanwise::backend::{CUDA, Executable};
 use fanwise::ir::{Builder, Graph, Origin, Place, Value, Weights, parse, verify};
 use fanwise::lower::{Action, DeviceProgram, Program, Step, check, lower};
 use fanwise::op::{
@@ -15,7 +15,7 @@ use fanwise::pass::{
     replicate_repaired,
 };
 use fanwise::types::{
-    Combine, DType, Device, Dim, KernelClass, Shape, ShardRule, Split, Target, Tensor, TensorType,
+    Combine, DType, Device, Dim, KernelClass, Shape, ShardRule, Split, Tensor, TensorType,
 };
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
@@ -276,7 +276,7 @@ fn candidates(
 }
 
 fn program(graph: &Graph) -> Program {
-    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap()
+    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap()
 }
 
 /// How many launches of GPUs join or combine, and whether the host combines anything.

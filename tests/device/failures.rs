@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fanwise::backend::cuda::Cuda;
-use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, Staged};
+use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged};
 use fanwise::ir::verify;
 use fanwise::lower::{Action, BufferId, Program, Storage, lower};
-use fanwise::types::{Dim, Target};
+use fanwise::types::Dim;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -96,7 +96,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
         (graph, split, weights)
     };
     let inputs = inputs(&graph, 5, &mut ChaCha8Rng::seed_from_u64(9));
-    let lowered = lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA);
+    let lowered = lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &CUDA);
     let mut program = lowered.unwrap();
     if is_damaged {
         damage(&mut program);

@@ -211,7 +211,7 @@ fn a_device_that_is_not_there_is_named() {
     let split = replicas(&graph, 3, 1);
     let program = fanwise::lower::lower(
         &fanwise::ir::verify(&split).unwrap_or_else(|e| panic!("{e}")),
-        &fanwise::types::Target::CUDA,
+        &fanwise::backend::CUDA,
     );
     let cuda = fanwise::backend::cuda::Cuda::new(options(2)).unwrap();
     let error = cuda.executable(program.unwrap(), &weights).unwrap_err().to_string();

@@ -9,12 +9,12 @@ use std::time::Duration;
 use fanwise::backend::cuda::{
     Cache, Compiler, Cuda, CudaExecutable, CudaOptions, NvrtcSearch, probe,
 };
-use fanwise::backend::{Cpu, Executable, RunOptions};
+use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
 use fanwise::codegen::Form;
 use fanwise::ir::{Graph, Label, Weights, verify};
-use fanwise::lower::lower;
+use fanwise::lower::{Kernels, lower};
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
-use fanwise::types::{DType, Device, ShardRule, Target, Tensor};
+use fanwise::types::{DType, Device, ShardRule, Tensor};
 use fanwise::zoo;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -87,7 +87,7 @@ pub(crate) fn replicas(graph: &Graph, count: u32, variant: u64) -> Graph {
 
 /// A graph, as it is, ready to run on the GPUs of these options.
 pub(crate) fn executable(graph: &Graph, weights: &Weights, options: CudaOptions) -> CudaExecutable {
-    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let cuda = Cuda::new(options).unwrap_or_else(|e| panic!("{e}"));
     cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -108,7 +108,7 @@ pub(crate) fn on_gpus(
     variant: u64,
 ) -> CudaExecutable {
     let graph = replicas(graph, count, variant);
-    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let mut backends = BACKENDS.lock().unwrap_or_else(PoisonError::into_inner);
     let cuda = backends
         .entry(count)
@@ -123,8 +123,8 @@ pub(crate) fn expected(
     inputs: &Tensors,
     fast: bool,
 ) -> Vec<Tensor> {
-    let target = if fast { &Target::CPU } else { &crate::reference::REFERENCE };
-    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap();
+    let kernels: &dyn Kernels = if fast { &CPU } else { &crate::reference::Reference };
+    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), kernels).unwrap();
     let cpu = Cpu::new(2).unwrap().executable(program, weights).unwrap();
     outputs(&cpu, inputs)
 }

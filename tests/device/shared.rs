@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::thread;
 
 use fanwise::backend::cuda::{Cuda, Trace, count};
-use fanwise::backend::{CompileError, Executable, RunOptions};
+use fanwise::backend::{CUDA, CompileError, Executable, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::{Program, lower};
-use fanwise::types::{DType, Target, Tensor};
+use fanwise::types::{DType, Tensor};
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn program(graph: &Graph) -> Program {
-    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap()
+    lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap()
 }
 
 /// The numbers of `many` GPUs, the last first; there may be fewer.

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fanwise::backend::cuda::{Cuda, CudaExecutable};
-use fanwise::backend::{CompileError, Cpu, Executable, RunError, RunOptions};
+use fanwise::backend::{CPU, CUDA, CompileError, Cpu, Executable, RunError, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};
-use fanwise::types::{Device, ShardRule, Target, Tensor};
+use fanwise::types::{Device, ShardRule, Tensor};
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -140,7 +140,7 @@ pub(crate) fn batches(graph: &Graph, rows: &[i64]) -> Vec<Tensors> {
 }
 
 fn on_gpus(graph: &Graph, weights: &Weights, count: u32) -> CudaExecutable {
-    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
     cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -168,7 +168,7 @@ fn gpus_hold_what_the_cpu_holds_after_every_step() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let batches: Vec<Tensors> =
         [9, 9, 9, 1, 4, 0, 9].iter().map(|n| batch(&model, *n, &mut rng)).collect();
-    let program = lower(&verify(&model).unwrap(), &Target::CPU).unwrap();
+    let program = lower(&verify(&model).unwrap(), &CPU).unwrap();
     let one = Cpu::new(1).unwrap().executable(program, &weights).unwrap();
     let expected: Vec<Weights> = batches
         .iter()
@@ -195,7 +195,7 @@ fn gpus_hold_what_the_cpu_holds_after_every_step() {
 fn images_that_runs_change_are_those_that_kernels_read() {
     let (model, weights) = with_weights(IMAGES);
     let mut rng = ChaCha8Rng::seed_from_u64(5);
-    let program = lower(&verify(&model).unwrap(), &Target::CPU).unwrap();
+    let program = lower(&verify(&model).unwrap(), &CPU).unwrap();
     let one = Cpu::new(1).unwrap().executable(program, &weights).unwrap();
     for count in [1, 2] {
         for how in ways(count) {
@@ -274,7 +274,7 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
     let (model, weights) = train();
     let how = ways(2).swap_remove(way.parse().unwrap());
     let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{e}"));
-    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(&graph).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let mut options = options(2);
     if std::env::var("FAKECUDA_FAIL").is_ok_and(|fail| fail.ends_with("hang")) {
         options.watchdog = Duration::from_millis(300);

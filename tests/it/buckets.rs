@@ -1,6 +1,6 @@
 //! Sums over replicas that are made in buckets.
 
-use fanwise::backend::{Executable, RunOptions};
+use fanwise::backend::{CPU, CUDA, Executable, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::{Action, Lane, Program, Step, check, lower};
 use fanwise::op::Op;
@@ -8,7 +8,7 @@ use fanwise::pass::{
     BatchStatistics, Merge, Repair, RepairOptions, Replicate, Training, TrainingGraph,
     WeightPlacement, repair_with, replicate_repaired, training,
 };
-use fanwise::types::{Device, Target, Tensor};
+use fanwise::types::{Device, Tensor};
 use fanwise::zoo;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -28,7 +28,7 @@ fn split(graph: &Graph, bucket: u64, how: (WeightPlacement, Merge)) -> Graph {
 
 /// What some steps give, and the parameters after them.
 fn stepped(graph: &Graph, weights: &Weights, template: &Graph) -> Vec<Tensor> {
-    let run = executable(graph, weights, &Target::CPU, 2);
+    let run = executable(graph, weights, &CPU, 2);
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     let mut all = Vec::new();
     for rows in [7, 1, 3] {
@@ -148,7 +148,7 @@ graph @fit(%x: f32[N,4], %dy: f32[N,4]) -> (y: f32[N,4]) {
     let template = template.unwrap_or_else(|e| panic!("{e}"));
     let how = (WeightPlacement::Mirrored, Merge::Cpu);
     let split = split(&template, RepairOptions::BUCKET, how);
-    let program: Program = lower(&verify(&split).unwrap(), &Target::CUDA).unwrap();
+    let program: Program = lower(&verify(&split).unwrap(), &CUDA).unwrap();
     check(&program, &program.bind(7).unwrap()).unwrap_or_else(|e| panic!("{e}\n{program}"));
     let waits = |step: &Step| step.lane == Lane::Compute && matches!(step.action, Action::Wait(_));
     for device in &program.devices[1..] {

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use fanwise::backend::CUDA;
 use fanwise::backend::cuda::cache::DEFAULT_LIMIT;
 use fanwise::backend::cuda::{Cache, Compiler, NvrtcSearch, Resources};
 use fanwise::codegen::{Arch, Form, Kernel, Unit, entry_name, kernels, units};
@@ -15,7 +16,7 @@ use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::{Program, lower};
 use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{BatchStatistics, Replicate, WeightPlacement, replicate};
-use fanwise::types::{Device, Target};
+use fanwise::types::Device;
 use fanwise::zoo;
 
 use crate::{cuda_indexing, cuda_training, snap};
@@ -53,7 +54,7 @@ fn program(template: &Graph, gpus: u32) -> Program {
 
 fn replicated(template: &Graph, how: &Replicate) -> Program {
     let graph = replicate(template, how).unwrap_or_else(|e| panic!("{e}"));
-    lower(&verify(&graph).unwrap(), &Target::CUDA).unwrap()
+    lower(&verify(&graph).unwrap(), &CUDA).unwrap()
 }
 
 /// The kernels of a model on so many GPUs.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fanwise::backend::CUDA;
 use fanwise::codegen::calls;
 use fanwise::ir::{Graph, Weights, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
@@ -9,7 +10,7 @@ use fanwise::pass::{
     BatchStatistics, Loss, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
     repair_with, replicate_repaired, training,
 };
-use fanwise::types::{DType, Device, KernelClass, Target};
+use fanwise::types::{DType, Device, KernelClass};
 use fanwise::zoo;
 
 /// A step of training of a model of the zoo with few features, by a loss of each output.
@@ -44,7 +45,7 @@ pub(crate) fn in_buckets(
     let over = Replicate::over((0..count).map(Device::gpu).collect());
     let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
     let split = replicate_repaired(graph, &repaired, &how).unwrap_or_else(|e| panic!("{e}"));
-    lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap()
+    lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap()
 }
 
 /// The operators of launches on the host.

@@ -46,7 +46,7 @@ fn outcome(
         graph = pass::replicate(&graph, &options).unwrap();
     }
     let cpu = Cpu::new(2).unwrap();
-    let program = lower::lower(&ir::verify(&graph).unwrap(), cpu.target()).unwrap();
+    let program = lower::lower(&ir::verify(&graph).unwrap(), cpu.kernels()).unwrap();
     let executable = cpu.compile(program, &Weights::default()).unwrap();
     let x = Tensor::new(&[5], &[1.0f32, 2.0, 3.0, 4.0, 5.0]).unwrap();
     let run = executable.run(&[("x".to_owned(), x)].into(), &RunOptions::default());

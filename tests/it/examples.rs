@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use fanwise::analysis::prove;
+use fanwise::backend::CPU;
 use fanwise::backend::Executable as _;
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::pass::{
     PassError, Repair, Replicate, claims_text, explain, headline, repair, replicate,
 };
-use fanwise::types::{Code, Device, Target};
+use fanwise::types::{Code, Device};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -75,7 +76,7 @@ fn assert_accepted(name: &str, example: &Example, allowed: Repair) {
     let verified = verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
     prove(&template, &verified).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
     let weights = Weights::default();
-    let [one, three] = [&example.graph, &graph].map(|g| executable(g, &weights, &Target::CPU, 2));
+    let [one, three] = [&example.graph, &graph].map(|g| executable(g, &weights, &CPU, 2));
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     for n in [7, 2, 1] {
         // A batch with too few rows for the model is refused on any number of devices.

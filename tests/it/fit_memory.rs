@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fanwise::backend::Cpu;
+use fanwise::backend::{CPU, Cpu};
 use fanwise::format::Model;
 use fanwise::ir::{Builder, verify};
 use fanwise::lower::lower;
@@ -10,7 +10,7 @@ use fanwise::op::{BatchNorm, Binary, Conv, Dropout, Flatten, MatMul, Softmax, Un
 use fanwise::pass::{self, Recompute, Repair, Replicate};
 use fanwise::train::data::Feed;
 use fanwise::train::{Place, Trainer, TrainerOptions};
-use fanwise::types::{DType, Device, Target, Tensor};
+use fanwise::types::{DType, Device, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -75,7 +75,7 @@ fn what_is_computed_again_takes_less_memory_and_changes_no_bit() {
         assert_eq!(training.recompute.to_string(), again);
         let model = deep();
         let graph = pass::training(&model.graph, &model.weights, &training).unwrap().graph;
-        let program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         let bound = program.bind(64).unwrap();
         bytes.push(bound.devices.iter().map(|d| d.planned).max().unwrap());
         for devices in [0, 3] {

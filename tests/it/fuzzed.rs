@@ -6,6 +6,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
+use fanwise::backend::CPU;
 use fanwise::backend::cuda::cache::decode;
 use fanwise::backend::cuda::parse_resources;
 use fanwise::codegen::{Arch, Unit, key};
@@ -15,7 +16,7 @@ use fanwise::ir::{self, Graph, Weights};
 use fanwise::lower::lower;
 use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};
 use fanwise::train::data::{Cifar, Source, Table, TableOptions, decode_image, row};
-use fanwise::types::{Device, Dim, Target};
+use fanwise::types::{Device, Dim};
 
 /// The bytes that tensors may take.
 pub(crate) const MEMORY: u64 = 16 << 20;
@@ -131,7 +132,7 @@ fn accepted(graph: &Graph, weights: &Weights) {
     if graph.len() > SMALL {
         return;
     }
-    if let Ok(program) = lower(&verified, &Target::CPU) {
+    if let Ok(program) = lower(&verified, &CPU) {
         shown(&program);
     }
     let (mut graph, mut weights) = (graph.clone(), weights.clone());

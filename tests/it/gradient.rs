@@ -232,7 +232,7 @@ fn run(graph: &Graph, weights: &Weights, inputs: &Inputs, devices: u32) -> Vec<(
         out
     });
     let graph = replicated.as_ref().unwrap_or(graph);
-    let program = fanwise::lower::lower(&ir::verify(graph).unwrap(), cpu.target()).unwrap();
+    let program = fanwise::lower::lower(&ir::verify(graph).unwrap(), cpu.kernels()).unwrap();
     let executable = cpu.compile(program, weights).unwrap();
     let run = executable.run(inputs, &RunOptions::default()).unwrap();
     run.outputs.into_iter().map(|(name, t)| (name.to_string(), t.to_f64())).collect()

@@ -94,7 +94,7 @@ struct Batch {
 
 fn prepare(cpu: &Cpu, graph: &Graph, weights: &Weights) -> CpuExecutable {
     let verified = verify(graph).unwrap_or_else(|e| panic!("{e}"));
-    let program = lower(&verified, cpu.target()).unwrap_or_else(|e| panic!("{e}"));
+    let program = lower(&verified, cpu.kernels()).unwrap_or_else(|e| panic!("{e}"));
     cpu.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
 }
 

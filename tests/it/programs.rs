@@ -2,37 +2,53 @@
 
 use std::collections::BTreeMap;
 
-use fanwise::backend::{Cpu, CpuExecutable, Executable, RunError, RunOptions};
+use fanwise::backend::{CPU, CUDA, Cpu, CpuExecutable, Executable, RunError, RunOptions};
 use fanwise::ir::{Builder, Graph, Label, NodeKind, Value, Weights, parse, verify};
-use fanwise::lower::{LowerError, Program, check, lower};
-use fanwise::op::{Gather, OpError, Unary};
+use fanwise::lower::{Kernels, LowerError, Program, Support, Types, check, lower};
+use fanwise::op::{Gather, Op, OpError, Traits, Unary};
 use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};
 use fanwise::types::{
-    DType, Device, Dim, KernelClass, Limits, Shape, ShardRule, Target, Tensor, TensorType,
+    DType, Device, Dim, KernelClass, Shape, ShardRule, Target, Tensor, TensorType,
 };
 use fanwise::zoo;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::random;
-use crate::reference::REFERENCE;
+use crate::reference::Reference;
 
 /// A target that has few kernels and no reference evaluation: the other operators run on the host.
-const OFFLOADING: Target = Target {
-    name: "offloading",
-    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Elementwise, KernelClass::MatMul],
-    any_type: &[],
-    numbers: &[],
-    limits: Limits::NONE,
-    epilogues: &[KernelClass::Elementwise, KernelClass::MatMul],
-    in_place: &[KernelClass::Elementwise],
-    alignment: 64,
-    keeps_params: true,
-    updates: true,
-    channels_last: &[],
-};
+#[derive(Debug)]
+struct Offloading;
 
-fn program(graph: &Graph, target: &Target) -> Program {
+impl Kernels for Offloading {
+    fn target(&self) -> &Target {
+        const TARGET: Target = Target {
+            name: "offloading",
+            alignment: 64,
+            keeps_params: true,
+            updates: true,
+            updates_together: false,
+            collectives: false,
+            channels_last: false,
+        };
+        &TARGET
+    }
+
+    fn supports(&self, op: &Op, types: &Types<'_>) -> Support {
+        let support = CPU.supports(op, types);
+        match support.kernel {
+            Some(KernelClass::MatMul) => support,
+            _ => Support::step().when(support.is_step && op.is(Traits::ELEMENTWISE)),
+        }
+    }
+
+    fn host(&self) -> Option<&dyn Kernels> {
+        Some(&CPU)
+    }
+}
+
+fn program(graph: &Graph, target: &dyn Kernels) -> Program {
     lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap()
 }
 
@@ -84,8 +100,8 @@ fn assert_sound(program: &Program, n: i64, name: &str) {
 fn the_zoo_plans_hardly_more_memory_than_is_live() {
     for name in zoo::names() {
         let (template, _) = zoo::build(name).unwrap();
-        let single = program(&template, &Target::CPU);
-        let triple = program(&replicas(&template, 3, 1), &Target::CPU);
+        let single = program(&template, &CPU);
+        let triple = program(&replicas(&template, 3, 1), &CPU);
         for rows in [1, 7, 64] {
             assert_sound(&single, rows, name);
             assert_sound(&triple, 3 * rows, name);
@@ -200,7 +216,7 @@ pub(crate) fn assert_near(got: &[Tensor], expected: &[Tensor], what: &str) {
 pub(crate) fn executable(
     graph: &Graph,
     weights: &Weights,
-    target: &Target,
+    target: &dyn Kernels,
     threads: usize,
 ) -> CpuExecutable {
     Cpu::new(threads).unwrap().executable(program(graph, target), weights).unwrap()
@@ -210,14 +226,14 @@ pub(crate) fn executable(
 fn try_graph(seed: u64, size: usize) {
     let (template, weights) = random::graph(seed, size);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let reference = executable(&template, &weights, &REFERENCE, 1);
-    let single = executable(&template, &weights, &Target::CPU, 1);
+    let reference = executable(&template, &weights, &Reference, 1);
+    let single = executable(&template, &weights, &CPU, 1);
     let count = 1 + u32::try_from(seed % 4).unwrap();
     let graph = replicas(&template, count, seed);
     let threads = 1 + usize::try_from(seed % 3).unwrap();
-    let split = executable(&graph, &weights, &Target::CPU, threads);
-    let offloaded = executable(&graph, &weights, &OFFLOADING, threads);
-    let cuda = program(&graph, &Target::CUDA);
+    let split = executable(&graph, &weights, &CPU, threads);
+    let offloaded = executable(&graph, &weights, &Offloading, threads);
+    let cuda = program(&graph, &CUDA);
     for n in [0, 1, 2, i64::from(2 * count + 1)] {
         let what = format!("graph {seed} at {n} rows, {count} replicas");
         let inputs = inputs(&template, n, &mut rng);
@@ -255,7 +271,7 @@ fn an_error_on_one_device_ends_the_run_on_all() {
     let relu = build.op("relu", Unary::Relu, &[rows]).unwrap();
     build.output("y", relu);
     let (template, weights) = build.finish();
-    let run = executable(&replicas(&template, 3, 3), &weights, &Target::CPU, 2);
+    let run = executable(&replicas(&template, 3, 3), &weights, &CPU, 2);
     let batch = |last: i64| {
         let ids: Vec<i64> = (0..11).map(|i| i % 4).chain([last]).collect();
         BTreeMap::from([("ids".to_owned(), Tensor::new(&[6, 2], &ids).unwrap())])
@@ -274,7 +290,7 @@ fn an_error_on_one_device_ends_the_run_on_all() {
 #[test]
 fn runs_side_by_side_do_not_meet() {
     let (template, weights) = random::graph(7, 12);
-    let run = executable(&replicas(&template, 3, 0), &weights, &Target::CPU, 2);
+    let run = executable(&replicas(&template, 3, 0), &weights, &CPU, 2);
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let batches: Vec<_> = (1..6).map(|n| inputs(&template, n, &mut rng)).collect();
     let expected: Vec<_> = batches.iter().map(|batch| self::run(&run, batch)).collect();
@@ -289,6 +305,6 @@ fn runs_side_by_side_do_not_meet() {
 fn what_may_be_absent_is_not_merged() {
     let text = include_str!("absent.fan");
     let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
-    let error = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap_err();
+    let error = lower(&verify(&graph).unwrap(), &CPU).unwrap_err();
     assert!(matches!(error, LowerError::Absent { .. }), "{error}");
 }

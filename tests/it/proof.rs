@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fanwise::analysis::{ProofError, ProofRule, prove};
+use fanwise::backend::CPU;
 use fanwise::ir::{Graph, Label, Verified, Weights, from_json, parse, to_json, verify};
 use fanwise::pass::{Repair, repair};
-use fanwise::types::{Target, Tensor};
+use fanwise::types::Tensor;
 use fanwise::zoo;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -141,7 +142,7 @@ fn across(seed: u64) -> usize {
         assert_agrees(&graph, &one, &many, &what);
         if seed.is_multiple_of(4) {
             let [one, many] =
-                [&model, &graph].map(|g| run(&executable(g, &weights, &Target::CPU, 2), &inputs));
+                [&model, &graph].map(|g| run(&executable(g, &weights, &CPU, 2), &inputs));
             assert_agrees(&graph, &one, &many, &format!("kernels, {what}"));
         }
     }

@@ -1,18 +1,29 @@
 //! The target that evaluates by reference, which the tests of programs and of devices share.
 
-use fanwise::types::{KernelClass, Limits, Target};
+use fanwise::lower::{Kernels, Support, Types};
+use fanwise::op::Op;
+use fanwise::types::Target;
 
 /// A target that has no kernels: every operator is evaluated by reference.
-pub(crate) const REFERENCE: Target = Target {
+#[derive(Debug)]
+pub(crate) struct Reference;
+
+impl Kernels for Reference {
+    fn target(&self) -> &Target {
+        &TARGET
+    }
+
+    fn supports(&self, _op: &Op, _types: &Types<'_>) -> Support {
+        Support::default()
+    }
+}
+
+const TARGET: Target = Target {
     name: "reference",
-    kernels: &[KernelClass::View, KernelClass::Copy, KernelClass::Reference],
-    any_type: &[],
-    numbers: &[],
-    limits: Limits::NONE,
-    epilogues: &[],
-    in_place: &[],
     alignment: 64,
     keeps_params: false,
     updates: true,
-    channels_last: &[],
+    updates_together: false,
+    collectives: false,
+    channels_last: false,
 };

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fanwise::analysis::prove;
-use fanwise::backend::{Executable, RunError, RunOptions};
+use fanwise::backend::{CPU, Executable, RunError, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::BindError;
 use fanwise::pass::{
     Action, BatchStatistics, Merge, PassError, Repair, RepairOptions, Replicate, repair,
     repair_with, replicate,
 };
-use fanwise::types::{DType, Device, ShardRule, Target, Tensor};
+use fanwise::types::{DType, Device, ShardRule, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -90,7 +90,7 @@ fn spice(inputs: &mut BTreeMap<String, Tensor>, rng: &mut ChaCha8Rng) {
 /// not an error there.
 fn expectations(row: &Row) -> Vec<(i64, BTreeMap<String, Tensor>, Vec<Tensor>)> {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
-    let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
+    let one = executable(&row.graph, &Weights::default(), &CPU, 1);
     let at = |(n, special): (i64, bool)| {
         let mut inputs = inputs(&row.graph, n, &mut rng);
         if special {
@@ -121,7 +121,7 @@ fn assert_same(row: &Row, allowed: Repair) {
             let graph = replicate(&row.graph, &options(count, rule, allowed)).unwrap();
             let verified = verify(&graph).unwrap_or_else(|e| panic!("{what}: {e}"));
             prove(&template, &verified).unwrap_or_else(|e| panic!("{what}: {e}"));
-            let many = executable(&graph, &Weights::default(), &Target::CPU, 2);
+            let many = executable(&graph, &Weights::default(), &CPU, 2);
             for (n, inputs, expected) in &expected {
                 let got = many.run(inputs, &RunOptions::default());
                 let got = got.unwrap_or_else(|e| panic!("{what}, {n} rows: {e}"));
@@ -180,12 +180,12 @@ fn samples_as_columns_of_products() {
 fn on_one_to_eight_replicas(table: &str) {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     for row in rows(table).iter().filter(|row| row.expected[1] == "ok") {
-        let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
+        let one = executable(&row.graph, &Weights::default(), &CPU, 1);
         for count in 1..=8u32 {
             let rule = rules(count)[count as usize % 3].clone();
             let rule = if count == 1 { ShardRule::RemainderLast } else { rule };
             let graph = replicate(&row.graph, &options(count, rule, Repair::Local)).unwrap();
-            let many = executable(&graph, &Weights::default(), &Target::CPU, 2);
+            let many = executable(&graph, &Weights::default(), &CPU, 2);
             for n in 0..=2 * i64::from(count) + 1 {
                 let inputs = inputs(&row.graph, n, &mut rng);
                 let [one, many] = [&one, &many].map(|run| {
@@ -323,7 +323,7 @@ fn masked_means_are_not_means_of_means() {
     let mean = |graph: &Graph, rows: std::ops::Range<usize>| {
         let of = |all: &[f32]| tensor(&all[rows.start * 4..rows.end * 4]);
         let inputs = BTreeMap::from([("x".to_owned(), of(&x)), ("m".to_owned(), of(&m))]);
-        let run = executable(graph, &Weights::default(), &Target::CPU, 2);
+        let run = executable(graph, &Weights::default(), &CPU, 2);
         run.run(&inputs, &RunOptions::default()).unwrap().outputs[0].1.to_f64()[0]
     };
     let graph = replicate(&row.graph, &options(2, ShardRule::RemainderLast, Repair::Comm)).unwrap();
@@ -359,11 +359,11 @@ fn scans_and_candidates_on_every_small_batch() {
     for (text, variant) in graphs.iter().flat_map(|text| (0..4).map(move |v| (text, v))) {
         let text = text.replace("EXCLUSIVE", &(variant % 2 == 0).to_string());
         let row = row("small", "", "", &text.replace("REVERSE", &(variant < 2).to_string()));
-        let one = executable(&row.graph, &Weights::default(), &Target::CPU, 1);
+        let one = executable(&row.graph, &Weights::default(), &CPU, 1);
         for count in 1..=8u32 {
             let rule = rules(count)[usize::try_from(count % 3).unwrap()].clone();
             let graph = replicate(&row.graph, &options(count, rule, Repair::Comm)).unwrap();
-            let many = executable(&graph, &Weights::default(), &Target::CPU, 2);
+            let many = executable(&graph, &Weights::default(), &CPU, 2);
             for n in 0..=i64::from(2 * count + 1) {
                 let inputs = inputs(&row.graph, n, &mut rng);
                 let run = |on: &dyn Executable| on.run(&inputs, &RunOptions::default());
@@ -410,7 +410,7 @@ fn by_groups(
     inputs: &BTreeMap<String, Tensor>,
     (n, groups): (usize, usize),
 ) -> [Vec<f64>; 3] {
-    let one = executable(graph, &Weights::default(), &Target::CPU, 1);
+    let one = executable(graph, &Weights::default(), &CPU, 1);
     let x = &inputs["x"];
     let (mut y, mut current) = (Vec::new(), [vec![0.0; 3], vec![0.0; 3]]);
     for group in 0..groups {
@@ -449,7 +449,7 @@ fn statistics_of_groups_are_those_of_any_number_of_devices() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     for groups in [1, 2, 3, 4, 8] {
         let template = ghost(&row.graph, groups, Repair::None);
-        let one = executable(&template, &Weights::default(), &Target::CPU, 1);
+        let one = executable(&template, &Weights::default(), &CPU, 1);
         for count in 1..=8u32 {
             let template = ghost(&row.graph, groups, Repair::Local);
             for rule in [ShardRule::Balanced, ShardRule::RemainderLast] {
@@ -461,7 +461,7 @@ fn statistics_of_groups_are_those_of_any_number_of_devices() {
                     replicate(&template, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
                 let verified = verify(&graph).unwrap_or_else(|e| panic!("{what}: {e}"));
                 prove(&template, &verified).unwrap_or_else(|e| panic!("{what}: {e}"));
-                let many = executable(&graph, &Weights::default(), &Target::CPU, 2);
+                let many = executable(&graph, &Weights::default(), &CPU, 2);
                 for n in 0..=i64::from(2 * count + 1) {
                     let mut inputs = inputs(&row.graph, n, &mut rng);
                     let v =

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fanwise::analysis::{Sums, Unexplained};
-use fanwise::backend::{Executable, RunOptions};
+use fanwise::backend::{CPU, Executable, RunOptions};
 use fanwise::ir::{Graph, Weights, parse};
 use fanwise::pass::{Repair, repair};
-use fanwise::types::{Target, Tensor};
+use fanwise::types::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -44,7 +44,7 @@ type Inputs = BTreeMap<String, Tensor>;
 type Outputs = Vec<(Arc<str>, Tensor)>;
 
 fn run(graph: &Graph, inputs: &Inputs) -> Outputs {
-    let executable = executable(graph, &Weights::default(), &Target::CPU, 2);
+    let executable = executable(graph, &Weights::default(), &CPU, 2);
     executable.run(inputs, &RunOptions::default()).unwrap().outputs
 }
 

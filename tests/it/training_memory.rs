@@ -1,10 +1,9 @@
 //! The memory that training takes: what is planned, what is live, and what a step touches.
 
-use fanwise::backend::{Executable, RunOptions};
+use fanwise::backend::{CPU, Executable, RunOptions};
 use fanwise::ir::verify;
 use fanwise::lower::{check, lower};
 use fanwise::pass::{BatchStatistics, Training, TrainingGraph, training};
-use fanwise::types::Target;
 use fanwise::zoo;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -28,7 +27,7 @@ fn hardly_more_is_planned_than_is_live() {
         models.into_iter().chain([("mobilenet_v2", "sgd"), ("resnet50", "sgd")])
     {
         let graph = graph(name, optimizer).graph;
-        let program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         for rows in [1, 7, 64, 65] {
             let bound = program.bind(rows).unwrap();
             check(&program, &bound).unwrap_or_else(|e| panic!("{name}, {rows} rows: {e}"));
@@ -68,7 +67,7 @@ fn hardly_more_is_planned_on_gpus() {
 fn a_step_touches_what_is_planned() {
     for (name, optimizer, rows) in [("mlp", "adam", 16), ("mini_googlenet", "sgd", 2)] {
         let TrainingGraph { graph, weights, .. } = graph(name, optimizer);
-        let executable = executable(&graph, &weights, &Target::CPU, 2);
+        let executable = executable(&graph, &weights, &CPU, 2);
         let feed = inputs(&graph, rows, &mut ChaCha8Rng::seed_from_u64(1));
         let run = executable.run(&feed, &RunOptions::default()).unwrap();
         let bound = executable.bind(rows).unwrap();

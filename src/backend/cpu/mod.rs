@@ -5,7 +5,9 @@
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
 //! number of threads, the tile in which the row is computed or the alignment of the memory.
 
-pub mod batch_norm;
+pub mod tmp;
+pub use tmp::{CPU, CpuKernels};
+mod batch_norm;
 pub mod conv;
 pub mod conv_transpose;
 pub mod conv_weights;
@@ -40,8 +42,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{Backend, CompileError, Executable};
 use crate::ir::Weights;
-use crate::lower::Program;
-use crate::types::Target;
+use crate::lower::{self, Program};
 pub use executable::CpuExecutable;
 #[cfg(feature = "cuda")]
 pub(super) use kernel::Kernels;
@@ -80,8 +81,8 @@ impl Cpu {
 }
 
 impl Backend for Cpu {
-    fn target(&self) -> &Target {
-        &Target::CPU
+    fn kernels(&self) -> &dyn lower::Kernels {
+        &CPU
     }
 
     fn compile(

@@ -1,16 +1,16 @@
 use std::collections::BTreeMap;
 
 use super::Cpu;
-use crate::backend::{Executable, RunError, RunOptions};
+use crate::backend::{CPU, Executable, RunError, RunOptions};
 use crate::ir::{Graph, Placement, Weights, verify};
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::lower::{Access, Action, BufferId, ChainStep, lower};
 use crate::op::Binary;
-use crate::types::{DType, Device, ShardRule, Target, Tensor};
+use crate::types::{DType, Device, ShardRule, Tensor};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
     let verified = verify(graph).unwrap_or_else(|e| panic!("{e}"));
-    let program = lower(&verified, &Target::CPU).unwrap();
+    let program = lower(&verified, &CPU).unwrap();
     Cpu::new(threads).unwrap().executable(program, weights).unwrap()
 }
 
@@ -97,7 +97,7 @@ fn inputs_are_checked_before_the_run() {
 #[test]
 fn a_kernel_that_panics_ends_the_run_with_an_error() {
     let (graph, weights) = Replication::of(3).graph();
-    let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+    let mut program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
     let device = &mut program.devices[2];
     let short = device.buffers.iter().position(|b| &*b.name == "w.r1").unwrap();
     let step = device.steps.iter_mut().find(|s| &*s.label == "h.r1").unwrap();

@@ -9,13 +9,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fanwise::Error;
 use fanwise::backend;
+use fanwise::backend::{CPU, CUDA};
 use fanwise::codegen::{Arch, Form};
 use fanwise::format;
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::model::{self, GraphForm, Model};
 use fanwise::pass::{self, TrainingGraph};
 use fanwise::train;
-use fanwise::types::Target;
 use fanwise::{analysis, lower};
 
 use crate::args::{ModelArgs, Place, ReplicateArgs, Replicated};
@@ -161,12 +161,12 @@ impl FromStr for Emit {
 
 impl CompileArgs {
     /// What it is compiled for.
-    fn target(&self) -> &'static Target {
+    fn kernels(&self) -> &'static dyn lower::Kernels {
         let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
         match self.target {
-            Some(TargetArg::Cuda) => &Target::CUDA,
-            Some(TargetArg::Auto) | None if kernels() => &Target::CUDA,
-            Some(TargetArg::Auto | TargetArg::Cpu) | None => &Target::CPU,
+            Some(TargetArg::Cuda) => &CUDA,
+            Some(TargetArg::Auto) | None if kernels() => &CUDA,
+            Some(TargetArg::Auto | TargetArg::Cpu) | None => &CPU,
         }
     }
 
@@ -199,7 +199,7 @@ impl CompileArgs {
     /// machine.
     fn place(&self) -> Place {
         let found = if self.target.is_some() { 0 } else { backend::gpu_count() };
-        Place { found, cuda: *self.target() == Target::CUDA }
+        Place { found, cuda: self.kernels().target() == lower::Kernels::target(&CUDA) }
     }
 }
 
@@ -318,7 +318,7 @@ fn write_onnx(emit: &Emit, template: &Graph, weights: &Weights) -> anyhow::Resul
 
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
     let verified = ir::verify(graph).map_err(Error::from)?;
-    let program = lower::lower(&verified, args.target()).map_err(Error::from)?;
+    let program = lower::lower(&verified, args.kernels()).map_err(Error::from)?;
     if let Kind::Kernels(what) = emit.kind {
         let is_wanted = |form| {
             let kind = Kind::Kernels(Kernels::Compiled(form));

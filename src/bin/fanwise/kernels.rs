@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use fanwise::backend::CPU;
 use fanwise::codegen::{self, Arch, Form, Unit};
+use fanwise::lower::Kernels as _;
 use fanwise::lower::Program;
-use fanwise::types::Target;
 use fanwise::{Error, format};
 
 use crate::target::CacheArgs;
@@ -38,7 +39,7 @@ pub(crate) fn emit(
     folder: Option<&Path>,
     options: &For<'_>,
 ) -> anyhow::Result<()> {
-    if program.target.name == Target::CPU.name {
+    if program.target == *CPU.target() {
         bail!("a program for the CPU has no kernels of a GPU: give `--target cuda`");
     }
     let kernels = codegen::kernels(program).map_err(Error::from)?;

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fanwise::analysis::{self, ProofError};
+use fanwise::backend::CPU;
 use fanwise::ir::{self, Graph};
 use fanwise::lower::{self, LowerError};
 use fanwise::model::ModelError;
 use fanwise::pass::{self, BatchStatistics, Repair, RepairOptions};
-use fanwise::types::Target;
 use fanwise::{Error, analysis::Proof};
 use serde_json::json;
 
@@ -71,7 +71,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     }
     match result {
         Ok(proof) => {
-            let program = lower::lower(&verified, &Target::CPU).map_err(Error::from)?;
+            let program = lower::lower(&verified, &CPU).map_err(Error::from)?;
             lower::check_batches(&program).map_err(LowerError::from).map_err(Error::from)?;
             proved(args.format, proof)?;
             Ok(ExitCode::SUCCESS)

@@ -10,6 +10,7 @@ use crate::lower::collect::{Collective, Form, Member, bytes};
 use crate::lower::layout::Role;
 use crate::lower::program::{Action, Buffer, BufferId, Guard, Lane, Launch, Storage};
 use crate::op::{ExclusiveScan, Op};
+use crate::types::KernelClass;
 use crate::types::invariant::invariant;
 use crate::types::{Dim, Order, Shape, TensorType};
 
@@ -145,7 +146,7 @@ impl Emitter<'_> {
         operands: Vec<BufferId>,
         results: Vec<BufferId>,
     ) -> Action {
-        let class = self.layout.class(id, self.target);
+        let class = self.layout.support(id).kernel.unwrap_or(KernelClass::Reference);
         let chain = Chain::default();
         Action::Launch(Box::new(Launch { class, op, chain, operands, results }))
     }

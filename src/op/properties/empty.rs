@@ -5,13 +5,13 @@ use std::fmt;
 
 use super::draw::{Case, Draw};
 use super::generators;
-use crate::backend::{Cpu, Executable, RunOptions};
+use crate::backend::{CPU, Cpu, Executable, RunOptions};
 use crate::ir::{Builder, Graph, Weights, verify};
 use crate::lower::lower;
 use crate::op::testing::symbolic;
 use crate::op::{Op, Operand};
 use crate::pass::{Repair, Replicate, replicate};
-use crate::types::{Claim, Device, ShardRule, Target, Tensor};
+use crate::types::{Claim, Device, ShardRule, Tensor};
 
 /// Cases of each generator.
 const CASES: u64 = 40;
@@ -101,7 +101,7 @@ fn run(
     cpu: &Cpu,
 ) -> Result<Vec<Tensor>, String> {
     let verified = verify(graph).unwrap();
-    let program = lower(&verified, &Target::CPU).map_err(|e| e.to_string())?;
+    let program = lower(&verified, &CPU).map_err(|e| e.to_string())?;
     let executable = cpu.executable(program, weights).map_err(|e| e.to_string())?;
     let run = executable.run(inputs, &RunOptions::default()).map_err(|e| e.to_string())?;
     Ok(run.outputs.into_iter().map(|(_, tensor)| tensor).collect())

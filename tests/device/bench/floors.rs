@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use fanwise::backend::CUDA;
 use fanwise::backend::cuda::Trace;
 use fanwise::ir::{parse, verify};
 use fanwise::lower::{Action, BufferId, DeviceProgram, Launch, Program, Step, lower};
 use fanwise::op::{Gemm, Op};
-use fanwise::types::{KernelClass, Target};
+use fanwise::types::KernelClass;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -171,7 +172,7 @@ fn long_lines_are_read_once() {
             );
             let graph = replicas(&parse(&text).unwrap_or_else(|e| panic!("{e}")), 1, 1);
             let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));
-            let program = lower(&verified, &Target::CUDA).unwrap();
+            let program = lower(&verified, &CUDA).unwrap();
             let found: f64 = costs(&program.devices[1], ROWS).iter().map(|cost| cost.2).sum();
             let share = found / (4 * size * ROWS) as f64;
             assert!((times..times + 0.01).contains(&share), "{op} of {size}: {share}");

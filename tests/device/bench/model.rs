@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use fanwise::backend::Executable;
 use fanwise::backend::cuda::Cuda;
+use fanwise::backend::{CUDA, Executable};
 use fanwise::ir::{Weights, verify};
 use fanwise::lower::{Program, lower};
-use fanwise::types::Target;
 use fanwise::zoo;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -34,7 +33,7 @@ pub(super) fn measure(
     let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
     let batch = inputs(&graph, scope.batch, &mut ChaCha8Rng::seed_from_u64(3));
     let single = replicas(&graph, 1, 1);
-    let program = lower(&verify(&single).unwrap_or_else(|e| panic!("{e}")), &Target::CUDA).unwrap();
+    let program = lower(&verify(&single).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
     let (cold, warm) = starts(&program, &weights);
     model.insert("cold_seconds".to_owned(), json!(cold));
     model.insert("warm_seconds".to_owned(), json!(warm));

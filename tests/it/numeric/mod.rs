@@ -18,11 +18,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fanwise::analysis::{Sums, prove};
-use fanwise::backend::{Cpu, Executable, RunOptions};
+use fanwise::backend::{CPU, Cpu, Executable, RunOptions};
 use fanwise::ir::{Graph, Label, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{PassError, Repair, Replicate, SimplifyOptions, repair, replicate, simplify};
-use fanwise::types::{DType, Dim, ShardRule, Target, Tensor};
+use fanwise::types::{DType, Dim, ShardRule, Tensor};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -239,7 +239,7 @@ fn run(
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<Result<Vec<Tensor>, String>, String> {
     let verified = verify(graph).map_err(|e| format!("not verified: {e}"))?;
-    let program = lower(&verified, &Target::CPU).map_err(|e| format!("not lowered: {e}"))?;
+    let program = lower(&verified, &CPU).map_err(|e| format!("not lowered: {e}"))?;
     let executable = cpu.executable(program, &Weights::default()).map_err(|e| e.to_string())?;
     let output = executable.run(inputs, &RunOptions::default()).map_err(|e| e.to_string());
     Ok(output.map(|output| output.outputs.into_iter().map(|(_, t)| t).collect()))

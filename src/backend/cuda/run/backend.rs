@@ -21,12 +21,12 @@ use crate::backend::cuda::driver::contexts::Contexts;
 use crate::backend::cuda::driver::error::{ProbeError, Version, nvrtc_package};
 use crate::backend::cuda::driver::memory::{Global, Pinned, PinnedPool};
 use crate::backend::cuda::driver::module::{Function, Module};
-use crate::backend::{Backend, CompileError, DriverError, Executable, params};
+use crate::backend::{Backend, CUDA, CompileError, DriverError, Executable, params};
 use crate::codegen::{self, Arch, Call, Form, Kernel};
 use crate::ir::Weights;
-use crate::lower::{Action, Program, Storage};
+use crate::lower::{self, Action, Program, Storage};
 use crate::types::invariant::invariant;
-use crate::types::{Device, Order, Target, Tensor};
+use crate::types::{Device, Order, Tensor};
 
 /// How the CUDA backend works.
 #[derive(Clone)]
@@ -311,8 +311,8 @@ impl Cuda {
 }
 
 impl Backend for Cuda {
-    fn target(&self) -> &Target {
-        &Target::CUDA
+    fn kernels(&self) -> &dyn lower::Kernels {
+        &CUDA
     }
 
     fn compile(

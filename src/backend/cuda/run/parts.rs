@@ -136,15 +136,15 @@ pub(super) fn update_size(program: &Program, i: u32) -> Result<usize, RunError> 
 #[cfg(test)]
 mod tests {
     use super::update_size;
+    use crate::backend::CPU;
     use crate::ir::verify;
     use crate::lower::lower;
     use crate::lower::testing::template;
-    use crate::types::Target;
 
     #[test]
     fn an_update_that_is_missing_is_named() {
         let (graph, _) = template();
-        let program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         let said = update_size(&program, 3).unwrap_err().to_string();
         assert_eq!(said, "internal error on cpu:0 in ``: the program has no update 3");
     }

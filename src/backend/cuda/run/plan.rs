@@ -461,16 +461,16 @@ impl HostBlocks {
 #[cfg(test)]
 mod tests {
     use super::planned;
+    use crate::backend::CPU;
     use crate::ir::verify;
     use crate::lower::testing::template;
     use crate::lower::{Storage, lower};
-    use crate::types::Target;
 
     #[test]
     #[should_panic(expected = "that a buffer of a parameter is of a port")]
     fn a_parameter_without_a_port_takes_no_0_bytes() {
         let (graph, _) = template();
-        let mut program = lower(&verify(&graph).unwrap(), &Target::CPU).unwrap();
+        let mut program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         assert!(planned(&program, &program.devices[0]) > 0);
         program.devices[0].buffers[0].storage = Storage::Param(99);
         planned(&program, &program.devices[0]);

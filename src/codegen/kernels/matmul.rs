@@ -1,15 +1,13 @@
 //! Matrix products.
 
-use super::CodegenError;
-use super::builder::{Builder, ceil_div, float, line};
-use super::expression::{Columns, Place, expression};
-use super::kernel::Call;
-use super::launch::Context;
-use super::strides::Walk;
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
+use crate::codegen::builder::{Builder, by_four, float, line};
+use crate::codegen::expression::{Columns, Place, expression};
+use crate::codegen::strides::Walk;
+use crate::codegen::tile::Tile;
 use crate::lower::{BufferId, Chain};
-use crate::op::{Gemm, MatMulSizes, Op};
-use crate::types::invariant::int;
-use crate::types::{Dim, Shape};
+use crate::op::{Gemm, MatMul, MatMulSizes, OpError};
+use crate::types::{DType, Dim, Shape};
 
 /// A matrix product of stacks of matrices.
 struct Product {
@@ -21,49 +19,6 @@ struct Product {
     /// Whether neighbours in memory are neighbours along the terms, in the left and in the right
     /// factor.
     along: [bool; 2],
-}
-
-/// The sizes of the tile that a block computes, and of the part of it that a thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
-    rows: i64,
-    columns: i64,
-    thread_rows: i64,
-    thread_columns: i64,
-}
-
-impl Tile {
-    /// The tile for so many rows of one sample, and so many columns. No result depends on it.
-    pub(super) fn new(rows: i64, columns: i64) -> Self {
-        let (columns, thread_columns) = match columns {
-            ..=32 => (32, 4),
-            33..=64 => (64, 4),
-            _ => (128, 8),
-        };
-        let rows = if rows > 64 { 128 } else { 64 };
-        let thread_rows = if rows == 64 && columns < 128 { 4 } else { 8 };
-        Self { rows, columns, thread_rows, thread_columns }
-    }
-
-    fn threads(self) -> u32 {
-        let threads = (self.rows / self.thread_rows) * (self.columns / self.thread_columns);
-        int::<u32>(threads)
-    }
-
-    /// Says the sizes to the kernel; gives the threads of a block and the tiles of a matrix.
-    pub(super) fn define(self, b: &mut Builder<'_>, height: &Dim, width: &Dim) -> (u32, Dim) {
-        b.define("BM", self.rows);
-        b.define("BN", self.columns);
-        b.define("BK", 8);
-        b.define("TM", self.thread_rows);
-        b.define("TN", self.thread_columns);
-        (self.threads(), ceil_div(height, self.rows) * ceil_div(width, self.columns))
-    }
-}
-
-/// True if every multiple of the size is one of 4.
-pub(super) fn by_four(size: &Dim) -> bool {
-    size.modulo(&4.into()) == Dim::ZERO
 }
 
 /// What a size has for each row of the batch; all of it where it does not follow from the batch.
@@ -81,19 +36,43 @@ fn of_sample(size: &Dim) -> i64 {
     (0..64).map(|i| size.eval(MANY + i)).fold(0, gcd)
 }
 
+fn multiplies(types: &Types<'_>) -> Support {
+    let by = Support::by(KernelClass::MatMul);
+    Support { ends_in_chain: true, ..by }.when(types.are(DType::F32))
+}
+
+impl CudaOp for MatMul {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        multiplies(types)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        call(context, None)
+    }
+}
+
+impl CudaOp for Gemm {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        multiplies(types)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        call(context, Some(self))
+    }
+}
+
 /// `matmul.cu`.
-pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+fn call(context: &Context<'_>, scaled: Option<&Gemm>) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let (own, chained) = launch.split_operands();
     let ([left, right, addend @ ..], [y]) = (own, launch.results.as_slice()) else {
         return Err(context.unsupported("it has not two operands and one result"));
     };
-    context.are_f32(own)?;
     let b = Builder::new(context.device);
-    let (product, scaled) = match &launch.op {
-        Some(Op::MatMul(_)) => (stacked(context, &b.ty(*left).shape, &b.ty(*right).shape)?, None),
-        Some(Op::Gemm(op)) => (single(op, &b.ty(*left).shape, &b.ty(*right).shape), Some(op)),
-        _ => return Err(context.unsupported("it is no matrix product")),
+    let (a_shape, b_shape) = (&b.ty(*left).shape, &b.ty(*right).shape);
+    let product = match scaled {
+        Some(op) => single(op, a_shape, b_shape),
+        None => stacked(context, a_shape, b_shape)?,
     };
     let values = [*left, *right, *y];
     let addend = addend.first().copied();
@@ -184,7 +163,7 @@ fn scale(b: &mut Builder<'_>, op: Option<&Gemm>, addend: Option<BufferId>) {
 
 /// The product of `matmul`: matrices that all meet one right factor are one matrix.
 fn stacked(context: &Context<'_>, left: &Shape, right: &Shape) -> Result<Product, CodegenError> {
-    let wrong = |e: crate::op::OpError| context.unsupported(e.to_string());
+    let wrong = |e: OpError| context.unsupported(e.to_string());
     let MatMulSizes { left, right, outer, m, k, n } =
         MatMulSizes::new(left, right).map_err(wrong)?;
     let along = [true, false];

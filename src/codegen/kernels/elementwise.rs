@@ -1,14 +1,10 @@
-//! Chains of elementwise operators, and operators of several operands that are broadcast in any
-//! way.
+//! Chains of elementwise operators.
 
-use super::CodegenError;
-use super::builder::{Builder, blocks, line};
-use super::expression::{Columns, Place, expression};
-use super::function::{Term, apply, may_fail};
-use super::kernel::Call;
-use super::launch::Context;
-use super::strides::Walk;
-use crate::lower::{Access, BufferId, Chain, ChainStep};
+use super::{Call, CodegenError, Context, CudaOp, Support, Types};
+use crate::codegen::builder::{Builder, blocks, line};
+use crate::codegen::expression::{Columns, Place, expression};
+use crate::lower::{Access, Chain, ChainStep};
+use crate::op::{Cast, Classify, Unary};
 use crate::types::Dim;
 use crate::types::invariant::int;
 
@@ -28,6 +24,23 @@ const MOST_BEHIND: i64 = 1 << 30;
 
 /// Rows that a thread walks down, for what it computes once for its columns.
 const ROWS: i64 = 8;
+
+/// What is computed in chains alone.
+macro_rules! steps {
+    ($($op:ident),*) => {
+        $(impl CudaOp for $op {
+            fn supports(&self, _types: &Types<'_>) -> Support {
+                Support::step()
+            }
+
+            fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+                Err(context.unsupported("it is a step of a chain alone"))
+            }
+        })*
+    };
+}
+
+steps!(Cast, Classify, Unary);
 
 /// `elementwise.cu`.
 pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -97,57 +110,4 @@ fn lines(count: &Dim, columns: Columns) -> Option<Dim> {
     let most = if inner == 1 { MOST_COLUMNS } else { MOST_BEHIND };
     let length = length.filter(|l| (1..=most).contains(l))?;
     count.exact_div(&length.into())
-}
-
-/// `broadcast.cu`.
-pub(super) fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (Some(op), [y]) = (&launch.op, launch.results.as_slice()) else {
-        return Err(context.unsupported("it has not one result"));
-    };
-    let mut b = Builder::new(context.device);
-    let shape = &b.ty(*y).shape;
-    let steps = |id: BufferId| {
-        let (own, steps) = (&b.ty(id).shape, b.steps(id));
-        let behind = shape.rank().saturating_sub(own.rank());
-        let step = |axis: usize| match axis.checked_sub(behind) {
-            Some(a) if own[a] != Dim::ONE => steps[a].clone(),
-            _ => Dim::ZERO,
-        };
-        (0..shape.rank()).map(step).collect::<Vec<Dim>>()
-    };
-    let operands = &launch.operands;
-    let (Some(a), Some(second), 2..=3) = (operands.first(), operands.get(1), operands.len()) else {
-        return Err(context.unsupported("it has not two or three operands"));
-    };
-    let all = [*a, *second, *operands.last().unwrap_or(second)].map(steps);
-    let walk = Walk::new(
-        b.axes(*y)
-            .into_iter()
-            .map(|axis| (shape[axis].clone(), all.each_ref().map(|steps| steps[axis].clone()))),
-    );
-    let names = ["a", "b", "c"];
-    let term = |(id, name): (&BufferId, &'static str)| Term::new(name, b.ty(*id).dtype);
-    let terms: Vec<Term> = operands.iter().zip(names).map(term).collect();
-    let result = apply(op, &terms, b.ty(*y).dtype);
-    let result =
-        result.ok_or_else(|| context.unsupported("it takes no elements of these types"))?;
-    let count = shape.elements();
-    for (id, name) in operands.iter().zip(names) {
-        b.read(name, *id);
-    }
-    b.write("y", *y);
-    if may_fail(op, b.ty(*y).dtype) {
-        b.report();
-    }
-    b.size("COUNT", &count);
-    b.define("OPERANDS", operands.len());
-    b.list("SIZES", &walk.sizes());
-    for (k, name) in ["A_STEPS", "B_STEPS", "C_STEPS"].into_iter().enumerate().take(operands.len())
-    {
-        b.list(name, &walk.steps(k));
-    }
-    b.define("RESULT", result);
-    let grid = line(blocks(&count, i64::from(THREADS)));
-    Ok(b.finish("broadcast.cu", THREADS, String::new(), grid))
 }

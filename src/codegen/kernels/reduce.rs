@@ -1,81 +1,80 @@
 //! Reductions, in one launch or two.
 
-use super::CodegenError;
-use super::builder::{Builder, c_type};
-use super::index;
-use super::kernel::Call;
-use super::launch::Context;
-use super::lines::{Form, product};
-use super::strides::Walk;
-use crate::lower::{BufferId, PART};
-use crate::op::{Narrow, Op, Reduce};
-use crate::types::{Combine, DType, Dim, KernelClass};
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
+use crate::codegen::builder::{Builder, c_type};
+use crate::codegen::lines::{Form, product};
+use crate::codegen::strides::Walk;
+use crate::lower::{BufferId, Images, Parts};
+use crate::op::Reduce;
+use crate::types::{DType, Dim, Shape, TensorType};
 
-/// `reduce.cu`.
-pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    if let (Some(Op::Narrow(op)), [x], [y]) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
-    {
-        return narrow(context, op, *x, *y);
-    }
-    let (Some(Op::Reduce(op)), [x, parts @ ..], [y]) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
-    else {
-        return Err(context.unsupported("it is no reduction of one operand"));
+/// The elements of a line that the first launch of a reduction folds to one.
+pub(super) const PART: i64 = 4096;
+
+/// The elements of a line from which on it is folded in parts.
+const LONG: i64 = 8 * PART;
+
+/// The most lines through the batch that are folded in parts; more of them fill a device.
+const LINES: i64 = 4096;
+
+/// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and one for
+/// each component of wide sums and products.
+pub(super) fn parts(op: &Reduce, x: &TensorType) -> Option<Parts> {
+    let reduced = op.reduced(x.rank()).ok()?;
+    let product = |wanted: bool| {
+        let sizes = x.shape.iter().zip(&reduced).filter(|(_, r)| **r == wanted);
+        sizes.fold(Dim::ONE, |product, (size, _)| product * size.clone())
     };
-    let dtype = context.device.buffer(*x).ty.dtype;
-    if !matches!(dtype, DType::F32 | DType::F64) {
-        return Err(context.unsupported(format!("its operand is {dtype}")));
+    let (size, lines) = (product(true), product(false));
+    // Of a line through the batch the size does not decide, even if it is known.
+    let known = size.as_const().filter(|_| reduced.first() != Some(&true));
+    let long = match known {
+        Some(size) => size >= LONG,
+        None => lines.as_const().is_some_and(|lines| lines <= LINES),
+    };
+    if !long {
+        return None;
     }
-    match (parts, launch.class) {
-        ([parts], _) => last(context, op, *x, *parts, *y),
-        ([], KernelClass::Partial) => parts_of(context, op, *x, *y),
-        _ => lines(context, op, *x, *y, false),
-    }
+    let parts = (size + (PART - 1)).floor_div(&PART.into());
+    let logs = matches!(op, Reduce::LogSumExp { .. }).then_some(2);
+    let wide = logs.or_else(|| op.accumulator(x.dtype));
+    let wide = wide.map(|components| Shape::from(&[components][..]));
+    let wide = wide.iter().flat_map(|shape| shape.iter().cloned());
+    let shape: Shape = wide.chain([parts, lines]).collect();
+    Some(Parts { ty: TensorType::new(DType::F64, shape), reads: 1 })
 }
 
-/// `narrow.cu`.
-fn narrow(
-    context: &Context<'_>,
-    op: &Narrow,
-    x: BufferId,
-    y: BufferId,
-) -> Result<Call, CodegenError> {
-    let mut b = context.row_major()?;
-    let components = b.ty(x).shape.first().and_then(Dim::as_const);
-    let count = b.ty(y).shape.elements();
-    b.read("x", x);
-    b.write("y", y);
-    let by = match (op.by, components) {
-        (Combine::WideProd, Some(2)) => 2,
-        (Combine::WideSum, Some(4)) => 1,
-        (Combine::WideSum, Some(2)) => 0,
-        _ => return Err(context.unsupported("its operand has no components")),
-    };
-    b.define("BY", by);
-    b.size("DIVISOR", &op.count);
-    b.flag("LOG", op.log);
-    b.size("COUNT", &count);
-    Ok(index::finish(b, "narrow.cu", &count))
-}
+impl CudaOp for Reduce {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        let [x] = types.operands.as_slice() else { return Support::default() };
+        // Of images with the channels last, the places of each channel are lines.
+        let one = self.components(x.dtype).is_none() && self.is_over(x.rank(), 2..x.rank());
+        let images = if one { Images::First } else { Images::RowMajor };
+        let support = Support { parts: parts(self, x), images, ..Support::by(KernelClass::Reduce) };
+        // A wide result is `f64`.
+        support.when(matches!(x.dtype, DType::F32 | DType::F64))
+    }
 
-/// The launch that reads the elements and gives a part of each result for `PART` of them.
-pub(super) fn parts_of(
-    context: &Context<'_>,
-    op: &Reduce,
-    x: BufferId,
-    parts: BufferId,
-) -> Result<Call, CodegenError> {
-    lines(context, op, x, parts, true)
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let [y] = context.results()?;
+        match context.launch.operands.as_slice() {
+            [x] => lines(context, self, [*x, y], false),
+            [x, parts] => last(context, self, [*x, *parts, y]),
+            _ => Err(context.unsupported("it is no reduction of one operand")),
+        }
+    }
+
+    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let ([x], [y]) = (context.operands()?, context.results()?);
+        lines(context, self, [x, y], true)
+    }
 }
 
 /// The launch that reads the elements; it gives results or parts of them.
-fn lines(
+pub(super) fn lines(
     context: &Context<'_>,
     op: &Reduce,
-    x: BufferId,
-    y: BufferId,
+    [x, y]: [BufferId; 2],
     gives_parts: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
@@ -112,9 +111,7 @@ fn lines(
 fn last(
     context: &Context<'_>,
     op: &Reduce,
-    x: BufferId,
-    parts: BufferId,
-    y: BufferId,
+    [x, parts, y]: [BufferId; 3],
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
     let shape = &b.ty(x).shape;

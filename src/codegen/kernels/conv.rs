@@ -1,16 +1,15 @@
 //! Convolutions and their transposes.
 
-use super::CodegenError;
-use super::builder::{Builder, blocks, ceil_div, line};
-use super::expression::{Columns, Place, expression};
-use super::kernel::Call;
-use super::launch::Context;
-use super::matmul::Tile;
-use crate::lower::BufferId;
-use crate::op::Op;
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
+use crate::codegen::builder::{Builder, blocks, ceil_div, line};
+use crate::codegen::expression::{Columns, Place, expression};
+use crate::codegen::tile::Tile;
+use crate::codegen::windows;
+use crate::lower::{BufferId, Images};
 use crate::op::window::{WindowAxis, Windows};
-use crate::types::invariant::{int, invariant};
-use crate::types::{Dim, Target};
+use crate::op::{Conv, ConvTranspose, OpError};
+use crate::types::invariant::invariant;
+use crate::types::{DType, Dim, TensorType};
 
 /// The most weights that a block of a depthwise convolution holds in shared memory.
 const HELD: i64 = 8192;
@@ -28,7 +27,7 @@ const MOST_SPAN: usize = 1024;
 
 /// The most elements of a sample, of the taps of an element and of a group's channels: positions
 /// within them are `int`.
-const MOST: usize = Target::CUDA.limits.positions;
+const MOST: usize = i32::MAX as usize;
 
 /// The most blocks along y.
 const MOST_ACROSS: i64 = 65_535;
@@ -59,30 +58,81 @@ struct Shape {
     taps: i64,
 }
 
-fn product(windows: &[WindowAxis], f: impl Fn(&WindowAxis) -> usize) -> i64 {
-    windows.iter().fold(1, |p: i64, a| p.saturating_mul(int::<i64>(f(a))))
+/// The elements of a tensor behind its first axis, if they are known.
+fn behind_first(ty: &TensorType) -> Option<usize> {
+    let mut sizes = ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
+    sizes.try_fold(1usize, |product, d| Some(product.saturating_mul(d?)))
 }
 
+/// True if a convolution's samples, its kernel and the positions that its windows reach are fewer
+/// than [`MOST`].
+pub(super) fn positions(windows: &Windows, [x, w, y]: [&TensorType; 3]) -> bool {
+    /// What a kernel looks at beyond the weights.
+    const BEYOND: usize = 8;
+    let reach = |a: &WindowAxis| {
+        let windows = a.output.saturating_mul(a.stride);
+        windows.saturating_add(a.kernel.saturating_mul(a.dilation)).saturating_add(a.before)
+    };
+    let outer = w.shape.first().and_then(Dim::as_const).and_then(|d| usize::try_from(d).ok());
+    let weights = behind_first(w).zip(outer).map(|(behind, outer)| behind.saturating_mul(outer));
+    let sizes = [behind_first(x), behind_first(y), weights.map(|w| w.saturating_add(BEYOND))];
+    sizes.iter().all(|size| size.is_some_and(|size| size < MOST))
+        && windows.iter().all(|a| reach(a) < MOST)
+}
+
+/// What a convolution says of its windows.
+struct Windowed {
+    windows: Result<Windows, OpError>,
+    groups: i64,
+    transposed: bool,
+}
+
+fn supported(windowed: Windowed, types: &Types<'_>) -> Support {
+    let ([x, w, ..], [y]) = (types.operands.as_slice(), types.results.as_slice()) else {
+        return Support::default();
+    };
+    let fits = windowed.windows.is_ok_and(|windows| positions(&windows, [x, w, y]));
+    let by = Support::by(KernelClass::Conv);
+    Support { ends_in_chain: true, images: Images::ChannelsLast, ..by }
+        .when(fits && types.are(DType::F32))
+}
+
+macro_rules! convolutions {
+    ($($op:ident: $transposed:literal),*) => {
+        $(impl $op {
+            fn windowed(&self, x: &TensorType, w: &TensorType) -> Windowed {
+                let (windows, groups) = (self.windows(x, w), self.groups);
+                Windowed { windows, groups, transposed: $transposed }
+            }
+        }
+
+        impl CudaOp for $op {
+            fn supports(&self, types: &Types<'_>) -> Support {
+                match types.operands.as_slice() {
+                    [x, w, ..] => supported(self.windowed(x, w), types),
+                    _ => Support::default(),
+                }
+            }
+
+            fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+                call(context, |x, w| self.windowed(x, w))
+            }
+        })*
+    };
+}
+
+convolutions!(Conv: false, ConvTranspose: true);
+
 impl Shape {
-    fn new(
-        context: &Context<'_>,
-        b: &Builder<'_>,
-        [x, w, y]: [BufferId; 3],
-    ) -> Result<Self, CodegenError> {
-        let (x, w, y) = (b.ty(x), b.ty(w), b.ty(y));
-        let wrong = |e: crate::op::OpError| context.unsupported(e.to_string());
-        let (windows, groups, transposed) = match &context.launch.op {
-            Some(Op::Conv(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, false),
-            Some(Op::ConvTranspose(op)) => (op.windows(x, w).map_err(wrong)?, op.groups, true),
-            _ => return Err(context.unsupported("it is no convolution")),
-        };
-        let channels = |ty: &crate::types::TensorType| {
+    fn new(windows: Windows, groups: i64, transposed: bool, [x, y]: [&TensorType; 2]) -> Self {
+        let channels = |ty: &TensorType| {
             invariant(ty.shape[1].as_const(), "that a convolution has a fixed number of channels")
         };
-        let (first, second) = (product(&windows, |a| a.input), product(&windows, |a| a.output));
+        let first = windows::all(&windows, |a| a.input);
+        let second = windows::all(&windows, |a| a.output);
         let (inputs, outputs) = if transposed { (second, first) } else { (first, second) };
         let groups = groups.max(1);
-        let shape = Self {
+        Self {
             transposed,
             groups,
             c_each: channels(x) / groups,
@@ -90,26 +140,9 @@ impl Shape {
             samples: x.shape[0].clone(),
             inputs,
             outputs,
-            taps: product(&windows, |a| a.kernel),
+            taps: windows::all(&windows, |a| a.kernel),
             windows,
-        };
-        let sizes = [
-            shape.inputs.saturating_mul(channels(x)),
-            shape.outputs.saturating_mul(channels(y)),
-            shape.taps.saturating_mul(shape.c_each.max(shape.m_each)).saturating_add(8),
-        ];
-        // Positions in the padding and behind the last window are computed, too.
-        let reach = |a: &WindowAxis| {
-            let spread = a.output.saturating_mul(a.stride);
-            let taps = a.kernel.saturating_mul(a.dilation);
-            int::<i64>(spread.saturating_add(taps).saturating_add(a.before))
-        };
-        let most = int::<i64>(MOST);
-        let far = shape.windows.iter().map(reach).max().unwrap_or(0);
-        if sizes.into_iter().chain([far]).any(|size| size >= most) {
-            return Err(context.unsupported("a sample or a kernel has 2^31 elements or more"));
         }
-        Ok(shape)
     }
 
     /// True if the groups have so few channels that a tile of a matrix product would be mostly
@@ -167,18 +200,22 @@ impl Shape {
 }
 
 /// `conv.cu` or `depthwise.cu`.
-pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+fn call(
+    context: &Context<'_>,
+    windowed: impl FnOnce(&TensorType, &TensorType) -> Windowed,
+) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let (own, chained) = launch.split_operands();
     let ([x, w, bias @ ..], [y]) = (own, launch.results.as_slice()) else {
         return Err(context.unsupported("it has not two operands and one result"));
     };
-    context.are_f32(own)?;
     let mut b = Builder::new(context.device);
     if [*x, *w, *y].into_iter().any(|id| !b.is_channels_last(id)) {
         return Err(context.unsupported("the channels are not last in memory"));
     }
-    let shape = Shape::new(context, &b, [*x, *w, *y])?;
+    let Windowed { windows, groups, transposed } = windowed(b.ty(*x), b.ty(*w));
+    let windows = windows.map_err(|e| context.unsupported(e.to_string()))?;
+    let shape = Shape::new(windows, groups, transposed, [b.ty(*x), b.ty(*y)]);
     b.read("x", *x);
     b.read("w", *w);
     b.write("y", *y);

@@ -1,17 +1,19 @@
-//! Recurrent cells and their gradients, each in two launches.
+//! Recurrent cells, in two launches.
 
-use super::CodegenError;
-use super::builder::{Builder, ceil_div, float};
-use super::function::of_float;
-use super::kernel::Call;
-use super::launch::Context;
-use super::matmul::{self, by_four};
-use crate::lower::{BufferId, MOST_HIDDEN};
-use crate::op::{Activation, Direction, Op, Recurrent, Unary};
-use crate::types::{DType, Dim};
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types, matmul};
+use crate::codegen::builder::{Builder, ceil_div, float};
+use crate::codegen::function::of_float;
+use crate::lower::{BufferId, Parts};
+use crate::op::{Activation, Direction, Recurrent};
+use crate::types::invariant::int;
+use crate::types::{DType, Dim, Shape, TensorType};
 
 /// Threads of a block.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
+
+/// The most elements of a cell's state: some sequences' states stay in the shared memory of a
+/// block.
+const MOST_HIDDEN: i64 = 4096;
 
 /// The most sequences that a block takes through the steps together.
 const MOST_TOGETHER: i64 = 4;
@@ -22,7 +24,6 @@ pub(super) fn products(context: &Context<'_>) -> Result<Call, CodegenError> {
     else {
         return Err(context.unsupported("it is no first launch of a recurrent cell"));
     };
-    context.only_f32()?;
     let shapes = [*x, *y].map(|id| &context.device.buffer(id).ty.shape);
     let ([.., terms], [height, width]) = (&shapes[0][..], &shapes[1][..]) else {
         return Err(context.unsupported("its products are no matrix"));
@@ -33,12 +34,12 @@ pub(super) fn products(context: &Context<'_>) -> Result<Call, CodegenError> {
 
 /// What the attributes say.
 #[expect(clippy::struct_excessive_bools, reason = "each is an attribute")]
-struct Cell<'a> {
-    kind: u8,
+pub(super) struct Cell<'a> {
+    pub(super) kind: u8,
     bias: bool,
     lengths: bool,
-    initial: bool,
-    peepholes: bool,
+    pub(super) initial: bool,
+    pub(super) peepholes: bool,
     coupled: bool,
     reset_first: bool,
     clip: Option<f32>,
@@ -47,7 +48,7 @@ struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    fn new(op: &'a Recurrent) -> Self {
+    pub(super) fn new(op: &'a Recurrent) -> Self {
         let none = Self {
             kind: 2,
 
@@ -120,7 +121,7 @@ impl<'a> Cell<'a> {
     }
 
     /// The functions, as text.
-    fn expression(&self) -> String {
+    pub(super) fn expression(&self) -> String {
         let text = |op: &Activation| match op {
             Activation::Unary(op) => of_float(op, "x", DType::F32),
             Activation::Affine(a, b) => format!("{} * x + {}", float(*a), float(*b)),
@@ -133,21 +134,17 @@ impl<'a> Cell<'a> {
         .unwrap_or_default()
     }
 
-    /// Their derivatives, as text; `None` where one is not offered.
-    fn slopes(&self) -> Option<String> {
-        self.each(|name, op| {
-            Some(function(&format!("{name}_slope(float x, float y)"), &slope(op)?))
-        })
-    }
-
     /// A text for each function.
-    fn each(&self, text: impl Fn(&str, &Activation) -> Option<String>) -> Option<String> {
+    pub(super) fn each(
+        &self,
+        text: impl Fn(&str, &Activation) -> Option<String>,
+    ) -> Option<String> {
         let functions = ["gate", "candidate", "state"].into_iter().zip(self.functions);
         functions.filter_map(|(name, op)| Some(text(name, op?))).collect()
     }
 
     /// The operands behind the first three, by their names in the kernel.
-    fn read(&self, b: &mut Builder<'_>, operands: &[BufferId], gradient: bool) {
+    pub(super) fn read(&self, b: &mut Builder<'_>, operands: &[BufferId], gradient: bool) {
         let lstm = self.kind == 0;
         let all = [
             ("bias", self.bias),
@@ -163,21 +160,6 @@ impl<'a> Cell<'a> {
         let names = all.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
         names.zip(operands).for_each(|(name, id)| b.read(name, *id));
     }
-
-    /// The results of the gradient, by their names in the kernel.
-    fn write(&self, b: &mut Builder<'_>, results: &[BufferId]) {
-        let lstm = self.kind == 0;
-        let all = [
-            ("sums", true),
-            ("states", true),
-            ("kept", self.kind < 2),
-            ("products", self.peepholes),
-            ("initial_grad", self.initial),
-            ("initial_cell_grad", self.initial && lstm),
-        ];
-        let names = all.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
-        names.zip(results).for_each(|(name, id)| b.write(name, *id));
-    }
 }
 
 /// The sequences of a block: their states stay in 48 KiB of shared memory, three numbers for each
@@ -188,49 +170,18 @@ fn together(hidden: i64) -> i64 {
 }
 
 /// A function of a kernel.
-fn function(head: &str, body: &str) -> String {
+pub(super) fn function(head: &str, body: &str) -> String {
     format!("__device__ __forceinline__ float {head} {{ return {body}; }}\n")
-}
-
-/// The derivative of a function at `x`, where it is `y`, as that of the operator; `None` where that
-/// has none.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the others are no functions of cells")]
-fn slope(op: &Activation) -> Option<String> {
-    let step = |bound: f32, above: f32, below: &str| {
-        format!("x > {} ? {} : {below}", float(bound), float(above))
-    };
-    Some(match op {
-        Activation::Affine(a, _) => float(*a),
-        Activation::ScaledTanh(a, b) => {
-            format!("scaled_tanh_slope(x, {}, {})", float(*a), float(*b))
-        }
-        Activation::Unary(op) => match *op {
-            Unary::Relu => step(0.0, 1.0, "0.0f"),
-            Unary::Tanh => "1.0f - y * y".to_owned(),
-            Unary::Sigmoid => "y * (1.0f - y)".to_owned(),
-            Unary::Softsign => "1.0f / ((1.0f + fabsf(x)) * (1.0f + fabsf(x)))".to_owned(),
-            Unary::Softplus => "sigmoid(x)".to_owned(),
-            Unary::LeakyRelu { alpha } => step(0.0, 1.0, &float(alpha)),
-            Unary::ThresholdedRelu { alpha } => step(alpha, 1.0, "0.0f"),
-            Unary::Elu { alpha } => step(0.0, 1.0, &format!("y + {}", float(alpha))),
-            Unary::HardSigmoid { alpha, .. } => {
-                format!("y > 0.0f && y < 1.0f ? {} : 0.0f", float(alpha))
-            }
-            _ => return None,
-        },
-    })
 }
 
 /// What both kernels know of a cell: its attributes, sizes and weights. Gives the blocks and
 /// directions, too.
-fn define<'a>(
+pub(super) fn define<'a>(
     context: &Context<'a>,
     op: &Recurrent,
     cell: &Cell<'_>,
 ) -> Result<(Builder<'a>, [Dim; 3]), CodegenError> {
-    let ([x, _, r, ..], [y, ..]) =
-        (context.launch.operands.as_slice(), context.launch.results.as_slice())
-    else {
+    let [x, _, r, ..] = context.launch.operands.as_slice() else {
         return Err(context.unsupported("it is no recurrent cell"));
     };
     let mut b = Builder::new(context.device);
@@ -238,9 +189,6 @@ fn define<'a>(
     let (Some(hidden), 3) = (weights.get(2).and_then(Dim::as_const), x.rank()) else {
         return Err(context.unsupported("its state has no known size"));
     };
-    if !(1..=MOST_HIDDEN).contains(&hidden) || b.ty(*y).dtype != DType::F32 {
-        return Err(context.unsupported("its state does not fit into a block"));
-    }
     let (direction, batch_first) = op.order();
     let (steps, rows) =
         if batch_first { (x[1].clone(), x[0].clone()) } else { (x[0].clone(), x[1].clone()) };
@@ -258,42 +206,49 @@ fn define<'a>(
     }
     b.size("ROWS", &rows);
     b.size("STEPS", &steps);
-    let directions = i64::try_from(direction.count()).unwrap_or(1);
+    let directions = int::<i64>(direction.count());
     Ok((b, [ceil_div(&rows, sequences), directions.into(), Dim::ONE]))
 }
 
-/// `recurrent.cu`.
-pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (Some(Op::Recurrent(op)), [_, _, _, rest @ ..], results) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
-    else {
-        return Err(context.unsupported("it is no recurrent cell"));
-    };
-    let cell = Cell::new(op);
-    let (mut b, grid) = define(context, op, &cell)?;
-    cell.read(&mut b, rest, false);
-    let names = ["y", "last", "last_cell"];
-    names.into_iter().zip(results).for_each(|(name, id)| b.write(name, *id));
-    Ok(b.finish("recurrent.cu", THREADS, cell.expression(), grid))
+/// Two launches, the first of which gives the products of all elements with their weights; if all
+/// but the lengths is `f32`, and the states fit into shared memory.
+pub(super) fn supported(op: &Recurrent, types: &Types<'_>) -> Support {
+    let [x, w, r, ..] = types.operands.as_slice() else { return Support::default() };
+    let hidden = r.shape.get(2).and_then(Dim::as_const);
+    let known = w.shape.last().and_then(Dim::as_const).is_some();
+    let all = types.operands.iter().chain(&types.results).enumerate();
+    let mut floats = all.filter(|(i, _)| Some(*i) != op.lengths_operand());
+    let fits = hidden.is_some_and(|hidden| (1..=MOST_HIDDEN).contains(&hidden)) && known;
+    let support = Support { parts: parts(x, r), ..Support::by(KernelClass::Recurrent) };
+    support.when(fits && floats.all(|(_, ty)| ty.dtype == DType::F32))
 }
 
-/// `recurrent_grad.cu`.
-pub(super) fn gradient(context: &Context<'_>) -> Result<Call, CodegenError> {
-    let launch = context.launch;
-    let (Some(Op::RecurrentGrad(op)), [_, _, r, rest @ ..], results) =
-        (&launch.op, launch.operands.as_slice(), launch.results.as_slice())
-    else {
-        return Err(context.unsupported("it is no gradient of a recurrent cell"));
-    };
-    let op = op.forward();
-    let cell = Cell::new(&op);
-    let (mut b, grid) = define(context, &op, &cell)?;
-    let quads = by_four(&b.ty(*r).shape[2]) && results.iter().all(|id| b.is_aligned(*id));
-    b.flag("GRADIENT_VECTORS", quads);
-    cell.read(&mut b, rest, true);
-    cell.write(&mut b, results);
-    let slopes = cell.slopes();
-    let slopes = slopes.ok_or_else(|| context.unsupported("one of its functions has no slope"))?;
-    Ok(b.finish("recurrent_grad.cu", THREADS, cell.expression() + &slopes, grid))
+/// The products of all elements with their weights: `[steps * rows, directions * gates * H]`.
+fn parts(x: &TensorType, r: &TensorType) -> Option<Parts> {
+    let ([a, b, _], [directions, width, _]) = (&x.shape[..], &r.shape[..]) else { return None };
+    let sizes = [a.clone() * b.clone(), directions.clone() * width.clone()];
+    let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
+    Some(Parts { ty, reads: 2 })
+}
+
+impl CudaOp for Recurrent {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        supported(self, types)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let [_, _, _, rest @ ..] = context.launch.operands.as_slice() else {
+            return Err(context.unsupported("it is no recurrent cell"));
+        };
+        let cell = Cell::new(self);
+        let (mut b, grid) = define(context, self, &cell)?;
+        cell.read(&mut b, rest, false);
+        let names = ["y", "last", "last_cell"];
+        names.into_iter().zip(&context.launch.results).for_each(|(name, id)| b.write(name, *id));
+        Ok(b.finish("recurrent.cu", THREADS, cell.expression(), grid))
+    }
+
+    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        products(context)
+    }
 }

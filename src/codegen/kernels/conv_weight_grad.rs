@@ -1,0 +1,114 @@
+//! Gradients of convolutions' kernels, in two launches.
+
+use super::conv::positions;
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types, reduce};
+use crate::codegen::builder::{Builder, blocks, line};
+use crate::codegen::tile::Tile;
+use crate::codegen::windows::{all, define};
+use crate::lower::{Images, Parts};
+use crate::op::ConvWeightGrad;
+use crate::op::window::WindowAxis;
+use crate::types::invariant::{int, invariant};
+use crate::types::{DType, Shape, TensorType};
+
+/// Threads of a block.
+const THREADS: i64 = 256;
+
+/// Lines of a block that lie side by side.
+const LINES: i64 = 32;
+
+/// The most channels of a group, in the operand and in the result, whose weights' gradients are
+/// computed without a tile.
+const FEW: i64 = 16;
+
+/// The most rows of a tile: two blocks of taller ones have too few registers where windows are
+/// looked up along the terms.
+const MOST_ROWS: i64 = 64;
+
+/// The places of a convolution's result whose part in the gradient of its kernel the first launch
+/// adds up.
+const PART: i64 = 1024;
+
+/// The sums of parts of all places of a convolution's result: `[parts, M, C / groups, taps]`.
+fn parts(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Parts> {
+    let windows = op.windows(x).ok()?;
+    let size = |f: fn(&WindowAxis) -> usize| {
+        windows.iter().try_fold(1i64, |p, a| p.checked_mul(i64::try_from(f(a)).ok()?))
+    };
+    let places = dy.shape.first()?.clone() * size(|a| a.output)?;
+    let parts = (places + (PART - 1)).floor_div(&PART.into());
+    let each = x.shape.get(1)?.floor_div(&op.groups.into());
+    let sizes = [parts, dy.shape.get(1)?.clone(), each, size(|a| a.kernel)?.into()];
+    let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
+    Some(Parts { ty, reads: 2 })
+}
+
+impl CudaOp for ConvWeightGrad {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        let ([x, dy, ..], [w]) = (types.operands.as_slice(), types.results.as_slice()) else {
+            return Support::default();
+        };
+        let fits = self.windows(x).is_ok_and(|windows| positions(&windows, [x, w, dy]));
+        let support = Support {
+            parts: parts(self, x, dy),
+            images: Images::ChannelsLast,
+            ..Support::by(KernelClass::Training)
+        };
+        support.when(fits && types.are(DType::F32))
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let ([_, _, parts], [dw]) = (context.operands()?, context.results()?);
+        if !Builder::new(context.device).is_channels_last(dw) {
+            return Err(context.unsupported("its result is not channels last"));
+        }
+        reduce::sum(context, parts, dw)
+    }
+
+    /// `conv_weight_grad.cu` or `few_weight_grad.cu`.
+    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let ([x, dy], [parts]) = (context.operands()?, context.results()?);
+        let mut b = Builder::new(context.device);
+        if [x, dy].into_iter().any(|id| !b.is_channels_last(id)) {
+            return Err(context.unsupported("the channels are not last in memory"));
+        }
+        let windows = self.windows(b.ty(x)).map_err(|e| context.unsupported(e.to_string()))?;
+        let groups = self.groups.max(1);
+        let each = |ty: &TensorType| {
+            invariant(ty.shape[1].as_const(), "that a convolution has a fixed number of channels")
+                / groups
+        };
+        let (c_each, m_each) = (each(b.ty(x)), each(b.ty(dy)));
+        let (taps, outputs) = (all(&windows, |a| a.kernel), all(&windows, |a| a.output));
+        let places = b.ty(x).shape[0].clone() * outputs;
+        let count = b.ty(parts).shape[0].clone();
+        b.read("x", x);
+        b.read("dy", dy);
+        b.write("y", parts);
+        define(&mut b, &windows);
+        b.define("TAPS", taps);
+        b.define("GROUPS", groups);
+        b.define("C_EACH", c_each);
+        b.define("M_EACH", m_each);
+        b.define("PART", PART);
+        b.size("PLACES", &places);
+        if groups > 1 && c_each <= FEW && m_each <= FEW {
+            b.size("PARTS", &count);
+            b.define("LINES", LINES);
+            b.define("LANES", THREADS / LINES);
+            let tiles = (m_each * groups + LINES - 1) / LINES * taps * c_each;
+            let threads = int::<u32>(THREADS);
+            let grid = line(blocks(&(count * tiles), 1));
+            return Ok(b.finish("few_weight_grad.cu", threads, String::new(), grid));
+        }
+        let columns = taps.saturating_mul(c_each);
+        let (x_aligned, dy_aligned) = (b.is_aligned(x), b.is_aligned(dy));
+        b.flag("X_VECTORS", x_aligned && c_each % 4 == 0);
+        b.flag("DY_VECTORS", dy_aligned && m_each % 4 == 0);
+        b.flag("Y_VECTORS", columns % 4 == 0);
+        b.flag("HOLES", windows.iter().any(WindowAxis::reaches_outside));
+        let tile = Tile::new(m_each.min(MOST_ROWS), columns);
+        let (threads, tiles) = tile.define(&mut b, &m_each.into(), &columns.into());
+        Ok(b.finish("conv_weight_grad.cu", threads, String::new(), line(tiles * groups * count)))
+    }
+}

@@ -1,0 +1,140 @@
+//! Values joined along an axis, and one cut into several.
+
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
+use crate::codegen::builder::{Builder, bits_type, blocks, by_four};
+use crate::lower::{BufferId, Images};
+use crate::op::{AllGather, Concat, SplitOp};
+use crate::types::Dim;
+use crate::types::invariant::{int, invariant};
+
+const THREADS: u32 = 256;
+
+/// The most values that are joined, or into which one is cut.
+const MOST: usize = 160;
+
+fn joins(types: &Types<'_>) -> Support {
+    let values = types.operands.len().max(types.results.len());
+    Support::by(KernelClass::Move).when((1..=MOST).contains(&values))
+}
+
+impl CudaOp for Concat {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        let behind = |rank: usize| (1..rank).any(|axis| usize::try_from(self.axis) == Ok(axis));
+        let images = match types.operands.first() {
+            Some(x) if behind(x.rank()) => Images::All,
+            Some(_) | None => Images::RowMajor,
+        };
+        let support = joins(types);
+        Support { images, ..support.clone() }.when(support.kernel.is_some())
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let [y] = context.results()?;
+        join(context, self.axis, &context.launch.operands, y, false)
+    }
+}
+
+impl CudaOp for AllGather {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        joins(types)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let [y] = context.results()?;
+        join(context, self.axis, &context.launch.operands, y, false)
+    }
+}
+
+impl CudaOp for SplitOp {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        joins(types)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        let [x] = context.operands()?;
+        join(context, self.axis, &context.launch.results, x, true)
+    }
+}
+
+/// A joined value as rows, each with the row of every part behind the other.
+struct Rows {
+    count: Dim,
+    /// Elements of a row.
+    row: Dim,
+    /// Elements of each part's row, and where it begins.
+    sizes: Vec<Dim>,
+    starts: Vec<Dim>,
+}
+
+impl Rows {
+    fn new(b: &Builder<'_>, axis: usize, parts: &[BufferId], whole: BufferId) -> Self {
+        let (order, shape) = (b.axes(whole), &b.ty(whole).shape);
+        let at = order.iter().position(|a| *a == axis);
+        let at = invariant(at, "that rows are joined along an axis of the result");
+        let product = |axes: &[usize]| axes.iter().fold(Dim::ONE, |p, a| p * shape[*a].clone());
+        let (rows, inner) = (product(&order[..at]), product(&order[at + 1..]));
+        let size = |id: &BufferId| b.ty(*id).shape[axis].clone() * inner.clone();
+        let sizes: Vec<Dim> = parts.iter().map(size).collect();
+        let next = |start: &mut Dim, size: &Dim| {
+            let own = start.clone();
+            *start = own.clone() + size.clone();
+            Some(own)
+        };
+        let starts = sizes.iter().scan(Dim::ZERO, next).collect();
+        Self { count: rows, row: shape[axis].clone() * inner.clone(), sizes, starts }
+    }
+}
+
+/// `join.cu`: the parts of `whole` along an axis, negative from the end.
+fn join(
+    context: &Context<'_>,
+    axis: i64,
+    parts: &[BufferId],
+    whole: BufferId,
+    cut: bool,
+) -> Result<Call, CodegenError> {
+    let mut b = Builder::new(context.device);
+    let rank = int::<i64>(b.ty(whole).rank());
+    let axis = int::<usize>(if axis < 0 { axis + rank } else { axis });
+    let lies = |id: &BufferId| {
+        (b.is_row_major(whole) && b.is_row_major(*id))
+            || (b.is_channels_last(whole) && b.is_channels_last(*id))
+    };
+    if !parts.iter().all(lies) {
+        return Err(context.unsupported("its values differ in the order of their elements"));
+    }
+    let Rows { count: rows, mut row, mut sizes, mut starts } = Rows::new(&b, axis, parts, whole);
+    let aligned = parts.iter().chain([&whole]).all(|id| b.is_aligned(*id));
+    let wide =
+        aligned && b.ty(whole).dtype.bytes() == 4 && by_four(&row) && sizes.iter().all(by_four);
+    if wide {
+        let all = sizes.iter_mut().chain(&mut starts).chain([&mut row]);
+        all.for_each(|size| *size = size.floor_div(&4.into()));
+    }
+    let ty = if wide { "uint4" } else { bits_type(b.ty(whole).dtype) };
+    let names: Vec<String> = (0..parts.len()).map(|i| format!("part{i}")).collect();
+    for (name, id) in names.iter().zip(parts) {
+        if cut {
+            b.write_as(name, *id, ty);
+        } else {
+            b.read_as(name, *id, ty);
+        }
+    }
+    if cut {
+        b.read_as("x", whole, ty);
+    } else {
+        b.write_as("y", whole, ty);
+    }
+    b.define("T", ty);
+    b.flag("CUT", cut);
+    b.define("PARTS", parts.len());
+    b.numbers("POINTERS", names.iter().map(|name| format!("p.{name}")));
+    b.size("ROWS", &rows);
+    b.size("ROW", &row);
+    b.list("SIZES", &sizes);
+    b.list("STARTS", &starts);
+    let most = sizes.iter().fold(Dim::ZERO, |most, size| most.maximum(size)) * rows;
+    let count = int::<i64>(parts.len());
+    let grid = [blocks(&most, i64::from(THREADS)), count.into(), Dim::ONE];
+    Ok(b.finish("join.cu", THREADS, String::new(), grid))
+}

@@ -1,0 +1,158 @@
+//! The kernels of GPUs: of each operator what they take, within which limits, and how it calls them.
+//!
+//! A file here has the name of a file in `kernels/`, and a line in the registry for each operator
+//! that it computes.
+
+mod all_reduce;
+mod arg;
+mod batch_norm;
+mod broadcast;
+mod conv;
+mod conv_weight_grad;
+mod dropout;
+mod elementwise;
+mod gather;
+mod gather_at;
+mod join;
+mod long;
+mod lrn;
+mod matmul;
+mod merge_top_k;
+mod r#move;
+mod narrow;
+mod norm;
+mod one_hot;
+mod pad;
+mod pool;
+mod pool_grad;
+mod random;
+mod range;
+mod rank;
+mod recurrent;
+mod recurrent_grad;
+mod reduce;
+mod resize;
+mod reverse_sequence;
+mod scan;
+mod scatter;
+mod segment_sum;
+mod softmax;
+mod trilu;
+mod update;
+mod written;
+
+use super::CodegenError;
+use super::context::Context;
+use super::kernel::Call;
+use crate::lower::{DeviceProgram, Kernels, Support, Types};
+use crate::op::Op;
+use crate::types::{KernelClass, Target};
+
+/// The kernels of an operator; implemented beside them.
+trait CudaOp {
+    /// What there is for values of these types.
+    fn supports(&self, types: &Types<'_>) -> Support;
+
+    /// The call of its kernel; of two, that of the second one, whose last operand is what the first
+    /// one wrote.
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError>;
+
+    /// The call of the first of two kernels.
+    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        Err(context.unsupported("it takes one launch"))
+    }
+}
+
+/// The registry: the operators that have a kernel, or are steps of chains.
+macro_rules! kernels {
+    ($($op:ident),* $(,)?) => {
+        fn kernel(op: &Op) -> Option<&dyn CudaOp> {
+            #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no kernel")]
+            match op {
+                $(Op::$op(op) => Some(op),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+kernels! {
+    AllGather, AllReduce, Arg, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, Blocks, Cast,
+    Classify, Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dims, DropoutTrain,
+    ExclusiveScan, Expand, Gather, GatherAt, Gemm, GroupNorm, LayerNorm, Logic, LpNorm, Lrn, MatMul,
+    MergeTopK, Narrow, OneHot, Pad, Pool, PoolGrad, Random, Range, Recurrent, RecurrentGrad, Reduce,
+    Resize, Reverse, ReverseSequence, Scan, Scatter, SegmentSum, Slice, Softmax, Sort, SplitOp,
+    Tile, TopK, Transpose, Trilu, Unary, Where,
+}
+
+/// GPUs that run CUDA kernels, compiled at run time.
+const TARGET: Target = Target {
+    name: "cuda",
+    alignment: 256,
+    keeps_params: true,
+    updates: true,
+    updates_together: true,
+    collectives: true,
+    channels_last: true,
+};
+
+/// The kernels of GPUs. What has none runs on the host, by its kernels.
+#[derive(Debug)]
+pub struct CudaKernels {
+    /// The kernels of the host.
+    pub host: &'static dyn Kernels,
+}
+
+impl Kernels for CudaKernels {
+    fn target(&self) -> &Target {
+        &TARGET
+    }
+
+    fn supports(&self, op: &Op, types: &Types<'_>) -> Support {
+        kernel(op).map(|kernel| kernel.supports(types)).unwrap_or_default()
+    }
+
+    fn host(&self) -> Option<&dyn Kernels> {
+        Some(self.host)
+    }
+}
+
+/// The kernels that each step of a device's program calls, one after the other: one for a launch;
+/// of launches of the class [`KernelClass::Update`] in a row, all with the first one and none with
+/// the others. Nothing is compiled, and no driver is asked.
+pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
+    let mut calls = vec![Vec::new(); device.steps.len()];
+    let mut at = 0;
+    while let Some(first) = device.steps.get(at) {
+        let row = device.steps[at..].iter().map_while(|step| {
+            let context = Context::of(device, step)?;
+            let together = context.launch.class == KernelClass::Update && step.guard == first.guard;
+            together.then_some(context)
+        });
+        let row: Vec<Context<'_>> = row.collect();
+        if !row.is_empty() {
+            calls[at] = update::calls(device, &row)?;
+        } else if let Some(context) = Context::of(device, first) {
+            calls[at].push(call(&context)?);
+        }
+        at += row.len().max(1);
+    }
+    Ok(calls)
+}
+
+/// How a launch calls its kernel.
+fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
+    let launch = context.launch;
+    let Some(op) = &launch.op else {
+        return match launch.class {
+            KernelClass::Reorder => r#move::reorder(context),
+            _ => elementwise::chain(context),
+        };
+    };
+    let kernel = kernel(op).ok_or_else(|| context.unsupported("no kernel computes it"))?;
+    match launch.class {
+        KernelClass::Reference => Err(context.unsupported("it is evaluated by reference")),
+        KernelClass::Partial => kernel.first(context),
+        _ => kernel.call(context),
+    }
+}

@@ -1,0 +1,58 @@
+//! Lines put in order.
+
+use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
+use crate::codegen::builder::{c_type, finish};
+use crate::codegen::lines::{known_size, product};
+use crate::op::{Sort, TopK};
+
+/// The most entries of a line: a thread compares its own with all of them.
+const MOST: i64 = 1 << 13;
+
+impl CudaOp for Sort {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        ranked(types, self.axis)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        rank(context, self.axis, [self.descending, true])
+    }
+}
+
+impl CudaOp for TopK {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        ranked(types, self.axis)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        rank(context, self.axis, [self.largest, false])
+    }
+}
+
+fn ranked(types: &Types<'_>, axis: i64) -> Support {
+    Support::by(KernelClass::Line).when(known_size(types, axis).is_some_and(|size| size <= MOST))
+}
+
+/// `rank.cu`; the settings say whether the order is descending, and whether a NaN is last in either
+/// order.
+fn rank(
+    context: &Context<'_>,
+    axis: i64,
+    [descending, nans_last]: [bool; 2],
+) -> Result<Call, CodegenError> {
+    let ([x], [y, places]) = (context.operands()?, context.results()?);
+    let mut b = context.row_major()?;
+    let ty = b.ty(x);
+    let axis = context.axis(axis, ty.rank())?;
+    b.read("x", x);
+    b.write("y", y);
+    b.write("places", places);
+    b.define("T", c_type(ty.dtype));
+    b.flag("DESCENDING", descending);
+    b.flag("NANS_LAST", nans_last);
+    let count = ty.shape.elements();
+    b.size("COUNT", &count);
+    b.size("SIZE", &ty.shape[axis]);
+    b.size("INNER", &product(&ty.shape[axis + 1..]));
+    b.size("K", &b.ty(y).shape[axis]);
+    Ok(finish(b, "rank.cu", &count))
+}
