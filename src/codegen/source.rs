@@ -21,6 +21,7 @@ files![
     "conv.cu",
     "conv_weight_grad.cu",
     "depthwise.cu",
+    "dft.cu",
     "dropout.cu",
     "elementwise.cu",
     "exchange.cu",

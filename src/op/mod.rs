@@ -12,6 +12,7 @@ mod arg;
 mod batch_norm;
 mod batch_norm_train;
 mod binary;
+mod bit_cast;
 mod blocks;
 mod cast;
 mod classify;
@@ -23,6 +24,7 @@ mod constant_of_shape;
 mod conv;
 mod conv_transpose;
 mod copy;
+mod dft;
 mod dims;
 mod dropout;
 mod dropout_train;
@@ -88,6 +90,7 @@ use smallvec::SmallVec;
 
 pub use binary::Apply2;
 pub use blocks::BlockOrder;
+pub use dft::DftSizes;
 pub use einsum::Labels;
 pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
 pub use grid_sample::GridPadding;
@@ -140,6 +143,7 @@ ops! {
     classify::Classify,
     where_::Where,
     cast::Cast,
+    bit_cast::BitCast,
     quantize::Quantize,
     dynamic_quantize::DynamicQuantize,
     reduce::Reduce,
@@ -186,6 +190,7 @@ ops! {
     group_norm::GroupNorm,
     lp_norm::LpNorm,
     scan::Scan,
+    dft::Dft,
     trilu::Trilu,
     einsum::Einsum,
     reverse_sequence::ReverseSequence,
@@ -304,7 +309,9 @@ pub trait OpDef: OpText {
     }
 
     /// The class of kernel that computes it.
-    fn kernel(&self) -> KernelClass;
+    fn kernel(&self) -> KernelClass {
+        KernelClass::Reference
+    }
 
     /// Whether it has a derivative.
     fn gradient(&self) -> Gradient;

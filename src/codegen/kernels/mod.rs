@@ -9,6 +9,7 @@ mod batch_norm;
 mod broadcast;
 mod conv;
 mod conv_weight_grad;
+mod dft;
 mod dropout;
 mod elementwise;
 mod gather;
@@ -77,8 +78,8 @@ macro_rules! kernels {
 }
 
 kernels! {
-    AllGather, AllReduce, Arg, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, Blocks, Cast,
-    Classify, Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dims, DropoutTrain,
+    AllGather, AllReduce, Arg, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, BitCast, Blocks, Cast,
+    Classify, Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dft, Dims, DropoutTrain,
     ExclusiveScan, Expand, Gather, GatherAt, Gemm, GroupNorm, LayerNorm, Logic, LpNorm, Lrn, MatMul,
     MergeTopK, Narrow, OneHot, Pad, Pool, PoolGrad, Random, Range, Recurrent, RecurrentGrad, Reduce,
     Resize, Reverse, ReverseSequence, Scan, Scatter, SegmentSum, Slice, Softmax, Sort, SplitOp,

@@ -4,7 +4,7 @@ use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, bits_type, by_four, ceil_div, finish, line};
 use crate::codegen::strides::Walk;
 use crate::lower::{BufferId, Images};
-use crate::op::{BlockOrder, Blocks, Expand, Reverse, Slice, Tile, Transpose};
+use crate::op::{BitCast, BlockOrder, Blocks, Expand, Reverse, Slice, Tile, Transpose};
 use crate::types::Dim;
 use crate::types::invariant::int;
 
@@ -21,6 +21,16 @@ pub(super) fn reorder(context: &Context<'_>) -> Result<Call, CodegenError> {
     reading(context, &Dim::ZERO, |b, steps, [_, y]| {
         b.axes(y).into_iter().map(|a| (b.ty(y).shape[a].clone(), steps[a].clone())).collect()
     })
+}
+
+impl CudaOp for BitCast {
+    fn supports(&self, _types: &Types<'_>) -> Support {
+        Support::by(KernelClass::Move)
+    }
+
+    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+        reorder(context)
+    }
 }
 
 impl CudaOp for Transpose {

@@ -16,6 +16,7 @@ mod constant;
 mod constant_of_shape;
 mod conv;
 mod conv_transpose;
+mod dft;
 mod dropout;
 mod einsum;
 mod eye_like;
@@ -90,6 +91,7 @@ stems! {
     constant_of_shape: ConstantOfShape,
     conv: Conv,
     conv_transpose: ConvTranspose,
+    dft: Dft,
     dropout: Dropout,
     einsum: Einsum,
     eye_like,
@@ -102,7 +104,7 @@ stems! {
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
-    one_to_one: Arg Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul Scatter
+    one_to_one: Arg BitCast Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul Scatter
         ShapeOp SizeOp Where,
     pad: Pad,
     pool: Pool,
