@@ -8,6 +8,8 @@
 
 mod builder;
 mod context;
+mod cuda_op;
+mod error;
 mod expression;
 mod function;
 mod kernel;
@@ -25,32 +27,9 @@ mod tile;
 mod unit;
 mod windows;
 
+pub use error::CodegenError;
 pub use kernel::{Arg, Call, Kernel, ParamDecl};
 pub use kernels::{CudaKernels, calls};
 pub use key::{Arch, ArchError, Form, Key, key, options};
 pub use program::kernels;
 pub use unit::{Entry, Unit, entry_name, units};
-
-/// Why a launch has no kernel.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CodegenError {
-    /// The kernel files have no form for this launch.
-    #[error("`{label}` ({op}) has no CUDA kernel: {reason}")]
-    Unsupported {
-        /// The label of the step.
-        label: String,
-        /// The operator.
-        op: &'static str,
-        /// What is not offered.
-        reason: String,
-    },
-    /// A kernel file does not fit what is asked of it.
-    #[error("kernels/{file}: {reason}")]
-    Source {
-        /// The file, by its name below `kernels/`.
-        file: String,
-        /// What is wrong.
-        reason: String,
-    },
-}

@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::layout::{Layout, Role};
+use super::layout::{Collective, Form, Layout, Member, Role};
 use super::program::{Guard, Lane};
 use super::support::Types;
 use crate::ir::{NodeId, Value};
 use crate::op::{Op, Traits};
 use crate::types::invariant::int;
-use crate::types::{Device, DeviceKind, Dim};
+use crate::types::{DeviceKind, Dim};
 
 /// Parts that one kernel combines; more are combined on the host.
 const MOST_PARTS: usize = 64;
@@ -20,46 +20,6 @@ const SLICED_FROM: i64 = 1 << 19;
 /// Slices begin at multiples of this many elements, so that they are aligned as buffers are for
 /// wide accesses.
 const SLICE_UNIT: i64 = 64;
-
-/// What joins or combines the values of all replicas, on the devices that need the result.
-#[derive(Clone, Debug)]
-pub(super) struct Collective {
-    /// Where the replicas compute what is joined, in the order of the node's operands. They are the
-    /// operands of its group.
-    pub(super) parts: Vec<Value>,
-    /// Who gets results, the node's own device first.
-    pub(super) members: Vec<Member>,
-    /// The copies to the node's own device, where its results are already.
-    views: Vec<Value>,
-    /// How they work together.
-    pub(super) form: Form,
-    /// On which lane of each device.
-    pub(super) lane: Lane,
-}
-
-/// How the members of a collective work together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Each takes all parts from its peers and combines or joins them in the order of the replicas.
-    Direct,
-    /// Each combines one slice of so many elements and takes the others' slices.
-    Sliced(i64),
-    /// Each gets a result of its own, of the parts before it (or behind it).
-    Scan,
-}
-
-/// A device that gets results of a collective.
-#[derive(Clone, Debug)]
-pub(super) struct Member {
-    /// The device.
-    pub(super) device: Device,
-    /// When it needs them.
-    pub(super) guard: Guard,
-    /// The value of this device that is the result with a number, by number.
-    pub(super) results: SmallVec<[Option<Value>; 2]>,
-    /// Further values of this device that are the result with a number.
-    pub(super) again: Vec<(u32, Value)>,
-}
 
 /// Finds the collectives that devices do, and moves them there.
 ///
@@ -248,24 +208,6 @@ fn apply(layout: &mut Layout<'_>, id: NodeId, collective: Collective) {
         layout.make_view(*value);
     }
     layout.add_collective(id, collective);
-}
-
-impl Collective {
-    /// The first element and the number of elements of each member's slice, of a value with so
-    /// many.
-    pub(super) fn slices(&self, elements: i64) -> Vec<(i64, i64)> {
-        let Form::Sliced(size) = self.form else { return Vec::new() };
-        let counts = (0i64..).zip(&self.members).map(|(i, _)| {
-            let from = i.saturating_mul(size).min(elements);
-            (from, size.min(elements - from))
-        });
-        counts.collect()
-    }
-
-    /// True if a member gets this result.
-    pub(super) fn gives(&self, value: Value) -> bool {
-        self.members.iter().any(|m| m.results.contains(&Some(value)))
-    }
 }
 
 /// The bytes of so many elements that are as wide as `width`.

@@ -3,24 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::chain::{Access, Chain, ChainStep};
-use super::layout::Role;
+use super::layout::{Group, Role};
 use super::order;
 use super::support::{Images, Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
 use crate::types::{DType, Dim, TensorType};
-
-/// Nodes that become one launch, under the last of them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Group {
-    /// The node whose operator comes first; `None` where the chain begins with a value in memory.
-    pub(super) head: Option<NodeId>,
-    /// The values that the launch reads: the operator's operands or the value the chain begins
-    /// with, then the chain's operands.
-    pub(super) operands: Vec<Value>,
-    /// What follows.
-    pub(super) chain: Chain,
-}
 
 /// The groups of a graph, by their last node. The roles of the nodes before it become
 /// [`Role::Absorbed`].

@@ -1,22 +1,15 @@
-//! Which values share bytes, what each node becomes, and when it runs.
+//! What is decided of each node and value: which values share bytes, what a node becomes, and when
+//! it runs.
 
 use std::collections::BTreeMap;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::chain::Chain;
-use super::collect::{self, Collective};
-use super::fuse::Group;
-use super::program::Guard;
+use super::program::{Guard, Lane};
 use super::support::{Kernels, Support, Types};
-use super::{LowerError, fuse, lanes, place, schedule};
-use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
-use crate::op::{Op, Slice, Traits};
-use crate::types::invariant::int;
-use crate::types::{Device, Dim, KernelClass, Keys, Target, TensorType};
-
-/// A batch of which every replica that ever has rows has some, for any sensible weights.
-const MANY_ROWS: i64 = 1 << 32;
+use crate::ir::{Graph, NodeId, ParamId, Value};
+use crate::types::{Device, Dim, KernelClass, Keys};
 
 /// What a node becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +61,58 @@ impl<T: Clone> Table<T> {
     }
 }
 
+/// Nodes that become one launch, under the last of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// The node whose operator comes first; `None` where the chain begins with a value in memory.
+    pub(super) head: Option<NodeId>,
+    /// The values that the launch reads: the operator's operands or the value the chain begins
+    /// with, then the chain's operands.
+    pub(super) operands: Vec<Value>,
+    /// What follows.
+    pub(super) chain: Chain,
+}
+
+/// What joins or combines the values of all replicas, on the devices that need the result.
+#[derive(Clone, Debug)]
+pub(super) struct Collective {
+    /// Where the replicas compute what is joined, in the order of the node's operands. They are the
+    /// operands of its group.
+    pub(super) parts: Vec<Value>,
+    /// Who gets results, the node's own device first.
+    pub(super) members: Vec<Member>,
+    /// The copies to the node's own device, where its results are already.
+    pub(super) views: Vec<Value>,
+    /// How they work together.
+    pub(super) form: Form,
+    /// On which lane of each device.
+    pub(super) lane: Lane,
+}
+
+/// How the members of a collective work together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Each takes all parts from its peers and combines or joins them in the order of the replicas.
+    Direct,
+    /// Each combines one slice of so many elements and takes the others' slices.
+    Sliced(i64),
+    /// Each gets a result of its own, of the parts before it (or behind it).
+    Scan,
+}
+
+/// A device that gets results of a collective.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// The device.
+    pub(super) device: Device,
+    /// When it needs them.
+    pub(super) guard: Guard,
+    /// The value of this device that is the result with a number, by number.
+    pub(super) results: SmallVec<[Option<Value>; 2]>,
+    /// Further values of this device that are the result with a number.
+    pub(super) again: Vec<(u32, Value)>,
+}
+
 /// The decisions that lowering takes before it writes steps.
 pub(super) struct Layout<'a> {
     pub(super) graph: &'a Graph,
@@ -78,8 +123,8 @@ pub(super) struct Layout<'a> {
     pub(super) roles: Vec<Role>,
     pub(super) guards: Vec<Guard>,
     /// Where each node runs.
-    devices: Vec<Device>,
-    params: Vec<Option<ParamId>>,
+    pub(super) devices: Vec<Device>,
+    pub(super) params: Vec<Option<ParamId>>,
     /// The parameters that a run changes.
     pub(super) variables: Keys<ParamId>,
     /// Where a value lies in another one that lies in none.
@@ -93,53 +138,7 @@ pub(super) struct Layout<'a> {
 /// The groups of nodes that share a launch, by the last node of each.
 pub(super) type Groups = BTreeMap<NodeId, Group>;
 
-impl<'a> Layout<'a> {
-    pub(super) fn new(
-        verified: &Verified<'a>,
-        kernels: &'a dyn Kernels,
-    ) -> Result<Self, LowerError> {
-        let (graph, order, target) = (verified.graph(), verified.order(), kernels.target());
-        let mut roles = vec![Role::External; graph.id_bound()];
-        let mut links = Table::new(graph, &None);
-        let variables = variables(graph);
-        for id in order {
-            roles[id.index()] = role(graph, *id, target, &variables, &mut links);
-        }
-        let groups = fuse::fuse(graph, order, &mut roles, kernels);
-        let devices = place::devices(graph, order, &roles, &groups, kernels);
-        let mut params = vec![None; graph.id_bound()];
-        for id in order {
-            params[id.index()] = param(graph, *id, target, &variables);
-        }
-        let scheduled = schedule::schedule(graph, order, &roles, &groups);
-        let guards = vec![Guard::Always; graph.id_bound()];
-        let collectives = BTreeMap::new();
-        let order = scheduled;
-        let mut layout = Self {
-            graph,
-            kernels,
-            order,
-            roles,
-            guards,
-            devices,
-            params,
-            variables,
-            links,
-            groups,
-            collectives,
-        };
-        layout.set_guards()?;
-        layout.check()?;
-        if collect::collect(&mut layout) {
-            // Copies of the parts to where the graph combines them are no longer needed.
-            layout.order = schedule::schedule(graph, &layout.order, &layout.roles, &layout.groups);
-            lanes::set_aside(&mut layout);
-        }
-        layout.place_operands();
-        layout.resolve();
-        Ok(layout)
-    }
-
+impl Layout<'_> {
     pub(super) fn role(&self, id: NodeId) -> Role {
         self.roles[id.index()]
     }
@@ -203,189 +202,10 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The nodes of a replica run while it has rows; what a merge of equal values, or of parts,
-    /// takes from replica 0 runs when the batch is empty, too.
-    fn set_guards(&mut self) -> Result<(), LowerError> {
-        for id in &self.order {
-            if let Some(r) = self.graph.node(*id).place().replica {
-                self.guards[id.index()] = Guard::Rows(r);
-            }
-        }
-        let mut stack = Vec::new();
-        for id in &self.order {
-            let node = self.graph.node(*id);
-            let merges = node.place().replica.is_none() && self.graph.split().is_some();
-            if self.role(*id) == Role::First || (merges && node.op().is_some_and(combines)) {
-                let replicas = self.graph.split().map_or(0, crate::types::Split::replicas);
-                let operands = self.graph.operands(*id);
-                // Some merges take several values of each replica.
-                let each = operands.len() / replicas.max(1);
-                let mut parts = (0u32..).zip(operands.chunks(each.max(1)));
-                let in_order =
-                    parts.all(|(r, p)| p.iter().all(|v| self.guard(v.node) == Guard::Rows(r)));
-                if !in_order || operands.len() != replicas * each {
-                    return Err(LowerError::First(self.graph.node(*id).label().to_owned()));
-                }
-                stack.extend(operands.iter().take(each).map(|v| v.node));
-            }
-        }
-        while let Some(id) = stack.pop() {
-            if self.guard(id) == Guard::Rows(0) {
-                self.guards[id.index()] = Guard::First(0);
-                stack.extend(self.operands(id).iter().map(|v| v.node));
-            }
-        }
-        Ok(())
-    }
-
     /// The operands whose elements a node needs at run time.
     pub(super) fn operands(&self, id: NodeId) -> SmallVec<[Value; 4]> {
         operands(self.graph, &self.roles, &self.groups, id)
     }
-
-    /// Every operand is on the node's device (unless it is copied) and present when the node runs.
-    fn check(&self) -> Result<(), LowerError> {
-        for id in &self.order {
-            let node = self.graph.node(*id);
-            let merges = matches!(self.role(*id), Role::Join | Role::First)
-                || node.op().is_some_and(|op| combines(op) || op.joined().is_some());
-            for operand in self.operands(*id) {
-                let source = self.graph.node(operand.node);
-                let label = || node.label().to_owned();
-                let operand_name = || self.graph.info(operand).name.to_string();
-                if self.role(*id) != Role::Copy && source.place().device != node.place().device {
-                    let (device, operand) = (node.place().device, operand_name());
-                    return Err(LowerError::Device { label: label(), device, operand });
-                }
-                let present = self.guard(*id).implies(self.guard(operand.node));
-                if !(present || merges && self.is_empty_when_absent(node, operand)) {
-                    return Err(LowerError::Absent { label: label(), operand: operand_name() });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// True if an operand of a merge has no elements while its replica has no rows, or another is
-    /// taken then.
-    fn is_empty_when_absent(&self, merge: &Node, operand: Value) -> bool {
-        let (Some(concat), Guard::Rows(r) | Guard::First(r)) =
-            (merge.op().and_then(|op| op.joined()), self.guard(operand.node))
-        else {
-            return merge.op().is_some_and(|op| combines(op) || matches!(op, Op::First(_)));
-        };
-        let rows = self.graph.split().and_then(|s| s.rows(r as usize));
-        let axis = usize::try_from(concat.axis).ok();
-        let size = axis.and_then(|axis| self.graph.ty(operand).shape.get(axis));
-        let (Some(rows), Some(size)) = (rows, size) else { return false };
-        // Entries for each row, from a batch that gives the replica some.
-        let many = rows.eval(MANY_ROWS);
-        let inner = if many > 0 { size.eval(MANY_ROWS) / many } else { 0 };
-        *size == rows * inner
-    }
-
-    /// Lets the operands of merges be written where the merged result has them, where nothing
-    /// hinders it.
-    fn place_operands(&mut self) {
-        for id in self.order.clone() {
-            let result = Value { node: id, output: 0 };
-            match self.role(id) {
-                Role::Join => {
-                    for (to, device) in self.joined(id) {
-                        self.place_parts(id, to, device);
-                    }
-                }
-                Role::First => {
-                    for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
-                        let copy = self.role(operand.node) == Role::Copy;
-                        if self.placeable(operand) == Some(operand)
-                            && (copy || (r == 0 && self.role(operand.node) == Role::Launch))
-                            && self.is_single_use(operand)
-                            && self.device(operand.node) == self.device(id)
-                        {
-                            self.guards[operand.node.index()] = Guard::First(r);
-                            self.links.set(operand, Some(Link { to: result, offset: Dim::ZERO }));
-                        }
-                    }
-                }
-                Role::External
-                | Role::View
-                | Role::Copy
-                | Role::Received
-                | Role::Launch
-                | Role::Absorbed => {}
-            }
-        }
-    }
-
-    /// The values that a concatenation gives, of several devices if they do it each for itself.
-    fn joined(&self, id: NodeId) -> SmallVec<[(Value, Device); 4]> {
-        let Some(collective) = self.collectives.get(&id) else {
-            return smallvec![(Value { node: id, output: 0 }, self.device(id))];
-        };
-        let values = collective.members.iter().map(|m| Some((*m.results.first()?, m.device)));
-        values.filter_map(|v| v.and_then(|(value, device)| Some((value?, device)))).collect()
-    }
-
-    /// Lets the operands of a concatenation that are on a device be written where they lie in what
-    /// is joined there.
-    fn place_parts(&mut self, id: NodeId, to: Value, device: Device) {
-        let mut offset = Dim::ZERO;
-        for operand in self.operands(id) {
-            let root = self.placeable(operand).filter(|root| self.device(root.node) == device);
-            if let Some(root) = root {
-                self.links.set(root, Some(Link { to, offset: offset.clone() }));
-            }
-            offset = offset + self.graph.ty(operand).bytes();
-        }
-    }
-
-    fn is_single_use(&self, value: Value) -> bool {
-        let users = self.graph.users(value.node);
-        users.iter().filter(|(_, _, output)| *output == value.output).count() == 1
-            && !self.graph.is_kept(value)
-    }
-
-    /// The value that holds all bytes of `value` and no others, if it can still be given any place.
-    fn placeable(&self, value: Value) -> Option<Value> {
-        let mut root = value;
-        while self.role(root.node) == Role::View {
-            let link = self.links.get(root).as_ref()?;
-            if link.offset != Dim::ZERO {
-                return None;
-            }
-            root = link.to;
-        }
-        let free = self.role(root.node) != Role::External && self.links.get(root).is_none();
-        (free && self.graph.ty(root).bytes() == self.graph.ty(value).bytes()).then_some(root)
-    }
-
-    /// Makes every link lead to a value that lies in none: results of merges lead forward, views
-    /// back.
-    fn resolve(&mut self) {
-        let step = |id: NodeId, links: &mut Table<Option<Link>>| {
-            let results = int::<u32>(self.graph.node(id).results().len());
-            for output in 0..results {
-                let value = Value { node: id, output };
-                let Some(link) = links.get(value).clone() else { continue };
-                if let Some(next) = links.get(link.to).clone() {
-                    let offset = link.offset + next.offset;
-                    links.set(value, Some(Link { to: next.to, offset }));
-                }
-            }
-        };
-        for id in self.order.iter().rev().filter(|id| self.roles[id.index()] != Role::View) {
-            step(*id, &mut self.links);
-        }
-        for id in self.order.iter().filter(|id| self.roles[id.index()] == Role::View) {
-            step(*id, &mut self.links);
-        }
-    }
-}
-
-/// True of what combines parts of replicas, and leaves out those of replicas without rows.
-fn combines(op: &Op) -> bool {
-    matches!(op, Op::AllReduce(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_))
 }
 
 /// The operands whose elements the node needs at run time: of a view the first alone, of a group
@@ -408,99 +228,20 @@ pub(super) fn operands(
     operands
 }
 
-/// The parameters that a run changes.
-fn variables(graph: &Graph) -> Keys<ParamId> {
-    graph.updates().iter().map(|update| update.param).collect()
-}
+impl Collective {
+    /// The first element and the number of elements of each member's slice, of a value with so
+    /// many.
+    pub(super) fn slices(&self, elements: i64) -> Vec<(i64, i64)> {
+        let Form::Sliced(size) = self.form else { return Vec::new() };
+        let counts = (0i64..).zip(&self.members).map(|(i, _)| {
+            let from = i.saturating_mul(size).min(elements);
+            (from, size.min(elements - from))
+        });
+        counts.collect()
+    }
 
-/// The parameter whose elements a node has on its device before the run: its own, or one that the
-/// target keeps there, which no run changes.
-fn param(graph: &Graph, id: NodeId, target: &Target, variables: &Keys<ParamId>) -> Option<ParamId> {
-    let node = graph.node(id);
-    match node.kind() {
-        NodeKind::Param(param) => Some(*param),
-        NodeKind::Op(Op::CopyOp(_)) if target.keeps_params => {
-            let operand = graph.operands(id).first().copied()?;
-            match graph.node(operand.node).kind() {
-                NodeKind::Param(param) => Some(*param).filter(|param| !variables.contains(param)),
-                NodeKind::Input | NodeKind::Op(_) => None,
-            }
-        }
-        NodeKind::Input | NodeKind::Op(_) => None,
+    /// True if a member gets this result.
+    pub(super) fn gives(&self, value: Value) -> bool {
+        self.members.iter().any(|m| m.results.contains(&Some(value)))
     }
-}
-
-fn role(
-    graph: &Graph,
-    id: NodeId,
-    target: &Target,
-    variables: &Keys<ParamId>,
-    links: &mut Table<Option<Link>>,
-) -> Role {
-    let node = graph.node(id);
-    let NodeKind::Op(op) = node.kind() else { return Role::External };
-    if param(graph, id, target, variables).is_some() {
-        return Role::External;
-    }
-    let operands = graph.operands(id);
-    let Some(first) = operands.first().copied() else { return Role::Launch };
-    let device = |v: Value| graph.node(v.node).place().device;
-    if matches!(op, Op::CopyOp(_)) && device(first) != node.place().device {
-        return Role::Copy;
-    }
-    if let Some(offset) = view_offset(graph, node, op, first) {
-        links.set(Value { node: id, output: 0 }, Some(Link { to: first, offset }));
-        return Role::View;
-    }
-    if let Some(concat) = op.joined()
-        && is_outermost(graph.ty(first), concat.axis)
-    {
-        return Role::Join;
-    }
-    if matches!(op, Op::First(_)) { Role::First } else { Role::Launch }
-}
-
-/// Where the only result of the node begins in its first operand, if its bytes lie there one after
-/// the other.
-fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Dim> {
-    let [result] = node.results() else { return None };
-    let ty = graph.ty(operand);
-    if let Op::Slice(slice) = op {
-        return slice_offset(slice, ty);
-    }
-    let of_none = graph.node(operand.node).place().replica.is_none();
-    let same = result.ty.bytes() == ty.bytes() && result.ty.dtype == ty.dtype;
-    let is_view = op.is(Traits::VIEW) && same;
-    let whole = matches!(op, Op::CopyOp(_)) || (matches!(op, Op::First(_)) && of_none);
-    (whole || is_view).then_some(Dim::ZERO)
-}
-
-/// The first byte of a slice that takes one run of its operand.
-fn slice_offset(slice: &Slice, ty: &TensorType) -> Option<Dim> {
-    let mut offset = Dim::ZERO;
-    let bounds = slice.starts.iter().zip(&slice.ends).zip(&slice.steps);
-    for (axis, ((start, end), step)) in slice.axes.iter().zip(bounds) {
-        let size = ty.shape.get(*axis)?;
-        if *start == Dim::ZERO && end == size && *step == 1 {
-            continue;
-        }
-        let outermost = ty.shape.get(..*axis)?.iter().all(|d| *d == Dim::ONE);
-        if !outermost || *step != 1 {
-            return None;
-        }
-        let row = ty.shape[axis + 1..].iter().fold(Dim::ONE, |p, d| p * d.clone());
-        let width = i64::try_from(ty.dtype.bytes()).unwrap_or(8);
-        offset = start.clone() * row * width;
-    }
-    Some(offset)
-}
-
-/// True if all axes before `axis` (negative from the end) have size 1.
-fn is_outermost(ty: &TensorType, axis: i64) -> bool {
-    let rank = int::<i64>(ty.rank());
-    let axis = if axis < 0 { axis + rank } else { axis };
-    usize::try_from(axis)
-        .ok()
-        .and_then(|axis| ty.shape.get(..axis))
-        .is_some_and(|before| before.iter().all(|d| *d == Dim::ONE))
 }

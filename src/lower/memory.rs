@@ -3,21 +3,10 @@
 use smallvec::SmallVec;
 
 use super::plan::{Item, live, plan};
-use super::program::{Action, BufferId, DeviceProgram, Program, Storage};
+use super::program::{Action, BufferId, DeviceProgram, Program, Region, Storage};
 use super::reuse::read_elsewhere;
 use crate::types::invariant::int;
 use crate::types::{MAX_SIZE, TensorType};
-
-/// A place in a device's arena, taken from one step to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
-    /// The buffer whose place it is; others may lie in it or follow it there.
-    pub buffer: BufferId,
-    /// The first step that touches it.
-    pub first: usize,
-    /// The last step that touches it, or beside which one that does may still run.
-    pub last: usize,
-}
 
 /// A program at one batch size: which steps run and where every buffer lies.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,12 @@
 //! From a graph to the [`Program`] that a backend runs: which bytes values share, in which order
 //! each device works, what it waits for, and where its buffers lie.
 
+mod arrange;
 mod chain;
 mod check;
 mod collect;
 mod emit;
+mod error;
 mod fuse;
 mod lanes;
 mod layout;
@@ -24,59 +26,24 @@ mod updates;
 
 pub use chain::{Access, Chain, ChainStep};
 pub use check::{MemoryError, check};
-pub use memory::{BindError, Bound, BoundDevice, Location, Region, Space};
+pub use error::LowerError;
+pub use memory::{BindError, Bound, BoundDevice, Location, Space};
 pub use program::{
-    Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
+    Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Region, Step,
+    Storage,
 };
 pub use report::MemoryReport;
 pub use support::{Images, Kernels, Parts, Support, Types};
 
 use crate::ir::Verified;
-use crate::types::Device;
 use crate::types::invariant::int;
-
-/// Why a graph has no program.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LowerError {
-    /// A node's operand is on another device and the node is no `copy`.
-    #[error("`{label}` runs on {device}, its operand `{operand}` is on another device")]
-    Device {
-        /// The node.
-        label: String,
-        /// The device on which it runs.
-        device: Device,
-        /// The operand's name.
-        operand: String,
-    },
-    /// A node runs while an operand's replica may have no rows.
-    #[error("`{label}` takes `{operand}`, which is absent while its replica has no rows")]
-    Absent {
-        /// The node.
-        label: String,
-        /// The operand's name.
-        operand: String,
-    },
-    /// A `first` does not take one value of each replica.
-    #[error("`{0}` (first) must take one value of each replica, in their order")]
-    First(String),
-    /// The graph updates parameters.
-    #[error("the graph updates `{0}`; a program for this target has no variables")]
-    Update(String),
-    /// A memory plan of the program is not sound: a bug.
-    #[error("internal error, please report it: the memory plan is not sound: {0}")]
-    Unsound(#[from] MemoryError),
-    /// More values than can be numbered.
-    #[error("the graph has too many values")]
-    TooLarge,
-}
 
 /// The program of a graph on the target that has these kernels.
 pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, LowerError> {
     if let (false, Some(update)) = (kernels.target().updates, graph.updates().first()) {
         return Err(LowerError::Update(graph.param(update.param).name.to_string()));
     }
-    let layout = layout::Layout::new(graph, kernels)?;
+    let layout = arrange::arrange(graph, kernels)?;
     let mut program = emit::emit(&layout)?;
     for d in 0..program.devices.len() {
         if kernels.on(program.devices[d].device).target().updates_together {

@@ -2,8 +2,7 @@
 //! last.
 
 use super::chain::{Access, Chain, ChainStep};
-use super::fuse::Group;
-use super::layout::{Layout, Role, Table};
+use super::layout::{Group, Layout, Role, Table};
 use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Traits;

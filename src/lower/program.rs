@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use super::chain::{Chain, ChainStep};
-use super::memory::Region;
 use crate::op::Op;
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
@@ -56,6 +55,17 @@ pub struct DeviceProgram {
     /// The places in its arena, in the order of their buffers, and the steps during which they are
     /// taken.
     pub regions: Vec<Region>,
+}
+
+/// A place in a device's arena, taken from one step to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The buffer whose place it is; others may lie in it or follow it there.
+    pub buffer: BufferId,
+    /// The first step that touches it.
+    pub first: usize,
+    /// The last step that touches it, or beside which one that does may still run.
+    pub last: usize,
 }
 
 /// A buffer of a device, by its position in the device's list.

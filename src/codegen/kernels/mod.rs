@@ -44,25 +44,11 @@ mod written;
 
 use super::CodegenError;
 use super::context::Context;
+use super::cuda_op::CudaOp;
 use super::kernel::Call;
 use crate::lower::{DeviceProgram, Kernels, Support, Types};
 use crate::op::Op;
 use crate::types::{KernelClass, Target};
-
-/// The kernels of an operator; implemented beside them.
-trait CudaOp {
-    /// What there is for values of these types.
-    fn supports(&self, types: &Types<'_>) -> Support;
-
-    /// The call of its kernel; of two, that of the second one, whose last operand is what the first
-    /// one wrote.
-    fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError>;
-
-    /// The call of the first of two kernels.
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        Err(context.unsupported("it takes one launch"))
-    }
-}
 
 /// The registry: the operators that have a kernel, or are steps of chains.
 macro_rules! kernels {
