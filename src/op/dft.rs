@@ -40,8 +40,9 @@ op! {
 /// The sizes of a transform of a known value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DftSizes {
-    /// Entries of the operand along the axis that are summed, and all of them.
+    /// Entries of the operand along the axis that are summed.
     pub terms: usize,
+    /// All entries of the operand along the axis.
     pub entries: usize,
     /// Numbers that lie between two of these.
     pub inner: usize,

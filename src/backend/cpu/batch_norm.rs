@@ -6,8 +6,13 @@
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
 use super::simd::vectorised;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::{BatchNormGrad, BatchNormTrain};
+use crate::types::KernelClass;
 
 /// The sums kept apart in a sum.
 const LANES: usize = 32;
@@ -195,6 +200,65 @@ fn sums<'a>(
         }
     });
     (lanes[0].iter().sum(), lanes[1].iter().sum())
+}
+
+/// A normalisation by statistics of the batch.
+#[derive(Debug)]
+struct TrainPlan(BatchNormTrain, ChannelSizes);
+
+/// Its gradients.
+#[derive(Debug)]
+struct GradPlan(BatchNormGrad, ChannelSizes);
+
+impl CpuKernel for TrainPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, scale, bias, mean, var], [y, means, vars]) = (operands, results) else {
+            return Err(Unsuited);
+        };
+        let operands = Normalised { x, scale, bias, mean, var };
+        batch_norm_train(&self.0, self.1, operands, [y, means, vars]);
+        Ok(())
+    }
+}
+
+impl CpuKernel for GradPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, scale, dy], [dx, dscale, dbias]) = (operands, results) else {
+            return Err(Unsuited);
+        };
+        batch_norm_grad(&self.0, self.1, Differentiated { x, scale, dy }, [dx, dscale, dbias]);
+        Ok(())
+    }
+}
+
+impl CpuOp for BatchNormTrain {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Training, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        Some(Box::new(TrainPlan(self.clone(), ChannelSizes::new(at.operands.first()?)?)))
+    }
+}
+
+impl CpuOp for BatchNormGrad {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Training, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        Some(Box::new(GradPlan(self.clone(), ChannelSizes::new(at.operands.first()?)?)))
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, ending_in_chain, of_f32};
 use super::depthwise::Depthwise;
 use super::elementwise::Epilogue;
 use super::gemm::{Matrix, MatrixMut, chunks, multiply};
@@ -17,8 +18,11 @@ use super::im2col::Unfold;
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
 use super::tile::{Computed, Origin, Tile, store, tiles};
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{Conv, OpError};
+use crate::types::KernelClass;
 use crate::types::{DType, Shape, TensorType};
 
 /// The sizes of a convolution, and how it is computed: a function of everything but the batch size.
@@ -326,6 +330,34 @@ impl Group<'_> {
                 });
             });
         });
+    }
+}
+
+impl CpuOp for Conv {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        ending_in_chain(of_f32(KernelClass::Conv, types))
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x, w, ..] = at.operands.as_slice() else { return None };
+        Some(Box::new(ConvPlan::new(self, x, w).ok()?))
+    }
+}
+
+impl CpuKernel for ConvPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, w, bias @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
+        conv(self, x, w, bias.first().copied(), y, chain);
+        Ok(())
+    }
+
+    fn ends_in_chain(&self) -> bool {
+        true
     }
 }
 

@@ -7,12 +7,16 @@
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
 use super::gemm::{Matrix, MatrixMut, multiply};
 use super::scratch;
 use super::simd::vectorised;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
 use crate::op::{ConvTranspose, OpError};
+use crate::types::KernelClass;
 use crate::types::invariant::int;
 use crate::types::{DType, Shape, TensorType};
 
@@ -190,6 +194,34 @@ pub fn conv_transpose(
             });
         });
     });
+}
+
+impl CpuOp for ConvTranspose {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        ending_in_chain(of_f32(KernelClass::Conv, types))
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x, w, ..] = at.operands.as_slice() else { return None };
+        Some(Box::new(SpreadPlan::new(self, x, w).ok()?))
+    }
+}
+
+impl CpuKernel for SpreadPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, w, bias @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
+        conv_transpose(self, x, w, bias.first().copied(), y, chain);
+        Ok(())
+    }
+
+    fn ends_in_chain(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -14,13 +14,18 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
 use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply};
 use super::im2col::Unfold;
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
 use super::tile::{Tile, tiles};
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
 use crate::op::{ConvWeightGrad, OpError};
+use crate::types::KernelClass;
 use crate::types::invariant::int;
 use crate::types::{DType, Shape, TensorType};
 
@@ -257,6 +262,30 @@ fn add_products(sums: &mut [f32; LANES], x: &[f32], step: usize, dy: &[f32]) {
             *sum += x * dy;
         }
     });
+}
+
+impl CpuOp for ConvWeightGrad {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Training, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x, dy] = at.operands.as_slice() else { return None };
+        Some(Box::new(ConvWeightsPlan::new(self, x, dy).ok()?))
+    }
+}
+
+impl CpuKernel for ConvWeightsPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, dy], [y]) = (operands, results) else { return Err(Unsuited) };
+        conv_weights(self, x, dy, y);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

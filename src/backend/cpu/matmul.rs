@@ -5,11 +5,15 @@
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Dims, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
 use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply, multiply_rows};
 use super::scratch::{self, LINE};
 use super::tile::{Computed, Origin, Tile, store, tiles};
-use crate::op::Gemm;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
+use crate::op::{Gemm, MatMul};
+use crate::types::KernelClass;
 
 /// A row-major tensor to read.
 #[derive(Clone, Copy, Debug)]
@@ -235,6 +239,55 @@ impl Product<'_> {
                 *y += factor * data[row * down + j * across];
             }
         });
+    }
+}
+
+/// The sizes of the operands of a product, and the factors of one that has an addend.
+#[derive(Clone, Debug, PartialEq)]
+struct ProductPlan {
+    scaled: Option<Gemm>,
+    sizes: Dims,
+}
+
+impl CpuKernel for ProductPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let [y] = results else { return Err(Unsuited) };
+        let mut views = self.sizes.iter().zip(operands).map(|(dims, data)| View { dims, data });
+        let (Some(a), Some(b)) = (views.next(), views.next()) else { return Err(Unsuited) };
+        match &self.scaled {
+            Some(op) => gemm(op, a, b, views.next(), y, chain),
+            None => matmul(a, b, y, chain),
+        }
+        Ok(())
+    }
+
+    fn ends_in_chain(&self) -> bool {
+        true
+    }
+}
+
+impl CpuOp for MatMul {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        ending_in_chain(of_f32(KernelClass::MatMul, types))
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        Some(Box::new(ProductPlan { scaled: None, sizes: at.operands.clone() }))
+    }
+}
+
+impl CpuOp for Gemm {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        ending_in_chain(of_f32(KernelClass::MatMul, types))
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        Some(Box::new(ProductPlan { scaled: Some(self.clone()), sizes: at.operands.clone() }))
     }
 }
 

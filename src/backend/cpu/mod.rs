@@ -5,13 +5,13 @@
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
 //! number of threads, the tile in which the row is computed or the alignment of the memory.
 
-pub mod tmp;
-pub use tmp::{CPU, CpuKernels};
-mod batch_norm;
+pub mod batch_norm;
 pub mod conv;
 pub mod conv_transpose;
 pub mod conv_weights;
+mod cpu_op;
 mod depthwise;
+mod dft;
 pub mod elementwise;
 mod executable;
 pub mod gemm;
@@ -45,7 +45,8 @@ use crate::ir::Weights;
 use crate::lower::{self, Program};
 pub use executable::CpuExecutable;
 #[cfg(feature = "cuda")]
-pub(super) use kernel::Kernels;
+pub(super) use kernel::StepKernels;
+pub use kernel::{CPU, CpuKernels};
 
 /// The CPU backend: any number of virtual devices that share a pool of worker threads.
 #[derive(Clone, Debug)]

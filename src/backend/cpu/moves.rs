@@ -3,7 +3,12 @@
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use crate::op::{Concat, Pad, PadMode};
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
+use crate::op::{AllGather, Concat, Pad, PadMode};
+use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
 const WORTH: usize = 1 << 15;
@@ -101,6 +106,63 @@ fn origin(axes: &[(usize, usize, usize)], mut row: usize) -> Option<usize> {
         (row, stride) = (row / padded, stride * size);
     }
     Some(from)
+}
+
+impl CpuKernel for JoinPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let [y] = results else { return Err(Unsuited) };
+        join(self, operands, y);
+        Ok(())
+    }
+}
+
+impl CpuOp for Concat {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Move, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        Some(Box::new(JoinPlan::new(self, at.operands.iter().map(SmallVec::as_slice))?))
+    }
+}
+
+impl CpuOp for AllGather {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Move, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        self.joined().plan(at)
+    }
+}
+
+impl CpuOp for Pad {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Move, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x] = at.operands.as_slice() else { return None };
+        Some(Box::new(PadPlan::new(self, x)?))
+    }
+}
+
+impl CpuKernel for PadPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
+        pad(self, x, y);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

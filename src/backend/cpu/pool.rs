@@ -6,11 +6,16 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
 use super::phases::Phases;
 use super::scratch;
 use super::simd::vectorised;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{OpError, Pool};
+use crate::types::KernelClass;
 use crate::types::{DType, Shape, TensorType};
 
 /// The sizes of a pooling, and how it is computed: a function of everything but the number of
@@ -148,6 +153,30 @@ fn each_window(
             }
         }
         *y = value;
+    }
+}
+
+impl CpuOp for Pool {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Pool, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x] = at.operands.as_slice() else { return None };
+        Some(Box::new(PoolPlan::new(self, x).ok()??))
+    }
+}
+
+impl CpuKernel for PoolPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
+        pool(self, x, y);
+        Ok(())
     }
 }
 

@@ -4,8 +4,13 @@
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::window::WindowAxis;
 use crate::op::{OpError, PoolGrad};
+use crate::types::KernelClass;
 use crate::types::invariant::int;
 
 /// The sizes of the gradient of a pool: a function of everything but the number of planes.
@@ -132,6 +137,33 @@ pub fn pool_grad(plan: &PoolGradPlan, x: &[f32], dy: &[f32], dx: &mut [f32]) {
             plan.to_all(dy, dx);
         }
     });
+}
+
+impl CpuOp for PoolGrad {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Training, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let plan = PoolGradPlan::new(self, at.results.first()?.get(2..)?);
+        Some(Box::new(plan.ok()??))
+    }
+}
+
+impl CpuKernel for PoolGradPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        match (operands, results) {
+            ([dy], [dx]) => pool_grad(self, &[], dy, dx),
+            ([x, dy], [dx]) => pool_grad(self, x, dy, dx),
+            _ => return Err(Unsuited),
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

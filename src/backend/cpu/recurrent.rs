@@ -7,10 +7,14 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::matmul::{View, matmul};
 use super::simd::vectorised;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::{Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
+use crate::types::KernelClass;
 
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
 const BLOCK: usize = 32;
@@ -183,6 +187,29 @@ pub fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut [&mut 
                 to[at..at + hidden].copy_from_slice(from);
             }
         }
+    }
+}
+
+impl CpuOp for Recurrent {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Recurrent, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x, _, r, ..] = at.operands.as_slice() else { return None };
+        Some(Box::new(RecurrentPlan::new(self, x, r)?))
+    }
+}
+
+impl CpuKernel for RecurrentPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        recurrent(self, operands, results);
+        Ok(())
     }
 }
 

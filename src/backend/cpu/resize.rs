@@ -4,7 +4,12 @@
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::{Passes, Resize, ResizeMode};
+use crate::types::KernelClass;
 
 /// How the planes of a value are resized: a function of everything but their number.
 #[derive(Debug)]
@@ -48,6 +53,30 @@ pub fn resize(plan: &ResizePlan, x: &[f32], y: &mut [f32]) {
             plan.passes.blend(x, y);
         }
     });
+}
+
+impl CpuOp for Resize {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Pool, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x] = at.operands.as_slice() else { return None };
+        Some(Box::new(ResizePlan::new(self, x)?))
+    }
+}
+
+impl CpuKernel for ResizePlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
+        resize(self, x, y);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

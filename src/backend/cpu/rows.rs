@@ -4,9 +4,14 @@
 
 use rayon::prelude::*;
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
 use super::scratch;
 use super::simd::vectorised;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::{GroupNorm, GroupSizes, LayerNorm, Reduce, Softmax};
+use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
 const WORTH: usize = 1 << 14;
@@ -175,6 +180,103 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
         dims[0] = x.len() / part;
         plan.op.reduce(&dims, x, y);
     });
+}
+
+impl CpuOp for Softmax {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Softmax, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x] = at.operands.as_slice() else { return None };
+        Some(Box::new(SoftmaxPlan::new(self, x)?))
+    }
+}
+
+impl CpuKernel for SoftmaxPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
+        softmax(self, x, y);
+        Ok(())
+    }
+}
+
+impl CpuOp for LayerNorm {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Norm, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        // Statistics are results of their own.
+        let ([x, ..], [_]) = (at.operands.as_slice(), at.results.as_slice()) else { return None };
+        Some(Box::new(LayerNormPlan::new(self, x)?))
+    }
+}
+
+impl CpuKernel for LayerNormPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, factors @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
+        let factor = |i: usize| factors.get(i).copied().unwrap_or_default();
+        layer_norm(self, x, factor(0), factor(1), y);
+        Ok(())
+    }
+}
+
+impl CpuOp for GroupNorm {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Norm, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        Some(Box::new(GroupNormPlan::new(self, at.operands.first()?)?))
+    }
+}
+
+impl CpuKernel for GroupNormPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x, scale, bias], [y]) = (operands, results) else { return Err(Unsuited) };
+        group_norm(self, x, scale, bias, y);
+        Ok(())
+    }
+}
+
+impl CpuOp for Reduce {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Reduce, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [x] = at.operands.as_slice() else { return None };
+        Some(Box::new(ReducePlan::new(self, x)?))
+    }
+}
+
+impl CpuKernel for ReducePlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
+        reduce(self, x, y);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
-use super::kernel::Kernels;
+use super::kernel::StepKernels;
 use crate::backend::RunError;
 use crate::backend::host::{DeviceMemory, Events, HostSteps, StepError, Stopped, highest, lock};
 use crate::lower::{Action, Bound, BufferId, Program};
@@ -20,13 +20,14 @@ use crate::types::Tensor;
 pub(super) struct Prepared {
     pub(super) bound: Arc<Bound>,
     /// The kernels of each device.
-    kernels: Vec<Kernels>,
+    kernels: Vec<StepKernels>,
 }
 
 impl Prepared {
     pub(super) fn new(program: &Program, bound: Arc<Bound>) -> Self {
         let devices = program.devices.iter().zip(&bound.devices);
-        let kernels = devices.map(|(device, plan)| Kernels::new(device, plan, bound.n)).collect();
+        let kernels =
+            devices.map(|(device, plan)| StepKernels::new(device, plan, bound.n)).collect();
         Self { bound, kernels }
     }
 }

@@ -6,10 +6,15 @@
 use rayon::prelude::*;
 use smallvec::{SmallVec, smallvec};
 
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::elementwise::Epilogue;
 use super::simd::vectorised;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
 use crate::op::broadcast::{Broadcast, Run};
 use crate::op::strided::{Axis, distances, read};
-use crate::op::{Apply2, Binary, Op};
+use crate::op::{Apply2, Binary, Blocks, Expand, Slice, Transpose};
+use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
 const WORTH: usize = 1 << 14;
@@ -21,43 +26,61 @@ pub struct StridedPlan {
     axes: SmallVec<[Axis; 6]>,
 }
 
-impl StridedPlan {
-    /// The plan for an operand and a result of these sizes, none 0, where `op` only moves elements
-    /// and admits them.
-    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator reads at distances")]
-    pub fn new(op: &Op, dims: &[usize], result: &[usize]) -> Option<Self> {
+/// An operator whose result is its operand, read at distances.
+trait Strided {
+    /// The first place that is read of an operand of these sizes, none 0, which the operator
+    /// admits, and the axes of the result.
+    fn reading(&self, dims: &[usize], result: &[usize]) -> Option<StridedPlan>;
+}
+
+impl Strided for Transpose {
+    fn reading(&self, dims: &[usize], _result: &[usize]) -> Option<StridedPlan> {
         let own = distances(dims);
-        let mut first = 0usize;
-        let axes: SmallVec<[Axis; 6]> = match op {
-            Op::Transpose(op) => {
-                let axis = |from: &usize| Some((*dims.get(*from)?, *own.get(*from)?));
-                op.perm.iter().map(axis).collect::<Option<_>>()?
-            }
-            Op::Slice(op) => {
-                let mut axes: SmallVec<[Axis; 6]> =
-                    result.iter().copied().zip(own.iter().copied()).collect();
-                for (i, axis) in op.axes.iter().enumerate() {
-                    let start = usize::try_from(op.starts.get(i)?.as_const()?).ok()?;
-                    let step = isize::try_from(*op.steps.get(i)?).ok()?;
-                    let (_, distance) = axes.get_mut(*axis)?;
-                    first = first.checked_add(start.checked_mul(distance.unsigned_abs())?)?;
-                    *distance = distance.checked_mul(step)?;
-                }
-                axes
-            }
-            Op::Expand(_) => {
-                let behind = result.len().checked_sub(dims.len())?;
-                let distance = |(i, size): (usize, &usize)| {
-                    let at = i.checked_sub(behind);
-                    let kept = at.filter(|at| dims.get(*at) == Some(size));
-                    // An axis that is new, or was 1, gives its element again.
-                    (*size, kept.and_then(|at| own.get(at).copied()).unwrap_or(0))
-                };
-                result.iter().enumerate().map(distance).collect()
-            }
-            Op::Blocks(op) => op.reading(dims)?,
-            _ => return None,
+        let axis = |from: &usize| Some((*dims.get(*from)?, *own.get(*from)?));
+        Some(StridedPlan { first: 0, axes: self.perm.iter().map(axis).collect::<Option<_>>()? })
+    }
+}
+
+impl Strided for Slice {
+    fn reading(&self, dims: &[usize], result: &[usize]) -> Option<StridedPlan> {
+        let (own, mut first) = (distances(dims), 0usize);
+        let mut axes: SmallVec<[Axis; 6]> =
+            result.iter().copied().zip(own.iter().copied()).collect();
+        for (i, axis) in self.axes.iter().enumerate() {
+            let start = usize::try_from(self.starts.get(i)?.as_const()?).ok()?;
+            let step = isize::try_from(*self.steps.get(i)?).ok()?;
+            let (_, distance) = axes.get_mut(*axis)?;
+            first = first.checked_add(start.checked_mul(distance.unsigned_abs())?)?;
+            *distance = distance.checked_mul(step)?;
+        }
+        Some(StridedPlan { first, axes })
+    }
+}
+
+impl Strided for Expand {
+    fn reading(&self, dims: &[usize], result: &[usize]) -> Option<StridedPlan> {
+        let own = distances(dims);
+        let behind = result.len().checked_sub(dims.len())?;
+        let distance = |(i, size): (usize, &usize)| {
+            let at = i.checked_sub(behind);
+            let kept = at.filter(|at| dims.get(*at) == Some(size));
+            // An axis that is new, or was 1, gives its element again.
+            (*size, kept.and_then(|at| own.get(at).copied()).unwrap_or(0))
         };
+        Some(StridedPlan { first: 0, axes: result.iter().enumerate().map(distance).collect() })
+    }
+}
+
+impl Strided for Blocks {
+    fn reading(&self, dims: &[usize], _result: &[usize]) -> Option<StridedPlan> {
+        Some(StridedPlan { first: 0, axes: Blocks::reading(self, dims)? })
+    }
+}
+
+impl StridedPlan {
+    /// The plan for an operand and a result of these sizes, none 0, which `op` admits.
+    fn new(op: &impl Strided, dims: &[usize], result: &[usize]) -> Option<Self> {
+        let Self { first, axes } = op.reading(dims, result)?;
         let count = |sizes: &mut dyn Iterator<Item = usize>| sizes.product::<usize>();
         let moved = count(&mut axes.iter().map(|(size, _)| *size));
         (moved == count(&mut result.iter().copied())).then_some(())?;
@@ -154,17 +177,74 @@ pub fn broadcast(plan: &BroadcastPlan, a: &[f32], b: &[f32], y: &mut [f32]) {
     });
 }
 
+impl CpuKernel for StridedPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
+        strided(self, x, y);
+        Ok(())
+    }
+}
+
+impl CpuKernel for BroadcastPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let ([a, b], [y]) = (operands, results) else { return Err(Unsuited) };
+        broadcast(self, a, b, y);
+        Ok(())
+    }
+}
+
+impl CpuOp for Binary {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        let support = of_f32(KernelClass::Broadcast, types);
+        Support { is_step: support.kernel.is_some(), ..support }
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let [a, b] = at.operands.as_slice() else { return None };
+        Some(Box::new(BroadcastPlan::new(self, a, b)))
+    }
+}
+
+macro_rules! strided {
+    ($($op:ident),*) => {
+        $(impl CpuOp for $op {
+            fn supports(&self, types: &Types<'_>) -> Support {
+                of_f32(KernelClass::Move, types)
+            }
+
+            fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+                let ([x], [y]) = (at.operands.as_slice(), at.results.as_slice()) else {
+                    return None;
+                };
+                Some(Box::new(StridedPlan::new(self, x, y)?))
+            }
+        })*
+    };
+}
+
+strided!(Blocks, Expand, Slice, Transpose);
+
 #[cfg(test)]
 mod tests {
     use rand::Rng;
 
     use super::super::testing::{assert_bits, random, rng, with_threads};
-    use super::{BroadcastPlan, StridedPlan, broadcast, strided};
+    use super::{BroadcastPlan, Strided, StridedPlan, broadcast, strided};
     use crate::op::{Binary, BlockOrder, Blocks, Expand, Op, Slice, Transpose};
     use crate::types::{Dim, Tensor};
 
-    fn check(op: &Op, x: &Tensor) {
-        let expected = op.eval(&[x]).unwrap().remove(0);
+    fn check<T: Strided + Clone + Into<Op>>(op: &T, x: &Tensor) {
+        let expected = op.clone().into().eval(&[x]).unwrap().remove(0);
         if expected.is_empty() {
             return;
         }
@@ -174,7 +254,7 @@ mod tests {
             strided(&plan, x.as_slice(), &mut y);
             y
         });
-        assert_bits(&got, expected.as_slice(), &format!("{op:?} of {:?}", x.dims()));
+        assert_bits(&got, expected.as_slice(), &format!("{plan:?} of {:?}", x.dims()));
     }
 
     #[test]
@@ -189,7 +269,7 @@ mod tests {
             for i in 0..rank {
                 perm.swap(i, rng.random_range(0..rank));
             }
-            check(&Transpose { perm }.into(), &x);
+            check(&Transpose { perm }, &x);
             let int = |i: usize| Dim::from(i64::try_from(i).unwrap());
             let (axis, back) = (rng.random_range(0..rank), rng.random_bool(0.3));
             let (low, high) = (rng.random_range(0..dims[axis]), dims[axis]);
@@ -198,20 +278,20 @@ mod tests {
             } else {
                 (vec![int(low)], vec![int(high)], rng.random_range(1..3i64))
             };
-            check(&Slice { axes: vec![axis], starts, ends, steps: vec![step] }.into(), &x);
+            check(&Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &x);
             let flat: Vec<usize> =
                 dims.iter().map(|d| if rng.random_bool(0.5) { 1 } else { *d }).collect();
             let y = Tensor::new(&flat, &random(&mut rng, flat.iter().product())).unwrap();
             let mut shape: Vec<Dim> = dims.iter().map(|d| int(*d)).collect();
             shape.insert(0, int(rng.random_range(1..4)));
-            check(&Expand { shape }.into(), &y);
+            check(&Expand { shape }, &y);
             let (block, mode) = (case % 3 + 1, [BlockOrder::Dcr, BlockOrder::Crd][case % 2]);
             let [n, c, h, w] = [4; 4].map(|most| rng.random_range(1..most));
             let dims = [n, c * block * block, h * block, w * block];
             let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
             let block = i64::try_from(block).unwrap();
-            check(&Blocks::DepthToSpace { block, mode }.into(), &x);
-            check(&Blocks::SpaceToDepth { block, mode }.into(), &x);
+            check(&Blocks::DepthToSpace { block, mode }, &x);
+            check(&Blocks::SpaceToDepth { block, mode }, &x);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::report;
 use crate::backend::RunError;
-use crate::backend::cpu::Kernels;
+use crate::backend::cpu::StepKernels;
 use crate::backend::cuda::driver::memory::{Global, Pinned};
 use crate::backend::cuda::driver::module::Function;
 use crate::backend::host::highest;
@@ -154,7 +154,7 @@ pub(super) struct Plan {
     pub(super) gpus: Vec<GpuPlan>,
     /// What the host does.
     pub(super) host: Vec<(usize, HostTask)>,
-    pub(super) kernels: Kernels,
+    pub(super) kernels: StepKernels,
     /// For each device one more than the highest byte of its arena that a step touches.
     pub(super) used: Vec<u64>,
     /// The inputs from which a GPU copies.
@@ -223,7 +223,7 @@ impl Source<'_> {
         let mut staged: Vec<u32> = inputs.collect();
         staged.sort_unstable();
         staged.dedup();
-        let kernels = Kernels::new(&self.program.devices[0], &bound.devices[0], bound.n);
+        let kernels = StepKernels::new(&self.program.devices[0], &bound.devices[0], bound.n);
         Ok(Plan { used: used.collect(), host: self.host(&bound)?, kernels, staged, gpus, bound })
     }
 

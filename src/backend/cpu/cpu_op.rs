@@ -1,0 +1,60 @@
+//! What an operator's kernels say of themselves, and how they run.
+
+use std::fmt::Debug;
+
+use smallvec::SmallVec;
+
+use super::elementwise::Epilogue;
+use crate::backend::host::Unsuited;
+use crate::lower::{Support, Types};
+use crate::types::{DType, KernelClass};
+
+/// The sizes of the axes of some values.
+pub(super) type Dims = SmallVec<[SmallVec<[usize; 4]>; 3]>;
+
+/// The sizes of a launch at one batch size.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    /// Those of the operator's operands, none 0.
+    pub(super) operands: Dims,
+    /// Those of the results.
+    pub(super) results: Dims,
+}
+
+/// The kernel of an operator; implemented beside it.
+pub(super) trait CpuOp {
+    /// What there is for values of these types.
+    fn supports(&self, types: &Types<'_>) -> Support;
+
+    /// The kernel for values of these sizes, which the operator admits; where there is none, it is
+    /// evaluated by reference.
+    fn plan(&self, _at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        None
+    }
+}
+
+/// A kernel for values of certain sizes.
+pub(in crate::backend) trait CpuKernel: Debug + Send + Sync {
+    /// Computes the results, and applies the chain.
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited>;
+
+    /// Whether it applies chains that are not empty.
+    fn ends_in_chain(&self) -> bool {
+        false
+    }
+}
+
+/// A kernel of this class, where all values are `f32`.
+pub(super) fn of_f32(class: KernelClass, types: &Types<'_>) -> Support {
+    Support::by(class).when(types.are(DType::F32))
+}
+
+/// The same, and it can end in a chain.
+pub(super) fn ending_in_chain(support: Support) -> Support {
+    Support { ends_in_chain: support.kernel.is_some(), ..support }
+}
