@@ -6,7 +6,7 @@ use super::{
     ContentHash, Graph, GraphError, NodeKind, Origin, Output, Param, ParamId, Place, Placement,
     ResultInfo, Source, Value, Weights,
 };
-use crate::op::Op;
+use crate::op::{Emit, Op, OpError};
 use crate::types::invariant::int;
 use crate::types::{Device, Keys, Table, Tensor, TensorType};
 
@@ -180,6 +180,11 @@ impl Builder {
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
+    /// What takes in operators whose results are named after `name`.
+    pub fn named<'b>(&'b mut self, name: &'b str) -> Named<'b> {
+        Named { builder: self, name }
+    }
+
     /// Makes every user of `old` take `new` instead, and every output that is `old`; the nodes that
     /// give `new` take what they took.
     pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
@@ -208,5 +213,30 @@ impl Builder {
     /// The graph and the elements of its parameters.
     pub fn finish(self) -> (Graph, Weights) {
         (self.graph, self.weights)
+    }
+}
+
+/// Takes in operators whose results have one name, or one with a number.
+pub struct Named<'b> {
+    builder: &'b mut Builder,
+    name: &'b str,
+}
+
+impl Emit for Named<'_> {
+    type Value = Value;
+    type Error = GraphError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.builder.graph.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, GraphError> {
+        Ok(self.builder.all(self.name, op, operands)?.into())
+    }
+}
+
+impl From<OpError> for GraphError {
+    fn from(error: OpError) -> Self {
+        Self::Op { label: String::new(), op: "constant", error: Box::new(error) }
     }
 }

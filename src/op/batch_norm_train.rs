@@ -5,8 +5,8 @@ use super::declare::op;
 use super::infer::results;
 use super::wide::{LargeSum, Wide};
 use super::{
-    Backward, BatchNormGrad, Cast, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    Backward, BatchNormGrad, Cast, Claims, Formula, Gradient, OpDef, OpError, Operand, Results,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 

@@ -6,8 +6,8 @@ use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, result, tensors, two};
 use super::{
-    Backward, Claims, Compare, Dims, Gradient, Lookup, OpDef, OpError, Operand, Reduction, Results,
-    RuleError, Scatter, SplitOperand, Traits, Where, rules,
+    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Reduction, Results,
+    RuleError, Scatter, SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -207,11 +207,11 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let block = elements(&from[behind..]);
     let steps = (1..=picked.len()).map(|i| elements(&picked[i..])).collect();
     let number = at.cast(indices, DType::I64)?;
-    let sizes = at.op(Dims { scalar: false, values: picked.to_vec() }, &[])?;
-    let steps = at.op(Dims { scalar: false, values: steps }, &[])?;
-    let negative = at.compare(Compare::Less, number, 0.0)?;
+    let sizes = at.dims(picked.to_vec())?;
+    let steps = at.dims(steps)?;
+    let negative = at.is_below(number, 0.0)?;
     let from_end = at.add(number, sizes)?;
-    let number = at.op(Where {}, &[negative, from_end, number])?;
+    let number = at.choose(negative, from_end, number)?;
     let number = at.mul(number, steps)?;
     let number = at.sum(number, &[tuples.len() - 1])?;
     let with = |rows: Dim, width: &Dim| -> Shape {

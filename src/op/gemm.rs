@@ -9,8 +9,8 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,

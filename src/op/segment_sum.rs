@@ -8,7 +8,7 @@ use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
 use super::wide::{LargeSum, Wide};
 use super::{
-    Backward, Claims, Gather, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
+    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
 use crate::types::{
@@ -159,7 +159,7 @@ impl OpDef for SegmentSum {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, segments) = (at.dy()?, at.operand(1)?);
-        let dx = at.op(Gather { axis: 0 }, &[dy, segments])?;
+        let dx = at.gather(dy, segments, 0)?;
         at.give(0, dx);
         Ok(())
     }

@@ -95,11 +95,14 @@ impl Eager {
 }
 
 impl Emit for Eager {
+    type Value = Term;
+    type Error = RuleError;
+
     fn ty(&self, term: Term) -> &TensorType {
         &self.values[term.0 as usize].1
     }
 
-    fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
+    fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, RuleError> {
         let types: Vec<&TensorType> = operands.iter().map(|t| self.ty(*t)).collect();
         let operands: Vec<&Tensor> = operands.iter().map(|t| self.get(*t)).collect();
         let inputs: Vec<Operand<'_>> = types.iter().map(|ty| Operand { ty, ints: None }).collect();

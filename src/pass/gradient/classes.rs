@@ -1,8 +1,9 @@
 //! On which axis an output has its classes, and what losses take of it.
 
-use super::Loss;
+use super::error::TrainingError;
 use super::loss::Link;
-use super::training::{OutputLoss, TrainingError};
+use super::loss::Loss;
+use super::spec::OutputLoss;
 use crate::ir::{Builder, Graph, GraphError, Output, Value};
 use crate::op::{Op, Reshape, RuleError, Softmax, Transpose, Unary};
 use crate::types::{DType, Dim, Shape, TensorType};

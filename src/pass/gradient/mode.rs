@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::TrainingError;
+use super::error::TrainingError;
 use super::inference::inference_mode;
 use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};

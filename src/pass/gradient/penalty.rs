@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use super::Training;
+use super::error::TrainingError;
+use super::spec::Training;
 use super::trainable::Named;
-use super::training::{TrainingError, all, draft};
+use super::writer::draft;
 use crate::ir::{Builder, Graph, Value};
-use crate::op::{Draft, Unary};
+use crate::op::{Emit, Formula};
 use crate::types::Quoted;
 
 /// The factor of a penalty, and the parameters that have it.
@@ -139,16 +140,13 @@ fn penalty(
     factor: f64,
     squares: bool,
 ) -> Result<Value, TrainingError> {
-    draft(b, "loss.penalty", "the penalty", |writer| {
-        let (loss, value) = (writer.term(loss), writer.term(value));
-        let mut at = Draft::new(&mut *writer);
-        let each = if squares { at.square(value)? } else { at.op(Unary::Abs, &[value])? };
-        let sum = all(&mut at, each)?;
+    draft(b, "loss.penalty", "the penalty", |at| {
+        let each = if squares { at.square(value)? } else { at.abs(value)? };
+        let sum = at.total(each)?;
         let to = at.ty(loss).dtype;
         let sum = at.cast(sum, to)?;
         let sum = at.scale(sum, factor)?;
-        let all = at.add(loss, sum)?;
-        Ok(writer.value(all))
+        at.add(loss, sum)
     })
 }
 

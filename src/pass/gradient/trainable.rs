@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::error::TrainingError;
 use super::fixed::fixed_parameters;
 use super::penalty::named;
-use super::{Training, TrainingError};
+use super::spec::Training;
 use crate::ir::{Builder, Graph, NodeId, NodeKind, Param, Value, Weights};
 use crate::op::{Op, RuleError};
 use crate::types::DType;
