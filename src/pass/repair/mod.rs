@@ -29,7 +29,9 @@ use self::tails::{Tail, tails};
 use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
-use crate::op::{BatchNormGrad, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
+use crate::op::{
+    BatchNormGrad, BatchNormTrain, Claims, Dims, Inferred, Op, OpError, Operand, rules,
+};
 use crate::types::invariant::invariant;
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
 
@@ -185,6 +187,12 @@ enum Failure {
 impl From<GraphError> for Failure {
     fn from(error: GraphError) -> Self {
         Self::Graph(error)
+    }
+}
+
+impl From<OpError> for Failure {
+    fn from(_: OpError) -> Self {
+        Self::Refused
     }
 }
 
