@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
-    ContentHash, Graph, GraphError, NodeKind, Origin, Output, Param, ParamId, Place, Placement,
-    ResultInfo, Source, Value, Weights,
+    ContentHash, Graph, GraphError, NodeId, NodeKind, Origin, Output, Param, ParamId, Place,
+    Placement, ResultInfo, Source, Value, Weights,
 };
 use crate::op::{Emit, Op, OpError};
 use crate::types::invariant::int;
@@ -232,6 +232,38 @@ impl Emit for Named<'_> {
 
     fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, GraphError> {
         Ok(self.builder.all(self.name, op, operands)?.into())
+    }
+}
+
+impl Graph {
+    /// What takes in an operator whose only result has this name, placed where `node` is and with
+    /// its origin.
+    pub fn beside(&mut self, node: NodeId, name: impl Into<Arc<str>>) -> Beside<'_> {
+        let (place, origin) = (self.node(node).place(), self.node(node).origin().clone());
+        Beside { graph: self, name: name.into(), place, origin }
+    }
+}
+
+/// Takes in an operator that belongs where another node is.
+pub struct Beside<'g> {
+    graph: &'g mut Graph,
+    name: Arc<str>,
+    place: Place,
+    origin: Origin,
+}
+
+impl Emit for Beside<'_> {
+    type Value = Value;
+    type Error = GraphError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, GraphError> {
+        let names = std::slice::from_ref(&self.name);
+        let node = self.graph.add(op, operands, names, self.place, self.origin.clone())?;
+        Ok(smallvec![Value { node, output: 0 }])
     }
 }
 

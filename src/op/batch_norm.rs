@@ -94,6 +94,10 @@ impl OpDef for BatchNorm {
         Traits::CHEAP | Traits::FOLLOWS_BLOCKS
     }
 
+    fn is_running(&self, operand: usize) -> bool {
+        operand >= 3
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         check_channels(operands)?;
         operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))

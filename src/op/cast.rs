@@ -43,7 +43,7 @@ impl Cast {
 
 impl OpDef for Cast {
     fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+        Traits::ELEMENTWISE | Traits::CONVERTS | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
     }
 
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {

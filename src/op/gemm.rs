@@ -9,8 +9,8 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
+    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
@@ -52,7 +52,11 @@ fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, 
 
 impl OpDef for Gemm {
     fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -8,7 +8,7 @@ use super::infer::{axis, count, dtype, not_a_number, result};
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
+    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Reduce, Results, RuleError,
     SplitOperand, Term, Traits, rules,
 };
 use crate::types::{
@@ -159,6 +159,10 @@ impl Scan {
 impl OpDef for Scan {
     fn traits(&self) -> Traits {
         Traits::FOLLOWS_BLOCKS
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
     }
 
     fn takes_own(&self, operand: usize) -> bool {

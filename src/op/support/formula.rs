@@ -4,9 +4,9 @@
 use smallvec::SmallVec;
 
 use crate::op::{
-    Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Gather, Identity,
-    Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Range, Reduce, Reduction, Reshape,
-    Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose, Trilu, Unary,
+    Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten, Gather,
+    Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Range, Reduce, Reduction,
+    Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose, Trilu, Unary,
     Unsqueeze, Where,
 };
 use crate::types::invariant::{int, invariant};
@@ -195,6 +195,8 @@ pub trait Formula: Emit {
         squeeze(a; axes: Vec<i64>) = Squeeze { axes };
         /// `a` with its axes in another order.
         transpose(a; perm: Vec<usize>) = Transpose { perm };
+        /// `a` as a matrix with the axes before this one as its rows.
+        flatten(a; axis: i64) = Flatten { axis };
         /// The entries `from..to` of an axis.
         rows(a; axis: usize, from: Dim, to: Dim) = Slice::rows(axis, from, to);
         /// The entries of an axis at these places.
@@ -251,6 +253,18 @@ pub trait Formula: Emit {
     /// The vector of 0 and 1, in `f64`.
     fn zero_and_one(&mut self) -> Result<Self::Value, Self::Error> {
         self.literal(Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?)
+    }
+
+    /// The entries of a range of an axis, every `step`-th.
+    fn every(
+        &mut self,
+        a: Self::Value,
+        axis: usize,
+        range: std::ops::Range<i64>,
+        step: i64,
+    ) -> Result<Self::Value, Self::Error> {
+        let (starts, ends) = (vec![range.start.into()], vec![range.end.into()]);
+        self.op(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[a])
     }
 
     /// `a * factor`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::ir::{Builder, GraphError, NodeKind, Value};
-use crate::op::Op;
+use crate::op::{Op, Traits};
 
 /// The bytes up to which values are compared.
 const SMALL: i64 = 64;
@@ -28,7 +28,7 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
             }
             Op::ConstantOfShape(op) => format!("{op:?} {:?}", op.value.bytes()),
             // Each may give other results than its twin.
-            Op::Random(_) | Op::External(_) => continue,
+            _ if op.is(Traits::UNREPEATABLE) => continue,
             _ => format!("{op:?}"),
         };
         let value = Value { node: id, output: 0 };

@@ -7,7 +7,7 @@ use super::fixed::fixed_parameters;
 use super::penalty::named;
 use super::spec::Training;
 use crate::ir::{Builder, Graph, NodeId, NodeKind, Param, Value, Weights};
-use crate::op::{Op, RuleError};
+use crate::op::RuleError;
 use crate::types::DType;
 
 /// A parameter and its value, by name.
@@ -89,8 +89,7 @@ impl Parameters {
 /// Whether batch normalisation takes a parameter for a running statistic.
 fn is_running(graph: &Graph, param: NodeId) -> bool {
     graph.users(param).iter().any(|(user, slot, _)| {
-        matches!(graph.node(*user).op(), Some(Op::BatchNorm(_) | Op::BatchNormTrain(_)))
-            && *slot >= 3
+        graph.node(*user).op().is_some_and(|op| op.is_running(*slot as usize))
     })
 }
 

@@ -40,10 +40,7 @@ fn same_as_operand(graph: &Graph, id: NodeId) -> Option<Value> {
     {
         return graph.operands(only.node).first().copied();
     }
-    let constant = |value: &Value| match graph.node(value.node).op() {
-        Some(Op::Constant(constant)) => Some(&constant.value),
-        _ => None,
-    };
+    let constant = |value: &Value| graph.node(value.node).op()?.known();
     let known: Vec<Known<'_>> =
         operands.iter().map(|v| Known { ty: graph.ty(*v), value: constant(v) }).collect();
     operands.get(op.same_as(&known, &node.results().first()?.ty)?).copied()

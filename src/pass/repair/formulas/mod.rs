@@ -7,14 +7,14 @@ use smallvec::{SmallVec, smallvec};
 pub(super) use statistics::ghost;
 
 use super::tails::Tail;
-use super::{Action, At, Cause, Failure, Writer};
+use super::{Action, At, Cause, Failure, Writer, unrounded};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    Arg, Classify, DynamicQuantize, Emit, ExclusiveScan, Formula, MergeTopK, Narrow, Op, Quantize,
-    Reduce, Scan, SegmentSum, Softmax, SplitOperand, TopK, rules,
+    Arg, Classify, DynamicQuantize, Emit, ExclusiveScan, Formula, MergeTopK, Op, Quantize, Reduce,
+    Scan, Softmax, SplitOperand, TopK, rules,
 };
 use crate::types::invariant::int;
-use crate::types::{Claim, Code, Combine, DType, Dim, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Tensor, TensorType};
 
 /// Results, or `None` where the operator has no formula here.
 type Written = Result<Option<SmallVec<[Value; 2]>>, Failure>;
@@ -35,7 +35,7 @@ pub(super) fn write(
     let value = match op {
         Op::Softmax(Softmax::Softmax { axis }) => steps.softmax(x, *axis, false)?,
         Op::Softmax(Softmax::LogSoftmax { axis }) => steps.softmax(x, *axis, true)?,
-        Op::Reduce(op @ Reduce::LogSum { .. }) => match steps.unrounded(op, x)? {
+        Op::Reduce(Reduce::LogSum { .. }) => match steps.unrounded(op, operands)? {
             Some(value) => value,
             None => return Ok(None),
         },
@@ -73,17 +73,7 @@ pub(super) fn combined(
     let tail = std::mem::replace(&mut writer.tail, Tail::Used);
     let noted = writer.done.len();
     let mut steps = Steps { writer, at, result };
-    let wide = match (op, operands) {
-        (Op::Reduce(reduce), [x]) if visible => steps.unrounded(reduce, *x)?,
-        (Op::SegmentSum(sum), [x, _]) if steps.writer.out.ty(*x).dtype == DType::F64 => {
-            let part = SegmentSum { wide: true, ..sum.clone() };
-            let part = steps.step(".part").op(part, operands)?;
-            let whole = steps.whole(part, op)?;
-            let narrow = Narrow { by: Combine::WideSum, count: Dim::ONE, log: false };
-            Some(steps.last().op(narrow, &[whole])?)
-        }
-        _ => None,
-    };
+    let wide = if visible { steps.unrounded(op, operands)? } else { None };
     let whole = match wide {
         Some(whole) => whole,
         None => steps.in_f64(op, operands)?,
@@ -208,11 +198,13 @@ impl<'w, 'g> Steps<'w, 'g> {
 
     /// A reduction by parts that are sums and products before they are rounded; `None` if it is of
     /// other parts.
-    fn unrounded(&mut self, op: &Reduce, x: Value) -> Result<Option<Value>, Failure> {
-        let Some((wide, narrow)) = op.wide(self.writer.out.ty(x)) else { return Ok(None) };
-        let x = self.single(x)?;
-        let part = self.step(".part").op(wide, &[x])?;
-        let whole = self.whole(part, &op.clone().into())?;
+    fn unrounded(&mut self, op: &Op, operands: &[Value]) -> Result<Option<Value>, Failure> {
+        let parts = unrounded(&self.writer.out, op, operands);
+        let Some((wide, narrow)) = parts else { return Ok(None) };
+        let mut operands: SmallVec<[Value; 2]> = operands.into();
+        operands[0] = self.single(operands[0])?;
+        let part = self.step(".part").op(wide, &operands)?;
+        let whole = self.whole(part, op)?;
         self.rounded().op(narrow, &[whole]).map(Some)
     }
 
