@@ -2,7 +2,7 @@
 
 use super::error::TrainingError;
 use super::optimizer::Optimizer;
-use super::update::Trained;
+use super::trainable::Trained;
 use super::writer::{Writer, draft};
 use crate::ir::{Builder, Value};
 use crate::op::{Emit, Formula, RuleError};

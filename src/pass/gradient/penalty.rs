@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::error::TrainingError;
-use super::spec::Training;
-use super::trainable::Named;
 use super::writer::draft;
 use crate::ir::{Builder, Graph, Value};
 use crate::op::{Emit, Formula};
@@ -110,10 +108,11 @@ fn factor(penalties: &[Penalty], name: &str, rank: usize) -> f64 {
 pub(super) fn penalties(
     b: &mut Builder,
     loss: Value,
-    trained: &[Named],
-    training: &Training,
+    trained: &[(String, Value)],
+    l1: &[Penalty],
+    l2: &[Penalty],
 ) -> Result<Value, TrainingError> {
-    let patterns = training.l1.iter().chain(&training.l2).filter_map(|p| p.params.as_deref());
+    let patterns = l1.iter().chain(l2).filter_map(|p| p.params.as_deref());
     for pattern in patterns {
         if !trained.iter().any(|(name, _)| names(pattern, name)) {
             return Err(TrainingError::NoPenalty(pattern.to_owned()));
@@ -122,7 +121,7 @@ pub(super) fn penalties(
     let mut loss = loss;
     for (name, value) in trained {
         let rank = b.graph().ty(*value).rank();
-        for (kind, squares) in [(&training.l1, false), (&training.l2, true)] {
+        for (kind, squares) in [(l1, false), (l2, true)] {
             let factor = factor(kind, name, rank);
             if factor != 0.0 {
                 loss = penalty(b, loss, *value, factor, squares)?;

@@ -13,6 +13,16 @@ use crate::types::DType;
 /// A parameter and its value, by name.
 pub(super) type Named = (String, Value);
 
+/// A parameter that is trained.
+pub(super) struct Trained {
+    /// Its name.
+    pub(super) name: String,
+    /// Its value before the step.
+    pub(super) value: Value,
+    /// The gradient of the loss by it.
+    pub(super) gradient: Value,
+}
+
 /// The parameters of which a training says whether they are trained.
 pub(super) struct Choice {
     /// Those that stay as they are.

@@ -12,8 +12,8 @@ use super::mode::{self, train_mode};
 use super::penalty::penalties;
 use super::share::share_small;
 use super::spec::{OutputLoss, STEP, Target, Training, TrainingGraph, Weighted};
-use super::trainable::{Choice, Parameters, nothing};
-use super::update::{Trained, Update, update};
+use super::trainable::{Choice, Parameters, Trained, nothing};
+use super::update::{Update, update};
 use super::writer::{Writer, draft};
 use crate::ir::{Builder, Graph, GraphError, Output, Value, Weights};
 use crate::op::{Formula, RuleError};
@@ -36,7 +36,7 @@ pub fn training(
     let mut costs = costs(&mut b, training)?;
     let Parameters { trained, mut untrained } =
         Parameters::of(model, weights, &choice, &b, &statistics)?;
-    costs.loss = penalties(&mut b, costs.loss, &trained, training)?;
+    costs.loss = penalties(&mut b, costs.loss, &trained, &training.l1, &training.l2)?;
     let values: Vec<Value> = trained.iter().map(|(_, v)| *v).collect();
     let gradients = differentiate_with(&mut b, costs.loss, &values, training.recompute)?;
     let mut steps = Vec::new();
@@ -75,7 +75,7 @@ pub fn evaluation(
     let mut costs = costs(&mut b, training)?;
     let choice = Choice::of(model, training)?;
     let Parameters { trained, .. } = Parameters::of(model, weights, &choice, &b, &BTreeSet::new())?;
-    costs.loss = penalties(&mut b, costs.loss, &trained, training)?;
+    costs.loss = penalties(&mut b, costs.loss, &trained, &training.l1, &training.l2)?;
     share_small(&mut b)?;
     Ok(costs.finish(b)?)
 }

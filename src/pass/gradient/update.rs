@@ -6,6 +6,7 @@ use super::optimizer::Optimizer;
 use super::optimizer::Rule;
 use super::spec::STEP;
 use super::step::{self, Step};
+use super::trainable::Trained;
 use super::writer::{Writer, draft};
 use crate::ir::{Builder, Value};
 use crate::op::{Formula, RuleError, converted};
@@ -18,16 +19,6 @@ pub(super) struct Update {
     pub(super) step: Value,
     /// The learning rate.
     pub(super) rate: Value,
-}
-
-/// A parameter that is trained.
-pub(super) struct Trained {
-    /// Its name.
-    pub(super) name: String,
-    /// Its value before the step.
-    pub(super) value: Value,
-    /// The gradient of the loss by it.
-    pub(super) gradient: Value,
 }
 
 /// The numbers that place a batch among the steps of the optimizer.

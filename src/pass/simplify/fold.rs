@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{
     ContentHash, Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Source, Value, Weights,
 };

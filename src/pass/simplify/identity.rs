@@ -1,4 +1,4 @@
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
 use crate::op::{Known, Op};
 use crate::pass::PassError;

@@ -1,4 +1,4 @@
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value, Weights};
 use crate::op::{Constant, Dims, Formula, Op, Traits, infer};
 use crate::pass::PassError;

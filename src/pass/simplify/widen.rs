@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::analysis::Sums;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
 use crate::op::{Formula, Traits};
