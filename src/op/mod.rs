@@ -289,7 +289,7 @@ pub trait OpDef: OpText {
     }
 
     /// The operator that, of the magnitudes of its operands, gives the sum of the magnitudes of the
-    /// terms of each element of the result, if these are sums that may cancel (or their logarithms).
+    /// terms of each element of the result, if these are sums that may cancel or their logarithms.
     fn of_magnitudes(&self) -> Option<Op> {
         None
     }

@@ -22,7 +22,6 @@ const NAMED: &[(&str, usize, &str)] = &[
     ("ExclusiveScan", 10, "a collective"),
     ("Softmax", 9, "the formula of cross-entropies takes its operand"),
     ("BatchNormTrain", 9, "train mode makes it, repairs combine its statistics"),
-    ("Recurrent", 9, "a folder of its own, and that of its gradient"),
     ("Reshape", 9, "what folds the batch into blocks of rows"),
     ("Constant", 9, "what importers and passes know the elements of"),
 ];

@@ -76,10 +76,8 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
     }
     let mut y = n.concat(&both, -1)?;
     if interleaved {
-        let mut shape = n.shape(x).to_vec();
-        if let Some(last) = shape.last_mut() {
-            *last = Dim::from(turned);
-        }
+        let others = n.shape(x).iter().take(3).cloned();
+        let shape = others.chain([turned.into()]).collect();
         y = n.view(y, shape)?;
     }
     if turned < size {

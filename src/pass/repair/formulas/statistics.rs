@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::tails::Tail;
 use super::super::{Action, At, Cause, Failure, Repair, Writer};
-use super::{Steps, Written};
+use super::steps::{Steps, Written};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{BatchNormGrad, BatchNormTrain, Formula, Op, rules};
 use crate::types::{Claim, Code, DType, Dim, Shard, Tensor};
