@@ -55,6 +55,11 @@ impl OpDef for Gemm {
         Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
     }
 
+    #[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
+    fn plain_product(&self) -> Option<bool> {
+        (!self.trans_a && self.alpha == 1.0 && self.beta == 1.0).then_some(self.trans_b)
+    }
+
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }

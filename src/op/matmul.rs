@@ -122,6 +122,10 @@ impl OpDef for MatMul {
         Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
     }
 
+    fn plain_product(&self) -> Option<bool> {
+        Some(false)
+    }
+
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }

@@ -300,9 +300,20 @@ pub trait OpDef: OpText {
         None
     }
 
+    /// Of what is the product of the first two operands as matrices, plus the third if there is
+    /// one, and nothing else: whether the second is transposed.
+    fn plain_product(&self) -> Option<bool> {
+        None
+    }
+
     /// Whether it takes a running statistic as this operand.
     fn is_running(&self, _operand: usize) -> bool {
         false
+    }
+
+    /// The part of the elements that training makes it drop.
+    fn drop_rate(&self) -> f32 {
+        0.0
     }
 
     /// Of what normalises by statistics of the rows that it is given, of which rows.

@@ -23,7 +23,6 @@ const NAMED: &[(&str, usize, &str)] = &[
     ("Softmax", 9, "the formula of cross-entropies takes its operand"),
     ("BatchNormTrain", 9, "train mode makes it, repairs combine its statistics"),
     ("Reshape", 9, "what folds the batch into blocks of rows"),
-    ("Constant", 9, "what importers and passes know the elements of"),
 ];
 
 /// The files that list operators, or are no part of what is compiled by hand.

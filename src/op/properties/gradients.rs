@@ -13,9 +13,7 @@ use smallvec::SmallVec;
 use super::draw::{Case, Draw};
 use super::generators;
 use crate::op::testing::tensor;
-use crate::op::{
-    Backward, Emit, Gradient, Op, OpError, Operand, Reduction, RuleError, Scatter, Term,
-};
+use crate::op::{Backward, Emit, Gradient, Op, Operand, Reduction, RuleError, Scatter, Term};
 use crate::types::{DType, Tensor, TensorType};
 
 /// The distance of differences.

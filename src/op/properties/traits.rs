@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::testing::tensor;
-use super::super::{Interval, Known, Traits};
+use super::super::{Interval, Known, Traits, converted};
 use super::draw::{Case, Draw};
 use super::{fits, generators};
 use crate::types::{DType, Tensor};
@@ -76,7 +76,8 @@ fn wrong_sums(case: &Case, operands: &[Tensor], results: &[Tensor]) -> Option<&'
     if let Some((wide, narrow)) = case.op.unrounded(&types.iter().collect::<Vec<_>>()) {
         let parts = wide.eval(&operands.iter().collect::<Vec<_>>()).unwrap();
         let rounded = narrow.eval(&parts.iter().collect::<Vec<_>>()).unwrap();
-        if elements(&rounded[0]) != elements(&results[0]) {
+        let rounded = converted(&rounded[0], results[0].dtype()).unwrap();
+        if elements(&rounded) != elements(&results[0]) {
             return Some("its parts, rounded, are not its result");
         }
     }

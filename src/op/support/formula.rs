@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 
 use crate::op::{
     Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten, Gather,
-    Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Range, Reduce, Reduction,
-    Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose, Trilu, Unary,
-    Unsqueeze, Where,
+    Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range, Reduce,
+    Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose,
+    Trilu, Unary, Unsqueeze, Where,
 };
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -210,6 +210,13 @@ pub trait Formula: Emit {
         /// `a` with these entries of an axis at these places.
         scatter(a, places, entries; axis: i64) =
             Scatter::Elements { axis, reduction: Reduction::None };
+        /// `a` with these entries of an axis added at these places.
+        scatter_add(a, places, entries; axis: i64) =
+            Scatter::Elements { axis, reduction: Reduction::Add };
+        /// `a` with these blocks added at these coordinates.
+        scatter_add_blocks(a, coordinates, blocks) = Scatter::Nd { reduction: Reduction::Add };
+        /// The nearest integers of a type to `a / scale`, plus the zero point.
+        quantize(a, scale, zero; axis: i64, to: DType) = Quantize::Quantize { axis, block: 0, to };
         /// For each entry of an axis the sum of those up to it.
         running_sum(a; axis: i64) = Scan::Sum { axis, exclusive: false, reverse: false };
         /// For each number a vector on a new last axis, which has the second of `ends` at its place

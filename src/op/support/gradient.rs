@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use crate::op::{Emit, Formula, OpError, Reduction, Reverse, Scatter};
+use crate::op::{Emit, Formula, OpError, Reverse};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape};
 
@@ -246,7 +246,7 @@ impl Backward<'_> {
             // As many sums as the batch has rows.
             let zeros = self.zeros(dy, &with(to[axis].clone()))?;
             let number = self.unsqueeze(number, vec![1])?;
-            self.op(Scatter::Nd { reduction: Reduction::Add }, &[zeros, number, rows])?
+            self.scatter_add_blocks(zeros, number, rows)?
         };
         if axis == 0 {
             return Ok(sums);

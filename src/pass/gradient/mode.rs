@@ -67,9 +67,9 @@ pub fn train_mode(
                 running.keep(builder.graph(), id, *mean, 1)?;
                 running.keep(builder.graph(), id, *var, 2)?;
             }
-            (Op::Dropout(dropout), [_]) if dropout.rate > 0.0 => {
+            (op, [_]) if op.drop_rate() > 0.0 => {
                 layer = layer.wrapping_add(1);
-                let train = DropoutTrain { rate: dropout.rate, seed: layer };
+                let train = DropoutTrain { rate: op.drop_rate(), seed: layer };
                 // Its operand may be a node that is new.
                 dropped(builder, &mut rows, old, claims.get(old), train, step)?;
             }

@@ -32,18 +32,11 @@ struct Product {
 }
 
 /// The product at this node, if it is one to rewrite.
-#[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
-#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is a product of matrices")]
 fn find(graph: &Graph, id: NodeId) -> Option<Product> {
     let node = graph.node(id);
     let operands = graph.operands(id);
-    let (transposed, addend) = match node.op()? {
-        Op::MatMul(_) => (false, None),
-        Op::Gemm(g) if !g.trans_a && g.alpha == 1.0 && g.beta == 1.0 => {
-            (g.trans_b, operands.get(2).copied())
-        }
-        _ => return None,
-    };
+    let transposed = node.op()?.plain_product()?;
+    let addend = operands.get(2).copied();
     let (left, right) = (*operands.first()?, *operands.get(1)?);
     let (Op::Reshape(_), [merged, terms]) =
         (graph.node(left.node).op()?, &graph.ty(left).shape[..])

@@ -4,7 +4,7 @@ use super::conv::conv_of;
 use super::quantize::single;
 use super::{Done, Imports, Node, NodeError};
 use crate::ir::Value;
-use crate::op::{Formula, OpError, Quantize};
+use crate::op::{Formula, OpError};
 use crate::types::{DType, Dim, Tensor, TensorType};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -127,7 +127,8 @@ fn requantized(n: &mut Node<'_, '_>, sums: Value, scales: Value) -> Done {
     value.as_mut_slice::<f32>().fill(1.0);
     let ones = n.literal(value)?;
     let to = n.dtype(zero);
-    n.result(Quantize::Quantize { axis: -2, block: 0, to }, &[scaled, ones, zero])
+    n.last(0).quantize(scaled, ones, zero, -2, to)?;
+    Ok(())
 }
 
 fn matmul(n: &mut Node<'_, '_>) -> Done {

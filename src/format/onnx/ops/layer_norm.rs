@@ -4,7 +4,7 @@ use super::stash::stash;
 use super::{Done, Export, Imports, Node, NodeError, Refused, Writer, Written, long};
 use crate::ir::Value;
 use crate::op::infer::axis as named_axis;
-use crate::op::{Formula, Identity, LayerNorm};
+use crate::op::{Formula, LayerNorm};
 use crate::types::DType;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -61,7 +61,7 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Done {
     }
     let results = if direct {
         let results = n.ops(op, &operands)?;
-        n.result(Identity {}, &results[..1])?;
+        n.last(0).identity(results[0])?;
         results
     } else {
         let x = n.cast(x, compute)?;

@@ -12,8 +12,8 @@ use super::tails::Tail;
 use super::{Action, At, Cause, Failure, Writer, unrounded};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    Arg, Classify, DynamicQuantize, ExclusiveScan, Formula, MergeTopK, Op, Quantize, Reduce, Scan,
-    Softmax, SplitOperand, TopK, rules,
+    Arg, Classify, DynamicQuantize, ExclusiveScan, Formula, MergeTopK, Op, Reduce, Scan, Softmax,
+    SplitOperand, TopK, rules,
 };
 use crate::types::invariant::int;
 use crate::types::{Claim, Code, DType, Dim, Tensor};
@@ -206,8 +206,7 @@ impl Steps<'_, '_> {
         let both = [scale.clone(), zero.clone()];
         let both = self.writer.write(&range, &[smallest, largest], &both, self.at)?;
         let [scale, zero] = *both else { return Ok(None) };
-        let op = Quantize::Quantize { axis: 1, block: 0, to: DType::U8 };
-        let quantised = self.result(quantised).op(op, &[x, scale, zero])?;
+        let quantised = self.result(quantised).quantize(x, scale, zero, 1, DType::U8)?;
         Ok(Some(smallvec![quantised, scale, zero]))
     }
 
