@@ -105,7 +105,9 @@ fn mentions() -> BTreeMap<String, BTreeSet<String>> {
             break;
         }
     }
-    found.values_mut().for_each(|paths| paths.retain(|path| !LISTS.contains(&path.as_str())));
+    for paths in found.values_mut() {
+        paths.retain(|path| !LISTS.contains(&path.as_str()));
+    }
     found
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt::Write as _;
 
 use crate::ir::{Builder, GraphError, NodeKind, Value};
 use crate::op::{Attr, Traits};
@@ -28,7 +29,7 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
         let mut text = format!("{op:?}");
         for (_, attr) in op.attrs() {
             if let Attr::Tensor(elements) = attr {
-                text += &format!(" {} {:?}", elements.tensor_type(), elements.bytes());
+                let _ = write!(text, " {} {:?}", elements.tensor_type(), elements.bytes());
             }
         }
         let value = Value { node: id, output: 0 };
@@ -44,7 +45,7 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
 mod tests {
     use super::share_small;
     use crate::ir::{Builder, Value};
-    use crate::op::{Attr, Binary, Cast, Constant, ConstantOfShape, OpDef, OpText, Unary};
+    use crate::op::{Binary, Cast, Constant, ConstantOfShape, Unary};
     use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
     #[test]

@@ -98,9 +98,10 @@ impl Parameters {
 
 /// Whether batch normalisation takes a parameter for a running statistic.
 fn is_running(graph: &Graph, param: NodeId) -> bool {
-    graph.users(param).iter().any(|(user, slot, _)| {
-        graph.node(*user).op().is_some_and(|op| op.is_running(*slot as usize))
-    })
+    graph
+        .users(param)
+        .iter()
+        .any(|(user, slot, _)| graph.node(*user).op().is_some_and(|op| op.is_running(*slot)))
 }
 
 /// The value of a parameter that can be trained.
