@@ -44,7 +44,7 @@ fn direct(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64
     for id in order.iter().rev() {
         let node = graph.node(*id);
         let (Some(op), Some(own)) = (node.op(), caps[id.index()]) else { continue };
-        if op.is(Traits::MOVES) || matches!(op, Op::Cast(_)) {
+        if op.is(Traits::MOVES) || op.is(Traits::CONVERTS) {
             for source in graph.operands(*id) {
                 lower(&mut caps[source.node.index()], own);
             }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ir::{Graph, GraphError, NodeId, Value};
-use crate::op::{Cast, Expand, Op, Reduce, Traits, Unary};
+use crate::op::{Formula, Op, Traits};
 use crate::types::{DType, Tensor};
 
 use super::survey;
@@ -165,11 +165,7 @@ fn values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
 fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value> {
     let (mut found, mut open, mut seen) = (Vec::new(), vec![to], BTreeSet::from([to.node]));
     while let Some(value) = open.pop() {
-        let by = match graph.node(value.node).op() {
-            Some(Op::AllReduce(reduce)) => Some(reduce.by),
-            Some(Op::ExclusiveScan(scan)) => Some(scan.by),
-            _ => None,
-        };
+        let by = graph.node(value.node).op().and_then(|op| op.combines());
         let operands = graph.operands(value.node);
         let float = operands.iter().any(|v| graph.ty(*v).dtype.is_float());
         if float && by.is_some_and(|by| !by.is_exact()) {
@@ -184,74 +180,50 @@ fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value
 /// The sum of the magnitudes of the terms of a sum, as a further value of the graph; `None` where
 /// they do not cancel, or are no terms.
 fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Value>, GraphError> {
-    let node = graph.node(sum.node);
-    if matches!(node.op(), Some(Op::BatchNormTrain(_))) && sum.output > 0 {
-        return largest_element(graph, sum, number).map(Some);
+    let Some(op) = graph.node(sum.node).op().cloned() else { return Ok(None) };
+    if op.statistics().is_some() && op.is_running(graph.operands(sum.node).len() - 1) {
+        return if sum.output == 0 {
+            Ok(None)
+        } else {
+            largest_element(graph, sum, number).map(Some)
+        };
     }
-    if matches!(node.op(), Some(Op::Unary(Unary::Neg))) {
+    if op.is(Traits::NEGATES) {
         return magnitudes(graph, graph.operands(sum.node)[0], number);
     }
-    if let Some(op) = node.op().filter(|op| op.is(Traits::PERMUTES)).cloned() {
-        let (place, origin) = (node.place(), node.origin().clone());
+    if op.is(Traits::PERMUTES) {
         let Some(of) = magnitudes(graph, graph.operands(sum.node)[0], number)? else {
             return Ok(None);
         };
-        let name: Arc<str> = format!("size {number} of %{}", graph.info(sum).name).into();
-        let node = graph.add(op, &[of], &[name], place, origin)?;
-        return Ok(Some(Value { node, output: 0 }));
+        let name = format!("size {number} of %{}", graph.info(sum).name);
+        return graph.beside(sum.node, name).op(op, &[of]).map(Some);
     }
-    let op = match node.op() {
-        Some(Op::Reduce(Reduce::LogSum { axes, keepdims })) => {
-            Reduce::Sum { axes: axes.clone(), keepdims: *keepdims }.into()
-        }
-        Some(
-            op @ (Op::Reduce(Reduce::Sum { .. } | Reduce::Mean { .. })
-            | Op::MatMul(_)
-            | Op::Gemm(_)
-            | Op::Einsum(_)
-            | Op::ConvWeightGrad(_)
-            | Op::SegmentSum(_)
-            | Op::Scan(_)),
-        ) => op.clone(),
-        _ => return Ok(None),
-    };
-    let (place, origin) = (node.place(), node.origin().clone());
+    let Some(op) = op.of_magnitudes() else { return Ok(None) };
     let mut operands = graph.operands(sum.node);
     for (i, operand) in operands.iter_mut().enumerate() {
         if graph.ty(*operand).dtype.is_float() {
-            let name: Arc<str> = format!("size {number} of {i}").into();
-            let node = graph.add(Unary::Abs.into(), &[*operand], &[name], place, origin.clone())?;
-            *operand = Value { node, output: 0 };
+            let name = format!("size {number} of {i}");
+            *operand = graph.beside(sum.node, name).abs(*operand)?;
         }
     }
-    let name: Arc<str> = name("size", number).into();
-    let node = graph.add(op, &operands, &[name], place, origin)?;
-    Ok(Some(Value { node, output: 0 }))
+    graph.beside(sum.node, name("size", number)).op(op, &operands).map(Some)
 }
 
 /// For each channel the magnitude of the largest element that a batch normalisation averages, or of
 /// its square.
 fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, GraphError> {
-    let node = graph.node(sum.node);
-    let (place, origin) = (node.place(), node.origin().clone());
     let (x, ty) = (graph.operands(sum.node)[0], graph.ty(sum).clone());
     let axes = (0i64..).take(graph.ty(x).rank()).collect();
-    let mut steps: Vec<Op> = vec![
-        Unary::Abs.into(),
-        Reduce::Max { axes, keepdims: false }.into(),
-        Cast { to: ty.dtype }.into(),
-        Expand { shape: ty.shape.to_vec() }.into(),
-    ];
+    let step = |i: usize| format!("size {number} step {i}");
+    let mut value = graph.beside(sum.node, step(0)).abs(x)?;
+    value = graph.beside(sum.node, step(1)).reduce_max(value, axes, false)?;
+    let mut next = 2;
     if sum.output > 1 {
-        steps.insert(2, Reduce::SumSquare { axes: Vec::new(), keepdims: false }.into());
+        value = graph.beside(sum.node, step(next)).reduce_sum_square(value, Vec::new(), false)?;
+        next += 1;
     }
-    let mut value = x;
-    for (i, step) in steps.into_iter().enumerate() {
-        let name: Arc<str> = format!("size {number} step {i}").into();
-        let node = graph.add(step, &[value], &[name], place, origin.clone())?;
-        value = Value { node, output: 0 };
-    }
-    Ok(value)
+    value = graph.beside(sum.node, step(next)).convert(value, ty.dtype)?;
+    graph.beside(sum.node, step(next + 1)).broadcast(value, ty.shape.to_vec())
 }
 
 /// How far a result may be from that of another order, of one element and of all.
@@ -274,9 +246,9 @@ impl Bounds {
         let count = |v: Value| model.ty(v).shape.at(n).iter().map(|d| *d as f64).product::<f64>();
         let operands = model.operands(sum.node);
         let terms = operands.iter().map(|v| count(*v)).fold(1.0, f64::max);
-        let product =
-            matches!(model.node(sum.node).op(), Some(Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_)));
-        let softmax = match model.node(sum.node).op() {
+        let op = model.node(sum.node).op();
+        let product = op.is_some_and(|op| op.is(Traits::MATRIX_PRODUCT));
+        let softmax = match op {
             Some(Op::Softmax(op)) => {
                 let shape = &model.ty(operands[0]).shape;
                 op.axis(shape.rank()).map(|axis| shape[axis].eval(n) as f64)
@@ -299,7 +271,7 @@ impl Bounds {
             of_terms: 2.0 * terms * unit + 4.0 * unit_roundoff(dtype),
             of_largest: dtype.rounding() + 2.0 * terms * unit,
             least: 2.0 * least(dtype),
-            logarithm: matches!(model.node(sum.node).op(), Some(Op::Reduce(Reduce::LogSum { .. }))),
+            logarithm: op.is_some_and(|op| op.of_magnitudes().is_some_and(|of| of != *op)),
         }
     }
 

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
-    ContentHash, Graph, GraphError, NodeKind, Origin, Output, Param, ParamId, Place, Placement,
-    ResultInfo, Source, Value, Weights,
+    ContentHash, Graph, GraphError, NodeId, NodeKind, Origin, Output, Param, ParamId, Place,
+    Placement, ResultInfo, Source, Value, Weights,
 };
-use crate::op::Op;
+use crate::op::{Emit, Op, OpError};
 use crate::types::invariant::int;
 use crate::types::{Device, Keys, Table, Tensor, TensorType};
 
@@ -180,6 +180,11 @@ impl Builder {
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
+    /// What takes in operators whose results are named after `name`.
+    pub fn named<'b>(&'b mut self, name: &'b str) -> Named<'b> {
+        Named { builder: self, name }
+    }
+
     /// Makes every user of `old` take `new` instead, and every output that is `old`; the nodes that
     /// give `new` take what they took.
     pub fn replace(&mut self, old: Value, new: Value) -> Result<(), GraphError> {
@@ -208,5 +213,62 @@ impl Builder {
     /// The graph and the elements of its parameters.
     pub fn finish(self) -> (Graph, Weights) {
         (self.graph, self.weights)
+    }
+}
+
+/// Takes in operators whose results have one name, or one with a number.
+pub struct Named<'b> {
+    builder: &'b mut Builder,
+    name: &'b str,
+}
+
+impl Emit for Named<'_> {
+    type Value = Value;
+    type Error = GraphError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.builder.graph.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, GraphError> {
+        Ok(self.builder.all(self.name, op, operands)?.into())
+    }
+}
+
+impl Graph {
+    /// What takes in an operator whose only result has this name, placed where `node` is and with
+    /// its origin.
+    pub fn beside(&mut self, node: NodeId, name: impl Into<Arc<str>>) -> Beside<'_> {
+        let (place, origin) = (self.node(node).place(), self.node(node).origin().clone());
+        Beside { graph: self, name: name.into(), place, origin }
+    }
+}
+
+/// Takes in an operator that belongs where another node is.
+pub struct Beside<'g> {
+    graph: &'g mut Graph,
+    name: Arc<str>,
+    place: Place,
+    origin: Origin,
+}
+
+impl Emit for Beside<'_> {
+    type Value = Value;
+    type Error = GraphError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, GraphError> {
+        let names = std::slice::from_ref(&self.name);
+        let node = self.graph.add(op, operands, names, self.place, self.origin.clone())?;
+        Ok(smallvec![Value { node, output: 0 }])
+    }
+}
+
+impl From<OpError> for GraphError {
+    fn from(error: OpError) -> Self {
+        Self::Op { label: String::new(), op: "constant", error: Box::new(error) }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Graph, NodeId, NodeKind, Value};
-use crate::op::Op;
+use crate::op::{Op, Statistics};
 use crate::types::{Dim, TensorType};
 
 /// What the merged output of a replicated graph promises.
@@ -106,7 +106,7 @@ impl Graph {
                     own.jump = own.jump.or(Some(*id));
                 }
                 own.rounded |= self.rounds(*id, op);
-                own.local |= matches!(op, Op::BatchNormTrain(norm) if norm.local);
+                own.local |= op.statistics() == Some(Statistics::OfReplica);
             }
             touched[id.index()] = own;
         }
@@ -115,13 +115,8 @@ impl Graph {
 
     /// True of an operator that combines floats of replicas, which rounds them.
     fn rounds(&self, id: NodeId, op: &Op) -> bool {
-        #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator combines")]
-        let by = match op {
-            Op::AllReduce(reduce) => reduce.by,
-            Op::ExclusiveScan(scan) => scan.by,
-            _ => return false,
-        };
-        !by.is_exact() && self.node(id).results().iter().any(|r| r.ty.dtype.is_float())
+        op.combines().is_some_and(|by| !by.is_exact())
+            && self.node(id).results().iter().any(|r| r.ty.dtype.is_float())
     }
 
     /// The labels of the outputs, given the nodes in topological order.

@@ -8,9 +8,8 @@ use crate::ir::{GraphError, NodeId, NodeKind, Param, ParamId, Source, Value};
 use crate::op::Op;
 use crate::types::{Device, Quoted};
 
-/// The operands of a batch normalisation that are its running statistics.
+/// The operand of a batch normalisation that is its running mean; the running variance is next.
 const MEAN: usize = 3;
-const VAR: usize = 4;
 
 /// Names that a note lists.
 const LISTED: usize = 3;
@@ -103,10 +102,10 @@ fn shared_statistic(model: &Model) -> Option<(ParamId, usize, Vec<NodeId>)> {
     let mut takers: BTreeMap<ParamId, BTreeMap<usize, Vec<NodeId>>> = BTreeMap::new();
     for id in model.graph.ids() {
         let op = model.graph.node(id).op();
-        let norm = matches!(op, Some(Op::BatchNormTrain(_) | Op::BatchNorm(_)));
         for (place, operand) in model.graph.operands(id).into_iter().enumerate() {
             // All that is no statistic is alike.
-            let place = if norm && matches!(place, MEAN | VAR) { place } else { 0 };
+            let running = op.is_some_and(|op| op.is_running(place));
+            let place = if running { place } else { 0 };
             if let Some(of) = param(model, operand) {
                 takers.entry(of).or_default().entry(place).or_default().push(id);
             }

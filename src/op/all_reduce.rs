@@ -43,6 +43,10 @@ impl OpDef for AllReduce {
         Traits::COLLECTIVE | Traits::WIDE_PARTS
     }
 
+    fn combines(&self) -> Option<Combine> {
+        Some(self.by)
+    }
+
     fn present(&self, n: i64) -> Option<Vec<bool>> {
         let rows: Vec<i64> = self.rows.iter().map(|rows| rows.eval(n)).collect();
         Some(self.present(&rows))

@@ -6,8 +6,8 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, result};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    Unary, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -94,6 +94,10 @@ impl OpDef for BatchNorm {
         Traits::CHEAP | Traits::FOLLOWS_BLOCKS
     }
 
+    fn is_running(&self, operand: usize) -> bool {
+        operand >= 3
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         check_channels(operands)?;
         operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))
@@ -150,7 +154,7 @@ impl OpDef for BatchNorm {
         let dy = at.dy()?;
         let to = at.ty(x).dtype;
         let deviation = at.shift(var, self.epsilon.into())?;
-        let deviation = at.op(Unary::Sqrt, &[deviation])?;
+        let deviation = at.sqrt(deviation)?;
         let factor = at.div(scale, deviation)?;
         let mut sums = None;
         if at.wants(1) || at.wants(4) {

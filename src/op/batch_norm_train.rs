@@ -5,8 +5,8 @@ use super::declare::op;
 use super::infer::results;
 use super::wide::{LargeSum, Wide};
 use super::{
-    Backward, BatchNormGrad, Cast, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    Backward, BatchNormGrad, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results,
+    RuleError, SplitOperand, Statistics, Traits, converted, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -50,14 +50,24 @@ fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
 
 /// The numbers, rounded to `dtype`.
 fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
-    let wide = Tensor::new(dims, values)?;
-    let mut cast = Cast { to: dtype }.eval(&[&wide])?;
-    Ok(cast.pop().unwrap_or(wide))
+    converted(&Tensor::new(dims, values)?, dtype)
 }
 
 impl OpDef for BatchNormTrain {
     fn traits(&self) -> Traits {
         Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn is_running(&self, operand: usize) -> bool {
+        operand >= 3
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        Some(if self.local { Statistics::OfReplica } else { Statistics::OfBatch })
+    }
+
+    fn with_statistics(&self, of: Statistics) -> Option<Op> {
+        Some(Self { local: of == Statistics::OfReplica, ..self.clone() }.into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

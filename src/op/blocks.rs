@@ -7,8 +7,8 @@ use super::declare::family;
 use super::infer::{one, result, tensors};
 use super::strided::{Axis, distances, read};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{
     Claim, Code, Dim, KernelClass, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType,

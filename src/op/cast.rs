@@ -6,8 +6,8 @@ use super::infer::{one, result_with_ints};
 use super::interval::{FALSE, truth};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, ints, rules,
+    Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, Results,
+    RuleError, SplitOperand, Traits, ints, rules,
 };
 use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -43,7 +43,7 @@ impl Cast {
 
 impl OpDef for Cast {
     fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+        Traits::ELEMENTWISE | Traits::CONVERTS | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
     }
 
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {

@@ -7,8 +7,8 @@ use super::infer::{dtype, equal, one, result, tensors};
 use super::numeric::{Wide, narrow, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap};
 use super::{
-    Backward, Claims, Constant, Gather, Gradient, OpDef, OpError, Operand, Pad, PadMode, Results,
-    RuleError, SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 
@@ -125,17 +125,14 @@ impl OpDef for Col2Im {
             [0, 0].into_iter().chain(windows.iter().map(move |a| size(side(a))))
         };
         let pads = pads(|a| a.before).chain(pads(|a| a.after)).collect();
-        let padded = at.op(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[dy])?;
+        let padded = at.pad(dy, pads, 0.0)?;
         let plane: i64 = windows.iter().map(|a| size(a.before + a.input + a.after)).product();
         let channels = at.shape(dy).iter().take(2).cloned().collect::<Vec<Dim>>();
         let flat = channels.into_iter().chain([plane.into()]).collect();
         let flat = at.reshape(padded, &flat)?;
         let places = places(&windows);
-        let places = at.op(
-            Constant { value: Tensor::new(&[places.len()], &places).map_err(OpError::from)? },
-            &[],
-        )?;
-        let seen = at.op(Gather { axis: 2 }, &[flat, places])?;
+        let places = at.literal(Tensor::new(&[places.len()], &places).map_err(OpError::from)?)?;
+        let seen = at.gather(flat, places, 2)?;
         let shape = at.shape(x);
         let dx = at.reshape(seen, &shape)?;
         at.give(0, dx);

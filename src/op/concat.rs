@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, count, equal, result_with_ints, same_dtype};
 use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOp,
+    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
@@ -152,7 +152,7 @@ impl OpDef for Concat {
         let parts: Vec<Dim> = (0..at.operands())
             .map(|i| Ok(at.shape(at.operand(i)?)[axis].clone()))
             .collect::<Result<_, RuleError>>()?;
-        let parts = at.ops(SplitOp { axis: self.axis, sizes: parts }, &[dy])?;
+        let parts = at.split(dy, self.axis, parts)?;
         for (i, part) in parts.into_iter().enumerate() {
             at.give(i, part);
         }

@@ -20,6 +20,10 @@ impl OpDef for Constant {
         Traits::empty()
     }
 
+    fn known(&self) -> Option<&Tensor> {
+        Some(&self.value)
+    }
+
     fn interval(&self, _: DType, _: &[Option<Interval>]) -> Option<Interval> {
         Interval::of_tensor(&self.value)
     }

@@ -7,8 +7,8 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
-    Backward, Claims, ConvTranspose, ConvWeightGrad, Gradient, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, Traits, rules,
+    Backward, Claims, ConvTranspose, ConvWeightGrad, Formula, Gradient, OpDef, OpError, Operand,
+    Results, RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,

@@ -7,8 +7,8 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
 use super::{
-    Backward, Claims, Conv, ConvWeightGrad, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    Slice, SplitOperand, Term, Traits, rules,
+    Backward, Claims, Conv, ConvWeightGrad, Formula, Gradient, OpDef, OpError, Operand, Results,
+    RuleError, Slice, SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 

@@ -33,6 +33,10 @@ impl OpDef for Dropout {
         Traits::FOLLOWS_BLOCKS
     }
 
+    fn drop_rate(&self) -> f32 {
+        self.rate
+    }
+
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         Some(0)
     }

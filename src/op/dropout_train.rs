@@ -8,8 +8,8 @@ use super::element::{Float, for_dtype};
 use super::infer::{count, dtype, equal, result, tensors};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 

@@ -77,6 +77,10 @@ impl OpDef for ExclusiveScan {
         Traits::COLLECTIVE | Traits::WIDE_PARTS
     }
 
+    fn combines(&self) -> Option<Combine> {
+        Some(self.by)
+    }
+
     fn present(&self, n: i64) -> Option<Vec<bool>> {
         Some(self.rows.iter().map(|rows| rows.eval(n) > 0).collect())
     }

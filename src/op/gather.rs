@@ -6,8 +6,8 @@ use super::declare::op;
 use super::index::place;
 use super::infer::{axis, dtype, result_with_ints, tensors, two};
 use super::{
-    Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
+    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,

@@ -6,8 +6,8 @@ use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, result, tensors, two};
 use super::{
-    Backward, Claims, Compare, Dims, Gradient, Lookup, OpDef, OpError, Operand, Reduction, Results,
-    RuleError, Scatter, SplitOperand, Traits, Where, rules,
+    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -183,14 +183,17 @@ impl OpDef for GatherAt {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
-        let scatter = match *self {
-            Self::Elements { axis } => Scatter::Elements { axis, reduction: Reduction::Add },
-            Self::Nd { batch_dims: 0 } => Scatter::Nd { reduction: Reduction::Add },
-            Self::Nd { batch_dims } => return numbered(at, leading(batch_dims)?),
-        };
+        if let Self::Nd { batch_dims } = *self
+            && batch_dims != 0
+        {
+            return numbered(at, leading(batch_dims)?);
+        }
         let to = at.shape(data);
         let zeros = at.zeros(dy, &to)?;
-        let dx = at.op(scatter, &[zeros, indices, dy])?;
+        let dx = match *self {
+            Self::Elements { axis } => at.scatter_add(zeros, indices, dy, axis)?,
+            Self::Nd { .. } => at.scatter_add_blocks(zeros, indices, dy)?,
+        };
         at.give(0, dx);
         Ok(())
     }
@@ -207,11 +210,11 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let block = elements(&from[behind..]);
     let steps = (1..=picked.len()).map(|i| elements(&picked[i..])).collect();
     let number = at.cast(indices, DType::I64)?;
-    let sizes = at.op(Dims { scalar: false, values: picked.to_vec() }, &[])?;
-    let steps = at.op(Dims { scalar: false, values: steps }, &[])?;
-    let negative = at.compare(Compare::Less, number, 0.0)?;
+    let sizes = at.dims(picked.to_vec())?;
+    let steps = at.dims(steps)?;
+    let negative = at.is_below(number, 0.0)?;
     let from_end = at.add(number, sizes)?;
-    let number = at.op(Where {}, &[negative, from_end, number])?;
+    let number = at.choose(negative, from_end, number)?;
     let number = at.mul(number, steps)?;
     let number = at.sum(number, &[tuples.len() - 1])?;
     let with = |rows: Dim, width: &Dim| -> Shape {
@@ -223,8 +226,7 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let updates = at.reshape(dy, &with(rows, &block))?;
     let zeros = at.zeros(dy, &with(elements(picked), &block))?;
     let axis = i64::try_from(batch).unwrap_or(i64::MAX);
-    let add = Scatter::Elements { axis, reduction: Reduction::Add };
-    let sums = at.op(add, &[zeros, number, updates])?;
+    let sums = at.scatter_add(zeros, number, updates, axis)?;
     let dx = at.reshape(sums, &from)?;
     at.give(0, dx);
     Ok(())

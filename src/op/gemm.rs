@@ -9,8 +9,8 @@ use super::infer::{count, dtype, equal, result, same_dtype};
 use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
@@ -52,7 +52,16 @@ fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, 
 
 impl OpDef for Gemm {
     fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
+    }
+
+    #[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
+    fn plain_product(&self) -> Option<bool> {
+        (!self.trans_a && self.alpha == 1.0 && self.beta == 1.0).then_some(self.trans_b)
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -7,8 +7,8 @@ use super::declare::op;
 use super::infer::{dtype, equal, result, same_dtype, tensors, two};
 use super::numeric::{Wide, narrow, widen};
 use super::{
-    Backward, Claims, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode, Results,
-    RuleError, SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode,
+    Results, RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 

@@ -9,8 +9,8 @@ use super::infer::{count, dtype, equal, result, same_dtype, tensors};
 use super::real::Real;
 use super::rows;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 

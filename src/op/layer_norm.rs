@@ -10,8 +10,8 @@ use super::numeric::wide;
 use super::real::Real;
 use super::rows;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term,
-    Traits, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Term, Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,

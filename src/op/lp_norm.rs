@@ -8,8 +8,8 @@ use super::infer::{axis, dtype, one, result, tensors};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns};
 use super::{
-    Backward, Claims, Compare, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
-    SplitOperand, Traits, Unary, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -126,11 +126,11 @@ impl OpDef for LpNorm {
         let norm = at.op(norm, &[x])?;
         let weighted = at.mul(dy, y)?;
         let sum = at.sum(weighted, &along)?;
-        let direction = if self.p == 1 { at.op(Unary::Sign, &[x])? } else { y };
+        let direction = if self.p == 1 { at.sign(x)? } else { y };
         let along_x = at.mul(direction, sum)?;
         let across = at.sub(dy, along_x)?;
         let share = at.div(across, norm)?;
-        let some = at.compare(Compare::Greater, norm, 0.0)?;
+        let some = at.is_above(norm, 0.0)?;
         let dx = at.only(some, share)?;
         at.give(0, dx);
         Ok(())

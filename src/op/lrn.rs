@@ -6,7 +6,7 @@ use super::declare::op;
 use super::infer::{dtype, one, result};
 use super::numeric::{Wide, narrow, widen};
 use super::{
-    Backward, Binary, Claims, Gradient, OpDef, OpError, Operand, Pool, Results, RuleError,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Pool, Results, RuleError,
     SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
@@ -121,7 +121,7 @@ impl OpDef for Lrn {
         let base = at.shift(base, self.bias.into())?;
         // y = x * base^-beta, so y / x is the power itself.
         let exponent = at.number(base, -f64::from(self.beta))?;
-        let power = at.op(Binary::Pow, &[base, exponent])?;
+        let power = at.pow(base, exponent)?;
         let own = at.mul(dy, power)?;
         let weighted = at.mul(dy, y)?;
         let weighted = at.div(weighted, base)?;

@@ -8,8 +8,8 @@ use super::declare::op;
 use super::infer::{broadcast, dtype, equal, result, same_dtype, two};
 use super::numeric::{Number, narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -119,7 +119,15 @@ fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Resu
 
 impl OpDef for MatMul {
     fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
+    }
+
+    fn plain_product(&self) -> Option<bool> {
+        Some(false)
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

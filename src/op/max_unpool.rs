@@ -3,8 +3,8 @@
 use super::declare::op;
 use super::infer::{dtype, equal, known_sizes, result, sizes, tensors, two};
 use super::{
-    Backward, Claims, Compare, Gather, Gradient, OpDef, OpError, Operand, Results, RuleError, Scan,
-    SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
 
@@ -93,16 +93,16 @@ impl OpDef for MaxUnpool {
         let (count, all) = (line(shape.elements()), line(at.shape(dy).elements()));
         let taken = |at: &mut Backward<'_>, from| {
             let flat = at.reshape(from, &all)?;
-            at.op(Gather { axis: 0 }, &[flat, places])
+            at.gather(flat, places, 0)
         };
         // Elements are numbered, so that of several at one position the one that stays is known.
         let one = at.number(places, 1.0)?;
         let ones = at.expand(one, &count)?;
-        let numbers = at.op(Scan::Sum { axis: 0, exclusive: false, reverse: false }, &[ones])?;
+        let numbers = at.running_sum(ones, 0)?;
         let numbers = at.reshape(numbers, &shape)?;
         let put = at.op(self.clone(), &[numbers, places])?;
         let found = taken(at, put)?;
-        let stays = at.op(Compare::Equal, &[found, numbers])?;
+        let stays = at.equal(found, numbers)?;
         let dx = taken(at, dy)?;
         let dx = at.only(stays, dx)?;
         at.give(0, dx);

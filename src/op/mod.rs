@@ -104,14 +104,15 @@ pub use resize::{AxisTaps, Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;
 pub use support::attr::{Attr, AttrError, AttrReader};
 pub use support::error::OpError;
-pub use support::gradient::{Backward, Draft, Emit, Gradient, RuleError, Term};
+pub use support::formula::{Emit, Formula, converted};
+pub use support::gradient::{Backward, Gradient, Rule, RuleError, Term};
 pub use support::interval::Interval;
 pub use support::lookup::Lookup;
-pub use support::traits::Traits;
+pub use support::traits::{Statistics, Traits};
 pub use support::{attr, broadcast, element, gradient, infer, ints, real, rules, strided, window};
 pub use unary::{Apply, GeluForm};
 
-use crate::types::{Claim, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recurrent_grad};
 use support::declare::ops;
 #[cfg(test)]
@@ -279,6 +280,54 @@ pub trait OpDef: OpText {
 
     /// The operand that this one is multiplied or divided by.
     fn scale_of(&self, _operand: usize) -> Option<usize> {
+        None
+    }
+
+    /// Its elements, if it is a tensor that is known.
+    fn known(&self) -> Option<&Tensor> {
+        None
+    }
+
+    /// Of what combines floats or integers of all replicas, how it does.
+    fn combines(&self) -> Option<Combine> {
+        None
+    }
+
+    /// The operator that, of the magnitudes of its operands, gives the sum of the magnitudes of the
+    /// terms of each element of the result, if these are sums that may cancel or their logarithms.
+    fn of_magnitudes(&self) -> Option<Op> {
+        None
+    }
+
+    /// The operator whose results it rounds, and the one that rounds them: replicas combine what
+    /// the first gives, which is not rounded before.
+    fn unrounded(&self, _operands: &[&TensorType]) -> Option<(Op, Op)> {
+        None
+    }
+
+    /// Of what is the product of the first two operands as matrices, plus the third if there is
+    /// one, and nothing else: whether the second is transposed.
+    fn plain_product(&self) -> Option<bool> {
+        None
+    }
+
+    /// Whether it takes a running statistic as this operand.
+    fn is_running(&self, _operand: usize) -> bool {
+        false
+    }
+
+    /// The part of the elements that training makes it drop.
+    fn drop_rate(&self) -> f32 {
+        0.0
+    }
+
+    /// Of what normalises by statistics of the rows that it is given, of which rows.
+    fn statistics(&self) -> Option<Statistics> {
+        None
+    }
+
+    /// The same operator with the statistics of these rows.
+    fn with_statistics(&self, _of: Statistics) -> Option<Op> {
         None
     }
 

@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, result, sizes, tensors, two};
 use super::{
-    Backward, Claims, Concat, Constant, Gradient, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{
     Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -110,8 +110,7 @@ impl OpDef for OneHot {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (indices, values, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
-        let ends = Tensor::new(&[2], &[0.0, 1.0]).map_err(OpError::from)?;
-        let ends = at.op(Constant { value: ends }, &[])?;
+        let ends = at.zero_and_one()?;
         let to = at.ty(values).dtype;
         let ends = at.cast(ends, to)?;
         let hot = at.op(self.clone(), &[indices, ends])?;
@@ -121,7 +120,7 @@ impl OpDef for OneHot {
         let off = at.sub(all, on)?;
         let one: Shape = [Dim::ONE].into_iter().collect();
         let (off, on) = (at.reshape(off, &one)?, at.reshape(on, &one)?);
-        let both = at.op(Concat { axis: 0 }, &[off, on])?;
+        let both = at.concat(&[off, on], 0)?;
         at.give(1, both);
         Ok(())
     }

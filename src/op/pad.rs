@@ -7,7 +7,7 @@ use super::attr::names;
 use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Range, Results, RuleError, SplitOperand,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules, strided,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
@@ -268,7 +268,7 @@ impl OpDef for Pad {
         let rank = shape.len();
         if self.mode == PadMode::Constant {
             let pads = self.pads.iter().map(|p| -p).collect();
-            let dx = at.op(Self { mode: PadMode::Constant, pads, value: 0.0 }, &[dy])?;
+            let dx = at.pad(dy, pads, 0.0)?;
             at.give(0, dx);
             return Ok(());
         }
@@ -279,10 +279,7 @@ impl OpDef for Pad {
             }
             let size = shape[axis].clone();
             // The entries of the axis that the padded ones are copies of.
-            let numbers = at.op(
-                Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO },
-                &[],
-            )?;
+            let numbers = at.count_to(size.clone(), DType::I64)?;
             let own = vec![self.pads[axis], self.pads[rank + axis]];
             let copies = at.op(Self { mode: self.mode, pads: own, value: 0.0 }, &[numbers])?;
             let mut to = at.shape(dx).to_vec();

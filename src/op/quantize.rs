@@ -7,8 +7,8 @@ use super::element::{Float, Int, for_dtype};
 use super::infer::{axis, count, dtype, equal, result};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 

@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axes, carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
 

@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, dtype, equal, result, tensors, two};
 use super::{
-    Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
+    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
 

@@ -8,8 +8,8 @@ use super::infer::{axis, count, dtype, not_a_number, result};
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
-    Backward, Claims, Compare, Gradient, Logic, OpDef, OpError, Operand, Reduce, Results,
-    RuleError, SplitOperand, Term, Traits, Where, rules,
+    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Reduce, Results, RuleError,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType,
@@ -161,6 +161,10 @@ impl OpDef for Scan {
         Traits::FOLLOWS_BLOCKS
     }
 
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
+    }
+
     fn takes_own(&self, operand: usize) -> bool {
         operand == 1
     }
@@ -300,13 +304,13 @@ impl Scan {
         if !at.wants(0) {
             return Ok(());
         }
-        let is_zero = at.compare(Compare::Equal, x, 0.0)?;
+        let is_zero = at.is(x, 0.0)?;
         let count = at.cast(is_zero, DType::I64)?;
         let (axis, _, reverse) = self.settings();
         let count = at.op(Self::Sum { axis, exclusive: false, reverse }, &[count])?;
-        let single = at.compare(Compare::Equal, count, 1.0)?;
-        let first = at.op(Logic::And, &[is_zero, single])?;
-        let without = at.op(Where {}, &[first, one, x])?;
+        let single = at.is(count, 1.0)?;
+        let first = at.and(is_zero, single)?;
+        let without = at.choose(first, one, x)?;
         let mut operands = vec![without];
         if at.operands() > 1 {
             operands.push(at.operand(1)?);
@@ -314,11 +318,11 @@ impl Scan {
         let products = at.op(self.clone(), &operands)?;
         let (with, without) = (at.mul(dy, y)?, at.mul(dy, products)?);
         let (with, without) = (at.op(sum.clone(), &[with])?, at.op(sum.clone(), &[without])?);
-        let divisor = at.op(Where {}, &[is_zero, one, x])?;
+        let divisor = at.choose(is_zero, one, x)?;
         let shares = at.div(with, divisor)?;
         let zero = at.number(x, 0.0)?;
-        let shares = at.op(Where {}, &[is_zero, zero, shares])?;
-        let dx = at.op(Where {}, &[first, without, shares])?;
+        let shares = at.choose(is_zero, zero, shares)?;
+        let dx = at.choose(first, without, shares)?;
         at.give(0, dx);
         Ok(())
     }

@@ -8,10 +8,10 @@ use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
 use super::{
-    Apply2, Backward, Binary, Claims, Compare, GatherAt, Gradient, Lookup, OpDef, OpError, Operand,
-    Range, Results, RuleError, SplitOperand, Traits, Where, rules,
+    Apply2, Backward, Binary, Claims, Formula, GatherAt, Gradient, Lookup, OpDef, OpError, Operand,
+    Results, RuleError, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
 
 names! {
     /// What an update does with the element that is there.
@@ -144,9 +144,9 @@ impl Scatter {
         let (data, indices, updates) = (at.operand(0)?, at.operand(1)?, at.operand(2)?);
         let (y, dy) = (at.result(0)?, at.dy()?);
         let to = at.ty(dy).dtype;
-        let stays = at.op(Compare::Equal, &[data, y])?;
+        let stays = at.equal(data, y)?;
         let read = at.op(gather.clone(), &[y, indices])?;
-        let chosen = at.op(Compare::Equal, &[updates, read])?;
+        let chosen = at.equal(updates, read)?;
         let (own, others) = (at.cast(stays, to)?, at.cast(chosen, to)?);
         let count = at.op(self.with(Reduction::Add), &[own, indices, others])?;
         let share = at.div(dy, count)?;
@@ -179,10 +179,10 @@ impl Scatter {
         }
         // The product of what is not 0, and how often 0 is among the factors.
         let one = at.number(data, 1.0)?;
-        let none = at.compare(Compare::Equal, data, 0.0)?;
-        let no_update = at.compare(Compare::Equal, updates, 0.0)?;
-        let some = at.op(Where {}, &[none, one, data])?;
-        let divisor = at.op(Where {}, &[no_update, one, updates])?;
+        let none = at.is(data, 0.0)?;
+        let no_update = at.is(updates, 0.0)?;
+        let some = at.choose(none, one, data)?;
+        let divisor = at.choose(no_update, one, updates)?;
         let product = at.op(self.clone(), &[some, indices, divisor])?;
         let (own, others) = (at.cast(none, to)?, at.cast(no_update, to)?);
         let zeros = at.op(self.with(Reduction::Add), &[own, indices, others])?;
@@ -190,7 +190,7 @@ impl Scatter {
         let product = at.op(gather.clone(), &[product, indices])?;
         let zeros = at.op(gather, &[zeros, indices])?;
         let beside = at.sub(zeros, others)?;
-        let alone = at.compare(Compare::Equal, beside, 0.0)?;
+        let alone = at.is(beside, 0.0)?;
         let share = at.div(product, divisor)?;
         let given = at.only(alone, share)?;
         at.give(2, given);
@@ -342,15 +342,13 @@ impl OpDef for Scatter {
                     // Of several updates of one element the last one stays: the one whose number is
                     // read back.
                     let count = shape.elements();
-                    let numbers =
-                        Range { delta: 1, dtype: DType::I64, limit: count, start: Dim::ZERO };
-                    let numbers = at.op(numbers, &[])?;
+                    let numbers = at.count_to(count, DType::I64)?;
                     let numbers = at.reshape(numbers, &shape)?;
                     let to = at.shape(data);
                     let blank = at.zeros(numbers, &to)?;
                     let placed = at.op(self.clone(), &[blank, indices, numbers])?;
                     let read = at.op(gather.clone(), &[placed, indices])?;
-                    let last = at.op(Compare::Equal, &[read, numbers])?;
+                    let last = at.equal(read, numbers)?;
                     let own = at.op(gather, &[dy, indices])?;
                     let own = at.only(last, own)?;
                     at.give(2, own);

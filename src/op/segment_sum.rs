@@ -8,8 +8,8 @@ use super::infer::{dtype, not_a_number, result, two};
 use super::real::Real;
 use super::wide::{LargeSum, Wide};
 use super::{
-    Backward, Claims, Gather, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, Lookup, Narrow, Op, OpDef, OpError, Operand, Results,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -32,7 +32,17 @@ op! {
 
 impl OpDef for SegmentSum {
     fn traits(&self) -> Traits {
-        Traits::empty()
+        Traits::REDUCES
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
+    }
+
+    fn unrounded(&self, operands: &[&TensorType]) -> Option<(Op, Op)> {
+        let wide = !self.wide && operands.first()?.dtype == DType::F64;
+        let narrow = Narrow { by: Combine::WideSum, count: Dim::ONE, log: false };
+        wide.then(|| (Self { wide: true, ..self.clone() }.into(), narrow.into()))
     }
 
     fn lookup(&self, _: &[&TensorType]) -> Option<Lookup> {
@@ -159,7 +169,7 @@ impl OpDef for SegmentSum {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, segments) = (at.dy()?, at.operand(1)?);
-        let dx = at.op(Gather { axis: 0 }, &[dy, segments])?;
+        let dx = at.gather(dy, segments, 0)?;
         at.give(0, dx);
         Ok(())
     }

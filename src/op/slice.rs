@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{known, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules, strided,
+    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Traits, rules, strided,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
 

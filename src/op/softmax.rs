@@ -9,8 +9,8 @@ use super::infer::{axis, dtype, one, result};
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns, larger};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    Unary, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -197,7 +197,7 @@ impl OpDef for Softmax {
         let dx = match self {
             Self::LogSoftmax { .. } => {
                 let sum = at.sum(dy, &[axis])?;
-                let p = at.op(Unary::Exp, &[y])?;
+                let p = at.exp(y)?;
                 let share = at.mul(p, sum)?;
                 at.sub(dy, share)?
             }

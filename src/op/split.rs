@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::infer::{axis, equal, known_sizes, one, result_with_ints, results, sizes, tensors};
 use super::{
-    Backward, Claims, Concat, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Term, Traits, rules,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
@@ -137,7 +137,7 @@ impl OpDef for SplitOp {
                 at.zeros(like, &shape)
             })
             .collect::<Result<_, RuleError>>()?;
-        let dx = at.op(Concat { axis: self.axis }, &parts)?;
+        let dx = at.concat(&parts, self.axis)?;
         at.give(0, dx);
         Ok(())
     }

@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules, strided,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules, strided,
 };
 use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
 

@@ -8,8 +8,8 @@ use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, one, results, sizes, tensors};
 use super::ranked::{Part, Ranking, ranked};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Reduction, Results, RuleError, Scatter,
-    SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
 
@@ -159,8 +159,7 @@ impl OpDef for TopK {
         let (positions, dy) = (at.result(1)?, at.dy()?);
         let to = at.shape(at.operand(0)?);
         let zeros = at.zeros(dy, &to)?;
-        let scatter = Scatter::Elements { axis: self.axis, reduction: Reduction::None };
-        let dx = at.op(scatter, &[zeros, positions, dy])?;
+        let dx = at.scatter(zeros, positions, dy, self.axis)?;
         at.give(0, dx);
         Ok(())
     }

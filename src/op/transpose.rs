@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Gradient, Known, Op, OpDef, OpError, Operand, Results, RuleError,
+    Backward, Claims, Formula, Gradient, Known, Op, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules, strided,
 };
 use crate::types::{Claim, KernelClass, Refusal, Shard, Tensor, TensorType};

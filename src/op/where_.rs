@@ -6,7 +6,7 @@ use super::element::for_dtype;
 use super::infer::{broadcast, dtype, result_with_ints};
 use super::interval::{FALSE, TRUE};
 use super::{
-    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
+    Backward, Claims, Formula, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, ints, rules,
 };
 use crate::types::{DType, Dim, Element, KernelClass, Refusal, Shape, Tensor, TensorType};

@@ -6,6 +6,7 @@
 mod error;
 mod explain;
 mod gradient;
+mod info;
 mod refusal;
 mod repair;
 mod replicate;
@@ -21,6 +22,7 @@ pub use gradient::{
     differentiate, differentiate_with, evaluation, fixed_parameters, inference, train_mode,
     training,
 };
+pub use info::PassInfo;
 pub use refusal::SplitRefused;
 pub use repair::{
     Action, BatchStatistics, Outcome, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
@@ -29,15 +31,6 @@ pub use repair::{
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate, replicate_repaired};
 pub use report::{claims_text, report};
 pub use simplify::{SimplifyOptions, simplify};
-
-/// A pass by name, for lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassInfo {
-    /// Its name.
-    pub name: &'static str,
-    /// What it does, in a sentence.
-    pub about: &'static str,
-}
 
 /// All passes, in the order in which they run.
 pub fn passes() -> impl Iterator<Item = PassInfo> {

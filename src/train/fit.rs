@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::data::{Data, DataError, Loader, LoaderOptions, Position};
-use super::history::{Epoch, History, Sums};
+use super::history::{Epoch, History};
 use super::observer::{Observer, Watch, each};
+use super::run::Run;
 use super::schedule::Schedule;
 use super::targets::weighed;
 use super::{Checkpoint, TrainError, Trainer};
@@ -59,21 +60,6 @@ pub enum Validation {
     Split(f64),
     /// Other data.
     Data(Data),
-}
-
-/// How far a training is.
-#[derive(Default)]
-pub(super) struct Run {
-    /// The place of the next batch.
-    pub(super) at: Position,
-    /// The batches of all epochs before it.
-    pub(super) done: u64,
-    /// The learning rate of the last one.
-    pub(super) rate: Option<f64>,
-    /// The whole epochs.
-    pub(super) history: History,
-    /// The epoch that is not whole.
-    pub(super) sums: Sums,
 }
 
 /// What stays the same for a training.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::data::Position;
-use super::fit::Run;
 use super::history::{History, Logs};
+use super::run::Run;
 use super::{Checkpoint, TrainError, Trainer};
 use crate::Error;
 

@@ -10,8 +10,8 @@ use super::data::{
     SAMPLE_WEIGHT,
 };
 use super::history::{Logs, Sums};
+use super::options::{Place, TrainerOptions};
 use super::targets::{self, Aim};
-use super::trainer::TrainerOptions;
 use crate::Error;
 use crate::analysis;
 use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
@@ -20,21 +20,6 @@ use crate::ir::{self, Graph, Weights};
 use crate::op::{Concat, OpDef};
 use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
-
-/// Over which devices programs run, and how.
-#[derive(Clone, Debug, Default)]
-pub struct Place {
-    /// The devices, what they hold, and what may be done to the graph (synchronised batch
-    /// normalisation exchanges values); without it one device, the host.
-    pub replicate: Option<Replicate>,
-    /// Whose statistics batch normalisation takes; without a choice those of the whole batch.
-    pub batch_norm: Option<BatchStatistics>,
-    /// Whether the weights shall be the same, bit for bit, on 1, 2, 4 and 8 devices: the batch is
-    /// cut into eight shards whatever the number of devices is, and their sums meet in one order.
-    pub invariant: bool,
-    /// The bytes that a run may take.
-    pub max_memory: Option<u64>,
-}
 
 /// A program and what it is fed with.
 pub(super) struct Stage {

@@ -4,43 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::TrainError;
-use super::data::{Column, Data, Feed, Loader, LoaderOptions, Names};
+use super::data::{Data, Feed, Loader, LoaderOptions, Names};
 use super::history::{Epoch, Logs, Sums};
-use super::stage::{Evaluator, Place, Predictor, Stage};
+use super::options::TrainerOptions;
+use super::stage::{Evaluator, Predictor, Stage};
 use crate::Error;
 use crate::backend::Backend;
 use crate::format::Model;
 use crate::ir::{Graph, Weights};
-use crate::pass::{self, Mode, Optimizer, Training, Weighted};
+use crate::pass::{self, Mode, Optimizer, Training};
 use crate::types::{DType, Tensor};
-
-/// For what a model is trained, and where.
-#[derive(Clone, Debug)]
-pub struct TrainerOptions {
-    /// Losses, metrics, the optimizer.
-    pub training: Training,
-    /// The devices.
-    pub place: Place,
-}
-
-impl TrainerOptions {
-    /// Losses weigh rows and leave out costs where data with these columns say how. Of data to
-    /// train on and others that validate it takes the columns of both, one after the other; rows
-    /// without a weight or a mask have 1.
-    #[must_use]
-    pub fn for_columns(mut self, columns: &[Column]) -> Self {
-        for loss in &mut self.training.losses {
-            let weight = Names::weight(columns, &loss.output);
-            loss.weighted = match weight.map(Column::elements) {
-                Some(Some(1)) if loss.weighted != Weighted::Costs => Weighted::Rows,
-                Some(_) => Weighted::Costs,
-                None => loss.weighted,
-            };
-            loss.masked |= Names::mask(columns, &loss.output).is_some();
-        }
-        self
-    }
-}
 
 /// A model in training.
 pub struct Trainer {

@@ -38,6 +38,7 @@ mod gradient;
 mod hostile;
 mod infer;
 mod layering;
+mod mentions;
 mod mutations;
 mod numeric;
 mod onnx_nodes;

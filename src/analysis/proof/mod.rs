@@ -41,106 +41,15 @@
 //! between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
 
 mod relate;
+mod rule;
 mod template;
 
-use std::fmt;
+pub use rule::{Proof, ProofError, ProofRule, Violation};
 
-use super::{NoClaims, claims};
-use crate::ir::{Graph, NodeId, Verified};
+use super::claims;
+use crate::ir::{Graph, Verified};
 use relate::Relation;
 use template::Template;
-
-/// The rule that a replicated graph breaks; the list is at the head of the module and in the book.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum ProofRule {
-    /// Inputs and outputs.
-    P1 = 1,
-    /// The shards of the split.
-    P2,
-    /// Parameters.
-    P3,
-    /// Slices of replicas.
-    P4,
-    /// Operators of replicas.
-    P5,
-    /// Copies.
-    P6,
-    /// Merges.
-    P7,
-    /// What outputs mean.
-    P8,
-    /// Combinations of partial values.
-    P9,
-    /// Scans over the replicas.
-    P10,
-    /// Candidates of all replicas.
-    P11,
-    /// Updates of parameters.
-    P12,
-}
-
-impl fmt::Display for ProofRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "P{}", *self as u8)
-    }
-}
-
-/// A place where a replicated graph does not compute what its template does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The rule.
-    pub rule: ProofRule,
-    /// What is wrong.
-    pub message: String,
-    /// The node it concerns; `None` if it concerns the graph.
-    pub node: Option<NodeId>,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error[{}]: {}", self.rule, self.message)
-    }
-}
-
-/// Why there is no proof.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProofError {
-    /// The template itself may not be split, or is damaged.
-    #[error("the template may not be split along its batch")]
-    Template(NoClaims),
-    /// The graph breaks rules: all places, except those that only follow from others.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Violations(Vec<Violation>),
-}
-
-/// What was proved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Proof {
-    /// The replicas.
-    pub replicas: usize,
-    /// Slices that give each replica its rows.
-    pub slices: usize,
-    /// Operators of replicas that are the template's.
-    pub clones: usize,
-    /// Copies from one device to another.
-    pub copies: usize,
-    /// Merges of all replicas' parts.
-    pub merges: usize,
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { replicas, slices, clones, copies, merges } = self;
-        write!(
-            f,
-            "{replicas} replicas compute what the template does: {slices} slices, {clones} \
-             operators, \
-             {copies} copies, {merges} merges"
-        )
-    }
-}
 
 /// Proves that `replicated` computes what `template` does, for every batch.
 ///

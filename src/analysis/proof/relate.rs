@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::rule::{Proof, ProofError, ProofRule, Violation};
 use super::template::{Bring, Operands, Template, form};
-use super::{Proof, ProofError, ProofRule, Violation};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
 use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Random, Slice};
 use crate::types::invariant::int;

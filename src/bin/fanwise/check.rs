@@ -10,7 +10,7 @@ use fanwise::backend::RunOutput;
 use fanwise::ir::{Graph, Label, NodeId};
 use fanwise::lower::{self, LowerError};
 use fanwise::model::Model;
-use fanwise::op::Op;
+use fanwise::op::Statistics;
 use fanwise::pass::{Action, PassError};
 use fanwise::types::Tensor;
 use serde_json::json;
@@ -60,8 +60,10 @@ pub(crate) struct CheckArgs {
 /// outputs follow from them.
 fn local_statistics(model: &Graph, replicas: &Graph) -> Option<String> {
     let follow = replicas.split().is_some() && replicas.labels().contains(&Label::LocalStatistics);
-    let local =
-        |id: &NodeId| matches!(model.node(*id).op(), Some(Op::BatchNormTrain(norm)) if norm.local);
+    let local = |id: &NodeId| {
+        let statistics = model.node(*id).op().and_then(|op| op.statistics());
+        statistics == Some(Statistics::OfReplica)
+    };
     let found = model.ids().find(local).filter(|_| follow)?;
     Some(model.node(found).label().to_owned())
 }

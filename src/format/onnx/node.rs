@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::NodeError;
 use super::flat::{FlatNode, NONE, ValueId, shortened};
@@ -13,7 +13,7 @@ use super::proto::{AttributeProto, TensorProto};
 use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
-use crate::op::{Cast, Constant, Op, OpError};
+use crate::op::{Emit, Formula, Op, OpError, converted};
 use crate::types::{DType, Dim, Shape, Table, Tensor, TensorType};
 
 /// Attributes that say nothing about the meaning of a node.
@@ -375,7 +375,7 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// The one element of the integer operand `i`, which may depend on the batch size.
-    pub(super) fn size(&self, i: usize) -> Result<Dim, NodeError> {
+    pub(super) fn one_size(&self, i: usize) -> Result<Dim, NodeError> {
         only(i, self.sizes(i)?)
     }
 
@@ -402,7 +402,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The single element of operand `i`, where it is a constant of the file and a float can hold
     /// it.
-    pub(super) fn number(&self, i: usize) -> Option<f64> {
+    pub(super) fn opt_number(&self, i: usize) -> Option<f64> {
         let tensor = self.known(i).filter(|t| t.len() == 1)?;
         let number = tensor.to_f64().first().copied()?;
         let exact = |int: i64| int.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS;
@@ -445,31 +445,10 @@ impl<'r, 'a> Node<'r, 'a> {
         }
     }
 
-    /// Adds an operator whose result is only used by others of this node.
-    pub(super) fn emit(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Value],
-    ) -> Result<Value, NodeError> {
-        Ok(self.emit_all(1, op, operands)?[0])
-    }
-
-    /// Adds an operator whose `count` results are only used by others of this node.
-    pub(super) fn emit_all(
-        &mut self,
-        count: usize,
-        op: impl Into<Op>,
-        operands: &[Value],
-    ) -> Result<Vec<Value>, NodeError> {
-        let op = op.into();
-        let name = format!("{}.{}", self.base, op.name());
-        Ok(self.state.builder.ops(&vec![name.as_str(); count], op, operands)?)
-    }
-
     /// Adds a constant of one element of a float type.
     pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<Value, NodeError> {
         let value = float(dtype, x)?;
-        self.emit(Constant { value }, &[])
+        self.literal(value)
     }
 
     /// Adds an operator of the node's operands, whose result is the node's first.
@@ -489,11 +468,14 @@ impl<'r, 'a> Node<'r, 'a> {
         self.result_at(0, op, operands)
     }
 
+    /// Takes in the operator that gives the node's result `i`.
+    pub(super) fn last(&mut self, i: usize) -> Last<'_, 'r, 'a> {
+        Last { node: self, result: i }
+    }
+
     /// Adds an operator whose result is the node's result `i`.
     pub(super) fn result_at(&mut self, i: usize, op: impl Into<Op>, operands: &[Value]) -> Done {
-        let name = self.result_name(i);
-        let value = self.state.builder.op(&name, op, operands)?;
-        self.set(i, value);
+        self.last(i).op(op, operands)?;
         Ok(())
     }
 
@@ -527,6 +509,43 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 }
 
+/// Takes in operators whose results are only used by others of this node.
+impl Emit for Node<'_, '_> {
+    type Value = Value;
+    type Error = NodeError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, NodeError> {
+        let name = format!("{}.{}", self.base, op.name());
+        Ok(self.state.builder.all(&name, op, operands)?.into())
+    }
+}
+
+/// Takes in the operator that gives one of a node's results.
+pub(super) struct Last<'n, 'r, 'a> {
+    node: &'n mut Node<'r, 'a>,
+    result: usize,
+}
+
+impl Emit for Last<'_, '_, '_> {
+    type Value = Value;
+    type Error = NodeError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.node.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, NodeError> {
+        let name = self.node.result_name(self.result);
+        let value = self.node.state.builder.op(&name, op, operands)?;
+        self.node.set(self.result, value);
+        Ok(smallvec![value])
+    }
+}
+
 /// The error that an attribute is wrong.
 pub(super) fn wrong(name: &str, reason: impl Into<String>) -> NodeError {
     NodeError::Attribute { name: name.to_owned(), reason: reason.into() }
@@ -548,9 +567,10 @@ fn only<T>(i: usize, all: Vec<T>) -> Result<T, NodeError> {
 
 /// `x` as an element of a float type.
 pub(super) fn float(dtype: DType, x: f64) -> Result<Tensor, NodeError> {
-    let cast = Op::from(Cast { to: dtype }).eval(&[&Tensor::scalar(x)])?;
-    cast.into_iter().next().filter(|_| dtype.is_float()).ok_or_else(|| {
-        let expected = "a float".to_owned();
-        OpError::DType { operand: 0, expected, found: dtype }.into()
-    })
+    let number = converted(&Tensor::scalar(x), dtype)?;
+    if dtype.is_float() {
+        return Ok(number);
+    }
+    let expected = "a float".to_owned();
+    Err(OpError::DType { operand: 0, expected, found: dtype }.into())
 }

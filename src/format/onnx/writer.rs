@@ -9,7 +9,7 @@ use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, NodeProto, TensorProto};
 use super::tensor;
 use crate::ir::{Graph, NodeId, NodeKind, Value};
-use crate::op::{Cast, Op};
+use crate::op::converted;
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// The operator set of what is written.
@@ -308,9 +308,8 @@ impl<'g> Writer<'g> {
 
     /// One number of a type, without axes.
     pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<String, Refused> {
-        let one = Op::from(Cast { to: dtype }).eval(&[&Tensor::scalar(x)]);
-        let one = one.map_err(|e| e.to_string())?.into_iter().next();
-        self.tensor(&one.ok_or("a cast gives nothing")?)
+        let one = converted(&Tensor::scalar(x), dtype).map_err(|e| e.to_string())?;
+        self.tensor(&one)
     }
 
     /// A number that may depend on the batch, as a vector of one element.

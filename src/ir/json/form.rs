@@ -14,6 +14,11 @@ use super::super::text::MAX_LIST;
 use super::attr::Attrs;
 use crate::types::{DType, Device, Dim, MAX_RANK, ShardRule, TensorType};
 
+/// The name of the format.
+pub(super) const FORMAT: &str = "fanwise-graph";
+/// The version that is written and read.
+pub(super) const VERSION: u32 = 1;
+
 /// The longest formula that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
 

@@ -13,8 +13,3 @@ mod write;
 
 pub use read::{JsonError, from_json};
 pub use write::to_json;
-
-/// The name of the format.
-const FORMAT: &str = "fanwise-graph";
-/// The version that is written and read.
-const VERSION: u32 = 1;

@@ -10,10 +10,9 @@ use smallvec::SmallVec;
 use super::super::assemble::{Assembly, Declared};
 use super::super::{Graph, Origin, Param, Place, Placement, Source, Value};
 use super::form::{
-    GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, UpdateForm,
-    ValueForm, tensor_type,
+    FORMAT, GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm,
+    UpdateForm, VERSION, ValueForm, tensor_type,
 };
-use super::{FORMAT, VERSION};
 use crate::op::Op;
 use crate::types::{Device, Quoted, Said, Split, TensorType};
 

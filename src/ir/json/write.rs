@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::super::{Graph, NodeKind, Param, Placement, Update, Value};
 use super::attr::Attrs;
 use super::form::{
-    NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, Text, UpdateForm, ValueForm, sizes,
+    FORMAT, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, Text, UpdateForm, VERSION,
+    ValueForm, sizes,
 };
-use super::{FORMAT, VERSION};
 
 /// The machine form of a graph. One element of each list stands on a line of its own.
 pub fn to_json(graph: &Graph) -> String {

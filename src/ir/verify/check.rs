@@ -1,10 +1,12 @@
 use smallvec::SmallVec;
 
 use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
-use super::MAX_CONSTANT;
 use super::error::{Collector, Line, Part, Rule, Spot, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
 use crate::types::{Device, Dim, Keys, Symbol, TensorType};
+
+/// The largest number of elements of a tensor that is an attribute.
+pub const MAX_CONSTANT: usize = 1024;
 
 /// The operators that may run elsewhere than the replica they belong to.
 const MOVES: [&str; 2] = ["copy", "slice"];

@@ -30,10 +30,8 @@ mod tests;
 use std::ops::Deref;
 
 use super::{Graph, NodeId};
+pub use check::MAX_CONSTANT;
 pub use error::{Rule, VerifyError, VerifyErrors};
-
-/// The largest number of elements of a tensor that is an attribute.
-pub const MAX_CONSTANT: usize = 1024;
 
 /// A graph that satisfies every rule; only [`verify`] makes one.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! The gradients of functions of two numbers.
 
 use super::Binary;
+use crate::op::Formula;
 use crate::op::gradient::{Backward, RuleError, Term};
-use crate::op::{Compare, Unary, Where};
 
 impl Binary {
     /// Gives both operands their gradients.
@@ -29,9 +29,9 @@ impl Binary {
                 let to = at.ty(a).dtype;
                 let b = at.cast(b, to)?;
                 let (zero, one) = (at.number(b, 0.0)?, at.number(b, 1.0)?);
-                let flat = at.op(Compare::Equal, &[b, zero])?;
+                let flat = at.equal(b, zero)?;
                 let less = at.sub(b, one)?;
-                let less = at.op(Where {}, &[flat, one, less])?;
+                let less = at.choose(flat, one, less)?;
                 let power = at.op(Self::Pow, &[a, less])?;
                 let slope = at.mul(b, power)?;
                 at.mul(dy, slope)
@@ -40,8 +40,8 @@ impl Binary {
             Self::ReluGrad => at.scale(dy, 0.0),
             Self::Prelu => {
                 let below = at.mul(dy, b)?;
-                let is_above = at.compare(Compare::Greater, a, 0.0)?;
-                at.op(Where {}, &[is_above, dy, below])
+                let is_above = at.is_above(a, 0.0)?;
+                at.choose(is_above, dy, below)
             }
         }
     }
@@ -60,10 +60,10 @@ impl Binary {
             Self::Pow => {
                 // y * ln(a), and 0 where the base is not positive.
                 let y = at.result(0)?;
-                let positive = at.compare(Compare::Greater, a, 0.0)?;
+                let positive = at.is_above(a, 0.0)?;
                 let one = at.number(a, 1.0)?;
-                let base = at.op(Where {}, &[positive, a, one])?;
-                let log = at.op(Unary::Log, &[base])?;
+                let base = at.choose(positive, a, one)?;
+                let log = at.log(base)?;
                 let slope = at.mul(y, log)?;
                 let slope = at.mul(dy, slope)?;
                 let to = at.ty(b).dtype;
@@ -82,8 +82,8 @@ impl Binary {
             Self::Prelu => {
                 let slope = at.mul(dy, a)?;
                 let zero = at.number(a, 0.0)?;
-                let is_above = at.compare(Compare::Greater, a, 0.0)?;
-                at.op(Where {}, &[is_above, zero, slope])
+                let is_above = at.is_above(a, 0.0)?;
+                at.choose(is_above, zero, slope)
             }
         }
     }
@@ -94,10 +94,10 @@ impl Binary {
         [own, other, dy]: [Term; 3],
         at: &mut Backward<'_>,
     ) -> Result<Term, RuleError> {
-        let order = if *self == Self::Max { Compare::Greater } else { Compare::Less };
-        let (wins, ties) = (at.op(order, &[own, other])?, at.op(Compare::Equal, &[own, other])?);
+        let wins = if *self == Self::Max { at.greater(own, other)? } else { at.less(own, other)? };
+        let ties = at.equal(own, other)?;
         let half = at.scale(dy, 0.5)?;
         let shared = at.only(ties, half)?;
-        at.op(Where {}, &[wins, dy, shared])
+        at.choose(wins, dy, shared)
     }
 }

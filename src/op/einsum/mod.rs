@@ -16,8 +16,8 @@ use super::declare::op;
 use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
 use super::numeric::{narrow, wide, widen};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Term,
-    Traits, rules,
+    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -191,7 +191,11 @@ fn sizes(labels: &Labels, operands: &[Operand<'_>]) -> Result<BTreeMap<u8, Dim>,
 
 impl OpDef for Einsum {
     fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -7,7 +7,8 @@ use crate::op::declare::op;
 use crate::op::infer::{count, equal, results};
 use crate::op::wide::{LargeSum, Wide};
 use crate::op::{
-    Cast, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+    Claims, Gradient, Op, OpDef, OpError, Operand, Results, SplitOperand, Statistics, Traits,
+    converted, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -42,14 +43,20 @@ fn sums(
 }
 
 fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
-    let wide = Tensor::new(dims, values)?;
-    let mut cast = Cast { to: dtype }.eval(&[&wide])?;
-    Ok(cast.pop().unwrap_or(wide))
+    converted(&Tensor::new(dims, values)?, dtype)
 }
 
 impl OpDef for BatchNormGrad {
     fn traits(&self) -> Traits {
         Traits::empty()
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        Some(if self.local { Statistics::OfReplica } else { Statistics::OfBatch })
+    }
+
+    fn with_statistics(&self, of: Statistics) -> Option<Op> {
+        Some(Self { local: of == Statistics::OfReplica, ..self.clone() }.into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -7,7 +7,7 @@ use crate::op::infer::{dtype, equal, result, same_dtype, two};
 use crate::op::numeric::{Wide, narrow, wide, widen};
 use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use crate::op::{
-    Claims, Conv, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+    Claims, Conv, Gradient, Op, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
@@ -67,7 +67,11 @@ impl ConvWeightGrad {
 
 impl OpDef for ConvWeightGrad {
     fn traits(&self) -> Traits {
-        Traits::empty()
+        Traits::SUMS_NARROW
+    }
+
+    fn of_magnitudes(&self) -> Option<Op> {
+        Some(self.clone().into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -11,8 +11,8 @@ use super::infer::{dtype, one, results};
 use super::numeric::{Ordered, Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
-    Backward, Binary, Claims, Compare, Gradient, OpDef, OpError, Operand, PoolGrad, Results,
-    RuleError, SplitOperand, Term, Traits, Unary, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, PoolGrad, Results, RuleError,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
 
@@ -108,23 +108,23 @@ impl Pool {
         let mut each = dy;
         if p > 1 {
             let exponent = at.number(y, -power)?;
-            let factor = at.op(Binary::Pow, &[y, exponent])?;
+            let factor = at.pow(y, exponent)?;
             each = at.mul(each, factor)?;
         }
-        let some = at.compare(Compare::Greater, y, 0.0)?;
+        let some = at.is_above(y, 0.0)?;
         let each = at.only(some, each)?;
         let counts = PoolGrad::counts(&self.windows(at.ty(x))?)?;
         let counts = at.constant(y, counts)?;
         let each = at.mul(each, counts)?;
         let all = at.op(shared, &[each])?;
-        let sign = at.op(Unary::Sign, &[x])?;
+        let sign = at.sign(x)?;
         let all = at.mul(all, sign)?;
         if p == 1 {
             return Ok(all);
         }
-        let size = at.op(Unary::Abs, &[x])?;
+        let size = at.abs(x)?;
         let exponent = at.number(x, power)?;
-        let size = at.op(Binary::Pow, &[size, exponent])?;
+        let size = at.pow(size, exponent)?;
         at.mul(all, size)
     }
 }

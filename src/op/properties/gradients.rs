@@ -13,9 +13,7 @@ use smallvec::SmallVec;
 use super::draw::{Case, Draw};
 use super::generators;
 use crate::op::testing::tensor;
-use crate::op::{
-    Backward, Emit, Gradient, Op, OpError, Operand, Reduction, RuleError, Scatter, Term,
-};
+use crate::op::{Backward, Emit, Gradient, Op, Operand, Reduction, RuleError, Scatter, Term};
 use crate::types::{DType, Tensor, TensorType};
 
 /// The distance of differences.
@@ -95,11 +93,14 @@ impl Eager {
 }
 
 impl Emit for Eager {
+    type Value = Term;
+    type Error = RuleError;
+
     fn ty(&self, term: Term) -> &TensorType {
         &self.values[term.0 as usize].1
     }
 
-    fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, OpError> {
+    fn emit(&mut self, op: Op, operands: &[Term]) -> Result<SmallVec<[Term; 2]>, RuleError> {
         let types: Vec<&TensorType> = operands.iter().map(|t| self.ty(*t)).collect();
         let operands: Vec<&Tensor> = operands.iter().map(|t| self.get(*t)).collect();
         let inputs: Vec<Operand<'_>> = types.iter().map(|ty| Operand { ty, ints: None }).collect();

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::super::testing::tensor;
-use super::super::{Interval, Known, Traits};
+use super::super::{Interval, Known, Traits, converted};
 use super::draw::{Case, Draw};
 use super::{fits, generators};
-use crate::types::Tensor;
+use crate::types::{DType, Tensor};
 
 /// Cases of each generator.
 const CASES: u64 = 40;
@@ -50,11 +50,49 @@ fn wrong(case: &Case, operands: &[Tensor], results: &[Tensor]) -> Option<&'stati
     if traits.contains(Traits::VIEW) && results[0].bytes() != operands[0].bytes() {
         return Some("the elements are in another order");
     }
+    if traits.contains(Traits::NEGATES) {
+        let negated = operands[0].to_f64().into_iter().map(|x| -x);
+        if operands[0].dtype().is_float() && !negated.eq(results[0].to_f64()) {
+            return Some("the elements are not those of the operand with the other sign");
+        }
+    }
+    if traits.contains(Traits::CONVERTS) {
+        let holds = results[0].dtype() == DType::F64 && operands[0].dtype().is_float();
+        let same = operands[0].to_f64() == results[0].to_f64();
+        if operands[0].dims() != results[0].dims() || (holds && !same) {
+            return Some("the elements are not those of the operand in another type");
+        }
+    }
     let largest = operands.iter().map(Tensor::rank).max();
     if traits.contains(Traits::ELEMENTWISE) && largest != Some(results[0].rank()) {
         return Some("the result has not the axes of the operands");
     }
     None
+}
+
+/// What is wrong with how the sums of a case are said to be made, if anything is.
+fn wrong_sums(case: &Case, operands: &[Tensor], results: &[Tensor]) -> Option<&'static str> {
+    let types: Vec<_> = operands.iter().map(Tensor::tensor_type).collect();
+    if let Some((wide, narrow)) = case.op.unrounded(&types.iter().collect::<Vec<_>>()) {
+        let parts = wide.eval(&operands.iter().collect::<Vec<_>>()).unwrap();
+        let rounded = narrow.eval(&parts.iter().collect::<Vec<_>>()).unwrap();
+        let rounded = converted(&rounded[0], results[0].dtype()).unwrap();
+        if elements(&rounded) != elements(&results[0]) {
+            return Some("its parts, rounded, are not its result");
+        }
+    }
+    let of = case.op.of_magnitudes().filter(|of| *of == case.op)?;
+    let sizes = operands.iter().map(|x| {
+        let sizes: Vec<f64> = x.to_f64().into_iter().map(f64::abs).collect();
+        if x.dtype().is_float() { tensor(x.dtype(), x.dims(), &sizes) } else { x.clone() }
+    });
+    let sizes: Vec<Tensor> = sizes.collect();
+    let sizes = of.eval(&sizes.iter().collect::<Vec<_>>()).unwrap();
+    let pairs = results[0].to_f64().into_iter().zip(sizes[0].to_f64());
+    let mut pairs = pairs.filter(|(y, size)| y.is_finite() && size.is_finite());
+    let float = results[0].dtype().is_float();
+    let larger = pairs.any(|(y, size)| y.abs() > size * 1.01 + 1e-3);
+    (float && larger).then_some("a result is more than the magnitudes of its terms")
 }
 
 /// The integers that the elements of a tensor lie between, if all are integers.
@@ -103,6 +141,7 @@ fn what_operators_state_is_true() {
                 continue;
             }
             let error = wrong(&case, &operands, &results)
+                .or(wrong_sums(&case, &operands, &results))
                 .or((!is_inside(&case, &operands, &results)).then_some("its interval is wrong"))
                 .or((!is_same(&case, &operands, &results)).then_some("it is no identity"));
             failed.extend(error.map(|error| format!("{name}, seed {seed}: {error}: {case}")));

@@ -3,7 +3,7 @@
 use super::Reduce;
 use crate::op::gradient::{Backward, RuleError, Term};
 use crate::op::infer::axes;
-use crate::op::{Compare, Scan, Transpose, Unary};
+use crate::op::{Formula, Scan};
 use crate::types::{Dim, Shape};
 
 impl Reduce {
@@ -29,7 +29,7 @@ impl Reduce {
             }
             Self::Max { .. } | Self::Min { .. } => {
                 // Equal elements share.
-                let chosen = at.op(Compare::Equal, &[x, y])?;
+                let chosen = at.equal(x, y)?;
                 let to = at.ty(dy).dtype;
                 let chosen = at.cast(chosen, to)?;
                 let count = at.sum(chosen, &axes)?;
@@ -41,11 +41,11 @@ impl Reduce {
                 at.mul(others, dy)?
             }
             Self::L1 { .. } => {
-                let sign = at.op(Unary::Sign, &[x])?;
+                let sign = at.sign(x)?;
                 at.mul(sign, dy)?
             }
             Self::L2 { .. } => {
-                let some = at.compare(Compare::Greater, y, 0.0)?;
+                let some = at.is_above(y, 0.0)?;
                 let share = at.div(dy, y)?;
                 let share = at.only(some, share)?;
                 at.mul(x, share)?
@@ -57,7 +57,7 @@ impl Reduce {
             }
             Self::LogSumExp { .. } => {
                 let shifted = at.sub(x, y)?;
-                let share = at.op(Unary::Exp, &[shifted])?;
+                let share = at.exp(shifted)?;
                 at.mul(share, dy)?
             }
             Self::SumSquare { .. } => {
@@ -79,7 +79,7 @@ fn others(at: &mut Backward<'_>, x: Term, axes: &[usize]) -> Result<Term, RuleEr
     let moved: Shape = perm.iter().map(|a| shape[*a].clone()).collect();
     let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
     let rows: Shape = moved.iter().take(shape.len() - axes.len()).cloned().chain([count]).collect();
-    let behind = at.op(Transpose { perm: perm.clone() }, &[x])?;
+    let behind = at.transpose(x, perm.clone())?;
     let line = at.reshape(behind, &rows)?;
     let scan = |reverse| Scan::Prod { axis: -1, exclusive: true, reverse };
     let (before, behind) = (at.op(scan(false), &[line])?, at.op(scan(true), &[line])?);
@@ -89,5 +89,5 @@ fn others(at: &mut Backward<'_>, x: Term, axes: &[usize]) -> Result<Term, RuleEr
     for (to, from) in perm.iter().enumerate() {
         back[*from] = to;
     }
-    at.op(Transpose { perm: back }, &[product])
+    at.transpose(product, back)
 }

@@ -16,8 +16,8 @@ use super::infer::{axis, dtype, not_a_float, one, result, result_with_ints};
 use super::narrow::Narrow;
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    ints, rules,
+    Backward, Claims, Gradient, Op, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, ints, rules,
 };
 use crate::types::{
     Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
@@ -216,11 +216,6 @@ impl Reduce {
         }
     }
 
-    /// True if it rounds a wide number that elements of this type accumulate in.
-    pub(crate) fn is_accumulated(&self, of: DType) -> bool {
-        self.accumulator(of).is_some() && self.components(of).is_none()
-    }
-
     /// The components of each number that it gives of elements of this type, where they lie on an
     /// axis of their own.
     pub(crate) fn components(&self, of: DType) -> Option<usize> {
@@ -334,7 +329,37 @@ impl Reduce {
 
 impl OpDef for Reduce {
     fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+        let own = match self {
+            Self::LogSumExp { .. } => Traits::SUMS_NARROW,
+            Self::Sum { .. }
+            | Self::Mean { .. }
+            | Self::Max { .. }
+            | Self::Min { .. }
+            | Self::Prod { .. }
+            | Self::L1 { .. }
+            | Self::L2 { .. }
+            | Self::LogSum { .. }
+            | Self::SumSquare { .. }
+            | Self::WideSum { .. }
+            | Self::WideProd { .. } => Traits::empty(),
+        };
+        Traits::FOLLOWS_BLOCKS | Traits::REDUCES | own
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are no sums of their terms")]
+    fn of_magnitudes(&self) -> Option<Op> {
+        match self {
+            Self::Sum { .. } | Self::Mean { .. } => Some(self.clone().into()),
+            Self::LogSum { axes, keepdims } => {
+                Some(Self::Sum { axes: axes.clone(), keepdims: *keepdims }.into())
+            }
+            _ => None,
+        }
+    }
+
+    fn unrounded(&self, operands: &[&TensorType]) -> Option<(Op, Op)> {
+        let (wide, narrow) = self.wide(operands.first()?)?;
+        Some((wide.into(), narrow.into()))
     }
 
     // No integers have no mean; no floats have one, which is no number.

@@ -13,8 +13,8 @@ use super::declare::op;
 use super::infer::{dtype, one, result, tensors};
 use super::numeric::{narrow, widen};
 use super::{
-    Backward, Claims, Constant, Gradient, OneHot, OpDef, OpError, Operand, Range, Results,
-    RuleError, SplitOperand, Traits, Transpose, rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, KernelClass, MAX_SIZE, Refusal, Tensor, TensorType};
 
@@ -275,14 +275,13 @@ impl OpDef for Resize {
         for (i, axis) in self.axes.iter().enumerate() {
             // What the elements of the axis become, by resizing the unit matrix.
             let size = shape[*axis].clone();
-            let numbers =
-                Range { delta: 1, dtype: DType::I64, limit: size.clone(), start: Dim::ZERO };
-            let numbers = at.op(numbers, &[])?;
-            let ends = Tensor::new(&[2], &[0.0, 1.0]).map_err(OpError::from)?;
-            let ends = at.op(Constant { value: ends }, &[])?;
+            let numbers = at.count_to(size.clone(), DType::I64)?;
             let to = at.ty(dy).dtype;
-            let ends = at.cast(ends, to)?;
-            let unit = at.op(OneHot { axis: -1, depth: size }, &[numbers, ends])?;
+            let unit = {
+                let ends = at.zero_and_one()?;
+                let ends = at.cast(ends, to)?;
+                at.one_hot(numbers, ends, size)?
+            };
             // What stands for elements that are not there does not depend on those that are.
             let one = Self { extrapolation: 0.0, ..self.of_axis(i) };
             let weights = at.op(one, &[unit])?;
@@ -290,10 +289,10 @@ impl OpDef for Resize {
             let rank = shape.len();
             let mut perm: Vec<usize> = (0..rank).collect();
             perm.swap(*axis, rank - 1);
-            let last = at.op(Transpose { perm: perm.clone() }, &[dx])?;
+            let last = at.transpose(dx, perm.clone())?;
             let weights = at.transposed(weights)?;
             let product = at.matmul(last, weights)?;
-            dx = at.op(Transpose { perm }, &[product])?;
+            dx = at.transpose(product, perm)?;
         }
         at.give(0, dx);
         Ok(())

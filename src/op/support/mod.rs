@@ -5,6 +5,7 @@ pub mod broadcast;
 pub(in crate::op) mod declare;
 pub mod element;
 pub(in crate::op) mod error;
+pub(in crate::op) mod formula;
 pub mod gradient;
 pub(in crate::op) mod index;
 pub mod infer;

@@ -27,5 +27,26 @@ bitflags! {
         const WIDE_PARTS = 1 << 7;
         /// It may give other results when it runs again, or needs another program.
         const UNREPEATABLE = 1 << 8;
+        /// The result has the elements of the operand with the other sign.
+        const NEGATES = 1 << 9;
+        /// The result has the elements of the operand in another element type.
+        const CONVERTS = 1 << 10;
+        /// Each element of the result is one number for many elements of the first operand, which
+        /// one device combines in a wider type than theirs, or exactly.
+        const REDUCES = 1 << 11;
+        /// Each element of the result is a sum that one device computes in the type of the
+        /// elements.
+        const SUMS_NARROW = 1 << 12;
+        /// The result is a product of matrices, of the first two operands.
+        const MATRIX_PRODUCT = 1 << 13 | Self::SUMS_NARROW.bits();
     }
+}
+
+/// The rows whose statistics an operator normalises by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistics {
+    /// All rows of the batch.
+    OfBatch,
+    /// Those that a replica has.
+    OfReplica,
 }

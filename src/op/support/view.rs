@@ -2,8 +2,8 @@
 
 use crate::op::infer::{carried, known_sizes, one, result_with_ints, tensors};
 use crate::op::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, OpText, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, OpText, Operand, Results,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{KernelClass, Refusal, Shape, Tensor, TensorType};
 

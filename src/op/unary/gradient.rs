@@ -3,8 +3,8 @@
 use std::f64::consts::{FRAC_2_SQRT_PI, PI, SQRT_2};
 
 use super::{GeluForm, Unary};
+use crate::op::Formula;
 use crate::op::gradient::{Backward, RuleError, Term};
-use crate::op::{Binary, Compare, Where};
 
 /// `0.5 * (1 + t)`.
 fn half_above(at: &mut Backward<'_>, t: Term) -> Result<Term, RuleError> {
@@ -15,8 +15,7 @@ fn half_above(at: &mut Backward<'_>, t: Term) -> Result<Term, RuleError> {
 /// `1 - a * a`.
 fn one_less_square(at: &mut Backward<'_>, a: Term) -> Result<Term, RuleError> {
     let square = at.square(a)?;
-    let less = at.neg(square)?;
-    at.shift(less, 1.0)
+    at.complement(square)
 }
 
 /// `dy` where `x` is above `bound`, else `below`.
@@ -27,8 +26,8 @@ fn above(
     dy: Term,
     below: Term,
 ) -> Result<Term, RuleError> {
-    let is_above = at.compare(Compare::Greater, x, bound)?;
-    at.op(Where {}, &[is_above, dy, below])
+    let is_above = at.is_above(x, bound)?;
+    at.choose(is_above, dy, below)
 }
 
 impl Unary {
@@ -91,14 +90,16 @@ impl Unary {
     fn pieces(&self, at: &mut Backward<'_>, [x, y, dy]: [Term; 3]) -> Result<Term, RuleError> {
         match *self {
             // The result is above 0 where the operand is, which need not be kept.
-            Self::Relu => at.op(Binary::ReluGrad, &[y, dy]),
+            Self::Relu => at.relu_grad(y, dy),
             Self::Clip { min, max } => {
                 let mut dx = dy;
-                for (op, bound) in [(Compare::GreaterOrEqual, min), (Compare::LessOrEqual, max)] {
-                    if let Some(bound) = bound {
-                        let inside = at.compare(op, x, bound)?;
-                        dx = at.only(inside, dx)?;
-                    }
+                if let Some(min) = min {
+                    let inside = at.is_at_least(x, min)?;
+                    dx = at.only(inside, dx)?;
+                }
+                if let Some(max) = max {
+                    let inside = at.is_at_most(x, max)?;
+                    dx = at.only(inside, dx)?;
                 }
                 Ok(dx)
             }
@@ -107,12 +108,12 @@ impl Unary {
                 above(at, x, 0.0, dy, below)
             }
             Self::ThresholdedRelu { alpha } => {
-                let is_above = at.compare(Compare::Greater, x, alpha.into())?;
+                let is_above = at.is_above(x, alpha.into())?;
                 at.only(is_above, dy)
             }
             Self::Shrink { lambd, .. } => {
                 let size = at.op(Self::Abs, &[x])?;
-                let is_above = at.compare(Compare::Greater, size, lambd.into())?;
+                let is_above = at.is_above(size, lambd.into())?;
                 at.only(is_above, dy)
             }
             Self::Elu { alpha } => Self::exponential(at, [x, y, dy], alpha.into(), 1.0),
@@ -127,8 +128,7 @@ impl Unary {
                 above(at, x, 0.0, dy, below)
             }
             Self::HardSigmoid { alpha, .. } => {
-                let (up, down) =
-                    (at.compare(Compare::Greater, y, 0.0)?, at.compare(Compare::Less, y, 1.0)?);
+                let (up, down) = (at.is_above(y, 0.0)?, at.is_below(y, 1.0)?);
                 let slope = at.scale(dy, alpha.into())?;
                 let slope = at.only(up, slope)?;
                 at.only(down, slope)
@@ -228,8 +228,7 @@ impl Unary {
                 let gate = Self::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 };
                 let s = at.op(gate, &[x])?;
                 let sixth = at.scale(x, 1.0 / 6.0)?;
-                let (up, down) =
-                    (at.compare(Compare::Greater, s, 0.0)?, at.compare(Compare::Less, s, 1.0)?);
+                let (up, down) = (at.is_above(s, 0.0)?, at.is_below(s, 1.0)?);
                 let sloped = at.only(up, sixth)?;
                 let sloped = at.only(down, sloped)?;
                 at.add(s, sloped)
@@ -257,7 +256,7 @@ fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Term, RuleErro
             let share = half_above(at, erf)?;
             let square = at.square(x)?;
             let power = at.scale(square, -0.5)?;
-            let power = at.op(Unary::Exp, &[power])?;
+            let power = at.exp(power)?;
             let density = at.scale(power, 1.0 / (2.0 * PI).sqrt())?;
             let rest = at.mul(x, density)?;
             at.add(share, rest)
@@ -270,7 +269,7 @@ fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Term, RuleErro
             let bent = at.shift(bent, 1.0)?;
             let inside = at.mul(x, bent)?;
             let inside = at.scale(inside, root)?;
-            let t = at.op(Unary::Tanh, &[inside])?;
+            let t = at.tanh(inside)?;
             let share = half_above(at, t)?;
             let bell = one_less_square(at, t)?;
             let slope = at.scale(square, 3.0 * CUBIC)?;

@@ -209,7 +209,8 @@ fn is_float(operands: &[SplitOperand<'_>]) -> bool {
 
 impl OpDef for Unary {
     fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+        let negates = if *self == Self::Neg { Traits::NEGATES } else { Traits::empty() };
+        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS | negates
     }
 
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {

@@ -1,10 +1,11 @@
 //! On which axis an output has its classes, and what losses take of it.
 
-use super::Loss;
+use super::error::TrainingError;
 use super::loss::Link;
-use super::training::{OutputLoss, TrainingError};
+use super::loss::Loss;
+use super::spec::OutputLoss;
 use crate::ir::{Builder, Graph, GraphError, Output, Value};
-use crate::op::{Op, Reshape, RuleError, Softmax, Transpose, Unary};
+use crate::op::{Formula, Op, RuleError, Softmax, Traits, Unary};
 use crate::types::{DType, Dim, Shape, TensorType};
 
 /// The outputs of the model; those with losses that are one number for each row as `[N,1]`.
@@ -18,8 +19,7 @@ pub(super) fn columns(
         let shape = b.graph().ty(output.value).shape.to_vec();
         if costs && shape == [Dim::n()] {
             let name = format!("{}.column", output.name);
-            let column = Reshape { shape: vec![Dim::n(), Dim::ONE] };
-            output.value = b.op(&name, column, &[output.value])?;
+            output.value = b.named(&name).view(output.value, vec![Dim::n(), Dim::ONE])?;
         }
     }
     Ok(outputs)
@@ -82,7 +82,7 @@ impl ClassAxis {
         }
         let others = (0..self.rank).filter(|axis| *axis != self.axis);
         let perm = others.chain([self.axis]).collect();
-        b.op(&format!("{name}.classes_last"), Transpose { perm }, &[value])
+        b.named(&format!("{name}.classes_last")).transpose(value, perm)
     }
 
     /// The loss of logits and the logits in the output's shape, where the output is the
@@ -113,7 +113,7 @@ impl ClassAxis {
         }
         let shape = graph.ty(output).shape.to_vec();
         let name = format!("{}.logits", graph.info(output).name);
-        Ok((loss.of_logits(), b.op(&name, Reshape { shape }, &[logits])?))
+        Ok((loss.of_logits(), b.named(&name).view(logits, shape)?))
     }
 }
 
@@ -121,9 +121,7 @@ impl ClassAxis {
 /// order.
 fn before_views(graph: &Graph, value: Value) -> Value {
     let mut from = value;
-    while let Some(
-        Op::Reshape(_) | Op::Squeeze(_) | Op::Unsqueeze(_) | Op::Flatten(_) | Op::Identity(_),
-    ) = graph.node(from.node).op()
+    while graph.node(from.node).op().is_some_and(|op| op.is(Traits::VIEW))
         && let Some(before) = graph.operands(from.node).first()
     {
         from = *before;

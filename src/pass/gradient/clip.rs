@@ -1,10 +1,11 @@
 //! The clipping of gradients.
 
-use super::Optimizer;
-use super::training::{TrainingError, all, draft};
-use super::update::Trained;
+use super::error::TrainingError;
+use super::optimizer::Optimizer;
+use super::trainable::Trained;
+use super::writer::{Writer, draft};
 use crate::ir::{Builder, Value};
-use crate::op::{Binary, Draft, RuleError, Term, Unary};
+use crate::op::{Emit, Formula, RuleError};
 use crate::types::DType;
 
 /// Clips gradients of the whole batch as the optimizer asks for.
@@ -17,57 +18,47 @@ pub(super) fn clip(
     if let Some(limit) = optimizer.global_clipnorm {
         let mut sum: Option<Value> = None;
         for Trained { gradient, .. } in steps.iter() {
-            sum = Some(draft(b, "gradients.norm", "the norm of gradients", |writer| {
-                let (g, sum) = (writer.term(*gradient), sum.map(|s| writer.term(s)));
-                let mut at = Draft::new(&mut *writer);
-                let squares = at.square(g)?;
-                let own = all(&mut at, squares)?;
+            sum = Some(draft(b, "gradients.norm", "the norm of gradients", |at| {
+                let squares = at.square(*gradient)?;
+                let own = at.total(squares)?;
                 let own = at.cast(own, DType::F64)?;
-                let sum = match sum {
-                    Some(sum) => at.add(sum, own)?,
-                    None => own,
-                };
-                Ok(writer.value(sum))
+                sum.map_or(Ok(own), |sum| at.add(sum, own))
             })?);
         }
         if let Some(sum) = sum {
-            factor = Some(draft(b, "gradients.factor", "the norm of gradients", |writer| {
-                let sum = writer.term(sum);
-                let mut at = Draft::new(&mut *writer);
-                let factor = shrink(&mut at, sum, limit)?;
-                Ok(writer.value(factor))
+            factor = Some(draft(b, "gradients.factor", "the norm of gradients", |at| {
+                shrink(at, sum, limit)
             })?);
         }
     }
     for Trained { name, gradient, .. } in steps {
         let name = format!("{name}.clipped");
-        *gradient = draft(b, &name, "the clipping of gradients", |writer| {
-            let (mut g, factor) = (writer.term(*gradient), factor.map(|f| writer.term(f)));
-            let mut at = Draft::new(&mut *writer);
+        *gradient = draft(b, &name, "the clipping of gradients", |at| {
+            let mut g = *gradient;
             let to = at.ty(g).dtype;
             if let Some(limit) = optimizer.clipvalue {
-                g = at.op(Unary::Clip { min: Some(-limit), max: Some(limit) }, &[g])?;
+                g = at.clip(g, -limit, limit)?;
             }
             if let Some(limit) = optimizer.clipnorm {
                 let squares = at.square(g)?;
-                let sum = all(&mut at, squares)?;
-                let own = shrink(&mut at, sum, limit)?;
+                let sum = at.total(squares)?;
+                let own = shrink(at, sum, limit)?;
                 g = at.mul(g, own)?;
             }
             if let Some(factor) = factor {
                 let factor = at.cast(factor, to)?;
                 g = at.mul(g, factor)?;
             }
-            Ok(writer.value(g))
+            Ok(g)
         })?;
     }
     Ok(())
 }
 
 /// `limit` divided by the root of `squares` where that is larger, else 1.
-fn shrink(at: &mut Draft<'_>, squares: Term, limit: f64) -> Result<Term, RuleError> {
-    let norm = at.op(Unary::Sqrt, &[squares])?;
+fn shrink(at: &mut Writer<'_>, squares: Value, limit: f64) -> Result<Value, RuleError> {
+    let norm = at.sqrt(squares)?;
     let limit = at.number(norm, limit)?;
-    let largest = at.op(Binary::Max, &[norm, limit])?;
+    let largest = at.max(norm, limit)?;
     at.div(limit, largest)
 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::inference::inference;
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
-use crate::op::{Binary, Op, Unary};
+use crate::op::{Binary, Op, Traits, Unary};
 use crate::types::{DType, Dim, Tensor};
 
 /// What a table by position is called.
@@ -132,9 +132,8 @@ impl Search<'_> {
                         meetings.push(Meeting { user, slot, value });
                     }
                     Some(Op::Unary(Unary::Sin | Unary::Cos)) => waves = true,
-                    Some(Op::Binary(Binary::Add | Binary::Mul) | Op::Concat(_)) => {
-                        next.push(result);
-                    }
+                    Some(Op::Binary(Binary::Add | Binary::Mul)) => next.push(result),
+                    Some(op) if op.joined().is_some() => next.push(result),
                     Some(op) if is_view(op, slot) => next.push(result),
                     // What is made of it by any other operator is not the parameter itself.
                     _ => meetings.push(Meeting { user, slot, value }),
@@ -227,9 +226,7 @@ impl Search<'_> {
             }
             match self.model.node(node).kind() {
                 NodeKind::Param(_) => drop(found.insert(node)),
-                NodeKind::Op(op)
-                    if is_view(op, 0) || matches!(op, Op::Unary(_) | Op::Binary(_)) =>
-                {
+                NodeKind::Op(op) if is_view(op, 0) || op.is(Traits::ELEMENTWISE) => {
                     next.extend(self.model.operands(node).iter().map(|v| v.node));
                 }
                 NodeKind::Input | NodeKind::Op(_) => {}
@@ -240,20 +237,8 @@ impl Search<'_> {
 
 /// Whether an operator gives elements of its operand at this place, each as it is.
 fn is_view(op: &Op, slot: usize) -> bool {
-    slot == 0
-        && matches!(
-            op,
-            Op::Identity(_)
-                | Op::Reshape(_)
-                | Op::Flatten(_)
-                | Op::Squeeze(_)
-                | Op::Unsqueeze(_)
-                | Op::Cast(_)
-                | Op::Expand(_)
-                | Op::Slice(_)
-                | Op::Transpose(_)
-                | Op::Gather(_)
-        )
+    let moves = op.is(Traits::MOVES) && op.joined().is_none();
+    slot == 0 && (moves || op.is(Traits::CONVERTS) || matches!(op, Op::Gather(_)))
 }
 
 /// Whether there is nothing but 0 and 1, or 0 and very negative numbers, and both of them.

@@ -120,7 +120,6 @@ fn masks(graph: &Graph, below: Value, choice: NodeId) -> Option<Vec<Value>> {
 
 /// A constant without axes.
 fn number(graph: &Graph, value: Value) -> Option<f64> {
-    let Some(Op::Constant(constant)) = graph.node(value.node).op() else { return None };
-    let value = &constant.value;
+    let value = graph.node(value.node).op()?.known()?;
     if value.rank() == 0 { value.to_f64().first().copied() } else { None }
 }

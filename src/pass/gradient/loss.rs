@@ -7,10 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::names::{self, Hint};
-use crate::op::{
-    Binary, Cast, Compare, Constant, Draft, OneHot, OpError, Reduce, RuleError, Softmax, Squeeze,
-    Term, Unary, Where,
-};
+use super::writer::Writer;
+use crate::ir::Value;
+use crate::op::{Emit, Formula, RuleError};
 use crate::types::{DType, Dim, Quoted, Tensor};
 
 /// The smallest probability that a logarithm takes, and the smallest divisor.
@@ -259,20 +258,20 @@ impl Loss {
 #[derive(Clone, Copy)]
 pub(super) struct Compared {
     /// What the output should be.
-    pub(super) target: Term,
+    pub(super) target: Value,
     /// What the model gives.
-    pub(super) predicted: Term,
+    pub(super) predicted: Value,
 }
 
 /// What each row costs, and whether it is counted (as 1 or 0; all are, where there is nothing).
 pub(super) struct Cost {
-    pub(super) values: Term,
-    pub(super) counted: Option<Term>,
+    pub(super) values: Value,
+    pub(super) counted: Option<Value>,
 }
 
 /// Writes a loss of an output `[N, …, C]`. The result lacks the last axis.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
-pub(super) fn write(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Cost, RuleError> {
+pub(super) fn write(at: &mut Writer<'_>, loss: Loss, of: Compared) -> Result<Cost, RuleError> {
     if let Loss::SparseCategoricalCrossentropy { from_logits, ignore_class } = loss {
         return sparse(at, of, from_logits, ignore_class);
     }
@@ -290,20 +289,19 @@ pub(super) fn write(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Cost
         Loss::KlDivergence => {
             let (y, p) = (clip(at, y, EPSILON, 1.0)?, clip(at, p, EPSILON, 1.0)?);
             let ratio = at.div(y, p)?;
-            let log = at.op(Unary::Log, &[ratio])?;
+            let log = at.log(ratio)?;
             let terms = at.mul(y, log)?;
             total(at, terms)?
         }
         Loss::CategoricalHinge => {
             let own = at.mul(y, p)?;
             let own = total(at, own)?;
-            let rest = at.neg(y)?;
-            let rest = at.shift(rest, 1.0)?;
+            let rest = at.complement(y)?;
             let rest = at.mul(rest, p)?;
-            let rest = at.op(Reduce::Max { axes: vec![-1], keepdims: false }, &[rest])?;
+            let rest = at.reduce_max(rest, vec![-1], false)?;
             let margin = at.sub(rest, own)?;
             let margin = at.shift(margin, 1.0)?;
-            at.op(Unary::Relu, &[margin])?
+            at.relu(margin)?
         }
         Loss::CosineSimilarity => {
             let (y, p) = (direction(at, y)?, direction(at, p)?);
@@ -321,15 +319,15 @@ pub(super) fn write(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Cost
 
 /// The terms of the losses that are means over the last axis.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
-fn elementwise(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Term, RuleError> {
+fn elementwise(at: &mut Writer<'_>, loss: Loss, of: Compared) -> Result<Value, RuleError> {
     let Compared { target: y, predicted: p } = of;
     match loss {
         Loss::MeanSquaredLogarithmicError => {
             let mut log = |a| {
                 let least = at.number(a, EPSILON)?;
-                let a = at.op(Binary::Max, &[a, least])?;
+                let a = at.max(a, least)?;
                 let above = at.shift(a, 1.0)?;
-                at.op(Unary::Log, &[above])
+                at.log(above)
             };
             let (y, p) = (log(y)?, log(p)?);
             let d = at.sub(p, y)?;
@@ -337,17 +335,16 @@ fn elementwise(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Term, Rul
         }
         Loss::Hinge | Loss::SquaredHinge => {
             let (zero, minus) = (at.number(y, 0.0)?, at.number(y, -1.0)?);
-            let is_zero = at.op(Compare::Equal, &[y, zero])?;
-            let y = at.op(Where {}, &[is_zero, minus, y])?;
+            let is_zero = at.equal(y, zero)?;
+            let y = at.choose(is_zero, minus, y)?;
             let product = at.mul(y, p)?;
-            let margin = at.neg(product)?;
-            let margin = at.shift(margin, 1.0)?;
-            let margin = at.op(Unary::Relu, &[margin])?;
+            let margin = at.complement(product)?;
+            let margin = at.relu(margin)?;
             if loss == Loss::Hinge { Ok(margin) } else { at.square(margin) }
         }
         Loss::Poisson => {
             let above = at.shift(p, EPSILON)?;
-            let log = at.op(Unary::Log, &[above])?;
+            let log = at.log(above)?;
             let share = at.mul(y, log)?;
             at.sub(p, share)
         }
@@ -359,29 +356,29 @@ fn elementwise(at: &mut Draft<'_>, loss: Loss, of: Compared) -> Result<Term, Rul
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
-fn of_difference(at: &mut Draft<'_>, loss: Loss, y: Term, d: Term) -> Result<Term, RuleError> {
+fn of_difference(at: &mut Writer<'_>, loss: Loss, y: Value, d: Value) -> Result<Value, RuleError> {
     match loss {
-        Loss::MeanAbsoluteError => at.op(Unary::Abs, &[d]),
+        Loss::MeanAbsoluteError => at.abs(d),
         Loss::MeanAbsolutePercentageError => {
-            let size = at.op(Unary::Abs, &[y])?;
+            let size = at.abs(y)?;
             let least = at.number(size, EPSILON)?;
-            let size = at.op(Binary::Max, &[size, least])?;
+            let size = at.max(size, least)?;
             let share = at.div(d, size)?;
-            let share = at.op(Unary::Abs, &[share])?;
+            let share = at.abs(share)?;
             at.scale(share, 100.0)
         }
         Loss::Huber { delta } => {
-            let size = at.op(Unary::Abs, &[d])?;
+            let size = at.abs(d)?;
             let square = at.square(d)?;
             let near = at.scale(square, 0.5)?;
             let far = at.shift(size, -0.5 * delta)?;
             let far = at.scale(far, delta)?;
-            let is_near = at.compare(Compare::LessOrEqual, size, delta)?;
-            at.op(Where {}, &[is_near, near, far])
+            let is_near = at.is_at_most(size, delta)?;
+            at.choose(is_near, near, far)
         }
         Loss::LogCosh => {
             let twice = at.scale(d, -2.0)?;
-            let plus = at.op(Unary::Softplus, &[twice])?;
+            let plus = at.softplus(twice)?;
             let sum = at.add(d, plus)?;
             at.shift(sum, -std::f64::consts::LN_2)
         }
@@ -390,11 +387,11 @@ fn of_difference(at: &mut Draft<'_>, loss: Loss, y: Term, d: Term) -> Result<Ter
 }
 
 fn categorical(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     of: Compared,
     from_logits: bool,
     smoothing: f64,
-) -> Result<Term, RuleError> {
+) -> Result<Value, RuleError> {
     let mut y = of.target;
     if smoothing != 0.0 {
         let classes = at.shape(of.predicted).last().and_then(Dim::as_const).unwrap_or(1);
@@ -406,13 +403,13 @@ fn categorical(
 
 /// `-sum(y * ln p)` over the last axis. A class that a target leaves out adds nothing, even where
 /// it is impossible.
-fn cross_entropy(at: &mut Draft<'_>, of: Compared, from_logits: bool) -> Result<Term, RuleError> {
+fn cross_entropy(at: &mut Writer<'_>, of: Compared, from_logits: bool) -> Result<Value, RuleError> {
     let Compared { target: y, predicted: p } = of;
     let mut log = log_probabilities(at, p, from_logits)?;
     if from_logits {
-        let is_out = at.compare(Compare::Equal, y, 0.0)?;
+        let is_out = at.is(y, 0.0)?;
         let zero = at.number(log, 0.0)?;
-        log = at.op(Where {}, &[is_out, zero, log])?;
+        log = at.choose(is_out, zero, log)?;
     }
     let terms = at.mul(y, log)?;
     let sum = total(at, terms)?;
@@ -421,18 +418,18 @@ fn cross_entropy(at: &mut Draft<'_>, of: Compared, from_logits: bool) -> Result<
 
 /// The logarithms of probabilities, which are brought to the sum 1 and kept off 0 and 1 unless
 /// logits are given.
-fn log_probabilities(at: &mut Draft<'_>, p: Term, from_logits: bool) -> Result<Term, RuleError> {
+fn log_probabilities(at: &mut Writer<'_>, p: Value, from_logits: bool) -> Result<Value, RuleError> {
     if from_logits {
-        return at.op(Softmax::LogSoftmax { axis: -1 }, &[p]);
+        return at.log_softmax(p, -1);
     }
-    let sum = at.op(Reduce::Sum { axes: vec![-1], keepdims: true }, &[p])?;
+    let sum = at.reduce_sum(p, vec![-1], true)?;
     let share = at.div(p, sum)?;
     let share = clip(at, share, EPSILON, 1.0 - EPSILON)?;
-    at.op(Unary::Log, &[share])
+    at.log(share)
 }
 
 fn sparse(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     of: Compared,
     from_logits: bool,
     ignore_class: Option<i64>,
@@ -440,64 +437,61 @@ fn sparse(
     let p = of.predicted;
     let mut labels = at.cast(of.target, DType::I64)?;
     if at.ty(labels).rank() == at.ty(p).rank() {
-        labels = at.op(Squeeze { axes: vec![-1] }, &[labels])?;
+        labels = at.squeeze(labels, vec![-1])?;
     }
     let mut left_out = None;
     if let Some(ignored) = ignore_class {
-        let ignored = at.op(Constant { value: Tensor::scalar(ignored) }, &[])?;
-        let is_ignored = at.op(Compare::Equal, &[labels, ignored])?;
+        let ignored = at.literal(Tensor::scalar(ignored))?;
+        let is_ignored = at.equal(labels, ignored)?;
         left_out = Some(is_ignored);
         let first = at.number(labels, 0.0)?;
-        labels = at.op(Where {}, &[is_ignored, first, labels])?;
+        labels = at.choose(is_ignored, first, labels)?;
     }
     let Some(classes) = at.shape(p).last().cloned() else {
         return Err(RuleError::Undefined("the output has no axis of classes"));
     };
-    let ends = Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?;
-    let ends = at.op(Constant { value: ends }, &[])?;
+    let ends = at.zero_and_one()?;
     let to = at.ty(p).dtype;
-    let ends = at.op(Cast { to }, &[ends])?;
-    let target = at.op(OneHot { axis: -1, depth: classes.clone() }, &[labels, ends])?;
+    let ends = at.convert(ends, to)?;
+    let target = at.one_hot(labels, ends, classes.clone())?;
     let mut values = cross_entropy(at, Compared { target, ..of }, from_logits)?;
     // The cost of a class that there is not is no number.
     let nan = at.number(values, f64::NAN)?;
-    let below = at.compare(Compare::Less, labels, 0.0)?;
+    let below = at.is_below(labels, 0.0)?;
     let last = classes.as_const().map_or(f64::MAX, |count| count as f64 - 1.0);
-    let above = at.compare(Compare::Greater, labels, last)?;
+    let above = at.is_above(labels, last)?;
     for outside in [below, above] {
-        values = at.op(Where {}, &[outside, nan, values])?;
+        values = at.choose(outside, nan, values)?;
     }
     let mut counted = None;
     if let Some(is_ignored) = left_out {
         let (zero, one) = (at.number(p, 0.0)?, at.number(p, 1.0)?);
-        values = at.op(Where {}, &[is_ignored, zero, values])?;
-        counted = Some(at.op(Where {}, &[is_ignored, zero, one])?);
+        values = at.choose(is_ignored, zero, values)?;
+        counted = Some(at.choose(is_ignored, zero, one)?);
     }
     Ok(Cost { values, counted })
 }
 
 fn binary(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     of: Compared,
     from_logits: bool,
     smoothing: f64,
-) -> Result<Term, RuleError> {
+) -> Result<Value, RuleError> {
     let Compared { target: mut y, predicted: p } = of;
     if smoothing != 0.0 {
         y = at.scale(y, 1.0 - smoothing)?;
         y = at.shift(y, 0.5 * smoothing)?;
     }
-    let rest = at.neg(y)?;
-    let rest = at.shift(rest, 1.0)?;
+    let rest = at.complement(y)?;
     // The logarithms of the probabilities of yes and of no, with the sign changed.
     let (yes, no) = if from_logits {
         let minus = at.neg(p)?;
-        (at.op(Unary::Softplus, &[minus])?, at.op(Unary::Softplus, &[p])?)
+        (at.softplus(minus)?, at.softplus(p)?)
     } else {
         let p = clip(at, p, EPSILON, 1.0 - EPSILON)?;
-        let other = at.neg(p)?;
-        let other = at.shift(other, 1.0)?;
-        let (yes, no) = (at.op(Unary::Log, &[p])?, at.op(Unary::Log, &[other])?);
+        let other = at.complement(p)?;
+        let (yes, no) = (at.log(p)?, at.log(other)?);
         (at.neg(yes)?, at.neg(no)?)
     };
     let (yes, no) = (at.mul(y, yes)?, at.mul(rest, no)?);
@@ -505,26 +499,34 @@ fn binary(
     mean(at, terms)
 }
 
-fn clip(at: &mut Draft<'_>, a: Term, min: f64, max: f64) -> Result<Term, RuleError> {
-    at.op(Unary::Clip { min: Some(min), max: Some(max) }, &[a])
+fn clip(at: &mut Writer<'_>, a: Value, min: f64, max: f64) -> Result<Value, RuleError> {
+    at.clip(a, min, max)
+}
+
+/// `w` with axes behind its own, to multiply values of this rank.
+pub(super) fn aligned(at: &mut Writer<'_>, w: Value, rank: usize) -> Result<Value, RuleError> {
+    let own = at.shape(w);
+    let behind = rank.saturating_sub(own.len());
+    let shape = own.iter().cloned().chain((0..behind).map(|_| Dim::ONE)).collect();
+    at.reshape(w, &shape)
 }
 
 /// The sum over the last axis.
-pub(super) fn total(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
-    at.op(Reduce::Sum { axes: vec![-1], keepdims: false }, &[a])
+pub(super) fn total(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
+    at.reduce_sum(a, vec![-1], false)
 }
 
 /// The mean over the last axis.
-pub(super) fn mean(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
-    at.op(Reduce::Mean { axes: vec![-1], keepdims: false }, &[a])
+pub(super) fn mean(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
+    at.reduce_mean(a, vec![-1], false)
 }
 
 /// The vectors of the last axis divided by their lengths.
-fn direction(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
-    let squares = at.op(Reduce::SumSquare { axes: vec![-1], keepdims: true }, &[a])?;
+fn direction(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
+    let squares = at.reduce_sum_square(a, vec![-1], true)?;
     let least = at.number(squares, EPSILON * EPSILON)?;
-    let squares = at.op(Binary::Max, &[squares, least])?;
-    let length = at.op(Unary::Sqrt, &[squares])?;
+    let squares = at.max(squares, least)?;
+    let length = at.sqrt(squares)?;
     at.div(a, length)
 }
 

@@ -4,16 +4,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::error::TrainingError;
 use super::loss::{self, Compared, Cost, Loss, ParseLossError};
 use super::names::{self, Hint};
-use super::training::{TrainingError, aligned, all, draft};
+use super::writer::{Writer, draft};
 use crate::ir::{Builder, Value};
-use crate::op::{
-    Arg, Compare, Constant, Draft, Logic, OneHot, OpError, Reduce, RuleError, SegmentSum, Squeeze,
-    Term, Unary, Where,
-};
+use crate::op::{Emit, Formula, RuleError};
 use crate::types::invariant::invariant;
-use crate::types::{DType, Dim, Quoted, Shape, Tensor};
+use crate::types::{DType, Dim, Quoted, Shape};
 
 /// The most thresholds that an area is computed from.
 const MOST: i64 = 1 << 20;
@@ -235,12 +233,9 @@ impl Metrics {
         for metric in metrics {
             let name = self.name(&of.before, &metric.name(), weighted);
             let weights = [of.kept, of.w.filter(|_| weighted)];
-            let (total, count) = draft(b, &name, &metric.name(), |writer| {
-                let of = Compared { target: writer.term(of.y), predicted: writer.term(of.p) };
-                let weights: Vec<Term> =
-                    weights.into_iter().flatten().map(|w| writer.term(w)).collect();
-                let (total, count) = sums(&mut Draft::new(&mut *writer), *metric, of, &weights)?;
-                Ok((writer.value(total), writer.value(count)))
+            let (total, count) = draft(b, &name, &metric.name(), |at| {
+                let weights: Vec<Value> = weights.into_iter().flatten().collect();
+                sums(at, *metric, Compared { target: of.y, predicted: of.p }, &weights)
             })?;
             let list = if weighted { &mut self.weighted } else { &mut self.plain };
             list.push((name, total, count));
@@ -272,11 +267,11 @@ impl Metrics {
 /// threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others are means over rows")]
 fn sums(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     metric: Metric,
     of: Compared,
-    weights: &[Term],
-) -> Result<(Term, Term), RuleError> {
+    weights: &[Value],
+) -> Result<(Value, Value), RuleError> {
     match metric {
         Metric::Precision { threshold } => {
             let Answers { yes, no } = answers(at, of, weights)?;
@@ -286,7 +281,7 @@ fn sums(
         }
         Metric::Recall { threshold } => {
             let yes = answers(at, of, weights)?.yes;
-            Ok((above(at, of.predicted, threshold, yes)?, all(at, yes)?))
+            Ok((above(at, of.predicted, threshold, yes)?, at.total(yes)?))
         }
         Metric::Auc { thresholds } => {
             let answers = answers(at, of, weights)?;
@@ -300,17 +295,16 @@ fn sums(
 #[derive(Clone, Copy)]
 struct Answers {
     /// Those of outputs whose targets are not 0.
-    yes: Term,
+    yes: Value,
     /// Those of the others.
-    no: Term,
+    no: Value,
 }
 
 /// What the targets of outputs say, by the product of `weights`.
-fn answers(at: &mut Draft<'_>, of: Compared, weights: &[Term]) -> Result<Answers, RuleError> {
+fn answers(at: &mut Writer<'_>, of: Compared, weights: &[Value]) -> Result<Answers, RuleError> {
     let shape = at.shape(of.predicted);
     let yes = positive(at, of)?;
-    let no = at.neg(yes)?;
-    let no = at.shift(no, 1.0)?;
+    let no = at.complement(yes)?;
     match product(at, weights, shape.len())? {
         Some(w) => Ok(Answers { yes: at.mul(yes, w)?, no: at.mul(no, w)? }),
         None => Ok(Answers { yes, no }),
@@ -318,41 +312,45 @@ fn answers(at: &mut Draft<'_>, of: Compared, weights: &[Term]) -> Result<Answers
 }
 
 /// The sum of the weights `of` outputs above a threshold.
-fn above(at: &mut Draft<'_>, p: Term, threshold: f64, of: Term) -> Result<Term, RuleError> {
-    let above = at.compare(Compare::Greater, p, threshold)?;
+fn above(at: &mut Writer<'_>, p: Value, threshold: f64, of: Value) -> Result<Value, RuleError> {
+    let above = at.is_above(p, threshold)?;
     let only = at.only(above, of)?;
-    all(at, only)
+    at.total(only)
 }
 
 /// The sums of what is a mean over rows.
 fn means(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     metric: Metric,
     of: Compared,
-    weights: &[Term],
-) -> Result<(Term, Term), RuleError> {
+    weights: &[Value],
+) -> Result<(Value, Value), RuleError> {
     let Cost { mut values, counted } = write(at, metric, of)?;
-    let weights: Vec<Term> = weights.iter().copied().chain(counted).collect();
+    let weights: Vec<Value> = weights.iter().copied().chain(counted).collect();
     let shape = at.shape(values);
     let count = match product(at, &weights, shape.len())? {
         None => at.size(values, shape.elements())?,
         Some(w) => {
             let w = at.expand(w, &shape)?;
             // What does not count may be no number.
-            let (nothing, weighed) = (at.compare(Compare::Equal, w, 0.0)?, at.mul(values, w)?);
+            let (nothing, weighed) = (at.is(w, 0.0)?, at.mul(values, w)?);
             let zero = at.number(weighed, 0.0)?;
-            values = at.op(Where {}, &[nothing, zero, weighed])?;
-            all(at, w)?
+            values = at.choose(nothing, zero, weighed)?;
+            at.total(w)?
         }
     };
-    Ok((all(at, values)?, count))
+    Ok((at.total(values)?, count))
 }
 
 /// The product of weights, to multiply values of this rank.
-fn product(at: &mut Draft<'_>, weights: &[Term], rank: usize) -> Result<Option<Term>, RuleError> {
+fn product(
+    at: &mut Writer<'_>,
+    weights: &[Value],
+    rank: usize,
+) -> Result<Option<Value>, RuleError> {
     let mut product = None;
     for w in weights {
-        let w = aligned(at, *w, rank)?;
+        let w = loss::aligned(at, *w, rank)?;
         product = Some(match product {
             Some(product) => at.mul(product, w)?,
             None => w,
@@ -362,37 +360,37 @@ fn product(at: &mut Draft<'_>, weights: &[Term], rank: usize) -> Result<Option<T
 }
 
 /// 1 for each output whose target is not 0, else 0.
-fn positive(at: &mut Draft<'_>, of: Compared) -> Result<Term, RuleError> {
+fn positive(at: &mut Writer<'_>, of: Compared) -> Result<Value, RuleError> {
     let Compared { target: y, predicted: p } = of;
     let shape = at.shape(p);
     if at.shape(y).elements() != shape.elements() {
         return Err(RuleError::Undefined("its targets are numbers of classes"));
     }
     let y = at.reshape(y, &shape)?;
-    let is_zero = at.compare(Compare::Equal, y, 0.0)?;
+    let is_zero = at.is(y, 0.0)?;
     let (zero, one) = (at.number(p, 0.0)?, at.number(p, 1.0)?);
-    at.op(Where {}, &[is_zero, zero, one])
+    at.choose(is_zero, zero, one)
 }
 
 /// The weights of positive targets and of the others whose outputs lie above each of the
 /// thresholds, and not above the next one.
 fn between_thresholds(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     thresholds: i64,
-    p: Term,
+    p: Value,
     of: Answers,
-) -> Result<(Term, Term), RuleError> {
+) -> Result<(Value, Value), RuleError> {
     let flat: Shape = [at.shape(p).elements()].into_iter().collect();
-    let p = at.op(Unary::Clip { min: Some(0.0), max: Some(1.0) }, &[p])?;
+    let p = at.clip(p, 0.0, 1.0)?;
     let place = at.scale(p, (thresholds - 1) as f64)?;
-    let place = at.op(Unary::Ceil, &[place])?;
+    let place = at.ceil(place)?;
     let place = at.shift(place, -1.0)?;
-    let place = at.op(Unary::Relu, &[place])?;
+    let place = at.relu(place)?;
     let place = at.cast(place, DType::I64)?;
     let place = at.reshape(place, &flat)?;
-    let mut sum = |each: Term| {
+    let mut sum = |each: Value| {
         let each = at.reshape(each, &flat)?;
-        at.op(SegmentSum { segments: thresholds, wide: false }, &[each, place])
+        at.segment_sum(each, place, thresholds)
     };
     Ok((sum(of.yes)?, sum(of.no)?))
 }
@@ -413,7 +411,7 @@ fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
 }
 
 /// Writes what a metric says of each row of an output `[N, …, C]`. The result lacks the last axis.
-fn write(at: &mut Draft<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleError> {
+fn write(at: &mut Writer<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleError> {
     let Compared { target: y, predicted: p } = of;
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
@@ -433,20 +431,20 @@ fn write(at: &mut Draft<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleE
         Metric::Accuracy => return write(at, Metric::CategoricalAccuracy, of),
         Metric::BinaryAccuracy { threshold } => {
             let y = at.cast(y, to)?;
-            let yes = at.compare(Compare::Greater, p, threshold)?;
+            let yes = at.is_above(p, threshold)?;
             let yes = at.cast(yes, to)?;
-            let right = at.op(Compare::Equal, &[y, yes])?;
+            let right = at.equal(y, yes)?;
             let right = at.cast(right, to)?;
             loss::mean(at, right)
         }
         Metric::CategoricalAccuracy => {
             let (y, p) = (largest(at, y)?, largest(at, p)?);
-            let right = at.op(Compare::Equal, &[y, p])?;
+            let right = at.equal(y, p)?;
             at.cast(right, to)
         }
         Metric::SparseCategoricalAccuracy => {
             let (y, p) = (numbers_of(at, of)?, largest(at, p)?);
-            let right = at.op(Compare::Equal, &[y, p])?;
+            let right = at.equal(y, p)?;
             at.cast(right, to)
         }
         Metric::TopK { k } => {
@@ -470,41 +468,40 @@ fn write(at: &mut Draft<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleE
 /// 1 for each vector of the last axis in which fewer than `k` elements are larger than the one at
 /// the place `y`, else 0: as in Keras, of equal ones each is among the largest, and a NaN never.
 fn among_largest(
-    at: &mut Draft<'_>,
-    y: Term,
-    p: Term,
+    at: &mut Writer<'_>,
+    y: Value,
+    p: Value,
     classes: &Dim,
     k: i64,
-) -> Result<Term, RuleError> {
+) -> Result<Value, RuleError> {
     let to = at.ty(p).dtype;
-    let ends = Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?;
-    let ends = at.op(Constant { value: ends }, &[])?;
+    let ends = at.zero_and_one()?;
     let ends = at.cast(ends, to)?;
-    let is_own = at.op(OneHot { axis: -1, depth: classes.clone() }, &[y, ends])?;
-    let is_own = at.compare(Compare::Greater, is_own, 0.0)?;
+    let is_own = at.one_hot(y, ends, classes.clone())?;
+    let is_own = at.is_above(is_own, 0.0)?;
     let least = at.number(p, f64::NEG_INFINITY)?;
-    let own = at.op(Where {}, &[is_own, p, least])?;
-    let own = at.op(Reduce::Max { axes: vec![-1], keepdims: true }, &[own])?;
-    let is_less = at.op(Compare::LessOrEqual, &[p, own])?;
-    let is_larger = at.op(Logic::Not, &[is_less])?;
+    let own = at.choose(is_own, p, least)?;
+    let own = at.reduce_max(own, vec![-1], true)?;
+    let is_less = at.less_or_equal(p, own)?;
+    let is_larger = at.not(is_less)?;
     let is_larger = at.cast(is_larger, to)?;
     let larger = loss::total(at, is_larger)?;
-    let is_among = at.compare(Compare::Less, larger, k as f64)?;
+    let is_among = at.is_below(larger, k as f64)?;
     at.cast(is_among, to)
 }
 
 /// The places of the largest elements of the last axis.
-fn largest(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
-    at.op(Arg::Max { axis: -1, keepdims: false, select_last_index: false }, &[a])
+fn largest(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
+    at.arg_max(a, -1)
 }
 
 /// The numbers of classes that the target holds.
-fn numbers_of(at: &mut Draft<'_>, of: Compared) -> Result<Term, RuleError> {
+fn numbers_of(at: &mut Writer<'_>, of: Compared) -> Result<Value, RuleError> {
     let y = at.cast(of.target, DType::I64)?;
     if at.ty(y).rank() < at.ty(of.predicted).rank() {
         return Ok(y);
     }
-    at.op(Squeeze { axes: vec![-1] }, &[y])
+    at.squeeze(y, vec![-1])
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::TrainingError;
+use super::error::TrainingError;
 use super::inference::inference_mode;
 use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
-use crate::op::{BatchNormTrain, DropoutTrain, Op, Range, Reshape, RuleError, Transpose};
+use crate::op::{BatchNormTrain, DropoutTrain, Formula, Op, RuleError};
 use crate::types::{Claim, DType, Dim};
 
 /// What train mode depends on.
@@ -67,9 +67,9 @@ pub fn train_mode(
                 running.keep(builder.graph(), id, *mean, 1)?;
                 running.keep(builder.graph(), id, *var, 2)?;
             }
-            (Op::Dropout(dropout), [_]) if dropout.rate > 0.0 => {
+            (op, [_]) if op.drop_rate() > 0.0 => {
                 layer = layer.wrapping_add(1);
-                let train = DropoutTrain { rate: dropout.rate, seed: layer };
+                let train = DropoutTrain { rate: op.drop_rate(), seed: layer };
                 // Its operand may be a node that is new.
                 dropped(builder, &mut rows, old, claims.get(old), train, step)?;
             }
@@ -112,7 +112,7 @@ pub(super) fn notes(model: &Graph) -> Vec<String> {
     let ops = || model.ids().filter_map(|id| Some((id, model.node(id).op()?)));
     let biased =
         |(id, op): (NodeId, &Op)| matches!(op, Op::Conv(_)) && model.operands(id).len() > 2;
-    let normed = |(_, op): (NodeId, &Op)| matches!(op, Op::BatchNorm(_) | Op::BatchNormTrain(_));
+    let normed = |(_, op): (NodeId, &Op)| op.is_running(3);
     if !ops().any(biased) || ops().any(normed) {
         return Vec::new();
     }
@@ -220,8 +220,7 @@ impl Rows {
         if let Some(made) = *made {
             return Ok(made);
         }
-        let all = Range { delta: 1, dtype: DType::I64, limit, start: Dim::ZERO };
-        Ok(*made.insert(builder.op(name, all, &[])?))
+        Ok(*made.insert(builder.named(name).count_to(limit, DType::I64)?))
     }
 }
 
@@ -277,10 +276,10 @@ impl Form {
         let (reshaped, turned) = (whole != apart, !perm.is_sorted());
         let mut x = x;
         if reshaped {
-            x = b.op(&format!("{name}.apart"), Reshape { shape: apart.clone() }, &[x])?;
+            x = b.named(&format!("{name}.apart")).view(x, apart.clone())?;
         }
         if turned {
-            x = b.op(&format!("{name}.rows"), Transpose { perm: perm.clone() }, &[x])?;
+            x = b.named(&format!("{name}.rows")).transpose(x, perm.clone())?;
         }
         let own = if reshaped || turned { format!("{name}.dropped") } else { name.to_owned() };
         let mut y = write(b, &own, x)?;
@@ -288,10 +287,10 @@ impl Form {
             let mut back = vec![0; perm.len()];
             perm.iter().enumerate().for_each(|(to, from)| back[*from] = to);
             let own = if reshaped { format!("{name}.back") } else { name.to_owned() };
-            y = b.op(&own, Transpose { perm: back }, &[y])?;
+            y = b.named(&own).transpose(y, back)?;
         }
         if reshaped {
-            y = b.op(name, Reshape { shape: whole.clone() }, &[y])?;
+            y = b.named(name).view(y, whole.clone())?;
         }
         Ok(y)
     }

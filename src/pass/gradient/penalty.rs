@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use super::Training;
-use super::trainable::Named;
-use super::training::{TrainingError, all, draft};
+use super::error::TrainingError;
+use super::writer::draft;
 use crate::ir::{Builder, Graph, Value};
-use crate::op::{Draft, Unary};
+use crate::op::{Emit, Formula};
 use crate::types::Quoted;
 
 /// The factor of a penalty, and the parameters that have it.
@@ -109,10 +108,11 @@ fn factor(penalties: &[Penalty], name: &str, rank: usize) -> f64 {
 pub(super) fn penalties(
     b: &mut Builder,
     loss: Value,
-    trained: &[Named],
-    training: &Training,
+    trained: &[(String, Value)],
+    l1: &[Penalty],
+    l2: &[Penalty],
 ) -> Result<Value, TrainingError> {
-    let patterns = training.l1.iter().chain(&training.l2).filter_map(|p| p.params.as_deref());
+    let patterns = l1.iter().chain(l2).filter_map(|p| p.params.as_deref());
     for pattern in patterns {
         if !trained.iter().any(|(name, _)| names(pattern, name)) {
             return Err(TrainingError::NoPenalty(pattern.to_owned()));
@@ -121,7 +121,7 @@ pub(super) fn penalties(
     let mut loss = loss;
     for (name, value) in trained {
         let rank = b.graph().ty(*value).rank();
-        for (kind, squares) in [(&training.l1, false), (&training.l2, true)] {
+        for (kind, squares) in [(l1, false), (l2, true)] {
             let factor = factor(kind, name, rank);
             if factor != 0.0 {
                 loss = penalty(b, loss, *value, factor, squares)?;
@@ -139,16 +139,13 @@ fn penalty(
     factor: f64,
     squares: bool,
 ) -> Result<Value, TrainingError> {
-    draft(b, "loss.penalty", "the penalty", |writer| {
-        let (loss, value) = (writer.term(loss), writer.term(value));
-        let mut at = Draft::new(&mut *writer);
-        let each = if squares { at.square(value)? } else { at.op(Unary::Abs, &[value])? };
-        let sum = all(&mut at, each)?;
+    draft(b, "loss.penalty", "the penalty", |at| {
+        let each = if squares { at.square(value)? } else { at.abs(value)? };
+        let sum = at.total(each)?;
         let to = at.ty(loss).dtype;
         let sum = at.cast(sum, to)?;
         let sum = at.scale(sum, factor)?;
-        let all = at.add(loss, sum)?;
-        Ok(writer.value(all))
+        at.add(loss, sum)
     })
 }
 

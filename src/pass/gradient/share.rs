@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt::Write as _;
 
 use crate::ir::{Builder, GraphError, NodeKind, Value};
-use crate::op::Op;
+use crate::op::{Attr, Traits};
 
 /// The bytes up to which values are compared.
 const SMALL: i64 = 64;
@@ -21,16 +22,16 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
         if result.ty.bytes().as_const().is_none_or(|bytes| bytes > SMALL) {
             continue;
         }
-        #[expect(clippy::wildcard_enum_match_arm, reason = "the text of most says all of them")]
-        let text = match op {
-            Op::Constant(constant) => {
-                format!("{} {:?}", constant.value.tensor_type(), constant.value.bytes())
+        // Each may give other results than its twin.
+        if op.is(Traits::UNREPEATABLE) {
+            continue;
+        }
+        let mut text = format!("{op:?}");
+        for (_, attr) in op.attrs() {
+            if let Attr::Tensor(elements) = attr {
+                let _ = write!(text, " {} {:?}", elements.tensor_type(), elements.bytes());
             }
-            Op::ConstantOfShape(op) => format!("{op:?} {:?}", op.value.bytes()),
-            // Each may give other results than its twin.
-            Op::Random(_) | Op::External(_) => continue,
-            _ => format!("{op:?}"),
-        };
+        }
         let value = Value { node: id, output: 0 };
         match firsts.entry((text, b.graph().operands(id).to_vec())) {
             Entry::Occupied(first) => b.replace(value, *first.get())?,

@@ -1,17 +1,19 @@
 //! The steps of optimizers as operators.
 
 use super::optimizer::{EpsilonPlace, Optimizer, Rule};
-use crate::op::{Binary, Draft, RuleError, Term, Unary};
+use super::writer::Writer;
+use crate::ir::Value;
+use crate::op::{Formula, RuleError};
 
 /// The numbers of a step that are the same for all variables, in one element type.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     /// The learning rate.
-    pub(super) rate: Term,
+    pub(super) rate: Value,
     /// The number of the step, from 1.
-    pub(super) number: Term,
+    pub(super) number: Value,
     /// For `nadam` the product of the factors of all steps up to this one.
-    pub(super) product: Option<Term>,
+    pub(super) product: Option<Value>,
 }
 
 impl Optimizer {
@@ -19,48 +21,42 @@ impl Optimizer {
     /// `beta_1 * (1 - 0.96^(number + ahead) / 2)`.
     pub(super) fn factor(
         &self,
-        at: &mut Draft<'_>,
-        number: Term,
+        at: &mut Writer<'_>,
+        number: Value,
         ahead: f64,
-    ) -> Result<Option<Term>, RuleError> {
+    ) -> Result<Option<Value>, RuleError> {
         let Rule::Nadam { beta_1, .. } = self.rule else { return Ok(None) };
         factor(at, beta_1, number, ahead).map(Some)
     }
 }
 
-fn factor(at: &mut Draft<'_>, beta_1: f64, number: Term, ahead: f64) -> Result<Term, RuleError> {
+fn factor(at: &mut Writer<'_>, beta_1: f64, number: Value, ahead: f64) -> Result<Value, RuleError> {
     let exponent = at.shift(number, ahead)?;
     let base = at.number(number, 0.96)?;
-    let power = at.op(Binary::Pow, &[base, exponent])?;
+    let power = at.pow(base, exponent)?;
     let share = at.scale(power, -0.5 * beta_1)?;
     at.shift(share, beta_1)
 }
 
 /// `a * keep + b * (1 - keep)`.
-fn blend(at: &mut Draft<'_>, a: Term, b: Term, keep: f64) -> Result<Term, RuleError> {
+fn blend(at: &mut Writer<'_>, a: Value, b: Value, keep: f64) -> Result<Value, RuleError> {
     let (a, b) = (at.scale(a, keep)?, at.scale(b, 1.0 - keep)?);
     at.add(a, b)
 }
 
 /// `base` to the power of the number of the step.
-fn power(at: &mut Draft<'_>, base: f64, step: Step) -> Result<Term, RuleError> {
+fn power(at: &mut Writer<'_>, base: f64, step: Step) -> Result<Value, RuleError> {
     let base = at.number(step.number, base)?;
-    at.op(Binary::Pow, &[base, step.number])
-}
-
-/// `1 - a`.
-fn complement(at: &mut Draft<'_>, a: Term) -> Result<Term, RuleError> {
-    let minus = at.neg(a)?;
-    at.shift(minus, 1.0)
+    at.pow(base, step.number)
 }
 
 /// Writes the step of one variable: its new value and the new values of its slots.
 pub(super) fn write(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     optimizer: &Optimizer,
-    p: Term,
-    g: Term,
-    slots: &[Term],
+    p: Value,
+    g: Value,
+    slots: &[Value],
     step: Step,
 ) -> Change {
     let mut p = p;
@@ -88,16 +84,16 @@ struct Factors {
 #[derive(Clone, Copy)]
 struct Moments {
     /// The mean of gradients; of Adadelta that of their squares.
-    first: Term,
+    first: Value,
     /// The mean of squares or the largest magnitude; of Adadelta the mean of squares of changes.
-    second: Term,
+    second: Value,
 }
 
 /// What is taken off the variable, and the new slots.
-type Change = Result<(Term, Vec<Term>), RuleError>;
+type Change = Result<(Value, Vec<Value>), RuleError>;
 
 /// What is taken off the variable, and the new slots.
-fn change(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], step: Step) -> Change {
+fn change(at: &mut Writer<'_>, rule: Rule, g: Value, slots: &[Value], step: Step) -> Change {
     match (rule, slots) {
         (Rule::Sgd { .. }, []) => Ok((at.mul(g, step.rate)?, Vec::new())),
         (Rule::Sgd { momentum, nesterov }, [v]) => moving(at, momentum, nesterov, g, *v, step.rate),
@@ -126,12 +122,12 @@ fn change(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], step: Step) -
 
 /// With momentum.
 fn moving(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     momentum: f64,
     nesterov: bool,
-    g: Term,
-    v: Term,
-    rate: Term,
+    g: Value,
+    v: Value,
+    rate: Value,
 ) -> Change {
     let (kept, scaled) = (at.scale(v, momentum)?, at.mul(g, rate)?);
     let v = at.sub(kept, scaled)?;
@@ -145,11 +141,11 @@ fn moving(
 
 /// By Adam's means.
 fn adam(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     factors: Factors,
-    g: Term,
+    g: Value,
     moments: Moments,
-    rest: &[Term],
+    rest: &[Value],
     step: Step,
 ) -> Change {
     let Factors { beta_1, beta_2, epsilon } = factors;
@@ -159,44 +155,44 @@ fn adam(
     let mut kept = vec![m, v];
     let mut largest = v;
     if let [hat] = rest {
-        largest = at.op(Binary::Max, &[*hat, v])?;
+        largest = at.max(*hat, v)?;
         kept.push(largest);
     }
     let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
-    let (one, two) = (complement(at, one)?, complement(at, two)?);
-    let two = at.op(Unary::Sqrt, &[two])?;
+    let (one, two) = (at.complement(one)?, at.complement(two)?);
+    let two = at.sqrt(two)?;
     let alpha = at.mul(step.rate, two)?;
     let alpha = at.div(alpha, one)?;
-    let root = at.op(Unary::Sqrt, &[largest])?;
+    let root = at.sqrt(largest)?;
     let root = at.shift(root, epsilon)?;
     let scaled = at.mul(m, alpha)?;
     Ok((at.div(scaled, root)?, kept))
 }
 
 /// By the sum of squares.
-fn adagrad(at: &mut Draft<'_>, epsilon: f64, g: Term, a: Term, rate: Term) -> Change {
+fn adagrad(at: &mut Writer<'_>, epsilon: f64, g: Value, a: Value, rate: Value) -> Change {
     let square = at.square(g)?;
     let a = at.add(a, square)?;
     let root = at.shift(a, epsilon)?;
-    let root = at.op(Unary::Sqrt, &[root])?;
+    let root = at.sqrt(root)?;
     let scaled = at.mul(g, rate)?;
     Ok((at.div(scaled, root)?, vec![a]))
 }
 
 /// By the ratio of two mean squares.
 fn adadelta(
-    at: &mut Draft<'_>,
+    at: &mut Writer<'_>,
     rho: f64,
     epsilon: f64,
-    g: Term,
+    g: Value,
     moments: Moments,
-    rate: Term,
+    rate: Value,
 ) -> Change {
     let Moments { first: grads, second: deltas } = moments;
     let square = at.square(g)?;
     let grads = blend(at, grads, square, rho)?;
     let (above, below) = (at.shift(deltas, epsilon)?, at.shift(grads, epsilon)?);
-    let (above, below) = (at.op(Unary::Sqrt, &[above])?, at.op(Unary::Sqrt, &[below])?);
+    let (above, below) = (at.sqrt(above)?, at.sqrt(below)?);
     let delta = at.mul(g, above)?;
     let delta = at.div(delta, below)?;
     let square = at.square(delta)?;
@@ -205,14 +201,14 @@ fn adadelta(
 }
 
 /// By the largest magnitude.
-fn adamax(at: &mut Draft<'_>, factors: Factors, g: Term, moments: Moments, step: Step) -> Change {
+fn adamax(at: &mut Writer<'_>, factors: Factors, g: Value, moments: Moments, step: Step) -> Change {
     let Factors { beta_1, beta_2, epsilon } = factors;
     let Moments { first: m, second: u } = moments;
     let m = blend(at, m, g, beta_1)?;
-    let (kept, size) = (at.scale(u, beta_2)?, at.op(Unary::Abs, &[g])?);
-    let u = at.op(Binary::Max, &[kept, size])?;
+    let (kept, size) = (at.scale(u, beta_2)?, at.abs(g)?);
+    let u = at.max(kept, size)?;
     let one = power(at, beta_1, step)?;
-    let one = complement(at, one)?;
+    let one = at.complement(one)?;
     let below = at.shift(u, epsilon)?;
     let below = at.mul(below, one)?;
     let scaled = at.mul(m, step.rate)?;
@@ -220,7 +216,7 @@ fn adamax(at: &mut Draft<'_>, factors: Factors, g: Term, moments: Moments, step:
 }
 
 /// By Adam's means, the first one ahead.
-fn nadam(at: &mut Draft<'_>, factors: Factors, g: Term, moments: Moments, step: Step) -> Change {
+fn nadam(at: &mut Writer<'_>, factors: Factors, g: Value, moments: Moments, step: Step) -> Change {
     let Some(product) = step.product else {
         return Err(RuleError::Undefined("the product of its factors is missing"));
     };
@@ -231,31 +227,31 @@ fn nadam(at: &mut Draft<'_>, factors: Factors, g: Term, moments: Moments, step: 
     let (own, next) =
         (factor(at, beta_1, step.number, 0.0)?, factor(at, beta_1, step.number, 1.0)?);
     let ahead = at.mul(product, next)?;
-    let ahead = complement(at, ahead)?;
+    let ahead = at.complement(ahead)?;
     let ahead = at.div(next, ahead)?;
-    let (rest, past) = (complement(at, own)?, complement(at, product)?);
+    let (rest, past) = (at.complement(own)?, at.complement(product)?);
     let share = at.div(rest, past)?;
     let (mean, fresh) = (at.mul(m, ahead)?, at.mul(g, share)?);
     let mean = at.add(mean, fresh)?;
     let two = power(at, beta_2, step)?;
-    let two = complement(at, two)?;
+    let two = at.complement(two)?;
     let square = at.div(v, two)?;
-    let root = at.op(Unary::Sqrt, &[square])?;
+    let root = at.sqrt(square)?;
     let root = at.shift(root, epsilon)?;
     let scaled = at.mul(mean, step.rate)?;
     Ok((at.div(scaled, root)?, vec![m, v]))
 }
 
 /// By the sign of a mean.
-fn lion(at: &mut Draft<'_>, beta_1: f64, beta_2: f64, g: Term, m: Term, rate: Term) -> Change {
+fn lion(at: &mut Writer<'_>, beta_1: f64, beta_2: f64, g: Value, m: Value, rate: Value) -> Change {
     let direction = blend(at, m, g, beta_1)?;
-    let direction = at.op(Unary::Sign, &[direction])?;
+    let direction = at.sign(direction)?;
     let m = blend(at, m, g, beta_2)?;
     Ok((at.mul(direction, rate)?, vec![m]))
 }
 
 /// By the root of the mean square.
-fn rms_prop(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], rate: Term) -> Change {
+fn rms_prop(at: &mut Writer<'_>, rule: Rule, g: Value, slots: &[Value], rate: Value) -> Change {
     let Rule::RmsProp { rho, momentum, epsilon, place, centered } = rule else {
         return Err(RuleError::Undefined("it is another rule"));
     };
@@ -271,16 +267,16 @@ fn rms_prop(at: &mut Draft<'_>, rule: Rule, g: Term, slots: &[Term], rate: Term)
         let square = at.square(mean)?;
         // Rounding could leave less than 0.
         let spread = at.sub(velocity, square)?;
-        below = at.op(Unary::Relu, &[spread])?;
+        below = at.relu(spread)?;
         average = Some(mean);
     }
     let root = match place {
         EpsilonPlace::Inside => {
             let above = at.shift(below, epsilon)?;
-            at.op(Unary::Sqrt, &[above])?
+            at.sqrt(above)?
         }
         EpsilonPlace::Outside => {
-            let root = at.op(Unary::Sqrt, &[below])?;
+            let root = at.sqrt(below)?;
             at.shift(root, epsilon)?
         }
     };

@@ -2,15 +2,26 @@
 
 use std::collections::BTreeSet;
 
+use super::error::TrainingError;
 use super::fixed::fixed_parameters;
 use super::penalty::named;
-use super::{Training, TrainingError};
+use super::spec::Training;
 use crate::ir::{Builder, Graph, NodeId, NodeKind, Param, Value, Weights};
-use crate::op::{Op, RuleError};
+use crate::op::RuleError;
 use crate::types::DType;
 
 /// A parameter and its value, by name.
 pub(super) type Named = (String, Value);
+
+/// A parameter that is trained.
+pub(super) struct Trained {
+    /// Its name.
+    pub(super) name: String,
+    /// Its value before the step.
+    pub(super) value: Value,
+    /// The gradient of the loss by it.
+    pub(super) gradient: Value,
+}
 
 /// The parameters of which a training says whether they are trained.
 pub(super) struct Choice {
@@ -87,10 +98,10 @@ impl Parameters {
 
 /// Whether batch normalisation takes a parameter for a running statistic.
 fn is_running(graph: &Graph, param: NodeId) -> bool {
-    graph.users(param).iter().any(|(user, slot, _)| {
-        matches!(graph.node(*user).op(), Some(Op::BatchNorm(_) | Op::BatchNormTrain(_)))
-            && *slot >= 3
-    })
+    graph
+        .users(param)
+        .iter()
+        .any(|(user, slot, _)| graph.node(*user).op().is_some_and(|op| op.is_running(*slot)))
 }
 
 /// The value of a parameter that can be trained.

@@ -1,10 +1,15 @@
 //! The new values of parameters and of the variables of an optimizer.
 
+use super::clip;
+use super::error::TrainingError;
+use super::optimizer::Optimizer;
+use super::optimizer::Rule;
+use super::spec::STEP;
 use super::step::{self, Step};
-use super::training::{STEP, TrainingError, draft};
-use super::{Optimizer, Rule, clip};
+use super::trainable::Trained;
+use super::writer::{Writer, draft};
 use crate::ir::{Builder, Value};
-use crate::op::{Binary, Cast, Compare, Draft, OpDef, RuleError, Term, Where};
+use crate::op::{Formula, RuleError, converted};
 use crate::types::invariant::invariant;
 use crate::types::{DType, Tensor, TensorError, TensorType};
 
@@ -14,16 +19,6 @@ pub(super) struct Update {
     pub(super) step: Value,
     /// The learning rate.
     pub(super) rate: Value,
-}
-
-/// A parameter that is trained.
-pub(super) struct Trained {
-    /// Its name.
-    pub(super) name: String,
-    /// Its value before the step.
-    pub(super) value: Value,
-    /// The gradient of the loss by it.
-    pub(super) gradient: Value,
 }
 
 /// The numbers that place a batch among the steps of the optimizer.
@@ -61,24 +56,19 @@ pub(super) fn update(
                 Ok(b.param(&format!("optimizer.{slot}.{name}"), filled(&ty, first)?))
             })
             .collect::<Result<_, TrainingError>>()?;
-        let (new, kept) = draft(b, &format!("{name}.new"), optimizer.name(), |writer| {
-            let (p, g) = (writer.term(*value), writer.term(*gradient));
-            let old: Vec<Term> = slots.iter().map(|v| writer.term(*v)).collect();
-            let (rate, number) = (writer.term(given.rate), writer.term(turn.number));
-            let product = product.map(|v| writer.term(v));
-            let last = turn.last.map(|v| writer.term(v));
-            let mut at = Draft::new(&mut *writer);
+        let (new, kept) = draft(b, &format!("{name}.new"), optimizer.name(), |at| {
             let product = product.map(|v| at.cast(v, ty.dtype)).transpose()?;
-            let (rate, number) = (at.cast(rate, ty.dtype)?, at.cast(number, ty.dtype)?);
+            let rate = at.cast(given.rate, ty.dtype)?;
+            let number = at.cast(turn.number, ty.dtype)?;
             let step = Step { rate, number, product };
-            let (mut new, mut kept) = step::write(&mut at, optimizer, p, g, &old, step)?;
-            if let Some(last) = last {
-                new = at.op(Where {}, &[last, new, p])?;
-                for (kept, old) in kept.iter_mut().zip(&old) {
-                    *kept = at.op(Where {}, &[last, *kept, *old])?;
+            let (mut new, mut kept) = step::write(at, optimizer, *value, *gradient, &slots, step)?;
+            if let Some(last) = turn.last {
+                new = at.choose(last, new, *value)?;
+                for (kept, old) in kept.iter_mut().zip(&slots) {
+                    *kept = at.choose(last, *kept, *old)?;
                 }
             }
-            Ok((writer.value(new), kept.iter().map(|v| writer.value(*v)).collect::<Vec<_>>()))
+            Ok((new, kept))
         })?;
         let new = if optimizer.ema {
             let variable = format!("optimizer.average.{name}");
@@ -97,25 +87,19 @@ pub(super) fn update(
 
 /// Counts the batch.
 fn turn(b: &mut Builder, optimizer: &Optimizer, step: Value) -> Result<Turn, TrainingError> {
-    let next = draft(b, STEP, optimizer.name(), |writer| {
-        let step = writer.term(step);
-        let next = Draft::new(&mut *writer).shift(step, 1.0)?;
-        Ok(writer.value(next))
-    })?;
+    let next = draft(b, STEP, optimizer.name(), |at| at.shift(step, 1.0))?;
     b.update(step, next);
     if optimizer.gradient_accumulation_steps <= 1 {
         return Ok(Turn { number: next, last: None });
     }
     let batches = f64::from(optimizer.gradient_accumulation_steps);
-    draft(b, STEP, "the accumulation of gradients", |writer| {
-        let (step, next) = (writer.term(step), writer.term(next));
-        let mut at = Draft::new(&mut *writer);
+    draft(b, STEP, "the accumulation of gradients", |at| {
         let batches = at.number(step, batches)?;
         let whole = at.div(step, batches)?;
         let number = at.shift(whole, 1.0)?;
-        let rest = at.op(Binary::Mod { fmod: false }, &[next, batches])?;
-        let last = at.compare(Compare::Equal, rest, 0.0)?;
-        Ok(Turn { number: writer.value(number), last: Some(writer.value(last)) })
+        let rest = at.rem(next, batches)?;
+        let last = at.is(rest, 0.0)?;
+        Ok(Turn { number, last: Some(last) })
     })
 }
 
@@ -132,15 +116,13 @@ fn accumulate(
     let variable = b.param(&format!("optimizer.gradient_accumulator.{name}"), zeros);
     let batches = f64::from(optimizer.gradient_accumulation_steps);
     let name = format!("{name}.accumulated");
-    let (sum, mean) = draft(b, &name, "the accumulation of gradients", |writer| {
-        let (old, g, last) = (writer.term(variable), writer.term(*gradient), writer.term(last));
-        let mut at = Draft::new(&mut *writer);
-        let sum = at.add(g, old)?;
+    let (sum, mean) = draft(b, &name, "the accumulation of gradients", |at| {
+        let sum = at.add(*gradient, variable)?;
         let batches = at.number(sum, batches)?;
         let mean = at.div(sum, batches)?;
         let zero = at.number(sum, 0.0)?;
-        let kept = at.op(Where {}, &[last, zero, sum])?;
-        Ok((writer.value(kept), writer.value(mean)))
+        let kept = at.choose(last, zero, sum)?;
+        Ok((kept, mean))
     })?;
     b.update(variable, sum);
     *gradient = mean;
@@ -157,18 +139,15 @@ fn product(
         return Ok(None);
     }
     let variable = b.param("optimizer.product", Tensor::scalar(1.0f64));
-    let (new, kept) = draft(b, "optimizer.product", optimizer.name(), |writer| {
-        let (old, number) = (writer.term(variable), writer.term(turn.number));
-        let last = turn.last.map(|v| writer.term(v));
-        let mut at = Draft::new(&mut *writer);
-        let number = at.cast(number, DType::F64)?;
-        let factor = optimizer.factor(&mut at, number, 0.0)?.unwrap_or(old);
-        let new = at.mul(old, factor)?;
-        let kept = match last {
-            Some(last) => at.op(Where {}, &[last, new, old])?,
+    let (new, kept) = draft(b, "optimizer.product", optimizer.name(), |at| {
+        let number = at.cast(turn.number, DType::F64)?;
+        let factor = optimizer.factor(at, number, 0.0)?.unwrap_or(variable);
+        let new = at.mul(variable, factor)?;
+        let kept = match turn.last {
+            Some(last) => at.choose(last, new, variable)?,
             None => new,
         };
-        Ok((writer.value(new), writer.value(kept)))
+        Ok((new, kept))
     })?;
     b.update(variable, kept);
     Ok(Some(new))
@@ -186,22 +165,18 @@ fn average(
     turn: &Turn,
 ) -> Result<Value, TrainingError> {
     let old = b.param(variable, filled(ty, 0.0)?);
-    let (average, new) = draft(b, variable, "the moving average", |writer| {
-        let (old, new) = (writer.term(old), writer.term(new));
-        let number = writer.term(turn.number);
-        let mut at = Draft::new(&mut *writer);
-        let is_first = at.compare(Compare::Equal, number, 1.0)?;
+    let (average, new) = draft(b, variable, "the moving average", |at| {
+        let is_first = at.is(turn.number, 1.0)?;
         let (zero, keep) = (at.number(new, 0.0)?, at.number(new, optimizer.ema_momentum)?);
-        let keep = at.op(Where {}, &[is_first, zero, keep])?;
-        let rest = at.neg(keep)?;
-        let rest = at.shift(rest, 1.0)?;
+        let keep = at.choose(is_first, zero, keep)?;
+        let rest = at.complement(keep)?;
         let (kept, added) = (at.mul(old, keep)?, at.mul(new, rest)?);
         let average = at.add(kept, added)?;
         let new = match optimizer.ema_overwrite_frequency {
-            Some(every) => overwritten(&mut at, new, average, number, every)?,
+            Some(every) => overwritten(at, new, average, turn.number, every)?,
             None => new,
         };
-        Ok((writer.value(average), writer.value(new)))
+        Ok((average, new))
     })?;
     b.update(old, average);
     Ok(new)
@@ -209,16 +184,16 @@ fn average(
 
 /// The average in steps whose number is a multiple of `every`, else the value itself.
 fn overwritten(
-    at: &mut Draft<'_>,
-    new: Term,
-    average: Term,
-    number: Term,
+    at: &mut Writer<'_>,
+    new: Value,
+    average: Value,
+    number: Value,
     every: u32,
-) -> Result<Term, RuleError> {
+) -> Result<Value, RuleError> {
     let every = at.number(number, every.into())?;
-    let rest = at.op(Binary::Mod { fmod: false }, &[number, every])?;
-    let turn = at.compare(Compare::Equal, rest, 0.0)?;
-    at.op(Where {}, &[turn, average, new])
+    let rest = at.rem(number, every)?;
+    let turn = at.is(rest, 0.0)?;
+    at.choose(turn, average, new)
 }
 
 /// A tensor of equal numbers.
@@ -228,6 +203,5 @@ fn filled(ty: &TensorType, value: f64) -> Result<Tensor, TensorError> {
         return Tensor::zeros(ty.dtype, &sizes);
     }
     let wide = Tensor::new(&sizes, &vec![value; sizes.iter().product()])?;
-    let cast = Cast { to: ty.dtype }.eval(&[&wide]).ok().and_then(|mut all| all.pop());
-    Ok(cast.unwrap_or(wide))
+    Ok(invariant(converted(&wide, ty.dtype).ok(), "that numbers have every type"))
 }

@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Action, At, Cause, Repair, Writer};
 use crate::ir::{GraphError, ParamId, Value};
-use crate::op::{AllGather, AllReduce, ConstantOfShape, Op, OwnRows, Reshape, Traits, rules};
+use crate::op::{AllGather, AllReduce, ConstantOfShape, Emit, Formula, Op, OwnRows, Traits, rules};
 use crate::types::invariant::int;
-use crate::types::{Claim, Code, Dim, Shard};
+use crate::types::{Claim, Code, Dim, Shard, TensorType};
 
 /// The most operators in a row that are moved behind `own_rows`.
 const MOST_OPERATORS: usize = 64;
 
-impl Writer<'_> {
+impl<'g> Writer<'g> {
     /// The value with the claim `to`, where it has the claim `from`.
     pub(super) fn bring(
         &mut self,
@@ -56,10 +56,9 @@ impl Writer<'_> {
         let apart = ConstantOfShape { shape: blocks(&shape, to), ..fill };
         let rows = Claim::Shard(Shard { axis: 1, outer: 1, ..to });
         let name = format!("{label}.blocks");
-        let new = self.derive(apart.into(), &[], value, &name, rows)?;
-        let back = Reshape { shape: shape.to_vec() };
+        let new = self.derived(value, &name, rows).op(apart, &[])?;
         let name = format!("{label}.again");
-        let new = self.derive(back.into(), &[new], value, &name, Claim::Shard(to))?;
+        let new = self.derived(value, &name, Claim::Shard(to)).view(new, shape.to_vec())?;
         self.brought.insert(key, new);
         Ok(new)
     }
@@ -86,7 +85,7 @@ impl Writer<'_> {
             None if matches!(bring, Op::OwnRows(_)) => {
                 return self.own_rows(value, to, MOST_OPERATORS);
             }
-            None => self.derive(bring, &[value], value, &format!("{label}{suffix}"), to)?,
+            None => self.derived(value, &format!("{label}{suffix}"), to).op(bring, &[value])?,
             // With the blocks on an axis before it, the batch is outermost on its own.
             Some(shard) => {
                 let shape = self.out.ty(value).shape.clone();
@@ -102,16 +101,14 @@ impl Writer<'_> {
                 let parts = format!("{label}.blocks");
                 let new = if let Some(draw) = draw {
                     self.left = true;
-                    self.derive(draw.into(), &[], value, &parts, apart(from))?
+                    self.derived(value, &parts, apart(from)).op(draw, &[])?
                 } else {
-                    let blocks = Reshape { shape: blocks };
-                    self.derive(blocks.into(), &[value], value, &parts, apart(from))?
+                    self.derived(value, &parts, apart(from)).view(value, blocks)?
                 };
                 let name = format!("{parts}{suffix}");
-                let new = self.derive(bring, &[new], value, &name, apart(to))?;
-                let back = Reshape { shape: shape.to_vec() };
+                let new = self.derived(value, &name, apart(to)).op(bring, &[new])?;
                 let name = format!("{label}{suffix}");
-                self.derive(back.into(), &[new], value, &name, to)?
+                self.derived(value, &name, to).view(new, shape.to_vec())?
             }
         };
         self.brought.insert(key, new);
@@ -135,11 +132,11 @@ impl Writer<'_> {
                 });
             }
             self.left = true;
-            self.derive(op, &own, value, &name, to)?
+            self.derived(value, &name, to).op(op, &own)?
         } else {
             let axis = to.shard().map_or(0, |shard| shard.axis);
             let axis = int::<i64>(axis);
-            self.derive(OwnRows { axis }.into(), &[value], value, &name, to)?
+            self.derived(value, &name, to).op(OwnRows { axis }, &[value])?
         };
         self.brought.insert(key, new);
         Ok(new)
@@ -168,21 +165,9 @@ impl Writer<'_> {
         same.then(|| (op.clone(), operands.into_iter().zip(own).collect()))
     }
 
-    /// The result of an operator, placed where the value `of` is.
-    fn derive(
-        &mut self,
-        op: Op,
-        operands: &[Value],
-        of: Value,
-        name: &str,
-        claim: Claim,
-    ) -> Result<Value, GraphError> {
-        let name = self.fresh(name, "");
-        let place = self.out.node(of.node).place();
-        let origin = self.out.node(of.node).origin().clone();
-        let node = self.out.add(op, operands, &[name], place, origin)?;
-        self.set_claims(node, SmallVec::from_elem(claim, 1));
-        Ok(Value { node, output: 0 })
+    /// Takes in an operator whose result has this claim, placed where the value `of` is.
+    fn derived<'w>(&'w mut self, of: Value, name: &'w str, claim: Claim) -> Derived<'w, 'g> {
+        Derived { writer: self, of, name, claim }
     }
 
     /// The value of an output: of rows in several blocks what joins them block by block.
@@ -229,6 +214,30 @@ impl Writer<'_> {
         }
         self.names.insert(wanted.clone());
         wanted
+    }
+}
+
+/// Takes in an operator whose result is brought to replicas.
+struct Derived<'w, 'g> {
+    writer: &'w mut Writer<'g>,
+    of: Value,
+    name: &'w str,
+    claim: Claim,
+}
+
+impl Emit for Derived<'_, '_> {
+    type Value = Value;
+    type Error = GraphError;
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.writer.out.ty(value)
+    }
+
+    fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, GraphError> {
+        let name = self.writer.fresh(self.name, "");
+        let new = self.writer.out.beside(self.of.node, name).op(op, operands)?;
+        self.writer.set_claims(new.node, smallvec![self.claim]);
+        Ok(smallvec![new])
     }
 }
 

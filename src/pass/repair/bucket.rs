@@ -1,7 +1,7 @@
 //! Sums over replicas that are made together, in buckets.
 
 use crate::ir::{Builder, Graph, GraphError, NodeId, Origin, Value, Weights};
-use crate::op::{AllReduce, Concat, Op, Reshape, Slice, Traits};
+use crate::op::{AllReduce, Formula, Op, Traits};
 use crate::types::invariant::invariant;
 use crate::types::{DType, Dim};
 
@@ -98,14 +98,13 @@ fn write(b: &mut Builder, bucket: Bucket) -> Result<(), GraphError> {
         let Some(part) = b.graph().operands(*id).first().copied() else { continue };
         let (name, shape) = (b.graph().info(part).name.clone(), b.graph().ty(part).shape.clone());
         b.set_origin(b.graph().node(part.node).origin().clone());
-        let flat = Reshape { shape: vec![shape.elements()] };
         parts.push(match shape.len() {
             1 => part,
-            _ => b.op(&format!("{name}.flat"), flat, &[part])?,
+            _ => b.named(&format!("{name}.flat")).view(part, vec![shape.elements()])?,
         });
     }
     b.set_origin(Origin::default());
-    let joined = b.op("bucket", Concat { axis: 0 }, &parts)?;
+    let joined = b.named("bucket").concat(&parts, 0)?;
     let name = format!("{}.all", b.graph().info(joined).name);
     let all = b.op(&name, bucket.reduce, &[joined])?;
     let mut from = Dim::ZERO;
@@ -114,11 +113,11 @@ fn write(b: &mut Builder, bucket: Bucket) -> Result<(), GraphError> {
         let (name, shape) = (b.graph().info(old).name.clone(), b.graph().ty(old).shape.clone());
         b.set_origin(b.graph().node(id).origin().clone());
         let to = from.clone() + shape.elements();
-        let piece = b.op(&format!("{name}.flat"), Slice::rows(0, from, to.clone()), &[all])?;
+        let piece = b.named(&format!("{name}.flat")).rows(all, 0, from, to.clone())?;
         let shape = shape.to_vec();
         let new = match shape.len() {
             1 => piece,
-            _ => b.op(&format!("{name}.own"), Reshape { shape }, &[piece])?,
+            _ => b.named(&format!("{name}.own")).view(piece, shape)?,
         };
         b.replace(old, new)?;
         from = to;

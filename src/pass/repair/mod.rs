@@ -29,7 +29,7 @@ use self::tails::{Tail, tails};
 use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
-use crate::op::{BatchNormGrad, BatchNormTrain, Claims, Dims, Inferred, Op, Operand, rules};
+use crate::op::{Claims, Dims, Inferred, Op, OpError, Operand, Statistics, Traits, rules};
 use crate::types::invariant::invariant;
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
 
@@ -62,7 +62,11 @@ pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'
     let rounds = survey.order().iter().any(|id| {
         let (value, seen) = (Value { node: *id, output: 0 }, seen[id.index()]);
         let op = template.node(*id).op();
-        let rounds = |op| rounds(op, survey.get(value), template.ty(value), seen);
+        let operands = template.operands(*id);
+        let rounds = |op| {
+            let unrounded = unrounded(template, op, &operands).is_some();
+            rounds(op, unrounded, survey.get(value), template.ty(value), seen)
+        };
         op.is_some_and(rounds) && !is_combined(template, *id)
     });
     if (idle && !rounds) || survey.refused().iter().any(fatal) {
@@ -116,43 +120,40 @@ fn ungrouped(graph: &Graph) -> Option<String> {
     let rows = |id: NodeId| {
         graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
     };
-    let trains = |id: &NodeId| {
-        matches!(graph.node(*id).op(), Some(Op::BatchNormTrain(_) | Op::BatchNormGrad(_)))
-    };
+    let trains = |id: &NodeId| graph.node(*id).op().is_some_and(|op| op.statistics().is_some());
     let left = graph.ids().find(|id| trains(id) && rows(*id))?;
     Some(graph.node(left).label().to_owned())
 }
 
 /// True if batch normalisation that takes local statistics by itself is to take others.
 fn changes_statistics(template: &Graph, options: RepairOptions) -> bool {
-    let local = |id| matches!(template.node(id).op(), Some(Op::BatchNormTrain(norm)) if norm.local);
+    let of = |id| template.node(id).op().and_then(|op| op.statistics());
+    let local = |id| of(id) == Some(Statistics::OfReplica);
     options.batch_norm.is_some_and(|b| b != BatchStatistics::Local) && template.ids().any(local)
 }
 
 /// True if what a node gives is combined by the graph itself: it was repaired before.
 fn is_combined(graph: &Graph, id: NodeId) -> bool {
     let users = graph.users(id);
-    let combines = |user: &NodeId| {
-        matches!(graph.node(*user).op(), Some(Op::AllReduce(_) | Op::ExclusiveScan(_)))
-    };
+    let combines = |user: &NodeId| graph.node(*user).op().is_some_and(|op| op.combines().is_some());
     !users.is_empty() && users.iter().all(|(user, ..)| combines(user))
 }
 
 /// True of an operator with a partial result whose parts would be rounded before they are combined.
 /// Products of which no output is made are gradients, summed in `f32` on one device, too.
-fn rounds(op: &Op, claim: Claim, ty: &TensorType, seen: bool) -> bool {
+fn rounds(op: &Op, unrounded: bool, claim: Claim, ty: &TensorType, seen: bool) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
-    #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator adds up")]
-    let rounds = match op {
-        Op::Reduce(reduce) if seen && reduce.is_accumulated(ty.dtype) => true,
-        Op::SegmentSum(sum) if ty.dtype == DType::F64 => seen && !sum.wide,
-        Op::Reduce(_) | Op::SegmentSum(_) => half || ty.dtype == DType::F32,
-        Op::MatMul(_) | Op::Gemm(_) | Op::Einsum(_) | Op::ConvWeightGrad(_) => {
-            half || (seen && ty.dtype == DType::F32)
-        }
-        _ => false,
-    };
+    let single = half || ty.dtype == DType::F32;
+    let rounds = (seen && unrounded)
+        || (op.is(Traits::REDUCES) && single)
+        || (op.is(Traits::SUMS_NARROW) && (half || (seen && single)));
     rounds && claim.partial().is_some_and(|by| !by.is_exact())
+}
+
+/// What gives the parts of an operator before they are rounded, and what rounds them.
+fn unrounded(graph: &Graph, op: &Op, operands: &[Value]) -> Option<(Op, Op)> {
+    let types: SmallVec<[&TensorType; 4]> = operands.iter().map(|v| graph.ty(*v)).collect();
+    op.unrounded(&types)
 }
 
 /// Where a new node belongs and what it came from.
@@ -185,6 +186,12 @@ enum Failure {
 impl From<GraphError> for Failure {
     fn from(error: GraphError) -> Self {
         Self::Graph(error)
+    }
+}
+
+impl From<OpError> for Failure {
+    fn from(_: OpError) -> Self {
+        Self::Refused
     }
 }
 
@@ -291,22 +298,18 @@ impl<'g> Writer<'g> {
         self.tail = self.tails[id.index()];
         self.visible = self.seen[id.index()];
         self.inside = is_combined(self.template, id);
-        let written = match (op, self.options.batch_norm) {
-            (
-                Op::BatchNormTrain(_) | Op::BatchNormGrad(_),
-                Some(BatchStatistics::Ghost(groups)),
-            ) => formulas::ghost(self, op, groups.get(), &operands, node.results(), &at),
-            (Op::BatchNormTrain(norm), Some(statistics)) => {
-                self.batch_norm(norm, statistics, &operands, node.results(), &at)
+        let statistics = self.options.batch_norm.filter(|_| op.statistics().is_some());
+        let written = match statistics {
+            Some(BatchStatistics::Ghost(groups)) => {
+                formulas::ghost(self, op, groups.get(), &operands, node.results(), &at)
             }
-            (Op::BatchNormGrad(norm), Some(statistics)) => {
-                let local = statistics == BatchStatistics::Local;
-                let own = BatchNormGrad { local, ..norm.clone() }.into();
-                self.allowed(Repair::Comm, |writer| {
-                    writer.write(&own, &operands, node.results(), &at)
-                })
+            Some(BatchStatistics::Local) => {
+                self.batch_norm(op, Statistics::OfReplica, &operands, node.results(), &at)
             }
-            _ => self.write(op, &operands, node.results(), &at),
+            Some(BatchStatistics::Sync) => {
+                self.batch_norm(op, Statistics::OfBatch, &operands, node.results(), &at)
+            }
+            None => self.write(op, &operands, node.results(), &at),
         };
         match written {
             Ok(values) => {
@@ -328,22 +331,24 @@ impl<'g> Writer<'g> {
     /// allowed.
     fn batch_norm(
         &mut self,
-        norm: &BatchNormTrain,
-        statistics: BatchStatistics,
+        op: &Op,
+        statistics: Statistics,
         operands: &[Value],
         results: &[ResultInfo],
         at: &At,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
-        if statistics == BatchStatistics::Local {
-            let local = BatchNormTrain { local: true, ..norm.clone() }.into();
+        let new = op.with_statistics(statistics);
+        let new = invariant(new, "that statistics can be those of other rows");
+        // What moves running statistics is told once, its gradients are not.
+        let moves = (0..operands.len()).any(|i| op.is_running(i));
+        if statistics == Statistics::OfReplica && moves {
             let reason = "uses statistics of the whole batch";
             let refusal = rules::refuse(Code::BatchStatistics, 0, reason);
-            let cause = Cause { refusal: &refusal, op: &local, at };
+            let cause = Cause { refusal: &refusal, op: &new, at };
             self.note(cause, Action::LocalStatistics, operands.first().copied());
-            return self.write(&local, operands, results, at);
+            return self.write(&new, operands, results, at);
         }
-        let whole = BatchNormTrain { local: false, ..norm.clone() }.into();
-        self.allowed(Repair::Comm, |writer| writer.write(&whole, operands, results, at))
+        self.allowed(Repair::Comm, |writer| writer.write(&new, operands, results, at))
     }
 
     /// What `write` does where these repairs are allowed.
@@ -454,7 +459,8 @@ impl<'g> Writer<'g> {
         let free = scaled || comm || self.tail == Tail::Views;
         // A formula says itself what is computed in `f64`.
         let own = self.inside && result.ty.dtype == DType::F64;
-        if free && !own && rounds(op, *claim, &result.ty, self.visible) {
+        let unrounded = unrounded(&self.out, op, operands).is_some();
+        if free && !own && rounds(op, unrounded, *claim, &result.ty, self.visible) {
             return formulas::combined(self, op, operands, result, at, self.visible);
         }
         let claim = *claim;

@@ -2,7 +2,7 @@
 //! merged in any case.
 
 use crate::ir::{Graph, NodeId, Value};
-use crate::op::{Op, Traits, Unary};
+use crate::op::Traits;
 use crate::types::{Dim, TensorType};
 
 /// What becomes of a node's results on the way to the outputs.
@@ -66,7 +66,7 @@ fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &[bool]) -> Tail {
     let ty = graph.ty(Value { node: user, output: 0 });
     let Some(op) = graph.node(user).op().filter(|_| !has_rows(ty)) else { return Tail::Used };
     let operands = graph.operands(user);
-    if op.is(Traits::PERMUTES) || matches!(op, Op::Unary(Unary::Neg)) {
+    if op.is(Traits::PERMUTES) || op.is(Traits::NEGATES) {
         return Tail::Views;
     }
     let scale = operands.iter().position(|x| x.node == of).and_then(|i| op.scale_of(i));

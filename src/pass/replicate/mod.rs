@@ -10,74 +10,26 @@
 //! merged, and each replica copies the result.
 
 mod devices;
+mod options;
 mod rewrite;
 #[cfg(test)]
 mod tests;
 
 use crate::analysis::{NoClaims, claims};
 use crate::ir::Graph;
-use crate::types::{Device, ShardRule, Split};
+use crate::types::Split;
 
 use super::refusal::Told;
 use super::repair::{Repair, repair};
 use super::{PassError, PassInfo};
 pub use devices::Gpus;
 pub(super) use devices::MAX_DEVICES;
+pub use options::{Merge, Replicate, WeightPlacement};
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "replicate",
     about: "clones the graph onto each device, slices the batch, merges the outputs",
 };
-
-/// Where the outputs are merged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Merge {
-    /// On the host.
-    #[default]
-    Cpu,
-    /// On the first device of the split; the result is then copied to the host.
-    Gpu,
-}
-
-/// Which devices hold the parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WeightPlacement {
-    /// Those that the template put them on; other devices copy them in each run.
-    #[default]
-    Template,
-    /// The host; devices copy them in each run. Values stay, and what is shared stays shared.
-    Cpu,
-    /// Every device has its own.
-    Mirrored,
-}
-
-/// How to replicate a graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replicate {
-    /// The devices, one for each replica, in order.
-    pub devices: Vec<Device>,
-    /// How the rows are divided.
-    pub rule: ShardRule,
-    /// Where the outputs are merged.
-    pub merge: Merge,
-    /// Which devices hold the parameters.
-    pub weights: WeightPlacement,
-    /// Which repairs are allowed.
-    pub repair: Repair,
-}
-
-impl Replicate {
-    /// The defaults on these devices: the last takes the remainder, the host merges, weights stay.
-    pub fn over(devices: Vec<Device>) -> Self {
-        Self {
-            devices,
-            rule: ShardRule::default(),
-            merge: Merge::default(),
-            weights: WeightPlacement::default(),
-            repair: Repair::default(),
-        }
-    }
-}
 
 /// The graph that computes what `template` does on the given devices, or every reason why there is
 /// none.

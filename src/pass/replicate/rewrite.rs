@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use self::join::Joined;
 use self::once::Once;
-use super::{Merge, Replicate, WeightPlacement};
+use super::options::{Merge, Replicate, WeightPlacement};
 use crate::analysis::ClaimMap;
 use crate::ir::{
     Graph, Node, NodeId, NodeKind, Origin, ParamId, Place, Placement, ResultInfo, Value,

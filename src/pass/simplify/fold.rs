@@ -2,11 +2,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{
     ContentHash, Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Source, Value, Weights,
 };
-use crate::op::{Constant, Op};
+use crate::op::{Formula, Op};
 use crate::pass::PassError;
 use crate::types::{KernelClass, Keys, Table, Tensor};
 
@@ -97,7 +97,7 @@ impl Fold {
             .iter()
             .map(|v| self.elements(graph, weights, *v))
             .collect::<Option<SmallVec<[Tensor; 4]>>>()?;
-        if let Op::Constant(Constant { value }) = op {
+        if let Some(value) = op.known() {
             self.known.insert(Value { node: id, output: 0 }, value.clone());
             return None;
         }
@@ -158,11 +158,10 @@ impl Fold {
         tensor: Tensor,
     ) -> Result<(), PassError> {
         let node = graph.node(old.node);
-        let (place, origin) = (node.place(), node.origin().clone());
+        let place = node.place();
         let name = graph.info(old).name.clone();
         let new = if !tensor.dtype().is_float() && tensor.len() <= SMALL {
-            let node = graph.add(Constant { value: tensor }.into(), &[], &[name], place, origin)?;
-            Value { node, output: 0 }
+            graph.beside(old.node, name).literal(tensor)?
         } else {
             let mut unique = name.to_string();
             while weights.get(&unique).is_some() {

@@ -1,6 +1,6 @@
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::{Known, Op};
+use crate::op::Known;
 use crate::pass::PassError;
 
 /// Replaces the result of every operator that gives its operand back by that operand.
@@ -19,7 +19,7 @@ pub(in crate::pass) fn remove_identities(
 ) -> Result<(), GraphError> {
     for id in graph.order()? {
         let result = Value { node: id, output: 0 };
-        let drops = matches!(graph.node(id).op(), Some(Op::Dropout(dropout)) if dropout.rate > 0.0);
+        let drops = graph.node(id).op().is_some_and(|op| op.drop_rate() > 0.0);
         if !(drops && for_training)
             && let Some(operand) = same_as_operand(graph, id)
             && graph.ty(operand) == graph.ty(result)
@@ -40,10 +40,7 @@ fn same_as_operand(graph: &Graph, id: NodeId) -> Option<Value> {
     {
         return graph.operands(only.node).first().copied();
     }
-    let constant = |value: &Value| match graph.node(value.node).op() {
-        Some(Op::Constant(constant)) => Some(&constant.value),
-        _ => None,
-    };
+    let constant = |value: &Value| graph.node(value.node).op()?.known();
     let known: Vec<Known<'_>> =
         operands.iter().map(|v| Known { ty: graph.ty(*v), value: constant(v) }).collect();
     operands.get(op.same_as(&known, &node.results().first()?.ty)?).copied()

@@ -6,30 +6,16 @@
 
 mod fold;
 mod identity;
+mod options;
 mod rows;
 mod sizes;
 mod widen;
 
 pub(super) use identity::remove_identities;
+pub use options::SimplifyOptions;
 
 use super::{PassError, PassInfo};
 use crate::ir::{Graph, Weights};
-
-/// What simplification may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimplifyOptions {
-    /// The bytes that folded constants may take in all; operators beyond stay.
-    pub max_bytes: u64,
-    /// Whether what training needs stays: dropout, and operators on parameters.
-    pub for_training: bool,
-}
-
-impl Default for SimplifyOptions {
-    /// 4 GiB.
-    fn default() -> Self {
-        Self { max_bytes: 4 << 30, for_training: false }
-    }
-}
 
 /// One simplification.
 pub(super) struct Simplification {

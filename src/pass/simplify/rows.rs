@@ -1,8 +1,6 @@
-use std::sync::Arc;
-
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::{Binary, MatMul, Op, Reshape, Transpose};
+use crate::op::{Formula, Op};
 use crate::pass::PassError;
 use crate::types::Dim;
 
@@ -34,18 +32,11 @@ struct Product {
 }
 
 /// The product at this node, if it is one to rewrite.
-#[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
-#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator is a product of matrices")]
 fn find(graph: &Graph, id: NodeId) -> Option<Product> {
     let node = graph.node(id);
     let operands = graph.operands(id);
-    let (transposed, addend) = match node.op()? {
-        Op::MatMul(_) => (false, None),
-        Op::Gemm(g) if !g.trans_a && g.alpha == 1.0 && g.beta == 1.0 => {
-            (g.trans_b, operands.get(2).copied())
-        }
-        _ => return None,
-    };
+    let transposed = node.op()?.plain_product()?;
+    let addend = operands.get(2).copied();
     let (left, right) = (*operands.first()?, *operands.get(1)?);
     let (Op::Reshape(_), [merged, terms]) =
         (graph.node(left.node).op()?, &graph.ty(left).shape[..])
@@ -89,35 +80,26 @@ fn cut(graph: &Graph, user: NodeId, axes: &[Dim]) -> Option<NodeId> {
 }
 
 fn rewrite(graph: &mut Graph, id: NodeId, product: &Product) -> Result<(), GraphError> {
-    let node = graph.node(id);
-    let (place, origin) = (node.place(), node.origin().clone());
     let name = graph.info(Value { node: id, output: 0 }).name.clone();
-    let add = |graph: &mut Graph, op: Op, operands: &[Value], kind: &str| {
-        let name: Arc<str> = format!("{name}.{kind}").into();
-        let node = graph.add(op, operands, &[name], place, origin.clone())?;
-        Ok::<_, GraphError>(Value { node, output: 0 })
-    };
+    let named = |kind: &str| format!("{name}.{kind}");
     let terms = graph.ty(product.right).shape[usize::from(product.transposed)].clone();
     let mut shape = product.axes.clone();
     shape.push(terms);
-    let left = add(graph, Reshape { shape }.into(), &[product.rows], "rows")?;
+    let left = graph.beside(id, named("rows")).view(product.rows, shape)?;
     let right = if product.transposed {
-        add(graph, Transpose { perm: vec![1, 0] }.into(), &[product.right], "right")?
+        graph.beside(id, named("right")).transpose(product.right, vec![1, 0])?
     } else {
         product.right
     };
-    let mut result = add(graph, MatMul {}.into(), &[left, right], "product")?;
+    let mut result = graph.beside(id, named("product")).matmul(left, right)?;
     if let Some(addend) = product.addend {
-        result = add(graph, Binary::Add.into(), &[result, addend], "sum")?;
+        result = graph.beside(id, named("sum")).add(result, addend)?;
     }
     for user in &product.users {
         let old = Value { node: *user, output: 0 };
-        let (place, origin) = (graph.node(*user).place(), graph.node(*user).origin().clone());
-        let info = graph.info(old);
-        let op = Reshape { shape: info.ty.shape.to_vec() };
-        let name = info.name.clone();
-        let node = graph.add(op.into(), &[result], &[name], place, origin)?;
-        graph.replace(old, Value { node, output: 0 })?;
+        let (name, shape) = (graph.info(old).name.clone(), graph.ty(old).shape.to_vec());
+        let new = graph.beside(*user, name).view(result, shape)?;
+        graph.replace(old, new)?;
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
-use smallvec::smallvec;
-
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value, Weights};
-use crate::op::{Cast, Constant, Dims, Op, infer};
+use crate::op::{Constant, Dims, Formula, Op, Traits, infer};
 use crate::pass::PassError;
 use crate::types::{DType, Dim};
 
@@ -22,17 +20,14 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
             continue;
         }
         let Some(known) = known(result) else { continue };
-        let (place, origin, result) = (node.place(), node.origin().clone(), result.clone());
-        let to = result.ty.dtype;
-        let new = if matches!(known, Op::Dims(_)) && to != DType::I64 {
-            let name = format!("{}.dims", result.name).into();
-            let dims = graph.add(known, &[], &[name], place, origin.clone())?;
-            let operand = Value { node: dims, output: 0 };
-            graph.add_typed(Cast { to }.into(), &[operand], smallvec![result], place, origin)
+        let (name, to) = (result.name.clone(), result.ty.dtype);
+        let new = if known.known().is_none() && to != DType::I64 {
+            let dims = graph.beside(id, format!("{name}.dims")).op(known, &[])?;
+            graph.beside(id, name).convert(dims, to)?
         } else {
-            graph.add_typed(known, &[], smallvec![result], place, origin)
+            graph.beside(id, name).op(known, &[])?
         };
-        graph.replace(value, Value { node: new, output: 0 })?;
+        graph.replace(value, new)?;
     }
     graph.remove_unused();
     Ok(())
@@ -40,7 +35,7 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
 
 /// True of what this pass makes of formulas in other types than `i64`.
 fn is_cast_of_dims(graph: &Graph, id: NodeId) -> bool {
-    matches!(graph.node(id).op(), Some(Op::Cast(_)))
+    graph.node(id).op().is_some_and(|op| op.is(Traits::CONVERTS))
         && graph.operands(id).iter().all(|v| matches!(graph.node(v.node).op(), Some(Op::Dims(_))))
 }
 

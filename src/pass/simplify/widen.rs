@@ -1,14 +1,13 @@
 //! Sums over the batch that are computed in a wider type than that of their elements.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::SimplifyOptions;
+use super::options::SimplifyOptions;
 use crate::analysis::Sums;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::{Cast, Op, Reduce};
+use crate::op::{Formula, Traits};
 use crate::pass::PassError;
 use crate::pass::repair::{Repair, repair, seen};
 use crate::types::DType;
@@ -18,7 +17,7 @@ use crate::types::DType;
 /// parts in `f64`, so one device must not round more or overflow earlier. Gradients of parameters,
 /// which no output depends on, stay as they are.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
-    let narrow = |id: NodeId| graph.node(id).op().is_some_and(is_narrow);
+    let narrow = |id: NodeId| graph.node(id).op().is_some_and(|op| op.is(Traits::SUMS_NARROW));
     if !graph.ids().any(narrow) {
         return Ok(());
     }
@@ -36,37 +35,20 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
     Ok(())
 }
 
-/// True of an operator that computes in the type of its elements.
-fn is_narrow(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::MatMul(_)
-            | Op::Gemm(_)
-            | Op::Einsum(_)
-            | Op::ConvWeightGrad(_)
-            | Op::Reduce(Reduce::LogSumExp { .. })
-    )
-}
-
 fn widen(graph: &mut Graph, id: NodeId) -> Result<(), GraphError> {
     let node = graph.node(id);
     let (Some(op), [result]) = (node.op().cloned(), node.results()) else { return Ok(()) };
-    let (place, origin, result) = (node.place(), node.origin().clone(), result.clone());
+    let result = result.clone();
     let to = result.ty.dtype;
     if !to.is_float() || to == DType::F64 {
         return Ok(());
     }
-    let add = |graph: &mut Graph, op: Op, operands: &[Value], name: Arc<str>| {
-        let node = graph.add(op, operands, &[name], place, origin.clone())?;
-        Ok::<_, GraphError>(Value { node, output: 0 })
-    };
     let mut operands: SmallVec<[Value; 4]> = graph.operands(id);
     for (i, operand) in operands.iter_mut().enumerate() {
-        let name = format!("{}.operand{i}.wide", result.name).into();
-        *operand = add(graph, Cast { to: DType::F64 }.into(), &[*operand], name)?;
+        let name = format!("{}.operand{i}.wide", result.name);
+        *operand = graph.beside(id, name).convert(*operand, DType::F64)?;
     }
-    let wide = add(graph, op, &operands, format!("{}.wide", result.name).into())?;
-    let old = Value { node: id, output: 0 };
-    let new = add(graph, Cast { to }.into(), &[wide], result.name)?;
-    graph.replace(old, new)
+    let wide = graph.beside(id, format!("{}.wide", result.name)).op(op, &operands)?;
+    let new = graph.beside(id, result.name).convert(wide, to)?;
+    graph.replace(Value { node: id, output: 0 }, new)
 }

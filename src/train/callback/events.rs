@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 
-use super::failed;
+use super::error::failed;
 use crate::Error;
 use crate::train::history::{Epoch, Logs};
 use crate::train::observer::{Observer, Watch};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::failed;
+use super::error::failed;
 use crate::Error;
 use crate::format;
 use crate::train::history::History;

@@ -1,5 +1,6 @@
 //! What watches a training: it is kept, logged, drawn and ended.
 
+mod error;
 mod events;
 mod files;
 mod keep;
@@ -13,11 +14,3 @@ pub use keep::{Keep, Keeper, ParseKeepError};
 pub use progress::{Progress, ProgressMeter};
 pub use rate::LearningRate;
 pub use stop::{EarlyStopping, Finite, Monitor};
-
-use super::TrainError;
-use crate::Error;
-
-/// The error of a watcher.
-fn failed(error: impl std::fmt::Display) -> Error {
-    TrainError::Watch(error.to_string()).into()
-}

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::failed;
+use super::error::failed;
 use crate::Error;
 use crate::train::history::{Epoch, History};
 use crate::train::observer::{Observer, Watch};

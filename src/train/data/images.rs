@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::column::find;
 use super::{Change, Column, DataError, Draws, RowKey};
-use crate::op::{Cast, OpDef};
+use crate::op::converted;
 use crate::types::{DType, Quoted, Tensor};
 
 /// The order of the axes of an image.
@@ -251,9 +251,8 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, DataError> {
     if tensor.dtype() == DType::U8 {
         return Ok(tensor.as_slice::<u8>().iter().map(|x| f32::from(*x)).collect());
     }
-    let made = Cast { to: DType::F32 }.eval(&[tensor]);
-    let made = made.map_err(|e| DataError::Columns(e.to_string()))?;
-    Ok(made.first().map(|made| made.as_slice::<f32>().to_vec()).unwrap_or_default())
+    let made = converted(tensor, DType::F32);
+    Ok(made.map_err(|e| DataError::Columns(e.to_string()))?.as_slice::<f32>().to_vec())
 }
 
 /// The elements of an image, channels first.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::column::find;
 use super::{Change, Column, DataError, RowKey};
-use crate::op::{Cast, OpDef};
+use crate::op::converted;
 use crate::types::{DType, Quoted, Tensor};
 
 /// The name of the column that holds the weight of a row, for the losses of all outputs.
@@ -16,10 +16,8 @@ pub const SAMPLE_MASK: &str = "sample_mask";
 /// The elements in another type: exact, except that a float may be rounded to the nearest of its
 /// new type.
 pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
-    let cast = |tensor: &Tensor, to: DType| {
-        let made = Cast { to }.eval(&[tensor]).map_err(|e| e.to_string())?;
-        made.into_iter().next().ok_or_else(|| "no elements were made".to_owned())
-    };
+    let cast =
+        |tensor: &Tensor, to: DType| converted(tensor, to).map_err(|error| error.to_string());
     let made = cast(tensor, to)?;
     // A float holds every truth value, and is near every number.
     if to.is_float() || tensor.dtype() == to {

@@ -1,7 +1,7 @@
 //! Grids of the positions that affine transforms give.
 
 use super::{Done, Imports, Node, NodeError};
-use crate::op::{Constant, MatMul, OpError, Reshape, Transpose};
+use crate::op::{Formula, OpError};
 use crate::types::{DType, Dim, Tensor, TensorType};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -36,12 +36,13 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Done {
     let ty = TensorType { dtype, shape: [points, (axes + 1).into()].into_iter().collect() };
     n.charge(&ty)?;
     let value = positions(&spatial, align, dtype)?;
-    let points = n.emit(Constant { value }, &[])?;
-    let turned = n.emit(Transpose { perm: vec![0, 2, 1] }, &[theta])?;
-    let grid = n.emit(MatMul {}, &[points, turned])?;
+    let points = n.literal(value)?;
+    let turned = n.transpose(theta, vec![0, 2, 1])?;
+    let grid = n.matmul(points, turned)?;
     let sizes = spatial.into_iter().map(Dim::from);
     let shape = std::iter::once(shape[0].clone()).chain(sizes).chain([axes.into()]).collect();
-    n.result(Reshape { shape }, &[grid])
+    n.last(0).view(grid, shape)?;
+    Ok(())
 }
 
 /// The positions of all elements of an image in -1..1, row-major, the last axis first, and a 1

@@ -4,10 +4,7 @@
 
 use super::{Done, Imports, Node, NodeError, float, wrong};
 use crate::ir::Value;
-use crate::op::{
-    Binary, Cast, Compare, Concat, ConstantOfShape, Expand, Identity, MatMul, Op, OpError, Pad,
-    PadMode, Range, Reshape, Softmax, Transpose, Trilu, Unary, Unsqueeze, Where,
-};
+use crate::op::{Formula, OpError};
 use crate::types::{DType, Dim};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -33,8 +30,8 @@ fn heads(
             let size = hidden.exact_div(&Dim::from(count)).filter(|_| count > 0);
             let size = size.ok_or_else(|| wrong(attr, format!("is {count} for {}", n.ty(x))))?;
             let shape = vec![batch.clone(), length.clone(), Dim::from(count), size];
-            let x = n.emit(Reshape { shape }, &[x])?;
-            n.emit(Transpose { perm: vec![0, 2, 1, 3] }, &[x])
+            let x = n.view(x, shape)?;
+            n.transpose(x, vec![0, 2, 1, 3])
         }
         _ => Err(shape_error(n, operand, x, "it must have 3 axes, or 4 with the number of heads")),
     }
@@ -49,11 +46,11 @@ fn repeat_heads(n: &mut Node<'_, '_>, x: Value, count: &Dim) -> Result<Value, No
     let times = count.exact_div(own).filter(|_| own.as_const() != Some(0)).ok_or_else(|| {
         NodeError::Unsupported(format!("attention of {count} heads to {own} heads"))
     })?;
-    let each = n.emit(Unsqueeze { axes: vec![2] }, &[x])?;
+    let each = n.unsqueeze(x, vec![2])?;
     let shape = vec![batch.clone(), own.clone(), times, length.clone(), size.clone()];
-    let all = n.emit(Expand { shape }, &[each])?;
+    let all = n.broadcast(each, shape)?;
     let shape = vec![batch.clone(), count.clone(), length.clone(), size.clone()];
-    n.emit(Reshape { shape }, &[all])
+    n.view(all, shape)
 }
 
 /// The operands of an attention with their heads on axis 1, keys and values with those of the past.
@@ -80,8 +77,8 @@ fn parts(n: &mut Node<'_, '_>) -> Result<Parts, NodeError> {
                 return Err(shape_error(n, 4, before_k, "it must have 4 axes"));
             }
             past = n.shape(before_k)[2].clone();
-            k = n.emit(Concat { axis: 2 }, &[before_k, k])?;
-            v = n.emit(Concat { axis: 2 }, &[before_v, v])?;
+            k = n.concat(&[before_k, k], 2)?;
+            v = n.concat(&[before_v, v], 2)?;
         }
         _ => {
             let text = "attention with the past of keys or values alone".to_owned();
@@ -90,7 +87,7 @@ fn parts(n: &mut Node<'_, '_>) -> Result<Parts, NodeError> {
     }
     for (i, value) in [(1, k), (2, v)] {
         if n.wants(i) {
-            n.result_at(i, Identity {}, &[value])?;
+            n.last(i).identity(value)?;
         }
     }
     Ok(Parts { q, k, v, past, flat })
@@ -101,7 +98,7 @@ fn parts(n: &mut Node<'_, '_>) -> Result<Parts, NodeError> {
 fn additive(n: &mut Node<'_, '_>, seen: Value, dtype: DType) -> Result<Value, NodeError> {
     let zero = n.scalar(dtype, 0.0)?;
     let hidden = n.scalar(dtype, f64::NEG_INFINITY)?;
-    n.emit(Where {}, &[seen, zero, hidden])
+    n.choose(seen, zero, hidden)
 }
 
 /// The mask that the node is given, for `keys` of them.
@@ -126,7 +123,7 @@ fn given_mask(
             *last = missing;
         }
         let value = if truth { 0.0 } else { f64::NEG_INFINITY };
-        mask = n.emit(Pad { mode: PadMode::Constant, pads, value }, &[mask])?;
+        mask = n.pad(mask, pads, value)?;
     }
     if truth { additive(n, mask, dtype) } else { Ok(mask) }
 }
@@ -138,7 +135,7 @@ fn masked(n: &mut Node<'_, '_>, scores: Value, past: &Dim) -> Result<Value, Node
     let mut y = scores;
     if let Some(mask) = n.optional(3) {
         let mask = given_mask(n, mask, keys, dtype)?;
-        y = n.emit(Binary::Add, &[y, mask])?;
+        y = n.add(y, mask)?;
     }
     if n.flag("is_causal", false)? {
         let Some(past) = past.as_const() else {
@@ -147,19 +144,17 @@ fn masked(n: &mut Node<'_, '_>, scores: Value, past: &Dim) -> Result<Value, Node
         };
         let shape = vec![queries.clone(), keys.clone()];
         let value = float(dtype, f64::NEG_INFINITY)?;
-        let hidden = n.emit(ConstantOfShape { shape, value }, &[])?;
+        let hidden = n.filled(shape, value)?;
         let k = past.saturating_add(1);
-        let mask = n.emit(Trilu { k, upper: true }, &[hidden])?;
-        y = n.emit(Binary::Add, &[y, mask])?;
+        let mask = n.triangle(hidden, k, true)?;
+        y = n.add(y, mask)?;
     }
     if let Some(counts) = n.optional(6) {
-        let (start, delta, dtype_of) = (Dim::ZERO, 1, n.dtype(counts));
-        let range = Range { delta, dtype: dtype_of, limit: keys.clone(), start };
-        let numbers = n.emit(range, &[])?;
-        let counts = n.emit(Unsqueeze { axes: vec![1, 2, 3] }, &[counts])?;
-        let seen = n.emit(Compare::Less, &[numbers, counts])?;
+        let numbers = n.count_to(keys.clone(), n.dtype(counts))?;
+        let counts = n.unsqueeze(counts, vec![1, 2, 3])?;
+        let seen = n.less(numbers, counts)?;
         let mask = additive(n, seen, dtype)?;
-        y = n.emit(Binary::Add, &[y, mask])?;
+        y = n.add(y, mask)?;
     }
     if n.shape(y) == n.shape(scores) {
         return Ok(y);
@@ -172,11 +167,11 @@ fn weights(n: &mut Node<'_, '_>, scores: Value) -> Result<Value, NodeError> {
     let own = n.dtype(scores);
     let to = n.opt_dtype("softmax_precision")?.unwrap_or(own);
     if to == own {
-        return n.emit(Softmax::Softmax { axis: -1 }, &[scores]);
+        return n.softmax(scores, -1);
     }
-    let scores = n.emit(Cast { to }, &[scores])?;
-    let y = n.emit(Softmax::Softmax { axis: -1 }, &[scores])?;
-    n.emit(Cast { to: own }, &[y])
+    let scores = n.convert(scores, to)?;
+    let y = n.softmax(scores, -1)?;
+    n.convert(y, own)
 }
 
 /// The products of queries and keys, each multiplied by the root of the scale before.
@@ -192,10 +187,10 @@ fn scores(n: &mut Node<'_, '_>, q: Value, k: Value) -> Result<Value, NodeError> 
     // A negative scale has no root; its sign goes to the queries alone.
     let root = scale.abs().sqrt();
     let factors = [n.scalar(dtype, root.copysign(scale))?, n.scalar(dtype, root)?];
-    let q = n.emit(Binary::Mul, &[q, factors[0]])?;
-    let k = n.emit(Binary::Mul, &[k, factors[1]])?;
-    let k = n.emit(Transpose { perm: vec![0, 1, 3, 2] }, &[k])?;
-    n.emit(MatMul {}, &[q, k])
+    let q = n.mul(q, factors[0])?;
+    let k = n.mul(k, factors[1])?;
+    let k = n.transpose(k, vec![0, 1, 3, 2])?;
+    n.matmul(q, k)
 }
 
 /// `softmax(q k^T * scale + mask) v` for each head.
@@ -208,9 +203,9 @@ fn attention(n: &mut Node<'_, '_>) -> Done {
     let cap = f64::from(n.float("softcap", 0.0)?);
     let capped = if cap > 0.0 {
         let limit = n.scalar(own, cap)?;
-        let y = n.emit(Binary::Div, &[product, limit])?;
-        let y = n.emit(Unary::Tanh, &[y])?;
-        n.emit(Binary::Mul, &[y, limit])?
+        let y = n.div(product, limit)?;
+        let y = n.tanh(y)?;
+        n.mul(y, limit)?
     } else {
         product
     };
@@ -225,24 +220,23 @@ fn attention(n: &mut Node<'_, '_>) -> Done {
             3 => weights,
             _ => return Err(wrong("qk_matmul_output_mode", format!("is {mode}"))),
         };
-        n.result_at(3, Identity {}, &[shown])?;
+        n.last(3).identity(shown)?;
     }
-    let mut last: Vec<Op> = Vec::new();
     let (weights, other) = (weights, n.dtype(v));
-    let weights = if other == own { weights } else { n.emit(Cast { to: other }, &[weights])? };
-    if other != own {
-        last.push(Cast { to: own }.into());
+    let weights = n.cast(weights, other)?;
+    if other == own && !flat {
+        n.last(0).matmul(weights, v)?;
+        return Ok(());
     }
-    if flat {
-        let (q, v) = (n.shape(q).clone(), n.shape(v).clone());
-        let hidden = count * v[3].clone();
-        last.push(Transpose { perm: vec![0, 2, 1, 3] }.into());
-        last.push(Reshape { shape: vec![q[0].clone(), q[2].clone(), hidden] }.into());
+    let y = n.matmul(weights, v)?;
+    if !flat {
+        n.last(0).convert(y, own)?;
+        return Ok(());
     }
-    let Some(end) = last.pop() else { return n.result(MatMul {}, &[weights, v]) };
-    let mut y = n.emit(MatMul {}, &[weights, v])?;
-    for op in last {
-        y = n.emit(op, &[y])?;
-    }
-    n.result(end, &[y])
+    let hidden = count * n.shape(v)[3].clone();
+    let shape = vec![n.shape(q)[0].clone(), n.shape(q)[2].clone(), hidden];
+    let y = n.cast(y, own)?;
+    let y = n.transpose(y, vec![0, 2, 1, 3])?;
+    n.last(0).view(y, shape)?;
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::alike::alike;
 use super::broadcast::begin_at;
 use super::{ANY, Done, Imports, Node, NodeError, Writer, Written, name};
-use crate::op::{Binary, Identity};
+use crate::op::{Binary, Formula};
 use crate::types::Dim;
 
 alike! {
@@ -44,11 +44,14 @@ fn prelu(n: &mut Node<'_, '_>) -> Done {
 fn chain(n: &mut Node<'_, '_>, op: Binary) -> Done {
     match &n.operands()?[..] {
         [] => Err(NodeError::Missing { operand: 0 }),
-        [x] => n.result(Identity {}, &[*x]),
+        [x] => {
+            n.last(0).identity(*x)?;
+            Ok(())
+        }
         [first, middle @ .., last] => {
             let mut sum = *first;
             for x in middle {
-                sum = n.emit(op.clone(), &[sum, *x])?;
+                sum = n.op(op.clone(), &[sum, *x])?;
             }
             n.result(op, &[sum, *last])
         }
@@ -62,8 +65,9 @@ fn mean(n: &mut Node<'_, '_>) -> Done {
     };
     let mut sum = *first;
     for x in rest {
-        sum = n.emit(Binary::Add, &[sum, *x])?;
+        sum = n.add(sum, *x)?;
     }
     let count = n.scalar(n.dtype(sum), operands.len() as f64)?;
-    n.result(Binary::Div, &[sum, count])
+    n.last(0).div(sum, count)?;
+    Ok(())
 }

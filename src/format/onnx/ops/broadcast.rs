@@ -2,7 +2,7 @@
 
 use super::{Done, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Op, Unsqueeze};
+use crate::op::{Formula, Op};
 
 /// Reads a function of two operands. Before opset 7 they broadcast only where `broadcast` says so,
 /// and the second then begins at `axis` of the first.
@@ -40,5 +40,5 @@ pub(super) fn begin_at(
         return Ok(b);
     }
     let axes = (0i64..).skip(own).take(behind).collect();
-    n.emit(Unsqueeze { axes }, &[b])
+    n.unsqueeze(b, axes)
 }

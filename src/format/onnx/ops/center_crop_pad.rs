@@ -2,7 +2,7 @@
 
 use super::{Done, Imports, Node, NodeError, wrong};
 use crate::op::infer::axis as named_axis;
-use crate::op::{Identity, OpError, Pad, PadMode, Slice};
+use crate::op::{Formula, OpError, Slice};
 use crate::types::Dim;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -57,11 +57,13 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Done {
     }
     let mut y = x;
     if !cut.axes.is_empty() {
-        y = n.emit(cut, &[y])?;
+        y = n.op(cut, &[y])?;
     }
     if pads.iter().any(|p| *p != 0) {
-        n.result(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[y])
+        n.last(0).pad(y, pads, 0.0)?;
+        Ok(())
     } else {
-        n.result(Identity {}, &[y])
+        n.last(0).identity(y)?;
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::random::fractions;
 use super::{Done, Export, Imports, Node, NodeError, Writer, Written};
 use crate::ir::Value;
-use crate::op::{Binary, Cast, Compare, Dropout, Logic, Where};
+use crate::op::{Dropout, Formula};
 use crate::types::DType;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -19,7 +19,7 @@ fn dropout(n: &mut Node<'_, '_>) -> Done {
     } else {
         let seed = n.opt_int("seed")?;
         let training = n.opt_numbers(2)?.is_some_and(|t| t != [0]);
-        let ratio = if n.optional(1).is_some() { n.number(1) } else { Some(0.5) };
+        let ratio = if n.optional(1).is_some() { n.opt_number(1) } else { Some(0.5) };
         (ratio, training, seed)
     };
     if training && ratio != Some(0.0) {
@@ -37,8 +37,9 @@ fn dropout(n: &mut Node<'_, '_>) -> Done {
     // Before opset 10 the mask has the type of the operand.
     let to = n.dtype(x);
     n.result(Dropout { mask: false, rate: 0.0 }, &[x])?;
-    let kept = n.emit_all(2, Dropout { mask: true, rate: 0.0 }, &[x])?;
-    n.result_at(1, Cast { to }, &kept[1..])
+    let kept = n.ops(Dropout { mask: true, rate: 0.0 }, &[x])?;
+    n.last(1).convert(kept[1], to)?;
+    Ok(())
 }
 
 /// Dropout in training: an element is 0 with the probability `ratio`, and else divided by
@@ -53,17 +54,19 @@ fn trained(n: &mut Node<'_, '_>, x: Value, ratio: f64, seed: i64) -> Done {
     let (zero, divisor) = (n.scalar(own, 0.0)?, n.scalar(own, 1.0 - ratio)?);
     let draws = fractions(n, x, DType::F32, seed)?;
     let limit = n.scalar(DType::F32, ratio)?;
-    let dropped = n.emit(Compare::Less, &[draws, limit])?;
-    let scaled = n.emit(Binary::Div, &[x, divisor])?;
-    n.result(Where {}, &[dropped, zero, scaled])?;
+    let dropped = n.less(draws, limit)?;
+    let scaled = n.div(x, divisor)?;
+    n.last(0).choose(dropped, zero, scaled)?;
     if !n.wants(1) {
         return Ok(());
     }
     if n.opset >= 10 {
-        return n.result_at(1, Logic::Not, &[dropped]);
+        n.last(1).not(dropped)?;
+        return Ok(());
     }
-    let kept = n.emit(Logic::Not, &[dropped])?;
-    n.result_at(1, Cast { to: own }, &[kept])
+    let kept = n.not(dropped)?;
+    n.last(1).convert(kept, own)?;
+    Ok(())
 }
 
 impl Export for Dropout {

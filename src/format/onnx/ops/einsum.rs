@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use super::alike::alike;
 use super::{ANY, Done, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Einsum, Labels, MatMul, Op, Reduce, Reshape, Transpose};
-use crate::types::Dim;
+use crate::op::{Einsum, Formula, Labels};
+use crate::types::{Dim, Shape};
 
 alike! {
     Einsum { "Einsum" einsum ANY => Einsum { equation }, }
@@ -82,25 +82,27 @@ fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labe
     let keep = outer.is_empty() && summed.len() == 1 && !rows.is_empty();
     let all = |sizes: &[Dim]| sizes.iter().cloned().fold(Dim::ONE, |all, d| all * d);
     let left_shape = [outer_sizes.clone(), vec![all(&row_sizes), all(&summed_sizes)]].concat();
-    let left = if keep { left } else { reshape(n, left, left_shape)? };
+    let left = if keep { left } else { n.reshape(left, &Shape::from(&left_shape[..]))? };
     let right_shape = [outer_sizes.clone(), vec![all(&summed_sizes), all(&column_sizes)]].concat();
-    let right = reshape(n, right, right_shape)?;
+    let right = n.reshape(right, &Shape::from(&right_shape[..]))?;
     let names: Names = outer.iter().chain(&rows).chain(&columns).copied().collect();
     let perm: Vec<usize> =
         result.iter().filter_map(|l| names.iter().position(|own| own == l)).collect();
-    let mut last: Vec<Op> = Vec::new();
-    if !(columns.len() == 1 && (keep || rows.len() == 1)) {
-        last.push(Reshape { shape: [outer_sizes, row_sizes, column_sizes].concat() }.into());
+    let whole = columns.len() == 1 && (keep || rows.len() == 1);
+    let shape = [outer_sizes, row_sizes, column_sizes].concat();
+    let turned = !perm.iter().copied().eq(0..perm.len());
+    if whole && !turned {
+        n.last(0).matmul(left, right)?;
+        return Ok(());
     }
-    if !perm.iter().copied().eq(0..perm.len()) {
-        last.push(Transpose { perm }.into());
+    let y = n.matmul(left, right)?;
+    if !turned {
+        n.last(0).view(y, shape)?;
+        return Ok(());
     }
-    let Some(end) = last.pop() else { return n.result(MatMul {}, &[left, right]) };
-    let mut y = n.emit(MatMul {}, &[left, right])?;
-    for op in last {
-        y = n.emit(op, &[y])?;
-    }
-    n.result(end, &[y])
+    let y = if whole { y } else { n.view(y, shape)? };
+    n.last(0).transpose(y, perm)?;
+    Ok(())
 }
 
 /// The operand with what only it has and the result has not summed, and its axes in this order.
@@ -110,12 +112,8 @@ fn arrange(n: &mut Node<'_, '_>, of: Labelled<'_>, order: [&Names; 3]) -> Result
     let lost = (0i64..).zip(labels).filter(|(_, l)| !order.contains(l));
     let axes: Vec<i64> = lost.map(|(axis, _)| axis).collect();
     let kept: Names = labels.iter().copied().filter(|l| order.contains(l)).collect();
-    let x = if axes.is_empty() { x } else { n.emit(Reduce::Sum { axes, keepdims: false }, &[x])? };
+    let x = if axes.is_empty() { x } else { n.reduce_sum(x, axes, false)? };
     let perm: Vec<usize> =
         order.iter().filter_map(|l| kept.iter().position(|own| own == l)).collect();
-    if perm.iter().copied().eq(0..perm.len()) { Ok(x) } else { n.emit(Transpose { perm }, &[x]) }
-}
-
-fn reshape(n: &mut Node<'_, '_>, x: Value, shape: Vec<Dim>) -> Result<Value, NodeError> {
-    if n.shape(x)[..] == shape[..] { Ok(x) } else { n.emit(Reshape { shape }, &[x]) }
+    if perm.iter().copied().eq(0..perm.len()) { Ok(x) } else { n.transpose(x, perm) }
 }

@@ -1,7 +1,7 @@
 //! Matrices with a diagonal of ones.
 
 use super::{Done, Imports, Node};
-use crate::op::{Cast, ConstantOfShape, OpError, Trilu};
+use crate::op::{Formula, OpError};
 use crate::types::Tensor;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -17,8 +17,9 @@ fn eye_like(n: &mut Node<'_, '_>) -> Done {
         let expected = "it must have two axes".to_owned();
         return Err(OpError::Shape { operand: 0, found: n.ty(x).clone(), expected }.into());
     }
-    let ones = n.emit(ConstantOfShape { shape, value: Tensor::scalar(1.0f32) }, &[])?;
-    let upper = n.emit(Trilu { k, upper: true }, &[ones])?;
-    let both = n.emit(Trilu { k, upper: false }, &[upper])?;
-    n.result(Cast { to: dtype }, &[both])
+    let ones = n.filled(shape, Tensor::scalar(1.0f32))?;
+    let upper = n.triangle(ones, k, true)?;
+    let both = n.triangle(upper, k, false)?;
+    n.last(0).convert(both, dtype)?;
+    Ok(())
 }

@@ -1,10 +1,10 @@
 //! Normalisation of groups of channels.
 
 use super::alike::alike;
-use super::stash::{cast, stash};
+use super::stash::stash;
 use super::{Done, Node, wrong};
 use crate::ir::Value;
-use crate::op::{Cast, Expand, GroupNorm, Reshape, Unsqueeze};
+use crate::op::{Formula, GroupNorm};
 use crate::types::Dim;
 
 alike! {
@@ -28,11 +28,11 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
             return Err(wrong("num_groups", format!("is {groups} for {}", n.ty(x))));
         };
         let spread = |n: &mut Node<'_, '_>, v: Value| {
-            let column = n.emit(Unsqueeze { axes: vec![1] }, &[v])?;
+            let column = n.unsqueeze(v, vec![1])?;
             let shape = vec![Dim::from(groups), Dim::from(each)];
-            let matrix = n.emit(Expand { shape }, &[column])?;
+            let matrix = n.broadcast(column, shape)?;
             let shape = vec![Dim::from(groups) * Dim::from(each)];
-            n.emit(Reshape { shape }, &[matrix])
+            n.view(matrix, shape)
         };
         scale = spread(n, scale)?;
         bias = spread(n, bias)?;
@@ -41,7 +41,8 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
     if compute == own {
         return n.result(op, &[x, scale, bias]);
     }
-    let operands = [cast(n, x, compute)?, cast(n, scale, compute)?, cast(n, bias, compute)?];
-    let y = n.emit(op, &operands)?;
-    n.result(Cast { to: own }, &[y])
+    let operands = [n.cast(x, compute)?, n.cast(scale, compute)?, n.cast(bias, compute)?];
+    let y = n.op(op, &operands)?;
+    n.last(0).convert(y, own)?;
+    Ok(())
 }

@@ -4,21 +4,23 @@ use super::conv::conv_of;
 use super::quantize::single;
 use super::{Done, Imports, Node, NodeError};
 use crate::ir::Value;
-use crate::op::{Binary, Cast, Constant, MatMul, OpError, Quantize, Unsqueeze};
+use crate::op::{Formula, OpError};
 use crate::types::{DType, Dim, Tensor, TensorType};
 
 pub(super) fn imports(all: &mut Imports) {
     all.add("MatMulInteger", 4, |n| {
         let (a, b) = (Source::of(n, 0, 2)?, Source::of(n, 1, 3)?);
-        let operands = [a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?];
-        n.result(MatMul {}, &operands)
+        let (a, b) = (a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?);
+        n.last(0).matmul(a, b)?;
+        Ok(())
     });
     all.add("ConvInteger", 4, |n| {
         let (x, w) = (Source::of(n, 0, 2)?, Source::of(n, 1, 3)?);
         let sums = convolved(n, x, w, None)?;
         // A sum is an exact f64; beyond i32 it wraps, as the sums of MatMulInteger do.
-        let wide = n.emit(Cast { to: DType::I64 }, &[sums])?;
-        n.result(Cast { to: DType::I32 }, &[wide])
+        let wide = n.convert(sums, DType::I64)?;
+        n.last(0).convert(wide, DType::I32)?;
+        Ok(())
     });
     all.add("QLinearMatMul", 8, matmul);
     all.add("QLinearConv", 9, conv);
@@ -32,7 +34,7 @@ fn spread(n: &mut Node<'_, '_>, value: Value, behind: usize) -> Result<Value, No
         return Ok(value);
     }
     let axes = (1..).take(behind).collect();
-    n.emit(Unsqueeze { axes }, &[value])
+    n.unsqueeze(value, axes)
 }
 
 /// An operand of a product of integers, and its zero point.
@@ -66,11 +68,11 @@ impl Source {
     /// What it stands for in units of its scale: the difference in the type `to`. A vector of zero
     /// points is along the axis that has `behind` others behind it.
     fn integers(self, n: &mut Node<'_, '_>, to: DType, behind: usize) -> Result<Value, NodeError> {
-        let x = n.emit(Cast { to }, &[self.x])?;
+        let x = n.convert(self.x, to)?;
         let Some((operand, zero)) = self.zero else { return Ok(x) };
         let point = spread(n, zero, behind)?;
-        let point = n.emit(Cast { to }, &[point])?;
-        let difference = n.emit(Binary::Sub, &[x, point])?;
+        let point = n.convert(point, to)?;
+        let difference = n.sub(x, point)?;
         if n.shape(difference) != n.shape(x) {
             let expected = format!("it must fit what it is the zero point of, {}", n.ty(self.x));
             return Err(OpError::Shape { operand, found: n.ty(zero).clone(), expected }.into());
@@ -93,22 +95,22 @@ fn convolved(
     let behind = n.shape(w.x).rank().saturating_sub(1);
     let mut operands = vec![x.integers(n, DType::F64, 0)?, w.integers(n, DType::F64, behind)?];
     if let Some(bias) = bias {
-        operands.push(n.emit(Cast { to: DType::F64 }, &[bias])?);
+        operands.push(n.convert(bias, DType::F64)?);
     }
-    n.emit(conv, &operands)
+    n.op(conv, &operands)
 }
 
 /// `left * right / to`, the scales by which a sum of products is multiplied, in `f32`.
 fn ratio(n: &mut Node<'_, '_>, [left, right, to]: [Value; 3]) -> Result<Value, NodeError> {
-    let product = n.emit(Binary::Mul, &[left, right])?;
-    n.emit(Binary::Div, &[product, to])
+    let product = n.mul(left, right)?;
+    n.div(product, to)
 }
 
 /// The node's result: the sums times their scales in `f32`, rounded, plus the zero point, operand
 /// 7, whose type it has. Zero points in a vector are along the rows of matrices.
 fn requantized(n: &mut Node<'_, '_>, sums: Value, scales: Value) -> Done {
-    let sums = n.emit(Cast { to: DType::F32 }, &[sums])?;
-    let scaled = n.emit(Binary::Mul, &[sums, scales])?;
+    let sums = n.convert(sums, DType::F32)?;
+    let scaled = n.mul(sums, scales)?;
     if n.shape(scaled) != n.shape(sums) {
         let text = format!("scales of type {} for {}", n.ty(scales), n.ty(sums));
         return Err(NodeError::Unsupported(text));
@@ -123,9 +125,10 @@ fn requantized(n: &mut Node<'_, '_>, sums: Value, scales: Value) -> Done {
     n.charge(&TensorType { dtype: DType::F32, shape: n.shape(zero).clone() })?;
     let mut value = Tensor::zeros(DType::F32, &sizes)?;
     value.as_mut_slice::<f32>().fill(1.0);
-    let ones = n.emit(Constant { value }, &[])?;
+    let ones = n.literal(value)?;
     let to = n.dtype(zero);
-    n.result(Quantize::Quantize { axis: -2, block: 0, to }, &[scaled, ones, zero])
+    n.last(0).quantize(scaled, ones, zero, -2, to)?;
+    Ok(())
 }
 
 fn matmul(n: &mut Node<'_, '_>) -> Done {
@@ -134,8 +137,8 @@ fn matmul(n: &mut Node<'_, '_>) -> Done {
     let to = single(n, 6, DType::F32)?;
     let (left, to) = (spread(n, left, 1)?, spread(n, to, 1)?);
     let scales = ratio(n, [left, right, to])?;
-    let operands = [a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?];
-    let sums = n.emit(MatMul {}, &operands)?;
+    let (a, b) = (a.integers(n, DType::I32, 1)?, b.integers(n, DType::I32, 0)?);
+    let sums = n.matmul(a, b)?;
     requantized(n, sums, scales)
 }
 

@@ -1,10 +1,10 @@
 //! Normalisation of rows by their own statistics.
 
-use super::stash::{cast, stash};
+use super::stash::stash;
 use super::{Done, Export, Imports, Node, NodeError, Refused, Writer, Written, long};
 use crate::ir::Value;
 use crate::op::infer::axis as named_axis;
-use crate::op::{Binary, Cast, Identity, LayerNorm};
+use crate::op::{Formula, LayerNorm};
 use crate::types::DType;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -27,16 +27,16 @@ fn scale_shift(
     shift: Option<Value>,
 ) -> Done {
     let shape = n.shape(y).clone();
-    let y = cast(n, y, to)?;
+    let y = n.cast(y, to)?;
     match (scale, shift) {
-        (None, None) => n.result(Identity {}, &[y])?,
-        (Some(scale), None) => n.result(Binary::Mul, &[y, scale])?,
-        (None, Some(shift)) => n.result(Binary::Add, &[y, shift])?,
+        (None, None) => n.last(0).identity(y)?,
+        (Some(scale), None) => n.last(0).mul(y, scale)?,
+        (None, Some(shift)) => n.last(0).add(y, shift)?,
         (Some(scale), Some(shift)) => {
-            let scaled = n.emit(Binary::Mul, &[y, scale])?;
-            n.result(Binary::Add, &[scaled, shift])?;
+            let scaled = n.mul(y, scale)?;
+            n.last(0).add(scaled, shift)?
         }
-    }
+    };
     let fits = |other: Option<Value>| other.is_none_or(|v| n.shape(v).rank() <= shape.rank());
     if fits(scale) && fits(shift) {
         return Ok(());
@@ -60,18 +60,18 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Done {
         return n.result(op, &operands);
     }
     let results = if direct {
-        let results = n.emit_all(3, op, &operands)?;
-        n.result(Identity {}, &results[..1])?;
+        let results = n.ops(op, &operands)?;
+        n.last(0).identity(results[0])?;
         results
     } else {
-        let x = cast(n, x, compute)?;
-        let results = n.emit_all(if statistics { 3 } else { 1 }, op, &[x])?;
+        let x = n.cast(x, compute)?;
+        let results = n.ops(op, &[x])?;
         scale_shift(n, results[0], own, Some(scale), shift)?;
         results
     };
     for (i, result) in results.iter().enumerate().skip(1) {
         if n.wants(i) {
-            n.result_at(i, Cast { to: stash }, &[*result])?;
+            n.last(i).convert(*result, stash)?;
         }
     }
     Ok(())
@@ -87,8 +87,8 @@ fn rms_norm(n: &mut Node<'_, '_>) -> Done {
     if compute == own && n.dtype(x) == own && is_row(n, x, first, scale) {
         return n.result(op, &[x, scale]);
     }
-    let x = cast(n, x, compute)?;
-    let y = n.emit(op, &[x])?;
+    let x = n.cast(x, compute)?;
+    let y = n.op(op, &[x])?;
     scale_shift(n, y, own, Some(scale), None)
 }
 

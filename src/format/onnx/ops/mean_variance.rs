@@ -1,7 +1,7 @@
 //! Normalisation by mean and deviation.
 
 use super::{Done, Imports, Node};
-use crate::op::{Binary, Reduce, Unary};
+use crate::op::Formula;
 
 pub(super) fn imports(all: &mut Imports) {
     all.add("MeanVarianceNormalization", 1, mean_variance);
@@ -11,12 +11,13 @@ pub(super) fn imports(all: &mut Imports) {
 fn mean_variance(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let axes = n.opt_ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
-    let mean = n.emit(Reduce::Mean { axes: axes.clone(), keepdims: true }, &[x])?;
-    let distance = n.emit(Binary::Sub, &[x, mean])?;
-    let square = n.emit(Binary::Mul, &[distance, distance])?;
-    let variance = n.emit(Reduce::Mean { axes, keepdims: true }, &[square])?;
-    let deviation = n.emit(Unary::Sqrt, &[variance])?;
+    let mean = n.reduce_mean(x, axes.clone(), true)?;
+    let distance = n.sub(x, mean)?;
+    let square = n.mul(distance, distance)?;
+    let variance = n.reduce_mean(square, axes, true)?;
+    let deviation = n.sqrt(variance)?;
     let least = n.scalar(n.dtype(x), 1e-9)?;
-    let divisor = n.emit(Binary::Add, &[deviation, least])?;
-    n.result(Binary::Div, &[distance, divisor])
+    let divisor = n.add(deviation, least)?;
+    n.last(0).div(distance, divisor)?;
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! A mark at a position.
 
 use super::{Done, Export, Imports, Node, Writer, Written};
-use crate::op::{Cast, OneHot};
+use crate::op::{Formula, OneHot};
 use crate::types::{DType, Dim};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -11,13 +11,13 @@ pub(super) fn imports(all: &mut Imports) {
 /// Numbers with a fraction are cut.
 fn one_hot(n: &mut Node<'_, '_>) -> Done {
     let (axis, mut numbers, values) = (n.int("axis", -1)?, n.operand(0)?, n.operand(2)?);
-    let depth = match n.number(1) {
+    let depth = match n.opt_number(1) {
         #[expect(clippy::cast_possible_truncation, reason = "the depth is cut")]
         Some(depth) => Dim::from(depth as i64),
-        None => n.size(1)?,
+        None => n.one_size(1)?,
     };
     if n.dtype(numbers).is_float() {
-        numbers = n.emit(Cast { to: DType::I64 }, &[numbers])?;
+        numbers = n.convert(numbers, DType::I64)?;
     }
     n.result(OneHot { axis, depth }, &[numbers, values])
 }

@@ -27,7 +27,7 @@ fn pad(n: &mut Node<'_, '_>) -> Done {
         let value = match n.optional(2) {
             None => 0.0,
             Some(_) if mode != PadMode::Constant => 0.0,
-            Some(_) => n.number(2).ok_or_else(|| n.not_known(2))?,
+            Some(_) => n.opt_number(2).ok_or_else(|| n.not_known(2))?,
         };
         (given, value)
     };

@@ -4,7 +4,7 @@
 use super::random::named;
 use super::{Done, Export, Imports, Node, NodeError, Refused, Writer, Written, wrong};
 use crate::ir::Value;
-use crate::op::{Cast, DynamicQuantize, OpError, Quantize, Reshape};
+use crate::op::{DynamicQuantize, Formula, OpError, Quantize};
 use crate::types::{DType, Dim};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -36,7 +36,7 @@ fn zero_point(n: &mut Node<'_, '_>) -> Result<Option<Value>, NodeError> {
     let (to, own) = (n.shape(scale).clone(), n.shape(zero).clone());
     let single = |sizes: &[Dim]| sizes.iter().all(|size| *size == Dim::ONE);
     if to != own && single(&to) && single(&own) {
-        return n.emit(Reshape { shape: to.to_vec() }, &[zero]).map(Some);
+        return n.view(zero, to.to_vec()).map(Some);
     }
     Ok(Some(zero))
 }
@@ -80,8 +80,9 @@ fn dequantize(n: &mut Node<'_, '_>) -> Done {
     let op = Quantize::Dequantize { axis, block };
     match to {
         Some(to) if to != n.dtype(scale) => {
-            let y = n.emit(op, &operands)?;
-            n.result(Cast { to }, &[y])
+            let y = n.op(op, &operands)?;
+            n.last(0).convert(y, to)?;
+            Ok(())
         }
         _ => n.result(op, &operands),
     }
@@ -95,7 +96,7 @@ pub(super) fn single(n: &mut Node<'_, '_>, i: usize, to: DType) -> Result<Value,
             Err(OpError::DType { operand: i, expected: "a float".to_owned(), found }.into())
         }
         found if found == to => Ok(scale),
-        _ => n.emit(Cast { to }, &[scale]),
+        _ => n.convert(scale, to),
     }
 }
 

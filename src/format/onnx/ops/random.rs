@@ -2,7 +2,7 @@
 
 use super::{Done, Imports, Node, NodeError, tensor, wrong};
 use crate::ir::Value;
-use crate::op::{Cast, Compare, Random};
+use crate::op::{Formula, Random};
 use crate::types::{DType, Dim};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -66,7 +66,7 @@ pub(super) fn fractions(
     seed: i64,
 ) -> Result<Value, NodeError> {
     let shape = n.shape(x).to_vec();
-    n.emit(Random::uniform(dtype, [0.0, 1.0], seed, shape), &[])
+    n.op(Random::uniform(dtype, [0.0, 1.0], seed, shape), &[])
 }
 
 /// 1 with the probability that an element of the operand is. Probabilities are compared in `f32` or
@@ -76,8 +76,9 @@ fn bernoulli(n: &mut Node<'_, '_>) -> Done {
     let (own, seed) = (n.dtype(x), seed(n)?);
     let to = dtype(n)?.unwrap_or(own);
     let wide = if own == DType::F64 { DType::F64 } else { DType::F32 };
-    let limit = if own == wide { x } else { n.emit(Cast { to: wide }, &[x])? };
+    let limit = if own == wide { x } else { n.convert(x, wide)? };
     let draws = fractions(n, x, wide, seed)?;
-    let less = n.emit(Compare::Less, &[draws, limit])?;
-    n.result(Cast { to }, &[less])
+    let less = n.less(draws, limit)?;
+    n.last(0).convert(less, to)?;
+    Ok(())
 }

@@ -15,7 +15,7 @@ fn range(n: &mut Node<'_, '_>) -> Done {
     if dtype.is_float() {
         return float_range(n, dtype);
     }
-    let (start, limit, delta) = (n.size(0)?, n.size(1)?, n.size(2)?);
+    let (start, limit, delta) = (n.one_size(0)?, n.one_size(1)?, n.one_size(2)?);
     let delta = delta.as_const().ok_or_else(|| n.not_known(2))?;
     n.result(Range { delta, dtype, limit, start }, &[])
 }
@@ -23,7 +23,7 @@ fn range(n: &mut Node<'_, '_>) -> Done {
 /// The number of elements is computed in `f64`, each element as `start + i * delta` in its own
 /// type.
 fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
-    let one = |i: usize| n.number(i).ok_or_else(|| n.not_known(i));
+    let one = |i: usize| n.opt_number(i).ok_or_else(|| n.not_known(i));
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let count = ((limit - start) / delta).ceil();
     if count.is_nan() || count > MAX_SIZE as f64 {

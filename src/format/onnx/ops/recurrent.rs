@@ -4,7 +4,7 @@ use super::{
     Attribute, Done, Export, Imports, Node, NodeError, Refused, Writer, Written, word, wrong,
 };
 use crate::ir::Value;
-use crate::op::{Activation, ConstantOfShape, Direction, Recurrent};
+use crate::op::{Activation, Direction, Formula, Recurrent};
 use crate::types::{DType, Dim, Tensor};
 
 const DIRECTIONS: [(&str, Direction); 3] = [
@@ -122,7 +122,7 @@ fn lstm(n: &mut Node<'_, '_>) -> Done {
     let cell = n.optional(6);
     let zeros = |n: &mut Node<'_, '_>, like: Value| {
         let (shape, value) = (n.shape(like).to_vec(), Tensor::zeros(n.dtype(like), &[])?);
-        n.emit(ConstantOfShape { shape, value }, &[])
+        n.filled(shape, value)
     };
     match (initial, cell) {
         (false, None) => {}

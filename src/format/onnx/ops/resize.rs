@@ -3,7 +3,7 @@
 use super::{Done, Export, Imports, Node, NodeError, Writer, Written, free, longs, word, wrong};
 use crate::ir::Value;
 use crate::op::infer::axis as named_axis;
-use crate::op::{Coordinates, Identity, Nearest, Resize, ResizeMode};
+use crate::op::{Coordinates, Formula, Nearest, Resize, ResizeMode};
 use crate::types::{Dim, Tensor};
 
 /// The last came with opset 11.
@@ -194,7 +194,8 @@ fn resized(n: &mut Node<'_, '_>, x: Value, mut op: Resize, mut parts: Vec<AxisPa
     });
     parts.sort_by_key(|part| part.axis);
     if parts.is_empty() {
-        return n.result(Identity {}, &[x]);
+        n.last(0).identity(x)?;
+        return Ok(());
     }
     for AxisPart { axis, size, scale, .. } in &parts {
         let size = size.as_const().ok_or_else(|| {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::attention::shape_error;
 use super::{Done, Imports, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Binary, Concat, Gather, Reshape, Slice, Transpose, Unsqueeze};
+use crate::op::Formula;
 use crate::types::Dim;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -17,20 +17,19 @@ pub(super) fn imports(all: &mut Imports) {
 /// The elements `from..to` of the last axis, every `step`-th.
 fn part(n: &mut Node<'_, '_>, x: Value, range: Range<i64>, step: i64) -> Result<Value, NodeError> {
     let axis = n.shape(x).rank().saturating_sub(1);
-    let (starts, ends) = (vec![Dim::from(range.start)], vec![Dim::from(range.end)]);
-    n.emit(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[x])
+    n.every(x, axis, range, step)
 }
 
 /// The cosines or sines `[B, S, 1, D/2]` of the positions.
 fn angles(n: &mut Node<'_, '_>, i: usize) -> Result<Value, NodeError> {
     let mut table = n.operand(i)?;
     if let Some(positions) = n.optional(3) {
-        table = n.emit(Gather { axis: 0 }, &[table, positions])?;
+        table = n.gather(table, positions, 0)?;
     }
     if n.shape(table).rank() != 3 {
         return Err(shape_error(n, i, table, "it must have an angle for each position"));
     }
-    n.emit(Unsqueeze { axes: vec![2] }, &[table])
+    n.unsqueeze(table, vec![2])
 }
 
 /// Pairs of elements of each head turned by the angle of their position.
@@ -41,14 +40,14 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
     let count = n.opt_int("num_heads")?;
     // [B, S, H, D] from now on.
     let x = match &whole[..] {
-        [_, _, _, _] => n.emit(Transpose { perm: vec![0, 2, 1, 3] }, &[x])?,
+        [_, _, _, _] => n.transpose(x, vec![0, 2, 1, 3])?,
         [batch, length, hidden] => {
             let count = count.ok_or_else(|| wrong("num_heads", "is missing"))?;
             let size = hidden.exact_div(&Dim::from(count)).filter(|_| count > 0);
             let text = || wrong("num_heads", format!("is {count} for {}", n.ty(x)));
             let size = size.ok_or_else(text)?;
             let shape = vec![batch.clone(), length.clone(), Dim::from(count), size];
-            n.emit(Reshape { shape }, &[x])?
+            n.view(x, shape)?
         }
         _ => return Err(shape_error(n, 0, x, "it must have 3 or 4 axes")),
     };
@@ -66,30 +65,30 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
         (part(n, x, 0..half, 1)?, part(n, x, half..turned, 1)?)
     };
     let mut both = Vec::new();
-    for (first, second, op) in [(cos, sin, Binary::Sub), (sin, cos, Binary::Add)] {
-        let left = n.emit(Binary::Mul, &[first, a])?;
-        let right = n.emit(Binary::Mul, &[second, b])?;
-        let sum = n.emit(op, &[left, right])?;
+    for (first, second) in [(cos, sin), (sin, cos)] {
+        let left = n.mul(first, a)?;
+        let right = n.mul(second, b)?;
+        let sum = if both.is_empty() { n.sub(left, right)? } else { n.add(left, right)? };
         if n.shape(sum) != n.shape(a) {
             return Err(shape_error(n, 1, cos, "it must have an angle for each pair of elements"));
         }
-        both.push(if interleaved { n.emit(Unsqueeze { axes: vec![4] }, &[sum])? } else { sum });
+        both.push(if interleaved { n.unsqueeze(sum, vec![4])? } else { sum });
     }
-    let mut y = n.emit(Concat { axis: -1 }, &both)?;
+    let mut y = n.concat(&both, -1)?;
     if interleaved {
-        let mut shape = n.shape(x).to_vec();
-        if let Some(last) = shape.last_mut() {
-            *last = Dim::from(turned);
-        }
-        y = n.emit(Reshape { shape }, &[y])?;
+        let others = n.shape(x).iter().take(3).cloned();
+        let shape = others.chain([turned.into()]).collect();
+        y = n.view(y, shape)?;
     }
     if turned < size {
         let rest = part(n, x, turned..size, 1)?;
-        y = n.emit(Concat { axis: -1 }, &[y, rest])?;
+        y = n.concat(&[y, rest], -1)?;
     }
     if whole.rank() == 4 {
-        n.result(Transpose { perm: vec![0, 2, 1, 3] }, &[y])
+        n.last(0).transpose(y, vec![0, 2, 1, 3])?;
+        Ok(())
     } else {
-        n.result(Reshape { shape: whole.to_vec() }, &[y])
+        n.last(0).view(y, whole.to_vec())?;
+        Ok(())
     }
 }

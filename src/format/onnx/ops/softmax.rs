@@ -2,7 +2,7 @@
 
 use super::{Done, Export, Imports, Node, Writer, Written};
 use crate::op::infer::axis as named_axis;
-use crate::op::{Flatten, Reshape, Softmax};
+use crate::op::{Formula, Softmax};
 use crate::types::Dim;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -29,9 +29,10 @@ fn softmax(n: &mut Node<'_, '_>, op: impl FnOnce(i64) -> Softmax) -> Done {
     if at < shape.rank() && shape.iter().skip(at + 1).all(|d| *d == Dim::ONE) {
         return n.result(op(axis), &[x]);
     }
-    let matrix = n.emit(Flatten { axis }, &[x])?;
-    let rows = n.emit(op(1), &[matrix])?;
-    n.result(Reshape { shape: shape.to_vec() }, &[rows])
+    let matrix = n.flatten(x, axis)?;
+    let rows = n.op(op(1), &[matrix])?;
+    n.last(0).view(rows, shape.to_vec())?;
+    Ok(())
 }
 
 impl Export for Softmax {

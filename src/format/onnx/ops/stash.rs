@@ -2,7 +2,6 @@
 
 use super::{Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::Cast;
 use crate::types::DType;
 
 /// The type that `stash_type` names, and that in which the statistics of `x` are computed: its own,
@@ -13,9 +12,4 @@ pub(super) fn stash(n: &mut Node<'_, '_>, x: Value) -> Result<(DType, DType), No
         return Err(wrong("stash_type", format!("is {stash}, which is no float")));
     }
     Ok((stash, if stash == DType::F64 { DType::F64 } else { n.dtype(x) }))
-}
-
-/// `x` in another type, where it has that not already.
-pub(super) fn cast(n: &mut Node<'_, '_>, x: Value, to: DType) -> Result<Value, NodeError> {
-    if n.dtype(x) == to { Ok(x) } else { n.emit(Cast { to }, &[x]) }
 }

@@ -10,7 +10,7 @@ pub(super) fn imports(all: &mut Imports) {
 /// The number is an attribute before opset 10. What is not to be sorted may be.
 fn top_k(n: &mut Node<'_, '_>) -> Done {
     let (axis, x) = (n.int("axis", -1)?, n.operand(0)?);
-    let k = if n.opset < 10 { n.needed_int("k")?.into() } else { n.size(1)? };
+    let k = if n.opset < 10 { n.needed_int("k")?.into() } else { n.one_size(1)? };
     let largest = n.opset < 11 || n.flag("largest", true)?;
     if n.opset >= 11 {
         n.flag("sorted", true)?;

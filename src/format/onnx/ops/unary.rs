@@ -2,7 +2,7 @@
 
 use super::alike::alike;
 use super::{Done, Imports, Node, Writer, Written};
-use crate::op::{Binary, GeluForm, Identity, OpError, Unary};
+use crate::op::{Binary, Formula, GeluForm, OpError, Unary};
 use crate::types::DType;
 
 alike! {
@@ -67,9 +67,9 @@ fn clip(n: &mut Node<'_, '_>) -> Done {
         let max = n.opt_float("max")?.map(f64::from);
         return n.result(Unary::Clip { min, max }, &[x]);
     }
-    let known = |i: usize| n.optional(i).is_none() || n.number(i).is_some();
+    let known = |i: usize| n.optional(i).is_none() || n.opt_number(i).is_some();
     if known(1) && known(2) {
-        let (min, max) = (n.number(1), n.number(2));
+        let (min, max) = (n.opt_number(1), n.opt_number(2));
         for i in [1, 2] {
             if let Some(bound) = n.optional(i).filter(|bound| n.dtype(*bound) != n.dtype(x)) {
                 let (expected, found) = (n.dtype(x).to_string(), n.dtype(bound));
@@ -80,12 +80,15 @@ fn clip(n: &mut Node<'_, '_>) -> Done {
     }
     match (n.optional(1), n.optional(2)) {
         (Some(min), Some(max)) => {
-            let low = n.emit(Binary::Max, &[x, min])?;
+            let low = n.max(x, min)?;
             n.result(Binary::Min, &[low, max])
         }
         (Some(min), None) => n.result(Binary::Max, &[x, min]),
         (None, Some(max)) => n.result(Binary::Min, &[x, max]),
-        (None, None) => n.result(Identity {}, &[x]),
+        (None, None) => {
+            n.last(0).identity(x)?;
+            Ok(())
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::RecurrentGrad;
 use crate::op::recurrent::{CellKind, Recurrent};
-use crate::op::{Backward, Compare, Concat, Gemm, Range, Reduce, RuleError, Slice, Term};
+use crate::op::{Backward, Formula, Gemm, RuleError, Term};
 use crate::types::{Dim, Shape};
 
 /// What all gradients are made of: matrices with a row for each step of each sequence.
@@ -91,7 +91,7 @@ fn product(at: &mut Backward<'_>, a: Term, b: Term) -> Result<Term, RuleError> {
 
 /// The sum of all rows of a matrix.
 fn total(at: &mut Backward<'_>, a: Term) -> Result<Term, RuleError> {
-    at.op(Reduce::Sum { axes: vec![0], keepdims: false }, &[a])
+    at.reduce_sum(a, vec![0], false)
 }
 
 /// `x` with 0 behind the ends of the sequences, where anything may stand.
@@ -107,11 +107,10 @@ fn within(
     };
     let shape = at.shape(x);
     let dtype = at.ty(lengths).dtype;
-    let range = Range { delta: 1, dtype, limit: shape[time].clone(), start: Dim::ZERO };
-    let step = at.op(range, &[])?;
+    let step = at.count_to(shape[time].clone(), dtype)?;
     let step = at.reshape(step, &along(time, &shape[time]))?;
     let lengths = at.reshape(lengths, &along(1 - time, &shape[1 - time]))?;
-    let before_end = at.op(Compare::Less, &[step, lengths])?;
+    let before_end = at.less(step, lengths)?;
     at.only(before_end, x)
 }
 
@@ -164,7 +163,7 @@ impl Steps {
         if at.shape(a)[1] == count {
             return Ok(a);
         }
-        at.op(Slice::rows(1, from.clone(), from + count), &[a])
+        at.rows(a, 1, from.clone(), from + count)
     }
 
     /// Of the gradients `sums` of all steps the one of `x`.
@@ -193,7 +192,7 @@ impl Steps {
                 parts.push(product(at, own, state)?);
             }
         }
-        let all = if let [one] = parts[..] { one } else { at.op(Concat { axis: 0 }, &parts)? };
+        let all = if let [one] = parts[..] { one } else { at.concat(&parts, 0)? };
         let shape = [self.directions, self.gates * self.hidden, self.hidden];
         at.reshape(all, &shape.into_iter().map(Dim::from).collect())
     }
@@ -211,6 +210,6 @@ impl Steps {
             }
             None => own,
         };
-        at.op(Concat { axis: 1 }, &[own, state])
+        at.concat(&[own, state], 1)
     }
 }

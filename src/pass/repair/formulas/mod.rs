@@ -1,24 +1,22 @@
 //! Operators over the batch as several whose parts combine.
 
 mod statistics;
+mod steps;
 
 use smallvec::{SmallVec, smallvec};
 
 pub(super) use statistics::ghost;
 
+use self::steps::{Steps, Written};
 use super::tails::Tail;
-use super::{Action, At, Cause, Failure, Writer};
+use super::{Action, At, Cause, Failure, Writer, unrounded};
 use crate::ir::{ResultInfo, Value};
 use crate::op::{
-    Arg, Binary, Cast, Classify, Compare, Constant, DynamicQuantize, ExclusiveScan, Logic,
-    MergeTopK, Narrow, Op, Quantize, Range, Reduce, Reshape, Scan, SegmentSum, Softmax,
-    SplitOperand, TopK, Unary, Where, rules,
+    Arg, Classify, DynamicQuantize, ExclusiveScan, Formula, MergeTopK, Op, Reduce, Scan, Softmax,
+    SplitOperand, TopK, rules,
 };
 use crate::types::invariant::int;
-use crate::types::{Claim, Code, Combine, DType, Dim, Tensor};
-
-/// Results, or `None` where the operator has no formula here.
-type Written = Result<Option<SmallVec<[Value; 2]>>, Failure>;
+use crate::types::{Claim, Code, DType, Dim, Tensor};
 
 /// Writes the operator as several, each repaired as it needs to be.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most operators have no formula")]
@@ -32,25 +30,25 @@ pub(super) fn write(
     writer.tail = Tail::Used;
     let [x, ..] = *operands else { return Ok(None) };
     let [result, ..] = results else { return Ok(None) };
-    let mut formula = Formula { writer, at, result };
+    let mut steps = Steps { writer, at, result };
     let value = match op {
-        Op::Softmax(Softmax::Softmax { axis }) => formula.softmax(x, *axis, false)?,
-        Op::Softmax(Softmax::LogSoftmax { axis }) => formula.softmax(x, *axis, true)?,
-        Op::Reduce(op @ Reduce::LogSum { .. }) => match formula.unrounded(op, x)? {
+        Op::Softmax(Softmax::Softmax { axis }) => steps.softmax(x, *axis, false)?,
+        Op::Softmax(Softmax::LogSoftmax { axis }) => steps.softmax(x, *axis, true)?,
+        Op::Reduce(Reduce::LogSum { .. }) => match steps.unrounded(op, operands)? {
             Some(value) => value,
             None => return Ok(None),
         },
-        Op::Scan(scan) => match formula.scan(scan, operands)? {
+        Op::Scan(scan) => match steps.scan(scan, operands)? {
             Some(value) => value,
             None => return Ok(None),
         },
-        Op::TopK(top) => return formula.top_k(top, x, results),
-        Op::BatchNormTrain(norm) => return formula.batch_norm(norm, operands, results),
-        Op::BatchNormGrad(norm) => return formula.batch_norm_grad(norm, operands, results),
+        Op::TopK(top) => return steps.top_k(top, x, results),
+        Op::BatchNormTrain(norm) => return steps.batch_norm(norm, operands, results),
+        Op::BatchNormGrad(norm) => return steps.batch_norm_grad(norm, operands, results),
         Op::DynamicQuantize(DynamicQuantize::Quantize) => {
-            return formula.dynamic_quantize(x, results);
+            return steps.dynamic_quantize(x, results);
         }
-        Op::Arg(arg) => match formula.arg(arg, x)? {
+        Op::Arg(arg) => match steps.arg(arg, x)? {
             Some(value) => value,
             None => return Ok(None),
         },
@@ -73,21 +71,11 @@ pub(super) fn combined(
     // What is written on the way is combined here.
     let tail = std::mem::replace(&mut writer.tail, Tail::Used);
     let noted = writer.done.len();
-    let mut formula = Formula { writer, at, result };
-    let wide = match (op, operands) {
-        (Op::Reduce(reduce), [x]) if visible => formula.unrounded(reduce, *x)?,
-        (Op::SegmentSum(sum), [x, _]) if formula.writer.out.ty(*x).dtype == DType::F64 => {
-            let part = SegmentSum { wide: true, ..sum.clone() };
-            let part = formula.step(part, operands, ".part")?;
-            let whole = formula.whole(part, op)?;
-            let narrow = Narrow { by: Combine::WideSum, count: Dim::ONE, log: false };
-            Some(formula.last(narrow, &[whole])?)
-        }
-        _ => None,
-    };
+    let mut steps = Steps { writer, at, result };
+    let wide = if visible { steps.unrounded(op, operands)? } else { None };
     let whole = match wide {
         Some(whole) => whole,
-        None => formula.in_f64(op, operands)?,
+        None => steps.in_f64(op, operands)?,
     };
     if tail == Tail::Views {
         // Outputs are merged in any case.
@@ -111,109 +99,47 @@ pub(super) fn whole(
     Ok(smallvec![writer.bring(part, claim, Claim::Invariant, cause)?])
 }
 
-struct Formula<'w, 'g> {
-    writer: &'w mut Writer<'g>,
-    at: &'w At,
-    result: &'w ResultInfo,
-}
-
-impl Formula<'_, '_> {
-    /// A step on the way, named after the result.
-    fn step(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Value],
-        suffix: &str,
-    ) -> Result<Value, Failure> {
-        let op = op.into();
-        let inferred = self.writer.infer(&op, operands)?;
-        let name = self.writer.fresh(&self.result.name, suffix);
-        let info = ResultInfo { name, ty: inferred.ty, ints: inferred.ints };
-        self.one(&op, operands, info)
-    }
-
-    /// The last step, which gives the result.
-    fn last(&mut self, op: impl Into<Op>, operands: &[Value]) -> Result<Value, Failure> {
-        self.one(&op.into(), operands, self.result.clone())
-    }
-
-    fn one(&mut self, op: &Op, operands: &[Value], info: ResultInfo) -> Result<Value, Failure> {
-        // Steps in `f64` have digits to spare, but where elements are `f64` themselves.
-        let spare = self.result.ty.dtype != DType::F64;
-        let outer = std::mem::replace(&mut self.writer.inside, spare);
-        let written = self.writer.write(op, operands, &[info], self.at);
-        self.writer.inside = outer;
-        written?.first().copied().ok_or(Failure::Mixed)
-    }
-
-    /// The last step but for a cast to the result's type.
-    fn rounded(&mut self, op: impl Into<Op>, operands: &[Value]) -> Result<Value, Failure> {
-        let (op, to) = (op.into(), self.result.ty.dtype);
-        if self.writer.infer(&op, operands)?.ty.dtype == to {
-            return self.last(op, operands);
-        }
-        let value = self.step(op, operands, ".whole")?;
-        self.last(Cast { to }, &[value])
-    }
-
-    /// The value as a float that is no half.
-    fn single(&mut self, x: Value) -> Result<Value, Failure> {
-        if matches!(self.writer.out.ty(x).dtype, DType::F16 | DType::Bf16) {
-            return self.step(Cast { to: DType::F32 }, &[x], ".single");
-        }
-        Ok(x)
-    }
-
-    /// The parts of all replicas, combined.
-    fn whole(&mut self, part: Value, op: &Op) -> Result<Value, Failure> {
-        let claim = self.writer.claim(part);
-        let refusal = rules::needs_whole(&[SplitOperand { claim, ty: &self.result.ty }]);
-        let cause = Cause { refusal: &refusal, op, at: self.at };
-        Ok(self.writer.bring(part, claim, Claim::Invariant, cause)?)
-    }
-
+impl Steps<'_, '_> {
     /// A reduction by parts that are sums and products before they are rounded; `None` if it is of
     /// other parts.
-    fn unrounded(&mut self, op: &Reduce, x: Value) -> Result<Option<Value>, Failure> {
-        let Some((wide, narrow)) = op.wide(self.writer.out.ty(x)) else { return Ok(None) };
-        let x = self.single(x)?;
-        let part = self.step(wide, &[x], ".part")?;
-        let whole = self.whole(part, &op.clone().into())?;
-        self.rounded(narrow, &[whole]).map(Some)
+    fn unrounded(&mut self, op: &Op, operands: &[Value]) -> Result<Option<Value>, Failure> {
+        let parts = unrounded(&self.writer.out, op, operands);
+        let Some((wide, narrow)) = parts else { return Ok(None) };
+        let mut operands: SmallVec<[Value; 2]> = operands.into();
+        operands[0] = self.single(operands[0])?;
+        let part = self.step(".part").op(wide, &operands)?;
+        let whole = self.whole(part, op)?;
+        self.rounded().op(narrow, &[whole]).map(Some)
     }
 
     /// An operator whose parts are computed and combined in `f64`.
     fn in_f64(&mut self, op: &Op, operands: &[Value]) -> Result<Value, Failure> {
         let wide = operands.iter().map(|x| {
             let float = self.writer.out.ty(*x).dtype.is_float();
-            if float { self.step(Cast { to: DType::F64 }, &[*x], ".wide") } else { Ok(*x) }
+            if float { self.step(".wide").convert(*x, DType::F64) } else { Ok(*x) }
         });
         let wide: SmallVec<[Value; 2]> = wide.collect::<Result<_, _>>()?;
-        let part = self.step(op.clone(), &wide, ".part")?;
+        let part = self.step(".part").op(op.clone(), &wide)?;
         let whole = self.whole(part, op)?;
-        self.last(Cast { to: self.result.ty.dtype }, &[whole])
+        let to = self.result.ty.dtype;
+        self.last().convert(whole, to)
     }
 
     /// `e^(x - m) / s` with the largest element `m` of all replicas and the sum `s` over all of
     /// them: exponentials are `f32`, of `f64` elements `f64`, and summed in `f64`.
     fn softmax(&mut self, x: Value, axis: i64, log: bool) -> Result<Value, Failure> {
-        let over = |axis| (vec![axis], true);
         let x = self.single(x)?;
-        let own = Cast { to: self.writer.out.ty(x).dtype };
-        let (axes, keepdims) = over(axis);
-        let largest = self.step(Reduce::Max { axes, keepdims }, &[x], ".max")?;
-        let shifted = self.step(Binary::Sub, &[x, largest], ".shifted")?;
-        let powers = self.step(Unary::Exp, &[shifted], ".exp")?;
-        let (axes, keepdims) = over(axis);
-        let wide = self.step(Cast { to: DType::F64 }, &[powers], ".wide")?;
-        let mut sum = self.step(Reduce::Sum { axes, keepdims }, &[wide], ".sum")?;
+        let own = self.writer.out.ty(x).dtype;
+        let largest = self.step(".max").reduce_max(x, vec![axis], true)?;
+        let shifted = self.step(".shifted").sub(x, largest)?;
+        let powers = self.step(".exp").exp(shifted)?;
+        let wide = self.step(".wide").convert(powers, DType::F64)?;
+        let mut sum = self.step(".sum").reduce_sum(wide, vec![axis], true)?;
         if log {
-            sum = self.step(Unary::Log, &[sum], ".log")?;
+            sum = self.step(".log").log(sum)?;
         }
-        let sum = self.step(own, &[sum], ".total")?;
-        let (op, operands) =
-            if log { (Binary::Sub, [shifted, sum]) } else { (Binary::Div, [powers, sum]) };
-        self.rounded(op, &operands)
+        let sum = self.step(".total").convert(sum, own)?;
+        if log { self.rounded().sub(shifted, sum) } else { self.rounded().div(powers, sum) }
     }
 
     /// Every replica scans its own rows, and begins with what those before them give. Sums and
@@ -227,15 +153,15 @@ impl Formula<'_, '_> {
             return Ok(None);
         }
         let by = scan.parts_by(dtype);
-        let total = self.step(scan.total(dtype), &[x], ".total")?;
+        let total = self.step(".total").op(scan.total(dtype), &[x])?;
         let claim = SplitOperand { claim: self.writer.claim(total), ty: &self.result.ty };
         let refusal = rules::refuse(Code::AcrossSamples, 0, rules::needs_whole(&[claim]).reason);
         let action = Action::ExclusiveScan(by);
         let cause = Cause { refusal: &refusal, op: &scan.clone().into(), at: self.at };
         self.writer.note(cause, action, Some(total));
         let before = ExclusiveScan { by, reverse: scan.is_reverse(), rows: vec![Dim::n()] };
-        let before = self.step(before, &[total], ".before")?;
-        self.last(scan.clone(), &[x, before]).map(Some)
+        let before = self.step(".before").op(before, &[total])?;
+        self.last().op(scan.clone(), &[x, before]).map(Some)
     }
 
     /// The best of the candidates of all replicas; each has at most as many as are wanted.
@@ -274,15 +200,13 @@ impl Formula<'_, '_> {
         let [quantised, scale, zero] = results else { return Ok(None) };
         let rank = int::<i64>(self.writer.out.ty(x).rank());
         let axes: Vec<i64> = (0..rank).collect();
-        let smallest = Reduce::Min { axes: axes.clone(), keepdims: false };
-        let smallest = self.step(smallest, &[x], ".smallest")?;
-        let largest = self.step(Reduce::Max { axes, keepdims: false }, &[x], ".largest")?;
+        let smallest = self.step(".smallest").reduce_min(x, axes.clone(), false)?;
+        let largest = self.step(".largest").reduce_max(x, axes, false)?;
         let range = DynamicQuantize::Range.into();
         let both = [scale.clone(), zero.clone()];
         let both = self.writer.write(&range, &[smallest, largest], &both, self.at)?;
         let [scale, zero] = *both else { return Ok(None) };
-        let op = Quantize::Quantize { axis: 1, block: 0, to: DType::U8 };
-        let quantised = self.one(&op.into(), &[x, scale, zero], quantised.clone())?;
+        let quantised = self.result(quantised).quantize(x, scale, zero, 1, DType::U8)?;
         Ok(Some(smallvec![quantised, scale, zero]))
     }
 
@@ -298,39 +222,40 @@ impl Formula<'_, '_> {
         };
         let ty = self.writer.out.ty(x).clone();
         let Ok(on) = crate::op::infer::axis("axis", axis, ty.rank()) else { return Ok(None) };
+        let mut step = self.step(".extreme");
         let axes = vec![axis];
-        let extreme = if largest {
-            Reduce::Max { axes: axes.clone(), keepdims: true }
-        } else {
-            Reduce::Min { axes: axes.clone(), keepdims: true }
-        };
-        let extreme = self.step(extreme, &[x], ".extreme")?;
-        let mut found = self.step(Compare::Equal, &[x, extreme], ".equal")?;
+        let extreme =
+            if largest { step.reduce_max(x, axes, true)? } else { step.reduce_min(x, axes, true)? };
+        let mut found = self.step(".equal").equal(x, extreme)?;
         if ty.dtype.is_float() {
-            let nan = self.step(Classify::IsNan, &[x], ".nan")?;
-            found = self.step(Logic::Or, &[found, nan], ".found")?;
+            let nan = self.step(".nan").op(Classify::IsNan, &[x])?;
+            found = self.step(".found").or(found, nan)?;
         }
         let count = ty.shape[on].clone();
-        let places = Range { delta: 1, dtype: DType::I64, limit: count.clone(), start: Dim::ZERO };
-        let places = self.step(places, &[], ".places")?;
+        let places = self.step(".places").count_to(count.clone(), DType::I64)?;
         // 0, where there are places at all; an extreme of none is refused as one device does.
         let some = Arg::Min { axis: 0, keepdims: true, select_last_index: false };
-        let some = self.step(some, &[places], ".first")?;
-        let places = self.step(Binary::Add, &[places, some], ".places")?;
+        let some = self.step(".first").op(some, &[places])?;
+        let places = self.step(".places").add(places, some)?;
         let mut shape = vec![Dim::ONE; ty.rank()];
         shape[on] = count;
-        let places = self.step(Reshape { shape }, &[places], ".column")?;
+        let places = self.step(".column").view(places, shape)?;
         // What no position reaches: it is never the first, or never the last.
         let none: i64 = if last { -1 } else { i64::MAX };
-        let Ok(none) = Tensor::new(&[], &[none]) else { return Ok(None) };
-        let none = self.step(Constant { value: none }, &[], ".none")?;
-        let places = self.step(Where {}, &[found, places, none], ".at")?;
-        let nearest =
-            if last { Reduce::Max { axes, keepdims } } else { Reduce::Min { axes, keepdims } };
-        if self.result.ty.dtype == DType::I64 {
-            return self.last(nearest, &[places]).map(Some);
+        let none = self.step(".none").literal(Tensor::scalar(none))?;
+        let places = self.step(".at").choose(found, places, none)?;
+        let to = self.result.ty.dtype;
+        let mut step = if to == DType::I64 { self.last() } else { self.step(".nearest") };
+        let axes = vec![axis];
+        let nearest = if last {
+            step.reduce_max(places, axes, keepdims)?
+        } else {
+            step.reduce_min(places, axes, keepdims)?
+        };
+        if to == DType::I64 {
+            Ok(Some(nearest))
+        } else {
+            self.last().convert(nearest, to).map(Some)
         }
-        let nearest = self.step(nearest, &[places], ".nearest")?;
-        self.last(Cast { to: self.result.ty.dtype }, &[nearest]).map(Some)
     }
 }

@@ -4,12 +4,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::tails::Tail;
 use super::super::{Action, At, Cause, Failure, Repair, Writer};
-use super::{Formula, Written};
+use super::steps::{Steps, Written};
 use crate::ir::{ResultInfo, Value};
-use crate::op::{
-    BatchNormGrad, BatchNormTrain, Binary, Cast, Constant, Dims, Gather, Op, Range, Reduce,
-    Reshape, SegmentSum, Slice, Unary, Where, rules,
-};
+use crate::op::{BatchNormGrad, BatchNormTrain, Formula, Op, rules};
 use crate::types::{Claim, Code, DType, Dim, Shard, Tensor};
 
 /// What normalises `x`, the running mean and variance, and what they become.
@@ -45,8 +42,8 @@ pub(in super::super) fn ghost(
     writer.note(cause, Action::GhostStatistics(groups), Some(*x));
     let allowed = std::mem::replace(&mut writer.options.allowed, Repair::Comm);
     writer.tail = Tail::Used;
-    let mut formula = Formula { writer: &mut *writer, at, result };
-    let written = formula.ghost(groups, shard, operands, results, cause);
+    let mut steps = Steps { writer: &mut *writer, at, result };
+    let written = steps.ghost(groups, shard, operands, results, cause);
     writer.options.allowed = allowed;
     written?.ok_or(Failure::Refused)
 }
@@ -75,7 +72,7 @@ struct Moments {
     squares: Value,
 }
 
-impl Formula<'_, '_> {
+impl Steps<'_, '_> {
     /// Batch normalisation by the statistics of all replicas, in `f64`: two means over the batch
     /// and what follows from them.
     pub(super) fn batch_norm(
@@ -90,17 +87,15 @@ impl Formula<'_, '_> {
         let rank = self.writer.out.ty(*x).rank();
         let axes: Vec<i64> =
             (0..rank).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
-        let mean = || Reduce::Mean { axes: axes.clone(), keepdims: true };
         let x = self.wide(*x, ".wide")?;
-        let mean_of_x = self.step(mean(), &[x], ".mean")?;
-        let shifted = self.step(Binary::Sub, &[x, mean_of_x], ".shifted")?;
-        let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
-        let variance = self.step(mean(), &[squares], ".variance")?;
+        let mean_of_x = self.step(".mean").reduce_mean(x, axes.clone(), true)?;
+        let shifted = self.step(".shifted").sub(x, mean_of_x)?;
+        let squares = self.step(".squares").mul(shifted, shifted)?;
+        let variance = self.step(".variance").reduce_mean(squares, axes, true)?;
         let deviation = self.deviation(norm.epsilon, variance)?;
         let y = self.affine(shifted, deviation, *scale, *bias, y)?;
         let channels = self.writer.out.ty(*scale).shape.to_vec();
-        let mut flat =
-            |value| self.step(Reshape { shape: channels.clone() }, &[value], ".channels");
+        let mut flat = |value| self.step(".channels").view(value, channels.clone());
         let current = [flat(mean_of_x)?, flat(variance)?];
         let running = Running { norm, means: *means, vars: *vars, new: [new_mean, new_var] };
         let [mean, var] = self.running(&running, current)?;
@@ -120,36 +115,37 @@ impl Formula<'_, '_> {
             (0..shape.len()).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
         let elements = shape.iter().enumerate().filter(|(a, _)| *a != 1);
         let elements = elements.fold(Dim::ONE, |count, (_, d)| count * d.clone());
-        let count = self.step(Dims { scalar: true, values: vec![elements] }, &[], ".count")?;
+        let count = self.step(".count").dim(elements)?;
         let count = self.wide(count, ".count")?;
         let (x, dy) = (self.wide(*x, ".wide")?, self.wide(*dy, ".wide")?);
-        let sum = || Reduce::Sum { axes: axes.clone(), keepdims: true };
-        let total = self.step(sum(), &[x], ".sum")?;
-        let mean = self.step(Binary::Div, &[total, count], ".mean")?;
-        let shifted = self.step(Binary::Sub, &[x, mean], ".shifted")?;
-        let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
-        let squares = self.step(sum(), &[squares], ".squares")?;
-        let variance = self.step(Binary::Div, &[squares, count], ".variance")?;
+        let total = self.step(".sum").reduce_sum(x, axes.clone(), true)?;
+        let mean = self.step(".mean").div(total, count)?;
+        let shifted = self.step(".shifted").sub(x, mean)?;
+        let squares = self.step(".squares").mul(shifted, shifted)?;
+        let squares = self.step(".squares").reduce_sum(squares, axes.clone(), true)?;
+        let variance = self.step(".variance").div(squares, count)?;
         let deviation = self.deviation(norm.epsilon, variance)?;
-        let normal = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
-        let weighted = self.step(Binary::Mul, &[dy, normal], ".weighted")?;
-        let sums = [self.step(sum(), &[dy], ".bias")?, self.step(sum(), &[weighted], ".scale")?];
+        let normal = self.step(".normal").div(shifted, deviation)?;
+        let weighted = self.step(".weighted").mul(dy, normal)?;
+        let sums = [
+            self.step(".bias").reduce_sum(dy, axes.clone(), true)?,
+            self.step(".scale").reduce_sum(weighted, axes, true)?,
+        ];
         // scale / deviation * (dy - mean of dy - normal * mean of dy * normal)
-        let mean_of_dy = self.step(Binary::Div, &[sums[0], count], ".share")?;
-        let along = self.step(Binary::Div, &[sums[1], count], ".share")?;
-        let along = self.step(Binary::Mul, &[normal, along], ".along")?;
-        let rest = self.step(Binary::Sub, &[dy, mean_of_dy], ".rest")?;
-        let rest = self.step(Binary::Sub, &[rest, along], ".rest")?;
+        let mean_of_dy = self.step(".share").div(sums[0], count)?;
+        let along = self.step(".share").div(sums[1], count)?;
+        let along = self.step(".along").mul(normal, along)?;
+        let rest = self.step(".rest").sub(dy, mean_of_dy)?;
+        let rest = self.step(".rest").sub(rest, along)?;
         let column = [shape[1].clone()].into_iter().chain((2..shape.len()).map(|_| Dim::ONE));
         let scale = self.wide(*scale, ".factor")?;
-        let scale = self.step(Reshape { shape: column.collect() }, &[scale], ".factor")?;
-        let factor = self.step(Binary::Div, &[scale, deviation], ".factor")?;
-        let value = self.step(Binary::Mul, &[rest, factor], ".gradient")?;
-        let value = self.one(&Cast { to: dx.ty.dtype }.into(), &[value], dx.clone())?;
+        let scale = self.step(".factor").view(scale, column.collect())?;
+        let factor = self.step(".factor").div(scale, deviation)?;
+        let value = self.step(".gradient").mul(rest, factor)?;
+        let value = self.result(dx).convert(value, dx.ty.dtype)?;
         let mut flat = |value, result: &ResultInfo| {
-            let value =
-                self.step(Reshape { shape: vec![shape[1].clone()] }, &[value], ".channels")?;
-            self.one(&Cast { to: result.ty.dtype }.into(), &[value], result.clone())
+            let value = self.step(".channels").view(value, vec![shape[1].clone()])?;
+            self.result(result).convert(value, result.ty.dtype)
         };
         Ok(Some(smallvec![value, flat(sums[1], dscale)?, flat(sums[0], dbias)?]))
     }
@@ -169,10 +165,10 @@ impl Formula<'_, '_> {
         };
         let x = self.wide(*x, ".wide")?;
         let sums = self.sums(x, &groups)?;
-        let mean = self.step(Binary::Div, &[sums, groups.counts], ".mean")?;
+        let mean = self.step(".mean").div(sums, groups.counts)?;
         let own_mean = self.of_rows(mean, &groups)?;
-        let shifted = self.step(Binary::Sub, &[x, own_mean], ".shifted")?;
-        let squares = self.step(Binary::Mul, &[shifted, shifted], ".squares")?;
+        let shifted = self.step(".shifted").sub(x, own_mean)?;
+        let squares = self.step(".squares").mul(shifted, shifted)?;
         let squares = self.sums(squares, &groups)?;
         let moments = Moments { shifted, sums, squares };
         if let Op::BatchNormTrain(norm) = cause.op {
@@ -194,13 +190,13 @@ impl Formula<'_, '_> {
         let ([_, scale, bias, means, vars], [y, new_mean, new_var]) = (operands, results) else {
             return Ok(None);
         };
-        let variance = self.step(Binary::Div, &[of.squares, groups.counts], ".variance")?;
+        let variance = self.step(".variance").div(of.squares, groups.counts)?;
         let deviation = self.deviation(norm.epsilon, variance)?;
         let own_deviation = self.of_rows(deviation, groups)?;
         let y = self.affine(of.shifted, own_deviation, *scale, *bias, y)?;
         let mut all = |sums| {
             let all = self.over_groups(sums)?;
-            self.step(Binary::Div, &[all, groups.total], ".channels")
+            self.step(".channels").div(all, groups.total)
         };
         let current = [all(of.sums)?, all(of.squares)?];
         let running = Running { norm, means: *means, vars: *vars, new: [new_mean, new_var] };
@@ -219,39 +215,38 @@ impl Formula<'_, '_> {
         of: &Moments,
     ) -> Written {
         let ([_, scale, dy], [dx, dscale, dbias]) = (operands, results) else { return Ok(None) };
-        let variance = self.step(Binary::Div, &[of.squares, groups.counts], ".variance")?;
+        let variance = self.step(".variance").div(of.squares, groups.counts)?;
         let deviation = self.deviation(norm.epsilon, variance)?;
         let deviation = self.of_rows(deviation, groups)?;
-        let normal = self.step(Binary::Div, &[of.shifted, deviation], ".normal")?;
+        let normal = self.step(".normal").div(of.shifted, deviation)?;
         let dy = self.wide(*dy, ".wide")?;
-        let weighted = self.step(Binary::Mul, &[dy, normal], ".weighted")?;
+        let weighted = self.step(".weighted").mul(dy, normal)?;
         let sums = [self.sums(dy, groups)?, self.sums(weighted, groups)?];
         let mut share = |sums| {
-            let share = self.step(Binary::Div, &[sums, groups.counts], ".share")?;
+            let share = self.step(".share").div(sums, groups.counts)?;
             self.of_rows(share, groups)
         };
         let (mean, along) = (share(sums[0])?, share(sums[1])?);
-        let along = self.step(Binary::Mul, &[normal, along], ".along")?;
-        let rest = self.step(Binary::Sub, &[dy, mean], ".rest")?;
-        let rest = self.step(Binary::Sub, &[rest, along], ".rest")?;
+        let along = self.step(".along").mul(normal, along)?;
+        let rest = self.step(".rest").sub(dy, mean)?;
+        let rest = self.step(".rest").sub(rest, along)?;
         let ones = (2..groups.rank).map(|_| Dim::ONE);
         let column = std::iter::once(groups.channels.clone()).chain(ones).collect();
         let scale = self.wide(*scale, ".factor")?;
-        let scale = self.step(Reshape { shape: column }, &[scale], ".factor")?;
-        let factor = self.step(Binary::Div, &[scale, deviation], ".factor")?;
-        let value = self.step(Binary::Mul, &[rest, factor], ".gradient")?;
-        let value = self.one(&Cast { to: dx.ty.dtype }.into(), &[value], dx.clone())?;
+        let scale = self.step(".factor").view(scale, column)?;
+        let factor = self.step(".factor").div(scale, deviation)?;
+        let value = self.step(".gradient").mul(rest, factor)?;
+        let value = self.result(dx).convert(value, dx.ty.dtype)?;
         let mut all = |sums, result: &ResultInfo| {
             let all = self.over_groups(sums)?;
-            self.one(&Cast { to: result.ty.dtype }.into(), &[all], result.clone())
+            self.result(result).convert(all, result.ty.dtype)
         };
         Ok(Some(smallvec![value, all(sums[1], dscale)?, all(sums[0], dbias)?]))
     }
 
     /// The sums over all groups.
     fn over_groups(&mut self, sums: Value) -> Result<Value, Failure> {
-        let all = Reduce::Sum { axes: vec![0], keepdims: false };
-        self.step(all, &[sums], ".all_groups")
+        self.step(".all_groups").reduce_sum(sums, vec![0], false)
     }
 
     /// The groups of the rows of `x`. Row `i` of `N` belongs to the group `((i + 1) * G - 1) / N`,
@@ -272,34 +267,29 @@ impl Formula<'_, '_> {
             return Ok(None);
         };
         let Some(each) = inner.checked_mul(width) else { return Ok(None) };
-        let n = self.step(Dims { scalar: true, values: vec![Dim::n()] }, &[], ".n")?;
-        let range = |limit| Range { delta: 1, dtype: DType::I64, limit, start: Dim::ZERO };
-        let mut group = self.step(range(rows.clone()), &[], ".row")?;
-        let steps = [
-            (Binary::Div, inner, ".sample"),
-            (Binary::Mul, count, ".scaled"),
-            (Binary::Add, count - 1, ".last"),
-        ];
-        for (op, by, name) in steps {
-            let by = self.integer(by)?;
-            group = self.step(op, &[group, by], name)?;
-        }
-        let group = self.step(Binary::Div, &[group, n], ".group")?;
+        let n = self.step(".n").dim(Dim::n())?;
+        let row = self.step(".row").count_to(rows.clone(), DType::I64)?;
+        let inner = self.integer(inner)?;
+        let sample = self.step(".sample").div(row, inner)?;
+        let factor = self.integer(count)?;
+        let scaled = self.step(".scaled").mul(sample, factor)?;
+        let rest = self.integer(count - 1)?;
+        let group = self.step(".last").add(scaled, rest)?;
+        let group = self.step(".group").div(group, n)?;
         let to = Claim::Shard(shard);
         let own = self.writer.bring(group, Claim::Invariant, to, cause)?;
         let groups = self.integer(count)?;
         let each = self.integer(each)?;
-        let ends = self.step(range(Dim::from(count + 1)), &[], ".end")?;
-        let ends = self.step(Binary::Mul, &[ends, n], ".end")?;
-        let ends = self.step(Binary::Div, &[ends, groups], ".end")?;
-        let after = self.step(Slice::rows(0, Dim::ONE, (count + 1).into()), &[ends], ".to")?;
-        let before = self.step(Slice::rows(0, Dim::ZERO, count.into()), &[ends], ".from")?;
-        let counts = self.step(Binary::Sub, &[after, before], ".rows")?;
-        let counts = self.step(Binary::Mul, &[counts, each], ".count")?;
+        let ends = self.step(".end").count_to(Dim::from(count + 1), DType::I64)?;
+        let ends = self.step(".end").mul(ends, n)?;
+        let ends = self.step(".end").div(ends, groups)?;
+        let after = self.step(".to").rows(ends, 0, Dim::ONE, (count + 1).into())?;
+        let before = self.step(".from").rows(ends, 0, Dim::ZERO, count.into())?;
+        let counts = self.step(".rows").sub(after, before)?;
+        let counts = self.step(".count").mul(counts, each)?;
         let counts = self.wide(counts, ".counts")?;
-        let shape_of_counts = Reshape { shape: vec![count.into(), Dim::ONE] };
-        let counts = self.step(shape_of_counts, &[counts], ".counts")?;
-        let total = self.step(Binary::Mul, &[n, each], ".elements")?;
+        let counts = self.step(".counts").view(counts, vec![count.into(), Dim::ONE])?;
+        let total = self.step(".elements").mul(n, each)?;
         let total = self.wide(total, ".total")?;
         Ok(Some(Groups { own, counts, total, count, rows, channels: shape[1].clone(), rank }))
     }
@@ -307,30 +297,27 @@ impl Formula<'_, '_> {
     /// The sums of the channels of each group.
     fn sums(&mut self, x: Value, groups: &Groups) -> Result<Value, Failure> {
         let axes: Vec<i64> = (2..groups.rank).filter_map(|a| i64::try_from(a).ok()).collect();
-        let x = if axes.is_empty() {
-            x
-        } else {
-            self.step(Reduce::Sum { axes, keepdims: false }, &[x], ".row_sums")?
-        };
-        self.step(SegmentSum { segments: groups.count, wide: false }, &[x, groups.own], ".sums")
+        let x =
+            if axes.is_empty() { x } else { self.step(".row_sums").reduce_sum(x, axes, false)? };
+        self.step(".sums").segment_sum(x, groups.own, groups.count)
     }
 
     /// For each row the values of its group.
     fn of_rows(&mut self, value: Value, groups: &Groups) -> Result<Value, Failure> {
-        let rows = self.step(Gather { axis: 0 }, &[value, groups.own], ".of_rows")?;
+        let rows = self.step(".of_rows").gather(value, groups.own, 0)?;
         if groups.rank == 2 {
             return Ok(rows);
         }
         let channels = [groups.rows.clone(), groups.channels.clone()];
         let shape = channels.into_iter().chain((2..groups.rank).map(|_| Dim::ONE)).collect();
-        self.step(Reshape { shape }, &[rows], ".columns")
+        self.step(".columns").view(rows, shape)
     }
 
     /// The square root of the variance and the epsilon.
     fn deviation(&mut self, epsilon: f32, variance: Value) -> Result<Value, Failure> {
         let epsilon = self.constant(epsilon.into(), ".epsilon")?;
-        let above = self.step(Binary::Add, &[variance, epsilon], ".above")?;
-        self.step(Unary::Sqrt, &[above], ".deviation")
+        let above = self.step(".above").add(variance, epsilon)?;
+        self.step(".deviation").sqrt(above)
     }
 
     /// `shifted / deviation * scale + bias`, the last two one number for each channel, rounded to
@@ -343,16 +330,17 @@ impl Formula<'_, '_> {
         bias: Value,
         y: &ResultInfo,
     ) -> Result<Value, Failure> {
-        let mut value = self.step(Binary::Div, &[shifted, deviation], ".normal")?;
+        let mut value = self.step(".normal").div(shifted, deviation)?;
         let column: Vec<Dim> = self.writer.out.ty(scale).shape.to_vec();
         let ones = (2..y.ty.rank()).map(|_| Dim::ONE);
         let column: Vec<Dim> = column.into_iter().chain(ones).collect();
-        for (op, factor, name) in [(Binary::Mul, scale, ".scale"), (Binary::Add, bias, ".bias")] {
-            let factor = self.wide(factor, name)?;
-            let factor = self.step(Reshape { shape: column.clone() }, &[factor], ".column")?;
-            value = self.step(op, &[value, factor], ".affine")?;
-        }
-        self.one(&Cast { to: y.ty.dtype }.into(), &[value], y.clone())
+        let scale = self.wide(scale, ".scale")?;
+        let scale = self.step(".column").view(scale, column.clone())?;
+        value = self.step(".affine").mul(value, scale)?;
+        let bias = self.wide(bias, ".bias")?;
+        let bias = self.step(".column").view(bias, column)?;
+        value = self.step(".affine").add(value, bias)?;
+        self.result(y).convert(value, y.ty.dtype)
     }
 
     /// The running mean and variance, which stay where the batch is empty.
@@ -361,37 +349,34 @@ impl Formula<'_, '_> {
         running: &Running<'_>,
         [mean, var]: [Value; 2],
     ) -> Result<[Value; 2], Failure> {
-        let some = Dims { scalar: true, values: vec![Dim::n().minimum(&Dim::ONE)] };
-        let any = self.step(some, &[], ".any")?;
-        let any = self.step(Cast { to: DType::Bool }, &[any], ".rows")?;
+        let any = self.step(".any").dim(Dim::n().minimum(&Dim::ONE))?;
+        let any = self.step(".rows").convert(any, DType::Bool)?;
         let [new_mean, new_var] = running.new;
         let mut moved = |current, old, new: &ResultInfo| {
             let stays = f64::from(running.norm.momentum);
             let (stay, change) =
                 (self.constant(stays, ".stays")?, self.constant(1.0 - stays, ".changes")?);
             let old = self.wide(old, ".running")?;
-            let kept = self.step(Binary::Mul, &[old, stay], ".kept")?;
-            let added = self.step(Binary::Mul, &[current, change], ".added")?;
-            let sum = self.step(Binary::Add, &[kept, added], ".moved")?;
-            let chosen = self.step(Where {}, &[any, sum, old], ".new")?;
-            self.one(&Cast { to: new.ty.dtype }.into(), &[chosen], new.clone())
+            let kept = self.step(".kept").mul(old, stay)?;
+            let added = self.step(".added").mul(current, change)?;
+            let sum = self.step(".moved").add(kept, added)?;
+            let chosen = self.step(".new").choose(any, sum, old)?;
+            self.result(new).convert(chosen, new.ty.dtype)
         };
         Ok([moved(mean, running.means, new_mean)?, moved(var, running.vars, new_var)?])
     }
 
     fn wide(&mut self, value: Value, suffix: &str) -> Result<Value, Failure> {
-        self.step(Cast { to: DType::F64 }, &[value], suffix)
+        self.step(suffix).convert(value, DType::F64)
     }
 
     /// A scalar `f64`.
     fn constant(&mut self, value: f64, suffix: &str) -> Result<Value, Failure> {
-        let value = Tensor::new(&[], &[value]).map_err(|_| Failure::Refused)?;
-        self.step(Constant { value }, &[], suffix)
+        self.step(suffix).literal(Tensor::scalar(value))
     }
 
     /// A scalar `i64`.
     fn integer(&mut self, value: i64) -> Result<Value, Failure> {
-        let value = Tensor::new(&[], &[value]).map_err(|_| Failure::Refused)?;
-        self.step(Constant { value }, &[], ".number")
+        self.step(".number").literal(Tensor::scalar(value))
     }
 }

@@ -1,0 +1,133 @@
+//! The rules of operators applied against the order of the graph.
+
+use std::collections::HashMap;
+
+use super::error::GradientError;
+use super::recompute::{Again, Forward, Recompute};
+use super::writer::{Terms, Writer};
+use crate::ir::{Builder, NodeId, Origin, Value};
+use crate::op::{Backward, Formula, Gradient, RuleError, Term};
+use crate::types::invariant::int;
+
+/// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on
+/// which it does not depend, or only through operators that are constant between their steps.
+pub fn differentiate(
+    builder: &mut Builder,
+    loss: Value,
+    of: &[Value],
+) -> Result<Vec<Option<Value>>, GradientError> {
+    differentiate_with(builder, loss, of, Recompute::Nothing)
+}
+
+/// As [`differentiate`]; the gradients compute some values again that they would otherwise keep.
+pub fn differentiate_with(
+    builder: &mut Builder,
+    loss: Value,
+    of: &[Value],
+    again: Recompute,
+) -> Result<Vec<Option<Value>>, GradientError> {
+    let ty = builder.graph().ty(loss).clone();
+    if ty.rank() != 0 || !ty.dtype.is_float() {
+        return Err(GradientError::Loss(Box::new(ty)));
+    }
+    let order = builder.graph().order()?;
+    let reached = reached(builder, &order, of);
+    let forward = Forward { order: &order, reached: &reached };
+    let again = Again::new(builder, forward, again);
+    let mut sums = Sums { builder, gradients: HashMap::new(), again };
+    sums.begin(loss)?;
+    for id in order.iter().rev().filter(|id| reached[id.index()]) {
+        sums.node(*id, &reached, of)?;
+    }
+    sums.builder.set_origin(Origin::default());
+    Ok(of.iter().map(|v| sums.gradients.get(v).copied()).collect())
+}
+
+/// The nodes whose results depend on the values, by index.
+fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
+    let graph = builder.graph();
+    let mut reached = vec![false; graph.id_bound()];
+    for v in of {
+        reached[v.node.index()] = true;
+    }
+    for id in order {
+        let Some(op) = graph.node(*id).op() else { continue };
+        if !reached[id.index()] && !matches!(op.gradient(), Gradient::Zero(_)) {
+            reached[id.index()] = graph.operands(*id).iter().any(|v| reached[v.node.index()]);
+        }
+    }
+    reached
+}
+
+/// The gradients found so far.
+struct Sums<'b> {
+    builder: &'b mut Builder,
+    gradients: HashMap<Value, Value>,
+    again: Again,
+}
+
+impl Sums<'_> {
+    /// The loss changes with itself one to one.
+    fn begin(&mut self, loss: Value) -> Result<(), GradientError> {
+        let name = format!("{}.grad", self.builder.graph().info(loss).name);
+        let one = self.builder.named(&name).number(loss, 1.0)?;
+        self.gradients.insert(loss, one);
+        Ok(())
+    }
+
+    fn node(&mut self, id: NodeId, reached: &[bool], of: &[Value]) -> Result<(), GradientError> {
+        let graph = self.builder.graph();
+        let node = graph.node(id);
+        let Some(op) = node.op().cloned() else { return Ok(()) };
+        let (label, results) = (node.label().to_owned(), node.results().len());
+        let name = format!("{}.grad", node.results().first().map_or("", |r| &*r.name));
+        let results: Vec<Value> =
+            (0..int::<u32>(results)).map(|output| Value { node: id, output }).collect();
+        let gradients: Vec<Option<Value>> =
+            results.iter().map(|v| self.gradients.get(v).copied()).collect();
+        let operands = graph.operands(id);
+        let wanted: Vec<bool> = operands
+            .iter()
+            .map(|v| reached[v.node.index()] && graph.ty(*v).dtype.is_float())
+            .collect();
+        // A value asked for may be the result of an operator; what lies before it may not be of
+        // interest.
+        let asked = results.iter().any(|v| of.contains(v)) && !wanted.contains(&true);
+        if gradients.iter().all(Option::is_none) || asked || !wanted.contains(&true) {
+            return Ok(());
+        }
+        if let Gradient::None(reason) = op.gradient() {
+            let error = RuleError::Undefined(reason);
+            return Err(GradientError::Operator { label, op: op.name(), error });
+        }
+        let writer = Writer::new(&mut *self.builder, &name);
+        let mut terms = Terms::new(writer, &mut self.again, Origin::new(&*label));
+        let xs: Vec<Term> = operands.iter().map(|v| terms.term(*v)).collect();
+        let ys: Vec<Term> = results.iter().map(|v| terms.term(*v)).collect();
+        let dys: Vec<Option<Term>> = gradients.iter().map(|g| g.map(|g| terms.term(g))).collect();
+        let mut at = Backward::new(&mut terms, &xs, &ys, &dys, &wanted);
+        let written = op.backward(&mut at);
+        let given = at.finish();
+        written.map_err(|error| GradientError::Operator { label, op: op.name(), error })?;
+        let given: Vec<Option<Value>> = given.iter().map(|g| g.map(|g| terms.value(g))).collect();
+        for ((operand, given), wanted) in operands.iter().zip(given).zip(wanted) {
+            if let (Some(given), true) = (given, wanted) {
+                self.add(*operand, given)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to the gradient of a value.
+    fn add(&mut self, value: Value, gradient: Value) -> Result<(), GradientError> {
+        let sum = match self.gradients.get(&value) {
+            None => gradient,
+            Some(sum) => {
+                let name = format!("{}.grad.sum", self.builder.graph().info(value).name);
+                self.builder.named(&name).add(*sum, gradient)?
+            }
+        };
+        self.gradients.insert(value, sum);
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Why there is no gradient, or no training graph.
+
+use crate::ir::GraphError;
+use crate::op::RuleError;
+use crate::types::{TensorError, TensorType};
+
+/// Why there is no gradient.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GradientError {
+    /// What is differentiated is not one floating-point number.
+    #[error("the loss is {0}; it must be one float, without axes")]
+    Loss(Box<TensorType>),
+    /// An operator between the values and the loss has none.
+    #[error("`{label}` ({op}) has no gradient: {error}")]
+    Operator {
+        /// The node's label.
+        label: String,
+        /// The operator.
+        op: &'static str,
+        /// Why.
+        error: RuleError,
+    },
+    /// The graph is damaged: a bug in what made it.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Why there is no training graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainingError {
+    /// A loss is asked for of an output that does not exist, or no loss at all.
+    #[error("no loss can be taken of `{output}`; the outputs are {known}")]
+    Output {
+        /// The output asked for.
+        output: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// A loss or an optimizer does not suit the model.
+    #[error("{what}: {error}")]
+    Rule {
+        /// What it is.
+        what: String,
+        /// Why.
+        error: RuleError,
+    },
+    /// A model that is replicated, or has variables already.
+    #[error("the model is {0}; give the model itself")]
+    NoModel(&'static str),
+    /// A parameter to freeze or to train does not exist.
+    #[error("there is no parameter `{name}` to {verb}")]
+    NoParam {
+        /// Its name.
+        name: String,
+        /// What was to be done with it.
+        verb: &'static str,
+    },
+    /// A penalty is of no parameter that is trained.
+    #[error("there is no parameter `{0}` that is trained, for a penalty")]
+    NoPenalty(String),
+    /// There is nothing to train.
+    #[error("the loss depends on no parameter that is trained{0}")]
+    Nothing(String),
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// There is no gradient.
+    #[error(transparent)]
+    Gradient(#[from] GradientError),
+    /// The graph is damaged: a bug in what made it.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
