@@ -52,8 +52,6 @@ mod one_hot;
 mod own_rows;
 mod pad;
 mod pool;
-#[cfg(test)]
-mod properties;
 mod quantize;
 mod random;
 mod range;

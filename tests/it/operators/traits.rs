@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::testing::tensor;
-use super::super::{Interval, Known, Traits};
 use super::draw::{Case, Draw};
+use super::testing::tensor;
 use super::{fits, generators};
-use crate::types::Tensor;
+use fanwise::op::{Constant, Interval, Known, OpDef, Traits};
+use fanwise::types::Tensor;
 
 /// Cases of each generator.
 const CASES: u64 = 40;
@@ -60,7 +60,7 @@ fn wrong(case: &Case, operands: &[Tensor], results: &[Tensor]) -> Option<&'stati
 /// The integers that the elements of a tensor lie between, if all are integers.
 fn interval(tensor: &Tensor) -> Option<Interval> {
     let whole = tensor.to_f64().iter().all(|x| x.fract() == 0.0);
-    whole.then(|| Interval::of_tensor(tensor)).flatten()
+    whole.then(|| Constant { value: tensor.clone() }.interval(tensor.dtype(), &[])).flatten()
 }
 
 /// The operands of a case, rounded to integers.

@@ -6,9 +6,9 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::op::testing::{self, tensor};
-use crate::op::{Attr, Op};
-use crate::types::{Claim, DType, Dim, Shard, Tensor};
+use super::testing::{self, tensor};
+use fanwise::op::{Attr, Op};
+use fanwise::types::{Claim, DType, Dim, Shard, Tensor};
 
 /// An operand with its claim.
 pub(super) type Held = (Tensor, Claim);

@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 
 use super::draw::{Case, Draw};
 use super::generators;
-use crate::op::testing::tensor;
-use crate::op::{
+use super::testing::tensor;
+use fanwise::op::{
     Backward, Emit, Gradient, Op, OpError, Operand, Reduction, RuleError, Scatter, Term,
 };
-use crate::types::{DType, Tensor, TensorType};
+use fanwise::types::{DType, Tensor, TensorType};
 
 /// The distance of differences.
 const STEP: f64 = 1e-6;

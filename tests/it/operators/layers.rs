@@ -4,14 +4,14 @@ use rand::Rng;
 
 use super::Generator;
 use super::draw::{Case, Draw, Held, N, case, named};
-use crate::op::{
+use fanwise::op::{
     Attr, BatchNorm, BatchNormGrad, BatchNormTrain, BlockOrder, Blocks, Col2Im, Conv,
     ConvTranspose, ConvWeightGrad, DropoutTrain, DynamicQuantize, Einsum, Gemm, GridPadding,
     GridSample, GridSampleGrad, GroupNorm, LayerNorm, Lrn, MatMul, MaxUnpool, Pool, PoolGrad,
     Resize, ResizeMode,
 };
-use crate::op::{Coordinates, Nearest};
-use crate::types::{DType, Dim};
+use fanwise::op::{Coordinates, Nearest};
+use fanwise::types::{DType, Dim};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("matmul", matmul),

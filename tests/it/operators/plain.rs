@@ -4,11 +4,11 @@ use rand::Rng;
 
 use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
-use crate::op::{
+use fanwise::op::{
     Attr, Binary, Cast, Classify, Compare, Constant, ConstantOfShape, CopyOp, Dropout, Identity,
     Logic, Narrow, OpRead, Quantize, Random, Range, Reduce, Unary, Where,
 };
-use crate::types::{Combine, DType, Dim};
+use fanwise::types::{Combine, DType, Dim};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("unary", unary),
@@ -48,7 +48,7 @@ fn binary(draw: &mut Draw) -> Option<Case> {
     if !dtype.is_float() && matches!(name, "div" | "mod") {
         let divisor = &mut pair[1].0;
         let values: Vec<f64> = divisor.to_f64().iter().map(|v| v.abs() + 1.0).collect();
-        *divisor = crate::op::testing::tensor(dtype, divisor.dims(), &values);
+        *divisor = super::testing::tensor(dtype, divisor.dims(), &values);
     } else if draw.chance(3) {
         pair.swap(0, 1);
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use rand::Rng;
 
-use super::super::testing::tensor;
 use super::draw::{Case, Draw};
+use super::testing::tensor;
 use super::{fits, generators};
-use crate::types::{Claim, DType, Tensor};
+use fanwise::types::{Claim, DType, Tensor};
 
 /// Operators that grow without bounds near some numbers, but do not jump at others; and those whose
 /// digits jump together with their powers of 2.

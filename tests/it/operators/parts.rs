@@ -5,12 +5,12 @@ use rand::seq::SliceRandom;
 
 use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
-use crate::op::{
+use fanwise::op::{
     Attr, Concat, Expand, Flatten, Gather, GatherAt, OneHot, Pad, PadMode, Reduction, Reshape,
     ReverseSequence, Scatter, SegmentSum, ShapeOp, SizeOp, Slice, SplitOp, Squeeze, Tile, TopK,
     Transpose, Trilu, Unsqueeze,
 };
-use crate::types::{DType, Dim};
+use fanwise::types::{DType, Dim};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("concat", concat),

@@ -1,9 +1,10 @@
 //! Random cases of every operator: whatever its split rule accepts, the replicas compute.
 //!
 //! A case is an operator with random attributes and operands of a batch of 0 to 11 rows, on axes of
-//! `N` or a multiple of it; [`super::testing::check_split`] executes its rule on up to five
+//! `N` or a multiple of it; [`testing::check_split`] executes its rule on up to five
 //! replicas.
 
+mod declared;
 mod draw;
 mod empty;
 mod gradients;
@@ -11,6 +12,7 @@ mod jumps;
 mod layers;
 mod parts;
 mod plain;
+mod testing;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +20,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rand::Rng;
 
-use super::testing::{assert_claims, check_split, symbolic, tensor};
-use super::{Op, Operand};
-use crate::types::{Claim, Combine, DType, Dim, Tensor};
+pub(crate) use declared::{Operator, declared};
 use draw::{Case, Draw};
+use fanwise::op::{self, Op, Operand};
+use fanwise::types::{Claim, Combine, DType, Dim, Tensor};
+use testing::{assert_claims, check_split, symbolic, tensor};
 
 /// Cases of each generator.
 const CASES: u64 = 150;
@@ -154,7 +157,7 @@ fn every_rule_is_right_wherever_it_accepts() {
 fn a_wrong_claim_is_found_out() {
     // The running sum of a shard is not its rows of the running sum.
     let x = tensor(DType::F32, &[5], &[1.0, 2.0, 3.0, 4.0, 5.0]);
-    let op = Op::read("cumsum", vec![("axis".to_owned(), super::Attr::Int(0.into()))]).unwrap();
+    let op = Op::read("cumsum", vec![("axis".to_owned(), op::Attr::Int(0.into()))]).unwrap();
     let rows = Claim::rows(0);
     let types = [symbolic(&x, rows)];
     let check = || assert_claims(&op, &[(&x, rows)], &[rows], &types, 5);

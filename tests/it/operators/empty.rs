@@ -5,13 +5,13 @@ use std::fmt;
 
 use super::draw::{Case, Draw};
 use super::generators;
-use crate::backend::{Cpu, Executable, RunOptions};
-use crate::ir::{Builder, Graph, Weights, verify};
-use crate::lower::lower;
-use crate::op::testing::symbolic;
-use crate::op::{Op, Operand};
-use crate::pass::{Repair, Replicate, replicate};
-use crate::types::{Claim, Device, ShardRule, Target, Tensor};
+use super::testing::symbolic;
+use fanwise::backend::{Cpu, Executable, RunOptions};
+use fanwise::ir::{Builder, Graph, Weights, verify};
+use fanwise::lower::lower;
+use fanwise::op::{Op, Operand};
+use fanwise::pass::{Repair, Replicate, replicate};
+use fanwise::types::{Claim, Device, ShardRule, Target, Tensor};
 
 /// Cases of each generator.
 const CASES: u64 = 40;
