@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::testing::{self, tensor};
+use crate::splits::{self, tensor};
 use fanwise::op::{Attr, Op};
 use fanwise::types::{Claim, DType, Dim, Shard, Tensor};
 
@@ -45,7 +45,7 @@ pub(super) const N: usize = usize::MAX;
 impl Draw {
     pub(super) fn new(name: &str, seed: u64) -> Self {
         let salt = name.bytes().fold(seed, |s, b| s.wrapping_mul(31).wrapping_add(u64::from(b)));
-        let mut rng = testing::rng(salt);
+        let mut rng = splits::rng(salt);
         let n = if rng.random() { rng.random_range(0..12) } else { 7 };
         let inner = *[1, 1, 1, 2, 3].choose(&mut rng).unwrap();
         let outer = *[1, 1, 1, 2].choose(&mut rng).unwrap();
@@ -118,7 +118,7 @@ impl Draw {
     /// Random values of this shape: with its rows where it has the batch, else whole.
     pub(super) fn held(&mut self, dtype: DType, shape: &[usize]) -> Held {
         let sizes = self.sizes(shape);
-        (testing::random(&mut self.rng, dtype, &sizes), self.claim(shape))
+        (splits::random(&mut self.rng, dtype, &sizes), self.claim(shape))
     }
 
     /// Random integers in a range, as a type.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::draw::{Case, Draw};
 use super::generators;
-use super::testing::symbolic;
+use crate::splits::symbolic;
 use fanwise::backend::{Cpu, Executable, RunOptions};
 use fanwise::ir::{Builder, Graph, Weights, verify};
 use fanwise::lower::lower;

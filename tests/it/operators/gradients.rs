@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::draw::{Case, Draw};
 use super::generators;
-use super::testing::tensor;
+use crate::splits::tensor;
 use fanwise::op::{
     Backward, Emit, Gradient, Op, OpError, Operand, Reduction, RuleError, Scatter, Term,
 };

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use rand::Rng;
 
 use super::draw::{Case, Draw};
-use super::testing::tensor;
 use super::{fits, generators};
+use crate::splits::tensor;
 use fanwise::types::{Claim, DType, Tensor};
 
 /// Operators that grow without bounds near some numbers, but do not jump at others; and those whose

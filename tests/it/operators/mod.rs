@@ -1,7 +1,7 @@
 //! Random cases of every operator: whatever its split rule accepts, the replicas compute.
 //!
 //! A case is an operator with random attributes and operands of a batch of 0 to 11 rows, on axes of
-//! `N` or a multiple of it; [`testing::check_split`] executes its rule on up to five
+//! `N` or a multiple of it; [`check_split`] executes its rule on up to five
 //! replicas.
 
 mod declared;
@@ -12,7 +12,6 @@ mod jumps;
 mod layers;
 mod parts;
 mod plain;
-mod testing;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +19,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rand::Rng;
 
+use crate::splits::{assert_claims, check_split, symbolic, tensor};
 pub(crate) use declared::{Operator, declared};
 use draw::{Case, Draw};
 use fanwise::op::{self, Op, Operand};
 use fanwise::types::{Claim, Combine, DType, Dim, Tensor};
-use testing::{assert_claims, check_split, symbolic, tensor};
 
 /// Cases of each generator.
 const CASES: u64 = 150;

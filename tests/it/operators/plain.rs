@@ -48,7 +48,7 @@ fn binary(draw: &mut Draw) -> Option<Case> {
     if !dtype.is_float() && matches!(name, "div" | "mod") {
         let divisor = &mut pair[1].0;
         let values: Vec<f64> = divisor.to_f64().iter().map(|v| v.abs() + 1.0).collect();
-        *divisor = super::testing::tensor(dtype, divisor.dims(), &values);
+        *divisor = crate::splits::tensor(dtype, divisor.dims(), &values);
     } else if draw.chance(3) {
         pair.swap(0, 1);
     }

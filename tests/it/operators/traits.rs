@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::draw::{Case, Draw};
-use super::testing::tensor;
 use super::{fits, generators};
+use crate::splits::tensor;
 use fanwise::op::{Constant, Interval, Known, OpDef, Traits};
 use fanwise::types::Tensor;
 
