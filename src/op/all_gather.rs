@@ -63,31 +63,3 @@ impl OpDef for AllGather {
         Gradient::None("it joins the values of replicas; gradients are taken before")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, random, rng};
-    use super::super::{Op, SplitOperand};
-    use super::AllGather;
-    use crate::types::{Claim, DType, Dim, Tensor, TensorType};
-
-    #[test]
-    fn rows_of_all_replicas() {
-        let mut rng = rng(1);
-        let parts = [random(&mut rng, DType::F32, &[2, 3]), random(&mut rng, DType::F32, &[1, 3])];
-        let op: Op = AllGather { axis: 0 }.into();
-        let whole = testing::eval(&op, &[&parts[0], &parts[1]]);
-        let bytes = [parts[0].bytes(), parts[1].bytes()].concat();
-        assert_eq!(whole[0], Tensor::from_bytes(DType::F32, &[3, 3], &bytes).unwrap());
-        let ty = TensorType::new(
-            DType::F32,
-            [Dim::n(), 3.into()].into_iter().collect::<crate::types::Shape>(),
-        );
-        let claims = |axis| {
-            let operands = [SplitOperand { claim: Claim::rows(0), ty: &ty }];
-            Op::from(AllGather { axis }).split(&operands, std::slice::from_ref(&ty))
-        };
-        assert_eq!(claims(0).unwrap()[0], Claim::Invariant);
-        assert!(claims(1).is_err());
-    }
-}

@@ -88,24 +88,3 @@ impl OpDef for Dropout {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::Dropout;
-    use crate::types::{Claim, DType};
-
-    #[test]
-    fn nothing_is_dropped() {
-        let x = random(&mut rng(1), DType::F32, &[5, 2]);
-        assert_eq!(
-            testing::eval(&Dropout { mask: false, rate: 0.0 }.into(), &[&x]),
-            vec![x.clone()]
-        );
-        let with_mask = testing::eval(&Dropout { mask: true, rate: 0.0 }.into(), &[&x]);
-        assert_eq!((&with_mask[0], with_mask[1].bytes()), (&x, [1; 10].as_slice()));
-        let rows = Claim::rows(0);
-        let split = check_split(&Dropout { mask: true, rate: 0.0 }.into(), &[(&x, rows)], 5);
-        assert_eq!(split, Ok(vec![rows, rows]));
-    }
-}
