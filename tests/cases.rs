@@ -3,9 +3,9 @@
 //!
 //! A case begins with directives, comments of the form `; key: value`; the rest of the file is a
 //! graph, unless `model` names one. `emit` says what the snapshot holds: `graph` (default),
-//! `input`, `program`, `memory`, `parse` (of a wrong text) or `verify` (of a damaged graph);
-//! `target` is what programs are lowered for. A refusal's diagnostic is the result where there is
-//! one.
+//! `input`, `program`, `memory`, `parse` (of a wrong text), `verify` (of a damaged graph) or `run`
+//! (of operators on operands, one a line, instead of a graph); `target` is what programs are
+//! lowered for. A refusal's diagnostic is the result where there is one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +18,12 @@ use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{self, Gpus, Merge, Repair, Replicate, SimplifyOptions, WeightPlacement};
 use libtest_mimic::{Arguments, Failed, Trial};
 
+#[path = "support/applied.rs"]
+mod applied;
 #[path = "it/snap.rs"]
 mod snap;
+#[path = "support/splits.rs"]
+mod splits;
 
 fn main() {
     let args = Arguments::from_args();
@@ -68,6 +72,9 @@ fn split(text: &str) -> (BTreeMap<&str, &str>, &str) {
 /// What the case prints, or its diagnostic.
 fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, String> {
     let emit = directives.get("emit").copied().unwrap_or("graph");
+    if emit == "run" {
+        return Ok(applied::table(text));
+    }
     let mut template = match directives.get("model") {
         Some(model) => {
             model::load(model, &LoadOptions::default()).map_err(|e| e.to_string())?.graph

@@ -3,7 +3,7 @@
 use super::concat::Concat;
 use super::declare::op;
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
 
 op! {
     /// Its operands, the rows of the replicas in order, one after the other along `axis`. Of one
@@ -55,39 +55,7 @@ impl OpDef for AllGather {
         self.joined().eval(operands)
     }
 
-    fn kernel(&self) -> KernelClass {
-        self.joined().kernel()
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it joins the values of replicas; gradients are taken before")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, random, rng};
-    use super::super::{Op, SplitOperand};
-    use super::AllGather;
-    use crate::types::{Claim, DType, Dim, Tensor, TensorType};
-
-    #[test]
-    fn rows_of_all_replicas() {
-        let mut rng = rng(1);
-        let parts = [random(&mut rng, DType::F32, &[2, 3]), random(&mut rng, DType::F32, &[1, 3])];
-        let op: Op = AllGather { axis: 0 }.into();
-        let whole = testing::eval(&op, &[&parts[0], &parts[1]]);
-        let bytes = [parts[0].bytes(), parts[1].bytes()].concat();
-        assert_eq!(whole[0], Tensor::from_bytes(DType::F32, &[3, 3], &bytes).unwrap());
-        let ty = TensorType::new(
-            DType::F32,
-            [Dim::n(), 3.into()].into_iter().collect::<crate::types::Shape>(),
-        );
-        let claims = |axis| {
-            let operands = [SplitOperand { claim: Claim::rows(0), ty: &ty }];
-            Op::from(AllGather { axis }).split(&operands, std::slice::from_ref(&ty))
-        };
-        assert_eq!(claims(0).unwrap()[0], Claim::Invariant);
-        assert!(claims(1).is_err());
     }
 }

@@ -9,7 +9,7 @@ use super::real::Real;
 use super::reduce::{larger, smaller};
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// What its operands, the parts of a partial value in the order of the replicas, give together.
@@ -113,10 +113,6 @@ impl OpDef for AllReduce {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Collective
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it joins the values of replicas; gradients are taken before")
     }
@@ -211,66 +207,5 @@ impl AllReduce {
             let any = self.by == Combine::Max;
             *y = u8::from(if any { values.any(|b| b) } else { values.all(|b| b) });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, tensor};
-    use super::super::{OpDef, Operand, SplitOperand};
-    use super::AllReduce;
-    use crate::types::{Claim, Combine, DType, TensorType};
-
-    fn reduce(by: Combine, rows: &[i64], parts: &[&[f64]], dtype: DType) -> Vec<f64> {
-        let rows = rows.iter().map(|n| (*n).into()).collect();
-        let parts: Vec<_> = parts.iter().map(|p| tensor(dtype, &[p.len()], p)).collect();
-        testing::eval(&AllReduce { by, rows }.into(), &parts.iter().collect::<Vec<_>>())[0].to_f64()
-    }
-
-    #[test]
-    fn parts_combine_in_order_and_empty_shards_are_left_out() {
-        use Combine::{L2, Lse, Max, Mean, Min, Prod, Sum};
-        let parts: [&[f64]; 3] = [&[1.0, 4.0], &[9.0, 9.0], &[3.0, -2.0]];
-        let all = |by, rows: &[i64]| reduce(by, rows, &parts, DType::F32);
-        assert_eq!(all(Sum, &[1, 0, 2]), [4.0, 2.0]);
-        assert_eq!(all(Prod, &[1, 0, 2]), [3.0, -8.0]);
-        assert_eq!(all(Max, &[1, 0, 2]), [3.0, 4.0]);
-        assert_eq!(all(Min, &[1, 1, 2]), [1.0, -2.0]);
-        // One row of 1 and two of 3 on average.
-        assert_eq!(all(Mean, &[1, 0, 2]), [f64::from(7.0f32 / 3.0), 0.0]);
-        assert_eq!(all(L2, &[1, 0, 1]), [f64::from(10.0f32.sqrt()), f64::from(20.0f32.sqrt())]);
-        let lse = (1f64.exp() + 3f64.exp()).ln();
-        assert!((all(Lse, &[1, 0, 1])[0] - lse).abs() < 1e-6);
-        assert_eq!(all(Sum, &[0, 0, 0]), [1.0, 4.0], "an empty batch: the first part alone");
-        assert_eq!(reduce(Sum, &[1, 1], &[&[100.0], &[100.0]], DType::I8), [-56.0], "sums wrap");
-        assert_eq!(reduce(Max, &[1, 1], &[&[0.0], &[1.0]], DType::Bool), [1.0]);
-        for by in [Max, Min] {
-            for parts in [[f64::NAN, 1.0], [1.0, f64::NAN]] {
-                let nan = reduce(by, &[1, 1], &[&parts[..1], &parts[1..]], DType::F64);
-                assert!(nan[0].is_nan());
-            }
-            for zeros in [[-0.0, 0.0], [0.0, -0.0]] {
-                let zero = reduce(by, &[1, 1], &[&zeros[..1], &zeros[1..]], DType::F64);
-                assert_eq!(zero[0].is_sign_negative(), by == Min, "-0 is smaller than +0");
-            }
-        }
-    }
-
-    #[test]
-    fn only_partial_values_are_combined() {
-        let ty = TensorType::new(DType::F32, [3]);
-        let op: super::super::Op = AllReduce { by: Combine::Sum, rows: vec![1.into()] }.into();
-        let claims =
-            |claim| op.split(&[SplitOperand { claim, ty: &ty }], std::slice::from_ref(&ty));
-        assert_eq!(claims(Claim::Partial(Combine::Sum)).unwrap()[0], Claim::Invariant);
-        for claim in [Claim::Invariant, Claim::Partial(Combine::Max)] {
-            assert!(claims(claim).is_err());
-        }
-        let two = [Operand { ty: &ty, ints: None }, Operand { ty: &ty, ints: None }];
-        let AllReduce { by, rows } = AllReduce { by: Combine::Sum, rows: vec![1.into()] };
-        assert!(AllReduce { by, rows }.infer(&two).is_err());
-        let ints = TensorType::new(DType::I64, [3]);
-        let mean = AllReduce { by: Combine::Mean, rows: vec![1.into()] };
-        assert!(mean.infer(&[Operand { ty: &ints, ints: None }]).is_err());
     }
 }

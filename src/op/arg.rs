@@ -6,7 +6,7 @@ use super::declare::family;
 use super::element::for_dtype;
 use super::infer::{axis, dtype, one, result};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 family! {
     /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as
@@ -166,108 +166,7 @@ impl OpDef for Arg {
         true
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Line
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("its result is a position")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{OpDef, OpError, Operand};
-    use super::Arg;
-    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
-
-    fn all(axis: i64, keepdims: bool) -> [Arg; 4] {
-        let max = |select_last_index| Arg::Max { axis, keepdims, select_last_index };
-        let min = |select_last_index| Arg::Min { axis, keepdims, select_last_index };
-        [max(false), max(true), min(false), min(true)]
-    }
-
-    fn eval(op: &Arg, x: &Tensor) -> Vec<i64> {
-        testing::eval(&op.clone().into(), &[x])[0].as_slice::<i64>().to_vec()
-    }
-
-    #[test]
-    fn values() {
-        let nan = f64::NAN;
-        for dtype in [DType::F64, DType::F32, DType::F16, DType::Bf16] {
-            let x = tensor(dtype, &[4], &[1.0, 3.0, 3.0, 1.0]);
-            let y: Vec<i64> = all(0, false).iter().map(|op| eval(op, &x)[0]).collect();
-            assert_eq!(y, [1, 2, 0, 3]);
-            let x = tensor(dtype, &[5], &[1.0, nan, 9.0, nan, 0.0]);
-            let y: Vec<i64> = all(-1, true).iter().map(|op| eval(op, &x)[0]).collect();
-            assert_eq!(y, [1, 3, 1, 3]);
-        }
-        let x = Tensor::new(&[2, 2, 2], &[1u64, u64::MAX, 5, 0, 7, 2, 7, 3]).unwrap();
-        let [first, last, ..] = all(1, false);
-        assert_eq!(eval(&first, &x), [1, 0, 0, 1]);
-        assert_eq!(eval(&last, &x), [1, 0, 1, 1]);
-        let [_, _, least, _] = all(-1, true);
-        assert_eq!(testing::eval(&least.into(), &[&x])[0].dims(), [2, 2, 1]);
-    }
-
-    #[test]
-    fn every_type_agrees_with_a_search() {
-        let mut rng = rng(1);
-        for dtype in DType::ALL.into_iter().filter(|t| *t != DType::Bool) {
-            let x = random(&mut rng, dtype, &[3, 5]);
-            let values = x.to_f64();
-            let [first, .., last_least] = all(1, false);
-            let (max, min) = (eval(&first, &x), eval(&last_least, &x));
-            for (row, (max, min)) in values.chunks(5).zip(max.iter().zip(&min)) {
-                let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let smallest = row.iter().copied().fold(f64::INFINITY, f64::min);
-                let at = |x: &i64| usize::try_from(*x).unwrap();
-                assert_eq!(row.iter().position(|x| x.total_cmp(&largest).is_eq()), Some(at(max)));
-                assert_eq!(row.iter().rposition(|x| x.total_cmp(&smallest).is_eq()), Some(at(min)));
-            }
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |op: &Arg, ty: &TensorType| op.infer(&[Operand { ty, ints: None }]).is_err();
-        let [op, ..] = all(1, false);
-        assert!(fails(&op, &TensorType::new(DType::F32, [2])));
-        assert!(fails(&op, &TensorType::new(DType::F32, [2, 0])));
-        assert!(fails(&op, &TensorType::new(DType::Bool, [2, 1])));
-        assert!(!fails(&op, &TensorType::new(DType::F32, Shape::from_iter([2.into(), Dim::n()]))));
-        let [far, ..] = all(i64::MIN, false);
-        assert!(fails(&far, &TensorType::new(DType::F32, [2, 1])));
-        let none = Tensor::new::<f32>(&[2, 0], &[]).unwrap();
-        assert!(matches!(op.eval(&[&none]), Err(OpError::Value { .. })));
-        assert!(eval(&op, &Tensor::new::<f32>(&[0, 3], &[]).unwrap()).is_empty());
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_axis() {
-        let mut rng = rng(2);
-        for _ in 0..100 {
-            let rank = rng.random_range(1..5);
-            let (n, inner) = (rng.random_range(1..8), rng.random_range(1..4usize));
-            let (at, own) = (rng.random_range(0..rank), rng.random_range(0..rank));
-            let dims: Vec<usize> = (0..rank)
-                .map(|a| if a == at { n * inner } else { rng.random_range(1..5) })
-                .collect();
-            let x = random(&mut rng, DType::I16, &dims);
-            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            for keepdims in [false, true] {
-                let expected = match at {
-                    _ if own == at => Err("R0106".to_owned()),
-                    _ if own < at && !keepdims => Ok(vec![shard(at - 1)]),
-                    _ => Ok(vec![shard(at)]),
-                };
-                for op in all(i64::try_from(own).unwrap(), keepdims) {
-                    assert_eq!(check_split(&op.into(), &[(&x, shard(at))], n), expected);
-                }
-            }
-        }
     }
 }

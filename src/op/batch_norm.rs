@@ -9,7 +9,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with
@@ -140,10 +140,6 @@ impl OpDef for BatchNorm {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::BatchNorm
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -220,12 +216,10 @@ fn apply<T: Wide>(y: &mut Tensor, s: &[T], t: &[T]) {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tensor, tolerance,
-    };
-    use super::super::{Op, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, assert_close, indices, random, rng, tensor, tolerance};
     use super::BatchNorm;
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     /// Scale, bias, mean and a positive variance.
     fn channels(seed: u64, dtype: DType, c: usize) -> [Tensor; 4] {
@@ -273,56 +267,5 @@ mod tests {
         for (i, (x, y)) in x.as_slice::<f32>().iter().zip(y.as_slice::<f32>()).enumerate() {
             assert_eq!((x * s[i % 5] + t[i % 5]).to_bits(), y.to_bits());
         }
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_channels() {
-        let mut rng = rng(2);
-        let [scale, bias, mean, var] = channels(3, DType::F32, 3);
-        let all = Claim::Invariant;
-        for i in 0..40usize {
-            let (n, inner) = (i / 5, i % 3 + 1);
-            let rows = n * inner;
-            let (dims, axis) =
-                [(vec![rows, 3], 0), (vec![rows, 3, 4], 0), (vec![2, 3, 4, rows], 3)][i % 3]
-                    .clone();
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let split = [(&x, claim), (&scale, all), (&bias, all), (&mean, all), (&var, all)];
-            let op = BatchNorm { epsilon: 1e-3, ..BatchNorm::default() };
-            assert_eq!(check_split(&op.into(), &split, n), Ok(vec![claim]));
-        }
-    }
-
-    #[test]
-    fn splits_of_the_channels_are_refused() {
-        let x = random(&mut rng(4), DType::F32, &[3, 3]);
-        let channel = random(&mut rng(5), DType::F32, &[3]);
-        let mut operands = [(&channel, Claim::Invariant); 5];
-        operands[0] = (&x, Claim::rows(1));
-        let op = Op::from(BatchNorm::default());
-        assert_eq!(refusal(&op, &operands), "R0103");
-        for i in 1..5 {
-            let mut split = operands;
-            split[0].1 = Claim::rows(0);
-            split[i].1 = Claim::rows(0);
-            assert_eq!(refusal(&op, &split), "R0103");
-        }
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_errors() {
-        let infer = |shapes: [&[usize]; 5], dtype: DType| {
-            let types = shapes.map(|dims| TensorType::new(dtype, dims));
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            assert!(Op::from(BatchNorm::default()).infer(&operands[..4]).is_err());
-            Op::from(BatchNorm::default()).infer(&operands).is_ok()
-        };
-        assert!(infer([&[2, 3], &[3], &[3], &[3], &[3]], DType::F16));
-        assert!(!infer([&[2, 3], &[3], &[3], &[3], &[3]], DType::I32));
-        assert!(!infer([&[3], &[3], &[3], &[3], &[3]], DType::F32));
-        assert!(!infer([&[2, 3], &[3], &[3], &[3], &[2]], DType::F32));
-        assert!(!infer([&[2, 3], &[3], &[3, 1], &[3], &[3]], DType::F32));
     }
 }

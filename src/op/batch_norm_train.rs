@@ -8,7 +8,7 @@ use super::{
     Backward, BatchNormGrad, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results,
     RuleError, SplitOperand, Statistics, Traits, converted, rules,
 };
-use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where
@@ -128,10 +128,6 @@ impl OpDef for BatchNormTrain {
         ])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Training
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -152,12 +148,10 @@ impl OpDef for BatchNormTrain {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
-    };
-    use super::super::{Op, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
     use super::BatchNormTrain;
-    use crate::types::{Claim, DType, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     fn op(epsilon: f32, momentum: f32) -> Op {
         BatchNormTrain { local: false, epsilon, momentum }.into()
@@ -206,64 +200,5 @@ mod tests {
             assert_close(&y[1], &next(&mean, &|c| moments[c].0), tolerance(of));
             assert_close(&y[2], &next(&var, &|c| moments[c].1), tolerance(of));
         }
-    }
-
-    #[test]
-    fn small_numbers_by_hand() {
-        let x = Tensor::new(&[2, 1, 2], &[1f32, 3.0, 5.0, 7.0]).unwrap();
-        let one = |x: f32| Tensor::new(&[1], &[x]).unwrap();
-        let (scale, bias, mean, var) = (one(2.0), one(10.0), one(8.0), one(1.0));
-        // The mean is 4 and the variance 5; with an epsilon of 4 the deviation is 3.
-        let y = testing::eval(&op(4.0, 0.5), &[&x, &scale, &bias, &mean, &var]);
-        let exact = [-3.0, -1.0, 1.0, 3.0].map(|d| d / 3.0 * 2.0 + 10.0);
-        assert_close(&y[0], &exact, 1e-7);
-        assert_eq!((y[1].to_f64(), y[2].to_f64()), (vec![6.0], vec![3.0]));
-    }
-
-    #[test]
-    fn without_elements_the_running_statistics_stay() {
-        for dims in [[0, 2, 3], [4, 2, 0]] {
-            let x = Tensor::zeros(DType::F32, &dims).unwrap();
-            let channel = Tensor::new(&[2], &[1f32, 2.0]).unwrap();
-            let y = testing::eval(&op(1e-5, 0.9), &[&x, &channel, &channel, &channel, &channel]);
-            assert_eq!((y[0].dims(), &y[1], &y[2]), (dims.as_slice(), &channel, &channel));
-        }
-        let (x, none) = (Tensor::zeros(DType::F32, &[3, 0]), Tensor::zeros(DType::F32, &[0]));
-        let (x, none) = (x.unwrap(), none.unwrap());
-        let y = testing::eval(&op(1e-5, 0.9), &[&x, &none, &none, &none, &none]);
-        assert_eq!(y[2].len(), 0);
-    }
-
-    #[test]
-    fn a_split_batch_has_other_statistics() {
-        let x = random(&mut rng(4), DType::F32, &[3, 3, 3]);
-        let channel = random(&mut rng(5), DType::F32, &[3]);
-        let mut operands = [(&channel, Claim::Invariant); 5];
-        let op = op(1e-5, 0.9);
-        for (axis, code) in [(0, "R0104"), (1, "R0103"), (2, "R0104")] {
-            operands[0] = (&x, Claim::rows(axis));
-            assert_eq!(refusal(&op, &operands), code);
-        }
-        for i in 1..5 {
-            let mut split = operands;
-            split[i].1 = Claim::rows(0);
-            assert_eq!(refusal(&op, &split), "R0103");
-        }
-        operands[0] = (&x, Claim::Invariant);
-        assert_eq!(check_split(&op, &operands, 4), Ok(vec![Claim::Invariant; 3]));
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |dims: [&[usize]; 5], dtype: DType| {
-            let types = dims.map(|dims| TensorType::new(dtype, dims));
-            let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
-            assert!(op(1e-5, 0.9).infer(&operands[..4]).is_err());
-            op(1e-5, 0.9).infer(&operands).is_err()
-        };
-        assert!(!fails([&[2, 3], &[3], &[3], &[3], &[3]], DType::Bf16));
-        assert!(fails([&[2, 3], &[3], &[3], &[3], &[2]], DType::F32));
-        assert!(fails([&[3], &[3], &[3], &[3], &[3]], DType::F32));
-        assert!(fails([&[2, 3], &[3], &[3], &[3], &[3]], DType::I64));
     }
 }

@@ -10,9 +10,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Dim, KernelClass, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Dim, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType};
 
 names! {
     /// How the places in a block and the deep channels make up the channels of the image that is
@@ -185,10 +183,6 @@ impl OpDef for Blocks {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -210,10 +204,10 @@ impl OpDef for Blocks {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, indices, random, refusal, rng};
-    use super::super::{Op, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, indices, random, rng};
     use super::{BlockOrder, Blocks};
-    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+    use crate::types::DType;
 
     const ORDERS: [BlockOrder; 2] = [BlockOrder::Dcr, BlockOrder::Crd];
 
@@ -253,62 +247,5 @@ mod tests {
             }
             assert_eq!(testing::eval(&to_depth(b, mode), &[y])[0], x);
         }
-    }
-
-    #[test]
-    fn the_batch_passes_where_it_stays_outermost() {
-        let mut rng = rng(2);
-        for i in 0..120usize {
-            let (n, b, mode) =
-                (rng.random_range(0..6usize), rng.random_range(1..=2usize), ORDERS[i % 2]);
-            let axis = i / 2 % 4;
-            let inner = rng.random_range(1..=2) * [1, b * b, b, b][axis];
-            let mut dims = [2, b * b, b, 2 * b];
-            dims[axis] = n * inner;
-            let x = random(&mut rng, DType::F32, &dims);
-            let shard = |inner: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let passes = axis != 1 || mode == BlockOrder::Crd || b == 1;
-            let factor = [1, b * b, b, b][axis];
-            let expected =
-                |inner| if passes { Ok(vec![shard(inner)]) } else { Err("R0108".to_owned()) };
-            let (space, depth) = if axis == 1 {
-                (inner / factor, inner * factor)
-            } else {
-                (inner * factor, inner / factor)
-            };
-            let split = |op: Op| check_split(&op, &[(&x, shard(inner))], n);
-            assert_eq!(split(to_space(b, mode)), expected(space), "{mode:?} {b} axis {axis}");
-            assert_eq!(split(to_depth(b, mode)), expected(depth), "{mode:?} {b} axis {axis}");
-        }
-        let x = random(&mut rng, DType::F32, &[1, 1, 4, 4]);
-        assert_eq!(refusal(&to_depth(4, BlockOrder::Crd), &[(&x, Claim::rows(2))]), "R0108");
-        assert_eq!(refusal(&to_space(2, BlockOrder::Crd), &[(&x, Claim::rows(1))]), "R0108");
-    }
-
-    #[test]
-    fn what_does_not_fit_is_an_error() {
-        let infer = |op: Blocks, dims: &[i64]| {
-            let shape =
-                dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect::<Shape>();
-            let ty = TensorType { dtype: DType::F32, shape };
-            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
-        };
-        let mode = BlockOrder::Dcr;
-        for block in [i64::MIN, -1, 0, 3, 1 << 32, i64::MAX] {
-            assert!(!infer(Blocks::DepthToSpace { block, mode }, &[-1, 8, 4, 4]), "{block}");
-            assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[-1, 8, 4, 4]), "{block}");
-        }
-        let block = 2;
-        assert!(infer(Blocks::DepthToSpace { block, mode }, &[-1, 8, 3, 3]));
-        assert!(!infer(Blocks::DepthToSpace { block, mode }, &[-1, 6, 3, 3]));
-        assert!(!infer(Blocks::DepthToSpace { block, mode }, &[-1, -1, 3, 3]));
-        assert!(!infer(Blocks::DepthToSpace { block, mode }, &[8, 3, 3]));
-        assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[-1, 6, 3, 4]));
-        assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[-1, 6, 4, -1]));
-        assert!(!infer(Blocks::SpaceToDepth { block, mode }, &[4, 4]));
-        // A block beyond memory on an axis that is empty.
-        let far = 1 << 31;
-        let x = Tensor::new::<f32>(&[0, 0, 1, 1], &[]).unwrap();
-        assert_eq!(testing::eval(&to_space(far, mode), &[&x])[0].dims(), [0, 0, far, far]);
     }
 }

@@ -9,7 +9,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, Results,
     RuleError, SplitOperand, Traits, ints, rules,
 };
-use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// Its operand in the element type `to`.
@@ -96,10 +96,6 @@ impl OpDef for Cast {
         !self.to.is_float()
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Elementwise
-    }
-
     fn gradient(&self) -> Gradient {
         if self.to.is_float() {
             Gradient::Defined
@@ -176,12 +172,11 @@ fn write_ints(y: &mut Tensor, to: usize, from: &[i128]) {
 
 #[cfg(test)]
 mod tests {
-    use half::{bf16, f16};
 
-    use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{OpDef, Operand};
+    use super::super::testing::{self, tensor};
+
     use super::Cast;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     fn cast(x: &Tensor, to: DType) -> Tensor {
         testing::eval(&Cast { to }.into(), &[x]).remove(0)
@@ -204,73 +199,6 @@ mod tests {
                 };
                 assert_eq!(cast(&x, to), tensor(to, &[600], &expected), "{from} to {to}");
             }
-        }
-    }
-
-    #[test]
-    fn floats_saturate_and_integers_wrap() {
-        let x = Tensor::new(&[6], &[-1.9f32, 1.9, 1e20, -1e20, f32::NAN, 300.5]).unwrap();
-        assert_eq!(cast(&x, DType::I32).as_slice::<i32>(), [-1, 1, i32::MAX, i32::MIN, 0, 300]);
-        assert_eq!(cast(&x, DType::U8).as_slice::<u8>(), [0, 1, 255, 0, 0, 255]);
-        assert_eq!(cast(&x, DType::Bool).as_slice::<u8>(), [1, 1, 1, 1, 1, 1]);
-        assert_eq!(cast(&x, DType::F16).as_slice::<f16>()[2], f16::INFINITY);
-        let zero = Tensor::new(&[2], &[-0.0f64, 0.3]).unwrap();
-        assert_eq!(cast(&zero, DType::Bool).as_slice::<u8>(), [0, 1]);
-        let x = Tensor::new(&[3], &[300i64, -1, 1 << 40]).unwrap();
-        assert_eq!(cast(&x, DType::U8).as_slice::<u8>(), [44, 255, 0]);
-        assert_eq!(cast(&x, DType::U64).as_slice::<u64>(), [300, u64::MAX, 1 << 40]);
-        assert_eq!(cast(&x, DType::F32).as_slice::<f32>(), [300.0, -1.0, 2f32.powi(40)]);
-        let x = Tensor::new(&[1], &[u64::MAX]).unwrap();
-        assert_eq!(cast(&x, DType::F64).as_slice::<f64>(), [2f64.powi(64)]);
-        assert_eq!(cast(&x, DType::I64).as_slice::<i64>(), [-1]);
-    }
-
-    #[test]
-    fn rounding_is_to_nearest_even_and_happens_once() {
-        let x = Tensor::new(&[3], &[2049.0f32, 2051.0, 65520.0]).unwrap();
-        assert_eq!(cast(&x, DType::F16).to_f64(), [2048.0, 2052.0, f64::INFINITY]);
-        let x = Tensor::new(&[2], &[257.0f32, 259.0]).unwrap();
-        assert_eq!(cast(&x, DType::Bf16).to_f64(), [256.0, 260.0]);
-        let x = Tensor::new(&[1], &[2049.0 + 1e-9]).unwrap();
-        assert_eq!(cast(&x, DType::F16).to_f64(), [2050.0]);
-        let x = Tensor::new(&[1], &[(1i64 << 62) + (1 << 54) + 1]).unwrap();
-        assert_eq!(cast(&x, DType::Bf16).to_f64(), [2f64.powi(62) + 2f64.powi(55)]);
-        let half = Tensor::new(&[2], &[f16::from_f32(6e-8), f16::MAX]).unwrap();
-        assert_eq!(cast(&cast(&half, DType::F64), DType::F16), half);
-        let brain = Tensor::new(&[1], &[bf16::MIN_POSITIVE]).unwrap();
-        assert_eq!(cast(&cast(&brain, DType::F32), DType::Bf16), brain);
-    }
-
-    #[test]
-    fn known_elements() {
-        let ty = TensorType::new(DType::I64, [3]);
-        let elements = [Dim::n() * 2 + 1, Dim::from(300), Dim::from(-1)];
-        let known = |to: DType, elements: &[Dim]| {
-            let results = Cast { to }.infer(&[Operand { ty: &ty, ints: Some(elements) }]).unwrap();
-            results[0].ints.as_deref().map(<[Dim]>::to_vec)
-        };
-        assert_eq!(known(DType::I32, &elements), Some(elements.to_vec()));
-        assert_eq!(known(DType::Bool, &elements), Some(vec![Dim::ONE; 3]));
-        assert_eq!(known(DType::I16, &elements), None);
-        assert_eq!(known(DType::F32, &elements), None);
-        assert_eq!(known(DType::U64, &elements), None);
-        let constants = [Dim::ZERO, Dim::from(300), Dim::from(-1)];
-        assert_eq!(known(DType::U8, &constants), Some(vec![Dim::ZERO, 44.into(), 255.into()]));
-        let maybe = [Dim::n(), Dim::ONE, Dim::ONE];
-        assert_eq!(known(DType::Bool, &maybe), None);
-        let negative = [Dim::n() * -1, Dim::ONE, Dim::ONE];
-        assert_eq!(known(DType::U32, &negative), None);
-    }
-
-    #[test]
-    fn the_batch_passes() {
-        let mut rng = rng(1);
-        for (from, to) in
-            [(DType::F32, DType::I8), (DType::U16, DType::Bf16), (DType::Bool, DType::F64)]
-        {
-            let x = random(&mut rng, from, &[2, 12]);
-            let claim = Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 });
-            assert_eq!(check_split(&Cast { to }.into(), &[(&x, claim)], 4), Ok(vec![claim]));
         }
     }
 }

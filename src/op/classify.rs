@@ -5,7 +5,7 @@ use super::element::{Float, for_dtype};
 use super::infer::{dtype, one, result};
 use super::real::Real;
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{DType, Refusal, Tensor, TensorType};
 
 family! {
     /// Whether each element of a floating-point operand is of a kind; the result is `bool`.
@@ -73,44 +73,7 @@ impl OpDef for Classify {
         true
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Elementwise
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("its result is a truth value")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{OpDef, Operand};
-    use super::Classify;
-    use crate::types::{Claim, DType, TensorType};
-
-    #[test]
-    fn values_in_every_float() {
-        let x = [1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0];
-        for dtype in [DType::F64, DType::F32, DType::F16, DType::Bf16] {
-            let x = tensor(dtype, &[5], &x);
-            let eval = |op: Classify| testing::eval(&op.into(), &[&x])[0].as_slice::<u8>().to_vec();
-            let inf = |negative, positive| Classify::IsInf { negative, positive };
-            assert_eq!(eval(Classify::IsNan), [0, 1, 0, 0, 0]);
-            assert_eq!(eval(inf(true, true)), [0, 0, 1, 1, 0]);
-            assert_eq!(eval(inf(false, true)), [0, 0, 1, 0, 0]);
-            assert_eq!(eval(inf(true, false)), [0, 0, 0, 1, 0]);
-        }
-        let ty = TensorType::new(DType::I32, [1]);
-        assert!(Classify::IsNan.infer(&[Operand { ty: &ty, ints: None }]).is_err());
-    }
-
-    #[test]
-    fn the_batch_passes() {
-        let x = random(&mut rng(1), DType::F16, &[2, 6]);
-        assert_eq!(
-            check_split(&Classify::IsNan.into(), &[(&x, Claim::rows(1))], 6),
-            Ok(vec![Claim::rows(1)])
-        );
     }
 }

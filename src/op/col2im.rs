@@ -10,7 +10,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The image `[N, C, image…]` whose elements are the sums of those of
@@ -110,10 +110,6 @@ impl OpDef for Col2Im {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -179,12 +175,10 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
-    };
-    use super::super::{Op, Operand};
+    use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
+
     use super::Col2Im;
-    use crate::types::{Claim, DType, Dim, Shard, TensorType};
+    use crate::types::DType;
 
     /// Random settings, the number of windows on each axis and of taps.
     fn case(rng: &mut ChaCha8Rng) -> (Col2Im, Vec<usize>, usize) {
@@ -242,59 +236,5 @@ mod tests {
             }
             assert_close(y, &expected, tolerance(dtype));
         }
-    }
-
-    #[test]
-    fn the_batch_passes_on_samples_and_channels() {
-        let mut rng = rng(2);
-        for i in 0..40usize {
-            let (op, windows, taps) = case(&mut rng);
-            let (n, inner, axis) = (i / 5, i % 3 + 1, i % 2);
-            let count: usize = windows.iter().product();
-            let by = if axis == 1 { taps } else { 1 };
-            let mut dims = [2, taps, count];
-            dims[axis] = n * inner * by;
-            let x = random(&mut rng, DType::F32, &dims);
-            let shard = |inner: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let got = check_split(&op.into(), &[(&x, shard(inner * by))], n);
-            assert_eq!(got, Ok(vec![shard(inner)]));
-        }
-        let op = Col2Im {
-            image: vec![4],
-            kernel: vec![2],
-            strides: Vec::new(),
-            dilations: Vec::new(),
-            pads: Vec::new(),
-        };
-        let x = random(&mut rng, DType::F32, &[2, 2, 3]);
-        assert_eq!(refusal(&op.clone().into(), &[(&x, Claim::rows(1))]), "R0103");
-        assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(2))]), "R0103");
-    }
-
-    #[test]
-    fn what_does_not_fit_is_an_error() {
-        let base = Col2Im {
-            image: vec![4, 4],
-            kernel: vec![2, 2],
-            strides: Vec::new(),
-            dilations: Vec::new(),
-            pads: Vec::new(),
-        };
-        let infer = |op: Col2Im, dims: &[i64]| {
-            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
-            let ty = TensorType { dtype: DType::F32, shape };
-            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
-        };
-        assert!(infer(base.clone(), &[-1, 8, 9]));
-        assert!(!infer(base.clone(), &[-1, 7, 9]));
-        assert!(!infer(base.clone(), &[-1, 8, 8]));
-        assert!(!infer(base.clone(), &[-1, 8, -1]));
-        assert!(!infer(base.clone(), &[-1, 8]));
-        for bad in [i64::MIN, -1, 0, i64::MAX] {
-            assert!(!infer(Col2Im { image: vec![4, bad], ..base.clone() }, &[-1, 8, 9]), "{bad}");
-            assert!(!infer(Col2Im { kernel: vec![bad, 2], ..base.clone() }, &[-1, 8, 9]), "{bad}");
-            assert!(!infer(Col2Im { strides: vec![1, bad], ..base.clone() }, &[-1, 8, 9]), "{bad}");
-        }
-        assert!(!infer(Col2Im { kernel: vec![2], ..base }, &[-1, 8, 9]));
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// Its operands one after the other along `axis`; all other axes have the same sizes.
@@ -138,10 +138,6 @@ impl OpDef for Concat {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -157,79 +153,5 @@ impl OpDef for Concat {
             at.give(i, part);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, rng};
-    use super::Concat;
-    use crate::types::{Claim, DType, Shard, Tensor};
-
-    #[test]
-    fn values() {
-        let a = Tensor::new(&[2, 1], &[1i64, 2]).unwrap();
-        let b = Tensor::new(&[2, 2], &[3i64, 4, 5, 6]).unwrap();
-        let y = testing::eval(&Concat { axis: -1 }.into(), &[&a, &b]);
-        assert_eq!(y[0].as_slice::<i64>(), [1, 3, 4, 2, 5, 6]);
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_joined_axis() {
-        let (a, b) =
-            (random(&mut rng(1), DType::F32, &[5, 2]), random(&mut rng(2), DType::F32, &[5, 3]));
-        let rows = Claim::rows(0);
-        assert_eq!(
-            check_split(&Concat { axis: 1 }.into(), &[(&a, rows), (&b, rows)], 5),
-            Ok(vec![rows])
-        );
-        let twice = [(&a, rows), (&a, rows)];
-        let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
-        assert_eq!(check_split(&Concat { axis: 0 }.into(), &twice, 5), Ok(vec![blocks(2, 1)]));
-        let more = random(&mut rng(3), DType::F32, &[15, 2]);
-        let joined =
-            |claim| check_split(&Concat { axis: 0 }.into(), &[(&more, claim), (&a, rows)], 5);
-        assert_eq!(joined(blocks(3, 1)), Ok(vec![blocks(4, 1)]));
-        assert_eq!(joined(blocks(1, 3)), Err("R0108".to_owned()));
-    }
-
-    #[test]
-    fn random_parts_beside_the_batch() {
-        let mut rng = rng(3);
-        for _ in 0..200 {
-            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
-            let (batch, joined, inner) =
-                (rng.random_range(0..rank), rng.random_range(0..rank), rng.random_range(1..3));
-            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
-            dims[batch] = n * inner;
-            let parts: Vec<Tensor> = (0..rng.random_range(1..4))
-                .map(|_| {
-                    if joined != batch {
-                        dims[joined] = rng.random_range(0..4);
-                    }
-                    random(&mut rng, DType::F32, &dims)
-                })
-                .collect();
-            let claim = Claim::Shard(Shard { axis: batch, outer: 1, inner: inner as u64 });
-            let operands: Vec<(&Tensor, Claim)> = parts.iter().map(|x| (x, claim)).collect();
-            let op = Concat { axis: i64::try_from(joined).unwrap() }.into();
-            let outer = if joined == batch { parts.len() as u64 } else { 1 };
-            let expected = Claim::Shard(Shard { axis: batch, outer, inner: inner as u64 });
-            assert_eq!(check_split(&op, &operands, n), Ok(vec![expected]));
-        }
-    }
-
-    #[test]
-    fn rows_meet_only_rows_of_the_same_axis() {
-        let x = random(&mut rng(4), DType::F32, &[4, 4, 2]);
-        let refused = |axis, a, b| check_split(&Concat { axis }.into(), &[(&x, a), (&x, b)], 4);
-        let (whole, rows) = (Claim::Invariant, Claim::rows(0));
-        assert_eq!(refused(0, whole, rows), Err("R0108".to_owned()));
-        let folded = random(&mut rng(5), DType::F32, &[8, 1]);
-        let two = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
-        let got = check_split(&Concat { axis: 1 }.into(), &[(&folded, two), (&folded, two)], 4);
-        assert_eq!(got, Ok(vec![two]));
     }
 }

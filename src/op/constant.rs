@@ -5,7 +5,7 @@ use super::infer::{MAX_INTS, count, result_with_ints};
 use super::{
     Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The tensor `value`.
@@ -46,33 +46,7 @@ impl OpDef for Constant {
         Ok(vec![self.value.clone()])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it takes no operand")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::OpDef;
-    use super::super::testing::{self, check_split, random, rng};
-    use super::Constant;
-    use crate::types::{Claim, DType, Tensor};
-
-    #[test]
-    fn the_value_of_every_type() {
-        for dtype in DType::ALL {
-            let value = random(&mut rng(1), dtype, &[2, 3]);
-            let op = Constant { value: value.clone() };
-            assert_eq!(op.infer(&[]).unwrap()[0].ints.is_some(), !dtype.is_float());
-            assert_eq!(testing::eval(&op.clone().into(), &[]), [value]);
-            assert_eq!(check_split(&op.into(), &[], 2), Ok(vec![Claim::Invariant]));
-        }
-        for value in [Tensor::scalar(u64::MAX), Tensor::zeros(DType::I64, &[1025]).unwrap()] {
-            assert_eq!(Constant { value }.infer(&[]).unwrap()[0].ints, None);
-        }
     }
 }

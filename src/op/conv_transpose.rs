@@ -10,7 +10,7 @@ use super::{
     Backward, Claims, Conv, ConvWeightGrad, Formula, Gradient, OpDef, OpError, Operand, Results,
     RuleError, Slice, SplitOperand, Term, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products
@@ -168,10 +168,6 @@ impl OpDef for ConvTranspose {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Conv
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -239,12 +235,10 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
-    };
-    use super::super::{Op, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
     use super::ConvTranspose;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     /// A transposed convolution with random settings, and the sizes of its operands behind the
     /// batch axis.
@@ -338,96 +332,5 @@ mod tests {
             }
             assert_close(y, &naive(&case.op, &operands, y.dims()), tolerance(dtype));
         }
-    }
-
-    #[test]
-    fn a_line_is_spread() {
-        let x = Tensor::new(&[1, 1, 3], &[1.0f32, 2.0, 3.0]).unwrap();
-        let w = Tensor::new(&[1, 1, 3], &[1.0f32, 10.0, 100.0]).unwrap();
-        let op = ConvTranspose { strides: vec![2], ..ConvTranspose::default() };
-        let y = &testing::eval(&op.into(), &[&x, &w])[0];
-        assert_eq!(y.as_slice::<f32>(), [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]);
-        let (strides, pads) = (vec![2], vec![1, 2]);
-        let op =
-            ConvTranspose { strides, pads, output_padding: vec![3], ..ConvTranspose::default() };
-        let y = &testing::eval(&op.into(), &[&x, &w])[0];
-        assert_eq!(y.as_slice::<f32>(), [10.0, 102.0, 20.0, 203.0, 30.0, 300.0, 0.0]);
-    }
-
-    #[test]
-    fn the_batch_passes_on_the_first_axis() {
-        let mut rng = rng(2);
-        for n in 0..40usize {
-            let (case, inner) = (case(&mut rng), n % 3 + 1);
-            let batch = Claim::Shard(Shard { axis: 0, outer: 1, inner: inner as u64 });
-            let operands = case.operands(&mut rng, DType::F32, n / 4 * inner);
-            let claims = [batch, Claim::Invariant, Claim::Invariant];
-            let split: Vec<(&Tensor, Claim)> = operands.iter().zip(claims).collect();
-            assert_eq!(check_split(&case.op.into(), &split, n / 4), Ok(vec![batch]));
-        }
-    }
-
-    #[test]
-    fn other_splits_are_refused() {
-        let mut rng = rng(3);
-        let (x, w) =
-            (random(&mut rng, DType::F32, &[3, 3, 3]), random(&mut rng, DType::F32, &[3, 3, 3]));
-        let b = random(&mut rng, DType::F32, &[3]);
-        let (op, all) = (Op::from(ConvTranspose::default()), Claim::Invariant);
-        let code =
-            |claims: [Claim; 3]| refusal(&op, &[(&x, claims[0]), (&w, claims[1]), (&b, claims[2])]);
-        assert_eq!(code([Claim::rows(1), all, all]), "R0103");
-        assert_eq!(code([Claim::rows(2), all, all]), "R0103");
-        assert_eq!(code([Claim::rows(0), Claim::rows(0), all]), "R0102");
-        assert_eq!(code([all, Claim::rows(0), all]), "R0103");
-        assert_eq!(code([Claim::rows(0), all, Claim::rows(0)]), "R0103");
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_errors() {
-        let ty = |dims: &[i64]| {
-            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
-            TensorType { dtype: DType::F32, shape }
-        };
-        let infer = |op: ConvTranspose, types: &[TensorType]| {
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            Op::from(op).infer(&operands)
-        };
-        let image = [ty(&[-1, 4, 8, 8]), ty(&[4, 3, 3, 3]), ty(&[6])];
-        let groups = |groups| ConvTranspose { groups, ..ConvTranspose::default() };
-        let y = infer(groups(2), &image).unwrap();
-        assert_eq!(y[0].ty, ty(&[-1, 6, 10, 10]));
-        for bad in [i64::MIN, -2, 0, 1, 3, 4, i64::MAX] {
-            assert!(infer(groups(bad), &image).is_err(), "{bad} groups");
-        }
-        let with = |i: usize, dims: &[i64]| {
-            let mut types = image.clone();
-            types[i] = ty(dims);
-            infer(groups(2), &types)
-        };
-        assert!(with(0, &[-1, 4, -1, 8]).is_err());
-        assert!(with(0, &[-1, -1, 8, 8]).is_err());
-        assert!(with(0, &[-1, 4, 8]).is_err());
-        assert!(with(0, &[-1, 4, 0, 8]).is_err());
-        assert!(with(0, &[4, 8]).is_err());
-        assert!(with(1, &[4, 3, 0, 3]).is_err());
-        assert!(with(1, &[5, 3, 3, 3]).is_err());
-        assert!(with(1, &[4, 0, 3, 3]).is_err());
-        assert!(with(1, &[4, i64::MAX, 3, 3]).is_err());
-        assert!(with(2, &[5]).is_err());
-        assert!(with(2, &[6, 1]).is_err());
-        assert!(infer(groups(2), &image[..1]).is_err());
-        for bad in [i64::MIN, -1, i64::MAX] {
-            for at in 0..4 {
-                let mut op = groups(2);
-                let list =
-                    [&mut op.strides, &mut op.dilations, &mut op.pads, &mut op.output_padding];
-                *list.into_iter().nth(at).unwrap() = vec![bad; if at == 2 { 4 } else { 2 }];
-                assert!(infer(op, &image).is_err(), "{bad} at {at}");
-            }
-        }
-        let all = ConvTranspose { pads: vec![5, 0, 5, 0], ..groups(2) };
-        assert!(infer(all, &image).is_err());
     }
 }

@@ -9,8 +9,8 @@ use super::element::{Float, for_dtype};
 use super::infer::{axis, dtype, not_a_float, one, result, tensors};
 use super::real::Real;
 use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
+    Traits, rules,
 };
 use super::{Pad, PadMode};
 use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};

@@ -3,7 +3,7 @@
 use super::declare::op;
 use super::infer::{count, known, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 op! {
     /// A vector of `i64` whose elements are these formulas of the number of rows of the whole
@@ -49,35 +49,7 @@ impl OpDef for Dims {
         Ok(vec![Tensor::new(dims, &values)?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it takes no operand")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split};
-    use super::super::{OpDef, OpError, OpText};
-    use super::Dims;
-    use crate::types::{Claim, Dim};
-
-    #[test]
-    fn formulas_of_the_whole_batch() {
-        let fixed = Dims { scalar: false, values: vec![3.into(), (-1).into()] };
-        assert_eq!(testing::eval(&fixed.clone().into(), &[])[0].as_slice::<i64>(), [3, -1]);
-        assert_eq!(check_split(&fixed.into(), &[], 5), Ok(vec![Claim::Invariant]));
-        let mut rows = Dims { scalar: true, values: vec![Dim::n() * 2] };
-        let inferred = rows.infer(&[]).unwrap();
-        assert_eq!(inferred[0].ty.to_string(), "i64[]");
-        assert_eq!(inferred[0].ints.as_deref(), Some([Dim::n() * 2].as_slice()));
-        assert_eq!(rows.split(&[], &[inferred[0].ty.clone()]).unwrap()[0], Claim::Invariant);
-        assert!(matches!(rows.eval(&[]), Err(OpError::NotConstant(_))));
-        rows.at_rows(&21.into());
-        assert_eq!(testing::eval(&rows.into(), &[])[0].to_i64(), Some(vec![42]));
-        assert!(Dims { scalar: true, values: vec![] }.infer(&[]).is_err());
     }
 }

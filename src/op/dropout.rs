@@ -6,7 +6,7 @@ use super::{
     Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is
@@ -78,10 +78,6 @@ impl OpDef for Dropout {
         Ok(results)
     }
 
-    fn kernel(&self) -> KernelClass {
-        if self.mask { KernelClass::Reference } else { KernelClass::View }
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -90,26 +86,5 @@ impl OpDef for Dropout {
         let dy = at.dy()?;
         at.give(0, dy);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::Dropout;
-    use crate::types::{Claim, DType};
-
-    #[test]
-    fn nothing_is_dropped() {
-        let x = random(&mut rng(1), DType::F32, &[5, 2]);
-        assert_eq!(
-            testing::eval(&Dropout { mask: false, rate: 0.0 }.into(), &[&x]),
-            vec![x.clone()]
-        );
-        let with_mask = testing::eval(&Dropout { mask: true, rate: 0.0 }.into(), &[&x]);
-        assert_eq!((&with_mask[0], with_mask[1].bytes()), (&x, [1; 10].as_slice()));
-        let rows = Claim::rows(0);
-        let split = check_split(&Dropout { mask: true, rate: 0.0 }.into(), &[(&x, rows)], 5);
-        assert_eq!(split, Ok(vec![rows, rows]));
     }
 }

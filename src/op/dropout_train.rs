@@ -11,7 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the
@@ -135,10 +135,6 @@ impl OpDef for DropoutTrain {
             );
         }
         Ok(vec![y])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Random
     }
 
     fn gradient(&self) -> Gradient {

@@ -5,7 +5,7 @@ use super::infer::{dtype, one, results, tensors, two};
 use super::{
     Claims, Gradient, OpDef, OpError, Operand, Quantize, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Code, DType, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// Results are in `f32`: the scale is `(high - low) / 255` for `low = min(0, smallest)` and
@@ -115,10 +115,6 @@ impl OpDef for DynamicQuantize {
         matches!(self, Self::Quantize)
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it is constant between its steps")
     }
@@ -128,10 +124,10 @@ impl OpDef for DynamicQuantize {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, random, refusal, rng};
-    use super::super::{Op, Operand, Quantize, Reduce};
+    use super::super::testing::{self, random, rng};
+    use super::super::{Op, Quantize, Reduce};
     use super::{DynamicQuantize, range};
-    use crate::types::{Claim, DType, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     #[test]
     fn ranges() {
@@ -150,22 +146,6 @@ mod tests {
             assert!(scale.is_nan() && zero == 0);
         }
         assert_eq!(range(f32::NEG_INFINITY, 1.0), (f32::INFINITY, 0));
-    }
-
-    #[test]
-    fn elements_by_the_range_of_all() {
-        // The example of ONNX.
-        let x = Tensor::new(&[6], &[0f32, 2.0, -3.0, -2.5, 1.34, 0.5]).unwrap();
-        let y = testing::eval(&DynamicQuantize::Quantize.into(), &[&x]);
-        assert_eq!(y[0].as_slice::<u8>(), [153, 255, 0, 26, 221, 179]);
-        assert_eq!(y[1].as_slice::<f32>(), [5.0 / 255.0]);
-        assert_eq!(y[2].as_slice::<u8>(), [153]);
-        let x = Tensor::new(&[2, 2], &[-1f32, f32::NAN, 3.0, 0.0]).unwrap();
-        let y = testing::eval(&DynamicQuantize::Quantize.into(), &[&x]);
-        assert_eq!((y[0].bytes(), y[2].bytes()), ([0; 4].as_slice(), [0].as_slice()));
-        let nothing = Tensor::zeros(DType::F32, &[0, 3]).unwrap();
-        let y = testing::eval(&DynamicQuantize::Quantize.into(), &[&nothing]);
-        assert_eq!((y[0].dims(), y[1].as_slice::<f32>()), ([0, 3].as_slice(), [1.0].as_slice()));
     }
 
     #[test]
@@ -193,36 +173,5 @@ mod tests {
             let bytes = |all: &[Tensor]| all.iter().map(|t| t.bytes().to_vec()).collect::<Vec<_>>();
             assert_eq!(bytes(&whole), bytes(&[&y[..], &parts[..]].concat()));
         }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |op: DynamicQuantize, types: &[TensorType]| {
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            Op::from(op).infer(&operands).is_err()
-        };
-        let ty = |dtype, dims: &[usize]| TensorType::new(dtype, dims);
-        assert!(fails(DynamicQuantize::Quantize, &[ty(DType::F64, &[2])]));
-        assert!(fails(DynamicQuantize::Quantize, &[]));
-        let scalar = ty(DType::F32, &[]);
-        assert!(!fails(DynamicQuantize::Range, &[scalar.clone(), scalar.clone()]));
-        assert!(fails(DynamicQuantize::Range, &[scalar.clone(), ty(DType::F32, &[1])]));
-        assert!(fails(DynamicQuantize::Range, &[ty(DType::F16, &[]), scalar.clone()]));
-        assert!(fails(DynamicQuantize::Range, &[scalar]));
-    }
-
-    #[test]
-    fn the_range_of_a_part_is_not_that_of_the_whole() {
-        let x = random(&mut rng(5), DType::F32, &[4, 3]);
-        let op = Op::from(DynamicQuantize::Quantize);
-        for axis in 0..2 {
-            assert_eq!(refusal(&op, &[(&x, Claim::rows(axis))]), "R0105");
-        }
-        assert_eq!(check_split(&op, &[(&x, Claim::Invariant)], 5), Ok(vec![Claim::Invariant; 3]));
-        let (low, high) = (Tensor::scalar(-1f32), Tensor::scalar(2f32));
-        let operands = [(&low, Claim::Invariant), (&high, Claim::Invariant)];
-        let claims = check_split(&DynamicQuantize::Range.into(), &operands, 5);
-        assert_eq!(claims, Ok(vec![Claim::Invariant; 2]));
     }
 }

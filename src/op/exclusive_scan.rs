@@ -9,7 +9,7 @@ use super::wide::{Product, Wide};
 use super::{
     AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, Combine, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// For each of its operands, the parts of a partial value in the order of the replicas, what
@@ -122,71 +122,7 @@ impl OpDef for ExclusiveScan {
         Ok(scanned.into_iter().flatten().collect())
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Collective
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it joins the values of replicas; gradients are taken before")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, tensor};
-    use super::super::{Op, OpDef, Operand, SplitOperand};
-    use super::ExclusiveScan;
-    use crate::types::{Claim, Combine, DType, TensorType};
-
-    fn scan(by: Combine, reverse: bool, rows: &[i64], parts: &[f64], dtype: DType) -> Vec<f64> {
-        let rows = rows.iter().map(|n| (*n).into()).collect();
-        let parts: Vec<_> = parts.iter().map(|p| tensor(dtype, &[1], &[*p])).collect();
-        let op: Op = ExclusiveScan { by, reverse, rows }.into();
-        let results = testing::eval(&op, &parts.iter().collect::<Vec<_>>());
-        results.iter().map(|t| t.to_f64()[0]).collect()
-    }
-
-    #[test]
-    fn each_part_gets_what_those_before_it_give() {
-        use Combine::{Max, Min, Prod, Sum};
-        let of =
-            |by, reverse, rows: &[i64]| scan(by, reverse, rows, &[3.0, -2.0, 5.0, 7.0], DType::F32);
-        let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
-        assert_eq!(of(Sum, false, &[1, 1, 1, 1]), [0.0, 3.0, 1.0, 6.0]);
-        assert_eq!(of(Sum, true, &[1, 1, 1, 1]), [10.0, 12.0, 7.0, 0.0]);
-        assert_eq!(of(Sum, false, &[2, 0, 1, 4]), [0.0, 3.0, 3.0, 8.0], "no rows, no part");
-        assert_eq!(of(Prod, false, &[1, 1, 1, 1]), [1.0, 3.0, -6.0, -30.0]);
-        assert_eq!(of(Prod, true, &[0, 1, 0, 1]), [-14.0, 7.0, 7.0, 1.0]);
-        assert_eq!(of(Max, false, &[1, 1, 1, 1]), [low, 3.0, 3.0, 5.0]);
-        assert_eq!(of(Min, false, &[1, 1, 1, 1]), [high, 3.0, -2.0, -2.0]);
-        assert_eq!(of(Min, false, &[0, 0, 0, 0]), [high; 4]);
-        let bytes = |by| scan(by, false, &[1, 1, 1], &[100.0, 100.0, 100.0], DType::I8);
-        assert_eq!(bytes(Sum), [0.0, 100.0, -56.0], "sums wrap");
-        assert_eq!(bytes(Max), [-128.0, 100.0, 100.0]);
-        assert_eq!(bytes(Min), [127.0, 100.0, 100.0]);
-        assert_eq!(scan(Max, false, &[1, 1], &[1.0, 0.0], DType::Bool), [0.0, 1.0]);
-        assert_eq!(scan(Min, false, &[1, 1], &[0.0, 0.0], DType::Bool), [1.0, 0.0]);
-        assert_eq!(scan(Sum, false, &[4], &[9.0], DType::F64), [0.0], "one part is the first");
-    }
-
-    #[test]
-    fn only_partial_values_are_scanned() {
-        let ty = TensorType::new(DType::F32, [1, 3]);
-        let op = |by| ExclusiveScan { by, reverse: false, rows: vec![1.into()] };
-        let claims = |claim| {
-            let operands = [SplitOperand { claim, ty: &ty }];
-            Op::from(op(Combine::Sum)).split(&operands, std::slice::from_ref(&ty))
-        };
-        assert_eq!(claims(Claim::Partial(Combine::Sum)).unwrap()[0], Claim::Own);
-        for claim in [Claim::Invariant, Claim::Partial(Combine::Max), Claim::Own, Claim::rows(1)] {
-            assert!(claims(claim).is_err());
-        }
-        let operand = Operand { ty: &ty, ints: None };
-        for by in Combine::ALL {
-            let scans = matches!(by, Combine::Sum | Combine::Prod | Combine::Max | Combine::Min);
-            // The operand is no wide one.
-            assert_eq!(op(by).infer(&[operand]).is_ok(), scans);
-            assert!(op(by).infer(&[operand, operand]).is_err());
-        }
     }
 }

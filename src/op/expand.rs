@@ -10,7 +10,7 @@ use super::{
     Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules, strided,
 };
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// Its operand broadcast together with `shape`, aligned at the right: sizes are equal, or one
@@ -92,10 +92,6 @@ impl OpDef for Expand {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -103,76 +99,5 @@ impl OpDef for Expand {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
         at.give_sum(0, dy)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{Op, OpDef, Operand};
-    use super::Expand;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
-
-    fn expand(shape: &[Dim]) -> Op {
-        Expand { shape: shape.to_vec() }.into()
-    }
-
-    #[test]
-    fn values() {
-        let x = Tensor::new(&[2, 1], &[1i64, 2]).unwrap();
-        let y = testing::eval(&expand(&[2.into(), 1.into(), 3.into()]), &[&x]);
-        assert_eq!(y[0].dims(), [2, 2, 3]);
-        assert_eq!(y[0].as_slice::<i64>(), [1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2]);
-        assert_eq!(testing::eval(&expand(&[1.into()]), &[&x])[0], x);
-        let one = Tensor::scalar(7i64);
-        assert_eq!(testing::eval(&expand(&[3.into()]), &[&one])[0].as_slice::<i64>(), [7, 7, 7]);
-        assert_eq!(testing::eval(&expand(&[0.into(), 1.into()]), &[&one])[0].dims(), [0, 1]);
-        let ty = TensorType::new(DType::F32, [2, 3]);
-        for shape in [
-            vec![2.into()],
-            vec![(-1).into()],
-            vec![Dim::n(), 1.into()],
-            vec![Dim::n() - 1, 2.into(), 3.into()],
-        ] {
-            assert!(Expand { shape }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
-        }
-    }
-
-    #[test]
-    fn rows_pass_and_a_whole_value_becomes_rows() {
-        let mut rng = rng(5);
-        for _ in 0..200 {
-            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..6));
-            let (axis, inner) = (rng.random_range(0..rank), rng.random_range(1..3));
-            let lead = rng.random_range(0..3);
-            let wanted: Vec<usize> = (0..rank).map(|_| rng.random_range(2..4)).collect();
-            let mut dims: Vec<usize> =
-                wanted.iter().map(|d| if rng.random_bool(0.5) { 1 } else { *d }).collect();
-            let mut shape: Vec<Dim> = vec![2.into(); lead];
-            shape.extend(wanted.iter().map(|d| {
-                if rng.random_bool(0.2) { Dim::ONE } else { Dim::from(i64::try_from(*d).unwrap()) }
-            }));
-            let rows = Dim::n() * i64::try_from(inner).unwrap();
-            let split = rng.random_bool(0.5);
-            dims[axis] = if split { n * inner } else { 1 };
-            shape[lead + axis] = if split && rng.random_bool(0.5) { Dim::ONE } else { rows };
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let own = if split { claim(axis) } else { Claim::Invariant };
-            assert_eq!(check_split(&expand(&shape), &[(&x, own)], n), Ok(vec![claim(lead + axis)]));
-        }
-    }
-
-    #[test]
-    fn other_sizes_may_not_depend_on_the_batch() {
-        let x = random(&mut rng(6), DType::F32, &[4, 1]);
-        let get = |shape: &[Dim], claim| check_split(&expand(shape), &[(&x, claim)], 4);
-        assert_eq!(get(&[4.into(), 3.into()], Claim::Invariant), Ok(vec![Claim::Invariant]));
-        for shape in [[1.into(), Dim::n() + 1], [1.into(), Dim::n() * Dim::n()]] {
-            assert_eq!(get(&shape, Claim::Invariant), Err("R0110".to_owned()));
-        }
-        assert_eq!(get(&[1.into(), Dim::n()], Claim::rows(0)), Err("R0110".to_owned()));
     }
 }

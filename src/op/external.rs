@@ -11,9 +11,7 @@ use super::attr::{Attr, AttrValue};
 use super::declare::op;
 use super::infer::{known_sizes, results};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, MAX_RANK, Quoted, Refusal, Said, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, MAX_RANK, Quoted, Refusal, Said, Tensor, TensorType};
 
 op! {
     /// What the foreign operator `op` computes: results of declared types, by a callback. It must
@@ -299,10 +297,6 @@ impl OpDef for External {
 
     fn jumps(&self) -> bool {
         true
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
     }
 
     fn gradient(&self) -> Gradient {

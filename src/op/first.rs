@@ -3,7 +3,7 @@
 use super::declare::op;
 use super::infer::{carried, count, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Code, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Code, Refusal, Tensor, TensorType};
 
 op! {
     /// The first of its operands: the copies that the replicas hold of a value which is whole on
@@ -50,34 +50,7 @@ impl OpDef for First {
         Ok(vec![(*first).clone()])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it joins the values of replicas; gradients are taken before")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{OpDef, OpError, Operand};
-    use super::First;
-    use crate::types::{Claim, DType, TensorType};
-
-    #[test]
-    fn the_first_is_taken_of_values_of_one_type() {
-        let (a, b) = (random(&mut rng(1), DType::F32, &[4]), random(&mut rng(2), DType::F32, &[4]));
-        let op = First {}.into();
-        assert_eq!(testing::eval(&op, &[&a, &b]), vec![a.clone()]);
-        let whole = Claim::Invariant;
-        assert_eq!(check_split(&op, &[(&a, whole), (&b, whole)], 4), Ok(vec![whole]));
-        let rows = Claim::rows(0);
-        assert_eq!(check_split(&op, &[(&a, rows), (&b, rows)], 4), Err("R0108".to_owned()));
-        let types = [TensorType::new(DType::F32, [4]), TensorType::new(DType::F32, [5])];
-        let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
-        assert!(matches!(First {}.infer(&operands), Err(OpError::Shape { operand: 1, .. })));
-        assert!(matches!(First {}.infer(&[]), Err(OpError::Operands { .. })));
     }
 }

@@ -9,9 +9,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers
@@ -173,10 +171,6 @@ impl OpDef for GatherAt {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -236,14 +230,10 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, indices, random, refusal, rng};
-    use super::super::{Op, OpDef, OpError, Operand};
-    use super::GatherAt;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+    use super::super::testing::{self, indices, random, rng};
 
-    fn claim(axis: usize, inner: u64) -> Claim {
-        Claim::Shard(Shard { axis, outer: 1, inner })
-    }
+    use super::GatherAt;
+    use crate::types::{DType, Tensor};
 
     fn int(size: usize) -> i64 {
         i64::try_from(size).unwrap()
@@ -317,115 +307,6 @@ mod tests {
                 }
             }
             assert_eq!(y.to_f64(), expected, "{dims:?} {batch} {count} {rows:?}");
-        }
-    }
-
-    #[test]
-    fn numbers_outside_an_axis_are_refused_when_known_and_when_met() {
-        let x = Tensor::new(&[3], &[1f32, 2.0, 3.0]).unwrap();
-        let types = [x.tensor_type(), TensorType::new(DType::I64, [1])];
-        for index in [3, -4, i64::MIN, i64::MAX] {
-            let known = [Dim::from(index)];
-            let operands = [
-                Operand { ty: &types[0], ints: None },
-                Operand { ty: &types[1], ints: Some(&known) },
-            ];
-            let inferred = GatherAt::Elements { axis: 0 }.infer(&operands);
-            assert!(matches!(inferred, Err(OpError::Value { operand: 1, .. })));
-            let met = Tensor::new(&[1], &[index]).unwrap();
-            for op in [GatherAt::Elements { axis: 0 }, GatherAt::Nd { batch_dims: 0 }] {
-                assert!(matches!(op.eval(&[&x, &met]), Err(OpError::Value { operand: 1, .. })));
-            }
-        }
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_refused() {
-        let infer = |op: GatherAt, x: &[i64], i: &[i64]| {
-            let ty = |dtype, dims: &[i64]| {
-                TensorType::new(
-                    dtype,
-                    dims.iter().map(|d| Dim::from(*d)).collect::<crate::types::Shape>(),
-                )
-            };
-            let types = [ty(DType::F32, x), ty(DType::I32, i)];
-            op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None })).is_ok()
-        };
-        assert!(infer(GatherAt::Elements { axis: 1 }, &[2, 3], &[2, 9]));
-        assert!(!infer(GatherAt::Elements { axis: 1 }, &[2, 3], &[3, 3]));
-        assert!(!infer(GatherAt::Elements { axis: 1 }, &[2, 3], &[2]));
-        assert!(!infer(GatherAt::Elements { axis: 2 }, &[2, 3], &[2, 3]));
-        assert!(infer(GatherAt::Nd { batch_dims: 1 }, &[2, 3], &[2, 4, 1]));
-        for (batch_dims, x, i) in [
-            (1, &[2i64, 3][..], &[3i64, 4, 1][..]),
-            (0, &[2, 3], &[4, 3]),
-            (0, &[2, 3], &[4, 0]),
-            (2, &[2, 3], &[2, 3, 1]),
-            (3, &[2, 3], &[2, 3, 1]),
-            (-1, &[2, 3], &[2, 1]),
-            (0, &[2, 3], &[]),
-        ] {
-            assert!(!infer(GatherAt::Nd { batch_dims }, x, i), "{batch_dims} {x:?} {i:?}");
-        }
-    }
-
-    #[test]
-    fn the_batch_passes_beside_what_is_picked() {
-        let mut rng = rng(3);
-        let elements: Op = GatherAt::Elements { axis: 1 }.into();
-        let nd = |batch_dims| Op::from(GatherAt::Nd { batch_dims });
-        for n in 1..6 {
-            let x = random(&mut rng, DType::F32, &[2 * n, 3]);
-            let i = numbers(&mut rng, &[2 * n, 4], 3);
-            let got = check_split(&elements, &[(&x, claim(0, 2)), (&i, claim(0, 2))], n);
-            assert_eq!(got, Ok(vec![claim(0, 2)]));
-            let (x, i) = (random(&mut rng, DType::F32, &[2, 3]), numbers(&mut rng, &[2, n], 3));
-            let got = check_split(&elements, &[(&x, Claim::Invariant), (&i, claim(1, 1))], n);
-            assert_eq!(got, Ok(vec![claim(1, 1)]));
-            // The batch leads in both.
-            let x = random(&mut rng, DType::F32, &[2, n, 3, 4]);
-            let i = numbers(&mut rng, &[2, n, 5, 1], 3);
-            let got = check_split(&nd(2), &[(&x, claim(1, 1)), (&i, claim(1, 1))], n);
-            assert_eq!(got, Ok(vec![claim(1, 1)]));
-            // Rows of numbers pick from a table.
-            let (x, i) =
-                (random(&mut rng, DType::F32, &[3, 3, 2]), numbers(&mut rng, &[4, n, 2], 3));
-            let got = check_split(&nd(0), &[(&x, Claim::Invariant), (&i, claim(1, 1))], n);
-            assert_eq!(got, Ok(vec![claim(1, 1)]));
-            // Every sample's block from the same coordinates.
-            let (x, i) =
-                (random(&mut rng, DType::F32, &[3, 2, 3 * n]), numbers(&mut rng, &[4, 1], 3));
-            let got = check_split(&nd(0), &[(&x, claim(2, 3)), (&i, Claim::Invariant)], n);
-            assert_eq!(got, Ok(vec![claim(2, 3)]));
-        }
-    }
-
-    #[test]
-    fn other_splits_are_refused() {
-        let mut rng = rng(4);
-        let (x, i) = (random(&mut rng, DType::F32, &[2, 2]), numbers(&mut rng, &[2, 2], 2));
-        let elements: Op = GatherAt::Elements { axis: 1 }.into();
-        let rows = Claim::rows;
-        for (data, index, code) in [
-            (rows(1), Claim::Invariant, "R0108"),
-            (rows(1), rows(1), "R0108"),
-            (rows(0), rows(1), "R0101"),
-            (rows(0), claim(0, 2), "R0101"),
-            (rows(0), Claim::Invariant, "R0110"),
-            (Claim::Invariant, rows(0), "R0110"),
-        ] {
-            assert_eq!(refusal(&elements, &[(&x, data), (&i, index)]), code);
-        }
-        let (x, i) = (random(&mut rng, DType::F32, &[2, 2, 2]), numbers(&mut rng, &[2, 2, 1], 2));
-        let nd: Op = GatherAt::Nd { batch_dims: 1 }.into();
-        for (data, index, code) in [
-            (rows(1), Claim::Invariant, "R0108"),
-            (rows(0), rows(1), "R0101"),
-            (rows(0), Claim::Invariant, "R0110"),
-            (Claim::Invariant, rows(0), "R0110"),
-            (Claim::Invariant, rows(2), "R0111"),
-        ] {
-            assert_eq!(refusal(&nd, &[(&x, data), (&i, index)]), code);
         }
     }
 }

@@ -12,9 +12,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third
@@ -135,10 +133,6 @@ impl OpDef for Gemm {
             }
         }
         Ok(vec![narrow(y, a.dtype())?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::MatMul
     }
 
     fn gradient(&self) -> Gradient {
@@ -265,10 +259,10 @@ impl Gemm {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, assert_close, check_split, random, refusal, rng, tolerance};
-    use super::super::{Op, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, assert_close, random, rng, tolerance};
     use super::Gemm;
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     /// The definition, element by element in `f64`.
     fn naive(op: &Gemm, operands: &[&Tensor], m: usize, n: usize) -> Vec<f64> {
@@ -320,112 +314,5 @@ mod tests {
             let y = &testing::eval(&Op::from(op.clone()), operands)[0];
             assert_close(y, &naive(&op, operands, m, n), tolerance(dtype));
         }
-    }
-
-    #[test]
-    fn the_batch_passes_as_rows() {
-        let mut rng = rng(2);
-        for i in 0..60usize {
-            let (op, n, inner) = (settings(i), i / 6, i % 3 + 1);
-            let (rows, inner) = (n * inner, inner as u64);
-            let a = random(&mut rng, DType::F32, &matrix(rows, 5, op.trans_a));
-            let b = random(&mut rng, DType::F32, &matrix(5, 4, op.trans_b));
-            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner });
-            let addends: [(&[usize], Claim); 6] = [
-                (&[], Claim::Invariant),
-                (&[4], Claim::Invariant),
-                (&[1, 4], Claim::Invariant),
-                (&[1, 1], Claim::Invariant),
-                (&[rows, 4], shard(0)),
-                (&[rows, 1], shard(0)),
-            ];
-            let (dims, claim) = addends[i % 6];
-            let c = random(&mut rng, DType::F32, dims);
-            let of_a = shard(usize::from(op.trans_a));
-            let split = [(&a, of_a), (&b, Claim::Invariant), (&c, claim)];
-            let op = Op::from(op);
-            assert_eq!(check_split(&op, &split, n), Ok(vec![shard(0)]));
-            assert_eq!(check_split(&op, &split[..2], n), Ok(vec![shard(0)]));
-        }
-    }
-
-    #[test]
-    fn the_batch_passes_as_columns() {
-        let mut rng = rng(5);
-        for i in 0..60usize {
-            let (op, n, inner) = (settings(i), i / 6, i % 3 + 1);
-            let (columns, inner) = (n * inner, inner as u64);
-            let dtype = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
-            let a = random(&mut rng, dtype, &matrix(4, 5, op.trans_a));
-            let b = random(&mut rng, dtype, &matrix(5, columns, op.trans_b));
-            let shard = |axis| Claim::Shard(Shard { axis, outer: 1, inner });
-            let addends: [(&[usize], Claim); 6] = [
-                (&[], Claim::Invariant),
-                (&[4, 1], Claim::Invariant),
-                (&[1], Claim::Invariant),
-                (&[columns], shard(0)),
-                (&[4, columns], shard(1)),
-                (&[1, columns], shard(1)),
-            ];
-            let (dims, claim) = addends[i % 6];
-            let c = random(&mut rng, dtype, dims);
-            let of_b = shard(usize::from(!op.trans_b));
-            let split = [(&a, Claim::Invariant), (&b, of_b), (&c, claim)];
-            let op = Op::from(op);
-            assert_eq!(check_split(&op, &split, n), Ok(vec![shard(1)]));
-            assert_eq!(check_split(&op, &split[..2], n), Ok(vec![shard(1)]));
-        }
-    }
-
-    #[test]
-    fn other_splits_are_refused() {
-        let x = random(&mut rng(3), DType::F32, &[3, 3]);
-        let row = random(&mut rng(4), DType::F32, &[3]);
-        let (all, rows) = (Claim::Invariant, Claim::rows);
-        let plain = Op::from(Gemm::default());
-        let code = |op: &Op, [a, b, c]: [Claim; 3]| refusal(op, &[(&x, a), (&x, b), (&x, c)]);
-        assert_eq!(code(&plain, [rows(1), all, all]), "R0111");
-        assert_eq!(code(&plain, [rows(1), rows(0), all]), "R0111");
-        assert_eq!(code(&plain, [all, rows(0), all]), "R0111");
-        assert_eq!(code(&plain, [all, rows(1), all]), "R0110");
-        assert_eq!(code(&plain, [all, rows(1), rows(0)]), "R0101");
-        assert_eq!(refusal(&plain, &[(&x, all), (&x, rows(1)), (&row, all)]), "R0110");
-        assert_eq!(code(&plain, [rows(0), rows(1), all]), "R0102");
-        assert_eq!(code(&plain, [rows(0), all, all]), "R0110");
-        assert_eq!(code(&plain, [rows(0), all, rows(1)]), "R0101");
-        assert_eq!(
-            code(&plain, [rows(0), all, Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 })]),
-            "R0101"
-        );
-        assert_eq!(code(&plain, [all, all, rows(0)]), "R0101");
-        assert_eq!(refusal(&plain, &[(&x, rows(0)), (&x, all), (&row, rows(0))]), "R0101");
-        let turned = Op::from(Gemm { trans_a: true, trans_b: true, ..Gemm::default() });
-        assert_eq!(code(&turned, [rows(0), all, all]), "R0111");
-        assert_eq!(code(&turned, [all, rows(1), all]), "R0111");
-        assert_eq!(code(&turned, [all, rows(0), all]), "R0110");
-        assert_eq!(code(&turned, [rows(1), rows(0), all]), "R0102");
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_errors() {
-        let fits = |op: Gemm, dims: &[&[usize]]| {
-            let types: Vec<TensorType> =
-                dims.iter().map(|d| TensorType::new(DType::F32, *d)).collect();
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            Op::from(op).infer(&operands).is_ok()
-        };
-        let plain = Gemm::default;
-        assert!(fits(plain(), &[&[2, 3], &[3, 4], &[2, 1]]));
-        assert!(!fits(plain(), &[&[2, 3], &[4, 3]]));
-        assert!(fits(Gemm { trans_b: true, ..plain() }, &[&[2, 3], &[4, 3]]));
-        assert!(!fits(plain(), &[&[2, 3], &[3, 4], &[2]]));
-        assert!(!fits(plain(), &[&[2, 3], &[3, 4], &[1, 2, 4]]));
-        assert!(!fits(plain(), &[&[2, 1], &[1, 1], &[2, 4]]));
-        assert!(!fits(plain(), &[&[2, 3, 1], &[3, 4]]));
-        assert!(!fits(plain(), &[&[2, 3]]));
-        let ints = TensorType::new(DType::I32, [2, 2]);
-        let operands = [&ints, &ints].map(|ty| Operand { ty, ints: None });
-        assert!(Op::from(plain()).infer(&operands).is_err());
     }
 }

@@ -10,7 +10,7 @@ use super::{
     Backward, Claims, Formula, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode,
     Results, RuleError, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Shape, Shard, Tensor, TensorType};
 
 names! {
     /// What lies outside an image.
@@ -121,10 +121,6 @@ impl OpDef for GridSample {
 
     fn jumps(&self) -> bool {
         self.mode == ResizeMode::Nearest
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
     }
 
     fn gradient(&self) -> Gradient {
@@ -306,53 +302,13 @@ fn far_slope<T: Wide>(x: T) -> T {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
-    };
-    use super::super::{Op, Operand, ResizeMode};
+    use super::super::ResizeMode;
+    use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
     use super::{GridPadding, GridSample};
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+    use crate::types::DType;
 
     const PADDINGS: [GridPadding; 3] =
         [GridPadding::Zeros, GridPadding::Border, GridPadding::Reflection];
-
-    fn line(op: GridSample, x: &[f32], at: &[f32]) -> Vec<f32> {
-        let x = Tensor::new(&[1, 1, x.len()], x).unwrap();
-        let grid = Tensor::new(&[1, at.len(), 1], at).unwrap();
-        testing::eval(&op.into(), &[&x, &grid])[0].as_slice::<f32>().to_vec()
-    }
-
-    #[test]
-    fn positions_on_a_line() {
-        let op = |mode, padding, align_corners| GridSample { mode, padding, align_corners };
-        let x = [1.0, 2.0, 3.0, 5.0];
-        let at = [-1.0, -0.75, 0.0, 1.0, 1.5];
-        let [zeros, border, mirror] = PADDINGS;
-        let linear = |padding, align| line(op(ResizeMode::Linear, padding, align), &x, &at);
-        assert_eq!(linear(zeros, false), [0.5, 1.0, 2.5, 2.5, 0.0]);
-        assert_eq!(linear(border, false), [1.0, 1.0, 2.5, 5.0, 5.0]);
-        assert_eq!(linear(mirror, false), [1.0, 1.0, 2.5, 5.0, 4.0]);
-        assert_eq!(linear(zeros, true), [1.0, 1.375, 2.5, 5.0, 1.25]);
-        assert_eq!(linear(mirror, true), [1.0, 1.375, 2.5, 5.0, 3.5]);
-        let nearest = |padding| line(op(ResizeMode::Nearest, padding, false), &x, &at);
-        // The positions -0.5 and 1.5 go to the even elements 0 and 2.
-        assert_eq!(nearest(zeros), [1.0, 1.0, 3.0, 0.0, 0.0]);
-        assert_eq!(nearest(border), [1.0, 1.0, 3.0, 5.0, 5.0]);
-        // The weights at 1.75, 0.75, 0.25 and 1.25 from -0.25, the first three of the first
-        // element.
-        let cubic = line(op(ResizeMode::Cubic, border, false), &x, &[-0.875]);
-        assert_eq!(cubic, [0.894_531_25]);
-        // Far outside, on a line of one element, and nowhere.
-        for padding in PADDINGS {
-            for mode in [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic] {
-                for align in [false, true] {
-                    let far = [1e30, -1e30, f32::INFINITY, f32::NAN];
-                    assert_eq!(line(op(mode, padding, align), &[3.0], &far).len(), 4);
-                }
-            }
-        }
-        assert_eq!(line(op(ResizeMode::Linear, mirror, true), &[3.0], &[7.0]), [3.0]);
-    }
 
     /// Position `i` of an axis of `size` elements, mirrored step by step.
     fn mirrored(mut i: i64, size: i64, align: bool) -> i64 {
@@ -412,64 +368,5 @@ mod tests {
             let expected: Vec<f64> = indices(y.dims()).iter().map(one).collect();
             assert_close(y, &expected, tolerance(dtype).max(1e-5));
         }
-    }
-
-    #[test]
-    fn the_batch_passes_with_its_positions() {
-        let mut rng = rng(2);
-        let whole = Claim::Invariant;
-        for case in 0..60usize {
-            let (n, inner) = (case / 10, case % 3 + 1);
-            let rows = n * inner;
-            let shard = |axis: usize| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let mode = [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic][case % 3];
-            let op =
-                GridSample { mode, padding: PADDINGS[case / 3 % 3], align_corners: case % 2 == 0 };
-            let (x, grid, claims, to) = match case % 4 {
-                0 | 1 => ([rows, 2, 3, 4], [rows, 2, 3, 2], [shard(0), shard(0)], 0),
-                2 => ([2, rows, 3, 4], [2, 2, 3, 2], [shard(1), whole], 1),
-                _ => ([2, 2, 3, 4], [2, 2, rows, 2], [whole, shard(2)], 3),
-            };
-            let (x, grid) = (random(&mut rng, DType::F32, &x), random(&mut rng, DType::F32, &grid));
-            let operands = [(&x, claims[0]), (&grid, claims[1])];
-            assert_eq!(check_split(&op.into(), &operands, n), Ok(vec![shard(to)]));
-        }
-        let square = random(&mut rng, DType::F32, &[2, 2, 2, 2]);
-        let op = GridSample {
-            mode: ResizeMode::Linear,
-            padding: GridPadding::Zeros,
-            align_corners: false,
-        };
-        let code = |a: Claim, b: Claim| refusal(&op.clone().into(), &[(&square, a), (&square, b)]);
-        assert_eq!(code(Claim::rows(0), whole), "R0110");
-        assert_eq!(code(Claim::rows(2), whole), "R0103");
-        assert_eq!(code(whole, Claim::rows(0)), "R0101");
-        assert_eq!(code(whole, Claim::rows(3)), "R0101");
-        assert_eq!(code(Claim::rows(0), Claim::rows(1)), "R0101");
-    }
-
-    #[test]
-    fn what_does_not_fit_is_an_error() {
-        let infer = |x: &[i64], grid: &[i64]| {
-            let ty = |dims: &[i64]| {
-                let size = |d: &i64| if *d < 0 { Dim::n() } else { (*d).into() };
-                TensorType { dtype: DType::F32, shape: dims.iter().map(size).collect() }
-            };
-            let (x, grid) = (ty(x), ty(grid));
-            let operands = [Operand { ty: &x, ints: None }, Operand { ty: &grid, ints: None }];
-            let op = GridSample {
-                mode: ResizeMode::Linear,
-                padding: GridPadding::Zeros,
-                align_corners: false,
-            };
-            Op::from(op).infer(&operands).map(|r| r[0].ty.shape.to_string()).ok()
-        };
-        assert_eq!(infer(&[-1, 3, 4, 5], &[-1, 6, 7, 2]).as_deref(), Some("[N,3,6,7]"));
-        assert_eq!(infer(&[-1, 3, 4, 5], &[2, 6, 7, 2]), None);
-        assert_eq!(infer(&[-1, 3, 4, 5], &[-1, 6, 7, 3]), None);
-        assert_eq!(infer(&[-1, 3, 4, 5], &[-1, 7, 2]), None);
-        assert_eq!(infer(&[-1, 3, 0, 5], &[-1, 6, 7, 2]), None);
-        assert_eq!(infer(&[2, 3, -1, 5], &[2, 6, 7, 2]), None);
-        assert_eq!(infer(&[-1, 3], &[-1, 0]), None);
     }
 }

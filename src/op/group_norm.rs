@@ -12,7 +12,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels
@@ -167,10 +167,6 @@ impl OpDef for GroupNorm {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Norm
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -215,12 +211,10 @@ impl OpDef for GroupNorm {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{
-        assert_close, check_split, eval, random, refusal, rng, tensor, tolerance,
-    };
-    use super::super::{OpDef, Operand};
+    use super::super::testing::{assert_close, eval, random, rng, tensor, tolerance};
+
     use super::GroupNorm;
-    use crate::types::{Claim, DType, Shard, TensorType};
+    use crate::types::DType;
 
     #[test]
     fn values_follow_the_formula() {
@@ -258,47 +252,5 @@ mod tests {
         let vector = tensor(DType::F32, &[4], &[1.0; 4]);
         let op = GroupNorm::Group { epsilon: 0.5, groups: 2 };
         assert!(eval(&op.into(), &[&empty, &vector, &vector])[0].is_empty());
-    }
-
-    #[test]
-    fn only_the_batch_axis_passes() {
-        let mut rng = rng(2);
-        for n in 1..7 {
-            let inner = 1 + n % 2;
-            let x = random(&mut rng, DType::F32, &[n * inner, 6, 5]);
-            let vector = random(&mut rng, DType::F32, &[6]);
-            let claim = Claim::Shard(Shard { axis: 0, outer: 1, inner: inner as u64 });
-            let all = Claim::Invariant;
-            for op in
-                [GroupNorm::Group { epsilon: 0.1, groups: 3 }, GroupNorm::Instance { epsilon: 0.1 }]
-            {
-                let operands = [(&x, claim), (&vector, all), (&vector, all)];
-                assert_eq!(check_split(&op.into(), &operands, n), Ok(vec![claim]));
-            }
-        }
-        let x = random(&mut rng, DType::F32, &[2, 3, 3]);
-        let vector = random(&mut rng, DType::F32, &[3]);
-        let instance = GroupNorm::Instance { epsilon: 0.1 };
-        let (all, rows) = (Claim::Invariant, Claim::rows(0));
-        let split = [(&x, Claim::rows(2)), (&vector, all), (&vector, all)];
-        assert_eq!(refusal(&instance.clone().into(), &split), "R0104");
-        let split = [(&x, Claim::rows(1)), (&vector, rows), (&vector, rows)];
-        assert_eq!(refusal(&instance.into(), &split), "R0104");
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
-        let fits = |groups: i64, x: TensorType, v: TensorType| {
-            let op = GroupNorm::Group { epsilon: 0.1, groups };
-            op.infer(&[&x, &v, &v].map(|ty| Operand { ty, ints: None })).is_ok()
-        };
-        assert!(fits(2, ty(&[1, 4, 3]), ty(&[4])));
-        assert!(!fits(3, ty(&[1, 4, 3]), ty(&[4])));
-        assert!(!fits(0, ty(&[1, 4, 3]), ty(&[4])));
-        assert!(!fits(-2, ty(&[1, 4, 3]), ty(&[4])));
-        assert!(!fits(2, ty(&[1, 4, 3]), ty(&[2])));
-        assert!(!fits(2, ty(&[1, 4, 3]), ty(&[4, 1])));
-        assert!(!fits(2, ty(&[4]), ty(&[4])));
     }
 }

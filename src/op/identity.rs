@@ -17,19 +17,3 @@ impl View for Identity {
         Ok(x.shape.clone())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::Identity;
-    use crate::types::{Claim, DType, Shard};
-
-    #[test]
-    fn the_value_and_its_claim_stay() {
-        let op = Identity {}.into();
-        let x = random(&mut rng(1), DType::Bf16, &[2, 6]);
-        assert_eq!(testing::eval(&op, &[&x])[0], x);
-        let folded = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
-        assert_eq!(check_split(&op, &[(&x, folded)], 3), Ok(vec![folded]));
-    }
-}

@@ -13,9 +13,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Term, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorError, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorError, TensorType};
 
 family! {
     /// The rows of an operand, one for each position on the axes before `axis`, brought to one
@@ -242,10 +240,6 @@ impl OpDef for LayerNorm {
         Ok(all)
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Norm
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -305,12 +299,10 @@ fn of_elements(
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{
-        assert_close, check_split, eval, random, refusal, rng, tensor, tolerance,
-    };
-    use super::super::{Op, OpDef, Operand};
+    use super::super::testing::{assert_close, eval, random, rng, tolerance};
+
     use super::LayerNorm;
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     fn layer(axis: i64, statistics: bool) -> LayerNorm {
         LayerNorm::Layer { axis, epsilon: 0.25, statistics }
@@ -358,72 +350,5 @@ mod tests {
             assert!(distance(&got[1], &means) < loose && distance(&got[2], &inverses) < loose);
             assert_close(&eval(&rms(listed).into(), &[&x, &scale])[0], &z, near);
         }
-    }
-
-    #[test]
-    fn scale_and_shift_may_be_absent() {
-        let x = tensor(DType::F32, &[1, 2], &[1.0, 3.0]);
-        let op = LayerNorm::Layer { axis: 1, epsilon: 0.0, statistics: false };
-        assert_eq!(eval(&op.clone().into(), &[&x])[0].to_f64(), [-1.0, 1.0]);
-        let scale = tensor(DType::F32, &[2], &[2.0, 4.0]);
-        assert_eq!(eval(&op.into(), &[&x, &scale])[0].to_f64(), [-2.0, 4.0]);
-        let op = LayerNorm::Rms { axis: 1, epsilon: 0.0 };
-        assert_close(&eval(&op.into(), &[&x])[0], &[1.0 / 5f64.sqrt(), 3.0 / 5f64.sqrt()], 1e-6);
-    }
-
-    #[test]
-    fn nothing_to_normalise() {
-        let x = tensor(DType::F32, &[3, 0], &[]);
-        let got = eval(&layer(1, true).into(), &[&x]);
-        assert!(got[0].is_empty() && got[1].to_f64().iter().all(|x| x.is_nan()));
-        assert_eq!(got[2].dims(), [3, 1]);
-        assert!(eval(&rms(0).into(), &[&tensor(DType::F32, &[0, 4], &[])])[0].is_empty());
-    }
-
-    #[test]
-    fn the_batch_passes_before_the_rows() {
-        let mut rng = rng(2);
-        for case in 0..120 {
-            let rank = rng.random_range(1..5);
-            let (n, inner) = (rng.random_range(1..8), rng.random_range(1..4usize));
-            let (at, axis) = (rng.random_range(0..rank), rng.random_range(0..rank));
-            let dims: Vec<usize> = (0..rank)
-                .map(|a| if a == at { n * inner } else { rng.random_range(1..20) })
-                .collect();
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
-            let listed = i64::try_from(axis).unwrap();
-            let op: Op =
-                if case % 2 == 0 { layer(listed, true).into() } else { rms(listed).into() };
-            if at >= axis {
-                assert_eq!(check_split(&op, &[(&x, claim)], n), Err("R0104".to_owned()));
-                continue;
-            }
-            let scale = random(&mut rng, DType::F32, &dims[axis..]);
-            let operands = [(&x, claim), (&scale, Claim::Invariant)];
-            let claims = if case % 2 == 0 { vec![claim; 3] } else { vec![claim] };
-            assert_eq!(check_split(&op, &operands, n), Ok(claims));
-        }
-        let x = random(&mut rng, DType::F32, &[3, 4]);
-        let split = [(&x, Claim::rows(0)), (&x, Claim::rows(0))];
-        assert_eq!(refusal(&rms(0).into(), &split), "R0104");
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
-        let fits = |op: &LayerNorm, types: &[TensorType]| {
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            op.infer(&operands).is_ok()
-        };
-        assert!(fits(&layer(1, false), &[ty(&[2, 3]), ty(&[3]), ty(&[3])]));
-        assert!(!fits(&layer(1, false), &[ty(&[2, 3]), ty(&[2])]));
-        assert!(!fits(&layer(1, false), &[ty(&[2, 3]), ty(&[1, 3])]));
-        assert!(!fits(&layer(2, false), &[ty(&[2, 3])]));
-        assert!(!fits(&rms(1), &[ty(&[2, 3]), ty(&[3]), ty(&[3])]));
-        assert!(!fits(&rms(0), &[TensorType::new(DType::I32, [2])]));
-        assert!(!fits(&rms(0), &[]));
-        assert!(!fits(&rms(1), &[ty(&[2, 3]), TensorType::new(DType::F64, [3])]));
     }
 }

@@ -8,7 +8,7 @@ use super::interval::truth;
 use super::{
     Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, ints, rules,
 };
-use crate::types::{DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
 
 family! {
     /// A function of one or two truth values, or of the bits of one or two integers of one type,
@@ -150,89 +150,7 @@ impl OpDef for Logic {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Elementwise
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it takes no floats")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{OpDef, Operand};
-    use super::Logic;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
-
-    #[test]
-    fn truth_values() {
-        let a = tensor(DType::Bool, &[4], &[0.0, 0.0, 1.0, 1.0]);
-        let b = tensor(DType::Bool, &[4], &[0.0, 1.0, 0.0, 1.0]);
-        for (op, expected) in
-            [(Logic::And, [0, 0, 0, 1]), (Logic::Or, [0, 1, 1, 1]), (Logic::Xor, [0, 1, 1, 0])]
-        {
-            assert_eq!(testing::eval(&op.into(), &[&a, &b])[0].as_slice::<u8>(), expected);
-        }
-        assert_eq!(testing::eval(&Logic::Not.into(), &[&a])[0].as_slice::<u8>(), [1, 1, 0, 0]);
-    }
-
-    #[test]
-    fn bits() {
-        let (a, b) = (Tensor::new(&[2], &[-7i16, 12]).unwrap(), Tensor::scalar(10i16));
-        let eval = |op: Logic| testing::eval(&op.into(), &[&a, &b])[0].as_slice::<i16>().to_vec();
-        assert_eq!(eval(Logic::BitwiseAnd), [8, 8]);
-        assert_eq!(eval(Logic::BitwiseOr), [-5, 14]);
-        assert_eq!(eval(Logic::BitwiseXor), [-13, 6]);
-        assert_eq!(testing::eval(&Logic::BitwiseNot.into(), &[&a])[0].as_slice::<i16>(), [6, -13]);
-        let x = Tensor::new(&[4], &[0b1011u8, 0x80, 255, 1]).unwrap();
-        let by = Tensor::new(&[4], &[2u8, 1, 8, 255]).unwrap();
-        let shift = |left| testing::eval(&Logic::BitShift { left }.into(), &[&x, &by]).remove(0);
-        assert_eq!(shift(true).as_slice::<u8>(), [0b10_1100, 0, 0, 0]);
-        assert_eq!(shift(false).as_slice::<u8>(), [0b10, 0x40, 0, 0]);
-        let x = Tensor::new(&[2], &[u64::MAX, u64::MAX]).unwrap();
-        let by = Tensor::new(&[2], &[63u64, 64]).unwrap();
-        let y = testing::eval(&Logic::BitShift { left: true }.into(), &[&x, &by]);
-        assert_eq!(y[0].as_slice::<u64>(), [1 << 63, 0]);
-        let y = testing::eval(&Logic::BitwiseNot.into(), &[&Tensor::scalar(5u16)]);
-        assert_eq!(y[0].as_slice::<u16>(), [!5]);
-    }
-
-    #[test]
-    fn types_are_checked() {
-        let fails = |op: Logic, dtypes: &[DType]| {
-            let types: Vec<TensorType> = dtypes.iter().map(|t| TensorType::new(*t, [2])).collect();
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            op.infer(&operands).is_err()
-        };
-        let (b, i, u) = (DType::Bool, DType::I32, DType::U32);
-        assert!(fails(Logic::Not, &[b, b]) && fails(Logic::And, &[b]) && fails(Logic::Or, &[i, i]));
-        assert!(fails(Logic::BitwiseAnd, &[i, u]) && fails(Logic::BitwiseNot, &[DType::F32]));
-        assert!(fails(Logic::BitShift { left: true }, &[i, i]));
-        assert!(!fails(Logic::BitShift { left: true }, &[u, u]) && !fails(Logic::BitwiseNot, &[i]));
-        assert!(fails(Logic::Not, &[]));
-        let ty = TensorType::new(b, [2]);
-        let known = [Dim::ONE, Dim::n()];
-        let not = Logic::Not.infer(&[Operand { ty: &ty, ints: Some(&known) }]).unwrap();
-        assert_eq!(not[0].ints, None);
-    }
-
-    #[test]
-    fn the_batch_passes() {
-        let mut rng = rng(2);
-        let claim = Claim::Shard(Shard { axis: 0, outer: 1, inner: 3 });
-        let a = random(&mut rng, DType::Bool, &[12, 2]);
-        let b = random(&mut rng, DType::Bool, &[1, 2]);
-        assert_eq!(check_split(&Logic::Not.into(), &[(&a, claim)], 4), Ok(vec![claim]));
-        for op in [Logic::And, Logic::Or, Logic::Xor] {
-            let operands = [(&b, Claim::Invariant), (&a, claim)];
-            assert_eq!(check_split(&op.into(), &operands, 4), Ok(vec![claim]));
-        }
-        let x = random(&mut rng, DType::U16, &[12, 2]);
-        for op in [Logic::BitwiseAnd, Logic::BitwiseXor, Logic::BitShift { left: false }] {
-            assert_eq!(check_split(&op.into(), &[(&x, claim), (&x, claim)], 4), Ok(vec![claim]));
-        }
     }
 }

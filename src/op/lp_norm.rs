@@ -11,7 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
     SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their
@@ -109,10 +109,6 @@ impl OpDef for LpNorm {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Norm
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -141,10 +137,10 @@ impl OpDef for LpNorm {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{assert_close, check_split, eval, random, rng, tensor, tolerance};
-    use super::super::{OpDef, Operand};
+    use super::super::testing::{assert_close, eval, random, rng, tensor, tolerance};
+
     use super::LpNorm;
-    use crate::types::{Claim, DType, Shard, TensorType};
+    use crate::types::DType;
 
     #[test]
     fn values_follow_the_formula() {
@@ -183,36 +179,5 @@ mod tests {
             eval(&op.into(), &[&x])[0].to_f64(),
             [0.0, 0.0, 3.0f32 / 5.0, 4.0f32 / 5.0].map(f64::from)
         );
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_axis() {
-        let mut rng = rng(2);
-        for _ in 0..60 {
-            let rank = rng.random_range(1..4);
-            let (n, inner) = (rng.random_range(1..8), rng.random_range(1..4usize));
-            let (at, own) = (rng.random_range(0..rank), rng.random_range(0..rank));
-            let dims: Vec<usize> = (0..rank)
-                .map(|a| if a == at { n * inner } else { rng.random_range(1..20) })
-                .collect();
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
-            let op = LpNorm { axis: i64::try_from(own).unwrap(), p: 1 + i64::from(own == 0) };
-            let expected = if own == at { Err("R0104".to_owned()) } else { Ok(vec![claim]) };
-            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |axis, p, dtype| {
-            let ty = TensorType::new(dtype, [2, 3]);
-            LpNorm { axis, p }.infer(&[Operand { ty: &ty, ints: None }]).is_err()
-        };
-        assert!(!fails(1, 1, DType::F32));
-        assert!(fails(2, 1, DType::F32));
-        assert!(fails(1, 0, DType::F32));
-        assert!(fails(1, 3, DType::F32));
-        assert!(fails(1, 2, DType::I32));
     }
 }

@@ -9,7 +9,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Pool, Results, RuleError,
     SplitOperand, Term, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 op! {
     /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is
@@ -103,10 +103,6 @@ impl OpDef for Lrn {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Line
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -173,12 +169,10 @@ impl Lrn {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tolerance,
-    };
-    use super::super::{Op, Operand};
+    use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
+
     use super::Lrn;
-    use crate::types::{Claim, DType, Shard, TensorType};
+    use crate::types::DType;
 
     #[test]
     fn values() {
@@ -209,38 +203,5 @@ mod tests {
             let expected: Vec<f64> = indices(&dims).into_iter().enumerate().map(one).collect();
             assert_close(y, &expected, tolerance(dtype));
         }
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_channels() {
-        let mut rng = rng(2);
-        for i in 0..40usize {
-            let (n, inner) = (i / 5, i % 3 + 1);
-            let rows = n * inner;
-            let (dims, axis) =
-                [(vec![rows, 5, 2, 2], 0), (vec![rows, 3], 0), (vec![2, 3, rows], 2)][i % 3]
-                    .clone();
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let op = Lrn { alpha: 0.5, beta: 0.7, bias: 1.0, size: 3 };
-            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
-        }
-        let x = random(&mut rng, DType::F32, &[2, 3]);
-        let op = Lrn { alpha: 0.5, beta: 0.7, bias: 1.0, size: 3 };
-        assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(1))]), "R0103");
-    }
-
-    #[test]
-    fn what_does_not_fit_is_an_error() {
-        let infer = |size: i64, dtype: DType, dims: &[usize]| {
-            let ty = TensorType::new(dtype, dims);
-            let op = Lrn { alpha: 1e-4, beta: 0.75, bias: 1.0, size };
-            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok()
-        };
-        assert!(infer(5, DType::F32, &[2, 3]));
-        assert!(!infer(0, DType::F32, &[2, 3]));
-        assert!(!infer(i64::MIN, DType::F32, &[2, 3]));
-        assert!(!infer(5, DType::F32, &[2]));
-        assert!(!infer(5, DType::I64, &[2, 3]));
     }
 }

@@ -11,9 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The matrix product over the last two axes, `[…, M, K]` by `[…, K, N]`; the axes before them
@@ -206,10 +204,6 @@ impl OpDef for MatMul {
         Ok(vec![narrow(y, a.dtype())?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::MatMul
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -332,10 +326,10 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{self, assert_close, check_split, random, refusal, rng, tolerance};
-    use super::super::{Op, Operand};
+    use super::super::testing::{self, assert_close, random, rng, tolerance};
+
     use super::MatMul;
-    use crate::types::{Claim, Combine, DType, Dim, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     const DTYPES: [DType; 12] = [
         DType::F64,
@@ -412,144 +406,5 @@ mod tests {
             let y = &testing::eval(&MatMul {}.into(), &[&a, &b])[0];
             assert_close(y, &naive(&a, &b), tolerance(dtype));
         }
-    }
-
-    #[test]
-    fn integers_wrap() {
-        let a = Tensor::new(&[2], &[i32::MAX, 2]).unwrap();
-        let y = &testing::eval(&MatMul {}.into(), &[&a, &a])[0];
-        assert_eq!(y.as_slice::<i32>(), [5]);
-        assert_eq!(y.rank(), 0);
-        let b = Tensor::new(&[1, 1], &[200u8]).unwrap();
-        assert_eq!(testing::eval(&MatMul {}.into(), &[&b, &b])[0].as_slice::<u8>(), [64]);
-    }
-
-    fn shard(axis: usize, inner: u64) -> Claim {
-        Claim::Shard(Shard { axis, outer: 1, inner })
-    }
-
-    #[test]
-    fn the_batch_passes_as_rows_as_columns_and_as_outer_axes() {
-        let mut rng = rng(2);
-        let all = Claim::Invariant;
-        for n in 0..9usize {
-            let inner = n % 3 + 1;
-            let (rows, wide) = (n * inner, inner as u64);
-            // Sizes and claims of both operands, and the axis of the result.
-            let cases = [
-                ([vec![rows, 4], vec![4, 3]], [shard(0, wide), all], 0),
-                ([vec![rows, 4], vec![4]], [shard(0, wide), all], 0),
-                ([vec![rows, 4], vec![2, 4, 3]], [shard(0, wide), all], 1),
-                ([vec![2, rows, 4], vec![4, 1]], [shard(1, wide), all], 1),
-                ([vec![rows, 2, 4], vec![4, 3]], [shard(0, wide), all], 0),
-                ([vec![rows, 2, 4], vec![1, 4, 3]], [shard(0, wide), all], 0),
-                ([vec![2, rows, 2, 4], vec![2, 1, 4, 3]], [shard(1, wide), all], 1),
-                ([vec![2, 4], vec![rows, 4, 3]], [all, shard(0, wide)], 0),
-                ([vec![4], vec![rows, 4, 3]], [all, shard(0, wide)], 0),
-                ([vec![rows, 2, 4], vec![rows, 4, 3]], [shard(0, wide), shard(0, wide)], 0),
-                ([vec![2, rows, 2, 4], vec![rows, 4, 3]], [shard(1, wide), shard(0, wide)], 1),
-                ([vec![4, 3], vec![3, rows]], [all, shard(1, wide)], 1),
-                ([vec![3], vec![3, rows]], [all, shard(1, wide)], 0),
-                ([vec![3], vec![2, 3, rows]], [all, shard(2, wide)], 1),
-                ([vec![4, 3], vec![2, 3, rows]], [all, shard(2, wide)], 2),
-                ([vec![2, 4, 3], vec![3, rows]], [all, shard(1, wide)], 2),
-                ([vec![2, 1, 4, 3], vec![5, 3, rows]], [all, shard(2, wide)], 3),
-            ];
-            for ([a, b], [of_a, of_b], axis) in cases {
-                let a = random(&mut rng, DType::F32, &a);
-                let b = random(&mut rng, DType::F32, &b);
-                let got = check_split(&MatMul {}.into(), &[(&a, of_a), (&b, of_b)], n);
-                assert_eq!(got, Ok(vec![shard(axis, wide)]));
-            }
-        }
-    }
-
-    #[test]
-    fn random_splits_are_right_or_refused() {
-        let mut rng = rng(3);
-        let mut passed = 0;
-        for i in 0..400usize {
-            let n = i % 7;
-            let (mut a, mut b) = sizes(&mut rng);
-            let mut claim = |dims: &mut Vec<usize>| {
-                let axis = rng.random_range(0..dims.len());
-                if rng.random_bool(0.4) {
-                    return Claim::Invariant;
-                }
-                dims[axis] = n;
-                Claim::rows(axis)
-            };
-            let claims = [claim(&mut a), claim(&mut b)];
-            let (a, b) = (random(&mut rng, DType::F32, &a), random(&mut rng, DType::F32, &b));
-            let types: Vec<TensorType> = [&a, &b]
-                .iter()
-                .zip(claims)
-                .map(|(t, c)| {
-                    let mut ty = t.tensor_type();
-                    if let Some(s) = c.shard() {
-                        ty.shape[s.axis] = Dim::n();
-                    }
-                    ty
-                })
-                .collect();
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            if Op::from(MatMul {}).infer(&operands).is_ok() {
-                let split = [(&a, claims[0]), (&b, claims[1])];
-                passed += usize::from(check_split(&MatMul {}.into(), &split, n).is_ok());
-            }
-        }
-        assert!(passed > 40, "{passed} cases passed");
-    }
-
-    #[test]
-    fn terms_of_all_samples_are_parts_of_sums() {
-        let mut rng = rng(5);
-        for (a, on, b, of) in
-            [(&[2, 6][..], 1, &[6, 3][..], 0), (&[6], 0, &[6], 0), (&[6], 0, &[2, 6, 1], 1)]
-        {
-            let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
-            let operands = [(&a, Claim::rows(on)), (&b, Claim::rows(of))];
-            let sum = Claim::Partial(Combine::Sum);
-            assert_eq!(check_split(&MatMul {}.into(), &operands, 6), Ok(vec![sum]));
-        }
-    }
-
-    #[test]
-    fn other_splits_are_refused() {
-        let mut rng = rng(4);
-        let mut code = |a: &[usize], of_a: Claim, b: &[usize], of_b: Claim| {
-            let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
-            refusal(&MatMul {}.into(), &[(&a, of_a), (&b, of_b)])
-        };
-        let (all, rows) = (Claim::Invariant, Claim::rows);
-        assert_eq!(code(&[3, 4], rows(0), &[4, 3], rows(1)), "R0102");
-        assert_eq!(code(&[3, 2, 4], rows(0), &[4, 3], rows(1)), "R0102");
-        assert_eq!(code(&[3, 2, 4], rows(0), &[3, 4, 3], rows(2)), "R0102");
-        assert_eq!(code(&[3, 4], rows(0), &[3, 4, 2], rows(0)), "R0102");
-        assert_eq!(code(&[2, 3], rows(1), &[3, 2], shard(0, 3)), "R0111");
-        assert_eq!(code(&[2, 3], all, &[3, 2], rows(0)), "R0111");
-        assert_eq!(code(&[3, 3, 2, 4], rows(0), &[3, 4, 2], rows(0)), "R0101");
-        assert_eq!(code(&[3, 2, 4], rows(0), &[3, 4, 2], shard(0, 3)), "R0101");
-        assert_eq!(code(&[3, 2, 4], rows(0), &[3, 4, 2], all), "R0110");
-        assert_eq!(code(&[3, 2, 4], all, &[3, 4, 2], rows(0)), "R0110");
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_errors() {
-        let fits = |a: &TensorType, b: &TensorType| {
-            let operands = [a, b].map(|ty| Operand { ty, ints: None });
-            Op::from(MatMul {}).infer(&operands).is_ok()
-        };
-        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
-        assert!(fits(&ty(&[2, 3]), &ty(&[3, 2])));
-        assert!(!fits(&ty(&[2, 3]), &ty(&[2, 3])));
-        assert!(!fits(&ty(&[2, 2, 3]), &ty(&[3, 3, 2])));
-        assert!(!fits(&ty(&[]), &ty(&[3])));
-        assert!(!fits(&ty(&[3]), &ty(&[])));
-        assert!(!fits(&ty(&[2, 3]), &TensorType::new(DType::F64, [3, 2])));
-        let truth = TensorType::new(DType::Bool, [3, 3]);
-        assert!(!fits(&truth, &truth));
-        assert!(!fits(&ty(&[1 << 40, 3]), &ty(&[3, 1 << 40])));
     }
 }

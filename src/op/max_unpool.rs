@@ -6,7 +6,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 op! {
     /// Zeros `[N, C, sizes…]` with the elements of `x: [N, C, …]` at the positions that the second
@@ -78,10 +78,6 @@ impl OpDef for MaxUnpool {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -113,9 +109,9 @@ impl OpDef for MaxUnpool {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{self, check_split, random, refusal, rng};
-    use super::super::{Op, OpDef, OpError, Operand, Pool};
+    use super::super::{Op, Pool};
     use super::MaxUnpool;
-    use crate::types::{Claim, DType, Dim, Tensor, TensorType};
+    use crate::types::{Claim, DType, Tensor};
 
     #[test]
     fn what_a_pool_takes_goes_back() {
@@ -141,37 +137,5 @@ mod tests {
         assert_eq!(check_split(&op, &operands, 3), Ok(vec![Claim::Invariant]));
         let rows = [(&pooled[0], Claim::rows(0)), (&pooled[1], Claim::rows(0))];
         assert_eq!(refusal(&op, &rows), "R0106");
-    }
-
-    #[test]
-    fn positions_are_checked() {
-        let x = Tensor::new(&[1, 1, 2], &[5u8, 6]).unwrap();
-        let op = MaxUnpool { sizes: vec![4.into()] };
-        let at = |places: [i64; 2]| {
-            op.eval(&[&x, &Tensor::new(&[1, 1, 2], &places).unwrap()])
-                .map(|y| y[0].as_slice::<u8>().to_vec())
-        };
-        assert_eq!(at([3, 1]), Ok(vec![0, 6, 0, 5]));
-        assert_eq!(at([2, 2]), Ok(vec![0, 0, 6, 0]));
-        for bad in [-1, 4, i64::MIN, i64::MAX] {
-            assert!(matches!(at([0, bad]), Err(OpError::Value { operand: 1, .. })), "{bad}");
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_an_error() {
-        let infer = |sizes: Vec<Dim>, x: &[usize], places: &[usize], dtype: DType| {
-            let (x, places) = (TensorType::new(DType::F32, x), TensorType::new(dtype, places));
-            let operands = [Operand { ty: &x, ints: None }, Operand { ty: &places, ints: None }];
-            MaxUnpool { sizes }.infer(&operands).is_ok()
-        };
-        let i64 = DType::I64;
-        assert!(infer(vec![4.into()], &[1, 1, 2], &[1, 1, 2], i64));
-        assert!(!infer(vec![4.into()], &[1, 1, 2], &[1, 1, 2], DType::I32));
-        assert!(!infer(vec![4.into()], &[1, 1, 2], &[1, 1, 3], i64));
-        assert!(!infer(vec![4.into()], &[1, 1, 2], &[1, 2], i64));
-        assert!(!infer(vec![4.into(), 4.into()], &[1, 1, 2], &[1, 1, 2], i64));
-        assert!(!infer(vec![(-1).into()], &[1, 1, 2], &[1, 1, 2], i64));
-        assert!(!infer(Vec::new(), &[1, 2], &[1, 2], i64));
     }
 }

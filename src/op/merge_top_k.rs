@@ -7,7 +7,7 @@ use super::infer::{axis, dtype, known, known_sizes, results, sizes};
 use super::ranked::{Part, ranked};
 use super::top_k::{Best, has_entries};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The `k` largest of the entries that several parts of an axis have, and their positions on
@@ -138,10 +138,6 @@ impl OpDef for MergeTopK {
         true
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Collective
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it joins the values of replicas; gradients are taken before")
     }
@@ -152,9 +148,9 @@ mod tests {
     use rand::Rng;
 
     use super::super::testing::{self, random, rng};
-    use super::super::{Op, OpDef, Operand, SplitOperand, TopK};
+    use super::super::{Op, TopK};
     use super::MergeTopK;
-    use crate::types::{Claim, DType, Dim, Shape, Tensor, TensorType};
+    use crate::types::{DType, Dim, Tensor};
 
     /// The rows `from..to` of a tensor of two axes.
     fn rows(x: &Tensor, from: usize, to: usize) -> Tensor {
@@ -193,28 +189,5 @@ mod tests {
             let whole = top(&x, k);
             assert!(merged[0].bytes() == whole[0].bytes() && merged[1] == whole[1], "{cuts:?} {k}");
         }
-    }
-
-    #[test]
-    fn only_candidates_are_merged() {
-        let few = Dim::from(3).minimum(&Dim::n());
-        let shape: Shape = [few, 2.into()].into_iter().collect();
-        let types = [DType::F32, DType::I64].map(|t| TensorType { dtype: t, shape: shape.clone() });
-        let op =
-            |entries: Vec<Dim>, k: i64| MergeTopK { axis: 0, entries, k: k.into(), largest: true };
-        let infer =
-            |op: MergeTopK| op.infer(&types.each_ref().map(|ty| Operand { ty, ints: None }));
-        assert!(infer(op(vec![Dim::n()], 3)).is_ok());
-        for wrong in [op(vec![Dim::n()], 2), op(vec![Dim::n(), Dim::n()], 3), op(vec![2.into()], 3)]
-        {
-            assert!(infer(wrong).is_err());
-        }
-        let split = |claims: [Claim; 2]| {
-            let operands = [0, 1].map(|i| SplitOperand { claim: claims[i], ty: &types[i] });
-            Op::from(op(vec![Dim::n()], 3)).split(&operands, &types)
-        };
-        assert_eq!(split([Claim::Own; 2]).unwrap().to_vec(), [Claim::Invariant; 2]);
-        assert!(split([Claim::Own, Claim::Invariant]).is_err());
-        assert!(split([Claim::rows(1); 2]).is_err());
     }
 }

@@ -54,8 +54,6 @@ mod one_hot;
 mod own_rows;
 mod pad;
 mod pool;
-#[cfg(test)]
-mod properties;
 mod quantize;
 mod random;
 mod range;
@@ -112,7 +110,7 @@ pub use support::traits::{Statistics, Traits};
 pub use support::{attr, broadcast, element, gradient, infer, ints, real, rules, strided, window};
 pub use unary::{Apply, GeluForm};
 
-use crate::types::{Claim, Combine, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Combine, DType, Dim, Refusal, Tensor, TensorType};
 use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recurrent_grad};
 use support::declare::ops;
 #[cfg(test)]
@@ -355,11 +353,6 @@ pub trait OpDef: OpText {
     /// Whether it takes, as this operand, what each replica holds of its own rows.
     fn takes_own(&self, _operand: usize) -> bool {
         false
-    }
-
-    /// The class of kernel that computes it.
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
     }
 
     /// Whether it has a derivative.

@@ -7,9 +7,7 @@ use super::infer::{dtype, known, one, result, tensors};
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{
-    Claim, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The `f64` nearest to each wide sum or product, of which the first axis has the components.
@@ -87,10 +85,6 @@ impl OpDef for Narrow {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reduce
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::None("it rounds what replicas combined; gradients are taken before")
     }
@@ -100,8 +94,8 @@ impl OpDef for Narrow {
 mod tests {
     use super::super::testing::{self, tensor};
     use super::super::{AllReduce, Op, Reduce};
-    use super::Narrow;
-    use crate::types::{Combine, DType, Dim, Tensor};
+
+    use crate::types::{DType, Dim, Tensor};
 
     /// What `op` gives of rows that `cuts` divides.
     fn in_parts(op: &Reduce, x: &Tensor, cuts: &[usize]) -> Tensor {
@@ -143,23 +137,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn components_are_checked() {
-        let narrow = |by| Op::from(Narrow { by, count: Dim::ONE, log: false });
-        let infers = |op: &Op, dtype, dims: &[usize]| {
-            let ty = Tensor::zeros(dtype, dims).unwrap().tensor_type();
-            op.infer(&[super::Operand { ty: &ty, ints: None }]).is_ok()
-        };
-        assert!(infers(&narrow(Combine::WideSum), DType::F64, &[2, 3]));
-        assert!(infers(&narrow(Combine::WideSum), DType::F64, &[4]));
-        assert!(infers(&narrow(Combine::WideProd), DType::F64, &[2]));
-        for dims in [&[][..], &[3], &[1, 2]] {
-            assert!(!infers(&narrow(Combine::WideSum), DType::F64, dims));
-        }
-        assert!(!infers(&narrow(Combine::WideProd), DType::F64, &[4]));
-        assert!(!infers(&narrow(Combine::WideSum), DType::F32, &[2]));
-        assert!(!infers(&narrow(Combine::Sum), DType::F64, &[2]));
     }
 }

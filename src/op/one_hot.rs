@@ -8,9 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// For each element of the first operand, an integer, a vector of `depth` elements along a new
@@ -100,10 +98,6 @@ impl OpDef for OneHot {
         true
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -123,78 +117,5 @@ impl OpDef for OneHot {
         let both = at.concat(&[off, on], 0)?;
         at.give(1, both);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, refusal, rng, tensor};
-    use super::super::{Op, OpDef, OpError, Operand};
-    use super::OneHot;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
-
-    fn one_hot(axis: i64, depth: i64) -> Op {
-        OneHot { axis, depth: depth.into() }.into()
-    }
-
-    #[test]
-    fn one_position_differs() {
-        let values = Tensor::new(&[2], &[-1f32, 5.0]).unwrap();
-        let numbers = Tensor::new(&[4], &[1i32, -1, 3, -4]).unwrap();
-        let y = testing::eval(&one_hot(-1, 3), &[&numbers, &values]).remove(0);
-        assert_eq!(y.dims(), [4, 3]);
-        let (o, x) = (-1f32, 5f32);
-        assert_eq!(y.as_slice::<f32>(), [o, x, o, o, o, x, o, o, o, o, o, o]);
-        let numbers = Tensor::new(&[1, 2], &[0u64, u64::MAX]).unwrap();
-        let bools = tensor(DType::Bool, &[2], &[1.0, 0.0]);
-        let y = testing::eval(&one_hot(1, 2), &[&numbers, &bools]).remove(0);
-        assert_eq!((y.dims(), y.to_f64()), ([1, 2, 2].as_slice(), vec![0.0, 1.0, 1.0, 1.0]));
-        let none = Tensor::new::<i64>(&[0], &[]).unwrap();
-        assert_eq!(testing::eval(&one_hot(0, 2), &[&none, &values])[0].dims(), [2, 0]);
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_refused() {
-        let infer = |op: OneHot, a: TensorType, b: TensorType| {
-            op.infer(&[Operand { ty: &a, ints: None }, Operand { ty: &b, ints: None }])
-        };
-        let (numbers, values) =
-            (TensorType::new(DType::I64, [3]), TensorType::new(DType::F32, [2]));
-        let op = |axis, depth: i64| OneHot { axis, depth: depth.into() };
-        assert!(infer(op(-2, 0), numbers.clone(), values.clone()).is_ok());
-        for wrong in [op(2, 1), op(-3, 1), op(0, -1)] {
-            let error = infer(wrong, numbers.clone(), values.clone());
-            assert!(matches!(error, Err(OpError::Attribute { .. })));
-        }
-        assert!(infer(op(0, 1), values.clone(), values.clone()).is_err());
-        assert!(infer(op(0, 1), numbers.clone(), TensorType::new(DType::F32, [3])).is_err());
-    }
-
-    #[test]
-    fn the_batch_stays_with_its_numbers() {
-        let mut rng = rng(1);
-        let values = Tensor::new(&[2], &[0f32, 1.0]).unwrap();
-        for n in 1..6 {
-            let numbers = random(&mut rng, DType::I64, &[2, 3 * n]);
-            let rows = |axis| Claim::Shard(Shard { axis, outer: 1, inner: 3 });
-            for (axis, to) in [(0, 2), (1, 2), (2, 1), (-1, 1)] {
-                let operands = [(&numbers, rows(1)), (&values, Claim::Invariant)];
-                let got = check_split(&one_hot(axis, rng.random_range(0..4)), &operands, n);
-                assert_eq!(got, Ok(vec![rows(to)]));
-            }
-        }
-        let numbers = random(&mut rng, DType::I64, &[2]);
-        let op: Op = one_hot(0, 3);
-        assert_eq!(
-            refusal(&op, &[(&numbers, Claim::Invariant), (&values, Claim::rows(0))]),
-            "R0111"
-        );
-        let op: Op = OneHot { axis: 0, depth: Dim::n() }.into();
-        assert_eq!(
-            refusal(&op, &[(&numbers, Claim::rows(0)), (&values, Claim::Invariant)]),
-            "R0110"
-        );
     }
 }

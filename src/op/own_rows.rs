@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
     rules,
 };
-use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
 
 op! {
     /// The rows of its operand that belong to the replica which runs it: on one device all of them.
@@ -54,10 +54,6 @@ impl OpDef for OwnRows {
         Ok(vec![x.clone()])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::View
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -66,32 +62,5 @@ impl OpDef for OwnRows {
         let dy = at.dy()?;
         at.give(0, dy);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, random, rng};
-    use super::super::{Op, OpDef, Operand, SplitOperand};
-    use super::OwnRows;
-    use crate::types::{Claim, DType, Dim, TensorType};
-
-    #[test]
-    fn whole_values_with_the_batch_are_divided() {
-        let x = random(&mut rng(1), DType::F32, &[4, 2]);
-        let op: Op = OwnRows { axis: 0 }.into();
-        assert_eq!(testing::eval(&op, &[&x]), vec![x]);
-        let ty = TensorType::new(
-            DType::F32,
-            [Dim::n() * 2, 3.into()].into_iter().collect::<crate::types::Shape>(),
-        );
-        let claims = |claim, axis| {
-            let operands = [SplitOperand { claim, ty: &ty }];
-            OwnRows { axis }.split(&operands, std::slice::from_ref(&ty))
-        };
-        assert_eq!(claims(Claim::Invariant, 0).unwrap()[0].to_string(), "shard(0;2)");
-        assert!(claims(Claim::Invariant, 1).is_err());
-        assert!(claims(Claim::rows(0), 0).is_err());
-        assert!(OwnRows { axis: 2 }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
     }
 }

@@ -10,7 +10,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules, strided,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 names! {
     /// What the entries around a value are.
@@ -255,10 +255,6 @@ impl OpDef for Pad {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -288,111 +284,5 @@ impl OpDef for Pad {
         }
         at.give(0, dx);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{OpDef, OpError, Operand};
-    use super::{Pad, PadMode};
-    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
-
-    const MODES: [PadMode; 4] = [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap];
-
-    fn line(mode: PadMode, before: i64, after: i64) -> Vec<i64> {
-        let x = Tensor::new(&[3], &[1i64, 2, 3]).unwrap();
-        let op = Pad { mode, pads: vec![before, after], value: 9.0 };
-        testing::eval(&op.into(), &[&x])[0].as_slice::<i64>().to_vec()
-    }
-
-    #[test]
-    fn values_of_every_mode() {
-        assert_eq!(line(PadMode::Constant, 1, 2), [9, 1, 2, 3, 9, 9]);
-        assert_eq!(line(PadMode::Constant, -1, 1), [2, 3, 9]);
-        assert_eq!(line(PadMode::Constant, 1, -3), [9]);
-        assert_eq!(line(PadMode::Reflect, 2, 1), [3, 2, 1, 2, 3, 2]);
-        assert_eq!(line(PadMode::Reflect, 5, 0), [2, 1, 2, 3, 2, 1, 2, 3]);
-        assert_eq!(line(PadMode::Edge, 2, 1), [1, 1, 1, 2, 3, 3]);
-        assert_eq!(line(PadMode::Wrap, 2, 4), [2, 3, 1, 2, 3, 1, 2, 3, 1]);
-        let x = Tensor::new(&[2, 1], &[1i64, 2]).unwrap();
-        let op = Pad { mode: PadMode::Reflect, pads: vec![1, 1, 0, 1], value: 0.0 };
-        assert_eq!(
-            testing::eval(&op.into(), &[&x])[0].as_slice::<i64>(),
-            [2, 2, 2, 1, 1, 1, 2, 2, 2]
-        );
-        let scalar = Tensor::scalar(4f32);
-        let op = Pad { mode: PadMode::Edge, pads: vec![], value: 0.0 };
-        assert_eq!(testing::eval(&op.into(), &[&scalar])[0], scalar);
-    }
-
-    #[test]
-    fn values_of_every_type() {
-        for dtype in DType::ALL {
-            let x = random(&mut rng(1), dtype, &[0]);
-            let op = Pad { mode: PadMode::Constant, pads: vec![1, 0], value: 1.0 };
-            assert_eq!(testing::eval(&op.into(), &[&x])[0], testing::tensor(dtype, &[1], &[1.0]));
-        }
-        let x = random(&mut rng(1), DType::F32, &[0]);
-        let op = Pad { mode: PadMode::Constant, pads: vec![0, 1], value: -0.0 };
-        let y = testing::eval(&op.into(), &[&x]);
-        assert_eq!(y[0].as_slice::<f32>()[0].to_bits(), (-0.0f32).to_bits());
-    }
-
-    #[test]
-    fn what_cannot_be_padded_is_an_error() {
-        let infer = |dtype, mode, pads: &[i64], value| {
-            let shape: Shape = [Dim::n(), 3.into()].into_iter().collect();
-            let ty = TensorType::new(dtype, shape);
-            Pad { mode, pads: pads.to_vec(), value }.infer(&[Operand { ty: &ty, ints: None }])
-        };
-        let bad = |dtype, mode, pads: &[i64], value| {
-            matches!(infer(dtype, mode, pads, value), Err(OpError::Attribute { .. }))
-        };
-        assert!(infer(DType::U8, PadMode::Constant, &[1, -3, 0, 0], 255.0).is_ok());
-        for value in [256.0, -1.0, 0.5, f64::NAN, f64::INFINITY] {
-            assert!(bad(DType::U8, PadMode::Constant, &[0; 4], value));
-        }
-        assert!(bad(DType::I64, PadMode::Constant, &[0; 4], 1e17));
-        assert!(bad(DType::Bool, PadMode::Constant, &[0; 4], 2.0));
-        for pads in [[0, -2, 0, -2], [0, -4, 0, 9], [-1, 0, 1, 0], [0, i64::MIN, 0, i64::MIN]] {
-            assert!(bad(DType::F32, PadMode::Constant, &pads, 0.0), "{pads:?}");
-        }
-        assert!(bad(DType::F32, PadMode::Edge, &[1, 0, 0, 0], 0.0));
-        assert!(bad(DType::F32, PadMode::Constant, &[0; 3], 0.0));
-        let size = infer(DType::F32, PadMode::Constant, &[0, i64::MAX, 0, i64::MAX], 0.0);
-        assert!(matches!(size, Err(OpError::ResultSize(_))));
-        let cut = infer(DType::F32, PadMode::Wrap, &[0, -1, 0, 0], 0.0);
-        assert!(matches!(cut, Err(OpError::Unsupported(_))));
-    }
-
-    #[test]
-    fn the_batch_passes_unless_it_is_padded() {
-        let mut rng = rng(3);
-        for case in 0..120 {
-            let mode = MODES[case % 4];
-            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
-            let (axis, inner) = (rng.random_range(0..rank), rng.random_range(1..3));
-            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
-            dims[axis] = n * inner;
-            let low = if mode == PadMode::Constant { -1 } else { 0 };
-            let mut pads: Vec<i64> = (0..2 * rank).map(|_| rng.random_range(low..4)).collect();
-            for i in 0..rank {
-                if pads[i] + pads[i + rank] < -i64::try_from(dims[i]).unwrap() || i == axis {
-                    (pads[i], pads[i + rank]) = (0, 0);
-                }
-            }
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let op = Pad { mode, pads: pads.clone(), value: 2.5 };
-            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
-            pads[axis + rank] = 1;
-            let op = Pad { mode: PadMode::Constant, pads, value: 0.0 };
-            if mode == PadMode::Constant {
-                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Err("R0108".to_owned()));
-            }
-        }
     }
 }

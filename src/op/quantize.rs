@@ -10,7 +10,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 family! {
     /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers
@@ -293,10 +293,6 @@ impl OpDef for Quantize {
         matches!(self, Self::Quantize { .. })
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         match self {
             Self::Quantize { .. } => Gradient::None("it is constant between its steps"),
@@ -344,10 +340,10 @@ impl OpDef for Quantize {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{Op, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, random, rng};
     use super::Quantize;
-    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+    use crate::types::DType;
 
     fn quantize(axis: i64, block: i64, to: DType) -> Op {
         Quantize::Quantize { axis, block, to }.into()
@@ -355,21 +351,6 @@ mod tests {
 
     fn dequantize(axis: i64, block: i64) -> Op {
         Quantize::Dequantize { axis, block }.into()
-    }
-
-    #[test]
-    fn rounding_saturation_and_zero() {
-        let x = tensor(DType::F32, &[7], &[0.0, 2.0, 3.0, 5.0, 1000.0, -254.0, f64::NAN]);
-        let scale = Tensor::scalar(2f32);
-        let to = |op: &Op, operands: &[&Tensor]| testing::eval(op, operands)[0].to_i64().unwrap();
-        let y = to(&quantize(0, 0, DType::U8), &[&x, &scale, &Tensor::scalar(128u8)]);
-        assert_eq!(y, [128, 129, 130, 130, 255, 1, 128]);
-        let y = to(&quantize(0, 0, DType::I8), &[&x, &scale]);
-        assert_eq!(y, [0, 1, 2, 2, 127, -127, 0]);
-        let x = Tensor::new(&[2], &[i32::MAX, -5]).unwrap();
-        assert_eq!(to(&quantize(0, 0, DType::I16), &[&x, &scale]), [32767, -2]);
-        let y = testing::eval(&dequantize(0, 0), &[&x, &Tensor::scalar(0.5f64)]);
-        assert_eq!(y[0].to_f64(), [f64::from(i32::MAX) / 2.0, -2.5]);
     }
 
     #[test]
@@ -412,60 +393,6 @@ mod tests {
                 let exact = (x / factors[scale_of(at)] + zeros[scale_of(at)]).clamp(-128.0, 127.0);
                 assert!((y - exact).abs() <= 0.51, "{dims:?} {axis} {block}: {y} {exact}");
             }
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |op: &Op, types: &[TensorType]| {
-            let operands: Vec<Operand<'_>> =
-                types.iter().map(|ty| Operand { ty, ints: None }).collect();
-            op.infer(&operands).is_err()
-        };
-        let x = TensorType::new(DType::F32, [4, 6]);
-        let scales = |dims: &[i64]| {
-            TensorType::new(DType::F32, dims.iter().map(|d| Dim::from(*d)).collect::<Shape>())
-        };
-        let op = quantize(1, 0, DType::U8);
-        assert!(!fails(&op, &[x.clone(), scales(&[6])]) && !fails(&op, &[x.clone(), scales(&[])]));
-        assert!(
-            fails(&op, &[x.clone(), scales(&[4])]) && fails(&op, &[x.clone(), scales(&[4, 6])])
-        );
-        assert!(fails(&op, &[x.clone(), scales(&[6]), TensorType::new(DType::I8, [6])]));
-        assert!(fails(&quantize(1, 0, DType::I32), &[x.clone(), scales(&[])]));
-        let blocks = quantize(1, 4, DType::U8);
-        assert!(!fails(&blocks, &[x.clone(), scales(&[4, 2])]));
-        assert!(fails(&blocks, &[x.clone(), scales(&[4, 3])]) && fails(&blocks, &[x, scales(&[])]));
-    }
-
-    #[test]
-    fn the_batch_passes_with_its_scales() {
-        let mut rng = rng(4);
-        let rows = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
-        for n in 0..7 {
-            let x = random(&mut rng, DType::F32, &[n * 2, 6]);
-            let (all, each) = (Tensor::scalar(0.25f32), random(&mut rng, DType::F32, &[6]));
-            let (own, blocks) =
-                (random(&mut rng, DType::F32, &[n * 2]), random(&mut rng, DType::F32, &[n * 2, 3]));
-            let claim = rows(0, 2);
-            let op = quantize(1, 0, DType::U8);
-            for scale in [&all, &each] {
-                let claims = check_split(&op, &[(&x, claim), (scale, Claim::Invariant)], n);
-                assert_eq!(claims, Ok(vec![claim]));
-            }
-            if n != 3 {
-                continue;
-            }
-            let by_row = quantize(0, 0, DType::U8);
-            let claims = check_split(&by_row, &[(&x, claim), (&own, claim)], n);
-            assert_eq!(claims, Ok(vec![claim]));
-            let by_block = quantize(1, 2, DType::U8);
-            let claims = check_split(&by_block, &[(&x, claim), (&blocks, claim)], n);
-            assert_eq!(claims, Ok(vec![claim]));
-            let along = quantize(0, 2, DType::U8);
-            let scale = random(&mut rng, DType::F32, &[n, 6]);
-            let claims = check_split(&along, &[(&x, claim), (&scale, rows(0, 1))], n);
-            assert_eq!(claims, Err("R0101".to_owned()));
         }
     }
 }

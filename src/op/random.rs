@@ -8,7 +8,7 @@ use super::element::{Float, for_dtype};
 use super::infer::{count, known_sizes, result, sizes};
 use super::real::Real;
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// Independent draws. An element is a function of the seed and of its position in row-major
@@ -334,10 +334,6 @@ impl OpDef for Random {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Random
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it takes no operand")
     }
@@ -348,10 +344,10 @@ mod tests {
     use rand::{RngCore, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{self, check_split};
-    use super::super::{Op, OpDef as _, OpError, OpRead as _, Slice, SplitOperand};
+    use super::super::testing::{self};
+    use super::super::{Op, Slice};
     use super::Random;
-    use crate::types::{Claim, DType, Dim, Tensor};
+    use crate::types::{DType, Dim, Tensor};
 
     fn uniform(seed: i64, [low, high]: [f32; 2], shape: &[usize], dtype: DType) -> Op {
         Random::uniform(dtype, [low, high], seed, testing::sizes(shape)).into()
@@ -388,21 +384,6 @@ mod tests {
             let place = usize::try_from(at).unwrap();
             assert_eq!(all.as_slice::<f64>()[place].to_bits(), u.to_bits());
         }
-    }
-
-    #[test]
-    fn the_draws_of_a_seed_never_change() {
-        // Computed apart from the crate that draws, from the definition of the stream.
-        let bits =
-            |op: &Op| draw(op).as_slice::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-        assert_eq!(
-            bits(&uniform(1, [0.0, 1.0], &[3], DType::F32)),
-            [0x3ece_1298, 0x3da4_a030, 0x3f18_b82b]
-        );
-        assert_eq!(
-            bits(&normal(1, [0.0, 1.0], &[3], DType::F32)),
-            [0x3f63_5dfe, 0x3e84_245c, 0xbe4c_ea98]
-        );
     }
 
     #[test]
@@ -485,37 +466,5 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn attributes_are_checked() {
-        let fails = |op: Op| matches!(op.infer(&[]), Err(OpError::Attribute { .. }));
-        assert!(fails(uniform(0, [2.0, 1.0], &[2], DType::F32)));
-        assert!(fails(uniform(0, [f32::NAN, 1.0], &[2], DType::F32)));
-        assert!(fails(uniform(0, [0.0, f32::INFINITY], &[2], DType::F32)));
-        assert!(fails(uniform(0, [0.0, 1.0], &[2], DType::I32)));
-        assert!(fails(normal(0, [0.0, -1.0], &[2], DType::F32)));
-        assert!(fails(normal(0, [0.0, f32::NAN], &[2], DType::F32)));
-        let shaped = |shape: Vec<Dim>| Random::uniform(DType::F32, [0.0, 1.0], 0, shape);
-        assert!(
-            fails(shaped(vec![Dim::n() - 1]).into()) && fails(shaped(vec![Dim::from(-1)]).into())
-        );
-        let huge = shaped(vec![(1 << 40).into(), (1 << 40).into()]);
-        assert!(matches!(huge.infer(&[]), Err(OpError::ResultSize(_))));
-        assert!(matches!(shaped(vec![Dim::n()]).eval(&[]), Err(OpError::NotConstant(_))));
-    }
-
-    #[test]
-    fn every_replica_draws_the_whole() {
-        let claims = check_split(&normal(4, [0.0, 1.0], &[3, 2], DType::F32), &[], 5);
-        assert_eq!(claims, Ok(vec![Claim::Invariant]));
-        let shape = vec![Dim::n(), 2.into()];
-        let mut op = Op::from(Random::uniform(DType::F32, [0.0, 1.0], 4, shape));
-        let ty = op.infer(&[]).unwrap()[0].ty.clone();
-        let none: [SplitOperand<'_>; 0] = [];
-        assert_eq!(op.split(&none, &[ty]).unwrap()[0], Claim::Invariant);
-        op.at_rows(&7.into());
-        assert_eq!(draw(&op).dims(), [7, 2]);
-        assert_eq!(Random::NAMES, ["random_uniform", "random_normal"]);
     }
 }

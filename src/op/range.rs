@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::infer::{MAX_INTS, count, known, result_with_ints};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 op! {
     /// The integers `start, start + delta, …` before `limit`; none where `limit` is not beyond
@@ -105,68 +105,7 @@ impl OpDef for Range {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it takes no operand")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split};
-    use super::super::{OpDef, OpText};
-    use super::Range;
-    use crate::types::{Claim, DType, Dim};
-
-    fn range(start: impl Into<Dim>, limit: impl Into<Dim>, delta: i64) -> Range {
-        Range { delta, dtype: DType::I64, limit: limit.into(), start: start.into() }
-    }
-
-    #[test]
-    fn values() {
-        for (start, limit, delta, expected) in [
-            (0, 3, 1, [0i64, 1, 2].as_slice()),
-            (5, 0, -2, &[5, 3, 1]),
-            (1, 8, 7, &[1]),
-            (3, 3, 1, &[]),
-            (3, 1, 1, &[]),
-            (i64::MAX - 2, i64::MAX, 1 << 50, &[i64::MAX - 2]),
-            (0, i64::MIN + 1, i64::MIN, &[0]),
-        ] {
-            let y = testing::eval(&range(start, limit, delta).into(), &[]);
-            assert_eq!(y[0].as_slice::<i64>(), expected);
-        }
-        let short = Range { dtype: DType::I32, ..range(-1, 2, 1) };
-        assert_eq!(testing::eval(&short.into(), &[])[0].as_slice::<i32>(), [-1, 0, 1]);
-        let long = Range { dtype: DType::I32, ..range(0, 1 << 40, 1 << 39) };
-        let float = Range { dtype: DType::F32, ..range(0, 1, 1) };
-        for bad in
-            [long, float, range(0, 1, 0), range(i64::MIN, i64::MAX, i64::MAX), range(0, 1 << 50, 1)]
-        {
-            assert!(bad.infer(&[]).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn lengths_follow_the_batch() {
-        for (op, shape) in
-            [(range(0, Dim::n(), 1), "i64[N]"), (range(Dim::n(), Dim::n() + 3, 2), "i64[2]")]
-        {
-            let y = op.infer(&[]).unwrap();
-            assert_eq!(y[0].ty.to_string(), shape);
-            assert_eq!(check_split(&op.clone().into(), &[], 4), Err("R0106".to_owned()));
-            for n in 0..5 {
-                let mut at = op.clone();
-                at.at_rows(&n.into());
-                let dims = y[0].ty.shape.at(n);
-                assert_eq!(testing::eval(&at.into(), &[])[0].dims(), dims.as_slice());
-            }
-        }
-        let below = range(3, Dim::n(), 1).infer(&[]).unwrap();
-        assert_eq!([0, 3, 5].map(|n| below[0].ty.shape[0].eval(n)), [0, 0, 2]);
-        assert_eq!(check_split(&range(0, 5, 1).into(), &[], 4), Ok(vec![Claim::Invariant]));
     }
 }

@@ -77,57 +77,12 @@ impl View for Reshape {
 
 #[cfg(test)]
 mod tests {
-    use rand::Rng;
 
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{Op, OpDef, OpError, Operand};
     use super::Reshape;
-    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+    use crate::types::{Dim, Shape};
 
     fn n(k: i64) -> Dim {
         Dim::n() * k
-    }
-
-    fn reshape(shape: &[Dim]) -> Op {
-        Reshape { shape: shape.to_vec() }.into()
-    }
-
-    #[test]
-    fn values_and_known_elements() {
-        let x = Tensor::new(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
-        let y = testing::eval(&reshape(&[3.into(), 1.into(), 2.into()]), &[&x]);
-        assert_eq!(
-            (y[0].dims(), y[0].as_slice::<i64>()),
-            ([3, 1, 2].as_slice(), [1, 2, 3, 4, 5, 6].as_slice())
-        );
-        let empty = Tensor::new::<f32>(&[0, 4], &[]).unwrap();
-        assert_eq!(testing::eval(&reshape(&[2.into(), 0.into()]), &[&empty])[0].dims(), [2, 0]);
-        let ty = TensorType::new(DType::I64, [1]);
-        let ints = [Dim::n()];
-        let y = reshape(&[]).infer(&[Operand { ty: &ty, ints: Some(&ints) }]).unwrap();
-        assert_eq!(y[0].ints.as_deref(), Some(ints.as_slice()));
-    }
-
-    #[test]
-    fn counts_are_equal_for_every_batch() {
-        let infer = |from: &[Dim], to: &[Dim]| {
-            let ty = TensorType::new(DType::F32, Shape::from(from));
-            Reshape { shape: to.to_vec() }.infer(&[Operand { ty: &ty, ints: None }])
-        };
-        assert!(infer(&[n(1), 8.into()], &[n(4), 2.into()]).is_ok());
-        for to in [
-            vec![n(1), 4.into()],
-            vec![10.into(), 8.into()],
-            vec![(-1).into(), (n(1) * -8)],
-            vec![n(1).floor_div(&2.into()), 16.into()],
-            vec![i64::MAX.into(), n(8)],
-        ] {
-            assert!(
-                matches!(infer(&[n(1), 8.into()], &to), Err(OpError::Attribute { .. })),
-                "{to:?}"
-            );
-        }
-        assert!(infer(&[0.into()], &[0.into(), n(-1)]).is_err());
     }
 
     #[test]
@@ -147,89 +102,5 @@ mod tests {
         }
         assert_eq!(get(&[0.into(), (-1).into()], true), None);
         assert_eq!(get(&[0.into(), 5.into()], true), Some("[0,5]".to_owned()));
-    }
-
-    #[test]
-    fn the_batch_digit_moves_and_absorbs() {
-        let f = |dims: &[usize]| random(&mut rng(1), DType::F32, dims);
-        let shard = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
-        let (x, rows) = (f(&[6, 4, 8]), Claim::rows(0));
-        assert_eq!(
-            check_split(&reshape(&[n(4), 8.into()]), &[(&x, rows)], 6),
-            Ok(vec![shard(0, 4)])
-        );
-        let folded = f(&[24, 8]);
-        let back = reshape(&[n(1), 4.into(), 8.into()]);
-        assert_eq!(check_split(&back, &[(&folded, shard(0, 4))], 6), Ok(vec![rows]));
-        let lead = f(&[1, 6, 8]);
-        assert_eq!(
-            check_split(&reshape(&[n(1), 8.into()]), &[(&lead, Claim::rows(1))], 6),
-            Ok(vec![rows])
-        );
-        let mixed = reshape(&[4.into(), n(1), 8.into()]);
-        assert_eq!(check_split(&mixed, &[(&x, rows)], 6), Err("R0108".to_owned()));
-        let inside = f(&[2, 6, 3]);
-        let blocks = Claim::Shard(Shard { axis: 0, outer: 2, inner: 1 });
-        assert_eq!(
-            check_split(&reshape(&[n(2), 3.into()]), &[(&inside, Claim::rows(1))], 6),
-            Ok(vec![blocks])
-        );
-        let joined = f(&[12, 3]);
-        let apart = reshape(&[2.into(), n(1), 3.into()]);
-        assert_eq!(check_split(&apart, &[(&joined, blocks)], 6), Ok(vec![Claim::rows(1)]));
-        assert_eq!(check_split(&apart, &[(&joined, shard(0, 2))], 6), Err("R0108".to_owned()));
-        let empty = f(&[6, 0]);
-        assert_eq!(
-            check_split(&reshape(&[0.into(), 5.into()]), &[(&empty, rows)], 6),
-            Err("R0110".to_owned())
-        );
-        let nothing = f(&[0, 5]);
-        assert_eq!(
-            check_split(&reshape(&[n(1), 0.into()]), &[(&nothing, Claim::Invariant)], 6),
-            Ok(vec![Claim::Invariant])
-        );
-    }
-
-    /// Sizes that group some of `digits` together, ones put between, and where the digit `batch`
-    /// is.
-    fn grouped(rng: &mut impl Rng, digits: &[usize], batch: usize) -> (Vec<usize>, Shard) {
-        let (mut dims, mut shard, mut open) =
-            (vec![], Shard { axis: 0, outer: 1, inner: 1 }, false);
-        for (i, d) in digits.iter().enumerate() {
-            while rng.random_ratio(1, 8) {
-                dims.push(1);
-                open = false;
-            }
-            if !open {
-                dims.push(1);
-            }
-            let axis = dims.len() - 1;
-            if i == batch {
-                shard = Shard { axis, outer: dims[axis] as u64, inner: 1 };
-            } else if i > batch && shard.axis == axis {
-                shard.inner *= *d as u64;
-            }
-            dims[axis] *= d;
-            open = rng.random_bool(0.5);
-        }
-        (dims, shard)
-    }
-
-    #[test]
-    fn random_groupings_pass() {
-        let mut rng = rng(7);
-        for _ in 0..400 {
-            let mut digits: Vec<usize> =
-                (0..rng.random_range(1..5)).map(|_| rng.random_range(1..4)).collect();
-            let (batch, rows) = (rng.random_range(0..digits.len()), rng.random_range(1..8));
-            digits[batch] = rows;
-            let (from, shard) = grouped(&mut rng, &digits, batch);
-            let (to, out) = grouped(&mut rng, &digits, batch);
-            let mut shape: Vec<Dim> = Shape::from(to.as_slice()).to_vec();
-            shape[out.axis] = n(i64::try_from(to[out.axis] / rows).unwrap());
-            let x = random(&mut rng, DType::F32, &from);
-            let got = check_split(&reshape(&shape), &[(&x, Claim::Shard(shard))], rows);
-            assert_eq!(got, Ok(vec![Claim::Shard(out)]), "{from:?} {shard:?} to {shape:?}");
-        }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
 
 op! {
     /// Its operand with the entries along every axis of `axes` in reverse.
@@ -65,10 +65,6 @@ impl OpDef for Reverse {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -85,10 +81,10 @@ impl OpDef for Reverse {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, indices, random, refusal, rng};
-    use super::super::{Op, OpDef, OpError, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, indices, random, rng};
     use super::Reverse;
-    use crate::types::{Claim, DType, Dim, Shard, TensorType};
+    use crate::types::DType;
 
     fn reverse(axes: &[i64]) -> Op {
         Reverse { axes: axes.to_vec() }.into()
@@ -114,36 +110,5 @@ mod tests {
             });
             assert_eq!(y[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {axes:?}");
         }
-    }
-
-    #[test]
-    fn axes_are_checked_and_known_elements_follow() {
-        let ty = TensorType::new(DType::I64, [2]);
-        let known = [Dim::n(), 3.into()];
-        let operand = [Operand { ty: &ty, ints: Some(&known) }];
-        let infer = |axes: &[i64]| reverse(axes).infer(&operand);
-        let ints = |axes: &[i64]| infer(axes).unwrap()[0].ints.clone().unwrap().to_vec();
-        assert_eq!(ints(&[-1]), [3.into(), Dim::n()]);
-        assert_eq!(ints(&[]), known);
-        for axes in [&[1i64][..], &[0, -1], &[i64::MIN], &[i64::MAX]] {
-            let op = Reverse { axes: axes.to_vec() };
-            assert!(matches!(op.infer(&operand), Err(OpError::Attribute { attr: "axes", .. })));
-        }
-    }
-
-    #[test]
-    fn the_batch_passes_where_it_stays() {
-        let mut rng = rng(2);
-        for n in 0..6 {
-            let x = random(&mut rng, DType::F32, &[4, 3 * n, 2]);
-            let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 });
-            for axes in [&[][..], &[0], &[0, -1]] {
-                assert_eq!(check_split(&reverse(axes), &[(&x, rows)], n), Ok(vec![rows]));
-            }
-            let claims = check_split(&reverse(&[1]), &[(&x, Claim::Invariant)], n);
-            assert_eq!(claims, Ok(vec![Claim::Invariant]));
-        }
-        let x = random(&mut rng, DType::F32, &[3, 2]);
-        assert_eq!(refusal(&reverse(&[1, -2]), &[(&x, Claim::rows(0))]), "R0108");
     }
 }

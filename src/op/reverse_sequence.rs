@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The first operand with the first entries of every sequence in reverse; the second operand,
@@ -121,10 +121,6 @@ impl OpDef for ReverseSequence {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -141,10 +137,10 @@ impl OpDef for ReverseSequence {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, indices, random, refusal, rng};
-    use super::super::{Op, OpDef, OpError, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, indices, random, rng};
     use super::ReverseSequence;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     #[test]
     fn the_first_steps_are_reversed_and_the_rest_stays() {
@@ -172,50 +168,5 @@ mod tests {
             });
             assert_eq!(y[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {op:?} {lengths:?}");
         }
-    }
-
-    #[test]
-    fn lengths_outside_the_steps_are_refused_when_known_and_when_met() {
-        let x = Tensor::new(&[3, 1], &[1f32, 2.0, 3.0]).unwrap();
-        let types = [x.tensor_type(), TensorType::new(DType::I64, [1])];
-        let op = ReverseSequence { batch_axis: 1, time_axis: 0 };
-        for length in [4, -1, i64::MIN, i64::MAX] {
-            let known = [Dim::from(length)];
-            let operands = [
-                Operand { ty: &types[0], ints: None },
-                Operand { ty: &types[1], ints: Some(&known) },
-            ];
-            assert!(matches!(op.infer(&operands), Err(OpError::Value { operand: 1, .. })));
-            let met = op.eval(&[&x, &Tensor::new(&[1], &[length]).unwrap()]);
-            assert!(matches!(met, Err(OpError::Value { operand: 1, .. })));
-        }
-        let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
-        for (batch_axis, time_axis) in [(0, 0), (0, -2), (0, 1), (2, 0), (1, i64::MIN)] {
-            assert!(ReverseSequence { batch_axis, time_axis }.infer(&operands).is_err());
-        }
-    }
-
-    #[test]
-    fn the_batch_passes_with_its_lengths_or_beside_them() {
-        let mut rng = rng(2);
-        let op: Op = ReverseSequence { batch_axis: 1, time_axis: 0 }.into();
-        for n in 1..6 {
-            let claim = |axis, inner| Claim::Shard(Shard { axis, outer: 1, inner });
-            let x = random(&mut rng, DType::F32, &[4, n * 2, 3]);
-            let lengths: Vec<i64> = (0..n * 2).map(|_| rng.random_range(0..5)).collect();
-            let lengths = Tensor::new(&[n * 2], &lengths).unwrap();
-            let got = check_split(&op, &[(&x, claim(1, 2)), (&lengths, claim(0, 2))], n);
-            assert_eq!(got, Ok(vec![claim(1, 2)]));
-            let x = random(&mut rng, DType::F32, &[4, 2, n]);
-            let lengths = Tensor::new(&[2], &[3i64, 1]).unwrap();
-            let got = check_split(&op, &[(&x, Claim::rows(2)), (&lengths, Claim::Invariant)], n);
-            assert_eq!(got, Ok(vec![Claim::rows(2)]));
-        }
-        let (x, lengths) =
-            (random(&mut rng, DType::F32, &[3, 3]), Tensor::new(&[3], &[1i64, 2, 3]).unwrap());
-        let refused = |a, b| refusal(&op, &[(&x, a), (&lengths, b)]);
-        assert_eq!(refused(Claim::rows(0), Claim::Invariant), "R0108");
-        assert_eq!(refused(Claim::rows(1), Claim::Invariant), "R0110");
-        assert_eq!(refused(Claim::Invariant, Claim::rows(0)), "R0101");
     }
 }

@@ -11,9 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Reduce, Results, RuleError,
     SplitOperand, Term, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// For each element what it and those before it along `axis` make together.
@@ -255,10 +253,6 @@ impl OpDef for Scan {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Line
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -332,10 +326,10 @@ impl Scan {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{assert_close, check_split, eval, random, rng, tensor, tolerance};
-    use super::super::{Op, OpDef, Operand, SplitOperand};
+    use super::super::testing::{assert_close, eval, random, rng, tensor, tolerance};
+    use super::super::{OpDef, Operand};
     use super::Scan;
-    use crate::types::{Claim, Combine, DType, Dim, Shape, Shard, TensorType};
+    use crate::types::{Combine, DType, TensorType};
 
     fn both(axis: i64, exclusive: bool, reverse: bool) -> [Scan; 2] {
         [Scan::Sum { axis, exclusive, reverse }, Scan::Prod { axis, exclusive, reverse }]
@@ -410,58 +404,5 @@ mod tests {
             both(0, false, false)[0].infer(&operands).is_ok()
         };
         assert!(infer(&[1, 3]) && !infer(&[2, 3]) && !infer(&[3]));
-    }
-
-    #[test]
-    fn rows_begin_with_what_each_replica_holds() {
-        let whole: Shape = [Dim::n(), 3.into()].into_iter().collect();
-        let (x, start) = (TensorType::new(DType::F32, whole), TensorType::new(DType::F32, [1, 3]));
-        let split = |x_claim, start_claim, axis| {
-            let operands = [
-                SplitOperand { claim: x_claim, ty: &x },
-                SplitOperand { claim: start_claim, ty: &start },
-            ];
-            let op: Op = both(axis, false, false)[0].clone().into();
-            op.split(&operands, std::slice::from_ref(&x)).map(|c| c[0]).map_err(|r| r.code.name())
-        };
-        let rows = Claim::rows(0);
-        assert_eq!(split(rows, Claim::Own, 0), Ok(rows));
-        assert_eq!(split(rows, Claim::Invariant, 0), Err("R0105"));
-        assert_eq!(split(Claim::Invariant, Claim::Own, 0), Err("R0111"));
-        assert_eq!(split(Claim::Own, Claim::Invariant, 0), Err("R0111"));
-        assert_eq!(split(rows, Claim::Own, 1), Err("R0101"));
-        assert_eq!(split(rows, rows, 1), Ok(rows));
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_axis() {
-        let mut rng = rng(2);
-        for case in 0..80 {
-            let rank = rng.random_range(1..4);
-            let (n, inner) = (rng.random_range(1..8), rng.random_range(1..4usize));
-            let (at, own) = (rng.random_range(0..rank), rng.random_range(0..rank));
-            let dims: Vec<usize> = (0..rank)
-                .map(|a| if a == at { n * inner } else { rng.random_range(1..6) })
-                .collect();
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
-            let expected = if own == at { Err("R0105".to_owned()) } else { Ok(vec![claim]) };
-            for op in both(i64::try_from(own).unwrap(), case % 2 == 0, case % 4 < 2) {
-                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);
-            }
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |axis, dtype| {
-            let ty = TensorType::new(dtype, [2, 3]);
-            let operand = Operand { ty: &ty, ints: None };
-            both(axis, false, false).iter().all(|op| op.infer(&[operand]).is_err())
-        };
-        assert!(!fails(-2, DType::I8));
-        assert!(fails(2, DType::F32));
-        assert!(fails(i64::MIN, DType::F32));
-        assert!(fails(0, DType::Bool));
     }
 }

@@ -11,7 +11,7 @@ use super::{
     Apply2, Backward, Binary, Claims, Formula, GatherAt, Gradient, Lookup, OpDef, OpError, Operand,
     Results, RuleError, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Shape, Tensor, TensorType};
 
 names! {
     /// What an update does with the element that is there.
@@ -308,13 +308,6 @@ impl OpDef for Scatter {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        match self.reduction() {
-            Reduction::None => KernelClass::Index,
-            Reduction::Add | Reduction::Mul | Reduction::Max | Reduction::Min => KernelClass::Line,
-        }
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -365,17 +358,13 @@ impl OpDef for Scatter {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, indices, random, refusal, rng, tensor};
-    use super::super::{Op, OpDef, OpError, Operand};
+    use super::super::testing::{self, indices, random, rng};
+
     use super::{Reduction, Scatter};
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     const ALL: [Reduction; 5] =
         [Reduction::None, Reduction::Add, Reduction::Mul, Reduction::Max, Reduction::Min];
-
-    fn claim(axis: usize, inner: u64) -> Claim {
-        Claim::Shard(Shard { axis, outer: 1, inner })
-    }
 
     fn int(size: usize) -> i64 {
         i64::try_from(size).unwrap()
@@ -457,94 +446,6 @@ mod tests {
                 }
             }
             assert_eq!(y.to_f64(), expected, "{reduction:?}");
-        }
-    }
-
-    #[test]
-    fn every_sum_is_rounded_in_order() {
-        let x = tensor(DType::F16, &[1], &[2048.0]);
-        let i = Tensor::new(&[2], &[0i64, 0]).unwrap();
-        let updates = tensor(DType::F16, &[2], &[1.0, 1.0]);
-        let op = Scatter::Elements { axis: 0, reduction: Reduction::Add };
-        assert_eq!(testing::eval(&op.into(), &[&x, &i, &updates])[0].to_f64(), [2048.0]);
-        let wide = tensor(DType::U8, &[1], &[250.0]);
-        let op = Scatter::Nd { reduction: Reduction::Mul };
-        let (i, three) = (Tensor::new(&[1], &[-1i32]).unwrap(), tensor(DType::U8, &[], &[3.0]));
-        let y = testing::eval(&op.into(), &[&wide, &i, &three]);
-        assert_eq!(y[0].to_f64(), [f64::from(250u8.wrapping_mul(3))]);
-    }
-
-    #[test]
-    fn operands_that_do_not_fit_are_refused() {
-        let x = TensorType::new(DType::Bool, [2, 3]);
-        let i = TensorType::new(DType::I64, [2, 1]);
-        let infer = |op: &Scatter, updates: TensorType| {
-            op.infer(&[&x, &i, &updates].map(|ty| Operand { ty, ints: None }))
-        };
-        let set = Scatter::Elements { axis: 1, reduction: Reduction::None };
-        assert!(infer(&set, TensorType::new(DType::Bool, [2, 1])).is_ok());
-        assert!(infer(&set, TensorType::new(DType::Bool, [2, 2])).is_err());
-        assert!(infer(&set, TensorType::new(DType::Bool, [2])).is_err());
-        assert!(infer(&set, TensorType::new(DType::F32, [2, 1])).is_err());
-        let add = Scatter::Elements { axis: 1, reduction: Reduction::Add };
-        assert!(infer(&add, TensorType::new(DType::Bool, [2, 1])).is_err());
-        assert!(
-            infer(
-                &Scatter::Nd { reduction: Reduction::None },
-                TensorType::new(DType::Bool, [2, 3])
-            )
-            .is_ok()
-        );
-        let (x, i) = (Tensor::new(&[1], &[0f32]).unwrap(), Tensor::new(&[1], &[1i64]).unwrap());
-        let met = Scatter::Elements { axis: 0, reduction: Reduction::None }.eval(&[&x, &i, &x]);
-        assert!(matches!(met, Err(OpError::Value { operand: 1, .. })));
-    }
-
-    #[test]
-    fn the_batch_passes_beside_what_is_written() {
-        let mut rng = rng(3);
-        for (n, reduction) in (1..6).zip(ALL) {
-            let elements: Op = Scatter::Elements { axis: 1, reduction }.into();
-            let (x, i) =
-                (random(&mut rng, DType::F32, &[2 * n, 3]), numbers(&mut rng, &[2 * n, 4], 3));
-            let updates = random(&mut rng, DType::F32, &[2 * n, 4]);
-            let split = claim(0, 2);
-            let got = check_split(&elements, &[(&x, split), (&i, split), (&updates, split)], n);
-            assert_eq!(got, Ok(vec![split]));
-            let nd: Op = Scatter::Nd { reduction }.into();
-            let (x, i) =
-                (random(&mut rng, DType::F32, &[3, 2, n]), numbers(&mut rng, &[4, 2, 1], 3));
-            let updates = random(&mut rng, DType::F32, &[4, 2, 2, n]);
-            let operands = [(&x, claim(2, 1)), (&i, Claim::Invariant), (&updates, claim(3, 1))];
-            assert_eq!(check_split(&nd, &operands, n), Ok(vec![claim(2, 1)]));
-        }
-    }
-
-    #[test]
-    fn other_splits_are_refused() {
-        let mut rng = rng(4);
-        let (x, i) = (random(&mut rng, DType::F32, &[2, 2]), numbers(&mut rng, &[2, 2], 2));
-        let (rows, whole) = (Claim::rows, Claim::Invariant);
-        let elements: Op = Scatter::Elements { axis: 1, reduction: Reduction::Add }.into();
-        let nd: Op = Scatter::Nd { reduction: Reduction::Add }.into();
-        let one = numbers(&mut rng, &[2, 1], 2);
-        for (data, index, update, code) in [
-            (rows(1), rows(1), rows(1), "R0108"),
-            (rows(0), rows(0), whole, "R0101"),
-            (rows(0), whole, rows(0), "R0101"),
-            (rows(0), rows(0), rows(1), "R0101"),
-            (whole, rows(0), rows(0), "R0111"),
-            (whole, whole, rows(0), "R0111"),
-        ] {
-            assert_eq!(refusal(&elements, &[(&x, data), (&i, index), (&x, update)]), code);
-        }
-        for (data, index, update, code) in [
-            (rows(0), whole, whole, "R0108"),
-            (rows(1), whole, rows(0), "R0101"),
-            (rows(1), rows(0), rows(1), "R0101"),
-            (whole, rows(0), rows(0), "R0111"),
-        ] {
-            assert_eq!(refusal(&nd, &[(&x, data), (&one, index), (&x, update)]), code);
         }
     }
 }

@@ -11,9 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Lookup, Narrow, Op, OpDef, OpError, Operand, Results,
     RuleError, SplitOperand, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// For each of `segments` segments the sum of the rows of the first operand that belong to it,
@@ -156,10 +154,6 @@ impl OpDef for SegmentSum {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Line
-    }
-
     fn gradient(&self) -> Gradient {
         if self.wide {
             return Gradient::None("it is a part of a result; gradients are taken before");
@@ -190,12 +184,10 @@ fn large_sums(places: &[usize], x: &[f64], len: usize) -> Vec<LargeSum> {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{
-        assert_close, check_split, eval, random, refusal, rng, tensor, tolerance,
-    };
-    use super::super::{Op, OpDef, Operand};
+    use super::super::Op;
+    use super::super::testing::{assert_close, eval, random, rng, tensor, tolerance};
     use super::SegmentSum;
-    use crate::types::{Claim, Combine, DType, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     fn op(segments: i64) -> Op {
         SegmentSum { segments, wide: false }.into()
@@ -227,38 +219,5 @@ mod tests {
             let ids = Tensor::new(&[2], &[0, id]).unwrap();
             assert!(op(1).eval(&[&bytes, &ids]).is_err());
         }
-    }
-
-    #[test]
-    fn rows_and_their_segments_are_split_alike() {
-        let mut rng = rng(2);
-        for n in 1..8 {
-            let x = random(&mut rng, DType::F32, &[2 * n, 3]);
-            let ids: Vec<i64> = (0..2 * n).map(|_| rng.random_range(0..3)).collect();
-            let ids = Tensor::new(&[2 * n], &ids).unwrap();
-            let rows = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
-            let claims = check_split(&op(3), &[(&x, rows), (&ids, rows)], n);
-            assert_eq!(claims, Ok(vec![Claim::Partial(Combine::Sum)]));
-            let columns = random(&mut rng, DType::F32, &[2 * n, n]);
-            let operands = [(&columns, Claim::rows(1)), (&ids, Claim::Invariant)];
-            assert_eq!(check_split(&op(3), &operands, n), Ok(vec![Claim::rows(1)]));
-            assert_eq!(refusal(&op(3), &[(&x, rows), (&ids, Claim::Invariant)]), "R0101");
-            assert_eq!(refusal(&op(3), &[(&x, Claim::Invariant), (&ids, rows)]), "R0101");
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails = |x: &[usize], ids: &[usize], dtype: DType, segments: i64| {
-            let types = [TensorType::new(dtype, x), TensorType::new(DType::I64, ids)];
-            let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
-            SegmentSum { segments, wide: false }.infer(&operands).is_err()
-        };
-        assert!(!fails(&[4, 2], &[4], DType::F32, 3));
-        assert!(fails(&[4, 2], &[3], DType::F32, 3));
-        assert!(fails(&[], &[], DType::F32, 3));
-        assert!(fails(&[4, 2], &[4], DType::Bool, 3));
-        assert!(fails(&[4, 2], &[4], DType::F32, -1));
-        assert!(fails(&[4, 2], &[4], DType::F32, i64::MAX));
     }
 }

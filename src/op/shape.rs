@@ -3,7 +3,7 @@
 use super::declare::op;
 use super::infer::{one, result_with_ints, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Code, DType, Dim, KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 op! {
     /// The sizes of the axes `start..end` of its operand as a vector of `i64`. Both count from the
@@ -61,47 +61,7 @@ impl OpDef for ShapeOp {
         Ok(vec![Tensor::new(&[sizes.len()], &sizes)?])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it depends on sizes only")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{OpDef, Operand};
-    use super::ShapeOp;
-    use crate::types::{Claim, DType, Dim, Shape, TensorType};
-
-    #[test]
-    fn values() {
-        let x = random(&mut rng(1), DType::F32, &[2, 3, 4]);
-        for (start, end, sizes) in [
-            (0, None, [2i64, 3, 4].as_slice()),
-            (1, Some(-1), &[3]),
-            (-2, None, &[3, 4]),
-            (2, Some(1), &[]),
-            (i64::MIN, Some(i64::MAX), &[2, 3, 4]),
-            (9, Some(-9), &[]),
-        ] {
-            let y = testing::eval(&ShapeOp { end, start }.into(), &[&x]);
-            assert_eq!(y[0].as_slice::<i64>(), sizes);
-        }
-        let ty = TensorType::new(DType::F32, [Dim::n(), 4.into()].into_iter().collect::<Shape>());
-        let y = ShapeOp { end: None, start: 0 }.infer(&[Operand { ty: &ty, ints: None }]).unwrap();
-        assert_eq!(y[0].ints.as_deref(), Some([Dim::n(), 4.into()].as_slice()));
-    }
-
-    #[test]
-    fn the_batch_size_is_refused_and_other_sizes_are_whole() {
-        let x = random(&mut rng(2), DType::F32, &[6, 3]);
-        let split =
-            |start| check_split(&ShapeOp { end: None, start }.into(), &[(&x, Claim::rows(0))], 6);
-        assert_eq!(split(0), Err("R0110".to_owned()));
-        assert_eq!(split(1), Ok(vec![Claim::Invariant]));
     }
 }

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{one, result_with_ints, tensors};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The number of elements of its operand, a scalar of `i64`.
@@ -44,29 +44,7 @@ impl OpDef for SizeOp {
         Ok(vec![Tensor::scalar(i64::try_from(x.len()).unwrap_or(i64::MAX))])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Zero("it depends on sizes only")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::SizeOp;
-    use crate::types::{Claim, DType};
-
-    #[test]
-    fn values_and_the_size_of_the_batch() {
-        let (x, empty) =
-            (random(&mut rng(1), DType::F32, &[6, 3]), random(&mut rng(2), DType::F32, &[6, 0]));
-        let op = SizeOp {}.into();
-        assert_eq!(testing::eval(&op, &[&x])[0].to_i64(), Some(vec![18]));
-        assert_eq!(check_split(&op, &[(&x, Claim::rows(0))], 6), Err("R0110".to_owned()));
-        assert_eq!(check_split(&op, &[(&x, Claim::Invariant)], 6), Ok(vec![Claim::Invariant]));
-        assert_eq!(check_split(&op, &[(&empty, Claim::rows(0))], 6), Ok(vec![Claim::Invariant]));
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules, strided,
 };
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The elements `starts, starts + steps, …` before `ends` of each axis named.
@@ -173,10 +173,6 @@ impl OpDef for Slice {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -189,100 +185,5 @@ impl OpDef for Slice {
         }
         at.give(0, dx);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, rng};
-    use super::Slice;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor};
-
-    #[test]
-    fn values() {
-        let x = Tensor::new(&[2, 4], &[0i64, 1, 2, 3, 4, 5, 6, 7]).unwrap();
-        let slice = Slice {
-            axes: vec![0, 1],
-            starts: vec![1.into(), 3.into()],
-            ends: vec![2.into(), (-1).into()],
-            steps: vec![1, -2],
-        };
-        assert_eq!(testing::eval(&slice.into(), &[&x])[0].as_slice::<i64>(), [7, 5]);
-        let row = Tensor::new(&[4], &[9i64, 8, 7, 6]).unwrap();
-        assert_eq!(
-            testing::eval(&Slice::rows(0, 1.into(), 3.into()).into(), &[&row])[0].as_slice::<i64>(),
-            [8, 7]
-        );
-    }
-
-    #[test]
-    fn the_batch_passes_unless_samples_are_selected() {
-        let x = random(&mut rng(1), DType::F32, &[6, 4]);
-        let rows = Claim::rows(0);
-        let columns = Slice::rows(1, 1.into(), 3.into());
-        assert_eq!(check_split(&columns.into(), &[(&x, rows)], 6), Ok(vec![rows]));
-        let all = Slice::rows(0, Dim::ZERO, Dim::n());
-        assert_eq!(check_split(&all.into(), &[(&x, rows)], 6), Ok(vec![rows]));
-        let half = Slice::rows(0, Dim::ZERO, Dim::n().floor_div(&2.into()));
-        assert_eq!(check_split(&half.into(), &[(&x, rows)], 6), Err("R0108".to_owned()));
-        let block = |from: i64, to: i64| Slice::rows(0, Dim::n() * from, Dim::n() * to).into();
-        let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
-        for (from, to) in [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3)] {
-            let outer = u64::try_from(to - from).unwrap();
-            assert_eq!(
-                check_split(&block(from, to), &[(&x, blocks(3, 1))], 2),
-                Ok(vec![blocks(outer, 1)])
-            );
-        }
-        assert_eq!(check_split(&block(0, 1), &[(&x, blocks(1, 3))], 2), Err("R0108".to_owned()));
-        assert_eq!(check_split(&block(1, 1), &[(&x, blocks(3, 1))], 2), Err("R0108".to_owned()));
-        let by_size = Dim::n().minimum(&3.into());
-        let other = Slice::rows(1, by_size.clone(), by_size + 1);
-        assert_eq!(check_split(&other.into(), &[(&x, rows)], 6), Err("R0110".to_owned()));
-        let (nothing, back) = (
-            random(&mut rng(2), DType::F32, &[0, 4]),
-            Slice {
-                axes: vec![0],
-                starts: vec![(-1).into()],
-                ends: vec![(-1).into()],
-                steps: vec![-1],
-            },
-        );
-        assert_eq!(testing::eval(&back.into(), &[&nothing])[0].dims(), [0, 4]);
-    }
-
-    #[test]
-    fn ranges_of_other_axes_keep_the_batch() {
-        let mut rng = rng(3);
-        for _ in 0..200 {
-            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
-            let (batch, inner) = (rng.random_range(0..rank), rng.random_range(1..3));
-            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..7)).collect();
-            dims[batch] = n * inner;
-            let mut op = Slice { axes: vec![], starts: vec![], ends: vec![], steps: vec![] };
-            for (axis, size) in dims.iter().enumerate() {
-                let size = i64::try_from(*size).unwrap();
-                let (start, end, step) = if axis == batch {
-                    (Dim::ZERO, Dim::n() * i64::try_from(inner).unwrap(), 1)
-                } else if rng.random_bool(0.5) {
-                    let (start, step) = (rng.random_range(0..=size), rng.random_range(1..4));
-                    (start.into(), rng.random_range(start..=size).into(), step)
-                } else {
-                    let (start, step) = (rng.random_range(0..size), rng.random_range(-3..0));
-                    (start.into(), rng.random_range(-1..=start).into(), step)
-                };
-                if rng.random_bool(0.7) {
-                    op.axes.push(axis);
-                    op.starts.push(start);
-                    op.ends.push(end);
-                    op.steps.push(step);
-                }
-            }
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: batch, outer: 1, inner: inner as u64 });
-            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
-        }
     }
 }

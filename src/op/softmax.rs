@@ -12,7 +12,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 family! {
     /// A distribution over the positions of one axis, for each position on the others. Floats are
@@ -177,10 +177,6 @@ impl OpDef for Softmax {
         matches!(self, Self::Hardmax { .. })
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Softmax
-    }
-
     fn gradient(&self) -> Gradient {
         match self {
             Self::Softmax { .. } | Self::LogSoftmax { .. } => Gradient::Defined,
@@ -220,10 +216,10 @@ impl OpDef for Softmax {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, random, rng, tensor};
-    use super::super::{OpDef, Operand};
+    use super::super::testing::{self, random, rng};
+
     use super::Softmax;
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     fn all(axis: i64) -> [Softmax; 3] {
         [Softmax::Softmax { axis }, Softmax::LogSoftmax { axis }, Softmax::Hardmax { axis }]
@@ -269,55 +265,6 @@ mod tests {
                         assert!((y - exact).abs() <= tolerance, "{op:?} {dims:?}: {y}, {exact}");
                     }
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn special_values() {
-        let (inf, nan) = (f64::INFINITY, f64::NAN);
-        let of = |x: &[f64]| all(0).map(|op| eval(&op, &tensor(DType::F32, &[x.len()], x)));
-        let [soft, log, hard] = of(&[1000.0, 1000.0, -1000.0, -inf]);
-        assert_eq!(soft, [0.5, 0.5, 0.0, 0.0]);
-        assert_eq!(log[3].to_bits(), (-inf).to_bits());
-        assert_eq!(hard, [1.0, 0.0, 0.0, 0.0]);
-        let [soft, log, hard] = of(&[1.0, nan, inf]);
-        assert!(soft.iter().chain(&log).all(|x| x.is_nan()));
-        assert_eq!(hard, [0.0, 1.0, 0.0]);
-        assert!(of(&[-inf, -inf])[0].iter().all(|x| x.is_nan()));
-        assert_eq!(of(&[3.0])[0], [1.0]);
-        for op in all(1) {
-            assert!(eval(&op, &tensor(DType::F32, &[2, 0, 3], &[])).is_empty());
-            assert!(eval(&op, &tensor(DType::F32, &[2, 3, 0], &[])).is_empty());
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let fails =
-            |op: &Softmax, ty: TensorType| op.infer(&[Operand { ty: &ty, ints: None }]).is_err();
-        let [op, ..] = all(1);
-        assert!(fails(&op, TensorType::new(DType::F32, [2])));
-        assert!(fails(&op, TensorType::new(DType::I32, [2, 2])));
-        assert!(fails(&all(-3)[2], TensorType::new(DType::F32, [2, 2])));
-        assert!(!fails(&op, TensorType::new(DType::Bf16, [2, 2])));
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_axis() {
-        let mut rng = rng(2);
-        for _ in 0..100 {
-            let rank = rng.random_range(1..5);
-            let (n, inner) = (rng.random_range(1..9), rng.random_range(1..5usize));
-            let (at, own) = (rng.random_range(0..rank), rng.random_range(0..rank));
-            let dims: Vec<usize> = (0..rank)
-                .map(|a| if a == at { n * inner } else { rng.random_range(1..7) })
-                .collect();
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis: at, outer: 1, inner: inner as u64 });
-            let expected = if own == at { Err("R0105".to_owned()) } else { Ok(vec![claim]) };
-            for op in all(i64::try_from(own).unwrap()) {
-                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), expected);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The entries along `axis` in ascending order, and as a second result the positions they had,
@@ -76,10 +76,6 @@ impl OpDef for Sort {
         true
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Line
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -98,10 +94,10 @@ impl OpDef for Sort {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, random, refusal, rng, tensor};
-    use super::super::{Op, OpDef, OpError, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, random, rng};
     use super::Sort;
-    use crate::types::{Claim, DType, Shard, TensorType};
+    use crate::types::DType;
 
     fn sort(axis: i64, descending: bool) -> Op {
         Sort { axis, descending }.into()
@@ -138,46 +134,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_nan_is_last_in_either_order() {
-        let x = tensor(DType::F32, &[5], &[f64::NAN, 1.0, f64::NAN, f64::INFINITY, 1.0]);
-        let places = |descending| testing::eval(&sort(0, descending), &[&x])[1].to_i64().unwrap();
-        assert_eq!(places(false), [1, 4, 3, 0, 2]);
-        assert_eq!(places(true), [3, 1, 4, 0, 2]);
-        let zeros = tensor(DType::F16, &[2], &[0.0, -0.0]);
-        assert_eq!(testing::eval(&sort(-1, false), &[&zeros])[0], zeros);
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let infer = |axis, ty: &TensorType| {
-            Sort { axis, descending: false }.infer(&[Operand { ty, ints: None }])
-        };
-        let x = TensorType::new(DType::F32, [3, 2]);
-        assert!(infer(1, &x).is_ok() && infer(-2, &x).is_ok());
-        for axis in [2, -3, i64::MIN, i64::MAX] {
-            assert!(matches!(infer(axis, &x), Err(OpError::Attribute { attr: "axis", .. })));
-        }
-        assert!(matches!(infer(0, &TensorType::new(DType::Bool, [3])), Err(OpError::DType { .. })));
-        assert!(infer(0, &TensorType::new(DType::F32, [0; 0])).is_err());
-    }
-
-    #[test]
-    fn each_sample_is_sorted_by_itself() {
-        let mut rng = rng(2);
-        for n in 0..6 {
-            let x = random(&mut rng, DType::I8, &[4, 2 * n, 3]);
-            let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
-            for axis in [0, 2, -1] {
-                let claims = check_split(&sort(axis, n % 2 == 0), &[(&x, rows)], n);
-                assert_eq!(claims, Ok(vec![rows, rows]));
-            }
-            let claims = check_split(&sort(1, false), &[(&x, Claim::Invariant)], n);
-            assert_eq!(claims, Ok(vec![Claim::Invariant; 2]));
-        }
-        let x = random(&mut rng, DType::F32, &[3, 2]);
-        assert_eq!(refusal(&sort(-2, true), &[(&x, Claim::rows(0))]), "R0108");
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Term, Traits, rules,
 };
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The parts of its operand along `axis`, one result for each.
@@ -118,10 +118,6 @@ impl OpDef for SplitOp {
         Ok(parts)
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -140,91 +136,5 @@ impl OpDef for SplitOp {
         let dx = at.concat(&parts, self.axis)?;
         at.give(0, dx);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-
-    use super::super::testing::{self, check_split, random, rng, sizes};
-    use super::super::{Op, OpDef, OpError, Operand};
-    use super::SplitOp;
-    use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
-
-    fn split(axis: i64, sizes: &[Dim]) -> Op {
-        SplitOp { axis, sizes: sizes.to_vec() }.into()
-    }
-
-    #[test]
-    fn values() {
-        let x = Tensor::new(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
-        let y = testing::eval(&split(-1, &[1.into(), 0.into(), 2.into()]), &[&x]);
-        assert_eq!(y[0].as_slice::<i64>(), [1, 4]);
-        assert_eq!(y[1].dims(), [2, 0]);
-        assert_eq!(
-            (y[2].dims(), y[2].as_slice::<i64>()),
-            ([2, 2].as_slice(), [2, 3, 5, 6].as_slice())
-        );
-        let line = Tensor::new(&[3], &[7i64, 8, 9]).unwrap();
-        let y = testing::eval(&split(0, &[2.into(), 1.into()]), &[&line]);
-        assert_eq!(y[1].as_slice::<i64>(), [9]);
-        let ty = TensorType::new(DType::I64, [2]);
-        let ints = [Dim::n(), 4.into()];
-        let known =
-            split(0, &[1.into(), 1.into()]).infer(&[Operand { ty: &ty, ints: Some(&ints) }]);
-        assert_eq!(known.unwrap()[0].ints.as_deref(), Some([Dim::n()].as_slice()));
-    }
-
-    #[test]
-    fn sizes_fill_the_axis() {
-        let ty = TensorType::new(DType::F32, [4]);
-        let infer = |sizes: &[Dim]| {
-            SplitOp { axis: 0, sizes: sizes.to_vec() }.infer(&[Operand { ty: &ty, ints: None }])
-        };
-        assert!(matches!(infer(&[1.into(), 2.into()]), Err(OpError::SizesDiffer { .. })));
-        assert!(matches!(infer(&[]), Err(OpError::Attribute { .. })));
-        assert!(matches!(infer(&[5.into(), (-1).into()]), Err(OpError::Attribute { .. })));
-        assert!(matches!(infer(&[Dim::n(), -Dim::n() + 4]), Err(OpError::Attribute { .. })));
-    }
-
-    #[test]
-    fn the_batch_passes_beside_the_cut() {
-        let mut rng = rng(2);
-        for _ in 0..100 {
-            let (rank, n) = (rng.random_range(1..4), rng.random_range(0..7));
-            let (axis, cut, inner) =
-                (rng.random_range(0..rank), rng.random_range(0..rank), rng.random_range(1..3));
-            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..6)).collect();
-            dims[axis] = n * inner;
-            let first = rng.random_range(0..=dims[cut]);
-            let mut parts = sizes(&[first, dims[cut] - first]);
-            if cut == axis {
-                parts = vec![Dim::n() * i64::try_from(inner).unwrap()];
-                if rng.random_bool(0.5) {
-                    parts.push(Dim::ZERO);
-                }
-            }
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let op = split(i64::try_from(cut).unwrap(), &parts);
-            let expected = if cut == axis && parts.len() > 1 {
-                Err("R0108".to_owned())
-            } else {
-                Ok(vec![claim; parts.len()])
-            };
-            assert_eq!(check_split(&op, &[(&x, claim)], n), expected);
-        }
-        let x = random(&mut rng, DType::F32, &[6, 4]);
-        let blocks = |outer, inner| Claim::Shard(Shard { axis: 0, outer, inner });
-        let views = split(0, &[Dim::n() * 2, Dim::n()]);
-        assert_eq!(
-            check_split(&views, &[(&x, blocks(3, 1))], 2),
-            Ok(vec![blocks(2, 1), blocks(1, 1)])
-        );
-        assert_eq!(check_split(&views, &[(&x, blocks(1, 3))], 2), Err("R0108".to_owned()));
-        let some = Dim::n().minimum(&4.into());
-        let by_size = split(1, &[some.clone(), -some + 4]);
-        assert_eq!(check_split(&by_size, &[(&x, Claim::rows(0))], 6), Err("R0110".to_owned()));
     }
 }

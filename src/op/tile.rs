@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules, strided,
 };
-use crate::types::{Claim, Code, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
@@ -77,10 +77,6 @@ impl OpDef for Tile {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -99,41 +95,5 @@ impl OpDef for Tile {
         let dx = at.reshape(sum, &shape)?;
         at.give(0, dx);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{OpDef, Operand};
-    use super::Tile;
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
-
-    #[test]
-    fn values() {
-        let x = Tensor::new(&[2, 2], &[1i64, 2, 3, 4]).unwrap();
-        let y = testing::eval(&Tile { repeats: vec![2, 3] }.into(), &[&x]);
-        assert_eq!(y[0].dims(), [4, 6]);
-        assert_eq!(y[0].as_slice::<i64>()[..12], [1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4]);
-        assert_eq!(testing::eval(&Tile { repeats: vec![0, 3] }.into(), &[&x])[0].dims(), [0, 6]);
-        let ty = TensorType::new(DType::F32, [2, 3]);
-        for repeats in [vec![2], vec![1 << 50, 1], vec![usize::MAX, 1]] {
-            assert!(Tile { repeats }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
-        }
-    }
-
-    #[test]
-    fn the_batch_passes_unless_it_is_repeated() {
-        let x = random(&mut rng(1), DType::F32, &[2, 10, 3]);
-        let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
-        let tile = |repeats: &[usize]| Tile { repeats: repeats.to_vec() }.into();
-        assert_eq!(check_split(&tile(&[3, 1, 2]), &[(&x, rows)], 5), Ok(vec![rows]));
-        assert_eq!(check_split(&tile(&[1, 0, 1]), &[(&x, rows)], 5), Err("R0108".to_owned()));
-        for (outer, times) in [(1, 2), (2, 3)] {
-            let blocks = |outer, inner| Claim::Shard(Shard { axis: 1, outer, inner });
-            let inner = 2 / outer;
-            let got = check_split(&tile(&[1, times, 1]), &[(&x, blocks(outer, inner))], 5);
-            assert_eq!(got, Ok(vec![blocks(outer * times as u64, inner)]));
-        }
     }
 }

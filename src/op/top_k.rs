@@ -11,7 +11,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The `k` largest entries along `axis`, the largest first, and as a second result their
@@ -147,10 +147,6 @@ impl OpDef for TopK {
         true
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Line
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -169,10 +165,10 @@ impl OpDef for TopK {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{self, check_split, random, refusal, rng, tensor};
-    use super::super::{Op, OpDef, OpError, Operand};
+    use super::super::Op;
+    use super::super::testing::{self, random, rng};
     use super::TopK;
-    use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
+    use crate::types::DType;
 
     fn top(axis: i64, k: i64, largest: bool) -> Op {
         TopK { axis, k: k.into(), largest, local: false }.into()
@@ -211,40 +207,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_nan_is_above_all_numbers() {
-        let x = tensor(DType::F32, &[4], &[1.0, f64::NAN, f64::INFINITY, f64::NAN]);
-        assert_eq!(testing::eval(&top(0, 3, true), &[&x])[1].to_i64().unwrap(), [1, 3, 2]);
-        assert_eq!(testing::eval(&top(0, 3, false), &[&x])[1].to_i64().unwrap(), [0, 2, 1]);
-    }
-
-    #[test]
-    fn more_entries_than_there_are_is_refused() {
-        let ty = TensorType::new(DType::F32, [Dim::n(), 3.into()].into_iter().collect::<Shape>());
-        let infer = |axis, k: Dim| {
-            TopK { axis, k, largest: true, local: false }.infer(&[Operand { ty: &ty, ints: None }])
-        };
-        assert!(infer(1, 3.into()).is_ok() && infer(0, Dim::n()).is_ok());
-        assert!(infer(0, 5.into()).is_ok(), "a batch of 5 rows has them");
-        assert!(infer(0, Dim::from(5).minimum(&Dim::n())).is_ok());
-        for (axis, k) in
-            [(1, 4.into()), (1, Dim::from(-1)), (0, Dim::n() + 1), (1, Dim::n()), (2, 1.into())]
-        {
-            assert!(matches!(infer(axis, k), Err(OpError::Attribute { .. })));
-        }
-    }
-
-    #[test]
-    fn each_sample_is_ranked_by_itself() {
-        let mut rng = rng(2);
-        for n in 1..6 {
-            let x = random(&mut rng, DType::F32, &[4, 2 * n, 3]);
-            let rows = Claim::Shard(Shard { axis: 1, outer: 1, inner: 2 });
-            assert_eq!(check_split(&top(0, 2, false), &[(&x, rows)], n), Ok(vec![rows, rows]));
-        }
-        let x = Tensor::new(&[2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
-        assert_eq!(refusal(&top(-1, 1, true), &[(&x, Claim::rows(1))]), "R0106");
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Known, Op, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, rules, strided,
 };
-use crate::types::{Claim, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// Its operand with the axes in the order `perm`: axis `i` of the result is axis `perm[i]` of
@@ -77,10 +77,6 @@ impl OpDef for Transpose {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Move
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -94,51 +90,5 @@ impl OpDef for Transpose {
         let dx = at.op(Self { perm }, &[dy])?;
         at.give(0, dx);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::Rng;
-    use rand::seq::SliceRandom;
-
-    use super::super::testing::{self, check_split, random, rng};
-    use super::super::{OpDef, Operand};
-    use super::Transpose;
-    use crate::types::{Claim, DType, Shard, Tensor, TensorType};
-
-    #[test]
-    fn values() {
-        let x = Tensor::new(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
-        let y = testing::eval(&Transpose { perm: vec![1, 0] }.into(), &[&x]);
-        assert_eq!(y[0].as_slice::<i64>(), [1, 4, 2, 5, 3, 6]);
-        let x = Tensor::new(&[1, 2, 2, 2], &[0u8, 1, 2, 3, 4, 5, 6, 7]).unwrap();
-        let y = testing::eval(&Transpose { perm: vec![0, 2, 3, 1] }.into(), &[&x]);
-        assert_eq!(y[0].as_slice::<u8>(), [0, 4, 1, 5, 2, 6, 3, 7]);
-        let ty = TensorType::new(DType::F32, [2, 3]);
-        for perm in [vec![0], vec![0, 0], vec![0, 2], vec![0, 1, 2]] {
-            assert!(Transpose { perm }.infer(&[Operand { ty: &ty, ints: None }]).is_err());
-        }
-    }
-
-    #[test]
-    fn the_batch_axis_goes_where_the_order_puts_it() {
-        let mut rng = rng(2);
-        for _ in 0..100 {
-            let rank = rng.random_range(1..5);
-            let mut perm: Vec<usize> = (0..rank).collect();
-            perm.shuffle(&mut rng);
-            let (axis, inner, n) =
-                (rng.random_range(0..rank), rng.random_range(1..3), rng.random_range(0..7));
-            let mut dims: Vec<usize> = (0..rank).map(|_| rng.random_range(1..4)).collect();
-            dims[axis] = n * inner;
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = |axis| Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let to = perm.iter().position(|from| *from == axis).unwrap();
-            assert_eq!(
-                check_split(&Transpose { perm }.into(), &[(&x, claim(axis))], n),
-                Ok(vec![claim(to)])
-            );
-        }
     }
 }

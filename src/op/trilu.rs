@@ -8,7 +8,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
 
 op! {
     /// The matrices of the last two axes with zeros below a diagonal, or above it where not
@@ -70,10 +70,6 @@ impl OpDef for Trilu {
         Ok(vec![y])
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Index
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -90,10 +86,10 @@ impl OpDef for Trilu {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{check_split, eval, random, refusal, rng};
-    use super::super::{OpDef, Operand};
+    use super::super::testing::{eval, random, rng};
+
     use super::Trilu;
-    use crate::types::{Claim, DType, TensorType};
+    use crate::types::DType;
 
     #[test]
     fn elements_stay_by_their_places() {
@@ -117,28 +113,5 @@ mod tests {
                 assert_eq!(got[0].to_f64(), expected.collect::<Vec<_>>(), "{dims:?} {k}");
             }
         }
-    }
-
-    #[test]
-    fn the_batch_passes_before_the_matrices() {
-        let mut rng = rng(2);
-        for n in 1..6 {
-            let x = random(&mut rng, DType::F32, &[2, n, 3, 4]);
-            let op = Trilu { k: 1, upper: false };
-            let claim = Claim::rows(1);
-            assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
-        }
-        let x = random(&mut rng, DType::F32, &[3, 4]);
-        for axis in [0, 1] {
-            let op = Trilu { k: 0, upper: true };
-            assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(axis))]), "R0106");
-        }
-    }
-
-    #[test]
-    fn operands_are_checked() {
-        let ty = TensorType::new(DType::F32, [2]);
-        let op = Trilu { k: 0, upper: true };
-        assert!(op.infer(&[Operand { ty: &ty, ints: None }]).is_err());
     }
 }

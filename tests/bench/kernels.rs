@@ -104,10 +104,10 @@ fn rows(c: &mut Criterion) {
     both("reduce_mean", op.into(), &[&tokens], &|y| reduce(&plan, x, y));
 
     let heads = tensor(&[4, 128, 8, 64]);
-    let op = Op::from(Transpose { perm: vec![0, 2, 1, 3] });
+    let op = Transpose { perm: vec![0, 2, 1, 3] };
     let plan = StridedPlan::new(&op, heads.dims(), &[4, 8, 128, 64]).expect("the sizes fit");
     let x = heads.as_slice();
-    both("transpose", op, &[&heads], &|y| strided(&plan, x, y));
+    both("transpose", op.into(), &[&heads], &|y| strided(&plan, x, y));
 
     let mask = tensor(&[4, 1, 1, 128]);
     let plan = BroadcastPlan::new(&Binary::Add, scores.dims(), mask.dims());

@@ -81,9 +81,6 @@ fn depth(path: &str) -> usize {
 
 /// True for a file of a `#[cfg(test)] mod`, which may reach up for its checks.
 fn is_test(path: &str) -> bool {
-    if path.contains("/properties/") {
-        return true;
-    }
     let stem = path.trim_end_matches(".rs").rsplit('/').next().unwrap_or_default();
     stem.starts_with("test")
 }

@@ -53,6 +53,8 @@ mod reference;
 mod repairs;
 mod snap;
 mod source;
+#[path = "../support/splits.rs"]
+mod splits;
 mod sums;
 mod text;
 mod training_memory;

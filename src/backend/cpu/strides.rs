@@ -27,7 +27,7 @@ pub struct StridedPlan {
 }
 
 /// An operator whose result is its operand, read at distances.
-trait Strided {
+pub trait Strided {
     /// The first place that is read of an operand of these sizes, none 0, which the operator
     /// admits, and the axes of the result.
     fn reading(&self, dims: &[usize], result: &[usize]) -> Option<StridedPlan>;
@@ -79,7 +79,7 @@ impl Strided for Blocks {
 
 impl StridedPlan {
     /// The plan for an operand and a result of these sizes, none 0, which `op` admits.
-    fn new(op: &impl Strided, dims: &[usize], result: &[usize]) -> Option<Self> {
+    pub fn new(op: &impl Strided, dims: &[usize], result: &[usize]) -> Option<Self> {
         let Self { first, axes } = op.reading(dims, result)?;
         let count = |sizes: &mut dyn Iterator<Item = usize>| sizes.product::<usize>();
         let moved = count(&mut axes.iter().map(|(size, _)| *size));

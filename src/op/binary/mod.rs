@@ -20,7 +20,7 @@ use super::{
     Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, ints, rules,
 };
-use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
 
 family! {
     /// A function of two numbers, applied to operands that are broadcast to one shape.
@@ -166,10 +166,6 @@ impl OpDef for Binary {
 
     fn jumps(&self) -> bool {
         matches!(self, Self::Mod { .. } | Self::ReluGrad)
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Elementwise
     }
 
     fn gradient(&self) -> Gradient {

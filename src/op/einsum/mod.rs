@@ -19,9 +19,7 @@ use super::{
     Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Term, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The products of elements of all operands, summed over every label that is not in the result,
@@ -269,10 +267,6 @@ impl OpDef for Einsum {
             DType::Bool => return Err(not_a_number()),
         };
         Ok(vec![narrow(y, first.dtype())?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,11 +1,8 @@
 use rand::Rng;
 
 use super::Einsum;
-use crate::op::testing::{
-    assert_close, check_split, eval, indices, random, refusal, rng, tensor, tolerance,
-};
-use crate::op::{Op, OpDef, Operand};
-use crate::types::{Claim, Combine, DType, Shard, Tensor, TensorType};
+use crate::op::testing::{assert_close, eval, indices, random, rng, tensor, tolerance};
+use crate::types::{DType, Tensor};
 
 fn einsum(equation: &str) -> Einsum {
     Einsum { equation: equation.to_owned() }
@@ -108,74 +105,4 @@ fn random_equations_follow_the_formula() {
         let op = einsum(&equation);
         assert_close(&eval(&op.clone().into(), &operands)[0], &formula(&op, &operands), 1e-12);
     }
-}
-
-#[test]
-fn the_batch_passes_where_it_is_one_label() {
-    let mut rng = rng(3);
-    let (all, rows) = (Claim::Invariant, Claim::rows(0));
-    for n in 0..18 {
-        let mut check = |equation: &str, a: &[usize], of_a, b: &[usize], of_b, wide| {
-            let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
-            check_split(&einsum(equation).into(), &[(&a, of_a), (&b, of_b)], n * wide)
-        };
-        let out = |axis| Ok(vec![Claim::rows(axis)]);
-        assert_eq!(check("bij,bjk->bik", &[n, 3, 4], rows, &[n, 4, 2], rows, 1), out(0));
-        assert_eq!(check("bij,jk->ikb", &[n, 3, 4], rows, &[4, 2], all, 1), out(2));
-        assert_eq!(check("bij,bjk->bik", &[n, 3, 4], rows, &[1, 4, 2], all, 1), out(0));
-        assert_eq!(check("...j,jk->...k", &[n, 3, 4], rows, &[4, 2], all, 1), out(0));
-        assert_eq!(check("oj,jb->ob", &[4, 3], all, &[3, n], Claim::rows(1), 1), out(1));
-        assert_eq!(check("ijk,lkb->lijb", &[2, 4, 3], all, &[2, 3, n], Claim::rows(2), 1), out(3));
-        assert_eq!(check("jk,...j->...k", &[4, 2], all, &[3, n, 4], Claim::rows(1), 1), out(1));
-        let wide = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
-        let got = check("bi,b->bi", &[2 * n, 3], wide, &[2 * n], wide, 1);
-        assert_eq!(got, Ok(vec![wide]));
-    }
-}
-
-#[test]
-fn sums_over_the_batch_are_sums_of_parts() {
-    let mut rng = rng(5);
-    let (all, rows) = (Claim::Invariant, Claim::rows);
-    for (equation, a, of_a, b, of_b) in [
-        ("bi,bi->i", &[5, 4][..], rows(0), &[5, 4][..], rows(0)),
-        ("ib,i->i", &[4, 5], rows(1), &[4], all),
-    ] {
-        let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
-        let claims = check_split(&einsum(equation).into(), &[(&a, of_a), (&b, of_b)], 5);
-        assert_eq!(claims, Ok(vec![Claim::Partial(Combine::Sum)]), "{equation}");
-    }
-}
-
-#[test]
-fn other_splits_are_refused() {
-    let mut rng = rng(4);
-    let mut code = |equation: &str, a: &[usize], of_a, b: &[usize], of_b| {
-        let (a, b) = (random(&mut rng, DType::F32, a), random(&mut rng, DType::F32, b));
-        refusal(&Op::from(einsum(equation)), &[(&a, of_a), (&b, of_b)])
-    };
-    let (all, rows) = (Claim::Invariant, Claim::rows);
-    assert_eq!(code("bi,ci->bc", &[3, 4], rows(0), &[3, 4], rows(0)), "R0102");
-    assert_eq!(code("bi,bi->b", &[3, 4], rows(0), &[3, 4], all), "R0101");
-    assert_eq!(code("b,bb->b", &[3], rows(0), &[3, 3], rows(0)), "R0101");
-    let two = Claim::Shard(Shard { axis: 0, outer: 1, inner: 2 });
-    assert_eq!(code("b,b->b", &[4], rows(0), &[4], two), "R0102");
-}
-
-#[test]
-fn operands_are_checked() {
-    let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
-    let fits = |equation: &str, types: &[TensorType]| {
-        let operands: Vec<Operand<'_>> =
-            types.iter().map(|ty| Operand { ty, ints: None }).collect();
-        einsum(equation).infer(&operands).is_ok()
-    };
-    assert!(fits("ij,jk", &[ty(&[2, 3]), ty(&[3, 4])]));
-    assert!(fits("ij,jk", &[ty(&[2, 3]), ty(&[1, 4])]));
-    assert!(!fits("ij,jk", &[ty(&[2, 3]), ty(&[2, 4])]));
-    assert!(!fits("ii", &[ty(&[1, 3])]));
-    assert!(!fits("ij,jk", &[ty(&[2, 3]), TensorType::new(DType::F64, [3, 4])]));
-    assert!(!fits("ij", &[]));
-    assert!(!fits("i", &[TensorType::new(DType::Bool, [3])]));
-    assert!(!fits("i,j->ij", &[ty(&[1 << 40]), ty(&[1 << 40])]));
 }

@@ -10,7 +10,7 @@ use crate::op::{
     Claims, Gradient, Op, OpDef, OpError, Operand, Results, SplitOperand, Statistics, Traits,
     converted, rules,
 };
-use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The gradients of `x`, `scale` and `bias` of `batch_norm_train`, from `x: [N, C, …]`,
@@ -137,10 +137,6 @@ impl OpDef for BatchNormGrad {
             rounded(scale.dims(), &dscale, scale.dtype())?,
             rounded(scale.dims(), &dbias, scale.dtype())?,
         ])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

@@ -9,9 +9,7 @@ use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use crate::op::{
     Claims, Conv, Gradient, Op, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 op! {
     /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand
@@ -133,10 +131,6 @@ impl OpDef for ConvWeightGrad {
             }
         }
         Ok(vec![narrow(dw, x.dtype())?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

@@ -9,7 +9,7 @@ use crate::op::numeric::{Wide, narrow, widen};
 use crate::op::{
     Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The gradients of both operands of `grid_sample`, from these operands and the gradient of its
@@ -149,10 +149,6 @@ impl OpDef for GridSampleGrad {
 
     fn jumps(&self) -> bool {
         true
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reference
     }
 
     fn gradient(&self) -> Gradient {

@@ -10,7 +10,7 @@ use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use crate::op::{
     Claims, Gradient, OpDef, OpError, Operand, Pool, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 family! {
     /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result,
@@ -188,10 +188,6 @@ impl OpDef for PoolGrad {
 
     fn jumps(&self) -> bool {
         matches!(self, Self::Max { .. })
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Training
     }
 
     fn gradient(&self) -> Gradient {

@@ -14,7 +14,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, PoolGrad, Results, RuleError,
     SplitOperand, Term, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -209,10 +209,6 @@ impl OpDef for Pool {
         matches!(self, Self::Max { indices: true, .. })
     }
 
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Pool
-    }
-
     fn gradient(&self) -> Gradient {
         Gradient::Defined
     }
@@ -314,12 +310,10 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{
-        self, assert_close, check_split, indices, random, refusal, rng, tensor, tolerance,
-    };
-    use super::super::{Op, Operand};
+    use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
+
     use super::Pool;
-    use crate::types::{Claim, DType, Dim, MAX_SIZE, Shard, Tensor, TensorType};
+    use crate::types::{DType, Tensor};
 
     /// The settings of windows on each axis.
     #[derive(Clone)]
@@ -422,47 +416,6 @@ mod tests {
     }
 
     #[test]
-    fn positions_can_count_the_first_axis_fastest() {
-        let pool = |column_major| Pool::Max {
-            kernel: vec![1, 1, 1],
-            strides: vec![],
-            dilations: vec![],
-            pads: vec![],
-            ceil_mode: false,
-            indices: true,
-            column_major,
-        };
-        let x = random(&mut rng(2), DType::F32, &[1, 2, 2, 3, 2]);
-        let rows = testing::eval(&pool(false).into(), &[&x]);
-        assert_eq!(rows[1].as_slice::<i64>(), (0..24).collect::<Vec<i64>>());
-        let columns = testing::eval(&pool(true).into(), &[&x]);
-        let first = [0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11];
-        assert_eq!(columns[1].as_slice::<i64>()[..12], first);
-        assert_eq!(columns[1].as_slice::<i64>()[12..], first.map(|i| i + 12));
-    }
-
-    #[test]
-    fn a_nan_is_the_greatest() {
-        let x = tensor(DType::F32, &[1, 1, 4], &[1.0, f64::NAN, 3.0, 2.0]);
-        let pool = Pool::Max {
-            kernel: vec![2],
-            strides: vec![],
-            dilations: vec![],
-            pads: vec![0, 3],
-            ceil_mode: false,
-            indices: true,
-            column_major: false,
-        };
-        let y = testing::eval(&pool.into(), &[&x]);
-        assert_close(
-            &y[0],
-            &[f64::NAN, f64::NAN, 3.0, 2.0, f64::NEG_INFINITY, f64::NEG_INFINITY],
-            0.0,
-        );
-        assert_eq!(y[1].as_slice::<i64>(), [1, 1, 2, 3, -1, -1]);
-    }
-
-    #[test]
     fn means() {
         let mut rng = rng(3);
         for i in 0..160 {
@@ -501,94 +454,5 @@ mod tests {
                 settings.windows(x.dims(), y.dims()).into_iter().map(norm).collect();
             assert_close(y, &expected, tolerance(dtype));
         }
-    }
-
-    #[test]
-    fn the_batch_passes_on_the_first_two_axes() {
-        let mut rng = rng(5);
-        for i in 0..60usize {
-            let (settings, mut dims) = settings(&mut rng);
-            let (n, inner, axis) = (i / 6, i % 3 + 1, i % 2);
-            let batch = if axis == 0 { n * inner } else { 2 };
-            if axis == 1 {
-                dims[0] = n * inner;
-            }
-            let x = operand(&mut rng, DType::F32, batch, &dims);
-            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            let ops = [
-                settings.clone().max(false, false),
-                settings.clone().average(i % 4 < 2),
-                settings.clone().lp(3),
-            ];
-            for op in ops {
-                assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
-            }
-            let op = Op::from(settings.max(true, false));
-            if axis == 0 && inner == 1 {
-                assert_eq!(check_split(&op, &[(&x, claim)], n), Err("R0106".to_owned()));
-            }
-            let whole = check_split(&op, &[(&x, Claim::Invariant)], n);
-            assert_eq!(whole, Ok(vec![Claim::Invariant; 2]));
-        }
-    }
-
-    #[test]
-    fn windows_along_the_batch_are_refused() {
-        let x = random(&mut rng(6), DType::F32, &[2, 2, 4, 4]);
-        let pool = |indices| Pool::Max {
-            kernel: vec![2, 2],
-            strides: vec![],
-            dilations: vec![],
-            pads: vec![],
-            ceil_mode: false,
-            indices,
-            column_major: false,
-        };
-        assert_eq!(refusal(&pool(false).into(), &[(&x, Claim::rows(2))]), "R0103");
-        assert_eq!(refusal(&pool(true).into(), &[(&x, Claim::rows(3))]), "R0103");
-        assert_eq!(refusal(&pool(true).into(), &[(&x, Claim::rows(1))]), "R0106");
-    }
-
-    #[test]
-    fn settings_that_do_not_fit_are_errors() {
-        let infer = |op: Pool, dtype: DType, dims: &[i64]| {
-            let shape = dims.iter().map(|d| if *d < 0 { Dim::n() } else { (*d).into() }).collect();
-            let ty = TensorType { dtype, shape };
-            Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).map(|r| r[0].ty.to_string())
-        };
-        let max = |kernel: &[i64], pads: &[i64]| Pool::Max {
-            kernel: kernel.to_vec(),
-            strides: vec![],
-            dilations: vec![],
-            pads: pads.to_vec(),
-            ceil_mode: true,
-            indices: false,
-            column_major: false,
-        };
-        assert_eq!(infer(max(&[2], &[]), DType::U8, &[-1, -1, 4]), Ok("u8[N,N,3]".to_owned()));
-        assert!(infer(max(&[2], &[]), DType::I32, &[-1, 3, 4]).is_err());
-        assert!(infer(max(&[2], &[]), DType::F32, &[-1, 3, -1]).is_err());
-        assert!(infer(max(&[2], &[]), DType::F32, &[-1, 3]).is_err());
-        assert!(infer(max(&[2], &[]), DType::F32, &[]).is_err());
-        assert!(infer(max(&[2, 2], &[]), DType::F32, &[-1, 3, 4]).is_err());
-        assert!(infer(max(&[0], &[]), DType::F32, &[-1, 3, 4]).is_err());
-        assert!(infer(max(&[2], &[-1, 0]), DType::F32, &[-1, 3, 4]).is_err());
-        let lp = |p| Pool::Lp {
-            kernel: vec![2],
-            strides: vec![],
-            dilations: vec![],
-            pads: vec![],
-            ceil_mode: false,
-            p,
-        };
-        assert!(infer(lp(2), DType::F32, &[-1, 3, 4]).is_ok());
-        assert!(infer(lp(0), DType::F32, &[-1, 3, 4]).is_err());
-        assert!(infer(lp(i64::MIN), DType::F32, &[-1, 3, 4]).is_err());
-        assert!(infer(lp(2), DType::I8, &[-1, 3, 4]).is_err());
-        // A kernel far greater than the input asks for no more work than the input has elements.
-        let far = MAX_SIZE / 2;
-        let huge = max(&[far], &[far - 1, 0]);
-        let x = tensor(DType::F32, &[1, 1, 3], &[1.0, 3.0, 2.0]);
-        assert_eq!(testing::eval(&huge.into(), &[&x])[0].as_slice::<f32>(), [1.0, 3.0, 3.0]);
     }
 }

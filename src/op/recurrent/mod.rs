@@ -20,9 +20,7 @@ use super::{
     Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, recurrent_grad, rules,
 };
-use crate::types::{
-    Claim, Code, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 names! {
     /// The order in which a recurrent operator takes the steps of a sequence.
@@ -505,10 +503,6 @@ impl OpDef for Recurrent {
             self.compute::<f32>(&computed, sizes)?
         };
         results.into_iter().map(|y| narrow(y, own)).collect()
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Recurrent
     }
 
     fn gradient(&self) -> Gradient {

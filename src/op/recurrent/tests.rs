@@ -4,9 +4,9 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Activation, Direction, Recurrent};
-use crate::op::testing::{self, check_split, random, refusal, rng};
-use crate::op::{Op, OpDef, OpError, Operand};
-use crate::types::{Claim, DType, Shard, Tensor, TensorType};
+use crate::op::Op;
+use crate::op::testing::{self, random, rng};
+use crate::types::{Claim, DType, Tensor};
 
 /// The settings of a case.
 #[derive(Clone, Copy, Debug)]
@@ -282,127 +282,5 @@ fn the_formulas_hold() {
                 near(found, expected, within, &format!("{dtype} {case:?}"));
             }
         }
-    }
-}
-
-#[test]
-fn sequences_pass_with_everything_that_is_theirs() {
-    let mut rng = rng(2);
-    for _ in 0..150 {
-        let mut case = Case::draw(&mut rng);
-        let n = rng.random_range(1..6);
-        let inner = rng.random_range(1..3);
-        case.sizes[1] = n * inner;
-        let claims = |claim: Claim| match claim.shard() {
-            Some(s) => Claim::Shard(Shard { inner: u64::try_from(inner).unwrap(), ..s }),
-            None => claim,
-        };
-        let operands = case.operands(&mut rng, DType::F32);
-        let split: Vec<(&Tensor, Claim)> = operands.iter().map(|(t, c)| (t, claims(*c))).collect();
-        let found = check_split(&case.op(), &split, n).unwrap();
-        let axes = if case.batch_first { [0, 0, 0] } else { [2, 1, 1] };
-        let expected = axes.map(|axis| claims(Claim::rows(axis)));
-        assert_eq!(found, expected[..found.len()], "{case:?}");
-    }
-}
-
-#[test]
-fn other_splits_are_refused() {
-    let mut rng = rng(3);
-    let case = Case {
-        cell: 0,
-        direction: Direction::Forward,
-        batch_first: false,
-        bias: true,
-        lengths: true,
-        initial: true,
-        peepholes: true,
-        coupled: false,
-        reset_after: false,
-        clip: None,
-        sizes: [3, 3, 3, 3],
-    };
-    let operands = case.operands(&mut rng, DType::F32);
-    let refused = |changes: &[(usize, Claim)]| {
-        let mut split: Vec<(&Tensor, Claim)> = operands.iter().map(|(t, c)| (t, *c)).collect();
-        for (i, claim) in changes {
-            split[*i].1 = *claim;
-        }
-        refusal(&case.op(), &split)
-    };
-    // Operands: x, w, r, bias, lengths, initial, initial cell, peepholes.
-    assert_eq!(refused(&[(0, Claim::rows(0))]), "R0105");
-    assert_eq!(refused(&[(0, Claim::rows(2))]), "R0111");
-    for weights in [1, 2, 3, 7] {
-        assert_eq!(refused(&[(weights, Claim::rows(0))]), "R0102");
-    }
-    for operand in [0, 4, 5, 6] {
-        assert_eq!(refused(&[(operand, Claim::Invariant)]), "R0110");
-    }
-    for operand in [5, 6] {
-        assert_eq!(refused(&[(operand, Claim::rows(2))]), "R0101");
-    }
-    assert_eq!(refused(&[(5, Claim::Shard(Shard { axis: 1, outer: 1, inner: 3 }))]), "R0101");
-}
-
-#[test]
-fn operands_that_do_not_fit_are_refused() {
-    let mut rng = rng(4);
-    for _ in 0..300 {
-        let case = Case::draw(&mut rng);
-        let operands = case.operands(&mut rng, DType::F32);
-        let mut types: Vec<TensorType> = operands.iter().map(|(t, _)| t.tensor_type()).collect();
-        let op = case.op();
-        let infer = |types: &[TensorType]| {
-            op.infer(&types.iter().map(|ty| Operand { ty, ints: None }).collect::<Vec<_>>())
-        };
-        infer(&types).unwrap();
-        let at = rng.random_range(0..types.len());
-        let sound = types[at].clone();
-        types[at].dtype = if sound.dtype == DType::F32 { DType::F64 } else { DType::F32 };
-        assert!(infer(&types).is_err(), "{case:?}: type of {at}");
-        types[at] = sound.clone();
-        // The size of a step and the state's own are free where nothing else has them.
-        let axis = rng.random_range(0..sound.rank());
-        types[at].shape[axis] = types[at].shape[axis].clone() + 1;
-        let alone = at == 0
-            && (axis == usize::from(case.batch_first)
-                || (axis < 2 && !case.lengths && !case.initial));
-        assert_eq!(infer(&types).is_ok(), alone, "{case:?}: axis {axis} of {at}");
-        types[at] = sound;
-        types.pop();
-        assert!(matches!(infer(&types), Err(OpError::Operands { .. })));
-    }
-    let wrong = Recurrent::Rnn {
-        direction: Direction::Forward,
-        batch_first: false,
-        bias: false,
-        lengths: false,
-        initial: false,
-        clip: Some(f32::NAN),
-        candidate: Activation::TANH,
-    };
-    let types = [[1, 1, 1]; 3].map(|dims| TensorType::new(DType::F32, dims));
-    let operands = types.each_ref().map(|ty| Operand { ty, ints: None });
-    assert!(matches!(wrong.infer(&operands), Err(OpError::Attribute { attr: "clip", .. })));
-}
-
-#[test]
-fn a_length_outside_the_steps_is_an_error() {
-    let op = Recurrent::Rnn {
-        direction: Direction::Forward,
-        batch_first: true,
-        bias: false,
-        lengths: true,
-        initial: false,
-        clip: None,
-        candidate: Activation::TANH,
-    };
-    let x = Tensor::new(&[1, 2, 1], &[1f32, 2.0]).unwrap();
-    let w = Tensor::new(&[1, 1, 1], &[1f32]).unwrap();
-    for length in [-1i32, 3, i32::MAX] {
-        let length = Tensor::new(&[1], &[length]).unwrap();
-        let met = op.eval(&[&x, &w, &w, &length]);
-        assert!(matches!(met, Err(OpError::Value { operand: 3, .. })));
     }
 }

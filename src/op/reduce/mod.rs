@@ -19,9 +19,7 @@ use super::{
     Backward, Claims, Gradient, Op, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, ints, rules,
 };
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, KernelClass, Refusal, Shape, Shard, Tensor, TensorType,
-};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 family! {
     /// One number for all elements that differ only in their positions along `axes`.
@@ -459,10 +457,6 @@ impl OpDef for Reduce {
             bool => fold::ints::<u8>(self, &plan, count, (0, 1), x.as_slice(), y.as_mut_slice())?,
         );
         Ok(vec![y])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Reduce
     }
 
     fn gradient(&self) -> Gradient {

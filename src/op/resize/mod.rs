@@ -16,7 +16,7 @@ use super::{
     Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
     Traits, rules,
 };
-use crate::types::{Claim, Code, DType, Dim, KernelClass, MAX_SIZE, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Dim, MAX_SIZE, Refusal, Tensor, TensorType};
 
 names! {
     /// How elements between others are made.
@@ -258,10 +258,6 @@ impl OpDef for Resize {
             return Ok(vec![y]);
         }
         Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Pool
     }
 
     fn gradient(&self) -> Gradient {

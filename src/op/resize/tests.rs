@@ -1,12 +1,9 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::testing::{
-    self, assert_close, check_split, indices, random, refusal, rng, tolerance,
-};
-use super::super::{Op, Operand};
+use super::super::testing::{self, assert_close, indices, random, rng, tolerance};
 use super::{Coordinates, Nearest, Resize, ResizeMode};
-use crate::types::{Claim, DType, Dim, Shard, Tensor, TensorType};
+use crate::types::DType;
 
 fn plain(axes: &[usize], sizes: &[i64], scales: &[f32]) -> Resize {
     Resize {
@@ -22,68 +19,6 @@ fn plain(axes: &[usize], sizes: &[i64], scales: &[f32]) -> Resize {
         roi: Vec::new(),
         extrapolation: 0.0,
     }
-}
-
-fn line(op: Resize, x: &[f32]) -> Vec<f32> {
-    let x = Tensor::new(&[x.len()], x).unwrap();
-    testing::eval(&op.into(), &[&x])[0].as_slice::<f32>().to_vec()
-}
-
-#[test]
-fn nearest_of_a_line() {
-    use Coordinates::{AlignCorners, Asymmetric, HalfPixel, TfHalfPixelForNn};
-    use Nearest::{Ceil, Floor, RoundPreferCeil, RoundPreferFloor, Simple};
-
-    let base = plain(&[0], &[8], &[2.0]);
-    assert_eq!(line(base.clone(), &[1., 2., 3., 4.]), [1., 1., 2., 2., 3., 3., 4., 4.]);
-    let at = |nearest, coordinates| {
-        let op = Resize { nearest, coordinates, ..plain(&[0], &[8], &[2.0]) };
-        line(op, &[1., 2., 3., 4.])
-    };
-    assert_eq!(at(Ceil, HalfPixel), [1., 2., 2., 3., 3., 4., 4., 4.]);
-    assert_eq!(at(Floor, AlignCorners), [1., 1., 1., 2., 2., 3., 3., 4.]);
-    assert_eq!(at(RoundPreferCeil, Asymmetric), [1., 2., 2., 3., 3., 4., 4., 4.]);
-    assert_eq!(at(RoundPreferFloor, Asymmetric), [1., 1., 2., 2., 3., 3., 4., 4.]);
-    assert_eq!(at(Floor, TfHalfPixelForNn), [1., 1., 2., 2., 3., 3., 4., 4.]);
-    assert_eq!(at(Simple, Asymmetric), [1., 1., 2., 2., 3., 3., 4., 4.]);
-    let small = |nearest| {
-        let op = Resize { nearest, coordinates: Asymmetric, ..plain(&[0], &[2], &[0.6]) };
-        line(op, &[1., 2., 3., 4.])
-    };
-    assert_eq!((small(Simple), small(Floor)), (vec![1., 3.], vec![1., 2.]));
-}
-
-#[test]
-fn a_line_is_blended() {
-    let linear = |op: Resize| Resize { mode: ResizeMode::Linear, ..op };
-    let y = line(linear(plain(&[0], &[4], &[2.0])), &[1., 2.]);
-    assert_eq!(y, [1.0, 1.25, 1.75, 2.0]);
-    let corners = Resize { coordinates: Coordinates::AlignCorners, ..plain(&[0], &[4], &[2.0]) };
-    let y = line(linear(corners), &[0., 3.]);
-    assert_eq!(y, [0., 1., 2., 3.]);
-    let wide = Resize { antialias: true, ..plain(&[0], &[2], &[0.5]) };
-    let y = line(linear(wide), &[1., 2., 3., 4.]);
-    // The weights 1/8, 3/8, 3/8, 1/8 of the elements around 0.5, of which the first lies before the
-    // line.
-    assert_eq!(y, [0.5 + 0.75 + 0.375, 0.25 + 1.125 + 1.5 + 0.5]);
-    let crop = Resize {
-        coordinates: Coordinates::TfCropAndResize,
-        roi: vec![0.5, 1.5],
-        extrapolation: -1.0,
-        ..plain(&[0], &[3], &[1.0])
-    };
-    assert_eq!(line(linear(crop.clone()), &[0., 1., 2.]), [1., 2., -1.]);
-    assert_eq!(line(crop, &[0., 1., 2.]), [1., 2., -1.]);
-    let symmetric =
-        Resize { coordinates: Coordinates::HalfPixelSymmetric, ..plain(&[0], &[2], &[0.6]) };
-    assert_close(
-        &testing::eval(
-            &linear(symmetric).into(),
-            &[&Tensor::new(&[4], &[1f32, 2., 3., 4.]).unwrap()],
-        )[0],
-        &[1.666_666_7, 3.333_333_3],
-        1e-6,
-    );
 }
 
 /// A resize of two axes, with sizes, and a size of the operand.
@@ -202,65 +137,4 @@ fn values_are_those_of_the_definition() {
         assert_close(y, &expected, tolerance(dtype).max(2e-5));
     }
     assert!(blended > 100);
-}
-
-#[test]
-fn integers_are_taken_as_they_are() {
-    let op = plain(&[0, 1], &[4, 1], &[2.0, 0.5]);
-    let x = Tensor::new(&[2, 2], &[1u8, 2, 3, 4]).unwrap();
-    assert_eq!(testing::eval(&op.clone().into(), &[&x])[0].as_slice::<u8>(), [1, 1, 3, 3]);
-    let ty = x.tensor_type();
-    let linear = Resize { mode: ResizeMode::Linear, ..op };
-    assert!(Op::from(linear).infer(&[Operand { ty: &ty, ints: None }]).is_err());
-}
-
-#[test]
-fn the_batch_passes_beside_the_axes() {
-    let mut rng = rng(2);
-    for i in 0..60usize {
-        let (mut op, lengths) = case(&mut rng);
-        let (n, inner) = (i / 10, i % 3 + 1);
-        let mut dims = vec![lengths[0], lengths[1]];
-        let axis = i % 2 * 2;
-        dims.insert(axis, n * inner);
-        if axis == 2 {
-            op.axes = vec![0, 1];
-        }
-        let x = random(&mut rng, DType::F32, &dims);
-        let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-        assert_eq!(check_split(&op.into(), &[(&x, claim)], n), Ok(vec![claim]));
-    }
-    let x = random(&mut rng, DType::F32, &[2, 3]);
-    let op = plain(&[1], &[6], &[2.0]);
-    assert_eq!(refusal(&op.into(), &[(&x, Claim::rows(1))]), "R0103");
-}
-
-#[test]
-fn what_does_not_fit_is_an_error() {
-    let ty = TensorType {
-        dtype: DType::F32,
-        shape: [Dim::n(), 2.into(), 4.into()].into_iter().collect(),
-    };
-    let fits = |op: Resize| Op::from(op).infer(&[Operand { ty: &ty, ints: None }]).is_ok();
-    let base = || plain(&[1, 2], &[4, 8], &[2.0, 2.0]);
-    assert!(fits(base()));
-    assert!(!fits(plain(&[0], &[4], &[2.0])));
-    assert!(!fits(plain(&[2, 1], &[8, 4], &[2.0, 2.0])));
-    assert!(!fits(plain(&[1, 1], &[4, 4], &[2.0, 2.0])));
-    assert!(!fits(plain(&[usize::MAX], &[4], &[2.0])));
-    assert!(!fits(plain(&[1], &[4, 4], &[2.0])));
-    for size in [i64::MIN, -1, 0, 9, i64::MAX] {
-        assert!(!fits(plain(&[1], &[size], &[2.0])), "{size}");
-    }
-    for scale in [0.0, -2.0, 1e-30, f32::NAN, f32::INFINITY, f32::MAX] {
-        assert!(!fits(plain(&[1], &[4], &[scale])), "{scale}");
-    }
-    assert!(!fits(Resize { antialias: true, ..base() }));
-    assert!(!fits(Resize { exclude_outside: true, ..base() }));
-    assert!(!fits(Resize { roi: vec![0.0; 4], ..base() }));
-    assert!(!fits(Resize { coordinates: Coordinates::TfCropAndResize, ..base() }));
-    // Two readings of the standard differ there.
-    let part = plain(&[2], &[5], &[1.3]);
-    assert!(fits(part.clone()));
-    assert!(!fits(Resize { coordinates: Coordinates::AlignCorners, ..part }));
 }

@@ -203,85 +203,12 @@ pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use crate::op::testing::{assert_claims, check_split, random, refusal, rng};
-    use crate::op::{
-        Binary, Concat, Gemm, MatMul, Op, Reduce, Reshape, Scan, Slice, Softmax, Transpose, Unary,
-    };
+    use crate::op::testing::{assert_claims, random, rng};
+    use crate::op::{Binary, Concat, MatMul, Op, Reduce, Scan, Softmax, Unary};
     use crate::types::{Claim, Combine, DType, Tensor, TensorType};
 
     /// Claims of operands, and the claim of the result where the operator keeps parts.
     type Case = (Op, Vec<Claim>, Option<Claim>);
-
-    fn cases() -> Vec<Case> {
-        use Combine::{Max, Mean, Min, Prod, Sum};
-        let (all, part) = (Claim::Invariant, Claim::Partial);
-        let keep = |by| Some(Claim::Partial(by));
-        let sum = || Reduce::Sum { axes: vec![0], keepdims: false };
-        vec![
-            (Unary::Neg.into(), vec![part(Sum)], keep(Sum)),
-            (Unary::Neg.into(), vec![part(Max)], keep(Min)),
-            (Unary::Relu.into(), vec![part(Max)], None),
-            (Unary::Relu.into(), vec![part(Sum)], None),
-            (Unary::Exp.into(), vec![part(Max)], None),
-            (Binary::Add.into(), vec![part(Sum), part(Sum)], None),
-            (Binary::Sub.into(), vec![part(Mean), part(Mean)], None),
-            (Binary::Mul.into(), vec![part(Sum), all], None),
-            (Binary::Div.into(), vec![part(Sum), all], None),
-            (Binary::Max.into(), vec![part(Max), part(Max)], None),
-            (MatMul {}.into(), vec![part(Sum), all], None),
-            (Gemm::default().into(), vec![part(Sum), all], None),
-            (Transpose { perm: vec![1, 0] }.into(), vec![part(Min)], keep(Min)),
-            (Reshape { shape: vec![9.into()] }.into(), vec![part(Prod)], keep(Prod)),
-            (
-                Slice::rows(0, 1.into(), 3.into()).into(),
-                vec![part(Combine::Lse)],
-                keep(Combine::Lse),
-            ),
-            (Concat { axis: 0 }.into(), vec![part(Sum), part(Sum)], keep(Sum)),
-            (Concat { axis: 0 }.into(), vec![part(Sum), all], None),
-            (sum().into(), vec![part(Sum)], None),
-            (sum().into(), vec![part(Max)], None),
-            (Reduce::Max { axes: vec![0], keepdims: true }.into(), vec![part(Max)], keep(Max)),
-        ]
-    }
-
-    /// Of integers, whose sums and products wrap.
-    fn integer_cases() -> Vec<Case> {
-        use Combine::{Max, Prod, Sum};
-        let (all, part) = (Claim::Invariant, Claim::Partial);
-        let keep = |by| Some(Claim::Partial(by));
-        vec![
-            (Binary::Add.into(), vec![part(Sum), part(Sum)], keep(Sum)),
-            (Binary::Sub.into(), vec![part(Sum), part(Sum)], keep(Sum)),
-            (Binary::Add.into(), vec![part(Sum), all], None),
-            (Binary::Mul.into(), vec![part(Sum), all], keep(Sum)),
-            (Binary::Mul.into(), vec![part(Sum), part(Sum)], None),
-            (Binary::Div.into(), vec![part(Sum), all], None),
-            (MatMul {}.into(), vec![part(Sum), all], keep(Sum)),
-            (MatMul {}.into(), vec![all, part(Max)], None),
-            (Reduce::Sum { axes: vec![0], keepdims: false }.into(), vec![part(Sum)], keep(Sum)),
-            (Reduce::Prod { axes: vec![1], keepdims: true }.into(), vec![part(Prod)], keep(Prod)),
-        ]
-    }
-
-    #[test]
-    fn parts_stay_parts_through_what_commutes_with_their_combination() {
-        let mut rng = rng(3);
-        let floats = cases().into_iter().map(|case| (DType::F32, case));
-        let integers = integer_cases().into_iter().map(|case| (DType::I64, case));
-        for (dtype, (op, claims, expected)) in floats.chain(integers) {
-            let whole: Vec<_> = claims.iter().map(|_| random(&mut rng, dtype, &[3, 3])).collect();
-            let operands: Vec<_> = whole.iter().zip(claims).collect();
-            match expected {
-                Some(claim) => {
-                    for n in [1, 5, 7] {
-                        assert_eq!(check_split(&op, &operands, n), Ok(vec![claim]), "{op:?}");
-                    }
-                }
-                None => assert_eq!(refusal(&op, &operands), "R0111", "{op:?}"),
-            }
-        }
-    }
 
     /// Rules that are wrong: each is found out by executing it.
     #[test]

@@ -5,14 +5,12 @@ use crate::op::{
     Backward, Claims, Formula, Gradient, Known, OpDef, OpError, OpText, Operand, Results,
     RuleError, SplitOperand, Traits, rules,
 };
-use crate::types::{KernelClass, Refusal, Shape, Tensor, TensorType};
+use crate::types::{Refusal, Shape, Tensor, TensorType};
 
 /// What a view states; the rest follows from the elements staying as they are.
 pub(in crate::op) trait View: OpText {
     /// What holds besides [`Traits::VIEW`].
     const TRAITS: Traits;
-    /// The class of kernel that computes it.
-    const KERNEL: KernelClass = KernelClass::View;
     /// Whether it is the operand itself where the types are equal.
     const IS_OPERAND: bool = true;
 
@@ -57,10 +55,6 @@ impl<V: View> OpDef for V {
         let [x] = tensors(operands)?;
         let dims = known_sizes("the shape", &self.shape(&x.tensor_type())?)?;
         Ok(vec![x.clone().reshaped(&dims)?])
-    }
-
-    fn kernel(&self) -> KernelClass {
-        V::KERNEL
     }
 
     fn gradient(&self) -> Gradient {

@@ -18,7 +18,7 @@ use super::{
     Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, ints, rules,
 };
-use crate::types::{Claim, Combine, DType, KernelClass, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
 
 names! {
     /// The formula of `gelu`.
@@ -270,10 +270,6 @@ impl OpDef for Unary {
                 | Self::ThresholdedRelu { .. }
                 | Self::Shrink { .. }
         )
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Elementwise
     }
 
     fn gradient(&self) -> Gradient {

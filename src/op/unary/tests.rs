@@ -1,12 +1,7 @@
-use super::super::testing::{self, check_split, random, rng, tensor};
-use super::super::{Op, OpDef, OpRead, Operand};
+use super::super::testing::{self, tensor};
+use super::super::{Op, OpRead};
 use super::{GeluForm, Unary};
-use crate::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
-
-fn f32s(op: Unary, x: &[f32]) -> Vec<f32> {
-    let x = Tensor::new(&[x.len()], x).unwrap();
-    testing::eval(&op.into(), &[&x])[0].as_slice::<f32>().to_vec()
-}
+use crate::types::DType;
 
 /// Every function, with attributes that are not the defaults.
 fn all() -> Vec<Unary> {
@@ -132,112 +127,4 @@ fn values_follow_the_formulas_in_every_float() {
             }
         }
     }
-}
-
-#[test]
-fn special_values() {
-    let (inf, nan) = (f32::INFINITY, f32::NAN);
-    for op in all() {
-        let y = f32s(op.clone(), &[nan])[0];
-        let expected = matches!(op, Unary::ThresholdedRelu { .. } | Unary::Shrink { .. });
-        assert_eq!(y == 0.0, expected, "{op:?} of a NaN is {y}");
-        assert!(expected || y.is_nan(), "{op:?} of a NaN is {y}");
-    }
-    assert_eq!(f32s(Unary::Relu, &[-inf, inf, -0.0]), [0.0, inf, 0.0]);
-    assert_eq!(f32s(Unary::Sigmoid, &[-inf, inf, -100.0, 100.0]), [0.0, 1.0, 3.783e-44, 1.0]);
-    assert_eq!(f32s(Unary::Tanh, &[-inf, inf, 1e-30]), [-1.0, 1.0, 1e-30]);
-    assert_eq!(f32s(Unary::Softplus, &[-inf, inf, -200.0, 200.0]), [0.0, inf, 0.0, 200.0]);
-    assert_eq!(f32s(Unary::Elu { alpha: 2.0 }, &[-inf, inf]), [-2.0, inf]);
-    assert_eq!(f32s(Unary::Mish, &[inf, 1000.0, -1000.0]), [inf, 1000.0, -0.0]);
-    assert_eq!(f32s(Unary::Reciprocal, &[0.0, -0.0, -inf]), [inf, -inf, -0.0]);
-    assert_eq!(f32s(Unary::Log, &[0.0, inf]), [-inf, inf]);
-    assert_eq!(
-        f32s(Unary::Round, &[0.5, 1.5, 2.5, -0.5, -1.5, 1e10]),
-        [0.0, 2.0, 2.0, -0.0, -2.0, 1e10]
-    );
-    let clip = Unary::Clip { min: Some(2.0), max: Some(1.0) };
-    assert_eq!(f32s(clip, &[0.0, 1.5, 3.0]), [1.0, 1.0, 1.0]);
-    assert_eq!(f32s(Unary::Clip { min: None, max: Some(6.0) }, &[-inf, 7.0]), [-inf, 6.0]);
-    assert!(f32s(Unary::Acosh, &[0.5])[0].is_nan());
-}
-
-#[test]
-fn integers() {
-    let x = Tensor::new(&[4], &[i8::MIN, -3, 0, 5]).unwrap();
-    let eval = |op: Unary| testing::eval(&op.into(), &[&x])[0].as_slice::<i8>().to_vec();
-    assert_eq!(eval(Unary::Abs), [i8::MIN, 3, 0, 5]);
-    assert_eq!(eval(Unary::Neg), [i8::MIN, 3, 0, -5]);
-    assert_eq!(eval(Unary::Sign), [-1, -1, 0, 1]);
-    assert_eq!(eval(Unary::Relu), [0, 0, 0, 5]);
-    assert_eq!(eval(Unary::Clip { min: Some(-4.0), max: Some(1e9) }), [-4, -3, 0, 5]);
-    let x = Tensor::new(&[2], &[u64::MAX, 3]).unwrap();
-    let clip = Unary::Clip { min: Some(-1.0), max: Some(18_446_744_073_709_551_615.0) };
-    assert_eq!(testing::eval(&clip.into(), &[&x])[0].as_slice::<u64>(), [u64::MAX, 3]);
-    assert_eq!(testing::eval(&Unary::Sign.into(), &[&x])[0].as_slice::<u64>(), [1, 1]);
-}
-
-#[test]
-fn types_and_bounds_are_checked() {
-    let fails = |op: Unary, dtype: DType| {
-        let ty = TensorType::new(dtype, [2]);
-        op.infer(&[Operand { ty: &ty, ints: None }]).is_err()
-    };
-    assert!(fails(Unary::Exp, DType::I32) && fails(Unary::Abs, DType::Bool));
-    assert!(fails(Unary::Neg, DType::U8) && fails(Unary::Relu, DType::U64));
-    assert!(!fails(Unary::Neg, DType::I16) && !fails(Unary::Relu, DType::I8));
-    let clip = |min, max| Unary::Clip { min, max };
-    assert!(fails(clip(Some(0.5), None), DType::I32) && !fails(clip(Some(0.5), None), DType::F16));
-    assert!(fails(clip(None, Some(-1.0)), DType::U8) && !fails(clip(Some(-1.0), None), DType::U8));
-    assert!(
-        fails(clip(Some(300.0), None), DType::U8) && fails(clip(Some(f64::NAN), None), DType::F32)
-    );
-    assert!(fails(Unary::Celu { alpha: 0.0 }, DType::F32));
-}
-
-#[test]
-fn known_elements_pass() {
-    let ty = TensorType::new(DType::I64, [3]);
-    let n = Dim::n;
-    let ints = [n() * 4, Dim::from(-3), Dim::from(7)];
-    let known = |op: Unary, ty: &TensorType| {
-        op.infer(&[Operand { ty, ints: Some(&ints) }]).unwrap().remove(0).ints.map(|i| i.to_vec())
-    };
-    assert_eq!(known(Unary::Neg, &ty), Some(vec![-(n() * 4), 3.into(), (-7).into()]));
-    assert_eq!(known(Unary::Abs, &ty), Some(vec![n() * 4, 3.into(), 7.into()]));
-    let clip = Unary::Clip { min: Some(1.0), max: Some(5.0) };
-    let clipped = (n() * 4).maximum(&Dim::ONE).minimum(&5.into());
-    assert_eq!(known(clip, &ty), Some(vec![clipped, Dim::ONE, 5.into()]));
-    assert_eq!(known(Unary::Sign, &ty), None);
-    let narrow = TensorType::new(DType::I16, [3]);
-    assert_eq!(known(Unary::Neg, &narrow), None);
-    let minimum = [Dim::from(i64::MIN)];
-    let one = TensorType::new(DType::I64, [1]);
-    let negated = Unary::Neg.infer(&[Operand { ty: &one, ints: Some(&minimum) }]).unwrap();
-    assert_eq!(negated[0].ints, None);
-}
-
-#[test]
-fn the_batch_passes_on_every_axis() {
-    let mut rng = rng(1);
-    for op in all() {
-        for (n, axis, inner) in [(7, 0, 1), (5, 1, 1), (4, 2, 3), (1, 0, 2)] {
-            let mut dims = [3, 2, 4];
-            dims[axis] = n * inner;
-            let x = random(&mut rng, DType::F32, &dims);
-            let claim = Claim::Shard(Shard { axis, outer: 1, inner: inner as u64 });
-            assert_eq!(check_split(&op.clone().into(), &[(&x, claim)], n), Ok(vec![claim]));
-        }
-    }
-    let x = random(&mut rng, DType::I32, &[3]);
-    assert_eq!(
-        check_split(&Unary::Abs.into(), &[(&x, Claim::Invariant)], 3),
-        Ok(vec![Claim::Invariant])
-    );
-    let scalar = Tensor::scalar(-2.0f32);
-    assert_eq!(testing::eval(&Unary::Abs.into(), &[&scalar])[0], Tensor::scalar(2.0f32));
-    assert_eq!(
-        testing::eval(&Unary::Exp.into(), &[&tensor(DType::F32, &[0, 3], &[])])[0].dims(),
-        [0, 3]
-    );
-    assert_eq!(Shape::from(x.dims()), Shape::from([3]));
 }

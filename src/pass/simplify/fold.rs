@@ -6,9 +6,9 @@ use super::options::SimplifyOptions;
 use crate::ir::{
     ContentHash, Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Source, Value, Weights,
 };
-use crate::op::{Formula, Op};
+use crate::op::{Formula, Op, Traits};
 use crate::pass::PassError;
-use crate::types::{KernelClass, Keys, Table, Tensor};
+use crate::types::{Keys, Table, Tensor};
 
 /// Integer results up to this number of elements become `constant`, so that their elements stay
 /// known.
@@ -124,14 +124,9 @@ impl Fold {
             let len = t.len() as u64;
             (sum.saturating_add(len), len.max(most))
         });
-        let once = matches!(
-            op.kernel(),
-            KernelClass::Elementwise
-                | KernelClass::Move
-                | KernelClass::View
-                | KernelClass::Copy
-                | KernelClass::BatchNorm
-        );
+        let once = op.is(Traits::ELEMENTWISE)
+            || op.is(Traits::MOVES)
+            || matches!(op, Op::BatchNorm(_) | Op::Gather(_) | Op::Pad(_));
         // Elsewhere an element of the result is a sum of at most as many products as an operand has
         // elements.
         let cost = if once { read } else { bytes.saturating_mul(most) };

@@ -3,7 +3,7 @@
 use super::{Done, Export, Imports, Node, NodeError, Writer, Written, wrong};
 use crate::ir::Value;
 use crate::op::infer::axis as named_axis;
-use crate::op::{Binary, Cast, Constant, Dft, OpError, Slice};
+use crate::op::{Dft, Formula, OpError, Slice};
 use crate::types::invariant::int;
 use crate::types::{Dim, Tensor};
 
@@ -41,17 +41,15 @@ fn unfolded(n: &mut Node<'_, '_>, axis: usize, length: i64) -> Result<Value, Nod
     let mut x = n.operand(0)?;
     let middle = length / 2 + 1;
     if n.shape(x)[axis].as_const().is_none_or(|entries| entries > middle) {
-        x = n.emit(Slice::rows(axis, Dim::ZERO, middle.into()), &[x])?;
+        x = n.op(Slice::rows(axis, Dim::ZERO, middle.into()), &[x])?;
     }
     let entries = n.shape(x)[axis].as_const().ok_or_else(|| n.not_known(0))?;
     let single = |k: i64| k == 0 || 2 * k == length;
     let factors: Vec<f32> = (0..entries).map(|k| if single(k) { 1.0 } else { 2.0 }).collect();
     let mut dims = vec![factors.len()];
     dims.resize(n.shape(x).rank() - axis, 1);
-    let value = Tensor::new(&dims, &factors).map_err(OpError::from)?;
-    let factors = n.emit(Constant { value }, &[])?;
-    let factors = n.emit(Cast { to: n.dtype(x) }, &[factors])?;
-    n.emit(Binary::Mul, &[x, factors])
+    let factors = Formula::constant(n, x, Tensor::new(&dims, &factors).map_err(OpError::from)?)?;
+    n.mul(x, factors)
 }
 
 impl Export for Dft {

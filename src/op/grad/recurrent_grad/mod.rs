@@ -16,7 +16,7 @@ use crate::op::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
 use crate::op::{
     Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
-use crate::types::{Claim, Code, DType, KernelClass, Refusal, Shard, Tensor, TensorType};
+use crate::types::{Claim, Code, DType, Refusal, Shard, Tensor, TensorType};
 use steps::Given;
 
 op! {
@@ -305,10 +305,6 @@ impl OpDef for RecurrentGrad {
 
     fn jumps(&self) -> bool {
         true
-    }
-
-    fn kernel(&self) -> KernelClass {
-        KernelClass::Recurrent
     }
 
     fn gradient(&self) -> Gradient {
