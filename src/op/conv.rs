@@ -3,12 +3,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
+use super::grad::conv_weight_grad::give_weights;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
-    Backward, Claims, ConvTranspose, ConvWeightGrad, Formula, Gradient, OpDef, OpError, Operand,
-    Results, RuleError, SplitOperand, Traits, rules,
+    Backward, Claims, ConvTranspose, Formula, Gradient, OpDef, OpError, Operand, Results,
+    RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -171,9 +172,7 @@ impl OpDef for Conv {
             at.give(0, dx);
         }
         if at.wants(1) {
-            let weights = ConvWeightGrad::of(self, at.ty(w))?;
-            let dw = at.op(weights, &[x, dy])?;
-            at.give(1, dw);
+            give_weights(at, self, w, [x, dy])?;
         }
         if at.wants(2) {
             let db = at.channel_sums(dy)?;

@@ -3,12 +3,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::declare::op;
+use super::grad::conv_weight_grad::give_weights;
 use super::infer::{count, dtype, equal, result, same_dtype};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
 use super::{
-    Backward, Claims, Conv, ConvWeightGrad, Formula, Gradient, OpDef, OpError, Operand, Results,
-    RuleError, Slice, SplitOperand, Term, Traits, rules,
+    Backward, Claims, Conv, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, Slice,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
@@ -180,9 +181,7 @@ impl OpDef for ConvTranspose {
             at.give(0, dx);
         }
         if at.wants(1) {
-            let weights = ConvWeightGrad::of(&conv, at.ty(w))?;
-            let dw = at.op(weights, &[covered, x])?;
-            at.give(1, dw);
+            give_weights(at, &conv, w, [covered, x])?;
         }
         if at.wants(2) {
             let db = at.channel_sums(dy)?;

@@ -10,7 +10,7 @@ use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::{
     Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
@@ -46,6 +46,15 @@ fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, 
     };
     let (rows, columns) = (rows.clone(), columns.clone());
     Ok(if transposed { (columns, rows) } else { (rows, columns) })
+}
+
+/// `a^T b`.
+pub(in crate::op) fn transposed_product(
+    at: &mut Backward<'_>,
+    a: Term,
+    b: Term,
+) -> Result<Term, RuleError> {
+    at.op(Gemm { trans_a: true, ..Gemm::default() }, &[a, b])
 }
 
 impl OpDef for Gemm {

@@ -309,6 +309,12 @@ pub trait OpDef: OpText {
         None
     }
 
+    /// The error of its evaluation at this number of rows that its attributes alone decide: a
+    /// kernel cannot report it.
+    fn fails_at(&self, _rows: i64) -> Result<(), OpError> {
+        Ok(())
+    }
+
     /// Whether it takes a running statistic as this operand.
     fn is_running(&self, _operand: usize) -> bool {
         false

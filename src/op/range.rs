@@ -4,7 +4,9 @@ use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{MAX_INTS, count, known, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
+use super::{
+    Claims, Gradient, OpDef, OpError, OpText, Operand, Results, SplitOperand, Traits, rules,
+};
 use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 op! {
@@ -41,7 +43,7 @@ impl Range {
     }
 
     /// Fails if a known end is outside the element type.
-    pub(crate) fn check_ends(&self) -> Result<(), OpError> {
+    fn check_ends(&self) -> Result<(), OpError> {
         let fits = |d: &Dim| d.as_const().is_none_or(|c| i32::try_from(c).is_ok());
         let ends = [&self.start, &self.limit];
         if !matches!(self.dtype, DType::I64 | DType::I32) {
@@ -84,6 +86,13 @@ impl OpDef for Range {
             ));
         }
         Ok(rules::invariant(results.len()))
+    }
+
+    /// Its kernel wraps beyond the type, where the evaluation fails.
+    fn fails_at(&self, rows: i64) -> Result<(), OpError> {
+        let mut at = self.clone();
+        at.at_rows(&Dim::from(rows));
+        at.check_ends()
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

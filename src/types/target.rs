@@ -95,6 +95,7 @@ impl fmt::Display for KernelClass {
 
 /// A target, as plain data: what its devices are, whatever its kernels can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on one another")]
 pub struct Target {
     /// Its name, as in `--target`.
     pub name: &'static str,

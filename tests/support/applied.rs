@@ -301,8 +301,8 @@ fn dim(text: &str) -> Dim {
 /// The tensor of these elements, if they are constants of its type.
 fn tensor(ty: &str, elements: &str) -> Option<Tensor> {
     let text = format!(
-        "fanwise 1\nsymbol N >= 0\ngraph @c() -> (c: {ty}) {{\n  %c : {ty} = constant() {{value={ty} \
-         [{elements}]}}\n  return %c\n}}\n"
+        "fanwise 1\nsymbol N >= 0\ngraph @c() -> (c: {ty}) {{\n  \
+         %c : {ty} = constant() {{value={ty} [{elements}]}}\n  return %c\n}}\n"
     );
     let graph = ir::parse(&text).ok()?;
     graph.ids().find_map(|id| match graph.node(id).kind() {

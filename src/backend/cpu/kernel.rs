@@ -15,7 +15,6 @@ use crate::types::{Dim, KernelClass, Target};
 macro_rules! kernels {
     ($($op:ident),* $(,)?) => {
         fn kernel(op: &Op) -> Option<&dyn CpuOp> {
-            #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no kernel")]
             match op {
                 $(Op::$op(op) => Some(op),)*
                 _ => None,

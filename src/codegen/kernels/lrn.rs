@@ -6,6 +6,9 @@ use crate::codegen::lines::product;
 use crate::op::Lrn;
 use crate::types::Dim;
 
+/// More channels than there are, and far from the ends of `long long`.
+const FAR: i64 = 1 << 60;
+
 impl CudaOp for Lrn {
     fn supports(&self, _types: &Types<'_>) -> Support {
         Support::by(KernelClass::Line)
@@ -13,8 +16,6 @@ impl CudaOp for Lrn {
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [y]) = (context.operands()?, context.results()?);
-        /// More channels than there are, and far from the ends of `long long`.
-        const FAR: i64 = 1 << 60;
         let mut b = context.row_major()?;
         let ty = b.ty(x);
         let Some(channels) = ty.shape.get(1) else {

@@ -1,4 +1,5 @@
-//! The kernels of GPUs: of each operator what they take, within which limits, and how it calls them.
+//! The kernels of GPUs: of each operator what they take, within which limits, and how it calls
+//! them.
 //!
 //! A file here has the name of a file in `kernels/`, and a line in the registry for each operator
 //! that it computes.
@@ -54,7 +55,6 @@ use crate::types::{KernelClass, Target};
 macro_rules! kernels {
     ($($op:ident),* $(,)?) => {
         fn kernel(op: &Op) -> Option<&dyn CudaOp> {
-            #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no kernel")]
             match op {
                 $(Op::$op(op) => Some(op),)*
                 _ => None,
@@ -64,8 +64,9 @@ macro_rules! kernels {
 }
 
 kernels! {
-    AllGather, AllReduce, Arg, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, BitCast, Blocks, Cast,
-    Classify, Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dft, Dims, DropoutTrain,
+    AllGather, AllReduce, Arg, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, BitCast, Blocks,
+    Cast, Classify, Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dft, Dims,
+    DropoutTrain,
     ExclusiveScan, Expand, Gather, GatherAt, Gemm, GroupNorm, LayerNorm, Logic, LpNorm, Lrn, MatMul,
     MergeTopK, Narrow, OneHot, Pad, Pool, PoolGrad, Random, Range, Recurrent, RecurrentGrad, Reduce,
     Resize, Reverse, ReverseSequence, Scan, Scatter, SegmentSum, Slice, Softmax, Sort, SplitOp,
@@ -131,15 +132,13 @@ pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
 fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let Some(op) = &launch.op else {
-        return match launch.class {
-            KernelClass::Reorder => r#move::reorder(context),
-            _ => elementwise::chain(context),
-        };
+        let reorders = launch.class == KernelClass::Reorder;
+        return if reorders { r#move::reorder(context) } else { elementwise::chain(context) };
     };
     let kernel = kernel(op).ok_or_else(|| context.unsupported("no kernel computes it"))?;
-    match launch.class {
-        KernelClass::Reference => Err(context.unsupported("it is evaluated by reference")),
-        KernelClass::Partial => kernel.first(context),
-        _ => kernel.call(context),
+    if launch.class == KernelClass::Reference {
+        return Err(context.unsupported("it is evaluated by reference"));
     }
+    let partial = launch.class == KernelClass::Partial;
+    if partial { kernel.first(context) } else { kernel.call(context) }
 }

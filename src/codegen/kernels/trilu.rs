@@ -4,6 +4,9 @@ use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{bits_type, finish};
 use crate::op::Trilu;
 
+/// Beyond the diagonals of all matrices, and far from the ends of `long long`.
+const FAR: i64 = 1 << 60;
+
 impl CudaOp for Trilu {
     fn supports(&self, _types: &Types<'_>) -> Support {
         Support::by(KernelClass::Index)
@@ -11,8 +14,6 @@ impl CudaOp for Trilu {
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [y]) = (context.operands()?, context.results()?);
-        /// Beyond the diagonals of all matrices, and far from the ends of `long long`.
-        const FAR: i64 = 1 << 60;
         let mut b = context.row_major()?;
         let shape = &b.ty(y).shape;
         let [.., rows, columns] = shape.as_ref() else {

@@ -7,7 +7,8 @@ use crate::op::infer::{dtype, equal, result, same_dtype, two};
 use crate::op::numeric::{Wide, narrow, wide, widen};
 use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use crate::op::{
-    Claims, Conv, Gradient, Op, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
+    Backward, Claims, Conv, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
+    SplitOperand, Term, Traits, rules,
 };
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
@@ -32,13 +33,21 @@ op! {
     }
 }
 
-impl ConvWeightGrad {
-    /// The gradient of the kernel `w` of `conv`.
-    pub(in crate::op) fn of(conv: &Conv, w: &TensorType) -> Result<Self, OpError> {
-        let Conv { strides, dilations, pads, groups } = conv.clone();
-        Ok(Self { strides, dilations, pads, groups, kernel: spatial_sizes(1, w)?.to_vec() })
-    }
+/// Gives the kernel `w` of `conv`, operand 1, its gradient from those of [`ConvWeightGrad`].
+pub(in crate::op) fn give_weights(
+    at: &mut Backward<'_>,
+    conv: &Conv,
+    w: Term,
+    operands: [Term; 2],
+) -> Result<(), RuleError> {
+    let Conv { strides, dilations, pads, groups } = conv.clone();
+    let kernel = spatial_sizes(1, at.ty(w))?.to_vec();
+    let dw = at.op(ConvWeightGrad { strides, dilations, pads, groups, kernel }, &operands)?;
+    at.give(1, dw);
+    Ok(())
+}
 
+impl ConvWeightGrad {
     /// The windows over an operand of type `x`.
     pub fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
         let Self { strides, dilations, pads, .. } = self;

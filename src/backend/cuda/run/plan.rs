@@ -15,9 +15,8 @@ use crate::lower::{
     Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space,
     Step, Storage,
 };
-use crate::op::Op;
 use crate::types::invariant::{int, invariant};
-use crate::types::{Device, Dim, KernelClass, Order};
+use crate::types::{Device, KernelClass, Order};
 
 /// Bytes to which what lies in an inlet is aligned, as copies like it.
 const ALIGNMENT: usize = 256;
@@ -340,16 +339,11 @@ impl Source<'_> {
             *size = fits.ok_or_else(|| fault("the grid has more blocks than a device takes"))?;
         }
         if let Action::Launch(launch) = &step.action
-            && let Some(op @ Op::Range(_)) = &launch.op
+            && let Some(op) = &launch.op
         {
-            // Its kernel wraps beyond the type, where the reference evaluation fails.
-            let mut op = op.clone();
-            op.at_rows(&Dim::from(bound.n));
-            if let Op::Range(range) = &op {
-                let (device, label) = (self.program.devices[d].device, step.label.to_string());
-                let error = |error| RunError::Op { device, label, op: "range", error };
-                range.check_ends().map_err(|e| error(Box::new(e)))?;
-            }
+            let (device, label) = (self.program.devices[d].device, step.label.to_string());
+            let error = |error| RunError::Op { device, label, op: op.name(), error };
+            op.fails_at(bound.n).map_err(|e| error(Box::new(e)))?;
         }
         let argument = |arg: &Arg| match arg {
             Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::Place),

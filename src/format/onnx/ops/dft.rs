@@ -35,8 +35,8 @@ fn dft(n: &mut Node<'_, '_>) -> Done {
     n.result(Dft { axis, length, count, inverse, real: mirrored }, &[x])
 }
 
-/// A spectrum that is given up to its middle, for the sum over all of it: entries that have a mirror
-/// image, which the real result takes together, are doubled.
+/// A spectrum that is given up to its middle, for the sum over all of it: entries that have a
+/// mirror image, which the real result takes together, are doubled.
 fn unfolded(n: &mut Node<'_, '_>, axis: usize, length: i64) -> Result<Value, NodeError> {
     let mut x = n.operand(0)?;
     let middle = length / 2 + 1;

@@ -104,8 +104,8 @@ stems! {
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
-    one_to_one: Arg BitCast Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul Scatter
-        ShapeOp SizeOp Where,
+    one_to_one: Arg BitCast Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul
+        Scatter ShapeOp SizeOp Where,
     pad: Pad,
     pool: Pool,
     quantize: Quantize DynamicQuantize,

@@ -1,8 +1,9 @@
 //! The gradients of a cell's operands, as products and sums of what its steps give.
 
 use super::RecurrentGrad;
+use crate::op::gemm::transposed_product;
 use crate::op::recurrent::{CellKind, Recurrent};
-use crate::op::{Backward, Formula, Gemm, RuleError, Term};
+use crate::op::{Backward, Formula, RuleError, Term};
 use crate::types::{Dim, Shape};
 
 /// What all gradients are made of: matrices with a row for each step of each sequence.
@@ -56,7 +57,7 @@ pub(in crate::op) fn backward(cell: &Recurrent, at: &mut Backward<'_>) -> Result
         };
         let own = steps.flat(at, own)?;
         let shape = at.shape(w);
-        let dw = product(at, steps.sums, own)?;
+        let dw = transposed_product(at, steps.sums, own)?;
         let dw = at.reshape(dw, &shape)?;
         at.give(1, dw);
     }
@@ -82,11 +83,6 @@ pub(in crate::op) fn backward(cell: &Recurrent, at: &mut Backward<'_>) -> Result
         }
     }
     Ok(())
-}
-
-/// `a^T b`.
-fn product(at: &mut Backward<'_>, a: Term, b: Term) -> Result<Term, RuleError> {
-    at.op(Gemm { trans_a: true, ..Gemm::default() }, &[a, b])
 }
 
 /// The sum of all rows of a matrix.
@@ -183,13 +179,13 @@ impl Steps {
             let state = self.columns(at, self.states, [d, 1])?;
             if let Some(passed) = self.passed {
                 let both = self.columns(at, sums, [first, 2])?;
-                parts.push(product(at, both, state)?);
+                parts.push(transposed_product(at, both, state)?);
                 let (own, passed) =
                     (self.columns(at, sums, [first + 2, 1])?, self.columns(at, passed, [d, 1])?);
-                parts.push(product(at, own, passed)?);
+                parts.push(transposed_product(at, own, passed)?);
             } else {
                 let own = self.columns(at, sums, [first, self.gates])?;
-                parts.push(product(at, own, state)?);
+                parts.push(transposed_product(at, own, state)?);
             }
         }
         let all = if let [one] = parts[..] { one } else { at.concat(&parts, 0)? };
