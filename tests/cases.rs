@@ -16,9 +16,7 @@ use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{self, Gpus, Merge, Repair, Replicate, SimplifyOptions, WeightPlacement};
 use fanwise::types::Target;
 use libtest_mimic::{Arguments, Failed, Trial};
-
-#[path = "it/snap.rs"]
-mod snap;
+use support::snap;
 
 fn main() {
     let args = Arguments::from_args();

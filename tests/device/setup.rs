@@ -123,7 +123,7 @@ pub(crate) fn expected(
     inputs: &Tensors,
     fast: bool,
 ) -> Vec<Tensor> {
-    let target = if fast { &Target::CPU } else { &crate::reference::REFERENCE };
+    let target = if fast { &Target::CPU } else { &crate::random::REFERENCE };
     let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), target).unwrap();
     let cpu = Cpu::new(2).unwrap().executable(program, weights).unwrap();
     outputs(&cpu, inputs)

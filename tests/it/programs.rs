@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::random;
-use crate::reference::REFERENCE;
+use crate::random::REFERENCE;
 
 /// A target that has few kernels and no reference evaluation: the other operators run on the host.
 const OFFLOADING: Target = Target {
