@@ -10,6 +10,7 @@ mod random;
 mod it {
     mod acceptance;
     mod buckets;
+    mod circles;
     mod cli;
     #[cfg(feature = "cuda")]
     mod cli_cuda;
@@ -19,6 +20,7 @@ mod it {
     mod cuda_kernels;
     pub(super) mod cuda_training;
     mod data;
+    mod defaults;
     mod digits;
     mod discovery;
     mod docs;
