@@ -6,7 +6,7 @@ use super::kernel::Call;
 use super::launch::Context;
 use crate::lower::BufferId;
 use crate::op::{MergeTopK, Op};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Combine, DType, Dim};
 
 const THREADS: u32 = 256;
@@ -75,7 +75,8 @@ fn combine(
         },
     );
     let first = b.ty(y).shape.first().and_then(Dim::as_const);
-    b.define("COMPONENTS", first.filter(|_| by.is_wide()).unwrap_or(0));
+    let wide = || invariant(first, "that wide numbers have a known number of components");
+    b.define("COMPONENTS", if by.is_wide() { wide() } else { 0 });
     b.define("NEUTRAL", neutral(by, dtype));
     b.define("PARTS", parts.len());
     if !parts.is_empty() {

@@ -105,6 +105,7 @@ impl Shape {
             int::<i64>(spread.saturating_add(taps).saturating_add(a.before))
         };
         let most = int::<i64>(MOST);
+        // No axis reaches nothing.
         let far = shape.windows.iter().map(reach).max().unwrap_or(0);
         if sizes.into_iter().chain([far]).any(|size| size >= most) {
             return Err(context.unsupported("a sample or a kernel has 2^31 elements or more"));
@@ -127,7 +128,7 @@ impl Shape {
     /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and
     /// what a strip of places looks at is short enough to be unrolled.
     fn suits_depthwise(&self) -> bool {
-        let strip = usize::try_from(STRIP).unwrap_or(1);
+        let strip = int::<usize>(STRIP);
         let span = |a: &WindowAxis| {
             let places = (strip - 1).saturating_mul(a.stride);
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
@@ -232,13 +233,13 @@ fn depthwise(
     b.define("EACH", shape.m_each);
     b.define("VECTOR", width);
     b.define("STRIP", STRIP);
-    let last = shape.windows.last().map_or(1, |a| i64::try_from(a.output).unwrap_or(1));
+    // Without an axis there is one place.
+    let last = shape.windows.last().map_or(1, |a| int::<i64>(a.output));
     let strips = (last + STRIP - 1) / STRIP;
     let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
     b.size("STRIPS", &all);
     let lanes = (channels / width).clamp(1, CHANNEL_THREADS);
-    let mut lanes =
-        i64::try_from(usize::try_from(lanes).unwrap_or(1).next_power_of_two()).unwrap_or(1);
+    let mut lanes = int::<i64>(int::<usize>(lanes).next_power_of_two());
     while lanes > 1 && lanes * width * shape.terms() > HELD {
         lanes /= 2;
     }

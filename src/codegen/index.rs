@@ -52,7 +52,7 @@ pub(super) fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
 /// of them it holds.
 fn vector(b: &Builder<'_>, values: [BufferId; 2], sizes: &[&Dim]) -> (&'static str, i64) {
     let dtype = b.ty(values[0]).dtype;
-    let many = 16 / i64::try_from(dtype.bytes()).unwrap_or(16);
+    let many = 16 / int::<i64>(dtype.bytes());
     let fits = |size: &&Dim| size.modulo(&many.into()) == Dim::ZERO;
     if values.into_iter().all(|id| b.is_aligned(id)) && sizes.iter().all(fits) {
         ("uint4", many)

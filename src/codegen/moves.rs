@@ -306,6 +306,7 @@ fn pad(context: &Context<'_>, x: BufferId, y: BufferId) -> Result<Call, CodegenE
         return Err(context.unsupported("it is no padding"));
     };
     let (from, to, steps) = (&b.ty(x).shape, &b.ty(y).shape, b.steps(x));
+    // A scalar has no axis, and no elements before it.
     let before = |a: usize| Dim::from(op.pads.get(a).copied().unwrap_or(0));
     let axes = b.axes(y);
     let list = |f: &dyn Fn(usize) -> Dim| -> Vec<Dim> {

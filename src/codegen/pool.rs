@@ -118,7 +118,7 @@ fn resize(context: &Context<'_>, op: &Resize) -> Result<Call, CodegenError> {
             clippy::cast_possible_truncation,
             reason = "weights are rounded as the reference rounds them"
         )]
-        let weight = |k: usize| axis.weights.get(k).map_or(1.0, |w| *w as f32);
+        let weight = |k: usize| axis.weights.get(k).map_or(1.0, |w| *w as f32); // none: as it is
         weights.extend((0..axis.places.len()).map(|k| float(weight(k))));
         if places.len() > MOST_PLACES {
             return Err(context.unsupported("its axes have too many places"));

@@ -77,6 +77,7 @@ fn scan(
     b.flag("REVERSE", *reverse);
     b.flag("START", start.is_some());
     b.flag("WIDE", start.is_some_and(|start| b.ty(*start).rank() > ty.rank()));
+    // 0 stands for plain numbers.
     b.define("COMPONENTS", op.total(ty.dtype).accumulator(ty.dtype).unwrap_or(0));
     let inner = product(&ty.shape[axis + 1..]);
     let lines = product(&ty.shape[..axis]) * inner.clone();

@@ -8,6 +8,7 @@ use super::launch::Context;
 use super::matmul::{self, by_four};
 use crate::lower::{BufferId, MOST_HIDDEN};
 use crate::op::{Activation, Direction, Op, Recurrent, Unary};
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim};
 
 /// Threads of a block.
@@ -116,6 +117,7 @@ impl<'a> Cell<'a> {
         b.flag("COUPLED", self.coupled);
         b.flag("RESET_FIRST", self.reset_first);
         b.flag("CLIPPED", self.clip.is_some());
+        // Not read where nothing is clipped.
         b.define("BOUND", float(self.clip.unwrap_or(0.0)));
     }
 
@@ -126,11 +128,11 @@ impl<'a> Cell<'a> {
             Activation::Affine(a, b) => format!("{} * x + {}", float(*a), float(*b)),
             Activation::ScaledTanh(a, b) => format!("{} * tanh_of({} * x)", float(*a), float(*b)),
         };
-        self.each(|name, op| {
+        let functions = self.each(|name, op| {
             let text = text(op);
             Some(function(&format!("{name}_of(float x)"), &text))
-        })
-        .unwrap_or_default()
+        });
+        invariant(functions, "that every activation has a text")
     }
 
     /// Their derivatives, as text; `None` where one is not offered.
@@ -258,7 +260,7 @@ fn define<'a>(
     }
     b.size("ROWS", &rows);
     b.size("STEPS", &steps);
-    let directions = i64::try_from(direction.count()).unwrap_or(1);
+    let directions = int::<i64>(direction.count());
     Ok((b, [ceil_div(&rows, sequences), directions.into(), Dim::ONE]))
 }
 

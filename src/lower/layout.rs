@@ -178,6 +178,7 @@ impl<'a> Layout<'a> {
     pub(super) fn class(&self, id: NodeId, target: &Target) -> KernelClass {
         let head = self.groups.get(&id).map_or(Some(id), |g| g.head);
         let op = head.and_then(|head| Some((head, self.graph.node(head).op()?)));
+        // A chain without a head is elementwise.
         op.map_or(KernelClass::Elementwise, |(head, op)| place::class(self.graph, head, op, target))
     }
 
@@ -202,6 +203,7 @@ impl<'a> Layout<'a> {
             let node = self.graph.node(*id);
             let merges = node.place().replica.is_none() && self.graph.split().is_some();
             if self.role(*id) == Role::First || (merges && node.op().is_some_and(combines)) {
+                // What is not split has no replicas.
                 let replicas = self.graph.split().map_or(0, crate::types::Split::replicas);
                 let operands = self.graph.operands(*id);
                 // Some merges take several values of each replica.
@@ -475,7 +477,7 @@ fn slice_offset(slice: &Slice, ty: &TensorType) -> Option<Dim> {
             return None;
         }
         let row = ty.shape[axis + 1..].iter().fold(Dim::ONE, |p, d| p * d.clone());
-        let width = i64::try_from(ty.dtype.bytes()).unwrap_or(8);
+        let width = int::<i64>(ty.dtype.bytes());
         offset = start.clone() * row * width;
     }
     Some(offset)

@@ -49,14 +49,15 @@ fn is_constant(expression: &str) -> bool {
 fn unexplained(code: &str, text: &str) -> Vec<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let reason = |line: usize| {
-        let comment = lines[line].find("//").map(|at| &lines[line][at..]);
-        comment.is_some_and(|text| !text.starts_with("///") && !text.starts_with("//!"))
+        let above = line.checked_sub(1).map(|above| lines[above].trim_start());
+        lines[line].contains("// ") || above.is_some_and(|above| above.starts_with("// "))
     };
     let calls = CALLS.iter().flat_map(|call| code.match_indices(call));
     let defaults = calls.filter(|(at, call)| is_constant(argument(code, at + call.len())));
     let mut found: Vec<usize> = defaults.map(|(at, _)| code[..at].matches('\n').count()).collect();
-    found.retain(|line| !reason(*line) && !(*line > 0 && reason(line - 1)));
+    found.retain(|line| !reason(*line));
     found.sort_unstable();
+    found.dedup();
     found.iter().map(|line| line + 1).collect()
 }
 

@@ -81,6 +81,7 @@ impl Emitter<'_> {
             self.on(Lane::Compute, |emitter| emitter.wait(label, device, before));
         }
         let steps = self.devices[device].steps.iter().rposition(|s| s.lane == Lane::Compute);
+        // Nothing was computed yet.
         let steps = steps.map_or(0, |at| at + 1);
         self.wait(label, device, Point { device, steps, lane: Lane::Compute });
     }

@@ -11,6 +11,7 @@ use crate::op::{
     Binary, Cast, Compare, Constant, Draft, OneHot, OpError, Reduce, RuleError, Softmax, Squeeze,
     Term, Unary, Where,
 };
+use crate::types::invariant::invariant;
 use crate::types::{DType, Dim, Quoted, Tensor};
 
 /// The smallest probability that a logarithm takes, and the smallest divisor.
@@ -397,7 +398,8 @@ fn categorical(
 ) -> Result<Term, RuleError> {
     let mut y = of.target;
     if smoothing != 0.0 {
-        let classes = at.shape(of.predicted).last().and_then(Dim::as_const).unwrap_or(1);
+        let classes = at.shape(of.predicted).last().and_then(Dim::as_const);
+        let classes = invariant(classes, "that the number of classes is known");
         y = at.scale(y, 1.0 - smoothing)?;
         y = at.shift(y, smoothing / classes as f64)?;
     }
@@ -462,7 +464,8 @@ fn sparse(
     // The cost of a class that there is not is no number.
     let nan = at.number(values, f64::NAN)?;
     let below = at.compare(Compare::Less, labels, 0.0)?;
-    let last = classes.as_const().map_or(f64::MAX, |count| count as f64 - 1.0);
+    let count = invariant(classes.as_const(), "that the number of classes is known");
+    let last = count as f64 - 1.0;
     let above = at.compare(Compare::Greater, labels, last)?;
     for outside in [below, above] {
         values = at.op(Where {}, &[outside, nan, values])?;

@@ -46,7 +46,7 @@ use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::{
     Backward, Binary, Cast, Constant, Emit, Gradient, Op, OpDef, OpError, RuleError, Term,
 };
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Tensor, TensorType};
 
 /// Why there is no gradient.
@@ -150,7 +150,10 @@ impl Sums<'_> {
         let node = graph.node(id);
         let Some(op) = node.op().cloned() else { return Ok(()) };
         let (label, results) = (node.label().to_owned(), node.results().len());
-        let name = format!("{}.grad", node.results().first().map_or("", |r| &*r.name));
+        let name = format!(
+            "{}.grad",
+            invariant(node.results().first(), "that what has a gradient has a result").name
+        );
         let results: Vec<Value> =
             (0..int::<u32>(results)).map(|output| Value { node: id, output }).collect();
         let gradients: Vec<Option<Value>> =
