@@ -53,6 +53,7 @@ mod it {
     pub(super) mod operators;
     pub(super) mod programs;
     pub(super) mod proof;
+    pub(super) mod python;
     mod repairs;
     pub(super) mod source;
     mod sums;
@@ -65,5 +66,5 @@ mod it {
 // A test names what another one has as `crate::fit` and the like.
 use it::{
     cuda_training, fit, fit_cli, fit_shards, mutations, onnx_nodes, onnx_runtime, operators,
-    programs, proof, source, variables,
+    programs, proof, python, source, variables,
 };
