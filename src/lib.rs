@@ -90,5 +90,4 @@ pub mod zoo;
 pub use error::Error;
 
 #[cfg(test)]
-#[path = "../tests/it/snap.rs"]
-mod snap;
+use support::snap;

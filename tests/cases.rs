@@ -7,6 +7,8 @@
 //! (of operators on operands, one a line, instead of a graph); `target` is what programs are
 //! lowered for. A refusal's diagnostic is the result where there is one.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +19,9 @@ use fanwise::lower::Kernels;
 use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{self, Gpus, Merge, Repair, Replicate, SimplifyOptions, WeightPlacement};
 use libtest_mimic::{Arguments, Failed, Trial};
+use support::snap;
 
-#[path = "support/applied.rs"]
 mod applied;
-#[path = "it/snap.rs"]
-mod snap;
-#[path = "support/splits.rs"]
 mod splits;
 
 fn main() {

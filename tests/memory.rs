@@ -4,9 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "it/damage.rs"]
-mod damage;
-
 use std::io::{Cursor, Write};
 use std::path::Path;
 
@@ -15,6 +12,7 @@ use fanwise::ir;
 use peak_alloc::PeakAlloc;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use support::damage;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::kernel::{Arg, Call, Kernel, ParamDecl};
 use crate::lower::{BufferId, DeviceProgram, Storage};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, Order, Shape, TensorType};
 
 /// The most blocks of a kernel whose threads walk over their elements in strides.
@@ -261,7 +262,7 @@ pub(super) fn vector(
     sizes: &[&Dim],
 ) -> (&'static str, i64) {
     let dtype = b.ty(values[0]).dtype;
-    let many = 16 / i64::try_from(dtype.bytes()).unwrap_or(16);
+    let many = 16 / int::<i64>(dtype.bytes());
     let fits = |size: &&Dim| size.modulo(&many.into()) == Dim::ZERO;
     if values.into_iter().all(|id| b.is_aligned(id)) && sizes.iter().all(fits) {
         ("uint4", many)

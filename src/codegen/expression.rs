@@ -218,7 +218,7 @@ impl Writer {
         let inline = "__device__ __forceinline__";
         let (x, y) = (c_type(from), c_type(self.running.dtype));
         let (x4, y4) = (four(from), four(self.running.dtype));
-        let ty = |i: &usize| self.types.get(*i).copied().unwrap_or(DType::F32);
+        let ty = |i: &usize| self.types[*i];
         let each = |text: &dyn Fn(&usize) -> String| -> String {
             loads.iter().map(|(i, _)| text(i)).collect()
         };

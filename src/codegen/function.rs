@@ -6,6 +6,7 @@
 use super::builder::{c_type, number};
 use crate::op::{Binary, Classify, Compare, GeluForm, Logic, Op, Unary};
 use crate::types::DType;
+use crate::types::invariant::int;
 
 /// An element: an expression of the CUDA type of its element type.
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ fn of_int(op: &Unary, x: &Term) -> Option<String> {
 /// `clip` of an integer. A bound beyond the type has no effect on its own side, and on the other is
 /// all that is left.
 fn int_clip(text: &str, dtype: DType, min: Option<f64>, max: Option<f64>) -> String {
-    let bits = 8 * u32::try_from(dtype.bytes()).unwrap_or(8) - u32::from(dtype.is_signed());
+    let bits = 8 * int::<u32>(dtype.bytes()) - u32::from(dtype.is_signed());
     let most = (1i128 << bits) - 1;
     let least = if dtype.is_signed() { -most - 1 } else { 0 };
     #[expect(
@@ -134,6 +135,7 @@ pub(super) fn of_float(op: &Unary, x: &str, ty: DType) -> String {
         Unary::Sign => call("sign_of"),
         Unary::Relu => call("relu"),
         Unary::Clip { min, max } => {
+            // A side without a bound is open.
             let (low, high) = (min.unwrap_or(f64::NEG_INFINITY), max.unwrap_or(f64::INFINITY));
             format!("clip({x}, {}, {})", literal(low), literal(high))
         }

@@ -105,6 +105,7 @@ impl Lines {
         part: i64,
     ) -> Call {
         let shape = &b.ty(parts).shape;
+        // Parts of numbers alone have no axis for them.
         let count = shape.len().checked_sub(2).map_or(Dim::ONE, |at| shape[at].clone());
         let slices = count.clone().minimum(&SLICES.into());
         b.read("parts", parts);

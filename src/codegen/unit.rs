@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{CodegenError, Kernel, ParamDecl, source};
+use crate::types::invariant::invariant;
 
 /// The files whose kernels take long to compile: each is a unit of its own, so that all cores have
 /// work.
@@ -169,7 +170,7 @@ impl Unit {
             let directive = line.strip_prefix("#line ").and_then(|rest| rest.split_once(' '));
             if let Some((number, name)) = directive {
                 file = name.trim_matches('"');
-                next = number.parse().unwrap_or(1);
+                next = invariant(number.parse().ok(), "that `#line` has a number");
             } else {
                 lines.entry((file, next)).or_insert(line);
                 next += 1;

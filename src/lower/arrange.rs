@@ -77,6 +77,7 @@ fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
         let node = layout.graph.node(*id);
         let merges = node.place().replica.is_none() && layout.graph.split().is_some();
         if layout.role(*id) == Role::First || (merges && node.op().is_some_and(combines)) {
+            // What is not split has no replicas.
             let replicas = layout.graph.split().map_or(0, crate::types::Split::replicas);
             let operands = layout.graph.operands(*id);
             // Some merges take several values of each replica.
@@ -324,7 +325,7 @@ fn slice_offset(slice: &Slice, ty: &TensorType) -> Option<Dim> {
             return None;
         }
         let row = ty.shape[axis + 1..].iter().fold(Dim::ONE, |p, d| p * d.clone());
-        let width = i64::try_from(ty.dtype.bytes()).unwrap_or(8);
+        let width = int::<i64>(ty.dtype.bytes());
         offset = start.clone() * row * width;
     }
     Some(offset)

@@ -136,6 +136,7 @@ impl Chain {
 
     /// The number of operands: one more than the greatest position that a step names.
     pub fn operands(&self) -> usize {
+        // No step names an operand.
         self.steps.iter().flat_map(ChainStep::operands).map(|i| i + 1).max().unwrap_or(0)
     }
 

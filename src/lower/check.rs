@@ -89,6 +89,7 @@ impl Play<'_> {
     fn places(&self) -> Result<(), MemoryError> {
         let alignment = self.program.target.alignment as usize;
         let size = |port: Option<&super::Port>| {
+            // Whatever lies in a port that is not there ends after its bytes.
             port.and_then(|p| usize::try_from(p.ty.bytes().eval(self.bound.n)).ok()).unwrap_or(0)
         };
         for (i, step) in self.device.steps.iter().enumerate().filter(|(i, _)| self.runs(*i)) {
@@ -130,6 +131,7 @@ impl Play<'_> {
                 let present = launch.op.as_ref().and_then(|op| op.present(self.bound.n));
                 if let Some(present) = present {
                     let mut present = present.into_iter();
+                    // What the operator says nothing of is present.
                     reads.retain(|_| present.next().unwrap_or(true));
                 }
                 (reads, launch.results.clone())
@@ -314,6 +316,7 @@ impl Play<'_> {
                 Action::Wait(event) => recorded(event),
                 Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => None,
             });
+            // Before the first wait nothing is known to be done.
             let begin = begin.max().unwrap_or(0);
             let beside = computes.iter().filter(|(j, ..)| (begin..ends[*i]).contains(j));
             for (j, (read, written)) in beside {

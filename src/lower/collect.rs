@@ -212,5 +212,5 @@ fn apply(layout: &mut Layout<'_>, id: NodeId, collective: Collective) {
 
 /// The bytes of so many elements that are as wide as `width`.
 pub(super) fn bytes(elements: i64, width: usize) -> Dim {
-    Dim::from(elements.saturating_mul(i64::try_from(width).unwrap_or(8)))
+    Dim::from(elements.saturating_mul(int::<i64>(width)))
 }

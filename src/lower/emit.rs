@@ -10,7 +10,7 @@ use super::order::{self, Orders};
 use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
-use super::support::{Parts, Support};
+use super::support::Parts;
 use crate::ir::{Graph, NodeId, Value};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, TensorType};
@@ -76,6 +76,7 @@ pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
     emitter.updates()?;
     emitter.insert_records();
     let split = graph.split();
+    // What is not split has no replicas.
     let rows = (0..split.map_or(0, crate::types::Split::replicas)).filter_map(|r| split?.rows(r));
     Ok(Program {
         name: graph.name().into(),
@@ -97,6 +98,7 @@ fn port(name: &Arc<str>, ty: &TensorType) -> Port {
 /// The devices of the graph, the host first.
 fn devices(graph: &Graph) -> Vec<DeviceProgram> {
     let mut all: BTreeSet<Device> = graph.ids().map(|id| graph.node(id).place().device).collect();
+    // What is not split has no other devices.
     let split = graph.split().map_or(&[][..], crate::types::Split::devices);
     all.extend(split);
     all.remove(&Device::HOST);
@@ -190,6 +192,7 @@ impl Emitter<'_> {
             Role::View => {
                 let operands = self.layout.operands(id);
                 let defined = operands.iter().map(|v| self.defined[v.node.index()]).max();
+                // A view of nothing is there from the start.
                 self.defined[id.index()] = defined.unwrap_or(START);
                 return Ok(());
             }
@@ -217,10 +220,11 @@ impl Emitter<'_> {
         let (device, guard, order) = (self.device(id), layout.guard(id), self.orders.launch(id));
         let group = layout.groups.get(&id);
         let head = group.map_or(Some(id), |g| g.head);
+        // A node without a group is launched alone.
         let chain = group.map(|g| g.chain.clone()).unwrap_or_default();
-        let Support { kernel, parts, .. } = layout.support(id);
+        let support = layout.support(id);
         let mut launch = Launch {
-            class: kernel.unwrap_or(KernelClass::Reference),
+            class: support.class(),
             op: head.and_then(|head| graph.node(head).op()).cloned(),
             chain: match order {
                 Order::RowMajor => chain,
@@ -249,7 +253,7 @@ impl Emitter<'_> {
                 to
             });
         }
-        if let Some(parts) = parts {
+        if let Some(parts) = support.parts {
             self.first_part(device, label, guard, &mut launch, parts)?;
         }
         self.push(device, label, guard, Action::Launch(Box::new(launch)));
@@ -355,6 +359,7 @@ impl Emitter<'_> {
     /// Lets the lane wait on a device until another device, or its other lane, has come to a point.
     fn wait(&mut self, label: &str, device: usize, point: Point) {
         let (own, other) = ((device, self.lane), (point.device, point.lane));
+        // Nothing was waited for yet.
         let waited = self.waited.get(&[own, other]).copied().unwrap_or(0);
         if own != other && point.steps > waited {
             self.waited.insert([own, other], point.steps);

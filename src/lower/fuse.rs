@@ -92,6 +92,7 @@ impl Fuser<'_> {
             let kernels = self.kernels.on(node.place().device);
             kernels.supports(op, &Types::of(self.graph, id))
         };
+        // An input and a parameter are not computed.
         node.op().map(support).unwrap_or_default()
     }
 

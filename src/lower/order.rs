@@ -73,6 +73,7 @@ impl Orders {
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
         let chain = layout.groups.get(&id).map(|g| &g.chain);
+        // A node without a group has no chain.
         let own = operands.len().saturating_sub(chain.map_or(0, Chain::operands));
         let is_image = match (slot.checked_sub(own), chain) {
             (Some(operand), Some(chain)) => chain.takes_whole(operand),

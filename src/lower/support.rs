@@ -98,6 +98,11 @@ impl Support {
         Self { is_step: true, ..Self::default() }
     }
 
+    /// The class of what computes the operator: without a kernel, the reference evaluation.
+    pub fn class(&self) -> KernelClass {
+        self.kernel.unwrap_or(KernelClass::Reference)
+    }
+
     /// This where it holds, otherwise nothing.
     #[must_use]
     pub fn when(self, holds: bool) -> Self {

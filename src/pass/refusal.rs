@@ -63,6 +63,7 @@ impl<'g> Told<'g> {
         let mut nodes = HashMap::new();
         let mut numbers = vec![0; graph.id_bound()];
         let mut number = 0;
+        // A message says less of a graph that has no order, and another one refuses that.
         for id in graph.order().unwrap_or_default() {
             let results = (0u32..).zip(graph.node(id).results());
             nodes.extend(results.map(|(output, r)| (&*r.name, Value { node: id, output })));
@@ -113,6 +114,7 @@ impl<'g> Told<'g> {
             line: line.unwrap_or_else(result),
             path: refused.path.iter().filter_map(|v| self.value(*v)).map(step).collect(),
             effect: effect(refused.refusal.code, self.split),
+            // Where nothing helps, more repairs do not either.
             allowing: repairs.iter().map(|r| r.needs()).max().unwrap_or(Repair::Local),
             repairs: repairs.into_iter().map(Repaired::what).collect(),
         }

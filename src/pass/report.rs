@@ -18,12 +18,15 @@ pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
             lines.push((format!("%{} : {}", info.name, info.ty), map.get(value).to_string(), *id));
         }
     }
+    // An empty table has no width.
     let width = lines.iter().map(|(value, ..)| value.chars().count()).max().unwrap_or(0).min(60);
+    // An empty table has no width.
     let claims = lines.iter().map(|(_, claim, _)| claim.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (value, claim, id) in lines {
         let refused = map.refused().iter().find(|r| r.node == id);
         let reason = refused.map(|r| format!("  {}: {}", r.refusal.code, r.refusal.reason));
+        // What is not refused has no reason.
         let reason = reason.unwrap_or_default();
         let claim = if reason.is_empty() { claim } else { format!("{claim:claims$}") };
         // Writing to a string does not fail.
@@ -100,6 +103,7 @@ fn moved(template: &Graph, map: &ClaimMap, done: &[Repaired], graph: &Graph) -> 
 /// Which operator makes an output jump.
 fn jumps_at(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
+    // Inputs and parameters are not asked for.
     let name = node.op().map_or("", |op| op.name());
     format!(": `{}` ({name}) may jump where combined floats differ by a rounding", node.label())
 }

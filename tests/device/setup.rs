@@ -123,7 +123,7 @@ pub(crate) fn expected(
     inputs: &Tensors,
     fast: bool,
 ) -> Vec<Tensor> {
-    let kernels: &dyn Kernels = if fast { &CPU } else { &crate::reference::Reference };
+    let kernels: &dyn Kernels = if fast { &CPU } else { &crate::random::Reference };
     let program = lower(&verify(graph).unwrap_or_else(|e| panic!("{e}")), kernels).unwrap();
     let cpu = Cpu::new(2).unwrap().executable(program, weights).unwrap();
     outputs(&cpu, inputs)

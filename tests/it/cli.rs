@@ -8,8 +8,7 @@ use std::process::{Command, Output};
 
 use fanwise::format::npz;
 use fanwise::types::Tensor;
-
-use crate::snap;
+use support::snap;
 
 fn fanwise(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));

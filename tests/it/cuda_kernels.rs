@@ -18,8 +18,10 @@ use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{BatchStatistics, Replicate, WeightPlacement, replicate};
 use fanwise::types::Device;
 use fanwise::zoo;
+use support::snap;
 
-use crate::{cuda_indexing, cuda_training, snap};
+use crate::cuda_training;
+use crate::it::cuda_indexing;
 
 /// The name of the graph of operators that no model has.
 const INDEXING: &str = "indexing";

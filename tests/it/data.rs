@@ -5,7 +5,8 @@ use std::path::Path;
 use fanwise::format::Budget;
 use fanwise::train::data::{Arrays, Source, row};
 
-use crate::onnx_runtime::{python, read};
+use crate::onnx_runtime::read;
+use crate::python::python;
 
 /// The rows of `source` are those of the arrays in `expected.npz`; the array `of` under the name
 /// `x`, if it is given.

@@ -18,7 +18,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::fit::{place, rows, training};
-use crate::onnx_runtime::{python, read, set};
+use crate::onnx_runtime::read;
+use crate::python::{python, set};
 
 const PLACEMENTS: [WeightPlacement; 3] =
     [WeightPlacement::Template, WeightPlacement::Cpu, WeightPlacement::Mirrored];

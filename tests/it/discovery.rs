@@ -17,9 +17,8 @@ use fanwise::format::onnx::proto::{
 };
 use fanwise::types::Tensor;
 use prost::Message;
+use support::snap;
 use tempfile::TempDir;
-
-use crate::snap;
 
 /// A value of `f32`: sizes are numbers or names, `?` for an open one without a name.
 fn value(name: &str, sizes: &str) -> ValueInfoProto {

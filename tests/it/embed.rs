@@ -16,6 +16,7 @@ use fanwise::types::{Device, Tensor};
 use fanwise::{lower, pass};
 use prost::Message;
 
+// The examples are programs of one file each; the test runs what they run.
 #[path = "../../examples/embed.rs"]
 mod example;
 

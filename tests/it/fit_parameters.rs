@@ -8,9 +8,9 @@ use fanwise::model::{LoadOptions, load};
 use fanwise::op::{Binary, Concat, MatMul, Reshape, Transpose, Unary};
 use fanwise::pass::{Training, TrainingError, fixed_parameters, training};
 use fanwise::types::{DType, Dim, Tensor};
+use support::snap;
 
 use crate::fit::rows;
-use crate::snap;
 
 /// What is not learned of every model that an exporter wrote, and of the zoo.
 #[test]

@@ -3,8 +3,8 @@
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use support::damage::{corpus, damage};
 
-use crate::damage::{corpus, damage};
 use crate::fuzzed;
 
 fn run(target: &str, times: usize, check: fn(&[u8])) {

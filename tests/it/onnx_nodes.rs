@@ -14,8 +14,7 @@ use fanwise::types::{DType, Tensor};
 use prost::Message;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-use crate::snap;
+use support::snap;
 
 /// The folder of the data that the package brings.
 pub(crate) fn data() -> PathBuf {

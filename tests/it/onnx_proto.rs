@@ -22,7 +22,7 @@ const UNREAD: [&str; 10] = [
     "Version",
 ];
 
-const CHECKED_IN: &str = "src/format/onnx/generated.rs";
+const CHECKED_IN: &str = "src/format/onnx/proto.rs";
 
 fn generate(out: &Path) -> String {
     let mut files = protox::compile(["onnx.proto"], ["src/format/onnx/proto"]).unwrap();
@@ -51,7 +51,7 @@ fn bindings_are_generated() {
     let fresh = generate(out.path());
     let checked_in = std::fs::read_to_string(CHECKED_IN).unwrap_or_default();
     if fresh != checked_in {
-        let copy = Path::new("target/onnx_generated.rs");
+        let copy = Path::new("target/onnx_proto.rs");
         std::fs::write(copy, fresh).unwrap();
         panic!(
             "{CHECKED_IN} differs from what onnx.proto gives; compare it with {}",

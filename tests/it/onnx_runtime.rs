@@ -8,21 +8,10 @@ use fanwise::format::onnx::{ImportError, ImportOptions, import};
 use fanwise::format::{Budget, npz};
 use fanwise::types::Tensor;
 
+use crate::python::{python, set};
+
 /// The largest error, as a share of the largest value of an output.
 const TOLERANCE: f64 = 1e-4;
-
-pub(crate) fn set(name: &str) -> PathBuf {
-    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is set: run `cargo xtask test`")).into()
-}
-
-pub(crate) fn python(script: &str, args: &[&Path]) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(script);
-    let output =
-        Command::new(set("FANWISE_PYTHON")).arg(script).args(args).output().expect("Python runs");
-    let said =
-        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(output.status.success(), "{}", said.concat());
-}
 
 fn run(model: &Path, folder: &Path, gpus: &str, extra: &[&str]) -> BTreeMap<String, Tensor> {
     let out = folder.join("got.npz");

@@ -22,8 +22,9 @@ use prost::Message;
 use serde_json::Value;
 
 use crate::onnx_nodes::agree;
-use crate::onnx_runtime::{python, read};
+use crate::onnx_runtime::read;
 use crate::programs::{assert_promised, options};
+use crate::python::python;
 
 /// Cases of each operator.
 const CASES: &str = "8";

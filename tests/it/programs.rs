@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::random;
-use crate::reference::Reference;
+use crate::random::Reference;
 
 /// A target that has few kernels and no reference evaluation: the other operators run on the host.
 #[derive(Debug)]

@@ -140,7 +140,7 @@ pub(crate) fn without_tests(code: &str) -> String {
 }
 
 /// The end of the block whose brace is at byte `open`.
-fn block_end(code: &str, open: usize) -> usize {
+pub(crate) fn block_end(code: &str, open: usize) -> usize {
     let mut level = 0usize;
     for (i, c) in code[open..].char_indices() {
         match c {
@@ -230,7 +230,7 @@ fn leaves(code: &str, at: usize, layer: Option<&str>, found: &mut Vec<Import>) {
 }
 
 /// Where the parts begin of the list in braces at byte `open`.
-fn members(code: &str, open: usize) -> Vec<usize> {
+pub(crate) fn members(code: &str, open: usize) -> Vec<usize> {
     let end = block_end(code, open) - 1;
     let (mut level, mut parts) = (0usize, vec![open + 1]);
     for (i, c) in code[open + 1..end].char_indices().map(|(i, c)| (open + 1 + i, c)) {

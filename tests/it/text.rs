@@ -6,8 +6,9 @@ use fanwise::ir::{Builder, from_json, parse, to_json, verify};
 use fanwise::op::Unary;
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
 use fanwise::types::{DType, Device, Dim, Shape, TensorType};
+use support::snap;
 
-use crate::{random, snap};
+use crate::random;
 
 #[test]
 fn names_that_are_no_words_are_quoted() {

@@ -205,11 +205,11 @@ fn replicated_updates_are_written_as_they_were() {
         text.push_str(&graph.to_string());
         text.push('\n');
     }
-    crate::snap::assert("replicate", "variables", &text);
+    support::snap::assert("replicate", "variables", &text);
     let (graph, weights) = train();
     let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
     let report = program.bind(16).unwrap().report(&program).to_string();
-    crate::snap::assert("program", "variables", &format!("{program}\n{report}"));
+    support::snap::assert("program", "variables", &format!("{program}\n{report}"));
     assert_eq!(weights.len(), program.params.len());
 }
 

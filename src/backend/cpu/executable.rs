@@ -79,7 +79,7 @@ impl CpuExecutable {
         bound: &Bound,
         spares: Option<&mut Vec<Vec<Tensor>>>,
     ) -> Result<Vec<DeviceMemory>, RunError> {
-        // Nothing is kept before the first run and while another one uses it; then all is new.
+        // Before the first run, and while another one uses what is kept, memory is taken anew.
         let mut spares = spares.map(std::mem::take).unwrap_or_default().into_iter();
         let mut kept = lock(&self.arenas).take().unwrap_or_default().into_iter();
         let mut memories = Vec::with_capacity(bound.devices.len());

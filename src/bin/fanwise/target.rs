@@ -68,6 +68,7 @@ const LEAST_BOUND: usize = 256;
 impl TargetArgs {
     /// What runs programs, with so many threads of the host.
     pub(crate) fn runner(&self, threads: Option<usize>) -> anyhow::Result<Runner> {
+        // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
             (threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
@@ -277,6 +278,7 @@ mod cuda {
 
     /// The compiler of kernels, on all cores.
     pub(crate) fn compiler(args: &CacheArgs) -> anyhow::Result<Compiler> {
+        // One thread is enough where the system does not tell.
         let threads = thread::available_parallelism().map_or(1, usize::from);
         // Where there is a GPU, files are written by the compiler that a run takes.
         let driver = (count() > 0).then(|| probe::driver().ok()).flatten();

@@ -3,6 +3,7 @@
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, c_type, finish};
 use crate::op::{AllReduce, ExclusiveScan};
+use crate::types::invariant::invariant;
 use crate::types::{Combine, DType, Dim};
 
 /// The most values that a kernel combines.
@@ -78,7 +79,8 @@ fn combine(
         },
     );
     let first = b.ty(y).shape.first().and_then(Dim::as_const);
-    b.define("COMPONENTS", first.filter(|_| by.is_wide()).unwrap_or(0));
+    let wide = || invariant(first, "that wide numbers have a known number of components");
+    b.define("COMPONENTS", if by.is_wide() { wide() } else { 0 });
     b.define("NEUTRAL", neutral(by, dtype));
     b.define("PARTS", parts.len());
     if !parts.is_empty() {

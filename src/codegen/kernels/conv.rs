@@ -8,7 +8,7 @@ use crate::codegen::windows;
 use crate::lower::{BufferId, Images};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{Conv, ConvTranspose, OpError};
-use crate::types::invariant::invariant;
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, TensorType};
 
 /// The most weights that a block of a depthwise convolution holds in shared memory.
@@ -160,7 +160,7 @@ impl Shape {
     /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and
     /// what a strip of places looks at is short enough to be unrolled.
     fn suits_depthwise(&self) -> bool {
-        let strip = usize::try_from(STRIP).unwrap_or(1);
+        let strip = int::<usize>(STRIP);
         let span = |a: &WindowAxis| {
             let places = (strip - 1).saturating_mul(a.stride);
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
@@ -269,13 +269,13 @@ fn depthwise(
     b.define("EACH", shape.m_each);
     b.define("VECTOR", width);
     b.define("STRIP", STRIP);
-    let last = shape.windows.last().map_or(1, |a| i64::try_from(a.output).unwrap_or(1));
+    // Without an axis there is one place.
+    let last = shape.windows.last().map_or(1, |a| int::<i64>(a.output));
     let strips = (last + STRIP - 1) / STRIP;
     let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
     b.size("STRIPS", &all);
     let lanes = (channels / width).clamp(1, CHANNEL_THREADS);
-    let mut lanes =
-        i64::try_from(usize::try_from(lanes).unwrap_or(1).next_power_of_two()).unwrap_or(1);
+    let mut lanes = int::<i64>(int::<usize>(lanes).next_power_of_two());
     while lanes > 1 && lanes * width * shape.terms() > HELD {
         lanes /= 2;
     }

@@ -55,17 +55,19 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.write("y", *y);
     let columns = columns(&launch.chain).and_then(|c| Some((c, lines(&count, c)?)));
     let aligned = b.is_aligned(*x) && b.is_aligned(*y);
+    // Without columns nothing but the addresses keeps four elements apart.
     let along = columns.as_ref().map_or(4, |(c, _)| if c.inner == 1 { c.size } else { c.inner });
     let vectors = aligned && along.is_multiple_of(4);
     let width: usize = if vectors { 4 } else { 1 };
     b.define("VECTOR", width);
+    // 0 says that there are no columns; `BEHIND` is not read then.
     b.define("COLUMNS", columns.as_ref().map_or(0, |(c, _)| c.size));
-    b.define("BEHIND", columns.as_ref().map_or(1, |(c, _)| c.inner));
+    b.define("BEHIND", columns.as_ref().map_or(1, |(c, _)| c.inner)); // as said above
     let types = [b.ty(*x).dtype, b.ty(*y).dtype];
     let known = columns.as_ref().map(|(c, _)| *c);
     let place = Place { types, operands, columns: known, vectors };
     let text = context.chained(expression(&mut b, &launch.chain, &place))?;
-    let width = i64::try_from(width).unwrap_or(1);
+    let width = int::<i64>(width);
     let Some((columns, lines)) = columns else {
         b.size("COUNT", &count);
         let grid = line(blocks(&count, i64::from(THREADS) * width));

@@ -154,6 +154,7 @@ fn scale(b: &mut Builder<'_>, op: Option<&Gemm>, addend: Option<BufferId>) {
     b.read("c", id);
     let shape = &b.ty(id).shape;
     let size =
+        // An axis that is added to broadcast has size 1.
         |from_end: usize| shape.rank().checked_sub(from_end).map_or(Dim::ONE, |a| shape[a].clone());
     let across = if size(1) == Dim::ONE { Dim::ZERO } else { Dim::ONE };
     let down = if size(2) == Dim::ONE { Dim::ZERO } else { size(1) };

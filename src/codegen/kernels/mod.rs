@@ -97,6 +97,7 @@ impl Kernels for CudaKernels {
     }
 
     fn supports(&self, op: &Op, types: &Types<'_>) -> Support {
+        // Who has no kernel takes nothing.
         kernel(op).map(|kernel| kernel.supports(types)).unwrap_or_default()
     }
 

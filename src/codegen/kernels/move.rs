@@ -48,7 +48,7 @@ impl CudaOp for Transpose {
 
 impl CudaOp for Slice {
     fn supports(&self, types: &Types<'_>) -> Support {
-        let images = types.image().map_or(Images::RowMajor, |_| Images::First);
+        let images = if types.image().is_some() { Images::First } else { Images::RowMajor };
         Support { images, ..Support::by(KernelClass::Move) }
     }
 

@@ -8,7 +8,7 @@ use crate::types::Dim;
 
 impl CudaOp for Pad {
     fn supports(&self, types: &Types<'_>) -> Support {
-        let images = types.image().map_or(Images::RowMajor, |_| Images::First);
+        let images = if types.image().is_some() { Images::First } else { Images::RowMajor };
         Support { images, ..Support::by(KernelClass::Move) }
     }
 
@@ -16,6 +16,7 @@ impl CudaOp for Pad {
         let ([x], [y]) = (context.operands()?, context.results()?);
         let mut b = Builder::new(context.device);
         let (from, to, steps) = (&b.ty(x).shape, &b.ty(y).shape, b.steps(x));
+        // A scalar has no axis, and no elements before it.
         let before = |a: usize| Dim::from(self.pads.get(a).copied().unwrap_or(0));
         let axes = b.axes(y);
         let list = |f: &dyn Fn(usize) -> Dim| -> Vec<Dim> {

@@ -5,7 +5,7 @@ use crate::codegen::builder::{Builder, ceil_div, float};
 use crate::codegen::function::of_float;
 use crate::lower::{BufferId, Parts};
 use crate::op::{Activation, Direction, Recurrent};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, TensorType};
 
 /// Threads of a block.
@@ -117,6 +117,7 @@ impl<'a> Cell<'a> {
         b.flag("COUPLED", self.coupled);
         b.flag("RESET_FIRST", self.reset_first);
         b.flag("CLIPPED", self.clip.is_some());
+        // Not read where nothing is clipped.
         b.define("BOUND", float(self.clip.unwrap_or(0.0)));
     }
 
@@ -127,11 +128,11 @@ impl<'a> Cell<'a> {
             Activation::Affine(a, b) => format!("{} * x + {}", float(*a), float(*b)),
             Activation::ScaledTanh(a, b) => format!("{} * tanh_of({} * x)", float(*a), float(*b)),
         };
-        self.each(|name, op| {
+        let functions = self.each(|name, op| {
             let text = text(op);
             Some(function(&format!("{name}_of(float x)"), &text))
-        })
-        .unwrap_or_default()
+        });
+        invariant(functions, "that every activation has a text")
     }
 
     /// A text for each function.

@@ -170,6 +170,7 @@ fn values(b: &mut Builder<'_>, op: &Reduce, components: Option<usize>, [x, y]: [
     b.read("x", x);
     b.write("y", y);
     b.define("KIND", kind(op));
+    // 0 stands for plain numbers.
     b.define("COMPONENTS", components.unwrap_or(0));
 }
 

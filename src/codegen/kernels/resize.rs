@@ -63,6 +63,7 @@ impl CudaOp for Resize {
                 clippy::cast_possible_truncation,
                 reason = "weights are rounded as the reference rounds them"
             )]
+            // Without weights elements are taken as they are.
             let weight = |k: usize| axis.weights.get(k).map_or(1.0, |w| *w as f32);
             weights.extend((0..axis.places.len()).map(|k| float(weight(k))));
         }

@@ -33,6 +33,7 @@ impl CudaOp for Scan {
         b.flag("REVERSE", *reverse);
         b.flag("START", start.is_some());
         b.flag("WIDE", start.is_some_and(|start| b.ty(*start).rank() > ty.rank()));
+        // 0 stands for plain numbers.
         b.define("COMPONENTS", self.total(ty.dtype).accumulator(ty.dtype).unwrap_or(0));
         let inner = product(&ty.shape[axis + 1..]);
         let lines = product(&ty.shape[..axis]) * inner.clone();

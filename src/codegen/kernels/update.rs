@@ -252,6 +252,7 @@ fn search(places: &[(i64, i64)], from: usize, shared: &[bool], out: &mut String)
     }
     let (low, high) = places.split_at(places.len() / 2);
     if let Some((first, _)) = high.first() {
+        // Writing to a string does not fail.
         writeln!(out, "    if (block < {first}) {{").unwrap_or(());
         search(low, from, shared, out);
         *out += "    }\n";

@@ -362,3 +362,29 @@ pub(super) fn declared(info: &ValueInfoProto) -> (Option<DType>, Option<usize>) 
         _ => (None, None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{Input, Inputs, Size};
+    use crate::types::{DType, Dim};
+
+    #[test]
+    fn a_size_that_is_open_after_the_check_is_an_internal_error() {
+        for open in [Size::Named("time".to_owned()), Size::Unnamed] {
+            let sizes = vec![Size::Constant(3), open];
+            let x = Input { id: 0, name: "x".to_owned(), dtype: DType::F32, sizes };
+            let inputs = Inputs {
+                all: vec![x],
+                classes: Vec::new(),
+                freed: None,
+                notes: Vec::new(),
+                named: BTreeMap::new(),
+            };
+            let error = inputs.types(&|_| Dim::n()).find_map(Result::err).unwrap().to_string();
+            let expected = "internal error: a size of input `x` is open after they were checked";
+            assert_eq!(error, expected);
+        }
+    }
+}

@@ -42,7 +42,6 @@ mod writer;
 /// each.
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
-#[path = "generated.rs"]
 pub mod proto;
 
 use std::path::Path;

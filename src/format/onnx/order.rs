@@ -190,3 +190,23 @@ fn ready_first(waiting: &mut [u32], users: &Users) -> Vec<u32> {
     }
     order
 }
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::super::file::File;
+    use super::super::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+    use super::Flat;
+
+    #[test]
+    fn a_cycle_of_nodes_that_do_not_wait_is_an_internal_error() {
+        let opset = OperatorSetIdProto { domain: None, version: Some(18) };
+        let graph = Some(GraphProto::default());
+        let model = ModelProto { graph, opset_import: vec![opset], ..ModelProto::default() };
+        let file = File::new(model.encode_to_vec().into()).unwrap();
+        let flat = Flat::new(&file, 18);
+        let error = flat.cycle(&[], &[0, 0]).to_string();
+        assert_eq!(error, "internal error: where nodes form a cycle, one waits");
+    }
+}

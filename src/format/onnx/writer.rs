@@ -192,6 +192,7 @@ impl<'g> Writer<'g> {
 
     /// The name of the present node's first result, with which its own values begin.
     fn base(&self) -> Result<&'g str, Refused> {
+        // An external operator may have no results.
         Ok(self.graph.node(self.node()?).results().first().map_or("value", |r| &*r.name))
     }
 

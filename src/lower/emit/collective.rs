@@ -10,7 +10,6 @@ use crate::lower::collect::bytes;
 use crate::lower::layout::{Collective, Form, Member, Role};
 use crate::lower::program::{Action, Buffer, BufferId, Guard, Lane, Launch, Storage};
 use crate::op::{ExclusiveScan, Op};
-use crate::types::KernelClass;
 use crate::types::invariant::invariant;
 use crate::types::{Dim, Order, Shape, TensorType};
 
@@ -82,6 +81,7 @@ impl Emitter<'_> {
             self.on(Lane::Compute, |emitter| emitter.wait(label, device, before));
         }
         let steps = self.devices[device].steps.iter().rposition(|s| s.lane == Lane::Compute);
+        // Nothing was computed yet.
         let steps = steps.map_or(0, |at| at + 1);
         self.wait(label, device, Point { device, steps, lane: Lane::Compute });
     }
@@ -146,7 +146,7 @@ impl Emitter<'_> {
         operands: Vec<BufferId>,
         results: Vec<BufferId>,
     ) -> Action {
-        let class = self.layout.support(id).kernel.unwrap_or(KernelClass::Reference);
+        let class = self.layout.support(id).class();
         let chain = Chain::default();
         Action::Launch(Box::new(Launch { class, op, chain, operands, results }))
     }

@@ -2,6 +2,7 @@
 //! wrong, the ways out.
 
 use crate::types::Code;
+use crate::types::invariant::invariant;
 
 /// The explanation of a code, as Markdown of lines that fit a terminal.
 ///
@@ -30,6 +31,6 @@ pub const fn explain(code: Code) -> &'static str {
 
 /// The explanation of a code in one line, for lists.
 pub fn headline(code: Code) -> &'static str {
-    let first = explain(code).lines().next().unwrap_or_default();
+    let first = invariant(explain(code).lines().next(), "that an explanation has a line");
     first.split_once(": ").map_or(first, |(_, text)| text)
 }

@@ -56,6 +56,7 @@ impl ClassAxis {
         }
         let of_softmax = of.loss.link().filter(|link| *link == Link::Softmax);
         let axis = of.class_axis.or(of_softmax.and_then(|_| softmax_axis(graph, output.value)));
+        // Classes are on the last axis where nothing else is said.
         let axis = resolved(axis.unwrap_or(-1), rank)
             .ok_or_else(|| wrong("the output has no such axis of classes"))?;
         if ty.shape[axis].depends_on_batch() {

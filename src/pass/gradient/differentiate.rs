@@ -7,7 +7,7 @@ use super::recompute::{Again, Forward, Recompute};
 use super::writer::{Terms, Writer};
 use crate::ir::{Builder, NodeId, Origin, Value};
 use crate::op::{Backward, Formula, Gradient, RuleError, Term};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 
 /// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on
 /// which it does not depend, or only through operators that are constant between their steps.
@@ -80,7 +80,8 @@ impl Sums<'_> {
         let node = graph.node(id);
         let Some(op) = node.op().cloned() else { return Ok(()) };
         let (label, results) = (node.label().to_owned(), node.results().len());
-        let name = format!("{}.grad", node.results().first().map_or("", |r| &*r.name));
+        let result = invariant(node.results().first(), "that what has a gradient has a result");
+        let name = format!("{}.grad", result.name);
         let results: Vec<Value> =
             (0..int::<u32>(results)).map(|output| Value { node: id, output }).collect();
         let gradients: Vec<Option<Value>> =

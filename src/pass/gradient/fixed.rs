@@ -264,6 +264,7 @@ fn rotary(elements: &[f64], sizes: &[Dim]) -> bool {
     let Some(width) = width.and_then(|w| usize::try_from(w).ok()).filter(|w| *w > 0) else {
         return false;
     };
+    // Without elements there is no beginning.
     let first = elements.chunks_exact(width).next().unwrap_or_default();
     let begins = |with: f64| !first.is_empty() && first.iter().all(|x| same(*x, with));
     elements.iter().all(|x| x.abs() <= 1.0)

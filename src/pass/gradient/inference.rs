@@ -2,6 +2,7 @@
 
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value, Weights};
 use crate::op::{BatchNorm, BatchNormTrain, Binary, Compare, Dropout, Logic, Op, Random};
+use crate::types::invariant::invariant;
 
 /// A graph whose batch normalisation takes its running statistics and whose dropout drops nothing,
 /// where a file has them in train mode, and the others as they are.
@@ -50,7 +51,10 @@ fn normalise(builder: &mut Builder, id: NodeId, train: &BatchNormTrain) -> Resul
 /// The name of what takes the place of a node, which is written next.
 fn begin(builder: &mut Builder, id: NodeId) -> String {
     let node = builder.graph().node(id);
-    let name = format!("{}.inference", node.results().first().map_or("", |r| &*r.name));
+    let name = format!(
+        "{}.inference",
+        invariant(node.results().first(), "that a replaced node has a result").name
+    );
     let origin = Origin::new(node.label());
     builder.set_origin(origin);
     name

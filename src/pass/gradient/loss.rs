@@ -10,6 +10,7 @@ use super::names::{self, Hint};
 use super::writer::Writer;
 use crate::ir::Value;
 use crate::op::{Emit, Formula, RuleError};
+use crate::types::invariant::invariant;
 use crate::types::{DType, Dim, Quoted, Tensor};
 
 /// The smallest probability that a logarithm takes, and the smallest divisor.
@@ -394,7 +395,8 @@ fn categorical(
 ) -> Result<Value, RuleError> {
     let mut y = of.target;
     if smoothing != 0.0 {
-        let classes = at.shape(of.predicted).last().and_then(Dim::as_const).unwrap_or(1);
+        let classes = at.shape(of.predicted).last().and_then(Dim::as_const);
+        let classes = invariant(classes, "that the number of classes is known");
         y = at.scale(y, 1.0 - smoothing)?;
         y = at.shift(y, smoothing / classes as f64)?;
     }
@@ -458,8 +460,8 @@ fn sparse(
     // The cost of a class that there is not is no number.
     let nan = at.number(values, f64::NAN)?;
     let below = at.is_below(labels, 0.0)?;
-    let last = classes.as_const().map_or(f64::MAX, |count| count as f64 - 1.0);
-    let above = at.is_above(labels, last)?;
+    let count = invariant(classes.as_const(), "that the number of classes is known");
+    let above = at.is_above(labels, count as f64 - 1.0)?;
     for outside in [below, above] {
         values = at.choose(outside, nan, values)?;
     }

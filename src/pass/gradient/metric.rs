@@ -413,6 +413,7 @@ fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
 /// Writes what a metric says of each row of an output `[N, …, C]`. The result lacks the last axis.
 fn write(at: &mut Writer<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleError> {
     let Compared { target: y, predicted: p } = of;
+    // A number alone is that of one class.
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
     let to = of_p.dtype;

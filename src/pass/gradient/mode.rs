@@ -7,6 +7,7 @@ use super::inference::inference_mode;
 use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
 use crate::op::{BatchNormTrain, DropoutTrain, Formula, Op, RuleError};
+use crate::types::invariant::invariant;
 use crate::types::{Claim, DType, Dim};
 
 /// What train mode depends on.
@@ -97,7 +98,10 @@ fn dropped(
     let Some(form) = Form::of(graph, old, claim) else {
         return Err(refused(node.label(), "what it drops of is of no row of the batch alone"));
     };
-    let name = format!("{}.train", node.results().first().map_or("", |r| &*r.name));
+    let name = format!(
+        "{}.train",
+        invariant(node.results().first(), "that a replaced node has a result").name
+    );
     let Some(x) = graph.operands(old.node).first().copied() else { return Ok(()) };
     let new = form.apply(builder, &name, x, |builder, name, x| {
         let numbers = rows.numbers(builder, form.has_rows)?;
@@ -161,7 +165,8 @@ impl Running {
         if mean == var {
             return Err(refused(graph.node(node).label(), "its running mean is its variance, too"));
         }
-        let name = graph.node(node).results().first().map_or("", |r| &*r.name);
+        let result = graph.node(node).results().first();
+        let name = &*invariant(result, "that a replaced node has a result").name;
         let operands = [x, scale, bias, self.now(mean), self.now(var)];
         let new = builder.all(&format!("{name}.train"), train, &operands)?;
         builder.replace(Value { node, output: 0 }, new[0])?;

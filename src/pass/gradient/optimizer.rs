@@ -243,6 +243,7 @@ impl fmt::Display for Optimizer {
             ("global_clipnorm", self.global_clipnorm),
         ];
         for (key, limit) in clips {
+            // What is not limited is not written.
             limit.map_or(Ok(()), |limit| write!(f, ",{key}={limit}"))?;
         }
         if self.gradient_accumulation_steps > 1 {
@@ -251,6 +252,7 @@ impl fmt::Display for Optimizer {
         if self.ema {
             write!(f, ",use_ema=true,ema_momentum={}", self.ema_momentum)?;
             let every = self.ema_overwrite_frequency;
+            // What never happens is not written.
             every.map_or(Ok(()), |every| write!(f, ",ema_overwrite_frequency={every}"))?;
         }
         Ok(())

@@ -98,6 +98,7 @@ fn factor(penalties: &[Penalty], name: &str, rank: usize) -> f64 {
             None => usual && rank >= 2,
         })
     };
+    // No penalty is one of nothing.
     of(false).or_else(|| of(true)).map_or(0.0, |penalty| penalty.factor)
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::Traits;
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, Quoted};
 
 /// Which values gradients compute again, to have less memory in use. The same operators on the same
@@ -188,7 +188,10 @@ impl Again {
         let operands = graph.operands(id).into_iter();
         let operands: Vec<Value> =
             operands.map(|v| self.done.get(&v).copied().unwrap_or(v)).collect();
-        let name = format!("{}.again", node.results().first().map_or("", |r| &*r.name));
+        let name = format!(
+            "{}.again",
+            invariant(node.results().first(), "that a repeated node has a result").name
+        );
         let origin = Origin::new(node.label());
         builder.set_origin(origin);
         for (output, new) in (0u32..).zip(builder.all(&name, op, &operands)?) {

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{Action, At, Cause, Repair, Writer};
 use crate::ir::{GraphError, ParamId, Value};
 use crate::op::{AllGather, AllReduce, ConstantOfShape, Emit, Formula, Op, OwnRows, Traits, rules};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Claim, Code, Dim, Shard, TensorType};
 
 /// The most operators in a row that are moved behind `own_rows`.
@@ -69,6 +69,7 @@ impl<'g> Writer<'g> {
             return self.refill(value, to);
         }
         let shard = from.shard().or(to.shard());
+        // What is neither cut nor to be cut is brought whole, which no axis changes.
         let (axis, outer) = shard.map_or((0, 1), |s| (s.axis, s.outer));
         let axis = if outer > 1 { 1 } else { int::<i64>(axis) };
         let (bring, suffix): (Op, _) = match from {
@@ -134,6 +135,7 @@ impl<'g> Writer<'g> {
             self.left = true;
             self.derived(value, &name, to).op(op, &own)?
         } else {
+            // Entries of replicas are the first axis.
             let axis = to.shard().map_or(0, |shard| shard.axis);
             let axis = int::<i64>(axis);
             self.derived(value, &name, to).op(OwnRows { axis }, &[value])?
@@ -245,7 +247,8 @@ impl Emit for Derived<'_, '_> {
 /// `[blocks, rows of one, what is behind]`.
 fn blocks(shape: &[Dim], shard: Shard) -> Vec<Dim> {
     let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
-    let (before, behind) = shape.split_at(shard.axis.min(shape.len()));
-    let outer = product(before) * int::<i64>(shard.outer);
-    vec![outer, shard.block(), product(behind.get(1..).unwrap_or_default())]
+    let behind = shape.get(shard.axis + 1..);
+    let behind = invariant(behind, "that rows are on an axis of their value");
+    let outer = product(&shape[..shard.axis]) * int::<i64>(shard.outer);
+    vec![outer, shard.block(), product(behind)]
 }

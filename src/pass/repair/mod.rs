@@ -261,6 +261,7 @@ impl<'g> Writer<'g> {
             .get(value.node.index())
             .and_then(|c| c.get(value.output as usize))
             .copied()
+            // Nothing is known of it, and `Mixed` promises nothing.
             .unwrap_or(Claim::Mixed)
     }
 
@@ -575,6 +576,7 @@ impl Plan {
     fn claim(self, claim: Claim, ty: &TensorType, blocks: Option<Shard>) -> Claim {
         let rows = || {
             let own = rules::batch_axis(ty, 0).ok().flatten();
+            // What has no rows is the same everywhere.
             own.map_or(Claim::Invariant, |own| match blocks {
                 Some(met) if met.size() == own.size() => {
                     Claim::Shard(Shard { axis: own.axis, ..met })

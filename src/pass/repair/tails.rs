@@ -29,6 +29,7 @@ pub(super) fn tails(graph: &Graph, order: &[NodeId]) -> Vec<Tail> {
         let steps =
             users.map(|(user, ..)| step(graph, *id, user, &numbers).max(tails[user.index()]));
         let own = if updates[id.index()] { Tail::Used } else { Tail::Views };
+        // What nothing uses is used in no way.
         tails[id.index()] = steps.max().unwrap_or(Tail::Views).max(own);
     }
     tails

@@ -2,6 +2,7 @@ use std::str::FromStr;
 
 use crate::pass::DeviceError;
 use crate::types::Device;
+use crate::types::invariant::int;
 
 /// More devices than this are refused.
 pub(crate) const MAX_DEVICES: i64 = 4096;
@@ -23,7 +24,7 @@ impl Gpus {
     pub fn select(&self, found: usize) -> Result<Vec<Device>, DeviceError> {
         let ids: Vec<i64> = match self {
             Self::All if found == 0 => return Err(DeviceError::AllOfNone),
-            Self::All => (0..i64::try_from(found).unwrap_or(MAX_DEVICES)).collect(),
+            Self::All => (0..int::<i64>(found)).collect(),
             Self::Count(n) if *n < 1 => return Err(DeviceError::NoDevice(*n)),
             Self::Count(n) if *n > MAX_DEVICES => return Err(DeviceError::TooMany(*n)),
             Self::Count(n) => (0..*n).collect(),

@@ -69,6 +69,7 @@ fn write(
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {
             let repairs = repair(repaired, Repair::Comm).map(|(_, repairs)| repairs);
+            // They are only a hint: the refusal stands without them.
             let repairs = repairs.unwrap_or_default();
             let told = Told::new(template, repaired, split, &repairs);
             PassError::Refused(refused.iter().map(|r| told.refusal(r)).collect())

@@ -203,6 +203,7 @@ impl<'a> Rewrite<'a> {
             let after = |v: &Value| {
                 stage[v.node.index()] + usize::from(!with && self.is_collective(v.node))
             };
+            // What has no operands can be computed first.
             let own = self.template.operands(*id).iter().map(after).max().unwrap_or(0);
             stage[id.index()] = own;
             let count = own + 1 + usize::from(self.is_collective(*id));

@@ -367,5 +367,4 @@ fn pixels(draws: &mut Draws, most: f32, size: usize) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "images_tests.rs"]
 mod tests;

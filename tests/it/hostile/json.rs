@@ -1,7 +1,8 @@
 //! Graphs in JSON.
 
+use support::snap;
+
 use super::{Case, table};
-use crate::snap;
 
 /// A graph that is valid.
 const GOOD: &str = r#"{

@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{Cursor, Write};
 use std::path::Path;
 
+use support::snap;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::{Case, table};
-use crate::snap;
 
 const MODEL: &str = "fanwise 1
 symbol N >= 0

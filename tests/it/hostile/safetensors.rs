@@ -5,9 +5,9 @@ use std::path::Path;
 
 use fanwise::ir::ContentHash;
 use fanwise::types::Tensor;
+use support::snap;
 
 use super::{Case, table};
-use crate::snap;
 
 /// The header of the file that is valid: one tensor of 16 bytes.
 const HEADER: &str = r#"{"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;

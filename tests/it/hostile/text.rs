@@ -1,7 +1,8 @@
 //! Graphs in the text form.
 
+use support::snap;
+
 use super::{Case, table};
-use crate::snap;
 
 /// A graph that is valid.
 const GOOD: &str = "fanwise 1

@@ -261,6 +261,7 @@ impl OptimizerArgs {
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
         let momentum = self.batch_norm_momentum.map(|part| part as f32);
         training.mode = Mode { momentum, seed: seed.into() };
+        // Nothing is computed again unless asked for.
         training.recompute = self.recompute.unwrap_or_default();
     }
 }

@@ -248,6 +248,7 @@ impl FitArgs {
             all.push(Box::new(EarlyStopping {
                 monitor: Monitor::new(name),
                 patience: self.patience.unwrap_or(PATIENCE),
+                // Every improvement counts unless told otherwise.
                 least: self.min_delta.unwrap_or(0.0),
             }));
         }

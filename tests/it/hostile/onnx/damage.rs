@@ -7,7 +7,7 @@ use std::process::Command;
 use prost::Message;
 
 use super::models::{bytes, case, graph, int, model, node, opset, value, vector, with, x, zeros};
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 
 /// A model with sizes computed from shapes and tensors.
 fn sample() -> Vec<u8> {

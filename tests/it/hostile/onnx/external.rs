@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::damage::{link, pipe};
 use super::models::{graph, model, node, raw, x};
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 
 /// Four zeros of which the file says so.
 fn elsewhere(entries: &[(&str, &str)]) -> TensorProto {

@@ -3,7 +3,7 @@
 use fanwise::format::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
 
 use super::models::{body, call, calling, case, float, function, ints, node, with};
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 
 /// The case of a model that calls `F` once.
 fn calls(name: &str, functions: Vec<FunctionProto>) -> Case {

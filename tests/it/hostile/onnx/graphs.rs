@@ -5,7 +5,7 @@ use fanwise::format::onnx::proto::{NodeProto, TensorProto, ValueInfoProto};
 use super::models::{
     case, graph, inputs, int, model, node, nodes, one, owned, value, with, x, zeros,
 };
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 
 const CONTROL: &str = "a\u{0}\u{1b}[31m\nerror: b`\u{202e}";
 

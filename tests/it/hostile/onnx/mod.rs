@@ -9,8 +9,9 @@ mod operators;
 mod sizes;
 mod tensors;
 
+use support::snap;
+
 use super::{Case, table};
-use crate::snap;
 
 fn cases() -> Vec<Case> {
     let mut cases = damage::cases();

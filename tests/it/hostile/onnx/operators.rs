@@ -6,7 +6,7 @@ use super::models::{
     body, case, float, graph, int, ints, model, node, nodes, number, one, opset, owned, raw,
     string, tensor_attribute, value, vector, with, x, zeros,
 };
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 use fanwise::format::onnx::proto::tensor_proto::DataType;
 
 pub(super) fn cases() -> Vec<Case> {

@@ -7,7 +7,7 @@ use fanwise::format::onnx::proto::{TypeProto, ValueInfoProto};
 
 use super::models::{case, graph, model};
 use super::models::{inputs, node, of_kind, typed, value};
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = sizes();

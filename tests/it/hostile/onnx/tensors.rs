@@ -7,7 +7,7 @@ use fanwise::format::onnx::proto::{ModelProto, SparseTensorProto, TensorProto};
 use super::models::{
     case, graph, model, node, nodes, one, raw, string, tensor_attribute, vector, with, x, zeros,
 };
-use crate::hostile::Case;
+use crate::it::hostile::Case;
 
 /// A model that adds `w`.
 fn adding(tensor: TensorProto) -> ModelProto {

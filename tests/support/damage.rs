@@ -1,14 +1,18 @@
 //! Files of the fuzz corpus, and what becomes of them when they are damaged.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 /// The committed files of a fuzz target.
-pub(crate) fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
+///
+/// # Panics
+///
+/// Without any.
+pub fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = crate::root("tests/fuzz/corpus").join(target);
     let entries = fs::read_dir(&folder).expect("the corpus").map(|e| e.expect("an entry").path());
     let mut paths: Vec<PathBuf> = entries.collect();
     paths.sort();
@@ -17,7 +21,7 @@ pub(crate) fn corpus(target: &str) -> Vec<Vec<u8>> {
 }
 
 /// Flips bits, cuts, repeats, removes, exchanges or sets to extremes a part of `data`.
-pub(crate) fn damage(data: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
+pub fn damage(data: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
     for _ in 0..rng.random_range(1..4) {
         if data.is_empty() {
             return;

@@ -11,7 +11,7 @@ use std::iter;
 use fanwise::backend::{CPU, Cpu, Executable, RunOptions};
 use fanwise::ir::{self, Builder, Graph, NodeKind, Weights};
 use fanwise::lower::lower;
-use fanwise::op::{Attr, Constant, Inferred, Op, Operand, SplitOperand, Traits};
+use fanwise::op::{Attr, Inferred, Op, Operand, SplitOperand, Traits};
 use fanwise::pass::{Repair, Replicate, replicate};
 use fanwise::types::{Claim, Combine, Device, Dim, Shard, Tensor, TensorType};
 
@@ -35,9 +35,9 @@ struct Applied {
 
 /// Every line of a text with what comes of it; empty lines and headings stay as they are.
 pub(crate) fn table(text: &str) -> String {
-    let told = |line: &str| match line.is_empty() || line.starts_with('#') {
-        true => format!("{line}\n"),
-        false => format!("{line}\n  -> {}\n", outcome(line)),
+    let told = |line: &str| {
+        let stays = line.is_empty() || line.starts_with('#');
+        if stays { format!("{line}\n") } else { format!("{line}\n  -> {}\n", outcome(line)) }
     };
     text.lines().map(told).collect()
 }
@@ -92,7 +92,7 @@ impl Applied {
         let ints: Vec<Option<Vec<Dim>>> = self.operands.iter().map(known).collect();
         let operands = self.operands.iter().zip(&ints);
         let operands = operands.map(|(x, ints)| Operand { ty: &x.ty, ints: ints.as_deref() });
-        self.op.infer(&operands.collect::<Vec<_>>()).map(|results| results.into_vec())
+        self.op.infer(&operands.collect::<Vec<_>>()).map(smallvec::SmallVec::into_vec)
     }
 
     /// The values of the operands, if all of them are written.
@@ -194,28 +194,26 @@ impl Applied {
     /// or does not take the values that are drawn for the operands.
     fn execute(&self, n: usize) -> bool {
         // What replicas hold of their own, and a whole value with rows, no cut of operands gives.
-        let uncut = |x: &Given| match x.claim {
-            Claim::Invariant => x.ty.shape.iter().any(Dim::depends_on_batch),
-            claim => claim == Claim::Own,
+        let uncut = |x: &Given| {
+            let whole = x.claim == Claim::Invariant;
+            x.claim == Claim::Own || (whole && x.ty.shape.iter().any(Dim::depends_on_batch))
         };
         if self.op.is(Traits::COLLECTIVE) || self.operands.iter().any(uncut) {
             return false;
         }
         let rows: Dim = i64::try_from(n).expect("a few rows").into();
         let mut rng = splits::rng(1);
-        let mut draw = |x: &Given, bits: bool| match &x.value {
-            Some(value) => value.clone(),
-            None => {
-                let sizes = x.ty.shape.at_rows(&rows).as_const().expect("sizes for these rows");
-                let sizes: Vec<usize> =
-                    sizes.iter().map(|d| usize::try_from(*d).expect("a size")).collect();
-                let value = splits::random(&mut rng, x.ty.dtype, &sizes);
-                if !bits || x.ty.dtype.is_float() {
-                    return value;
-                }
-                let bits: Vec<f64> = value.to_f64().iter().map(|v| v.abs() % 2.0).collect();
-                splits::tensor(x.ty.dtype, &sizes, &bits)
+        let mut draw = |x: &Given, bits: bool| {
+            if let Some(value) = &x.value {
+                return value.clone();
             }
+            let sizes = x.ty.shape.at_rows(&rows).as_const().expect("sizes for these rows");
+            let value = splits::random(&mut rng, x.ty.dtype, &sizes);
+            if !bits || x.ty.dtype.is_float() {
+                return value;
+            }
+            let bits: Vec<f64> = value.to_f64().iter().map(|v| v.abs() % 2.0).collect();
+            splits::tensor(x.ty.dtype, &sizes, &bits)
         };
         let mut at = self.op.clone();
         at.at_rows(&rows);
@@ -305,9 +303,9 @@ fn tensor(ty: &str, elements: &str) -> Option<Tensor> {
          %c : {ty} = constant() {{value={ty} [{elements}]}}\n  return %c\n}}\n"
     );
     let graph = ir::parse(&text).ok()?;
-    graph.ids().find_map(|id| match graph.node(id).kind() {
-        NodeKind::Op(Op::Constant(Constant { value })) => Some(value.clone()),
-        _ => None,
+    graph.ids().find_map(|id| {
+        let NodeKind::Op(Op::Constant(constant)) = graph.node(id).kind() else { return None };
+        Some(constant.value.clone())
     })
 }
 

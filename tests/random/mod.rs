@@ -1,9 +1,8 @@
 //! Random graphs, most of whose operators treat the rows of a batch one by one.
 
-#[path = "random/batch.rs"]
 mod batch;
-#[path = "random/blocks.rs"]
 mod blocks;
+mod reference;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,6 +13,8 @@ use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+pub(crate) use self::reference::Reference;
 
 /// Elements of a value for each row of the batch, at most.
 const MAX_ELEMENTS: i64 = 2048;

@@ -11,32 +11,37 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod ahead;
-mod apart;
-mod bench;
-mod beside;
-mod collectives;
-mod failures;
-mod graphs;
-mod kernels;
-mod models;
-mod orders;
-#[path = "../it/random.rs"]
 #[allow(dead_code, reason = "shared with the other tests, which use all of it")]
 mod random;
-#[path = "../it/reference.rs"]
-mod reference;
-mod results;
-mod runs;
-mod script;
-mod setup;
-mod shared;
-mod training;
-mod turn;
-mod variables;
+
+/// The modules of `tests/device/`.
+mod device {
+    pub(super) mod ahead;
+    pub(super) mod apart;
+    pub(super) mod bench;
+    pub(super) mod beside;
+    pub(super) mod collectives;
+    pub(super) mod failures;
+    pub(super) mod graphs;
+    pub(super) mod kernels;
+    pub(super) mod models;
+    pub(super) mod orders;
+    pub(super) mod results;
+    pub(super) mod runs;
+    pub(super) mod script;
+    pub(super) mod setup;
+    pub(super) mod shared;
+    pub(super) mod training;
+    pub(super) mod turn;
+    pub(super) mod variables;
+}
 
 use std::process::ExitCode;
 
+use device::{
+    ahead, apart, bench, beside, collectives, failures, graphs, kernels, models, orders, results,
+    runs, script, setup, shared, training, turn, variables,
+};
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {

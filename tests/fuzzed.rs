@@ -19,13 +19,13 @@ use fanwise::train::data::{Cifar, Source, Table, TableOptions, decode_image, row
 use fanwise::types::{Device, Dim};
 
 /// The bytes that tensors may take.
-pub(crate) const MEMORY: u64 = 16 << 20;
+pub const MEMORY: u64 = 16 << 20;
 
 /// Graphs up to this number of nodes are also rewritten and lowered.
 const SMALL: usize = 400;
 
 /// A graph in the text form.
-pub(crate) fn text(data: &[u8]) {
+pub fn text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::parse(text) {
         Ok(graph) => accepted(&graph, &Weights::default()),
@@ -34,7 +34,7 @@ pub(crate) fn text(data: &[u8]) {
 }
 
 /// A graph in JSON.
-pub(crate) fn json(data: &[u8]) {
+pub fn json(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::from_json(text) {
         Ok(graph) => accepted(&graph, &Weights::default()),
@@ -43,7 +43,7 @@ pub(crate) fn json(data: &[u8]) {
 }
 
 /// An ONNX model. What is imported is a valid graph, and has its weights.
-pub(crate) fn onnx(data: &[u8]) {
+pub fn onnx(data: &[u8]) {
     for free_batch in [false, true] {
         let options = ImportOptions { max_memory: MEMORY, free_batch, ..Default::default() };
         match import_bytes(data.to_vec().into(), "model.onnx", &options) {
@@ -61,7 +61,7 @@ pub(crate) fn onnx(data: &[u8]) {
 }
 
 /// An `.npz` archive.
-pub(crate) fn npz(data: &[u8]) {
+pub fn npz(data: &[u8]) {
     let mut budget = Budget::new(MEMORY);
     let path = Path::new("in.npz");
     let mapped = npz::map_from(&data.to_vec().into(), path, &mut Budget::new(MEMORY));
@@ -81,7 +81,7 @@ pub(crate) fn npz(data: &[u8]) {
 }
 
 /// A `.safetensors` file.
-pub(crate) fn safetensors(data: &[u8]) {
+pub fn safetensors(data: &[u8]) {
     let mut budget = Budget::new(MEMORY);
     let path = Path::new("w.safetensors");
     match safetensors::read_from(Cursor::new(data), data.len() as u64, path, &mut budget, |_| true)
@@ -97,7 +97,7 @@ pub(crate) fn safetensors(data: &[u8]) {
 }
 
 /// A formula of the batch size.
-pub(crate) fn dim(data: &[u8]) {
+pub fn dim(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let dim: Dim = match text.parse() {
         Ok(dim) => dim,
@@ -155,7 +155,7 @@ fn valid(graph: &Graph, before: &str) {
 
 /// What is read back of compiled kernels: a file of the cache, the compiler's log, the name of an
 /// architecture.
-pub(crate) fn kernels(data: &[u8]) {
+pub fn kernels(data: &[u8]) {
     let unit = Unit { text: String::new(), entries: Vec::new() };
     let key = key(&unit, &[], "");
     if let Some(compiled) = decode(data, &key) {
@@ -170,7 +170,7 @@ pub(crate) fn kernels(data: &[u8]) {
 }
 
 /// Data to train on: a table, images of CIFAR, an image in a file.
-pub(crate) fn data(data: &[u8]) {
+pub fn data(data: &[u8]) {
     let (mut budget, options) = (Budget::new(MEMORY), TableOptions::default());
     match Table::read_from(data, Path::new("t.csv"), &options, &mut budget) {
         Ok(table) => rows(&table),

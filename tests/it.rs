@@ -1,0 +1,72 @@
+//! Tests of the crate as a whole.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[allow(unreachable_pub, reason = "the library of the fuzz targets, too")]
+mod fuzzed;
+mod random;
+mod splits;
+
+/// The modules of `tests/it/`.
+mod it {
+    mod acceptance;
+    mod buckets;
+    mod circles;
+    mod cli;
+    #[cfg(feature = "cuda")]
+    mod cli_cuda;
+    mod cli_options;
+    #[cfg(feature = "cuda")]
+    mod cuda_indexing;
+    mod cuda_kernels;
+    pub(super) mod cuda_training;
+    mod data;
+    mod defaults;
+    mod digits;
+    mod discovery;
+    mod docs;
+    mod embed;
+    mod every_option;
+    mod examples;
+    pub(super) mod fit;
+    mod fit_classes;
+    pub(super) mod fit_cli;
+    mod fit_data;
+    mod fit_images;
+    mod fit_keras;
+    mod fit_loop;
+    mod fit_memory;
+    mod fit_modes;
+    mod fit_onnx;
+    mod fit_parameters;
+    pub(super) mod fit_shards;
+    mod fuzz;
+    mod gradient;
+    pub(super) mod hostile;
+    mod infer;
+    mod layering;
+    mod mentions;
+    pub(super) mod mutations;
+    mod numeric;
+    pub(super) mod onnx_nodes;
+    mod onnx_proto;
+    pub(super) mod onnx_runtime;
+    mod onnx_single;
+    pub(super) mod operators;
+    pub(super) mod programs;
+    pub(super) mod proof;
+    pub(super) mod python;
+    mod repairs;
+    pub(super) mod source;
+    mod sums;
+    mod text;
+    mod training_memory;
+    pub(super) mod variables;
+    mod writes;
+}
+
+// A test names what another one has as `crate::fit` and the like.
+use it::{
+    cuda_training, fit, fit_cli, fit_shards, mutations, onnx_nodes, onnx_runtime, operators,
+    programs, proof, python, source, variables,
+};
