@@ -98,8 +98,9 @@ impl Support {
         Self { is_step: true, ..Self::default() }
     }
 
-    /// The class of what computes the operator: without a kernel, the reference evaluation.
+    /// The class of what computes the operator.
     pub fn class(&self) -> KernelClass {
+        // What has no kernel is evaluated by reference.
         self.kernel.unwrap_or(KernelClass::Reference)
     }
 
