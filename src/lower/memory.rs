@@ -128,21 +128,9 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
         }
     };
     for (i, (step, end)) in device.steps.iter().zip(device.ends()).enumerate() {
-        let mut touch = |buffer: BufferId| {
+        for buffer in step.action.touched(d) {
             touch(buffer, i);
             touch(buffer, end);
-        };
-        match &step.action {
-            Action::Launch(launch) => {
-                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b));
-            }
-            Action::Copy { device, from, to } => {
-                touch(*to);
-                if *device == d {
-                    touch(*from);
-                }
-            }
-            Action::Wait(_) | Action::Record(_) => {}
         }
     }
     // What another device reads must stay until that device has read it; no step here knows when.

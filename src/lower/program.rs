@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::chain::{Chain, ChainStep};
 use crate::op::Op;
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
@@ -204,6 +206,18 @@ impl Action {
     /// True if it records this event.
     pub fn records(&self, event: u32) -> bool {
         matches!(self, Self::Record(own) if *own == event)
+    }
+
+    /// The buffers of device `d` that it touches there.
+    pub(super) fn touched(&self, d: usize) -> SmallVec<[BufferId; 8]> {
+        match self {
+            Self::Launch(launch) => {
+                launch.operands.iter().chain(&launch.results).copied().collect()
+            }
+            Self::Copy { device, from, to } if *device == d => smallvec![*to, *from],
+            Self::Copy { to, .. } => smallvec![*to],
+            Self::Wait(_) | Self::Record(_) => smallvec![],
+        }
     }
 }
 

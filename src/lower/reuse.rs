@@ -67,21 +67,9 @@ fn begin_with(launch: &mut Launch, at: usize) {
 fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
     let mut last = vec![0; device.buffers.len()];
     for (step, end) in device.steps.iter().zip(device.ends()) {
-        let mut touch = |b: BufferId| {
-            let last = &mut last[device.root(b).index()];
+        for buffer in step.action.touched(d) {
+            let last = &mut last[device.root(buffer).index()];
             *last = end.max(*last);
-        };
-        match &step.action {
-            Action::Launch(launch) => {
-                launch.operands.iter().chain(&launch.results).for_each(|b| touch(*b));
-            }
-            Action::Copy { device, from, to } => {
-                touch(*to);
-                if *device == d {
-                    touch(*from);
-                }
-            }
-            Action::Wait(_) | Action::Record(_) => {}
         }
     }
     last

@@ -30,7 +30,8 @@ pub(super) fn check_rate(rate: f32) -> Result<(), OpError> {
 
 impl OpDef for Dropout {
     fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+        let moves = if self.mask { Traits::empty() } else { Traits::VIEW };
+        Traits::FOLLOWS_BLOCKS | moves
     }
 
     fn drop_rate(&self) -> f32 {

@@ -195,6 +195,30 @@ def running(rng, op):
     return Case(op, [Operand(shape, "positive" if op == "CumProd" else "normal", dtype), axis], opset=18 if op == "CumSum" else 26, **flags)
 
 
+@of("BitCast")
+def bits(rng, op):
+    types = pick(rng, (np.float32, np.int32), (np.int64, np.float64), (np.float16, np.uint16), (np.int8, np.uint8))
+    of, to = types if rng.random() < 0.5 else types[::-1]
+    # No bits of integers this small are those of a NaN, whose payload a runtime may change.
+    return Case(op, [Operand(batch(rng), dtype=of)], opset=26, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+
+
+@of("DFT")
+def spectrum(rng, op):
+    """Of real or complex numbers, along an axis before the last, which holds their parts."""
+    shape = [*batch(rng, low=2, axis=0), pick(rng, 1, 2)]
+    axis = int(rng.integers(1, len(shape) - 1))
+    inverse = pick(rng, None, 0, 1)
+    mirrored = shape[-1] == 1 and not inverse and rng.random() < 0.5
+    length = constant(int(rng.integers(1, 7))) if rng.random() < 0.5 else None
+    operand = Operand(shape, dtype=pick(rng, np.float32, np.float64))
+    flags = {"inverse": inverse, "onesided": 1 if mirrored else None}
+    place = axis - len(shape) if rng.random() < 0.5 else axis
+    if rng.random() < 0.5:
+        return Case(op, [operand] if length is None else [operand, length], opset=17, axis=axis, **flags)
+    return Case(op, [operand, length, constant(place)], opset=20, **flags)
+
+
 @of("TopK")
 def top_k(rng, op):
     shape = batch(rng)

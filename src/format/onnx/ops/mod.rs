@@ -6,6 +6,7 @@ mod alike;
 mod attention;
 mod batch_norm;
 mod binary;
+mod bit_cast;
 mod blocks;
 mod broadcast;
 mod cast;
@@ -82,6 +83,7 @@ stems! {
     attention,
     batch_norm: BatchNorm BatchNormTrain,
     binary: Binary,
+    bit_cast,
     blocks: Blocks,
     cast: Cast,
     center_crop_pad,
@@ -104,7 +106,7 @@ stems! {
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
-    one_to_one: Arg BitCast Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul
+    one_to_one: Arg Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul
         Scatter ShapeOp SizeOp Where,
     pad: Pad,
     pool: Pool,

@@ -3,8 +3,8 @@
 use super::ANY;
 use super::alike::alike;
 use crate::op::{
-    Arg, BitCast, Classify, Concat, Flatten, GatherAt, GridPadding, GridSample, Identity, LpNorm,
-    Lrn, MatMul, Reduction, ResizeMode, Scatter, ShapeOp, SizeOp, Where,
+    Arg, Classify, Concat, Flatten, GatherAt, GridPadding, GridSample, Identity, LpNorm, Lrn,
+    MatMul, Reduction, ResizeMode, Scatter, ShapeOp, SizeOp, Where,
 };
 
 alike! {
@@ -12,7 +12,6 @@ alike! {
         "ArgMax" first 1 => Arg::Max { axis = 0, keepdims = true, select_last_index = false },
         "ArgMin" first 1 => Arg::Min { axis = 0, keepdims = true, select_last_index = false },
     }
-    BitCast { "BitCast" first 1 => BitCast { to }, }
     Classify {
         "IsNaN" first 1 => Classify::IsNan,
         "IsInf" first 1 => Classify::IsInf {
