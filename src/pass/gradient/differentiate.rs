@@ -101,6 +101,8 @@ impl Sums<'_> {
             let error = RuleError::Undefined(reason);
             return Err(GradientError::Operator { label, op: op.name(), error });
         }
+        // A rule may write nothing, and sums of gradients come from here, too.
+        self.builder.set_origin(Origin::new(&*label));
         let writer = Writer::new(&mut *self.builder, &name);
         let mut terms = Terms::new(writer, &mut self.again, Origin::new(&*label));
         let xs: Vec<Term> = operands.iter().map(|v| terms.term(*v)).collect();
