@@ -5,7 +5,9 @@
 //! those that the graph was made for.
 
 mod batch;
+mod error;
 mod kind;
+mod options;
 mod params;
 mod places;
 mod untie;
@@ -14,193 +16,20 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::format::onnx::{self, ImportError, ImportOptions};
-use crate::format::{self, Budget, FileError, safetensors};
+use crate::format::onnx::{self, ImportError};
+use crate::format::{self, Budget, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
-use crate::op::Assume;
-use crate::pass::{PassError, SimplifyOptions, simplify};
-use crate::types::{Escaped, Quoted, Tensor};
-use crate::zoo::{self, ZooError};
+use crate::types::Tensor;
+use crate::zoo::{self};
 
+pub use self::error::ModelError;
+pub use self::options::LoadOptions;
+use self::options::{FOLDED, import_options, simplified};
 pub use self::places::locate;
 pub use crate::format::Model;
-
-/// What a file leaves open, and where else to look.
-#[derive(Clone, Debug)]
-pub struct LoadOptions {
-    /// The batch axis of inputs, by name.
-    pub batch_axis: BTreeMap<String, usize>,
-    /// The sizes that the file names.
-    pub dims: BTreeMap<String, i64>,
-    /// Whether a batch size that is baked into the inputs becomes `N`.
-    pub free_batch: bool,
-    /// What is assumed of operators of an ONNX file that are not known, by name.
-    pub assume: BTreeMap<String, Assume>,
-    /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo
-    /// take its elements by name; a graph in text or JSON form takes all of them from it, or from
-    /// an ONNX file, instead of from those that it names.
-    pub params: Option<PathBuf>,
-    /// Whether elements may be others than those that a graph in text or JSON form was made for.
-    pub params_unchecked: bool,
-    /// Whether the model is to be trained: what inference has no use for stays.
-    pub for_training: bool,
-    /// The bytes that files and weights may take.
-    pub max_memory: u64,
-}
-
-impl Default for LoadOptions {
-    /// Nothing declared, nothing bound, no bound on memory.
-    fn default() -> Self {
-        Self {
-            batch_axis: BTreeMap::new(),
-            dims: BTreeMap::new(),
-            free_batch: false,
-            assume: BTreeMap::new(),
-            params: None,
-            params_unchecked: false,
-            for_training: false,
-            max_memory: u64::MAX,
-        }
-    }
-}
-
-/// Why there is no model.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// A file cannot be read or written.
-    #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: String,
-        /// What the system says.
-        error: std::io::Error,
-    },
-    /// The path is no regular file.
-    #[error("{0} is no regular file")]
-    NotAFile(String),
-    /// The file, or the weights of a model of the zoo, are larger than the memory that may be used.
-    #[error("{path} has {bytes} bytes; {limit} may be used (`--max-memory`)")]
-    TooLarge {
-        /// The file.
-        path: String,
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The ONNX file cannot be imported.
-    #[error(transparent)]
-    Onnx(#[from] ImportError),
-    /// There is no such model.
-    #[error(transparent)]
-    Zoo(#[from] ZooError),
-    /// The file or folder is a model of another kind, or none.
-    #[error("{} is {what}; {way}", Escaped(.path))]
-    Foreign {
-        /// The file.
-        path: String,
-        /// What it is.
-        what: &'static str,
-        /// What to do.
-        way: &'static str,
-    },
-    /// The text is no graph.
-    #[error("{path}: {error}")]
-    Text {
-        /// The file.
-        path: String,
-        /// Where and what.
-        error: Box<ir::ParseError>,
-    },
-    /// The JSON is no graph.
-    #[error("{path}: {error}")]
-    Json {
-        /// The file.
-        path: String,
-        /// Where and what.
-        error: Box<ir::JsonError>,
-    },
-    /// The graph breaks an invariant.
-    #[error("{path}: the graph is damaged\n{errors}")]
-    Invalid {
-        /// The file.
-        path: String,
-        /// Every invariant that is broken.
-        errors: String,
-    },
-    /// A file of weights or a graph cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The file that holds a parameter is not there.
-    #[error(
-        "the weights of {} are in {}, which is no regular file; name another file with `--params \
-         FILE`",
-        Quoted(.param), Quoted(.file)
-    )]
-    NoSource {
-        /// The parameter.
-        param: String,
-        /// The file that the graph names.
-        file: String,
-    },
-    /// The file does not hold a parameter.
-    #[error(
-        "{} has no {}, the weights of {}; name another file with `--params FILE`",
-        Escaped(.file), Quoted(.key), Quoted(.param)
-    )]
-    Missing {
-        /// The parameter.
-        param: String,
-        /// The file.
-        file: String,
-        /// The key looked for.
-        key: String,
-    },
-    /// A file of weights in a form that is not read.
-    #[error("{}: weights are read from .safetensors and .npz files", Escaped(.0))]
-    ParamsForm(String),
-    /// A file of weights that holds none.
-    #[error("{} holds no tensor", Escaped(.0))]
-    NoParams(String),
-    /// A file of weights has a tensor that is no parameter of the model.
-    #[error(
-        "{} has a tensor {}, and the model has no parameter of this name; `fanwise summary` lists \
-         them",
-        Escaped(.file), Quoted(.name)
-    )]
-    UnknownParam {
-        /// The file.
-        file: String,
-        /// The tensor's name.
-        name: String,
-    },
-    /// The elements are not those that the graph was made for.
-    #[error(
-        "the weights of {} in {} are not those that the graph was made for: {what}",
-        Quoted(.param), Escaped(.file)
-    )]
-    Changed {
-        /// The parameter.
-        param: String,
-        /// The file.
-        file: String,
-        /// The difference.
-        what: String,
-    },
-    /// The model cannot be written as an ONNX file.
-    #[error(transparent)]
-    Export(#[from] onnx::ExportError),
-    /// Nothing says which model a graph was made from.
-    #[error("the graph does not say which model it was made from; name it with `--template MODEL`")]
-    NoTemplate,
-    /// Simplification failed: a bug in an operator.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-}
 
 /// The form in which a graph is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -426,9 +255,6 @@ fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     Ok((!head.starts_with(b"fanwise ") && !is_json).then_some(path))
 }
 
-/// How the key of a parameter begins that simplification computed from others.
-const FOLDED: &str = "folded:";
-
 /// The model with the parameters that are asked for, simplified.
 fn parameterised(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
     let Some(path) = &options.params else { return simplified(model, options) };
@@ -436,30 +262,6 @@ fn parameterised(mut model: Model, options: &LoadOptions) -> Result<Model, Model
     let mut model = simplified(model, options)?;
     model.notes.extend(params::missing(&model, path));
     Ok(model)
-}
-
-fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
-    if options.for_training {
-        untie::untie(&mut model).map_err(PassError::from)?;
-        model.graph.remove_unused();
-    }
-    let held =
-        model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
-    let left = options.max_memory.saturating_sub(held);
-    let limit = SimplifyOptions::default().max_bytes.min(left);
-    let options = SimplifyOptions { max_bytes: limit, for_training: options.for_training };
-    simplify(&mut model.graph, &mut model.weights, options)?;
-    Ok(model)
-}
-
-fn import_options(options: &LoadOptions) -> ImportOptions {
-    ImportOptions {
-        batch_axis: options.batch_axis.clone(),
-        dims: options.dims.clone(),
-        free_batch: options.free_batch,
-        assume: options.assume.clone(),
-        max_memory: options.max_memory,
-    }
 }
 
 fn io(path: &Path, error: std::io::Error) -> ModelError {

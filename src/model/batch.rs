@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{LoadOptions, import_options, simplified};
+use super::options::{LoadOptions, import_options, simplified};
 use crate::analysis;
 use crate::format::onnx::{self, BatchCandidate, ImportError, UnboundDim};
 use crate::pass::{Repair, repair};

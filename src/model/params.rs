@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{FOLDED, Model, ModelError};
-use crate::format::{Budget, npz, safetensors};
+use super::error::ModelError;
+use super::options::FOLDED;
+use crate::format::{Budget, Model, npz, safetensors};
 use crate::ir::{ContentHash, ParamId, Source};
 use crate::types::{Quoted, Tensor};
 

@@ -2,6 +2,9 @@ use super::refusal::{SplitRefused, list};
 use crate::ir::GraphError;
 use crate::types::SplitError;
 
+/// More devices than this are refused.
+pub(super) const MAX_DEVICES: i64 = 4096;
+
 /// Why a pass did not give a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -95,7 +98,7 @@ pub enum DeviceError {
     )]
     AllOfNone,
     /// More replicas than can be told apart.
-    #[error("`--gpus {0}` asks for more than {max} devices", max = super::replicate::MAX_DEVICES)]
+    #[error("`--gpus {0}` asks for more than {max} devices", max = MAX_DEVICES)]
     TooMany(i64),
 }
 

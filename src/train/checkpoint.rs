@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::data::Position;
+use super::error::CheckpointError;
 use super::history::{Number, Sums};
 use super::{History, Monitor};
 use crate::format::{Budget, FileError, check_write, is_unfinished, safetensors, write_text};
@@ -62,31 +63,6 @@ fn read_form(form: PartialForm) -> Result<Sums, ParseFloatError> {
     let read = |(n, t, c)| Ok((n, numbers(t)?, numbers(c)?));
     let metrics = metrics.into_iter().map(read).collect::<Result<_, _>>()?;
     Ok(Sums { rows, loss, metrics })
-}
-
-/// Why a checkpoint cannot be written or read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// A file could not be written or read.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The folder cannot be used.
-    #[error("{path}: {error}")]
-    Io {
-        /// The file or folder.
-        path: String,
-        /// What failed.
-        error: std::io::Error,
-    },
-    /// The state is damaged.
-    #[error("{path} is no state of a training: {error}")]
-    State {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        error: String,
-    },
 }
 
 /// The file beside the variables.

@@ -1,3 +1,4 @@
+use crate::format::FileError;
 use crate::types::{Escaped, Quoted};
 
 /// Why training failed, where it is not a layer below that did.
@@ -68,4 +69,29 @@ pub enum TrainError {
     /// A watcher of the training failed.
     #[error("{0}")]
     Watch(String),
+}
+
+/// Why a checkpoint cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A file could not be written or read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The folder cannot be used.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or folder.
+        path: String,
+        /// What failed.
+        error: std::io::Error,
+    },
+    /// The state is damaged.
+    #[error("{path} is no state of a training: {error}")]
+    State {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        error: String,
+    },
 }

@@ -63,6 +63,7 @@ pub mod data;
 mod error;
 mod fit;
 mod history;
+mod monitor;
 mod observer;
 mod options;
 pub mod plot;
@@ -73,13 +74,14 @@ mod targets;
 mod trainer;
 
 pub use callback::{
-    CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, LearningRate, Monitor, ParseKeepError,
-    Plot, Progress, ProgressMeter,
+    CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, LearningRate, ParseKeepError, Plot,
+    Progress, ProgressMeter,
 };
-pub use checkpoint::{Checkpoint, CheckpointError};
-pub use error::TrainError;
+pub use checkpoint::Checkpoint;
+pub use error::{CheckpointError, TrainError};
 pub use fit::{FitOptions, Validation};
 pub use history::{Epoch, History, Logs};
+pub use monitor::Monitor;
 pub use observer::{Observer, Watch};
 pub use options::{Place, TrainerOptions};
 pub use schedule::{ParseScheduleError, Plateau, Schedule};

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use super::error::ZooError;
+use super::scale::Scale;
 use super::weights::{Init, draw};
-use super::{Scale, ZooError};
+
 use crate::ir::{Builder, Graph, Origin, Value, Weights};
 use crate::op::{
     BatchNorm, Binary, Concat, Conv as ConvOp, ConvTranspose, Dropout, Flatten, GeluForm, Gemm,

@@ -8,6 +8,7 @@
 //! those, so that the arithmetic of every layer counts.
 
 mod attention;
+mod error;
 mod gru;
 mod layers;
 mod lstm;
@@ -17,6 +18,7 @@ mod mobilenet_v2;
 mod nested;
 mod recurrent;
 mod resnet50;
+mod scale;
 mod siamese;
 mod transformer;
 mod two_head;
@@ -25,9 +27,10 @@ mod video;
 mod weights;
 mod xception;
 
-use crate::ir::{Graph, GraphError, Weights};
-use crate::types::TensorError;
+use crate::ir::{Graph, Weights};
+pub use error::ZooError;
 use layers::{Layer, Net};
+use scale::Scale;
 
 /// Adds all layers of a model.
 type Layers = fn(&mut Net) -> Layer<()>;
@@ -49,75 +52,6 @@ const MODELS: &[(&str, Layers)] = &[
     ("xception", xception::layers),
 ];
 
-/// How a model differs in size from the one that was published; `None` leaves it as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Scale {
-    /// What the features of every layer are divided by, rounded up.
-    narrow: Option<usize>,
-    /// The height and width of images.
-    pixels: Option<i64>,
-    /// The steps of sequences.
-    steps: Option<i64>,
-}
-
-impl Scale {
-    /// Reads `narrow=8,pixels=64,steps=5`, in any order.
-    fn read(text: &str) -> Option<Self> {
-        let mut scale = Self::default();
-        for option in text.split(',') {
-            let (key, number) = option.split_once('=')?;
-            let number: u16 = number.parse().ok().filter(|n| *n > 0)?;
-            let is_new = match key {
-                "narrow" => scale.narrow.replace(number.into()).is_none(),
-                "pixels" => scale.pixels.replace(number.into()).is_none(),
-                "steps" => scale.steps.replace(number.into()).is_none(),
-                _ => false,
-            };
-            is_new.then_some(())?;
-        }
-        Some(scale)
-    }
-
-    /// True if a model that has these options can take `self`.
-    fn suits(self, has: Self) -> bool {
-        (self.narrow.is_none() || has.narrow.is_some())
-            && (self.pixels.is_none() || has.pixels.is_some())
-            && (self.steps.is_none() || has.steps.is_some())
-    }
-}
-
-/// A model that cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ZooError {
-    /// No model has this name.
-    #[error("the zoo has no `{name}`; it has {}", names().collect::<Vec<_>>().join(", "))]
-    Unknown {
-        /// The name asked for.
-        name: String,
-    },
-    /// The options behind the name are none of this model's.
-    #[error(
-        "`{options}` are not options of `{name}`: they are `narrow=K` (layers of a K-th of the \
-         features), `pixels=P` \
-         (images of P by P) and `steps=S` (sequences of S), of those the model has, each once and \
-         at least 1, at most \
-         65535"
-    )]
-    Options {
-        /// The model.
-        name: &'static str,
-        /// The options asked for.
-        options: String,
-    },
-    /// A layer does not suit the one before it.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// The elements of a parameter cannot be held.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-}
-
 /// The names of the models, ascending.
 pub fn names() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _)| *name)
@@ -137,7 +71,7 @@ pub fn build(model: &str) -> Result<(Graph, Weights), ZooError> {
     let (name, layers) = MODELS
         .iter()
         .find(|(known, _)| *known == name)
-        .ok_or_else(|| ZooError::Unknown { name: name.to_owned() })?;
+        .ok_or_else(|| ZooError::Unknown { name: name.to_owned(), known: names().collect() })?;
     let wrong = || ZooError::Options { name, options: options.unwrap_or_default().to_owned() };
     let scale = options.map_or(Some(Scale::default()), Scale::read).ok_or_else(wrong)?;
     let mut net = Net::new(model, name, scale);
@@ -284,7 +218,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
         let error = build("resnet").unwrap_err();
-        assert_eq!(error, ZooError::Unknown { name: "resnet".to_owned() });
+        assert_eq!(
+            error,
+            ZooError::Unknown { name: "resnet".to_owned(), known: names().collect() }
+        );
         let last = error.to_string();
         assert!(last.ends_with(
             "it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, \

@@ -13,11 +13,10 @@ use super::layering::is_test;
 use super::source::{self, File, block_end, files, members, without_tests};
 
 /// The circles that there may be, each named by one of its files, and why.
-const ALLOWED: [(&str, &str); 1] =
-    [("src/op/mod.rs", "one enum has every operator, and some operators are made of others")];
-
-/// The number of circles beside them that still stand.
-const OTHERS: usize = 12;
+const ALLOWED: [(&str, &str); 2] = [
+    ("src/op/mod.rs", "one enum has every operator, and some operators are made of others"),
+    ("src/pass/repair/mod.rs", "what is written for an operator is repaired where it must be"),
+];
 
 /// What a file says of the names in it.
 struct Module {
@@ -257,7 +256,7 @@ fn files_need_each_other_in_few_circles() {
             writeln!(shown, "  {file} -> {}", to.cloned().collect::<Vec<_>>().join(" ")).unwrap();
         }
     }
-    assert_eq!(circles.len(), OTHERS, "circles, and those that `OTHERS` allows:\n{shown}");
+    assert!(circles.is_empty(), "circles beside those that are allowed:\n{shown}");
 }
 
 #[test]

@@ -2,12 +2,9 @@
 
 use rayon::prelude::*;
 
-use super::cpu_op::CpuOp;
 use super::simd::vectorised;
 use crate::lower::{Access, Chain, ChainStep};
-use crate::lower::{Support, Types};
 use crate::op::{Apply, Apply2, BatchNorm, Binary, Unary};
-use crate::types::DType;
 
 /// The elements that pass through all steps before the next ones do: some kilobytes.
 const BLOCK: usize = 2048;
@@ -227,19 +224,6 @@ fn scale_shift(x: &mut [f32], at: usize, inner: usize, scale: &[f32], shift: &[f
         });
     });
 }
-
-/// What is computed in chains alone.
-macro_rules! steps {
-    ($($op:ident),*) => {
-        $(impl CpuOp for $op {
-            fn supports(&self, types: &Types<'_>) -> Support {
-                Support::step().when(types.are(DType::F32))
-            }
-        })*
-    };
-}
-
-steps!(BatchNorm, Unary);
 
 #[cfg(test)]
 mod tests {

@@ -8,8 +8,8 @@ use crate::backend::host::{Code, Slices, Unsuited};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Kernels, Launch, Step, Support, Types,
 };
-use crate::op::{LpNorm, Op, RecurrentGrad, Reverse, SplitOp, Tile};
-use crate::types::{Dim, KernelClass, Target};
+use crate::op::{BatchNorm, LpNorm, Op, RecurrentGrad, Reverse, SplitOp, Tile, Unary};
+use crate::types::{DType, Dim, KernelClass, Target};
 
 /// The registry: the operators that have a kernel, or are steps of chains.
 macro_rules! kernels {
@@ -44,6 +44,19 @@ macro_rules! by_reference {
 by_reference! {
     LpNorm: Norm, RecurrentGrad: Recurrent, Reverse: Move, SplitOp: Move, Tile: Move,
 }
+
+/// What is computed in chains alone.
+macro_rules! steps {
+    ($($op:ident),*) => {
+        $(impl CpuOp for $op {
+            fn supports(&self, types: &Types<'_>) -> Support {
+                Support::step().when(types.are(DType::F32))
+            }
+        })*
+    };
+}
+
+steps!(BatchNorm, Unary);
 
 /// The kernels of the CPU. What has none is evaluated by reference.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::text::{MAX_ATTRS, MAX_LIST};
 use super::super::verify::MAX_CONSTANT;
-use super::form::{Size, Text, at_most, sizes};
+use super::value::{Size, Text, at_most, sizes};
 use crate::op::Attr;
 use crate::types::{DType, MAX_RANK, Quoted, Tensor};
 

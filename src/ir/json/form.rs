@@ -1,53 +1,19 @@
 //! The fields of the machine form.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
-use std::str::FromStr;
 
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
-use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::super::text::MAX_LIST;
 use super::attr::Attrs;
-use crate::types::{DType, Device, Dim, MAX_RANK, ShardRule, TensorType};
+use super::value::{Size, Text, at_most, sizes};
+use crate::types::{DType, Device, MAX_RANK, ShardRule, TensorType};
 
 /// The name of the format.
 pub(super) const FORMAT: &str = "fanwise-graph";
 /// The version that is written and read.
 pub(super) const VERSION: u32 = 1;
-
-/// The longest formula that is read: a bound on the work that a hostile text can ask for.
-const MAX_FORMULA: usize = 2048;
-
-/// A list of at most `MAX` elements.
-pub(super) fn at_most<'de, const MAX: usize, D, T>(d: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Read<const MAX: usize, T>(PhantomData<T>);
-    impl<'de, const MAX: usize, T: Deserialize<'de>> Visitor<'de> for Read<MAX, T> {
-        type Value = Vec<T>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list")
-        }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut items = Vec::new();
-            while let Some(item) = list.next_element()? {
-                if items.len() == MAX {
-                    let message = format_args!("the list has more than {MAX} elements");
-                    return Err(de::Error::custom(message));
-                }
-                items.push(item);
-            }
-            Ok(items)
-        }
-    }
-    d.deserialize_seq(Read::<MAX, T>(PhantomData))
-}
 
 /// What is read first: the rest of a text of another version may look different.
 #[derive(Deserialize)]
@@ -178,63 +144,6 @@ impl<'a> ValueForm<'a> {
     }
 }
 
-pub(super) fn sizes(dims: &[Dim]) -> Vec<Size> {
-    dims.iter().cloned().map(Size).collect()
-}
-
 pub(super) fn tensor_type(dtype: DType, shape: Vec<Size>) -> TensorType {
     TensorType { dtype, shape: shape.into_iter().map(|size| size.0).collect() }
-}
-
-/// What is written as it is displayed.
-pub(super) struct Text<T>(pub(super) T);
-
-impl<T: fmt::Display> Serialize for Text<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(&self.0)
-    }
-}
-
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(d)?;
-        text.parse().map(Self).map_err(de::Error::custom)
-    }
-}
-
-/// A size: a number, or a formula of `N`.
-pub(super) struct Size(pub(super) Dim);
-
-impl Serialize for Size {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match self.0.as_const() {
-            Some(c) => s.serialize_i64(c),
-            None => s.collect_str(&self.0),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
-            type Value = Size;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an integer, or a formula of N as a string")
-            }
-            fn visit_i64<E: de::Error>(self, c: i64) -> Result<Size, E> {
-                Ok(Size(Dim::from(c)))
-            }
-            fn visit_u64<E: de::Error>(self, c: u64) -> Result<Size, E> {
-                i64::try_from(c).map(|c| Size(c.into())).map_err(E::custom)
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-                if text.len() > MAX_FORMULA {
-                    return Err(E::custom("the formula is too long"));
-                }
-                text.parse().map(Size).map_err(E::custom)
-            }
-        }
-        d.deserialize_any(Read)
-    }
 }

@@ -9,6 +9,7 @@ mod form;
 mod read;
 #[cfg(test)]
 mod tests;
+mod value;
 mod write;
 
 pub use read::{JsonError, from_json};

@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::super::{Graph, NodeKind, Param, Placement, Update, Value};
 use super::attr::Attrs;
 use super::form::{
-    FORMAT, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, Text, UpdateForm, VERSION,
-    ValueForm, sizes,
+    FORMAT, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm, UpdateForm, VERSION, ValueForm,
 };
+use super::value::{Text, sizes};
 
 /// The machine form of a graph. One element of each list stands on a line of its own.
 pub fn to_json(graph: &Graph) -> String {

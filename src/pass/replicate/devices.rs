@@ -1,11 +1,8 @@
 use std::str::FromStr;
 
-use crate::pass::DeviceError;
+use crate::pass::error::{DeviceError, MAX_DEVICES};
 use crate::types::Device;
 use crate::types::invariant::int;
-
-/// More devices than this are refused.
-pub(crate) const MAX_DEVICES: i64 = 4096;
 
 /// Which GPUs to use: a count, a list of ids, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]

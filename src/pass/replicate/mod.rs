@@ -23,7 +23,6 @@ use super::refusal::Told;
 use super::repair::{Repair, repair};
 use super::{PassError, PassInfo};
 pub use devices::Gpus;
-pub(super) use devices::MAX_DEVICES;
 pub use options::{Merge, Replicate, WeightPlacement};
 
 pub(super) const INFO: PassInfo = PassInfo {

@@ -5,10 +5,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::Monitor;
 use crate::Error;
-use crate::train::checkpoint::{Checkpoint, CheckpointError};
+use crate::train::checkpoint::Checkpoint;
+use crate::train::error::CheckpointError;
 use crate::train::history::History;
+use crate::train::monitor::Monitor;
 use crate::train::observer::{Observer, Watch};
 use crate::types::Quoted;
 

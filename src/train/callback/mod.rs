@@ -13,4 +13,4 @@ pub use files::{CsvLog, Plot};
 pub use keep::{Keep, Keeper, ParseKeepError};
 pub use progress::{Progress, ProgressMeter};
 pub use rate::LearningRate;
-pub use stop::{EarlyStopping, Finite, Monitor};
+pub use stop::{EarlyStopping, Finite};

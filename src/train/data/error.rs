@@ -1,6 +1,5 @@
 use std::error::Error;
 
-use super::Source;
 use crate::format::{FileError, OverBudget};
 use crate::types::TensorError;
 
@@ -57,16 +56,5 @@ impl DataError {
 
     pub(super) fn row(row: u64, reason: impl Into<String>) -> Self {
         Self::Row { file: None, row, reason: reason.into() }
-    }
-
-    /// The error of a row of a source, with the place that it has in a file.
-    pub(super) fn placed(self, source: &dyn Source) -> Self {
-        let Self::Row { file: None, row, reason } = self else { return self };
-        let known = usize::try_from(row).ok().filter(|row| *row < source.rows());
-        let (file, row) = known.map_or((None, row), |known| {
-            let (file, place) = source.place(known);
-            (file.map(str::to_owned), place as u64)
-        });
-        Self::Row { file, row, reason }
     }
 }

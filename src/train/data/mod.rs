@@ -38,6 +38,7 @@
 //! ```
 
 mod arrays;
+mod batches;
 mod change;
 mod cifar;
 mod classes;
@@ -61,6 +62,7 @@ mod table;
 mod tests;
 
 pub use arrays::Arrays;
+pub use batches::Batches;
 pub use change::Change;
 pub use cifar::Cifar;
 pub use classes::listed_classes;
@@ -72,7 +74,7 @@ pub use files::{OpenOptions, open};
 pub use folder::{Folder, FolderOptions};
 pub use images::{Fill, Images, Layout, Step};
 pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT};
-pub use loader::{Batch, Batches, Loader, LoaderOptions, Position};
+pub use loader::{Batch, Loader, LoaderOptions, Position};
 pub(super) use names::Ones;
 pub use names::{Feed, Fit, Names};
 pub use resize::Resize;

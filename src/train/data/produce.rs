@@ -50,6 +50,17 @@ pub(super) fn run(
 /// Why batches end early: an error, or nothing where they are not wanted.
 type Ended = Option<DataError>;
 
+/// The error of a row of a source, with the place that it has in a file.
+fn placed(error: DataError, source: &dyn Source) -> DataError {
+    let DataError::Row { file: None, row, reason } = error else { return error };
+    let known = usize::try_from(row).ok().filter(|row| *row < source.rows());
+    let (file, row) = known.map_or((None, row), |known| {
+        let (file, place) = source.place(known);
+        (file.map(str::to_owned), place as u64)
+    });
+    DataError::Row { file, row, reason }
+}
+
 struct Maker<'a> {
     loader: &'a Loader,
     stop: &'a AtomicBool,
@@ -80,7 +91,7 @@ impl Maker<'_> {
                     source.read(row, into).map(|()| row as u64)
                 };
                 let batch = self.batch(at, first as u64, rows, &read);
-                send(Item::Batch(batch.map_err(|error| error.placed(source))?))?;
+                send(Item::Batch(batch.map_err(|error| placed(error, source))?))?;
                 step += 1;
             }
             step = 0;

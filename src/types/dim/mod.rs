@@ -3,13 +3,15 @@
 mod parse;
 mod poly;
 mod prove;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::ops::{Add, Mul, Neg, Sub};
 use std::sync::Arc;
 
 pub use parse::ParseDimError;
-use poly::{Atom, Poly};
+use poly::{Poly, Unknown};
 
 /// The largest size of an axis, and the largest number of elements of a tensor.
 ///
@@ -47,7 +49,7 @@ pub struct Dim(Repr);
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Repr {
     Const(i64),
-    Expr(Arc<Poly>),
+    Expr(Arc<Poly<Atom>>),
     /// No number: what arithmetic with a number beyond the ends of `i64`, or a formula of too many
     /// parts, gives.
     Overflow,
@@ -74,7 +76,7 @@ impl Dim {
     }
 
     /// The polynomial, or an overflow where there is none.
-    fn from_poly(poly: Option<Poly>) -> Self {
+    fn from_poly(poly: Option<Poly<Atom>>) -> Self {
         match poly {
             None => Self(Repr::Overflow),
             Some(poly) => match poly.as_const() {
@@ -105,7 +107,7 @@ impl Dim {
     }
 
     /// What `f` gives for the polynomial; that of an overflow, which no formula contains, is 0.
-    fn with_poly<T>(&self, f: impl FnOnce(&Poly) -> T) -> T {
+    fn with_poly<T>(&self, f: impl FnOnce(&Poly<Atom>) -> T) -> T {
         match &self.0 {
             Repr::Const(c) => f(&Poly::constant(*c)),
             Repr::Expr(p) => f(p),
@@ -287,15 +289,6 @@ impl Dim {
         self.symbols(&mut |s| found |= s == Symbol::BATCH);
         found
     }
-
-    /// True only if the value is at least 0 for every `N >= 0`.
-    ///
-    /// Complete for formulas that are linear in `N` with floor divisions by constants (of a common
-    /// period up to 4096, as far as about 30,000 steps go), minima and maxima; a sufficient test on
-    /// bounds and signs otherwise. Never true of an overflow.
-    pub fn is_nonnegative(&self) -> bool {
-        !self.is_overflow() && prove::is_nonnegative(self)
-    }
 }
 
 impl From<i64> for Dim {
@@ -387,83 +380,157 @@ impl fmt::Debug for Dim {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Dim;
+/// What a formula treats as an unknown.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Atom {
+    Symbol(Symbol),
+    Div(Dim, Dim),
+    Min(Dim, Dim),
+    Max(Dim, Dim),
+}
 
-    fn n() -> Dim {
-        Dim::n()
+impl Poly<Atom> {
+    fn eval(&self, value: &mut dyn FnMut(Symbol) -> i64) -> i64 {
+        let mut sum = 0i64;
+        for (m, c) in self.terms() {
+            let mut product = *c;
+            for atom in m {
+                product = product.saturating_mul(atom.eval(value));
+            }
+            sum = sum.saturating_add(product);
+        }
+        sum
     }
 
-    #[test]
-    fn formulas_that_mean_the_same_are_equal() {
-        assert_eq!((n() + 3) * 2 - 6, n() * 2);
-        assert_eq!((n() * 7 + 9).floor_div(&3.into()), n() * 2 + 3 + n().floor_div(&3.into()));
-        assert_eq!(n().floor_div(&2.into()).floor_div(&3.into()), n().floor_div(&6.into()));
-        assert_eq!(n().modulo(&1.into()), Dim::ZERO);
-        assert_eq!(n().minimum(&(n() + 1)), n());
-        assert_eq!(n().maximum(&Dim::from(4)), Dim::from(4).maximum(&n()));
-        assert_eq!((n() * 392).exact_div(&(n() * 8)), Some(Dim::from(49)));
-        assert_eq!((n() * 3 + 1).exact_div(&Dim::from(3)), None);
+    fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Dim) -> Dim {
+        let mut sum = Dim::ZERO;
+        for (m, c) in self.terms() {
+            let mut product = Dim::from(*c);
+            for atom in m {
+                product = product * atom.substitute(value);
+            }
+            sum = sum + product;
+        }
+        sum
     }
 
-    #[test]
-    fn printing_reads_back() {
-        let third = n().floor_div(&3.into());
-        let min = (third.clone() * 2).minimum(&n());
-        for d in [
-            n(),
-            n() * n() * 2 - 5,
-            n() - third * 2,
-            min.clone() * 4 + 1,
-            -n(),
-            min.floor_div(&n()),
-        ] {
-            assert_eq!(d.to_string().parse::<Dim>().as_ref(), Ok(&d), "{d}");
-        }
-    }
-
-    #[test]
-    fn formulas_that_grow_without_end_overflow() {
-        let (mut nested, mut doubled) = (n(), n());
-        for i in 2..200 {
-            nested = (nested + 1).floor_div(&2.into());
-            doubled = doubled.floor_div(&i.into()) * (doubled + i);
-        }
-        for overflow in [nested, doubled, Dim::from(i64::MAX) * 2, n() * i64::MAX * 3] {
-            assert!(overflow.is_overflow() && !overflow.is_nonnegative());
-            let rest = [
-                overflow.clone() - overflow.clone(),
-                overflow.floor_div(&2.into()),
-                overflow.minimum(&Dim::ZERO),
-                overflow.clone() * n() + 1,
-            ];
-            assert!(rest.iter().all(Dim::is_overflow), "{overflow}: {rest:?}");
-            assert!(overflow.to_string().parse::<Dim>().is_err());
-        }
-        let mut deepest = n();
-        while let next = (deepest.clone() + 1).floor_div(&2.into())
-            && !next.is_overflow()
-        {
-            deepest = next;
-        }
-        assert_eq!(deepest.to_string().parse(), Ok(deepest.clone()), "{deepest}");
-        let least = n() * i64::MIN + i64::MIN;
-        for d in [least.clone(), Dim::from(i64::MIN), -n() + i64::MIN] {
-            assert_eq!(d.to_string().parse::<Dim>().as_ref(), Ok(&d), "{d}");
+    /// Calls `f` with every number that occurs.
+    fn numbers(&self, f: &mut dyn FnMut(i64)) {
+        for (m, c) in self.terms() {
+            f(*c);
+            for atom in m {
+                match atom {
+                    Atom::Symbol(_) => {}
+                    Atom::Div(a, b) | Atom::Min(a, b) | Atom::Max(a, b) => {
+                        a.with_poly(|p| p.numbers(f));
+                        b.with_poly(|p| p.numbers(f));
+                    }
+                }
+            }
         }
     }
 
-    #[test]
-    fn evaluation_agrees_with_integers() {
-        let d = (n() * 5 + 3).floor_div(&4.into()).minimum(&(n() + 7)) * 2 - n().modulo(&3.into());
-        for k in 0..50 {
-            assert_eq!(d.eval(k), ((5 * k + 3) / 4).min(k + 7) * 2 - k % 3);
+    fn symbols(&self, f: &mut dyn FnMut(Symbol)) {
+        for atom in self.terms().iter().flat_map(|(m, _)| m) {
+            match atom {
+                Atom::Symbol(s) => f(*s),
+                Atom::Div(a, b) | Atom::Min(a, b) | Atom::Max(a, b) => {
+                    a.symbols(f);
+                    b.symbols(f);
+                }
+            }
         }
-        assert_eq!(Dim::from(-7).floor_div(&2.into()), Dim::from(-4));
-        assert_eq!(Dim::from(7).floor_div(&(-2).into()), Dim::from(-4));
-        assert!((n() * 6 - 1).floor_div(&4.into()).has_small_numbers());
-        let product = (n() - 1) * (1 << 40) * ((n() + 1) * (1 << 30));
-        assert!(!product.has_small_numbers() && !(n() * i64::MAX).has_small_numbers());
+    }
+}
+
+impl Unknown for Atom {
+    fn extent(&self) -> (u32, u32) {
+        match self {
+            Self::Symbol(_) => (1, 0),
+            Self::Div(a, b) | Self::Min(a, b) | Self::Max(a, b) => {
+                let ((wa, da), (wb, db)) = (a.extent(), b.extent());
+                (wa.saturating_add(wb).saturating_add(1), da.max(db) + 1)
+            }
+        }
+    }
+}
+
+impl Atom {
+    fn eval(&self, value: &mut dyn FnMut(Symbol) -> i64) -> i64 {
+        let mut at = |d: &Dim| d.with_poly(|p| p.eval(value));
+        match self {
+            Self::Symbol(s) => value(*s),
+            Self::Div(a, b) => {
+                Dim::from(at(a)).floor_div(&Dim::from(at(b))).as_const().unwrap_or(0)
+            }
+            Self::Min(a, b) => at(a).min(at(b)),
+            Self::Max(a, b) => at(a).max(at(b)),
+        }
+    }
+
+    fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Dim) -> Dim {
+        match self {
+            Self::Symbol(s) => value(*s),
+            Self::Div(a, b) => a.substitute(value).floor_div(&b.substitute(value)),
+            Self::Min(a, b) => a.substitute(value).minimum(&b.substitute(value)),
+            Self::Max(a, b) => a.substitute(value).maximum(&b.substitute(value)),
+        }
+    }
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Symbol(Symbol::BATCH) => f.write_str("N"),
+            Self::Symbol(Symbol(i)) => write!(f, "S{i}"),
+            Self::Div(a, b) => write!(f, "({}/{})", Factor(a), Factor(b)),
+            Self::Min(a, b) => write!(f, "min({a},{b})"),
+            Self::Max(a, b) => write!(f, "max({a},{b})"),
+        }
+    }
+}
+
+/// A dim inside a quotient: in brackets unless it is a number or one atom.
+struct Factor<'a>(&'a Dim);
+
+impl fmt::Display for Factor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = self.0.as_const().is_some_and(|c| c >= 0)
+            || self.0.with_poly(|p| p.as_atom().is_some());
+        if plain { write!(f, "{}", self.0) } else { write!(f, "({})", self.0) }
+    }
+}
+
+impl fmt::Display for Poly<Atom> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (constant, products): (Vec<_>, Vec<_>) =
+            self.terms().iter().partition(|t| t.0.is_empty());
+        let single = self.terms().len() == 1;
+        for (i, (m, c)) in products.iter().chain(&constant).enumerate() {
+            match (*c < 0, i) {
+                (true, _) => f.write_str("-")?,
+                (false, 0) => {}
+                (false, _) => f.write_str("+")?,
+            }
+            let size = c.unsigned_abs();
+            if let [Atom::Div(a, b)] = m.as_slice()
+                && size == 1
+                && single
+                && *c > 0
+            {
+                write!(f, "{}/{}", Factor(a), Factor(b))?;
+                continue;
+            }
+            if size != 1 || m.is_empty() {
+                write!(f, "{size}")?;
+            }
+            for (j, atom) in m.iter().enumerate() {
+                if j > 0 || size != 1 {
+                    f.write_str("*")?;
+                }
+                write!(f, "{atom}")?;
+            }
+        }
+        Ok(())
     }
 }

@@ -6,8 +6,7 @@
 //! non-negative if, for each `r`, it is so at the finitely many `q` before that point, at the
 //! point, and if it does not fall after it.
 
-use super::poly::Atom;
-use super::{Dim, Symbol};
+use super::{Atom, Dim, Symbol};
 
 const MAX_PERIOD: i64 = 1 << 12;
 const MAX_EXPLICIT: i64 = 1 << 12;
@@ -24,7 +23,18 @@ struct Line {
     from: i64,
 }
 
-pub(super) fn is_nonnegative(dim: &Dim) -> bool {
+impl Dim {
+    /// True only if the value is at least 0 for every `N >= 0`.
+    ///
+    /// Complete for formulas that are linear in `N` with floor divisions by constants (of a common
+    /// period up to 4096, as far as about 30,000 steps go), minima and maxima; a sufficient test on
+    /// bounds and signs otherwise. Never true of an overflow.
+    pub fn is_nonnegative(&self) -> bool {
+        !self.is_overflow() && is_nonnegative(self)
+    }
+}
+
+fn is_nonnegative(dim: &Dim) -> bool {
     if let Some(c) = dim.as_const() {
         return c >= 0;
     }

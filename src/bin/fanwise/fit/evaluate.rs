@@ -11,16 +11,15 @@ use fanwise::format::npz;
 use fanwise::ir::Graph;
 use fanwise::pass::Optimizer;
 use fanwise::train::data::{Source, listed_classes};
-use fanwise::train::{Evaluator, Predictor, TrainerOptions};
+use fanwise::train::{Evaluator, Place, Predictor, TrainerOptions};
 use serde_json::json;
 
 use super::aim::AimArgs;
-use super::place;
 use super::rows::{self, DataArgs};
 use super::tell::told;
 use crate::args::{Format, ModelArgs, ReplicateArgs};
 use crate::exec;
-use crate::target::TargetArgs;
+use crate::target::{Runner, TargetArgs};
 use crate::ui;
 
 /// A model, where it runs, and data.
@@ -152,4 +151,19 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a training or an evaluation runs.
+pub(super) fn place(
+    replicate: &ReplicateArgs,
+    runner: &Runner,
+    limit: u64,
+    invariant: bool,
+) -> anyhow::Result<Place> {
+    Ok(Place {
+        replicate: replicate.choice(runner.place(), invariant)?,
+        batch_norm: replicate.statistics(),
+        invariant,
+        max_memory: Some(limit),
+    })
 }

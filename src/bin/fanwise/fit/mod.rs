@@ -1,6 +1,7 @@
 //! `fanwise fit`, `evaluate` and `predict`: a model, data, and what is learned or said of them.
 
 mod aim;
+mod args;
 mod evaluate;
 mod files;
 mod images;
@@ -9,127 +10,27 @@ mod settings;
 mod tell;
 
 pub(crate) use aim::{AimArgs, OptimizerArgs};
+pub(crate) use args::FitArgs;
 pub(crate) use evaluate::{EvaluateArgs, PredictArgs, evaluate, predict};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use clap::Args;
 use fanwise::Error;
 use fanwise::format::safetensors;
 use fanwise::ir::{Graph, Weights};
 use fanwise::model::{self, GraphForm, Retrained};
 use fanwise::pass::Weighted;
-use fanwise::train::data::{self, LoaderOptions, Source};
 use fanwise::train::{
-    Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, Keep, Keeper, Monitor,
-    Observer, Place, Plot, Schedule, Trainer, TrainerOptions, Validation,
+    Checkpoint, FitOptions, Keep, Keeper, Observer, Trainer, TrainerOptions, Validation,
 };
 
-use crate::args::ReplicateArgs;
-use crate::target::Runner;
 use crate::ui;
-use evaluate::BaseArgs;
-use files::{FileArgs, ends};
-use images::Augment;
-use settings::Settings;
-use tell::Report;
-
-/// Train a model on one device or many: each step is that of the whole batch
-#[derive(Args)]
-#[command(after_help = "Examples:
-  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --optimizer adam --epochs \
-  20 --batch 64
-  fanwise fit model.onnx --data train.npz --validation val.npz --loss \
-  sparse_categorical_crossentropy \\
-    --metrics accuracy --optimizer adam --gpus 4 --batch 256 --plot curves.svg --log run.csv \\
-    --checkpoint run --keep best --early-stopping val_loss --save trained.fan
-  fanwise fit model.onnx --resume run
-  fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin --normalize mean \\
-    --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
-    --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 \
-    --epochs 70 \\
-    --gpus 4 --batch 256 --checkpoint run --plot curves.png
-  fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5 \\
-    --metrics a=mae --l2 '0.0001,head*=0.01'")]
-pub(crate) struct FitArgs {
-    #[command(flatten)]
-    base: BaseArgs,
-    #[command(flatten)]
-    aim: AimArgs,
-    #[command(flatten)]
-    optimizer: OptimizerArgs,
-    #[command(flatten)]
-    files: FileArgs,
-    /// Data that evaluate every epoch
-    #[arg(long, value_name = "DATA", conflicts_with = "validation_split")]
-    validation: Option<PathBuf>,
-    /// The last part of the data evaluates every epoch instead, before any shuffling
-    #[arg(long, value_name = "PART")]
-    validation_split: Option<f64>,
-    /// What is drawn for images: `shift=0.1` moves them by up to a tenth, `flip` mirrors half of
-    /// them (`flip=vertical`), `crop=28,pad=4` takes parts; at edges is what `fill` says: nearest,
-    /// reflect, wrap or a number
-    #[arg(long, value_name = "shift=S,flip,crop=P,...")]
-    augment: Option<Augment>,
-    /// The weights of classes in the loss; others have 1
-    #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
-    class_weight: Vec<(i64, f64)>,
-    /// How the learning rate changes: `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`,
-    /// `cosine:epochs=50`, each with `warmup=5` epochs of rise,
-    /// `plateau:monitor=val_loss,factor=0.1,patience=10`. With `per=step` batches are counted
-    /// instead of epochs, and `epochs` is `steps`: `cosine:steps=9000,warmup=500,per=step`
-    #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
-    schedule: Schedule,
-    /// Epochs in all
-    #[arg(long, value_name = "EPOCHS", default_value_t = 1)]
-    epochs: u64,
-    /// Whether every epoch has an order of its own
-    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
-    shuffle: bool,
-    /// Leave out a last batch with fewer rows
-    #[arg(long)]
-    drop_last: bool,
-    /// End an epoch after so many batches
-    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
-    steps_per_epoch: Option<u64>,
-    /// Decides the orders of rows, what is drawn for images, and what dropout drops
-    #[arg(long, default_value_t = 0)]
-    seed: u32,
-    /// `n-invariant` gives the same weights, bit for bit, on 1, 2, 4 and 8 devices
-    #[arg(long, value_name = "n-invariant")]
-    reproducible: Option<String>,
-    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`,
-    /// `loss` …
-    #[arg(long, value_name = "NUMBER")]
-    early_stopping: Option<String>,
-    /// Epochs without improvement before the end; by default 5
-    #[arg(long, value_name = "EPOCHS")]
-    patience: Option<u64>,
-    /// The least that is an improvement; by default any is
-    #[arg(long, value_name = "NUMBER", value_parser = aim::amount)]
-    min_delta: Option<f64>,
-}
-
-/// Epochs without improvement before training ends, where none are given.
-const PATIENCE: u64 = 5;
-
-fn place(
-    replicate: &ReplicateArgs,
-    runner: &Runner,
-    limit: u64,
-    invariant: bool,
-) -> anyhow::Result<Place> {
-    Ok(Place {
-        replicate: replicate.choice(runner.place(), invariant)?,
-        batch_norm: replicate.statistics(),
-        invariant,
-        max_memory: Some(limit),
-    })
-}
+use args::Settings;
+use evaluate::{BaseArgs, place};
+use files::ends;
 
 /// Refuses before anything is read what would fail after training. The folder of checkpoints is
 /// made.
@@ -173,87 +74,6 @@ pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
     let settings = settings::of_this_run(Some(&checkpoint.settings))?;
     let args = settings::resumed(folder, &checkpoint.settings)?;
     fit_from(&args, Some(checkpoint), settings)
-}
-
-/// The data to train on, and those that validate.
-type Sources = (Arc<dyn Source>, Option<Arc<dyn Source>>);
-
-impl FitArgs {
-    fn sources(&self, graph: &Graph, classes: &[String], limit: u64) -> anyhow::Result<Sources> {
-        let source = self.base.data.open(graph, classes, limit)?;
-        if let Some(part) = self.validation_split.filter(|part| *part != 0.0) {
-            let (first, last) = data::split(&source, part).map_err(Error::from)?;
-            return Ok((Arc::new(first), Some(Arc::new(last))));
-        }
-        let known = source.classes();
-        let validation = self.validation.as_ref().map(|path| rows::open(path, graph, known, limit));
-        Ok((source, validation.transpose()?))
-    }
-
-    fn batches(&self) -> LoaderOptions {
-        LoaderOptions {
-            shuffle: self.shuffle,
-            seed: self.seed.into(),
-            drop_last: self.drop_last,
-            steps: self.steps_per_epoch,
-            ..self.base.data.batches()
-        }
-    }
-
-    /// The number by which epochs are compared.
-    fn monitor(&self, validated: bool) -> Monitor {
-        let given = self.files.monitor.as_ref().or(self.early_stopping.as_ref());
-        let usual = if validated { "val_loss" } else { "loss" };
-        Monitor::new(given.map_or(usual, String::as_str))
-    }
-
-    /// Fails where epochs do not tell a number that decides.
-    fn check_numbers(&self, trainer: &Trainer, validated: bool) -> anyhow::Result<()> {
-        let mut names = self.early_stopping.iter().chain(&self.files.monitor);
-        Ok(names.try_for_each(|name| trainer.check_number(name, validated)).map_err(Error::from)?)
-    }
-
-    /// What keeps checkpoints.
-    fn keeper(&self, settings: Settings, validated: bool) -> Option<Keeper> {
-        let files = &self.files;
-        Some(Keeper {
-            folder: files.checkpoint.clone().or_else(|| files.resume.clone())?,
-            keep: files.keep,
-            monitor: self.monitor(validated),
-            every: files.checkpoint_every,
-            settings,
-        })
-    }
-
-    /// What watches the training, checkpoints last: until one is there, a run that goes on tells
-    /// all again.
-    fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
-        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
-        all.extend(tell::bar());
-        all.push(Box::new(Report { format: self.base.data.format }));
-        let files = &self.files;
-        if let Some(path) = files.log.clone() {
-            all.push(Box::new(CsvLog { path }));
-        }
-        if let Some(path) = files.plot.clone() {
-            all.push(Box::new(Plot { path }));
-        }
-        if let Some(folder) = &files.tensorboard {
-            all.push(Box::new(EventLog::new(folder)));
-        }
-        if let Some(keeper) = keeper {
-            all.push(Box::new(keeper));
-        }
-        if let Some(name) = &self.early_stopping {
-            all.push(Box::new(EarlyStopping {
-                monitor: Monitor::new(name),
-                patience: self.patience.unwrap_or(PATIENCE),
-                // Every improvement counts unless told otherwise.
-                least: self.min_delta.unwrap_or(0.0),
-            }));
-        }
-        all
-    }
 }
 
 fn fit_from(

@@ -1,7 +1,6 @@
 //! The settings of a run as its checkpoint keeps them: what a run that goes on takes where it is
 //! not told, and may not contradict.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf, absolute};
 
@@ -12,12 +11,9 @@ use fanwise::pass::{Loss, Optimizer};
 use fanwise::train::data::Source;
 use fanwise::train::{Checkpoint, Schedule};
 
-use super::FitArgs;
 use super::aim::Metrics;
+use super::args::{FitArgs, Settings};
 use crate::ui;
-
-/// Settings by name.
-pub(super) type Settings = BTreeMap<String, Vec<String>>;
 
 /// Options of one run alone.
 const OWN: &[&str] = &[

@@ -4,30 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Replica, Rewrite};
+use super::writer::{Joined, Replica, Rewrite};
 use crate::ir::{NodeId, NodeKind, Place, Value};
 use crate::op::{AllReduce, ExclusiveScan, First, MergeTopK, Op, Traits};
 use crate::pass::PassError;
 use crate::types::{Claim, Device, Dim};
-
-/// What joins the replicas' parts.
-#[derive(Clone, Copy)]
-pub(super) enum Joined {
-    /// The whole.
-    Whole(Value),
-    /// A node with a result for each replica.
-    Each(NodeId),
-}
-
-impl Joined {
-    /// What a replica sees of the template's result number `output`.
-    pub(super) fn result(self, output: u32, replica: u32) -> Value {
-        match self {
-            Self::Whole(whole) => Value { output, ..whole },
-            Self::Each(node) => Value { node, output: replica },
-        }
-    }
-}
 
 impl Rewrite<'_> {
     pub(super) fn is_collective(&self, id: NodeId) -> bool {

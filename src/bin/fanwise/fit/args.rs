@@ -1,0 +1,188 @@
+//! What a training is told.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use fanwise::Error;
+use fanwise::ir::Graph;
+use fanwise::train::data::{self, LoaderOptions, Source};
+use fanwise::train::{
+    CsvLog, EarlyStopping, EventLog, Finite, Keeper, Monitor, Observer, Plot, Schedule, Trainer,
+};
+
+use super::aim::{self, AimArgs, OptimizerArgs};
+use super::evaluate::BaseArgs;
+use super::files::FileArgs;
+use super::images::{self, Augment};
+use super::rows;
+use super::tell::{self, Report};
+
+/// Settings by name.
+pub(super) type Settings = BTreeMap<String, Vec<String>>;
+
+/// Train a model on one device or many: each step is that of the whole batch
+#[derive(Args)]
+#[command(after_help = "Examples:
+  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --optimizer adam --epochs \
+  20 --batch 64
+  fanwise fit model.onnx --data train.npz --validation val.npz --loss \
+  sparse_categorical_crossentropy \\
+    --metrics accuracy --optimizer adam --gpus 4 --batch 256 --plot curves.svg --log run.csv \\
+    --checkpoint run --keep best --early-stopping val_loss --save trained.fan
+  fanwise fit model.onnx --resume run
+  fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin --normalize mean \\
+    --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
+    --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 \
+    --epochs 70 \\
+    --gpus 4 --batch 256 --checkpoint run --plot curves.png
+  fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5 \\
+    --metrics a=mae --l2 '0.0001,head*=0.01'")]
+pub(crate) struct FitArgs {
+    #[command(flatten)]
+    pub(super) base: BaseArgs,
+    #[command(flatten)]
+    pub(super) aim: AimArgs,
+    #[command(flatten)]
+    pub(super) optimizer: OptimizerArgs,
+    #[command(flatten)]
+    pub(super) files: FileArgs,
+    /// Data that evaluate every epoch
+    #[arg(long, value_name = "DATA", conflicts_with = "validation_split")]
+    pub(super) validation: Option<PathBuf>,
+    /// The last part of the data evaluates every epoch instead, before any shuffling
+    #[arg(long, value_name = "PART")]
+    pub(super) validation_split: Option<f64>,
+    /// What is drawn for images: `shift=0.1` moves them by up to a tenth, `flip` mirrors half of
+    /// them (`flip=vertical`), `crop=28,pad=4` takes parts; at edges is what `fill` says: nearest,
+    /// reflect, wrap or a number
+    #[arg(long, value_name = "shift=S,flip,crop=P,...")]
+    pub(super) augment: Option<Augment>,
+    /// The weights of classes in the loss; others have 1
+    #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
+    pub(super) class_weight: Vec<(i64, f64)>,
+    /// How the learning rate changes: `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`,
+    /// `cosine:epochs=50`, each with `warmup=5` epochs of rise,
+    /// `plateau:monitor=val_loss,factor=0.1,patience=10`. With `per=step` batches are counted
+    /// instead of epochs, and `epochs` is `steps`: `cosine:steps=9000,warmup=500,per=step`
+    #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
+    pub(super) schedule: Schedule,
+    /// Epochs in all
+    #[arg(long, value_name = "EPOCHS", default_value_t = 1)]
+    pub(super) epochs: u64,
+    /// Whether every epoch has an order of its own
+    #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(super) shuffle: bool,
+    /// Leave out a last batch with fewer rows
+    #[arg(long)]
+    pub(super) drop_last: bool,
+    /// End an epoch after so many batches
+    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps_per_epoch: Option<u64>,
+    /// Decides the orders of rows, what is drawn for images, and what dropout drops
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u32,
+    /// `n-invariant` gives the same weights, bit for bit, on 1, 2, 4 and 8 devices
+    #[arg(long, value_name = "n-invariant")]
+    pub(super) reproducible: Option<String>,
+    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`,
+    /// `loss` …
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) early_stopping: Option<String>,
+    /// Epochs without improvement before the end; by default 5
+    #[arg(long, value_name = "EPOCHS")]
+    pub(super) patience: Option<u64>,
+    /// The least that is an improvement; by default any is
+    #[arg(long, value_name = "NUMBER", value_parser = aim::amount)]
+    pub(super) min_delta: Option<f64>,
+}
+
+/// Epochs without improvement before training ends, where none are given.
+const PATIENCE: u64 = 5;
+
+/// The data to train on, and those that validate.
+type Sources = (Arc<dyn Source>, Option<Arc<dyn Source>>);
+
+impl FitArgs {
+    pub(super) fn sources(
+        &self,
+        graph: &Graph,
+        classes: &[String],
+        limit: u64,
+    ) -> anyhow::Result<Sources> {
+        let source = self.base.data.open(graph, classes, limit)?;
+        if let Some(part) = self.validation_split.filter(|part| *part != 0.0) {
+            let (first, last) = data::split(&source, part).map_err(Error::from)?;
+            return Ok((Arc::new(first), Some(Arc::new(last))));
+        }
+        let known = source.classes();
+        let validation = self.validation.as_ref().map(|path| rows::open(path, graph, known, limit));
+        Ok((source, validation.transpose()?))
+    }
+
+    pub(super) fn batches(&self) -> LoaderOptions {
+        LoaderOptions {
+            shuffle: self.shuffle,
+            seed: self.seed.into(),
+            drop_last: self.drop_last,
+            steps: self.steps_per_epoch,
+            ..self.base.data.batches()
+        }
+    }
+
+    /// The number by which epochs are compared.
+    pub(super) fn monitor(&self, validated: bool) -> Monitor {
+        let given = self.files.monitor.as_ref().or(self.early_stopping.as_ref());
+        let usual = if validated { "val_loss" } else { "loss" };
+        Monitor::new(given.map_or(usual, String::as_str))
+    }
+
+    /// Fails where epochs do not tell a number that decides.
+    pub(super) fn check_numbers(&self, trainer: &Trainer, validated: bool) -> anyhow::Result<()> {
+        let mut names = self.early_stopping.iter().chain(&self.files.monitor);
+        Ok(names.try_for_each(|name| trainer.check_number(name, validated)).map_err(Error::from)?)
+    }
+
+    /// What keeps checkpoints.
+    pub(super) fn keeper(&self, settings: Settings, validated: bool) -> Option<Keeper> {
+        let files = &self.files;
+        Some(Keeper {
+            folder: files.checkpoint.clone().or_else(|| files.resume.clone())?,
+            keep: files.keep,
+            monitor: self.monitor(validated),
+            every: files.checkpoint_every,
+            settings,
+        })
+    }
+
+    /// What watches the training, checkpoints last: until one is there, a run that goes on tells
+    /// all again.
+    pub(super) fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
+        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
+        all.extend(tell::bar());
+        all.push(Box::new(Report { format: self.base.data.format }));
+        let files = &self.files;
+        if let Some(path) = files.log.clone() {
+            all.push(Box::new(CsvLog { path }));
+        }
+        if let Some(path) = files.plot.clone() {
+            all.push(Box::new(Plot { path }));
+        }
+        if let Some(folder) = &files.tensorboard {
+            all.push(Box::new(EventLog::new(folder)));
+        }
+        if let Some(keeper) = keeper {
+            all.push(Box::new(keeper));
+        }
+        if let Some(name) = &self.early_stopping {
+            all.push(Box::new(EarlyStopping {
+                monitor: Monitor::new(name),
+                patience: self.patience.unwrap_or(PATIENCE),
+                // Every improvement counts unless told otherwise.
+                least: self.min_delta.unwrap_or(0.0),
+            }));
+        }
+        all
+    }
+}

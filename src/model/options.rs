@@ -1,0 +1,79 @@
+//! What a model is loaded with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::error::ModelError;
+use super::untie;
+use crate::format::Model;
+use crate::format::onnx::ImportOptions;
+use crate::op::Assume;
+use crate::pass::{PassError, SimplifyOptions, simplify};
+
+/// How the key of a parameter begins that simplification computed from others.
+pub(super) const FOLDED: &str = "folded:";
+
+/// What a file leaves open, and where else to look.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The batch axis of inputs, by name.
+    pub batch_axis: BTreeMap<String, usize>,
+    /// The sizes that the file names.
+    pub dims: BTreeMap<String, i64>,
+    /// Whether a batch size that is baked into the inputs becomes `N`.
+    pub free_batch: bool,
+    /// What is assumed of operators of an ONNX file that are not known, by name.
+    pub assume: BTreeMap<String, Assume>,
+    /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo
+    /// take its elements by name; a graph in text or JSON form takes all of them from it, or from
+    /// an ONNX file, instead of from those that it names.
+    pub params: Option<PathBuf>,
+    /// Whether elements may be others than those that a graph in text or JSON form was made for.
+    pub params_unchecked: bool,
+    /// Whether the model is to be trained: what inference has no use for stays.
+    pub for_training: bool,
+    /// The bytes that files and weights may take.
+    pub max_memory: u64,
+}
+
+impl Default for LoadOptions {
+    /// Nothing declared, nothing bound, no bound on memory.
+    fn default() -> Self {
+        Self {
+            batch_axis: BTreeMap::new(),
+            dims: BTreeMap::new(),
+            free_batch: false,
+            assume: BTreeMap::new(),
+            params: None,
+            params_unchecked: false,
+            for_training: false,
+            max_memory: u64::MAX,
+        }
+    }
+}
+
+/// The model as inference, or training where that is asked for, takes it.
+pub(super) fn simplified(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
+    if options.for_training {
+        untie::untie(&mut model).map_err(PassError::from)?;
+        model.graph.remove_unused();
+    }
+    let held =
+        model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
+    let left = options.max_memory.saturating_sub(held);
+    let limit = SimplifyOptions::default().max_bytes.min(left);
+    let options = SimplifyOptions { max_bytes: limit, for_training: options.for_training };
+    simplify(&mut model.graph, &mut model.weights, options)?;
+    Ok(model)
+}
+
+/// What an import is told.
+pub(super) fn import_options(options: &LoadOptions) -> ImportOptions {
+    ImportOptions {
+        batch_axis: options.batch_axis.clone(),
+        dims: options.dims.clone(),
+        free_batch: options.free_batch,
+        assume: options.assume.clone(),
+        max_memory: options.max_memory,
+    }
+}
