@@ -8,10 +8,10 @@ use crate::backend::CUDA;
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
 use crate::op::{
-    Activation, BatchNorm, Binary, Cast, Compare, Concat, Conv, Coordinates, Direction, Gather,
-    Gemm, GroupNorm, LayerNorm, LpNorm, Lrn, MatMul, Nearest, Op, Operand, Pool, Recurrent,
-    RecurrentGrad, Reduce, Reduction, Resize, ResizeMode, Reverse, Scan, Scatter, Slice, Softmax,
-    Sort, TopK, Transpose, Trilu, Unary, Where,
+    Activation, BatchNorm, Binary, Cast, CellKind, CellSettings, Compare, Concat, Conv,
+    Coordinates, Direction, Gather, Gemm, GroupNorm, LayerNorm, LpNorm, Lrn, MatMul, Nearest, Op,
+    Operand, Pool, Recurrent, RecurrentGrad, Reduce, Reduction, Resize, ResizeMode, Reverse, Scan,
+    Scatter, Slice, Softmax, Sort, TopK, Transpose, Trilu, Unary, Where,
 };
 use crate::pass::{Replicate, WeightPlacement, replicate};
 use crate::types::{DType, Device, Dim, Shape, Tensor, TensorType};
@@ -418,17 +418,13 @@ fn long_lines_take_two_launches() {
 
 #[test]
 fn recurrent_cells_take_two_launches() {
-    let op = Recurrent::Gru {
+    let settings = CellSettings {
         direction: Direction::Both,
         batch_first: true,
-        bias: false,
-        lengths: false,
-        initial: false,
         reset_after: true,
-        clip: None,
-        gate: Activation::SIGMOID,
-        candidate: Activation::TANH,
+        ..CellSettings::default()
     };
+    let op = Recurrent { kind: CellKind::Gru, settings };
     let both = calls_of(op, &[7, 5], &[&[2, 192, 5], &[2, 192, 64]], 2);
     let [first, last] = both.as_slice() else { panic!("{} launches", both.len()) };
     assert_eq!((first.kernel.file, last.kernel.file), ("matmul.cu", "recurrent.cu"));
@@ -441,15 +437,14 @@ fn recurrent_cells_take_two_launches() {
 #[test]
 fn every_function_of_a_cell_has_its_slope_in_the_gradient() {
     for name in Activation::NAMES {
-        let rnn = Recurrent::Rnn {
+        let settings = CellSettings {
             direction: Direction::Reverse,
             batch_first: true,
-            bias: false,
-            lengths: false,
-            initial: false,
             clip: Some(0.5),
             candidate: Activation::new(name, None, None).unwrap(),
+            ..CellSettings::default()
         };
+        let rnn = Recurrent { kind: CellKind::Rnn, settings };
         let mut b = Builder::new("one");
         let x = input(&mut b, "x", &[7, 6]);
         let [w, r] = [5, 6].map(|i| param(&mut b, &format!("w{i}"), &[1, 6, 6]));

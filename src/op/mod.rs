@@ -96,7 +96,8 @@ pub use group_norm::GroupSizes;
 pub use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use recurrent::{
-    Activation, Cell, CellKind, Direction, Engine, Part, Sequence, Sizes as SequenceSizes, States,
+    Activation, Cell, CellKind, CellSettings, Direction, Engine, Part, Sequence,
+    Sizes as SequenceSizes, States,
 };
 pub use resize::{AxisTaps, Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;

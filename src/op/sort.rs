@@ -1,15 +1,13 @@
 //! The entries along an axis in order.
 
-use std::cmp::Ordering;
-
 use smallvec::SmallVec;
 
 use super::declare::op;
-use super::infer::{axis, dtype, one, results, tensors};
-use super::ranked::{Part, Ranking, ranked};
+use super::infer::{axis, dtype, one, tensors};
+use super::ranked::{Part, Ranking, back_to_positions, order, ranked, types};
 use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
@@ -25,19 +23,14 @@ op! {
     }
 }
 
-/// The order of two elements, with a NaN behind every number.
-#[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
-fn order<T: PartialOrd>(a: &T, b: &T, descending: bool) -> Ordering {
-    match a.partial_cmp(b) {
-        Some(order) if descending => order.reverse(),
-        Some(order) => order,
-        None => (a != a).cmp(&(b != b)),
-    }
-}
-
 impl Ranking for Sort {
     fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>) {
-        line.sort_by(|a, b| order(&a.0, &b.0, self.descending));
+        line.sort_by(|(a, _), (b, _)| match a.partial_cmp(b) {
+            Some(order) if self.descending => order.reverse(),
+            Some(order) => order,
+            // A NaN stays behind every number.
+            None => order(a, b),
+        });
     }
 }
 
@@ -50,8 +43,7 @@ impl OpDef for Sort {
         let x = one(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         axis("axis", self.axis, x.ty.rank())?;
-        let positions = TensorType { dtype: DType::I64, shape: x.ty.shape.clone() };
-        results([x.ty.clone(), positions])
+        types(x.ty.clone())
     }
 
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
@@ -81,12 +73,7 @@ impl OpDef for Sort {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (positions, dy) = (at.result(1)?, at.dy()?);
-        let to = at.shape(at.operand(0)?);
-        let zeros = at.zeros(dy, &to)?;
-        let dx = at.scatter(zeros, positions, dy, self.axis)?;
-        at.give(0, dx);
-        Ok(())
+        back_to_positions(at, self.axis)
     }
 }
 

@@ -1,15 +1,13 @@
 //! The largest or smallest entries along an axis.
 
-use std::cmp::Ordering;
-
 use smallvec::SmallVec;
 
 use super::declare::op;
-use super::infer::{axis, dtype, known_sizes, one, results, sizes, tensors};
-use super::ranked::{Part, Ranking, ranked};
+use super::infer::{axis, dtype, known_sizes, one, sizes, tensors};
+use super::ranked::{Part, Ranking, back_to_positions, order, ranked, types};
 use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
+    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
+    rules,
 };
 use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
@@ -28,13 +26,6 @@ op! {
         /// takes the best. On one device it changes nothing.
         pub local: bool = false,
     }
-}
-
-/// The order of two elements; a NaN is above all numbers.
-fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
-    #[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
-    let nan = |x: &T| x != x;
-    a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
 }
 
 /// The first `k` entries, the largest first or the smallest.
@@ -101,10 +92,9 @@ impl OpDef for TopK {
             let reason = format!("{} is more than the {size} entries of axis {axis}", self.k);
             return Err(OpError::Attribute { attr: "k", reason });
         }
-        let mut shape = x.ty.shape.clone();
-        shape[axis] = self.k.clone();
-        let positions = TensorType { dtype: DType::I64, shape: shape.clone() };
-        results([TensorType { dtype: x.ty.dtype, shape }, positions])
+        let mut ty = x.ty.clone();
+        ty.shape[axis] = self.k.clone();
+        types(ty)
     }
 
     fn split(
@@ -152,12 +142,7 @@ impl OpDef for TopK {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (positions, dy) = (at.result(1)?, at.dy()?);
-        let to = at.shape(at.operand(0)?);
-        let zeros = at.zeros(dy, &to)?;
-        let dx = at.scatter(zeros, positions, dy, self.axis)?;
-        at.give(0, dx);
-        Ok(())
+        back_to_positions(at, self.axis)
     }
 }
 

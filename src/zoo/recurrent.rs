@@ -3,7 +3,7 @@
 use super::layers::{Layer, Net, int};
 use super::weights::Init;
 use crate::ir::Value;
-use crate::op::{Activation, Direction, Pad, PadMode, Recurrent as Op, Reshape};
+use crate::op::{CellKind, CellSettings, Direction, Pad, PadMode, Recurrent as Op, Reshape};
 use crate::types::{Dim, Shape};
 
 /// A recurrent layer as Keras makes it: forward, and only the state after the last step, unless
@@ -36,36 +36,14 @@ impl Recurrent {
     }
 
     fn op(self) -> Op {
-        let direction = if self.both { Direction::Both } else { Direction::Forward };
-        let (batch_first, bias, lengths, initial) = (true, true, false, false);
-        let (clip, gate, candidate) = (None, Activation::SIGMOID, Activation::TANH);
-        if self.lstm {
-            Op::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes: false,
-                coupled: false,
-                clip,
-                gate,
-                candidate,
-                hidden: Activation::TANH,
-            }
-        } else {
-            Op::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after: true,
-                clip,
-                gate,
-                candidate,
-            }
-        }
+        let settings = CellSettings {
+            direction: if self.both { Direction::Both } else { Direction::Forward },
+            batch_first: true,
+            bias: true,
+            reset_after: !self.lstm,
+            ..CellSettings::default()
+        };
+        Op { kind: if self.lstm { CellKind::Lstm } else { CellKind::Gru }, settings }
     }
 }
 

@@ -8,8 +8,8 @@ use fanwise::backend::{Backend, Cpu};
 use fanwise::format::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{
-    Activation, BatchNorm, Conv, Direction, Dropout, Flatten, Gemm, Pool, Recurrent, Reshape,
-    Softmax, Unary,
+    BatchNorm, CellKind, CellSettings, Conv, Direction, Dropout, Flatten, Gemm, Pool, Recurrent,
+    Reshape, Softmax, Unary,
 };
 use fanwise::pass::{
     BatchStatistics, Metric, Repair, Replicate, Training, WeightPlacement, Weighted,
@@ -372,31 +372,16 @@ fn cells() -> Model {
         [kernel, recurrent, param("bias", &[directions, 2 * width])]
     };
     let [first, second] = [weights("gru", 2, [18, 4, 6]), weights("lstm", 1, [32, 12, 8])];
-    let (clip, gate, candidate) = (None, Activation::SIGMOID, Activation::TANH);
-    let gru = Recurrent::Gru {
+    let settings = CellSettings {
         direction: Direction::Both,
         batch_first: true,
         bias: true,
-        lengths: false,
-        initial: false,
         reset_after: true,
-        clip,
-        gate: gate.clone(),
-        candidate: candidate.clone(),
+        ..CellSettings::default()
     };
-    let lstm = Recurrent::Lstm {
-        direction: Direction::Forward,
-        batch_first: true,
-        bias: true,
-        lengths: false,
-        initial: false,
-        peepholes: false,
-        coupled: false,
-        clip,
-        gate,
-        candidate,
-        hidden: Activation::TANH,
-    };
+    let gru = Recurrent { kind: CellKind::Gru, settings };
+    let settings = CellSettings { batch_first: true, bias: true, ..CellSettings::default() };
+    let lstm = Recurrent { kind: CellKind::Lstm, settings };
     let h = net.ops(["gru", "gru.last"], gru, &[&[x], &first[..]].concat())[0];
     let h = net.op("both", Reshape { shape: vec![Dim::n(), 5.into(), 12.into()] }, &[h]);
     let h = net.ops(["lstm", "lstm.last", "lstm.cell"], lstm, &[&[h], &second[..]].concat())[1];

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fanwise::backend::{Backend, Cpu, RunOptions};
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::op::{
-    Activation, BatchNormTrain, Binary, Conv, Direction, External, Flatten, Gather, GatherAt, Gemm,
-    OpDef, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
+    BatchNormTrain, Binary, CellKind, CellSettings, Conv, Direction, External, Flatten, Gather,
+    GatherAt, Gemm, OpDef, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
 };
 use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
 use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
@@ -128,17 +128,13 @@ fn cell(rng: &mut ChaCha8Rng) -> (Graph, Weights) {
     let kernel = b.param("kernel", random(rng, &[2, 9, 2]));
     let recurrent = b.param("recurrent", random(rng, &[2, 9, 3]));
     let bias = b.param("bias", random(rng, &[2, 18]));
-    let gru = Recurrent::Gru {
+    let settings = CellSettings {
         direction: Direction::Both,
-        batch_first: false,
         bias: true,
         lengths: true,
-        initial: false,
-        reset_after: false,
-        clip: None,
-        gate: Activation::SIGMOID,
-        candidate: Activation::TANH,
+        ..CellSettings::default()
     };
+    let gru = Recurrent { kind: CellKind::Gru, settings };
     let h = b.ops(&["states", "last"], gru, &[x, kernel, recurrent, bias, lengths]).unwrap();
     let mean = Reduce::Mean { axes: vec![0, 1], keepdims: false };
     let mean = b.op("mean_state", mean, &h[..1]).unwrap();

@@ -220,43 +220,25 @@ mod tests {
 
     use super::super::testing::{assert_bits, assert_close, misaligned, random, rng, with_threads};
     use super::{RecurrentPlan, recurrent};
-    use crate::op::{Activation, Direction, Op, Recurrent};
+    use crate::op::{CellKind, CellSettings, Direction, Op, Recurrent};
     use crate::types::Tensor;
 
     fn drawn(rng: &mut impl Rng, cell: usize) -> Recurrent {
         let direction =
             [Direction::Forward, Direction::Reverse, Direction::Both][rng.random_range(0..3)];
-        let named = |name| Activation::new(name, None, None).unwrap();
-        let (gate, candidate, hidden) = (named("sigmoid"), named("tanh"), named("tanh"));
         let [batch_first, bias, initial, other] = [(); 4].map(|()| rng.random_bool(0.5));
-        let (lengths, clip) = (false, None);
-        match cell {
-            0 => Recurrent::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes: other,
-                coupled: rng.random_bool(0.3),
-                clip,
-                gate,
-                candidate,
-                hidden,
-            },
-            1 => Recurrent::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after: other,
-                clip,
-                gate,
-                candidate,
-            },
-            _ => Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate },
-        }
+        let kind = [CellKind::Lstm, CellKind::Gru, CellKind::Rnn][cell];
+        let settings = CellSettings {
+            direction,
+            batch_first,
+            bias,
+            initial,
+            peepholes: kind == CellKind::Lstm && other,
+            coupled: kind == CellKind::Lstm && rng.random_bool(0.3),
+            reset_after: kind == CellKind::Gru && other,
+            ..CellSettings::default()
+        };
+        Recurrent { kind, settings }
     }
 
     /// The operands of `op` for these sizes: steps, rows, elements of a step and of the state.
@@ -264,13 +246,9 @@ mod tests {
     fn operands(rng: &mut ChaCha8Rng, op: &Recurrent, [t, b, i, h]: [usize; 4]) -> Vec<Tensor> {
         let (direction, batch_first) = op.order();
         let d = direction.count();
-        let (g, bias, initial, peepholes) = match *op {
-            Recurrent::Lstm { bias, initial, peepholes, .. } => {
-                (4, bias, 2 * usize::from(initial), peepholes)
-            }
-            Recurrent::Gru { bias, initial, .. } => (3, bias, usize::from(initial), false),
-            Recurrent::Rnn { bias, initial, .. } => (1, bias, usize::from(initial), false),
-        };
+        let CellSettings { bias, initial, peepholes, .. } = op.settings;
+        let g = op.kind.gates();
+        let initial = usize::from(initial) * (1 + usize::from(op.kind == CellKind::Lstm));
         let order = |first, rest| if batch_first { [b, first, rest] } else { [first, b, rest] };
         let mut all = vec![order(t, i).to_vec(), vec![d, g * h, i], vec![d, g * h, h]];
         all.extend(bias.then(|| vec![d, 2 * g * h]));

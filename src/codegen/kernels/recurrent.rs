@@ -4,7 +4,7 @@ use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types, ma
 use crate::codegen::builder::{Builder, ceil_div, float};
 use crate::codegen::function::of_float;
 use crate::lower::{BufferId, Parts};
-use crate::op::{Activation, Direction, Recurrent};
+use crate::op::{Activation, CellKind, CellSettings, Direction, Recurrent};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, TensorType};
 
@@ -49,62 +49,16 @@ pub(super) struct Cell<'a> {
 
 impl<'a> Cell<'a> {
     pub(super) fn new(op: &'a Recurrent) -> Self {
-        let none = Self {
-            kind: 2,
-
-            bias: false,
-            lengths: false,
-            initial: false,
-            peepholes: false,
-            coupled: false,
-            reset_first: false,
-            clip: None,
-            functions: [None; 3],
+        let CellSettings { gate, candidate, hidden, .. } = &op.settings;
+        let (kind, functions) = match op.kind {
+            CellKind::Lstm => (0, [Some(gate), Some(candidate), Some(hidden)]),
+            CellKind::Gru => (1, [Some(gate), Some(candidate), None]),
+            CellKind::Rnn => (2, [None, Some(candidate), None]),
         };
-        match op {
-            Recurrent::Lstm {
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden,
-                ..
-            } => Self {
-                kind: 0,
-                bias: *bias,
-                lengths: *lengths,
-                initial: *initial,
-                peepholes: *peepholes,
-                coupled: *coupled,
-                clip: *clip,
-                functions: [Some(gate), Some(candidate), Some(hidden)],
-                ..none
-            },
-            Recurrent::Gru {
-                bias, lengths, initial, reset_after, clip, gate, candidate, ..
-            } => Self {
-                kind: 1,
-                bias: *bias,
-                lengths: *lengths,
-                initial: *initial,
-                reset_first: !reset_after,
-                clip: *clip,
-                functions: [Some(gate), Some(candidate), None],
-                ..none
-            },
-            Recurrent::Rnn { bias, lengths, initial, clip, candidate, .. } => Self {
-                bias: *bias,
-                lengths: *lengths,
-                initial: *initial,
-                clip: *clip,
-                functions: [None, Some(candidate), None],
-                ..none
-            },
-        }
+        let CellSettings { bias, lengths, initial, peepholes, coupled, reset_after, clip, .. } =
+            op.settings;
+        let reset_first = op.kind == CellKind::Gru && !reset_after;
+        Self { kind, bias, lengths, initial, peepholes, coupled, reset_first, clip, functions }
     }
 
     /// Says the attributes to the kernel.

@@ -11,7 +11,7 @@ pub use activation::Activation;
 pub use sequence::{Cell, CellKind, Engine, Part, Sequence, Sizes, States};
 
 use super::attr::names;
-use super::declare::family;
+use super::declare::{family, settings};
 use super::element::Float;
 use super::infer::{dtype, equal, results};
 use super::numeric::{narrow, wide, widen};
@@ -62,71 +62,44 @@ family! {
     /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded
     /// once. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
     /// those of ONNX.
-    pub enum Recurrent {
+    pub struct Recurrent of CellKind with CellSettings {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
-        Lstm = "lstm" {
-            /// The order of the steps.
-            direction: Direction = Direction::Forward,
-            /// Whether the batch is the first axis.
-            batch_first: bool = false,
-            /// Whether there is a bias.
-            bias: bool = false,
-            /// Whether there are lengths.
-            lengths: bool = false,
-            /// Whether states at the beginning are given.
-            initial: bool = false,
-            /// Whether the gates see the cell state.
-            peepholes: bool = false,
-            /// Whether `f` is `1 - i`.
-            coupled: bool = false,
-            /// The bound of what functions of gates are applied to.
-            clip: Option<f32>,
-            /// The function of the gates.
-            gate: Activation = Activation::SIGMOID,
-            /// The function of the candidate.
-            candidate: Activation = Activation::TANH,
-            /// The function of the cell state.
-            hidden: Activation = Activation::TANH,
-        },
+        Lstm = "lstm" without [reset_after],
         /// Gates `z`, `r` and the candidate `g`: `h' = (1 - z) g + z h`, where `g` sees `r h`.
-        Gru = "gru" {
-            /// The order of the steps.
-            direction: Direction = Direction::Forward,
-            /// Whether the batch is the first axis.
-            batch_first: bool = false,
-            /// Whether there is a bias.
-            bias: bool = false,
-            /// Whether there are lengths.
-            lengths: bool = false,
-            /// Whether the state at the beginning is given.
-            initial: bool = false,
-            /// Whether `r` is applied to the product of state and weights, with its bias, and not
-            /// to the state.
-            reset_after: bool = false,
-            /// The bound of what functions of gates are applied to.
-            clip: Option<f32>,
-            /// The function of the gates.
-            gate: Activation = Activation::SIGMOID,
-            /// The function of the candidate.
-            candidate: Activation = Activation::TANH,
-        },
+        Gru = "gru" without [peepholes, coupled, hidden],
         /// `h' = candidate(x W + h R + bias)`.
-        Rnn = "rnn" {
-            /// The order of the steps.
-            direction: Direction = Direction::Forward,
-            /// Whether the batch is the first axis.
-            batch_first: bool = false,
-            /// Whether there is a bias.
-            bias: bool = false,
-            /// Whether there are lengths.
-            lengths: bool = false,
-            /// Whether the state at the beginning is given.
-            initial: bool = false,
-            /// The bound of what the function is applied to.
-            clip: Option<f32>,
-            /// The function.
-            candidate: Activation = Activation::TANH,
-        },
+        Rnn = "rnn" without [peepholes, coupled, reset_after, gate, hidden],
+    }
+}
+
+settings! {
+    /// The attributes of cells and of their gradients.
+    pub struct CellSettings {
+        /// The order of the steps.
+        pub direction: Direction = Direction::Forward,
+        /// Whether the batch is the first axis.
+        pub batch_first: bool = false,
+        /// Whether there is a bias.
+        pub bias: bool = false,
+        /// Whether there are lengths.
+        pub lengths: bool = false,
+        /// Whether states at the beginning are given.
+        pub initial: bool = false,
+        /// Whether the gates of `lstm` see the cell state.
+        pub peepholes: bool = false,
+        /// Whether the forget gate of `lstm` is 1 minus its input gate.
+        pub coupled: bool = false,
+        /// Whether `r` of `gru` is applied to the product of state and weights, with its bias, and
+        /// not to the state.
+        pub reset_after: bool = false,
+        /// The bound of what functions of gates are applied to.
+        pub clip: Option<f32> = None,
+        /// The function of the gates.
+        pub gate: Activation = Activation::SIGMOID,
+        /// The function of the candidate.
+        pub candidate: Activation = Activation::TANH,
+        /// The function of the cell state.
+        pub hidden: Activation = Activation::TANH,
     }
 }
 
@@ -143,68 +116,49 @@ pub(super) struct Places {
 }
 
 impl Recurrent {
-    const fn kind(&self) -> CellKind {
-        match self {
-            Self::Lstm { .. } => CellKind::Lstm,
-            Self::Gru { .. } => CellKind::Gru,
-            Self::Rnn { .. } => CellKind::Rnn,
-        }
-    }
-
     /// The order of the steps, and whether the batch is the first axis.
     pub const fn order(&self) -> (Direction, bool) {
-        match *self {
-            Self::Lstm { direction, batch_first, .. }
-            | Self::Gru { direction, batch_first, .. }
-            | Self::Rnn { direction, batch_first, .. } => (direction, batch_first),
-        }
+        (self.settings.direction, self.settings.batch_first)
     }
 
     pub(super) const fn result_count(&self) -> usize {
-        if matches!(self, Self::Lstm { .. }) { 3 } else { 2 }
+        if matches!(self.kind, CellKind::Lstm) { 3 } else { 2 }
     }
 
     pub(super) fn places(&self) -> Places {
-        let (flags, lstm, peepholes) = match *self {
-            Self::Lstm { bias, lengths, initial, peepholes, .. } => {
-                ([bias, lengths, initial], true, peepholes)
-            }
-            Self::Gru { bias, lengths, initial, .. } | Self::Rnn { bias, lengths, initial, .. } => {
-                ([bias, lengths, initial], false, false)
-            }
-        };
+        let CellSettings { bias, lengths, initial, peepholes, .. } = self.settings;
         let mut count = 3;
         let mut place = |given: bool| {
             count += usize::from(given);
             given.then_some(count - 1)
         };
-        let [bias, lengths, initial] = flags.map(&mut place);
-        let (initial_cell, peepholes) = (place(lstm && flags[2]), place(peepholes));
-        Places { bias, lengths, initial, initial_cell, peepholes, count }
+        let [bias, lengths, state] = [bias, lengths, initial].map(&mut place);
+        let initial_cell = place(initial && self.kind == CellKind::Lstm);
+        let peepholes = place(peepholes);
+        Places { bias, lengths, initial: state, initial_cell, peepholes, count }
+    }
+
+    /// Fails where an attribute says something that the cell has not.
+    pub(super) fn check(&self) -> Result<(), OpError> {
+        let given = self.settings.attrs();
+        match given.into_iter().find(|(attr, _)| self.kind.without().contains(attr)) {
+            None => Ok(()),
+            Some((attr, _)) => {
+                let reason = format!("{} has none", self.kind.name());
+                Err(OpError::Attribute { attr, reason })
+            }
+        }
     }
 
     /// What the cell computes.
     pub fn cell(&self) -> Cell {
-        let (kind, none) = (self.kind(), Activation::TANH);
-        match self.clone() {
-            Self::Lstm { coupled, clip, gate, candidate, hidden, .. } => Cell {
-                kind,
-                functions: [gate, candidate, hidden],
-                clip,
-                coupled,
-                reset_after: false,
-            },
-            Self::Gru { reset_after, clip, gate, candidate, .. } => {
-                Cell { kind, functions: [gate, candidate, none], clip, coupled: false, reset_after }
-            }
-            Self::Rnn { clip, candidate, .. } => Cell {
-                kind,
-                functions: [candidate, none.clone(), none],
-                clip,
-                coupled: false,
-                reset_after: false,
-            },
-        }
+        let CellSettings { coupled, reset_after, clip, gate, candidate, hidden, .. } =
+            self.settings.clone();
+        let functions = match self.kind {
+            CellKind::Lstm | CellKind::Gru => [gate, candidate, hidden],
+            CellKind::Rnn => [candidate, Activation::TANH, hidden],
+        };
+        Cell { kind: self.kind, functions, clip, coupled, reset_after }
     }
 
     /// The sizes of a call, of its first and its third operand; `None` if they have not three axes.
@@ -376,6 +330,7 @@ impl OpDef for Recurrent {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
+        self.check()?;
         let places = self.places();
         if operands.len() != places.count {
             let expected = "3, and one for each that its attributes announce";
@@ -388,7 +343,7 @@ impl OpDef for Recurrent {
         let (steps, batch) = if batch_first { (b, a) } else { (a, b) };
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
         let directions = dim(direction.count());
-        let width = hidden.clone() * dim(self.kind().gates());
+        let width = hidden.clone() * dim(self.kind.gates());
         shape(
             operands,
             1,

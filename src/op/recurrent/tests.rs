@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Activation, Direction, Recurrent};
+use super::{Activation, CellKind, CellSettings, Direction, Recurrent};
 use crate::op::Op;
 use crate::op::testing::{self, random, rng};
 use crate::types::{Claim, DType, Tensor};
@@ -52,44 +52,31 @@ impl Case {
     }
 
     fn op(self) -> Op {
-        let Self {
-            direction, batch_first, bias, lengths, initial, peepholes, coupled, clip, ..
-        } = self;
         let named = |name| Activation::new(name, Some(0.5), Some(0.25)).unwrap();
-        let (gate, candidate) = (named("hard_sigmoid"), named("scaled_tanh"));
-        let reset_after = self.reset_after;
-        match self.cell {
-            0 => Recurrent::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden: named("softsign"),
-            },
-            1 => Recurrent::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after,
-                clip,
-                gate,
-                candidate,
-            },
-            _ => Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate },
-        }
-        .into()
+        let (kind, other) = (self.kind(), CellSettings::default());
+        let settings = CellSettings {
+            direction: self.direction,
+            batch_first: self.batch_first,
+            bias: self.bias,
+            lengths: self.lengths,
+            initial: self.initial,
+            peepholes: self.peepholes,
+            coupled: self.coupled && kind == CellKind::Lstm,
+            reset_after: self.reset_after && kind == CellKind::Gru,
+            clip: self.clip,
+            gate: if kind == CellKind::Rnn { other.gate } else { named("hard_sigmoid") },
+            candidate: named("scaled_tanh"),
+            hidden: if kind == CellKind::Lstm { named("softsign") } else { other.hidden },
+        };
+        Recurrent { kind, settings }.into()
+    }
+
+    fn kind(self) -> CellKind {
+        [CellKind::Lstm, CellKind::Gru, CellKind::Rnn][self.cell]
     }
 
     fn gates(self) -> usize {
-        [4, 3, 1][self.cell]
+        self.kind().gates()
     }
 
     /// The operands, with the claims that a split batch gives them.

@@ -108,6 +108,14 @@ impl AttrReader {
         }
     }
 
+    /// Fails if one of these attributes is given.
+    pub fn refuse(&self, names: &[&str]) -> Result<(), AttrError> {
+        match self.attrs.iter().find(|(name, _)| names.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((attr, _)) => Err(AttrError::Unknown { op: self.op, attr: attr.clone() }),
+        }
+    }
+
     /// Fails if an attribute was not taken.
     pub fn finish(self) -> Result<(), AttrError> {
         match self.attrs.into_iter().next() {

@@ -13,10 +13,14 @@ pub(in crate::op) fn by_name(attrs: &mut [(&'static str, Attr)]) {
 macro_rules! op {
     ($(#[$meta:meta])* pub struct $op:ident = $name:literal {
         $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
+        $(; pub $settings:ident: $settings_ty:ty)?
     }) => {
         $(#[$meta])*
         #[derive(Clone, Debug)]
-        pub struct $op { $($(#[$fmeta])* pub $field: $ty),* }
+        pub struct $op {
+            $($(#[$fmeta])* pub $field: $ty,)*
+            $(#[doc = "Its other attributes."] pub $settings: $settings_ty,)?
+        }
 
         $crate::op::declare::equal_as_printed!($op);
 
@@ -31,6 +35,7 @@ macro_rules! op {
                 $($crate::op::declare::print_attr!(
                     attrs, $field, &self.$field, $ty $(, $default)?
                 );)*
+                $(attrs.extend(self.$settings.attrs());)?
                 $crate::op::declare::by_name(&mut attrs);
                 attrs
             }
@@ -41,6 +46,7 @@ macro_rules! op {
                 rows: &$crate::types::Dim,
             ) {
                 $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
+                $(self.$settings.at_rows(rows);)?
             }
         }
 
@@ -53,13 +59,51 @@ macro_rules! op {
                 reader: &mut $crate::op::attr::AttrReader,
             ) -> Result<Self, $crate::op::attr::AttrError> {
                 Ok(Self {
-                    $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),*
+                    $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?),)*
+                    $($settings: <$settings_ty>::read(reader)?,)?
                 })
             }
         }
     };
 }
 pub(crate) use op;
+
+/// Declares attributes that several operators have, each with a default.
+macro_rules! settings {
+    ($(#[$meta:meta])* pub struct $settings:ident {
+        $($(#[$fmeta:meta])* pub $field:ident: $ty:ty = $default:expr),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        pub struct $settings { $($(#[$fmeta])* pub $field: $ty),* }
+
+        impl Default for $settings {
+            fn default() -> Self {
+                Self { $($field: $default),* }
+            }
+        }
+
+        impl $settings {
+            pub(in crate::op) fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
+                let mut attrs = Vec::new();
+                $($crate::op::declare::print_attr!(attrs, $field, &self.$field, $ty, $default);)*
+                $crate::op::declare::by_name(&mut attrs);
+                attrs
+            }
+
+            pub(in crate::op) fn at_rows(&mut self, rows: &$crate::types::Dim) {
+                $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
+            }
+
+            pub(in crate::op) fn read(
+                reader: &mut $crate::op::attr::AttrReader,
+            ) -> Result<Self, $crate::op::attr::AttrError> {
+                Ok(Self { $($field: $crate::op::declare::read_attr!(reader, $field, $default)),* })
+            }
+        }
+    };
+}
+pub(crate) use settings;
 
 /// Operators are equal where name and attributes are: floats by their bits.
 macro_rules! equal_as_printed {
@@ -101,7 +145,7 @@ macro_rules! read_attr {
 pub(crate) use read_attr;
 
 /// Declares a family of operators that share one implementation: an enum with a name for each
-/// variant.
+/// variant, or a kind with attributes of which each kind lacks some.
 macro_rules! family {
     ($(#[$meta:meta])* pub enum $op:ident {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
@@ -160,6 +204,57 @@ macro_rules! family {
                     })?),)*
                     _ => Err($crate::op::attr::AttrError::UnknownOp(name.to_owned())),
                 }
+            }
+        }
+    };
+    ($(#[$meta:meta])* pub struct $op:ident of $kind:ident with $settings:ident {
+        $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        pub struct $op {
+            #[doc = "Which of them it is."]
+            pub kind: $kind,
+            #[doc = "Its attributes; those that it has not have their defaults."]
+            pub settings: $settings,
+        }
+
+        $crate::op::declare::equal_as_printed!($op);
+
+        impl $kind {
+            /// The attributes that it has not.
+            pub(in crate::op) const fn without(self) -> &'static [&'static str] {
+                match self { $(Self::$variant => &[$(stringify!($other)),*]),* }
+            }
+        }
+
+        impl $crate::op::OpText for $op {
+            fn name(&self) -> &'static str {
+                self.kind.name()
+            }
+
+            fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
+                self.settings.attrs()
+            }
+
+            fn at_rows(&mut self, rows: &$crate::types::Dim) {
+                self.settings.at_rows(rows);
+            }
+        }
+
+        impl $crate::op::OpRead for $op {
+            const NAMES: &'static [&'static str] = &[$($name),*];
+
+            fn read(
+                name: &'static str,
+                reader: &mut $crate::op::attr::AttrReader,
+            ) -> Result<Self, $crate::op::attr::AttrError> {
+                let kind = match name {
+                    $($name => $kind::$variant,)*
+                    _ => return Err($crate::op::attr::AttrError::UnknownOp(name.to_owned())),
+                };
+                reader.refuse(kind.without())?;
+                Ok(Self { kind, settings: $settings::read(reader)? })
             }
         }
     };

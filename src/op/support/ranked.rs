@@ -1,9 +1,11 @@
 //! Entries of lines in an order, with the positions that they had.
 
-use crate::op::OpError;
+use std::cmp::Ordering;
+
 use crate::op::element::for_dtype;
-use crate::op::infer::not_a_number;
-use crate::types::{DType, Element, Tensor};
+use crate::op::infer::{not_a_number, results};
+use crate::op::{Backward, Formula, OpError, Results, RuleError};
+use crate::types::{DType, Element, Tensor, TensorType};
 
 /// A part of lines along an axis.
 pub(in crate::op) struct Part<'a> {
@@ -13,6 +15,29 @@ pub(in crate::op) struct Part<'a> {
     pub(in crate::op) places: Option<&'a Tensor>,
     /// The position of the part's first entry on the whole axis.
     pub(in crate::op) from: i64,
+}
+
+/// The order of two elements; a NaN is above all numbers.
+pub(in crate::op) fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
+    #[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
+    let nan = |x: &T| x != x;
+    a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
+}
+
+/// The types of the entries and their positions.
+pub(in crate::op) fn types(entries: TensorType) -> Result<Results, OpError> {
+    let positions = TensorType { dtype: DType::I64, shape: entries.shape.clone() };
+    results([entries, positions])
+}
+
+/// The gradient of the entries, at the positions that they had.
+pub(in crate::op) fn back_to_positions(at: &mut Backward<'_>, axis: i64) -> Result<(), RuleError> {
+    let (positions, dy) = (at.result(1)?, at.dy()?);
+    let to = at.shape(at.operand(0)?);
+    let zeros = at.zeros(dy, &to)?;
+    let dx = at.scatter(zeros, positions, dy, axis)?;
+    at.give(0, dx);
+    Ok(())
 }
 
 /// Which entries of a line stay, and in which order.

@@ -2,7 +2,8 @@
 
 use fanwise::ir::Value;
 use fanwise::op::{
-    Activation, Binary, Cast, Direction, Random, Recurrent, RecurrentGrad, Transpose,
+    Activation, Binary, Cast, CellKind, CellSettings, Direction, Random, Recurrent, RecurrentGrad,
+    Transpose,
 };
 use fanwise::types::{DType, Dim};
 
@@ -88,7 +89,7 @@ pub(super) fn gradients(net: &mut Net, i: usize) -> Vec<Value> {
         operands.push(given.input(net, &behind[usize::from(result > 0)..]));
     }
     let grad = RecurrentGrad::of(&op);
-    let parts = 2 + usize::from(results == 3 || !matches!(op, Recurrent::Rnn { .. }));
+    let parts = 2 + usize::from(results == 3 || op.kind != CellKind::Rnn);
     let others =
         usize::from(results == 3 && given.peepholes) + usize::from(given.initial) * (results - 1);
     net.ops(parts + others, grad, &operands)
@@ -119,43 +120,23 @@ fn case(net: &mut Net, i: usize) -> Case {
     let peepholes = i.is_multiple_of(6);
     let [gate, candidate, state] = functions(i);
     let clip = (i % 4 == 2).then_some(0.75);
-    let (op, gates): (Recurrent, usize) = match i % 3 {
-        0 => {
-            let (coupled, hidden) = (i % 9 == 3, state);
-            let op = Recurrent::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden,
-            };
-            (op, 4)
-        }
-        1 => {
-            let reset_after = (i / 3).is_multiple_of(2);
-            let op = Recurrent::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after,
-                clip,
-                gate,
-                candidate,
-            };
-            (op, 3)
-        }
-        _ => {
-            (Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate }, 1)
-        }
+    let (lstm, gru) = (i.is_multiple_of(3), i % 3 == 1);
+    let settings = CellSettings {
+        direction,
+        batch_first,
+        bias,
+        lengths,
+        initial,
+        peepholes,
+        coupled: i % 9 == 3,
+        reset_after: gru && (i / 3).is_multiple_of(2),
+        clip,
+        candidate,
+        gate: if lstm || gru { gate } else { Activation::SIGMOID },
+        hidden: if lstm { state } else { Activation::TANH },
     };
+    let kind = [CellKind::Lstm, CellKind::Gru, CellKind::Rnn][i % 3];
+    let (op, gates) = (Recurrent { kind, settings }, kind.gates());
     let given = Given { batch_first, bias, lengths, initial, peepholes };
     let operands = given.operands(net, (gates, direction.count()), [steps, input, hidden]);
     let results = if gates == 4 { 3 } else { 2 };

@@ -4,7 +4,7 @@ use super::{
     Attribute, Done, Export, Imports, Node, NodeError, Refused, Writer, Written, word, wrong,
 };
 use crate::ir::Value;
-use crate::op::{Activation, Direction, Formula, Recurrent};
+use crate::op::{Activation, CellKind, CellSettings, Direction, Formula, Recurrent};
 use crate::types::{DType, Dim, Tensor};
 
 const DIRECTIONS: [(&str, Direction); 3] = [
@@ -40,19 +40,8 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("RNN", 6, rnn);
 }
 
-/// What all cells have.
-#[expect(clippy::struct_excessive_bools, reason = "which operands there are")]
-struct Common {
-    direction: Direction,
-    batch_first: bool,
-    clip: Option<f32>,
-    bias: bool,
-    lengths: bool,
-    initial: bool,
-    operands: Vec<Value>,
-}
-
-fn common(n: &mut Node<'_, '_>) -> Result<Common, NodeError> {
+/// What all cells have, and the operands.
+fn common(n: &mut Node<'_, '_>) -> Result<(CellSettings, Vec<Value>), NodeError> {
     let direction = n.choice("direction", "forward", &DIRECTIONS)?;
     let batch_first = n.opset >= 14 && n.flag("layout", false)?;
     // Said which results there are, which the node says too.
@@ -71,7 +60,16 @@ fn common(n: &mut Node<'_, '_>) -> Result<Common, NodeError> {
     let (bias, lengths, initial) = (n.optional(3), n.optional(4), n.optional(5));
     operands.extend(bias.into_iter().chain(lengths).chain(initial));
     let [bias, lengths, initial] = [bias, lengths, initial].map(|o| o.is_some());
-    Ok(Common { direction, batch_first, clip, bias, lengths, initial, operands })
+    let settings = CellSettings {
+        direction,
+        batch_first,
+        bias,
+        lengths,
+        initial,
+        clip,
+        ..CellSettings::default()
+    };
+    Ok((settings, operands))
 }
 
 /// The functions of one direction, those in `defaults` where the node names none. Of the lists of
@@ -115,16 +113,16 @@ fn functions<const K: usize>(
 }
 
 fn lstm(n: &mut Node<'_, '_>) -> Done {
-    let Common { direction, batch_first, clip, bias, lengths, mut initial, mut operands } =
-        common(n)?;
-    let [gate, candidate, hidden] = functions(n, direction, ["sigmoid", "tanh", "tanh"])?;
-    let coupled = n.flag("input_forget", false)?;
+    let (mut settings, mut operands) = common(n)?;
+    let functions = functions(n, settings.direction, ["sigmoid", "tanh", "tanh"])?;
+    [settings.gate, settings.candidate, settings.hidden] = functions;
+    settings.coupled = n.flag("input_forget", false)?;
     let cell = n.optional(6);
     let zeros = |n: &mut Node<'_, '_>, like: Value| {
         let (shape, value) = (n.shape(like).to_vec(), Tensor::zeros(n.dtype(like), &[])?);
         n.filled(shape, value)
     };
-    match (initial, cell) {
+    match (settings.initial, cell) {
         (false, None) => {}
         (true, Some(cell)) => operands.push(cell),
         (true, None) => {
@@ -135,121 +133,55 @@ fn lstm(n: &mut Node<'_, '_>) -> Done {
         (false, Some(cell)) => {
             let state = zeros(n, cell)?;
             operands.extend([state, cell]);
-            initial = true;
+            settings.initial = true;
         }
     }
     let peepholes = n.optional(7);
     operands.extend(peepholes);
-    let peepholes = peepholes.is_some();
-    let op = Recurrent::Lstm {
-        direction,
-        batch_first,
-        bias,
-        lengths,
-        initial,
-        peepholes,
-        coupled,
-        clip,
-        gate,
-        candidate,
-        hidden,
-    };
-    n.results(3, op, &operands)
+    settings.peepholes = peepholes.is_some();
+    n.results(3, Recurrent { kind: CellKind::Lstm, settings }, &operands)
 }
 
 fn gru(n: &mut Node<'_, '_>) -> Done {
-    let Common { direction, batch_first, clip, bias, lengths, initial, operands } = common(n)?;
-    let [gate, candidate] = functions(n, direction, ["sigmoid", "tanh"])?;
-    let reset_after = n.flag("linear_before_reset", false)?;
-    let op = Recurrent::Gru {
-        direction,
-        batch_first,
-        bias,
-        lengths,
-        initial,
-        reset_after,
-        clip,
-        gate,
-        candidate,
-    };
-    n.results(2, op, &operands)
+    let (mut settings, operands) = common(n)?;
+    [settings.gate, settings.candidate] = functions(n, settings.direction, ["sigmoid", "tanh"])?;
+    settings.reset_after = n.flag("linear_before_reset", false)?;
+    n.results(2, Recurrent { kind: CellKind::Gru, settings }, &operands)
 }
 
 fn rnn(n: &mut Node<'_, '_>) -> Done {
-    let Common { direction, batch_first, clip, bias, lengths, initial, operands } = common(n)?;
-    let [candidate] = functions(n, direction, ["tanh"])?;
-    let op = Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate };
-    n.results(2, op, &operands)
+    let (mut settings, operands) = common(n)?;
+    [settings.candidate] = functions(n, settings.direction, ["tanh"])?;
+    n.results(2, Recurrent { kind: CellKind::Rnn, settings }, &operands)
 }
 
 impl Export for Recurrent {
     fn export(&self, w: &mut Writer<'_>) -> Written {
-        match self {
-            Self::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden,
-            } => Cell {
-                name: "LSTM",
-                direction: *direction,
-                batch_first: *batch_first,
-                has: [true, true, true, *bias, *lengths, *initial, *initial, *peepholes],
-                clip: *clip,
-                functions: &[gate, candidate, hidden],
-                own: coupled.then_some("input_forget"),
+        let settings = &self.settings;
+        let CellSettings { bias, lengths, initial, peepholes, coupled, reset_after, .. } =
+            *settings;
+        let CellSettings { gate, candidate, hidden, .. } = settings;
+        let (name, functions, own): (_, &[_], _) = match self.kind {
+            CellKind::Lstm => {
+                ("LSTM", &[gate, candidate, hidden], coupled.then_some("input_forget"))
             }
-            .write(w),
-            Self::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after,
-                clip,
-                gate,
-                candidate,
-            } => Cell {
-                name: "GRU",
-                direction: *direction,
-                batch_first: *batch_first,
-                has: [true, true, true, *bias, *lengths, *initial, false, false],
-                clip: *clip,
-                functions: &[gate, candidate],
-                own: reset_after.then_some("linear_before_reset"),
+            CellKind::Gru => {
+                ("GRU", &[gate, candidate], reset_after.then_some("linear_before_reset"))
             }
-            .write(w),
-            Self::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate } => Cell {
-                name: "RNN",
-                direction: *direction,
-                batch_first: *batch_first,
-                has: [true, true, true, *bias, *lengths, *initial, false, false],
-                clip: *clip,
-                functions: &[candidate],
-                own: None,
-            }
-            .write(w),
-        }
+            CellKind::Rnn => ("RNN", &[candidate], None),
+        };
+        let cell = initial && self.kind == CellKind::Lstm;
+        let has = [true, true, true, bias, lengths, initial, cell, peepholes];
+        Cell { name, settings, has, functions, own }.write(w)
     }
 }
 
 /// A cell as ONNX has it.
 struct Cell<'a> {
     name: &'a str,
-    direction: Direction,
-    /// Whether the batch is the first axis.
-    batch_first: bool,
+    settings: &'a CellSettings,
     /// Which of ONNX's operands there are, the first three always.
     has: [bool; 8],
-    clip: Option<f32>,
     /// The functions of one direction.
     functions: &'a [&'a Activation],
     /// A flag that is set.
@@ -265,7 +197,7 @@ impl Cell<'_> {
         let operands = self.operands(w)?;
         let Functions { names, alphas, betas } = self.functions()?;
         let mut given = vec![
-            ("direction", word(&DIRECTIONS, &self.direction)?),
+            ("direction", word(&DIRECTIONS, &self.settings.direction)?),
             ("hidden_size", hidden.into()),
             ("activations", Attribute::Texts(names)),
         ];
@@ -275,9 +207,9 @@ impl Cell<'_> {
         if !betas.is_empty() {
             given.push(("activation_beta", Attribute::Floats(&betas)));
         }
-        given.extend(self.clip.map(|clip| ("clip", clip.into())));
+        given.extend(self.settings.clip.map(|clip| ("clip", clip.into())));
         given.extend(self.own.map(|own| (own, true.into())));
-        if !self.batch_first {
+        if !self.settings.batch_first {
             return w.done(self.name, operands, &given);
         }
         let results = w.results()?;
@@ -307,7 +239,7 @@ impl Cell<'_> {
             let is_state = place == 5 || place == 6;
             all.push(if place == LENGTHS && w.ty(next)?.dtype != DType::I32 {
                 w.emit("Cast", &[name], &[("to", DType::I32.into())])?
-            } else if self.batch_first && (place == 0 || is_state) {
+            } else if self.settings.batch_first && (place == 0 || is_state) {
                 w.emit("Transpose", &[name], &turn)?
             } else {
                 name.clone()
@@ -323,7 +255,7 @@ impl Cell<'_> {
     /// The functions of all directions.
     fn functions(&self) -> Result<Functions, Refused> {
         let mut all = Functions::default();
-        for _ in 0..self.direction.count() {
+        for _ in 0..self.settings.direction.count() {
             for function in self.functions {
                 let (own, [alpha, beta]) = function.parts();
                 let known = FUNCTIONS.iter().find(|known| known.own == own);

@@ -12,7 +12,7 @@ use crate::op::element::Float;
 use crate::op::infer::results;
 use crate::op::numeric::{narrow, wide, widen};
 use crate::op::real::Real;
-use crate::op::recurrent::{Activation, CellKind, Direction, Recurrent, Sizes};
+use crate::op::recurrent::{CellKind, CellSettings, Recurrent, Sizes};
 use crate::op::{
     Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
 };
@@ -44,122 +44,27 @@ op! {
     /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
     pub struct RecurrentGrad = "recurrent_grad" {
         /// Which cell it is.
-        pub cell: CellKind,
-        /// The order of the steps.
-        pub direction: Direction = Direction::Forward,
-        /// Whether the batch is the first axis.
-        pub batch_first: bool = false,
-        /// Whether there is a bias.
-        pub bias: bool = false,
-        /// Whether there are lengths.
-        pub lengths: bool = false,
-        /// Whether states at the beginning are given.
-        pub initial: bool = false,
-        /// Whether the gates of `lstm` see the cell state.
-        pub peepholes: bool = false,
-        /// Whether the forget gate of `lstm` is 1 minus its input gate.
-        pub coupled: bool = false,
-        /// Whether the reset gate of `gru` is applied after the product.
-        pub reset_after: bool = false,
-        /// The bound of what functions of gates are applied to.
-        pub clip: Option<f32>,
-        /// The function of the gates.
-        pub gate: Activation = Activation::SIGMOID,
-        /// The function of the candidate.
-        pub candidate: Activation = Activation::TANH,
-        /// The function of the cell state.
-        pub hidden: Activation = Activation::TANH,
+        pub cell: CellKind;
+        pub settings: CellSettings
     }
 }
 
 impl RecurrentGrad {
     /// The gradients of `op`.
     pub fn of(op: &Recurrent) -> Self {
-        let (direction, batch_first) = op.order();
-        let (places, cell) = (op.places(), op.cell());
-        let [first, second, hidden] = cell.functions;
-        let (gate, candidate) = match cell.kind {
-            CellKind::Rnn => (Activation::SIGMOID, first),
-            CellKind::Lstm | CellKind::Gru => (first, second),
-        };
-        Self {
-            cell: cell.kind,
-            direction,
-            batch_first,
-            bias: places.bias.is_some(),
-            lengths: places.lengths.is_some(),
-            initial: places.initial.is_some(),
-            peepholes: places.peepholes.is_some(),
-            coupled: cell.coupled,
-            reset_after: cell.reset_after,
-            clip: cell.clip,
-            gate,
-            candidate,
-            hidden,
-        }
+        Self { cell: op.kind, settings: op.settings.clone() }
     }
 
     /// The cell.
     pub fn forward(&self) -> Recurrent {
-        let Self {
-            cell,
-            direction,
-            batch_first,
-            bias,
-            lengths,
-            initial,
-            peepholes,
-            coupled,
-            reset_after,
-            clip,
-            ..
-        } = *self;
-        let Self { gate, candidate, hidden, .. } = self.clone();
-        match cell {
-            CellKind::Lstm => Recurrent::Lstm {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                peepholes,
-                coupled,
-                clip,
-                gate,
-                candidate,
-                hidden,
-            },
-            CellKind::Gru => Recurrent::Gru {
-                direction,
-                batch_first,
-                bias,
-                lengths,
-                initial,
-                reset_after,
-                clip,
-                gate,
-                candidate,
-            },
-            CellKind::Rnn => {
-                Recurrent::Rnn { direction, batch_first, bias, lengths, initial, clip, candidate }
-            }
-        }
+        Recurrent { kind: self.cell, settings: self.settings.clone() }
     }
 
-    /// Fails where an attribute says something that the cell has not.
+    /// Fails where an attribute says something that the cell has not, or has no gradient.
     fn check(&self) -> Result<(), OpError> {
-        let lstm = self.cell == CellKind::Lstm;
-        let odd = [
-            ("peepholes", self.peepholes && !lstm),
-            ("coupled", self.coupled && !lstm),
-            ("reset_after", self.reset_after && self.cell != CellKind::Gru),
-        ];
-        if let Some((attr, _)) = odd.into_iter().find(|(_, odd)| *odd) {
-            let reason = format!("{} has none", self.cell.name());
-            return Err(OpError::Attribute { attr, reason });
-        }
-        let functions =
-            [("gate", &self.gate), ("candidate", &self.candidate), ("hidden", &self.hidden)];
+        self.forward().check()?;
+        let CellSettings { gate, candidate, hidden, .. } = &self.settings;
+        let functions = [("gate", gate), ("candidate", candidate), ("hidden", hidden)];
         for (attr, function) in functions {
             if function.slope(0.0f64, 0.0).is_none() {
                 let reason = format!("the gradient of {function} in a cell is not offered");
@@ -172,9 +77,9 @@ impl RecurrentGrad {
     /// For each result that every step has a part of, the elements of that part, in states.
     fn widths(&self) -> SmallVec<[usize; 4]> {
         match self.cell {
-            CellKind::Lstm if self.peepholes => smallvec![4, 1, 1, 3],
+            CellKind::Lstm if self.settings.peepholes => smallvec![4, 1, 1, 3],
             CellKind::Lstm => smallvec![4, 1, 1],
-            CellKind::Gru => smallvec![3, 1, if self.reset_after { 3 } else { 1 }],
+            CellKind::Gru => smallvec![3, 1, if self.settings.reset_after { 3 } else { 1 }],
             CellKind::Rnn => smallvec![1, 1],
         }
     }
@@ -228,7 +133,7 @@ impl OpDef for RecurrentGrad {
 
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         let lengths = self.forward().lengths_operand()?;
-        Lookup::lengths(operands, i64::from(self.batch_first), lengths)
+        Lookup::lengths(operands, i64::from(self.settings.batch_first), lengths)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
@@ -252,7 +157,7 @@ impl OpDef for RecurrentGrad {
         }
         let (x, r) = (own[0].ty, own[2].ty);
         let part = |width: usize| {
-            let width = i64::try_from(width * self.direction.count()).unwrap_or(i64::MAX);
+            let width = i64::try_from(width * self.settings.direction.count()).unwrap_or(i64::MAX);
             let sizes = [x.shape[0].clone(), x.shape[1].clone(), r.shape[2].clone() * width];
             TensorType { dtype: x.dtype, shape: sizes.into_iter().collect() }
         };
@@ -279,7 +184,7 @@ impl OpDef for RecurrentGrad {
         let Some((_, shard)) = rules::first_shard(own) else {
             return Ok(rules::invariant(results.len()));
         };
-        let axis = usize::from(!self.batch_first);
+        let axis = usize::from(!self.settings.batch_first);
         Ok(results.iter().map(|_| Claim::Shard(Shard { axis, ..shard })).collect())
     }
 

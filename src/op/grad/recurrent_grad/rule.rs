@@ -51,7 +51,7 @@ pub(in crate::op) fn backward(cell: &Recurrent, at: &mut Backward<'_>) -> Result
         let own = match places.lengths {
             Some(i) => {
                 let lengths = at.operand(i)?;
-                within(at, x, lengths, grad.batch_first)?
+                within(at, x, lengths, grad.settings.batch_first)?
             }
             None => x,
         };
@@ -130,13 +130,14 @@ impl Steps {
             rows: shape[0].clone() * shape[1].clone(),
             hidden,
             gates: count(grad.cell.gates()),
-            directions: count(grad.direction.count()),
+            directions: count(grad.settings.direction.count()),
         };
         steps.sums = steps.flat(at, given[0])?;
         steps.states = steps.flat(at, given[1])?;
         if grad.cell == CellKind::Gru {
             let other = steps.flat(at, given[2])?;
-            let slot = if grad.reset_after { &mut steps.recurrent } else { &mut steps.passed };
+            let slot =
+                if grad.settings.reset_after { &mut steps.recurrent } else { &mut steps.passed };
             *slot = Some(other);
         }
         Ok(steps)
