@@ -92,6 +92,9 @@ fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, Strin
     if emit == "verify" || emit == "input" {
         return Ok(Printer::default().print(&template));
     }
+    if emit == "calls" {
+        applied::calls::assert_shared(&template);
+    }
     let graph = match directives.get("gpus") {
         Some(gpus) => replicate(directives, gpus, &template)?,
         None => template,
@@ -109,6 +112,7 @@ fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, Strin
     match emit {
         "graph" => Ok(printed),
         "program" => program().map(|p| p.to_string()),
+        "calls" => applied::calls::told(&program()?),
         "memory" => {
             let rows = directives
                 .get("batch")

@@ -3,12 +3,14 @@
 //! `add(i8[1] [127], i8[1] [1])` is evaluated. Where operands are types alone, the types of the
 //! results are inferred; where one has a claim, `softmax(f32[N,3] shard(0)) {axis=1}`, the split
 //! rule is asked, and executed for batches of 0 to 7 rows. `eval`, `infer` or `split` before the
-//! operator asks for that whatever the operands are.
+//! operator asks for that whatever the operands are, `call` for the calls of kernels on a GPU.
+
+pub(crate) mod calls;
 
 use std::collections::BTreeMap;
 use std::iter;
 
-use fanwise::backend::{CPU, Cpu, Executable, RunOptions};
+use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
 use fanwise::ir::{self, Builder, Graph, NodeKind, Weights};
 use fanwise::lower::lower;
 use fanwise::op::{Attr, Inferred, Op, Operand, SplitOperand, Traits};
@@ -49,6 +51,9 @@ fn outcome(line: &str) -> String {
     }
     if let Some(applied) = asked("infer ") {
         return applied.inferred();
+    }
+    if let Some(applied) = asked("call ") {
+        return applied.called();
     }
     if let Some(applied) = asked("eval ") {
         return applied.evaluated();
@@ -116,6 +121,31 @@ impl Applied {
         let split = self.on_devices(&values, &results);
         let results = join(results.iter().map(|t| Attr::Tensor(t.clone()).to_string()));
         if split { format!("{results}  ; on 1, 2 and 3 devices") } else { results }
+    }
+
+    /// The calls on a GPU; operands without a batch are parameters.
+    fn called(&self) -> String {
+        let mut builder = Builder::new("called");
+        let mut operands = Vec::new();
+        for (i, x) in self.operands.iter().enumerate() {
+            let name = format!("x{i}");
+            let zeros = |sizes: &[usize]| {
+                x.value.clone().unwrap_or_else(|| Tensor::zeros(x.ty.dtype, sizes).unwrap())
+            };
+            operands.push(match x.ty.shape.as_const() {
+                Some(sizes) => builder.param(&name, zeros(&sizes)),
+                None => builder.input(&name, x.ty.clone()),
+            });
+        }
+        let results =
+            builder.all("y", self.op.clone(), &operands).expect("the operator takes them");
+        for (i, value) in results.into_iter().enumerate() {
+            builder.output(&format!("y{i}"), value);
+        }
+        let how = Replicate::over(vec![Device::gpu(0)]);
+        let graph = replicate(&builder.finish().0, &how).unwrap_or_else(|e| panic!("{e}"));
+        let program = lower(&ir::verify(&graph).unwrap(), &CUDA).unwrap();
+        calls::told(&program).unwrap().trim_end().replace('\n', "\n     ")
     }
 
     /// Runs the operator on one device, where one can, and on several with the first axes as the
