@@ -92,6 +92,9 @@ fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, Strin
     if emit == "verify" || emit == "input" {
         return Ok(Printer::default().print(&template));
     }
+    if emit == "gradient" {
+        return applied::gradients::told(template);
+    }
     if emit == "calls" {
         applied::calls::assert_shared(&template);
     }

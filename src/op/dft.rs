@@ -196,10 +196,12 @@ impl OpDef for Dft {
         };
         let dx = at.op(back, &[dy])?;
         let factor = self.length as f64;
-        let dx = at.scale(dx, if self.inverse { 1.0 / factor } else { factor })?;
-        let mut pads = vec![0; 2 * shape.rank()];
-        pads[shape.rank() + axis] = (entries - self.length).max(0);
-        let dx = at.op(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[dx])?;
+        let mut dx = at.scale(dx, if self.inverse { 1.0 / factor } else { factor })?;
+        if entries > self.length {
+            let mut pads = vec![0; 2 * shape.rank()];
+            pads[shape.rank() + axis] = entries - self.length;
+            dx = at.op(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[dx])?;
+        }
         at.give(0, dx);
         Ok(())
     }

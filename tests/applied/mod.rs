@@ -3,17 +3,19 @@
 //! `add(i8[1] [127], i8[1] [1])` is evaluated. Where operands are types alone, the types of the
 //! results are inferred; where one has a claim, `softmax(f32[N,3] shard(0)) {axis=1}`, the split
 //! rule is asked, and executed for batches of 0 to 7 rows. `eval`, `infer` or `split` before the
-//! operator asks for that whatever the operands are, `call` for the calls of kernels on a GPU.
+//! operator asks for that whatever the operands are, `call` for the calls of
+//! kernels on a GPU, `gradient` for what gives the operands their gradients.
 
 pub(crate) mod calls;
+pub(crate) mod gradients;
 
 use std::collections::BTreeMap;
 use std::iter;
 
 use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
-use fanwise::ir::{self, Builder, Graph, NodeKind, Weights};
+use fanwise::ir::{self, Builder, Graph, NodeKind, Value, Weights};
 use fanwise::lower::lower;
-use fanwise::op::{Attr, Inferred, Op, Operand, SplitOperand, Traits};
+use fanwise::op::{Attr, Binary, Inferred, Op, Operand, Reduce, SplitOperand, Traits};
 use fanwise::pass::{Repair, Replicate, replicate};
 use fanwise::types::{Claim, Combine, Device, Dim, Shard, Tensor, TensorType};
 
@@ -51,6 +53,9 @@ fn outcome(line: &str) -> String {
     }
     if let Some(applied) = asked("infer ") {
         return applied.inferred();
+    }
+    if let Some(applied) = asked("gradient ") {
+        return applied.differentiated();
     }
     if let Some(applied) = asked("call ") {
         return applied.called();
@@ -121,6 +126,39 @@ impl Applied {
         let split = self.on_devices(&values, &results);
         let results = join(results.iter().map(|t| Attr::Tensor(t.clone()).to_string()));
         if split { format!("{results}  ; on 1, 2 and 3 devices") } else { results }
+    }
+
+    /// What gives the operands of floats their gradients, from that of the first result, `dy`.
+    fn differentiated(&self) -> String {
+        let mut builder = Builder::new("differentiated");
+        let operands: Vec<Value> = self
+            .operands
+            .iter()
+            .enumerate()
+            .map(|(i, x)| match &x.value {
+                Some(value) => builder.param(&format!("x{i}"), value.clone()),
+                None => builder.input(&format!("x{i}"), x.ty.clone()),
+            })
+            .collect();
+        let results =
+            builder.all("y", self.op.clone(), &operands).expect("the operator takes them");
+        let ty = builder.graph().ty(results[0]).clone();
+        let axes = (0..ty.rank()).map(|axis| axis.try_into().expect("an axis")).collect();
+        let dy = builder.input("dy", ty);
+        let product = builder.op("product", Binary::Mul, &[results[0], dy]).unwrap();
+        let loss = builder.op("loss", Reduce::Sum { axes, keepdims: false }, &[product]).unwrap();
+        builder.output("loss", loss);
+        let told = match gradients::told(builder.finish().0) {
+            Ok(told) => told,
+            Err(error) => return format!("error: {error}"),
+        };
+        // What leads to the loss is no news, and neither is where nodes come from.
+        let known = ["%loss", "%product", "return"];
+        let is_news = |line: &&str| {
+            let node = line.strip_prefix("  ").is_some_and(|node| node.contains(" : "));
+            line.starts_with("none") || (node && !known.iter().any(|k| line[2..].starts_with(k)))
+        };
+        told.lines().filter(is_news).map(str::trim).collect::<Vec<_>>().join("\n     ")
     }
 
     /// The calls on a GPU; operands without a batch are parameters.

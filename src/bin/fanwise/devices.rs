@@ -233,27 +233,25 @@ impl Gpus {
 
 /// Without CUDA there is nothing to find.
 #[cfg(not(feature = "cuda"))]
-struct Gpus;
+struct Gpus(&'static str);
 
 #[cfg(not(feature = "cuda"))]
 impl Gpus {
-    const MISSING: &str = "this fanwise is built without the feature `cuda`";
-
     fn find() -> Self {
-        Self
+        Self("this fanwise is built without the feature `cuda`")
     }
 
     fn text(&self) -> String {
         format!(
             "gpu     none found; `--gpus N` runs N virtual devices on the CPU\nmissing {}\n",
-            Self::MISSING
+            self.0
         )
     }
 
     fn json(&self) -> Value {
         json!({
             "gpus": [], "driver": null, "nvrtc": null, "nvrtc_path": null, "archs": null,
-            "missing": [Self::MISSING],
+            "missing": [self.0],
         })
     }
 }

@@ -10,8 +10,10 @@ use fanwise::lower::Kernels as _;
 use fanwise::lower::Program;
 use fanwise::{Error, format};
 
+#[cfg(feature = "cuda")]
+use crate::exec;
 use crate::target::CacheArgs;
-use crate::{exec, ui};
+use crate::ui;
 
 /// What is written of the kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -118,7 +118,8 @@ impl TargetArgs {
 
     #[cfg(not(feature = "cuda"))]
     fn cuda(&self, _: usize) -> anyhow::Result<Runner> {
-        let _ = (self.cache.folder(), self.code, self.watchdog);
+        // What only CUDA uses.
+        drop((self.cache.folder(), self.code, self.watchdog));
         bail!("this fanwise is built without the feature `cuda`")
     }
 
@@ -216,6 +217,7 @@ impl Runner {
 
     /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of
     /// all of them together.
+    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "CUDA alone traces"))]
     pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         let result = runs();
         #[cfg(feature = "cuda")]

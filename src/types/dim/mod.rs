@@ -483,21 +483,35 @@ impl fmt::Display for Atom {
         match self {
             Self::Symbol(Symbol::BATCH) => f.write_str("N"),
             Self::Symbol(Symbol(i)) => write!(f, "S{i}"),
-            Self::Div(a, b) => write!(f, "({}/{})", Factor(a), Factor(b)),
+            Self::Div(a, b) => write!(f, "({}/{})", dividend(a), divisor(b)),
             Self::Min(a, b) => write!(f, "min({a},{b})"),
             Self::Max(a, b) => write!(f, "max({a},{b})"),
         }
     }
 }
 
-/// A dim inside a quotient: in brackets unless it is a number or one atom.
-struct Factor<'a>(&'a Dim);
+/// A dim inside a quotient: in brackets unless it is a number or one atom, as a divisor also where
+/// it is a quotient itself, since quotients are read from the left.
+struct Factor<'a> {
+    dim: &'a Dim,
+    divides: bool,
+}
+
+fn dividend(dim: &Dim) -> Factor<'_> {
+    Factor { dim, divides: false }
+}
+
+fn divisor(dim: &Dim) -> Factor<'_> {
+    Factor { dim, divides: true }
+}
 
 impl fmt::Display for Factor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = self.0.as_const().is_some_and(|c| c >= 0)
-            || self.0.with_poly(|p| p.as_atom().is_some());
-        if plain { write!(f, "{}", self.0) } else { write!(f, "({})", self.0) }
+        let Self { dim, divides } = self;
+        let quotient = |atom: &Atom| matches!(atom, Atom::Div(..));
+        let plain = dim.as_const().is_some_and(|c| c >= 0)
+            || dim.with_poly(|p| p.as_atom().is_some_and(|atom| !divides || !quotient(atom)));
+        if plain { write!(f, "{dim}") } else { write!(f, "({dim})") }
     }
 }
 
@@ -518,7 +532,7 @@ impl fmt::Display for Poly<Atom> {
                 && single
                 && *c > 0
             {
-                write!(f, "{}/{}", Factor(a), Factor(b))?;
+                write!(f, "{}/{}", dividend(a), divisor(b))?;
                 continue;
             }
             if size != 1 || m.is_empty() {

@@ -20,9 +20,17 @@ fn formulas_that_mean_the_same_are_equal() {
 fn printing_reads_back() {
     let third = n().floor_div(&3.into());
     let min = (third.clone() * 2).minimum(&n());
-    for d in
-        [n(), n() * n() * 2 - 5, n() - third * 2, min.clone() * 4 + 1, -n(), min.floor_div(&n())]
-    {
+    for d in [
+        n(),
+        n() * n() * 2 - 5,
+        n() - third.clone() * 2,
+        min.clone() * 4 + 1,
+        -n(),
+        min.floor_div(&n()),
+        n().floor_div(&third),
+        n().floor_div(&n()).floor_div(&min) + 1,
+        n().floor_div(&third.floor_div(&min)),
+    ] {
         assert_eq!(d.to_string().parse::<Dim>().as_ref(), Ok(&d), "{d}");
     }
 }
