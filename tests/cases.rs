@@ -3,9 +3,10 @@
 //!
 //! A case begins with directives, comments of the form `; key: value`; the rest of the file is a
 //! graph, unless `model` names one. `emit` says what the snapshot holds: `graph` (default),
-//! `input`, `program`, `memory`, `parse` (of a wrong text), `verify` (of a damaged graph) or `run`
-//! (of operators on operands, one a line, instead of a graph); `target` is what programs are
-//! lowered for. A refusal's diagnostic is the result where there is one.
+//! `input`, `program`, `memory`, `calls` (of kernels), `gradient` (of the first output), `parse`
+//! (of a wrong text), `verify` (of a damaged graph) or `run` (of operators on operands, one a line,
+//! instead of a graph); `target` is what programs are lowered for. A refusal's diagnostic is the
+//! result where there is one.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

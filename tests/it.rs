@@ -48,6 +48,7 @@ mod it {
     mod mentions;
     pub(super) mod mutations;
     mod numeric;
+    mod onnx_import;
     pub(super) mod onnx_nodes;
     mod onnx_proto;
     pub(super) mod onnx_runtime;

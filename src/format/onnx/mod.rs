@@ -30,8 +30,6 @@ mod save;
 mod state;
 mod store;
 mod tensor;
-#[cfg(test)]
-mod tests;
 mod wire;
 mod writer;
 

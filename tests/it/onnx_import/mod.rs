@@ -10,16 +10,16 @@ mod tensors;
 
 use prost::Message;
 
-use super::proto::attribute_proto::AttributeType;
-use super::proto::tensor_proto::DataType;
-use super::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
-use super::proto::type_proto::{Tensor as TensorKind, Value as Kind};
-use super::proto::{
+use fanwise::format::Model;
+use fanwise::format::onnx::proto::attribute_proto::AttributeType;
+use fanwise::format::onnx::proto::tensor_proto::DataType;
+use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+use fanwise::format::onnx::proto::type_proto::{Tensor as TensorKind, Value as Kind};
+use fanwise::format::onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     TensorShapeProto, TypeProto, ValueInfoProto,
 };
-use super::{ImportError, ImportOptions, import_bytes};
-use crate::format::Model;
+use fanwise::format::onnx::{ImportError, ImportOptions, import_bytes};
 
 /// An input or output of `f32`: sizes are numbers, names, or `?`.
 fn value(name: &str, sizes: &[&str]) -> ValueInfoProto {

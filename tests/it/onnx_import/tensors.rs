@@ -3,11 +3,11 @@
 use prost::Message;
 
 use super::{floats, graph, ints, load, load_with, model, nodes_of, refusal, value, zeros};
-use crate::format::onnx::proto::tensor_proto::{DataLocation, DataType};
-use crate::format::onnx::proto::{ModelProto, StringStringEntryProto, TensorProto};
-use crate::format::onnx::{ImportError, ImportOptions, import, initializers};
-use crate::format::{Budget, Model};
-use crate::types::{DType, Tensor};
+use fanwise::format::onnx::proto::tensor_proto::{DataLocation, DataType};
+use fanwise::format::onnx::proto::{ModelProto, StringStringEntryProto, TensorProto};
+use fanwise::format::onnx::{ImportError, ImportOptions, import, initializers};
+use fanwise::format::{Budget, Model};
+use fanwise::types::{DType, Tensor};
 
 /// A model with the tensor `t` and nothing else.
 fn holding(tensor: TensorProto) -> ModelProto {

@@ -4,8 +4,8 @@ use super::{
     freed, graph, int, ints, load, load_with, model, node, nodes_of, outputs, refusal, value, with,
     zeros,
 };
-use crate::format::onnx::proto::{ModelProto, NodeProto};
-use crate::format::onnx::{BatchCandidate, ImportError, ImportOptions};
+use fanwise::format::onnx::proto::{ModelProto, NodeProto};
+use fanwise::format::onnx::{BatchCandidate, ImportError, ImportOptions};
 
 fn add(a: &[&str], b: &[&str]) -> ModelProto {
     let nodes = nodes_of("y = Add a b");

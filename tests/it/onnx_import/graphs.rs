@@ -4,9 +4,9 @@ use super::{
     float, graph, int, ints, load, model, node, nodes_of, operators, opset, outputs, refusal,
     value, with, zeros,
 };
-use crate::format::onnx::ImportError;
-use crate::format::onnx::proto::attribute_proto::AttributeType;
-use crate::format::onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
+use fanwise::format::onnx::ImportError;
+use fanwise::format::onnx::proto::attribute_proto::AttributeType;
+use fanwise::format::onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
 
 fn x() -> Vec<ValueInfoProto> {
     vec![value("x", &["N", "4"])]

@@ -7,14 +7,14 @@ use super::{
     float, floats, freed, graph, int, load, load_with, model, node, nodes_of, opset, outputs,
     refusal, typed, value, with,
 };
-use crate::format::Model;
-use crate::format::onnx::proto::attribute_proto::AttributeType;
-use crate::format::onnx::proto::tensor_proto::DataType;
-use crate::format::onnx::proto::{AttributeProto, ModelProto, NodeProto, ValueInfoProto};
-use crate::format::onnx::{ImportError, ImportOptions};
-use crate::ir::Value;
-use crate::op::{Assume, External, Op};
-use crate::types::Tensor;
+use fanwise::format::Model;
+use fanwise::format::onnx::proto::attribute_proto::AttributeType;
+use fanwise::format::onnx::proto::tensor_proto::DataType;
+use fanwise::format::onnx::proto::{AttributeProto, ModelProto, NodeProto, ValueInfoProto};
+use fanwise::format::onnx::{ImportError, ImportOptions};
+use fanwise::ir::Value;
+use fanwise::op::{Assume, External, Op};
+use fanwise::types::Tensor;
 
 /// A node of an operator that is not known.
 pub(super) fn gate(inputs: &[&str], outputs: &[&str]) -> NodeProto {
@@ -240,6 +240,6 @@ fn callbacks_are_given_after_the_import() {
     let external = ops.into_iter().find(|op| matches!(op, Op::External(_))).unwrap();
     let mut external = external.clone();
     external.at_rows(&1.into());
-    let x = Tensor::zeros(crate::types::DType::F32, &[1, 4]).unwrap();
+    let x = Tensor::zeros(fanwise::types::DType::F32, &[1, 4]).unwrap();
     assert_eq!(external.eval(&[&x]).unwrap(), [x]);
 }

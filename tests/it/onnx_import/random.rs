@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{float, graph, int, load, model, node, operators, outputs, refusal, value, with};
-use crate::format::Model;
-use crate::format::onnx::proto::attribute_proto::AttributeType;
-use crate::format::onnx::proto::tensor_proto::DataType;
-use crate::format::onnx::proto::{AttributeProto, NodeProto, TensorProto};
-use crate::ir::NodeKind;
-use crate::op::Op;
-use crate::types::Tensor;
+use fanwise::format::Model;
+use fanwise::format::onnx::proto::attribute_proto::AttributeType;
+use fanwise::format::onnx::proto::tensor_proto::DataType;
+use fanwise::format::onnx::proto::{AttributeProto, NodeProto, TensorProto};
+use fanwise::ir::NodeKind;
+use fanwise::op::Op;
+use fanwise::types::Tensor;
 
 fn one(node: NodeProto) -> Model {
     load(&model(graph(vec![value("x", &["N", "4"])], vec![], vec![node], &["y"]))).unwrap()
