@@ -1,6 +1,7 @@
 //! The checked-in bindings of `onnx.proto` are what the generator makes of it.
 
 use std::path::Path;
+use std::process::Command;
 
 use prost_build::Config;
 
@@ -42,7 +43,13 @@ fn generate(out: &Path) -> String {
     }
     let mut config = Config::new();
     config.bytes(["."]).disable_comments(["."]).out_dir(out).compile_fds(files).unwrap();
-    std::fs::read_to_string(out.join("onnx.rs")).unwrap()
+    let written = out.join("onnx.rs");
+    let formatted = Command::new("rustfmt")
+        .args(["--edition", "2024", "--config-path", env!("CARGO_MANIFEST_DIR")])
+        .arg(&written)
+        .status();
+    assert!(formatted.expect("rustfmt runs").success());
+    std::fs::read_to_string(written).unwrap()
 }
 
 #[test]

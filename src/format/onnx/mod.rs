@@ -38,7 +38,6 @@ mod writer;
 ///
 /// Packed numbers of a tensor (`float_data`, …) stay the bytes of the file, a list of packed runs
 /// each.
-#[rustfmt::skip]
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod proto;
 
