@@ -14,7 +14,7 @@ impl CudaOp for Sort {
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        rank(context, self.axis, [self.descending, true])
+        rank(context, self.axis, self.descending, true)
     }
 }
 
@@ -24,7 +24,7 @@ impl CudaOp for TopK {
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        rank(context, self.axis, [self.largest, false])
+        rank(context, self.axis, self.largest, false)
     }
 }
 
@@ -32,12 +32,12 @@ fn ranked(types: &Types<'_>, axis: i64) -> Support {
     Support::by(KernelClass::Line).when(known_size(types, axis).is_some_and(|size| size <= MOST))
 }
 
-/// `rank.cu`; the settings say whether the order is descending, and whether a NaN is last in either
-/// order.
+/// `rank.cu`, in descending order or in ascending one, with a NaN last in either or as the largest.
 fn rank(
     context: &Context<'_>,
     axis: i64,
-    [descending, nans_last]: [bool; 2],
+    descending: bool,
+    nans_last: bool,
 ) -> Result<Call, CodegenError> {
     let ([x], [y, places]) = (context.operands()?, context.results()?);
     let mut b = context.row_major()?;

@@ -61,43 +61,56 @@ pub(in crate::op) fn ranked(
     let mut values = Tensor::zeros(like.dtype(), &dims)?;
     let mut places = Tensor::zeros(DType::I64, &dims)?;
     if !values.is_empty() {
-        let (sizes, at) = ([axis, inner, k], places.as_mut_slice());
+        let (lines, at) = (Lines { axis, inner, k }, places.as_mut_slice());
         for_dtype!(
             like.dtype(),
-            float F => fill::<F>(parts, sizes, ranking, values.as_mut_slice(), at),
-            int I => fill::<I>(parts, sizes, ranking, values.as_mut_slice(), at),
+            float F => lines.fill::<F>(parts, ranking, values.as_mut_slice(), at),
+            int I => lines.fill::<I>(parts, ranking, values.as_mut_slice(), at),
             bool => return Err(not_a_number()),
         );
     }
     Ok(vec![values, places])
 }
 
-/// Fills blocks of `k` rows with `inner` columns, a line each.
-fn fill<T: Element + PartialOrd>(
-    parts: &[Part<'_>],
-    [axis, inner, k]: [usize; 3],
-    ranking: &impl Ranking,
-    values: &mut [T],
-    places: &mut [i64],
-) {
-    let mut line: Vec<(T, i64)> = Vec::new();
-    let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
-    for (block, (values, places)) in blocks.enumerate() {
-        for column in 0..inner {
-            line.clear();
-            for part in parts {
-                let (count, entries) = (part.values.dims()[axis], part.values.as_slice::<T>());
-                let own = part.places.map(Tensor::as_slice::<i64>);
-                let first = block * count * inner + column;
-                line.extend((0..count).zip(part.from..).map(|(row, position)| {
-                    let at = first + row * inner;
-                    (entries[at], own.map_or(position, |own| part.from + own[at]))
-                }));
-            }
-            ranking.rank(&mut line);
-            for (row, (value, position)) in line.iter().enumerate() {
-                values[row * inner + column] = *value;
-                places[row * inner + column] = *position;
+/// Lines along an axis, as memory has them.
+#[derive(Clone, Copy)]
+struct Lines {
+    axis: usize,
+    /// The elements behind an entry of the axis.
+    inner: usize,
+    /// The entries that stay.
+    k: usize,
+}
+
+impl Lines {
+    /// Fills blocks of `k` rows with `inner` columns, a line each.
+    fn fill<T: Element + PartialOrd>(
+        self,
+        parts: &[Part<'_>],
+        ranking: &impl Ranking,
+        values: &mut [T],
+        places: &mut [i64],
+    ) {
+        let Self { axis, inner, k } = self;
+        let mut line: Vec<(T, i64)> = Vec::new();
+        let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
+        for (block, (values, places)) in blocks.enumerate() {
+            for column in 0..inner {
+                line.clear();
+                for part in parts {
+                    let (count, entries) = (part.values.dims()[axis], part.values.as_slice::<T>());
+                    let own = part.places.map(Tensor::as_slice::<i64>);
+                    let first = block * count * inner + column;
+                    line.extend((0..count).zip(part.from..).map(|(row, position)| {
+                        let at = first + row * inner;
+                        (entries[at], own.map_or(position, |own| part.from + own[at]))
+                    }));
+                }
+                ranking.rank(&mut line);
+                for (row, (value, position)) in line.iter().enumerate() {
+                    values[row * inner + column] = *value;
+                    places[row * inner + column] = *position;
+                }
             }
         }
     }
