@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value};
 use fanwise::op::{Gemm, Softmax, Unary};
 use fanwise::pass::{Metric, Repair, Replicate, Training};
@@ -60,7 +60,7 @@ fn model() -> Result<Model, Box<dyn Error>> {
     let y = b.op("y", Softmax::Softmax { axis: -1 }, &[classes])?;
     b.output("y", y);
     let (graph, weights) = b.finish();
-    Ok(Model { graph, weights, notes: Vec::new() })
+    Ok(Model::new(graph, weights))
 }
 
 /// Prints every epoch; ends the training when the validation is good enough.

@@ -3,26 +3,33 @@ use crate::backend::CompileError;
 use crate::backend::RunError;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::KernelError;
+#[cfg(feature = "cuda")]
 use crate::codegen::CodegenError;
+#[cfg(feature = "onnx")]
 use crate::format::FileError;
 use crate::ir::GraphError;
 use crate::ir::VerifyErrors;
 use crate::lower::BindError;
 use crate::lower::LowerError;
+#[cfg(feature = "onnx")]
 use crate::model::ModelError;
-use crate::pass::{PassError, TrainingError};
+use crate::pass::{PassError, TrainingError, render};
+#[cfg(feature = "train")]
 use crate::train::data::DataError;
+#[cfg(feature = "train")]
 use crate::train::{CheckpointError, TrainError};
-use crate::types::TensorError;
+use crate::types::{Diagnostic, Hint, Setting, TensorError};
 
 /// Any error of fanwise: the errors of its layers, each with a stable code.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A model could not be read or written.
+    #[cfg(feature = "onnx")]
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A file of tensors could not be read or written.
+    #[cfg(feature = "onnx")]
     #[error(transparent)]
     File(#[from] FileError),
     /// A graph could not be changed as asked.
@@ -44,6 +51,7 @@ pub enum Error {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A launch has no kernel.
+    #[cfg(feature = "cuda")]
     #[error(transparent)]
     Codegen(#[from] CodegenError),
     /// Kernels could not be compiled.
@@ -60,12 +68,15 @@ pub enum Error {
     #[error(transparent)]
     Training(#[from] TrainingError),
     /// There are no data to train on.
+    #[cfg(feature = "train")]
     #[error(transparent)]
     Data(#[from] DataError),
     /// A training could not go on.
+    #[cfg(feature = "train")]
     #[error(transparent)]
     Train(#[from] TrainError),
     /// A checkpoint could not be written or read.
+    #[cfg(feature = "train")]
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A tensor could not be made.
@@ -84,82 +95,56 @@ impl Error {
     /// passes, `E04…` for lowering, `E05…` for running, `E06…` for training; a graph that may not
     /// be split has the `R…` code of the first operator that forbids it.
     pub fn code(&self) -> &'static str {
+        self.diagnostic().map_or("E0201", Diagnostic::code)
+    }
+
+    /// The ways out that are known, the most likely one first.
+    pub fn hints(&self) -> Vec<Hint> {
+        self.diagnostic().map_or_else(Vec::new, Diagnostic::hints)
+    }
+
+    /// The whole diagnostic, with its hints in the words of a program: `name` gives each setting
+    /// the name that it has there.
+    pub fn worded(&self, name: impl Fn(Setting) -> &'static str) -> String {
+        let word = |hint: &Hint| hint.worded(&name);
         match self {
-            Self::Model(error) => model_code(error),
-            Self::File(_) => "E0110",
-            Self::Graph(_) => "E0200",
-            Self::Invalid(_) => "E0201",
-            Self::Pass(error) => pass_code(error),
-            Self::Unproved(_) => "E0310",
-            Self::Lower(_) => "E0400",
-            Self::Bind(_) => "E0401",
-            Self::Codegen(_) => "E0402",
-            #[cfg(feature = "cuda")]
-            Self::Kernels(_) => "E0503",
-            Self::Compile(_) => "E0500",
-            Self::Run(_) => "E0501",
-            Self::Training(_) => "E0610",
-            Self::Data(error) => data_code(error),
-            Self::Train(error) => train_code(error),
-            Self::Checkpoint(_) => "E0620",
-            Self::Tensor(_) => "E0502",
+            Self::Pass(PassError::Refused(refused)) => render(refused, &word),
+            #[cfg(feature = "onnx")]
+            Self::Model(ModelError::Pass(PassError::Refused(refused))) => render(refused, &word),
+            _ => {
+                let hints = self.hints().into_iter().map(|h| format!("\n  = help: {}", word(&h)));
+                hints.fold(self.to_string(), |text, hint| text + &hint)
+            }
         }
     }
-}
 
-fn train_code(error: &TrainError) -> &'static str {
-    match error {
-        TrainError::Shards(_)
-        | TrainError::Local
-        | TrainError::Foreign(_)
-        | TrainError::Terms { .. }
-        | TrainError::Number { .. } => "E0611",
-        TrainError::Missing(_) | TrainError::Rows(_) => "E0612",
-        TrainError::Watch(_) | TrainError::Diverged(_) | TrainError::Rate { .. } => "E0613",
-    }
-}
-
-fn model_code(error: &ModelError) -> &'static str {
-    match error {
-        ModelError::Io { .. } | ModelError::NotAFile(_) => "E0100",
-        ModelError::TooLarge { .. } => "E0101",
-        ModelError::Onnx(error) => error.code(),
-        ModelError::Zoo(_) => "E0103",
-        ModelError::Foreign { .. } => "E0106",
-        ModelError::Text { .. } => "E0104",
-        ModelError::Json { .. } => "E0105",
-        ModelError::Invalid { .. } => "E0201",
-        ModelError::File(_) | ModelError::ParamsForm(_) => "E0110",
-        ModelError::NoSource { .. }
-        | ModelError::Missing { .. }
-        | ModelError::NoParams(_)
-        | ModelError::UnknownParam { .. } => "E0111",
-        ModelError::Changed { .. } => "E0112",
-        ModelError::NoTemplate => "E0113",
-        ModelError::Export(_) => "E0114",
-        ModelError::Pass(error) => pass_code(error),
-    }
-}
-
-fn pass_code(error: &PassError) -> &'static str {
-    match error {
-        PassError::Device(_) => "E0300",
-        PassError::Split(_) => "E0301",
-        PassError::Refused(refused) => refused.first().map_or("E0302", |r| r.code.name()),
-        PassError::AlreadyReplicated(_) => "E0303",
-        PassError::LocalStatistics(_) | PassError::NoGroups(_) => "E0304",
-        PassError::Graph(_) => "E0200",
-    }
-}
-
-fn data_code(error: &DataError) -> &'static str {
-    match error {
-        DataError::File(_) => "E0110",
-        DataError::Threads(_) => "E0500",
-        DataError::Tensor(_) => "E0502",
-        DataError::Columns(_) => "E0600",
-        DataError::Row { .. } => "E0601",
-        DataError::Setting(_) => "E0602",
-        DataError::Source(_) | DataError::Panicked(_) => "E0603",
+    /// The error of a layer; `None` of a damaged graph, whose errors are a list.
+    fn diagnostic(&self) -> Option<&dyn Diagnostic> {
+        Some(match self {
+            Self::Invalid(_) => return None,
+            #[cfg(feature = "onnx")]
+            Self::Model(error) => error,
+            #[cfg(feature = "onnx")]
+            Self::File(error) => error,
+            Self::Graph(error) => error,
+            Self::Pass(error) => error,
+            Self::Unproved(error) => error,
+            Self::Lower(error) => error,
+            Self::Bind(error) => error,
+            #[cfg(feature = "cuda")]
+            Self::Codegen(error) => error,
+            #[cfg(feature = "cuda")]
+            Self::Kernels(error) => error,
+            Self::Compile(error) => error,
+            Self::Run(error) => error,
+            Self::Training(error) => error,
+            #[cfg(feature = "train")]
+            Self::Data(error) => error,
+            #[cfg(feature = "train")]
+            Self::Train(error) => error,
+            #[cfg(feature = "train")]
+            Self::Checkpoint(error) => error,
+            Self::Tensor(error) => error,
+        })
     }
 }

@@ -75,16 +75,21 @@
 
 pub mod analysis;
 pub mod backend;
+#[cfg(feature = "cuda")]
 pub mod codegen;
 mod error;
+#[cfg(feature = "onnx")]
 pub mod format;
 pub mod ir;
 pub mod lower;
+#[cfg(feature = "onnx")]
 pub mod model;
 pub mod op;
 pub mod pass;
+#[cfg(feature = "train")]
 pub mod train;
 pub mod types;
+#[cfg(feature = "zoo")]
 pub mod zoo;
 
 pub use error::Error;

@@ -22,14 +22,15 @@ use std::sync::Arc;
 use crate::format::onnx::{self, ImportError};
 use crate::format::{self, Budget, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
-use crate::types::Tensor;
-use crate::zoo::{self};
+use crate::types::{Note, Setting, Tensor};
+#[cfg(feature = "zoo")]
+use crate::zoo;
 
 pub use self::error::ModelError;
 pub use self::options::LoadOptions;
 use self::options::{FOLDED, import_options, simplified};
 pub use self::places::locate;
-pub use crate::format::Model;
+pub use crate::ir::Model;
 
 /// The form in which a graph is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub enum GraphForm {
 /// Reads a model and simplifies it; a graph in text or JSON form is taken as it is.
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     if let Some(name) = spec.strip_prefix("zoo:") {
-        let (graph, weights) = zoo::build(name)?;
+        let Model { graph, weights, .. } = built_in(name)?;
         let bytes = weights.iter().map(|(_, tensor)| tensor.bytes().len() as u64).sum();
         if bytes > options.max_memory {
             let limit = options.max_memory;
@@ -54,14 +55,14 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         return parameterised(Model { graph, weights, notes }, options);
     }
     let path = Path::new(spec);
-    if let Some((what, way)) = kind::of_folder(path) {
-        return Err(foreign(path, what, way));
+    if let Some(kind) = kind::of_folder(path) {
+        return Err(kind.error(path));
     }
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
-        if let Some((what, way)) = kind::of_file(path, &head) {
-            return Err(foreign(path, what, way));
+        if let Some(kind) = kind::of_file(path, &head) {
+            return Err(kind.error(path));
         }
         let imported = onnx::import(path, &import_options(options));
         if let Err(ImportError::Batches(candidates)) = imported {
@@ -69,8 +70,8 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         }
         let unread =
             matches!(imported, Err(ImportError::Malformed(_) | ImportError::Graphs { .. }));
-        if let Some((what, way)) = kind::of_text(&head).filter(|_| unread) {
-            return Err(foreign(path, what, way));
+        if let Some(kind) = kind::of_text(&head).filter(|_| unread) {
+            return Err(kind.error(path));
         }
         let mut model = imported?;
         model.notes.extend(unchecked(options));
@@ -93,31 +94,25 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     Ok(Model { graph, weights, notes: unused(options) })
 }
 
-fn foreign(path: &Path, what: &'static str, way: &'static str) -> ModelError {
-    ModelError::Foreign { path: path.display().to_string(), what, way }
-}
-
 /// What is said of options that speak of an ONNX file, where the model is none.
-fn unused(options: &LoadOptions) -> Vec<String> {
+fn unused(options: &LoadOptions) -> Vec<Note> {
     let LoadOptions { batch_axis, dims, free_batch, assume, .. } = options;
     let given = [
-        ("--batch-axis", !batch_axis.is_empty()),
-        ("--dim", !dims.is_empty()),
-        ("--free-batch", *free_batch),
-        ("--assume", !assume.is_empty()),
+        (Setting::BatchAxis, !batch_axis.is_empty()),
+        (Setting::Dim, !dims.is_empty()),
+        (Setting::FreeBatch, *free_batch),
+        (Setting::Assume, !assume.is_empty()),
     ];
-    let given: Vec<&str> = given.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
-    if given.is_empty() {
-        return Vec::new();
-    }
-    vec![format!("{} has no effect: the model is no ONNX file, its batch is N", given.join(", "))]
+    let given: Vec<Setting> = given.iter().filter(|(_, set)| *set).map(|(s, _)| *s).collect();
+    let why = "the model is not an ONNX file; its batch is N";
+    if given.is_empty() { Vec::new() } else { vec![Note::ignored(given, why)] }
 }
 
 /// What is said of weights that are taken unchecked, where the model has none that are checked.
-fn unchecked(options: &LoadOptions) -> Option<String> {
-    let says =
-        "--params-unchecked has no effect: only graphs in text or JSON form know their weights";
-    options.params_unchecked.then(|| says.to_owned())
+fn unchecked(options: &LoadOptions) -> Option<Note> {
+    let why = "only graphs in text or JSON form state which weights they were made for";
+    let ignored = || Note::ignored(vec![Setting::ParamsUnchecked], why);
+    options.params_unchecked.then(ignored)
 }
 
 /// The graph with other elements of its parameters: those that changed have no source any more, so
@@ -244,6 +239,19 @@ pub fn export_onnx(path: &Path, graph: &Graph, weights: &Weights) -> Result<(), 
     Ok(format::write_bytes(path, &onnx::export(graph, weights)?)?)
 }
 
+/// The model of the zoo with this name.
+#[cfg(feature = "zoo")]
+fn built_in(name: &str) -> Result<Model, ModelError> {
+    let (graph, weights) = zoo::build(name)?;
+    Ok(Model::new(graph, weights))
+}
+
+/// The model of the zoo with this name: none, in a build without the feature `zoo`.
+#[cfg(not(feature = "zoo"))]
+fn built_in(name: &str) -> Result<Model, ModelError> {
+    Err(ModelError::NoZoo(name.to_owned()))
+}
+
 /// The ONNX file that a model is.
 fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     if spec.starts_with("zoo:") {
@@ -330,8 +338,7 @@ impl Held {
         options: &LoadOptions,
     ) -> Result<Self, ModelError> {
         if let Some(name) = file.strip_prefix("zoo:") {
-            let (graph, weights) = zoo::build(name)?;
-            return Self::of_model(Model { graph, weights, notes: Vec::new() }, options);
+            return Self::of_model(built_in(name)?, options);
         }
         let beside = folder.join(file);
         let path = [beside.as_path(), Path::new(file)]
@@ -384,18 +391,19 @@ impl Held {
             file: file.to_owned(),
             key: param.source.key.to_string(),
         })?;
-        let changed = |what| ModelError::Changed {
+        let changed = |what, fits| ModelError::Changed {
             param: param.name.to_string(),
             file: file.to_owned(),
             what,
+            fits,
         };
         if tensor.tensor_type() != param.ty {
-            return Err(changed(format!("{} instead of {}", tensor.tensor_type(), param.ty)));
+            let what = format!("{} instead of {}", tensor.tensor_type(), param.ty);
+            return Err(changed(what, false));
         }
         let hash = ContentHash::of(tensor);
         if hash != param.hash && !unchecked {
-            let what = format!("their hash is {hash}, not {}", param.hash);
-            return Err(changed(format!("{what}; `--params-unchecked` takes them all the same")));
+            return Err(changed(format!("their hash is {hash}, not {}", param.hash), true));
         }
         Ok(tensor.clone())
     }

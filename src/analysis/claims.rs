@@ -90,6 +90,8 @@ pub enum NoClaims {
 }
 
 /// The claims of all values of a graph that may be split, or why it may not.
+///
+/// Elsewhere: sharding propagation (XLA, PyTorch).
 pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
     const SHOWN: usize = 64;
     let mut map = survey(graph).map_err(NoClaims::Graph)?;
@@ -132,7 +134,7 @@ pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
         refused = inputs.filter_map(|v| Some(of(v.node, no_rows(graph.ty(v))?))).collect();
         if refused.is_empty() {
             let reason = "none of the inputs has an axis of size N".to_owned();
-            let refusal = Refusal { code: Code::NoBatchAxis, reason, operand: 0 };
+            let refusal = Refusal { code: Code::NoBatchAxis, reason, operand: 0, hint: None };
             refused.extend(order.first().map(|node| of(*node, refusal)));
         }
     }

@@ -1,10 +1,10 @@
 //! Random inputs for a graph: for trying it, comparing two forms of it, and timing it.
 
 use std::collections::BTreeMap;
+use std::f64::consts::TAU;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rand_distr::StandardNormal;
 
 use super::index_range::{UNBOUNDED, index_ranges};
 use crate::ir::Graph;
@@ -33,11 +33,17 @@ pub fn random_inputs(
         .collect()
 }
 
+/// A number of the standard normal distribution, by the method of Box and Muller.
+fn normal(rng: &mut ChaCha8Rng) -> f32 {
+    let (u, v) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
+    ((-2.0 * libm::log(u)).sqrt() * libm::cos(TAU * v)) as f32
+}
+
 fn fill(tensor: &mut Tensor, range: i64, rng: &mut ChaCha8Rng) {
     macro_rules! floats {
         ($t:ty, $from:expr) => {{
             for x in tensor.as_mut_slice::<$t>() {
-                *x = $from(rng.sample::<f32, _>(StandardNormal));
+                *x = $from(normal(rng));
             }
         }};
     }

@@ -2,10 +2,13 @@ use std::time::Duration;
 
 #[cfg(feature = "cuda")]
 use super::cuda::{KernelError, ProbeError};
+#[cfg(feature = "cuda")]
 use crate::codegen::CodegenError;
 use crate::lower::BindError;
 use crate::op::OpError;
-use crate::types::{DType, Device, Quoted, TensorError, TensorType};
+use crate::types::{
+    DType, Device, Diagnostic, Hint, Quoted, Setting, TensorError, TensorType,
+};
 
 /// A call of a device's driver that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +64,7 @@ pub enum CompileError {
     #[error("the worker threads could not be started: {0}")]
     Threads(String),
     /// The program runs on a device that is not there.
-    #[error("the program runs on {device}, and there are {count} GPUs; `--logical` makes more")]
+    #[error("the program runs on {device}, but there are {count} GPUs")]
     NoDevice {
         /// The device.
         device: Device,
@@ -69,6 +72,7 @@ pub enum CompileError {
         count: usize,
     },
     /// A launch has no kernel.
+    #[cfg(feature = "cuda")]
     #[error(transparent)]
     Codegen(#[from] CodegenError),
     /// A library of CUDA cannot be used.
@@ -111,6 +115,24 @@ pub enum CompileError {
         /// The bytes that the device has free.
         free: u64,
     },
+}
+
+impl Diagnostic for CompileError {
+    fn code(&self) -> &'static str {
+        "E0500"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        match self {
+            Self::NoDevice { .. } => {
+                let advice = "share the GPUs among more logical devices";
+                vec![Hint::set(Setting::LogicalDevices, "N", advice)]
+            }
+            #[cfg(feature = "cuda")]
+            Self::Probe(error) => error.hints(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// Why a run failed.
@@ -171,7 +193,7 @@ pub enum RunError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The inputs alone take more memory than allowed.
-    #[error("inputs of {n} rows take {needed} bytes; {limit} are allowed (`--max-memory`)")]
+    #[error("inputs of {n} rows take {needed} bytes; the limit is {limit}")]
     InputMemory {
         /// The batch size.
         n: i64,
@@ -181,7 +203,7 @@ pub enum RunError {
         limit: u64,
     },
     /// More memory is needed than allowed.
-    #[error("a batch of {n} rows needs {needed} bytes; {limit} are allowed")]
+    #[error("a batch of {n} rows needs {needed} bytes; the limit is {limit}")]
     Memory {
         /// The batch size.
         n: i64,
@@ -291,6 +313,18 @@ pub enum RunError {
         /// What happened.
         reason: String,
     },
+}
+
+impl Diagnostic for RunError {
+    fn code(&self) -> &'static str {
+        "E0501"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        let limited = matches!(self, Self::InputMemory { .. } | Self::Memory { .. });
+        let raise = || Hint::set(Setting::MaxMemory, "", "raise the memory limit");
+        if limited { vec![raise()] } else { Vec::new() }
+    }
 }
 
 fn names(known: &[String]) -> String {

@@ -12,6 +12,8 @@ use crate::lower::{self, BindError, Bound, Kernels, Program};
 use crate::types::{Device, Tensor};
 
 /// A place where programs run.
+///
+/// Elsewhere: PJRT client (XLA); execution provider (ONNX).
 pub trait Backend {
     /// The kernels for which programs are lowered to run here.
     fn kernels(&self) -> &dyn Kernels;
@@ -32,6 +34,8 @@ pub trait Backend {
 }
 
 /// A program that is ready to run any number of times, with batches of any size.
+///
+/// Elsewhere: loaded executable (XLA); inference session (ONNX).
 pub trait Executable: Send + Sync {
     /// The program.
     fn program(&self) -> &Program;

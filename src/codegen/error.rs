@@ -1,5 +1,7 @@
 //! Why a launch has no kernel.
 
+use crate::types::Diagnostic;
+
 /// Why a launch has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -22,4 +24,10 @@ pub enum CodegenError {
         /// What is wrong.
         reason: String,
     },
+}
+
+impl Diagnostic for CodegenError {
+    fn code(&self) -> &'static str {
+        "E0402"
+    }
 }

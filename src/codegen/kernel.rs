@@ -10,6 +10,8 @@ use crate::types::Dim;
 /// It depends on element types, attributes, chains and the sizes that do not follow from the batch,
 /// never on the batch: replicas of different rows share it, and so do all batch sizes. Two equal
 /// kernels are one.
+///
+/// Elsewhere: `gpu.func` (MLIR).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kernel {
     /// The file in `kernels/`, as `conv.cu`.

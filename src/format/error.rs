@@ -2,7 +2,7 @@ use std::io;
 use std::path::Path;
 
 use super::OverBudget;
-use crate::types::Quoted;
+use crate::types::{Diagnostic, Hint, Quoted, Setting};
 
 /// Why a file of tensors could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +63,17 @@ impl FileError {
     pub(super) fn tensor(path: &Path, tensor: &str, reason: impl Into<String>) -> Self {
         let (path, tensor) = (path.display().to_string(), tensor.to_owned());
         Self::Tensor { path, tensor, reason: reason.into() }
+    }
+}
+
+impl Diagnostic for FileError {
+    fn code(&self) -> &'static str {
+        "E0110"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        let raise = || Hint::set(Setting::MaxMemory, "", "raise the memory limit");
+        if let Self::Memory(_) = self { vec![raise()] } else { Vec::new() }
     }
 }
 

@@ -25,7 +25,6 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use crate::ir::{Graph, Weights};
 use crate::types::{Escaped, Quoted};
 
 /// Writes a text file, whole or not at all.
@@ -58,15 +57,4 @@ pub fn check_write(path: &Path) -> Result<(), FileError> {
 /// If it cannot be read.
 pub fn map_file(path: &Path) -> Result<Bytes, FileError> {
     Ok(mmap::Map::open(path, |_| Ok::<(), FileError>(()))?.bytes().clone())
-}
-
-/// A model: its graph, and the elements of the graph's parameters.
-#[derive(Clone, Debug)]
-pub struct Model {
-    /// The graph.
-    pub graph: Graph,
-    /// The elements of its parameters.
-    pub weights: Weights,
-    /// What a reader of the file decided and its user may want to know, as sentences.
-    pub notes: Vec<String>,
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::op::{Op, OpError, Operand, Results};
 use crate::types::invariant::int;
-use crate::types::{Device, Keys, Split, Table, TensorType};
+use crate::types::{Device, Diagnostic, Keys, Split, Table, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,9 @@ enum Keeper {
 ///
 /// It is changed only through its methods; the same sequence of changes gives the same graph.
 /// Iteration is in the order of ids or in topological order, never in that of a hash.
+///
+/// Elsewhere: `HloModule` (XLA); `GraphModule` (PyTorch); `func.func` (MLIR); `GraphProto` (ONNX);
+/// functional model (Keras).
 #[derive(Clone)]
 pub struct Graph {
     name: Arc<str>,
@@ -84,6 +87,12 @@ pub enum GraphError {
     /// The operands of a node form a cycle.
     #[error("the values form a cycle")]
     Cycle,
+}
+
+impl Diagnostic for GraphError {
+    fn code(&self) -> &'static str {
+        "E0200"
+    }
 }
 
 impl Graph {

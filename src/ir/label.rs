@@ -7,6 +7,8 @@ use crate::op::{Op, Statistics};
 use crate::types::{Dim, TensorType};
 
 /// What the merged output of a replicated graph promises.
+///
+/// Elsewhere: determinism (XLA, PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Label {
     /// Rows, each with the bits that one device gives.

@@ -25,6 +25,8 @@ impl fmt::Debug for NodeId {
 }
 
 /// One of a node's results.
+///
+/// Elsewhere: SSA value (MLIR); value name (ONNX).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
     /// The node that gives it.
@@ -53,6 +55,9 @@ pub enum NodeKind {
 /// The source of a node: the name that the node had in the file, or the layer it was built for.
 ///
 /// The replica that a node belongs to is part of its [`Place`].
+///
+/// Elsewhere: `OpMetadata` (XLA); stack trace (PyTorch); location (MLIR); node name (ONNX); layer
+/// name (Keras).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin(pub Option<Arc<str>>);
 
@@ -64,6 +69,8 @@ impl Origin {
 }
 
 /// Where a node runs.
+///
+/// Elsewhere: partition (XLA); rank (PyTorch); replica (Keras).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The device that computes it and holds its results.
@@ -148,6 +155,8 @@ pub struct Output {
 }
 
 /// What a parameter holds after a run.
+///
+/// Elsewhere: input-output alias (XLA); buffer mutation (PyTorch); variable (Keras).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     /// The parameter.

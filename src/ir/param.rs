@@ -18,7 +18,10 @@ impl ContentHash {
     pub fn of(tensor: &Tensor) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(tensor.tensor_type().to_string().as_bytes());
+        #[cfg(feature = "cpu")]
         hasher.update_rayon(tensor.bytes());
+        #[cfg(not(feature = "cpu"))]
+        hasher.update(tensor.bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         Self(first)
@@ -78,6 +81,8 @@ impl Placement {
 }
 
 /// A parameter: its elements stay outside the graph, named by source and content.
+///
+/// Elsewhere: Parameter (PyTorch); initializer (ONNX); weight (Keras).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
     /// Its name, unique among the parameters.

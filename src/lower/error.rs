@@ -1,7 +1,7 @@
 //! Why a graph has no program.
 
 use super::check::MemoryError;
-use crate::types::Device;
+use crate::types::{Device, Diagnostic};
 
 /// Why a graph has no program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,4 +37,10 @@ pub enum LowerError {
     /// More values than can be numbered.
     #[error("the graph has too many values")]
     TooLarge,
+}
+
+impl Diagnostic for LowerError {
+    fn code(&self) -> &'static str {
+        "E0400"
+    }
 }

@@ -6,9 +6,11 @@ use super::plan::{Item, live, plan};
 use super::program::{Action, BufferId, DeviceProgram, Program, Region, Storage};
 use super::reuse::read_elsewhere;
 use crate::types::invariant::int;
-use crate::types::{MAX_SIZE, TensorType};
+use crate::types::{Diagnostic, MAX_SIZE, TensorType};
 
 /// A program at one batch size: which steps run and where every buffer lies.
+///
+/// Elsewhere: buffer assignment (XLA); memory planning (PyTorch); bufferization (MLIR).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The batch size.
@@ -96,6 +98,12 @@ pub enum BindError {
     /// The regions of a device together take more bytes than can be counted.
     #[error("at a batch of {0} rows the values take more memory than can be counted")]
     ArenaTooLarge(i64),
+}
+
+impl Diagnostic for BindError {
+    fn code(&self) -> &'static str {
+        "E0401"
+    }
 }
 
 /// The last regions that were planned: replicas with as many rows have the same.

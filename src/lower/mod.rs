@@ -39,6 +39,8 @@ use crate::ir::Verified;
 use crate::types::invariant::int;
 
 /// The program of a graph on the target that has these kernels.
+///
+/// Elsewhere: scheduling (XLA); lowering (MLIR).
 pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, LowerError> {
     if let (false, Some(update)) = (kernels.target().updates, graph.updates().first()) {
         return Err(LowerError::Update(graph.param(update.param).name.to_string()));

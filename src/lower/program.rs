@@ -11,6 +11,8 @@ use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 /// Plain data. Sizes are functions of the batch size `N`; [`Program::bind`] places the buffers for
 /// one `N`. Devices run their steps side by side, and so do the lanes of a device; events order a
 /// step after those of other devices and lanes whose results it takes.
+///
+/// Elsewhere: thunk sequence (XLA).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The graph's name.
@@ -124,6 +126,8 @@ pub enum Storage {
 }
 
 /// Steps of a device that run one after the other.
+///
+/// Elsewhere: stream (XLA, PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// What the device computes, and all copies for it.
@@ -222,6 +226,8 @@ impl Action {
 }
 
 /// One kernel and what it works on.
+///
+/// Elsewhere: thunk (XLA); kernel launch (PyTorch); `gpu.launch` (MLIR).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     /// The class of the kernel; [`KernelClass::Reference`] evaluates the operator itself.

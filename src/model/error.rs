@@ -1,13 +1,14 @@
-//! Why there is no model.
+//! Why a model cannot be loaded or saved.
 
 use crate::format::FileError;
 use crate::format::onnx::{self, ImportError};
 use crate::ir;
 use crate::pass::PassError;
-use crate::types::{Escaped, Quoted};
+use crate::types::{Diagnostic, Escaped, Hint, Quoted, Setting};
+#[cfg(feature = "zoo")]
 use crate::zoo::ZooError;
 
-/// Why there is no model.
+/// Why a model cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -19,11 +20,11 @@ pub enum ModelError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// The path is no regular file.
-    #[error("{0} is no regular file")]
+    /// The path is not a regular file.
+    #[error("{0} is not a regular file")]
     NotAFile(String),
     /// The file, or the weights of a model of the zoo, are larger than the memory that may be used.
-    #[error("{path} has {bytes} bytes; {limit} may be used (`--max-memory`)")]
+    #[error("{path} has {bytes} bytes; the limit is {limit}")]
     TooLarge {
         /// The file.
         path: String,
@@ -36,10 +37,15 @@ pub enum ModelError {
     #[error(transparent)]
     Onnx(#[from] ImportError),
     /// There is no such model.
+    #[cfg(feature = "zoo")]
     #[error(transparent)]
     Zoo(#[from] ZooError),
+    /// There are no built-in models.
+    #[cfg(not(feature = "zoo"))]
+    #[error("`{0}`: this build has no models; it lacks the feature `zoo`")]
+    NoZoo(String),
     /// The file or folder is a model of another kind, or none.
-    #[error("{} is {what}; {way}", Escaped(.path))]
+    #[error("{} is {what}", Escaped(.path))]
     Foreign {
         /// The file.
         path: String,
@@ -47,6 +53,8 @@ pub enum ModelError {
         what: &'static str,
         /// What to do.
         way: &'static str,
+        /// Whether it holds weights, which a model can be given.
+        weights: bool,
     },
     /// The text is no graph.
     #[error("{path}: {error}")]
@@ -76,11 +84,7 @@ pub enum ModelError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file that holds a parameter is not there.
-    #[error(
-        "the weights of {} are in {}, which is no regular file; name another file with `--params \
-         FILE`",
-        Quoted(.param), Quoted(.file)
-    )]
+    #[error("the weights of {} are in {}, which is not a file", Quoted(.param), Quoted(.file))]
     NoSource {
         /// The parameter.
         param: String,
@@ -88,10 +92,7 @@ pub enum ModelError {
         file: String,
     },
     /// The file does not hold a parameter.
-    #[error(
-        "{} has no {}, the weights of {}; name another file with `--params FILE`",
-        Escaped(.file), Quoted(.key), Quoted(.param)
-    )]
+    #[error("{} has no {}, the weights of {}", Escaped(.file), Quoted(.key), Quoted(.param))]
     Missing {
         /// The parameter.
         param: String,
@@ -107,11 +108,7 @@ pub enum ModelError {
     #[error("{} holds no tensor", Escaped(.0))]
     NoParams(String),
     /// A file of weights has a tensor that is no parameter of the model.
-    #[error(
-        "{} has a tensor {}, and the model has no parameter of this name; `fanwise summary` lists \
-         them",
-        Escaped(.file), Quoted(.name)
-    )]
+    #[error("{} has a tensor {}, but the model has no such parameter", Escaped(.file), Quoted(.name))]
     UnknownParam {
         /// The file.
         file: String,
@@ -130,14 +127,84 @@ pub enum ModelError {
         file: String,
         /// The difference.
         what: String,
+        /// Whether their types are equal, so that they could be used.
+        fits: bool,
     },
     /// The model cannot be written as an ONNX file.
     #[error(transparent)]
     Export(#[from] onnx::ExportError),
     /// Nothing says which model a graph was made from.
-    #[error("the graph does not say which model it was made from; name it with `--template MODEL`")]
+    #[error("the graph does not name the model that it was made from")]
     NoTemplate,
     /// Simplification failed: a bug in an operator.
     #[error(transparent)]
     Pass(#[from] PassError),
+}
+
+impl Diagnostic for ModelError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Io { .. } | Self::NotAFile(_) => "E0100",
+            Self::TooLarge { .. } => "E0101",
+            Self::Onnx(error) => error.code(),
+            #[cfg(feature = "zoo")]
+            Self::Zoo(error) => error.code(),
+            #[cfg(not(feature = "zoo"))]
+            Self::NoZoo(_) => "E0103",
+            Self::Foreign { .. } => "E0106",
+            Self::Text { .. } => "E0104",
+            Self::Json { .. } => "E0105",
+            Self::Invalid { .. } => "E0201",
+            Self::File(error) => error.code(),
+            Self::ParamsForm(_) => "E0110",
+            Self::NoSource { .. }
+            | Self::Missing { .. }
+            | Self::NoParams(_)
+            | Self::UnknownParam { .. } => "E0111",
+            Self::Changed { .. } => "E0112",
+            Self::NoTemplate => "E0113",
+            Self::Export(error) => error.code(),
+            Self::Pass(error) => error.code(),
+        }
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        let params = |advice| vec![Hint::set(Setting::Params, "FILE", advice)];
+        match self {
+            Self::TooLarge { .. } => {
+                vec![Hint::set(Setting::MaxMemory, "", "raise the memory limit")]
+            }
+            Self::Onnx(error) => error.hints(),
+            #[cfg(feature = "zoo")]
+            Self::Zoo(error) => error.hints(),
+            #[cfg(not(feature = "zoo"))]
+            Self::NoZoo(_) => Vec::new(),
+            Self::File(error) => error.hints(),
+            Self::Export(error) => error.hints(),
+            Self::Pass(error) => error.hints(),
+            Self::Foreign { way, weights, .. } => {
+                let mut hints = vec![Hint::advice(*way)];
+                if *weights {
+                    hints.extend(params("to use its weights, name the model, and this file"));
+                }
+                hints
+            }
+            Self::NoSource { .. } | Self::Missing { .. } => {
+                params("name another file that holds the weights")
+            }
+            Self::Changed { fits: true, .. } => {
+                vec![Hint::set(Setting::ParamsUnchecked, "", "use them all the same")]
+            }
+            Self::NoTemplate => vec![Hint::set(Setting::Template, "MODEL", "name it")],
+            Self::Io { .. }
+            | Self::NotAFile(_)
+            | Self::Text { .. }
+            | Self::Json { .. }
+            | Self::Invalid { .. }
+            | Self::ParamsForm(_)
+            | Self::NoParams(_)
+            | Self::UnknownParam { .. }
+            | Self::Changed { fits: false, .. } => Vec::new(),
+        }
+    }
 }

@@ -1,93 +1,104 @@
-//! What a file is that is no model of ours, by its first bytes.
+//! The kind of a file that is not a supported model, by its first bytes.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use super::error::ModelError;
+
 /// The bytes of a zip archive's end in which names of its files are looked for.
 const DIRECTORY: u64 = 1 << 16;
 
 /// How a Keras model becomes an ONNX file.
-const KERAS: &str = "write it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in Keras 3, \
+const KERAS: &str = "export it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in Keras 3, \
     or `python -m tf2onnx.convert`";
 
 /// How a PyTorch model becomes an ONNX file.
 const TORCH: &str =
-    "write it as ONNX: `torch.onnx.export(model, inputs, \"model.onnx\", dynamic_axes=…)`";
+    "export it as ONNX: `torch.onnx.export(model, inputs, \"model.onnx\", dynamic_axes=…)`";
 
 /// How a TensorFlow model becomes an ONNX file.
-const TENSORFLOW: &str = "write it as ONNX: `python -m tf2onnx.convert --saved-model FOLDER \
-    --output model.onnx`, for TensorFlow Lite `--tflite FILE`";
+const TENSORFLOW: &str = "export it as ONNX with tf2onnx: `python -m tf2onnx.convert`";
+
+/// What can be done with a file of data.
+const DATA: &str = "name a model: data and inputs are given beside it";
 
 /// What can be done with an archive.
 const UNPACK: &str = "unpack it, and name the model in it";
 
-/// What a folder is, and what to do, where it is a model of another kind.
-pub(super) fn of_folder(path: &Path) -> Option<(&'static str, &'static str)> {
-    path.join("saved_model.pb")
-        .is_file()
-        .then_some(("a TensorFlow SavedModel", TENSORFLOW))
-        .or_else(|| {
-            let data = path.join("data.pkl").is_file();
-            data.then_some(("an unpacked PyTorch file", TORCH))
-        })
+/// A kind of file or folder that is not a supported model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// What it is, with its article.
+    what: &'static str,
+    /// What to do.
+    way: &'static str,
+    /// Whether it holds weights that a model can be given.
+    weights: bool,
 }
 
-/// What a file is, and what to do, where its first bytes are none of an ONNX file.
-pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<(&'static str, &'static str)> {
+/// A kind without weights that a model can be given.
+const fn kind(what: &'static str, way: &'static str) -> Kind {
+    Kind { what, way, weights: false }
+}
+
+impl Kind {
+    /// The error for a model at this path.
+    pub(super) fn error(self, path: &Path) -> ModelError {
+        let Self { what, way, weights } = self;
+        ModelError::Foreign { path: path.display().to_string(), what, way, weights }
+    }
+}
+
+/// The kind of a folder that is a model of another kind.
+pub(super) fn of_folder(path: &Path) -> Option<Kind> {
+    let has = |name| path.join(name).is_file();
+    if has("saved_model.pb") {
+        Some(kind("a TensorFlow SavedModel", TENSORFLOW))
+    } else {
+        has("data.pkl").then(|| kind("an unpacked PyTorch file", TORCH))
+    }
+}
+
+/// The kind of a file whose first bytes are not those of an ONNX file.
+pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<Kind> {
     if head.is_empty() {
-        return Some(("an empty file", "it was perhaps not written to its end: make it anew"));
+        let way = "write it again: it may not have been written to its end";
+        return Some(kind("an empty file", way));
     }
     if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         return Some(of_archive(path));
     }
     let at =
         |from: usize, magic: &[u8]| head.get(from..).is_some_and(|rest| rest.starts_with(magic));
-    let known: [(bool, &str, &str); 14] = [
-        (at(0, b"\x89HDF\r\n\x1a\n"), "an HDF5 file, as Keras writes (.h5)", KERAS),
-        (at(4, b"TFL3"), "a TensorFlow Lite model", TENSORFLOW),
-        (
-            at(0, b"ptrt") || at(0, b"ftrt"),
-            "a TensorRT engine",
-            "name the ONNX file that it was built from",
-        ),
-        (
-            at(0, b"\x80\x02") || at(0, b"\x80\x04") || at(0, b"\x80\x05"),
-            "a Python pickle, as old PyTorch files are",
-            TORCH,
-        ),
-        (at(0, b"\x1f\x8b"), "a gzip archive", UNPACK),
-        (at(0, b"7z\xbc\xaf\x27\x1c"), "a 7z archive", UNPACK),
-        (at(0, b"\xfd7zXZ\0"), "an xz archive", UNPACK),
-        (at(0, b"\x28\xb5\x2f\xfd"), "a Zstandard archive", UNPACK),
-        (at(0, b"BZh"), "a bzip2 archive", UNPACK),
-        (
-            at(0, b"version https://git-lfs"),
-            "a pointer of Git LFS, not the file itself",
-            "fetch the file: `git lfs pull`",
-        ),
-        (
-            at(0, b"\x93NUMPY"),
-            "an array of NumPy",
-            "name a model; data go to `--data` or `--inputs`",
-        ),
-        (
-            at(0, b"\x89PNG") || at(0, b"\xff\xd8\xff"),
-            "an image",
-            "name a model; images go to `--data`",
-        ),
-        (
-            at(0, b"GGUF"),
-            "a GGUF file, which holds weights without a graph",
-            "export the model as ONNX",
-        ),
+    let pickle = at(0, b"\x80\x02") || at(0, b"\x80\x04") || at(0, b"\x80\x05");
+    let engine = "name the ONNX file that it was built from";
+    let pointer = "a pointer of Git LFS, not the file itself";
+    let gguf = "a GGUF file, which holds weights without a graph";
+    let known = [
+        (at(0, b"\x89HDF\r\n\x1a\n"), kind("an HDF5 file, as Keras writes (.h5)", KERAS)),
+        (at(4, b"TFL3"), kind("a TensorFlow Lite model", TENSORFLOW)),
+        (at(0, b"ptrt") || at(0, b"ftrt"), kind("a TensorRT engine", engine)),
+        (pickle, kind("a Python pickle, as old PyTorch files are", TORCH)),
+        (at(0, b"\x1f\x8b"), kind("a gzip archive", UNPACK)),
+        (at(0, b"7z\xbc\xaf\x27\x1c"), kind("a 7z archive", UNPACK)),
+        (at(0, b"\xfd7zXZ\0"), kind("an xz archive", UNPACK)),
+        (at(0, b"\x28\xb5\x2f\xfd"), kind("a Zstandard archive", UNPACK)),
+        (at(0, b"BZh"), kind("a bzip2 archive", UNPACK)),
+        (at(0, b"version https://git-lfs"), kind(pointer, "fetch the file: `git lfs pull`")),
+        (at(0, b"\x93NUMPY"), kind("a NumPy array", DATA)),
+        (at(0, b"\x89PNG") || at(0, b"\xff\xd8\xff"), kind("an image", DATA)),
+        (at(0, b"GGUF"), kind(gguf, "export the model as ONNX")),
         (
             is_safetensors(head),
-            "a .safetensors file, which holds weights without a graph",
-            "name the model, and this file by `--params FILE`",
+            Kind {
+                what: "a .safetensors file, which holds weights without a graph",
+                way: "name the model",
+                weights: true,
+            },
         ),
     ];
-    let found = known.iter().find(|(is, ..)| *is).map(|(_, what, way)| (*what, *way));
+    let found = known.iter().find(|(is, _)| *is).map(|(_, kind)| *kind);
     found.or_else(|| tar(path))
 }
 
@@ -97,22 +108,19 @@ fn is_safetensors(head: &[u8]) -> bool {
 }
 
 /// A zip archive by the names in its directory.
-fn of_archive(path: &Path) -> (&'static str, &'static str) {
+fn of_archive(path: &Path) -> Kind {
     let names = tail(path).unwrap_or_default();
     let has = |name: &[u8]| names.windows(name.len()).any(|own| own == name);
     if has(b"model.weights.h5") || has(b"config.json") && has(b"metadata.json") {
-        ("a Keras model (.keras)", KERAS)
+        kind("a Keras model (.keras)", KERAS)
     } else if has(b"constants.pkl") {
-        ("a TorchScript file", TORCH)
+        kind("a TorchScript file", TORCH)
     } else if has(b"data.pkl") {
-        ("a PyTorch file (.pt)", TORCH)
+        kind("a PyTorch file (.pt)", TORCH)
     } else if has(b".npy") {
-        (
-            "a .npz archive of arrays",
-            "name a model; arrays go to `--data`, `--inputs` or `--params`",
-        )
+        Kind { weights: true, ..kind("a .npz archive of arrays", DATA) }
     } else {
-        ("a zip archive", UNPACK)
+        kind("a zip archive", UNPACK)
     }
 }
 
@@ -127,16 +135,16 @@ fn tail(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// A tar archive, whose magic stands far behind its beginning.
-fn tar(path: &Path) -> Option<(&'static str, &'static str)> {
+fn tar(path: &Path) -> Option<Kind> {
     let mut magic = [0; 5];
     let mut file = File::open(path).ok()?;
     file.seek(SeekFrom::Start(257)).ok()?;
     file.read_exact(&mut magic).ok()?;
-    (&magic == b"ustar").then_some(("a tar archive", UNPACK))
+    (&magic == b"ustar").then(|| kind("a tar archive", UNPACK))
 }
 
-/// Text, of a file that could not be read as an ONNX file.
-pub(super) fn of_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
+/// The kind of a text that could not be read as an ONNX file.
+pub(super) fn of_text(head: &[u8]) -> Option<Kind> {
     let printable = |b: &u8| (b' '..0x7f).contains(b) || b"\t\r\n".contains(b);
     if !head.iter().all(printable) {
         return None;
@@ -146,17 +154,12 @@ pub(super) fn of_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
         words.iter().any(|word| text.trim_start().starts_with(word))
     };
     Some(if begins(&["<!DOCTYPE", "<html", "<HTML"]) {
-        (
-            "a page of HTML",
-            "it is perhaps what a server answered instead of the file: fetch it anew",
-        )
+        kind("an HTML page", "download the file again: a server may have answered with a page")
     } else if begins(&["#!", "import ", "from ", "#", "def ", "class ", "\"\"\""]) {
-        ("a script", "name the file that it writes: an ONNX file")
+        kind("a script", "name the ONNX file that it writes")
     } else {
-        (
-            "a text that begins with neither `fanwise` nor `{`",
-            "name an ONNX file, a graph that `--emit graph` wrote, or `zoo:NAME`",
-        )
+        let what = "a text that begins with neither `fanwise` nor `{`";
+        kind(what, "name an ONNX file, a graph that fanwise wrote, or `zoo:NAME`")
     })
 }
 
@@ -170,7 +173,7 @@ mod tests {
         let path = folder.path().join("model");
         std::fs::write(&path, bytes).unwrap();
         let head = &bytes[..bytes.len().min(64)];
-        super::of_file(&path, head).or_else(|| super::of_text(head)).map(|(what, _)| what)
+        super::of_file(&path, head).or_else(|| super::of_text(head)).map(|kind| kind.what)
     }
 
     #[test]
@@ -213,6 +216,6 @@ mod tests {
         assert_eq!(super::of_folder(folder.path()), None);
         assert_eq!(super::of_folder(Path::new("")), None);
         std::fs::write(folder.path().join("saved_model.pb"), b"").unwrap();
-        assert!(super::of_folder(folder.path()).unwrap().0.contains("SavedModel"));
+        assert!(super::of_folder(folder.path()).unwrap().what.contains("SavedModel"));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::error::ModelError;
 use super::untie;
-use crate::format::Model;
+use crate::ir::Model;
 use crate::format::onnx::ImportOptions;
 use crate::op::Assume;
 use crate::pass::{PassError, SimplifyOptions, simplify};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::error::ModelError;
 use super::options::FOLDED;
-use crate::format::{Budget, Model, npz, safetensors};
-use crate::ir::{ContentHash, ParamId, Source};
-use crate::types::{Quoted, Tensor};
+use crate::format::{Budget, npz, safetensors};
+use crate::ir::{ContentHash, Model, ParamId, Source};
+use crate::types::{Note, Quoted, Tensor};
 
 /// The names of missing parameters that a note lists.
 const LISTED: usize = 3;
@@ -44,7 +44,8 @@ pub(super) fn replace(model: &mut Model, path: &Path, max_memory: u64) -> Result
         let ty = tensor.tensor_type();
         if ty != param.ty {
             let what = format!("{ty} instead of {}", param.ty);
-            return Err(ModelError::Changed { param: name, file: file.to_string(), what });
+            let file = file.to_string();
+            return Err(ModelError::Changed { param: name, file, what, fits: false });
         }
         let source = Source { file: file.clone(), key: name.as_str().into() };
         model.graph.set_source(id, source);
@@ -55,7 +56,7 @@ pub(super) fn replace(model: &mut Model, path: &Path, max_memory: u64) -> Result
 }
 
 /// What is said of the parameters of a simplified model that the file has not.
-pub(super) fn missing(model: &Model, path: &Path) -> Option<String> {
+pub(super) fn missing(model: &Model, path: &Path) -> Option<Note> {
     let file = path.display().to_string();
     let own = |source: &Source| *source.file != *file && !source.key.starts_with(FOLDED);
     let left: Vec<String> = model
@@ -69,5 +70,5 @@ pub(super) fn missing(model: &Model, path: &Path) -> Option<String> {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let listed = left.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
     let are = if left.len() == 1 { "keeps its" } else { "keep their" };
-    (!left.is_empty()).then(|| format!("{file} has no {listed}{more}, which {are} own elements"))
+    (!left.is_empty()).then(|| format!("{file} has no {listed}{more}, which {are} own elements").into())
 }

@@ -54,11 +54,12 @@ pub(super) fn untie(model: &mut Model) -> Result<(), GraphError> {
             untied.iter().take(LISTED).map(|name| Quoted(name).to_string()).collect();
         let more = untied.len().saturating_sub(LISTED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        model.notes.push(format!(
+        let text = format!(
             "the file merges parameters whose first elements are equal; {}{more} are trained as \
              parameters of their own",
             listed.join(", ")
-        ));
+        );
+        model.notes.push(text.into());
     }
     Ok(())
 }
@@ -121,7 +122,7 @@ mod tests {
     use crate::ir::{Builder, verify};
     use crate::model::Model;
     use crate::op::{BatchNormTrain, Binary, Identity};
-    use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+    use crate::types::{DType, Dim, Note, Shape, Tensor, TensorType};
 
     fn ones(n: usize) -> Tensor {
         Tensor::new(&[n], &vec![1.0f32; n]).unwrap()
@@ -151,7 +152,7 @@ mod tests {
         let y = b.op("y", Binary::Add, &[h, bias]).unwrap();
         b.output("y", y);
         let (graph, weights) = b.finish();
-        let mut model = Model { graph, weights, notes: Vec::new() };
+        let mut model = Model::new(graph, weights);
         untie(&mut model).unwrap();
         model.graph.remove_unused();
         verify(&model.graph).unwrap();
@@ -161,7 +162,7 @@ mod tests {
         for name in &names {
             assert!(model.weights.get(name).is_some(), "{name}");
         }
-        (names, model.notes)
+        (names, model.notes.iter().map(Note::to_string).collect())
     }
 
     #[test]

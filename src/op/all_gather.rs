@@ -8,6 +8,8 @@ use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
 op! {
     /// Its operands, the rows of the replicas in order, one after the other along `axis`. Of one
     /// operand it is the identity.
+    ///
+    /// Elsewhere: all-gather (XLA); `all_gather` (PyTorch).
     pub struct AllGather = "all_gather" {
         /// The axis that carries the batch.
         pub axis: i64,

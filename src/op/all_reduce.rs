@@ -17,6 +17,8 @@ op! {
     /// Parts of replicas without rows are left out; where no replica has any, the first part is the
     /// result. Floats are combined in `f64`, one part after the other, and rounded once; wide sums
     /// and products are not rounded. Of one part it is the identity.
+    ///
+    /// Elsewhere: all-reduce (XLA); `all_reduce` (PyTorch); cross-replica sum (Keras).
     pub struct AllReduce = "all_reduce" {
         /// How they combine.
         pub by: Combine,

@@ -18,6 +18,8 @@ op! {
     ///
     /// Parts of replicas without rows are left out. Floats are combined in `f64`, one part after
     /// the other, and rounded once.
+    ///
+    /// Elsewhere: exclusive prefix sum (PyTorch).
     pub struct ExclusiveScan = "exclusive_scan" {
         /// How they combine: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
         pub by: Combine,

@@ -11,11 +11,16 @@ use super::attr::{Attr, AttrValue};
 use super::declare::op;
 use super::infer::{known_sizes, results};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, DType, Dim, MAX_RANK, Quoted, Refusal, Said, Tensor, TensorType};
+use crate::types::{
+    Claim, Code, DType, Dim, Hint, MAX_RANK, Quoted, Refusal, Said, Setting, Tensor, TensorType,
+};
 
 op! {
     /// What the foreign operator `op` computes: results of declared types, by a callback. It must
     /// be a pure function of its operands, the same in every bit at every call.
+    ///
+    /// Elsewhere: custom call (XLA); custom operator (PyTorch); unregistered operation (MLIR);
+    /// custom domain (ONNX); custom layer (Keras).
     pub struct External = "external" {
         /// What is assumed of the batch. The pass relies on it: a wrong assumption gives other
         /// results than one device.
@@ -240,12 +245,12 @@ impl OpDef for External {
         };
         let op = Quoted(&self.op);
         let Assume::Rowwise(axis) = self.assume else {
-            let reason = format!(
-                "has no split rule: what {op} does to the rows of the batch is not known; \
-                 `--assume {}=rowwise(AXIS)` says that it keeps them apart",
-                self.op
-            );
-            return Err(rules::refuse(Code::NoRule, carries, reason));
+            let reason =
+                format!("has no split rule: what {op} does to the rows of the batch is not known");
+            let advice = "if the operator treats rows independently, assume so";
+            let hint = Hint::set(Setting::Assume, format!("{}=rowwise(AXIS)", self.op), advice);
+            let refusal = rules::refuse(Code::NoRule, carries, reason);
+            return Err(Refusal { hint: Some(Box::new(hint)), ..refusal });
         };
         let other =
             |x: &SplitOperand<'_>| x.claim != Claim::Invariant && x.claim != Claim::rows(axis);

@@ -219,6 +219,9 @@ pub trait OpRead: Sized {
 
 /// All that is known of an operator. Its defaults are safe: who states nothing more is treated as
 /// if nothing were known.
+///
+/// Elsewhere: opcode (XLA); ATen operator (PyTorch); operation (MLIR); `NodeProto` (ONNX); layer
+/// (Keras).
 pub trait OpDef: OpText {
     /// Facts that passes need, whichever operator it is.
     fn traits(&self) -> Traits;
@@ -419,6 +422,8 @@ pub type Results = SmallVec<[Inferred; 1]>;
 pub type Claims = SmallVec<[Claim; 1]>;
 
 /// An operand as a split rule sees it.
+///
+/// Elsewhere: sharding rule (XLA); sharding strategy (PyTorch); sharding interface (MLIR).
 #[derive(Clone, Copy, Debug)]
 pub struct SplitOperand<'a> {
     /// The relation of the replicas' parts to the whole.

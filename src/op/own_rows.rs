@@ -13,6 +13,8 @@ use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
 op! {
     /// The rows of its operand that belong to the replica which runs it: on one device all of them.
     /// The pass replaces it by the slice that each replica takes.
+    ///
+    /// Elsewhere: dynamic slice (XLA); local shard (PyTorch).
     pub struct OwnRows = "own_rows" {
         /// The axis that has the batch.
         pub axis: i64,

@@ -1,44 +1,36 @@
-use super::refusal::{SplitRefused, list};
+use super::refusal::{SplitRefused, render};
 use crate::ir::GraphError;
-use crate::types::SplitError;
+use crate::types::{Diagnostic, Hint, Setting, SplitError};
 
 /// More devices than this are refused.
 pub(super) const MAX_DEVICES: i64 = 4096;
 
-/// Why a pass did not give a graph.
+/// Why a pass produced no graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
-    /// The devices asked for cannot be had.
+    /// The requested devices are invalid or missing.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The rows cannot be divided as asked.
+    /// The rows cannot be divided as requested.
     #[error(transparent)]
     Split(#[from] SplitError),
     /// The graph may not be split along the batch.
-    #[error("{}", list(.0))]
+    #[error("{}", render(.0, &|hint| hint.to_string()))]
     Refused(Vec<SplitRefused>),
-    /// The graph is replicated already.
-    #[error(
-        "the graph is already replicated over {0} devices; give the graph before the pass (`--emit \
-         graph:input`), \
-         or leave `--gpus` out to run it as it is"
-    )]
+    /// The graph is already replicated.
+    #[error("the graph is already replicated over {0} devices")]
     AlreadyReplicated(usize),
-    /// Replicas take the statistics of their own rows, so that there is nothing to compare them
-    /// with.
+    /// Replicas normalise by statistics of their own rows, so there is nothing to compare with.
     #[error(
-        "`{0}` takes the statistics of each replica's own rows, as was asked for: that gives other \
-         results than one \
-         device, so there is nothing to compare; `--batch-norm sync` and `--batch-norm ghost:G` \
-         can be checked"
+        "`{0}` normalises each replica by the statistics of its own rows, as requested: the result \
+         differs from that of one device, so there is nothing to compare"
     )]
     LocalStatistics(String),
-    /// Rows that are not on the first axis are in no groups.
+    /// Ghost batch normalisation needs the rows on the first axis.
     #[error(
-        "`{0}` has no rows on axis 0, which ghost batch normalisation divides into groups; \
-         `--batch-norm sync` takes \
-         the statistics of the whole batch"
+        "`{0}` does not have the rows of the batch on axis 0, which ghost batch normalisation \
+         divides into groups"
     )]
     NoGroups(String),
     /// The graph is damaged: a bug in what made it.
@@ -46,45 +38,74 @@ pub enum PassError {
     Graph(#[from] GraphError),
 }
 
-/// Why the devices asked for cannot be had: what was asked, what exists, what to try.
+impl Diagnostic for PassError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Device(_) => "E0300",
+            Self::Split(_) => "E0301",
+            Self::Refused(refused) => refused.first().map_or("E0302", |r| r.code.name()),
+            Self::AlreadyReplicated(_) => "E0303",
+            Self::LocalStatistics(_) | Self::NoGroups(_) => "E0304",
+            Self::Graph(_) => "E0200",
+        }
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        match self {
+            Self::Device(error) => error.hints(),
+            Self::AlreadyReplicated(_) => vec![
+                Hint::set(Setting::InputGraph, "", "replicate the graph as it was before the pass"),
+                Hint::advice("to run it as it is, ask for no devices"),
+            ],
+            Self::LocalStatistics(_) => vec![
+                Hint::set(Setting::BatchNorm, "sync", "use the statistics of the whole batch"),
+                Hint::set(Setting::BatchNorm, "ghost:G", "or those of G groups of rows"),
+            ],
+            Self::NoGroups(_) => {
+                let advice = "use the statistics of the whole batch";
+                vec![Hint::set(Setting::BatchNorm, "sync", advice)]
+            }
+            // Those of refusals are part of the text, each beside its operator.
+            Self::Refused(_) | Self::Split(_) | Self::Graph(_) => Vec::new(),
+        }
+    }
+}
+
+/// Why the requested devices cannot be used: the request, what exists, what to try.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// A count that is no number of devices.
-    #[error("`--gpus {0}` asks for {0} GPUs; ask for at least 1, or name ids as in `--gpus 0,1`")]
+    /// The count is less than 1.
+    #[error("{0} devices were requested; the least is 1")]
     NoDevice(i64),
     /// An id occurs twice.
-    #[error("`--gpus {asked}` names GPU {id} twice; name each GPU once")]
+    #[error("the devices `{asked}` name GPU {id} twice; name each GPU once")]
     Duplicate {
-        /// The ids asked for.
+        /// The requested ids.
         asked: String,
         /// The repeated one.
         id: i64,
     },
     /// An id is negative.
-    #[error("`--gpus {asked}` names GPU {id}; ids begin at 0")]
+    #[error("the devices `{asked}` name GPU {id}; ids begin at 0")]
     Negative {
-        /// The ids asked for.
+        /// The requested ids.
         asked: String,
         /// The negative one.
         id: i64,
     },
     /// A list of fewer than two ids.
-    #[error(
-        "`--gpus {asked}` lists {count} of the at least 2 ids that a list has; write a bare number \
-         for a count"
-    )]
+    #[error("the devices `{asked}` are a list of {count}; a list has at least 2 ids")]
     ShortList {
-        /// The ids asked for.
+        /// The requested ids.
         asked: String,
         /// How many there are.
         count: usize,
     },
     /// The machine has GPUs, but not those.
-    #[error("`--gpus {asked}` needs {}; this machine has {}; try `--gpus {found}` or \
-        fewer", gpus(missing), count(*found))]
+    #[error("the devices `{asked}` need {}; this machine has {}", gpus(missing), count(*found))]
     Absent {
-        /// What was asked for.
+        /// The requested devices.
         asked: String,
         /// The ids that do not exist.
         missing: Vec<i64>,
@@ -92,14 +113,26 @@ pub enum DeviceError {
         found: usize,
     },
     /// All GPUs of a machine that has none.
-    #[error(
-        "`--gpus all` needs a GPU and this machine has none; `--gpus 4` runs 4 virtual devices on \
-         the CPU"
-    )]
+    #[error("all GPUs were requested, and this machine has none")]
     AllOfNone,
     /// More replicas than can be told apart.
-    #[error("`--gpus {0}` asks for more than {max} devices", max = MAX_DEVICES)]
+    #[error("{0} devices were requested; the most is {max}", max = MAX_DEVICES)]
     TooMany(i64),
+}
+
+impl DeviceError {
+    fn hints(&self) -> Vec<Hint> {
+        let devices = |value: String, advice| vec![Hint::set(Setting::Devices, value, advice)];
+        match self {
+            Self::NoDevice(_) => devices("0,1".to_owned(), "name ids, or request at least 1"),
+            Self::ShortList { count, .. } => {
+                devices(count.to_string(), "write a bare number for a count")
+            }
+            Self::Absent { found, .. } => devices(found.to_string(), "use the GPUs that exist"),
+            Self::AllOfNone => devices("4".to_owned(), "run 4 virtual devices on the CPU"),
+            Self::Duplicate { .. } | Self::Negative { .. } | Self::TooMany(_) => Vec::new(),
+        }
+    }
 }
 
 fn gpus(ids: &[i64]) -> String {

@@ -1,4 +1,4 @@
-//! What a user is told of an operator that forbids the split.
+//! The diagnostic of an operator that forbids the split.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use super::repair::{Repair, Repaired};
 use crate::analysis::Refused;
 use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
 use crate::types::invariant::int;
-use crate::types::{Code, Quoted, Split};
+use crate::types::{Code, Hint, Quoted, Setting, Split};
 
 /// One operator that forbids the split, as a diagnostic: code, what, where, why, ways out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct SplitRefused {
     pub repairs: Vec<String>,
     /// Which repairs have to be allowed for that.
     pub allowing: Repair,
+    /// A way out that only this operator has.
+    pub hint: Option<Hint>,
 }
 
 /// The graph that a user knows, in which what was found in its repaired form is told.
@@ -117,14 +119,16 @@ impl<'g> Told<'g> {
             // Where nothing helps, more repairs do not either.
             allowing: repairs.iter().map(|r| r.needs()).max().unwrap_or(Repair::Local),
             repairs: repairs.into_iter().map(Repaired::what).collect(),
+            hint: refused.refusal.hint.as_deref().cloned(),
         }
     }
 }
 
-/// The diagnostics of refused operators: the first of them, and how many more there are.
-pub(super) fn list(refused: &[SplitRefused]) -> String {
+/// The diagnostics of refused operators: the first of them, and how many more there are; `word` puts
+/// their hints into words.
+pub(crate) fn render(refused: &[SplitRefused], word: &dyn Fn(&Hint) -> String) -> String {
     const LISTED: usize = 20;
-    let mut shown: Vec<String> = refused.iter().take(LISTED).map(ToString::to_string).collect();
+    let mut shown: Vec<String> = refused.iter().take(LISTED).map(|r| r.worded(word)).collect();
     if refused.len() > LISTED {
         shown.push(format!("{} more operators forbid the split", refused.len() - LISTED));
     }
@@ -132,24 +136,38 @@ pub(super) fn list(refused: &[SplitRefused]) -> String {
 }
 
 impl SplitRefused {
+    /// The ways out, the most likely one first.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
-    fn help(&self) -> &'static str {
-        match self.code {
-            Code::NoBatchAxis => {
-                "name the batch axis of an input (`--batch-axis NAME=AXIS`), or free a baked-in \
-                 size with `--free-batch`"
+    pub fn hints(&self) -> Vec<Hint> {
+        let one = || Hint::set(Setting::Devices, "1", "run it on one device");
+        let free = |advice| Hint::set(Setting::FreeBatch, "", advice);
+        let ways = match self.code {
+            Code::NoBatchAxis => vec![
+                Hint::set(Setting::BatchAxis, "NAME=AXIS", "name the batch axis of an input"),
+                free("or make a batch size symbolic that is fixed in the file"),
+            ],
+            Code::BakedBatch => vec![
+                Hint::advice("export the model with a dynamic batch"),
+                free("or make the fixed batch size symbolic"),
+            ],
+            Code::GlobalIndex => {
+                vec![one(), Hint::advice("or compute the positions outside the model")]
             }
-            Code::BakedBatch => {
-                "export the model with a dynamic batch, or free the size that was baked in with \
-                 `--free-batch`"
-            }
-            Code::GlobalIndex => "run it on one device, or take the positions outside the model",
-            Code::NoRule => {
-                "say what to assume of it (`--assume NAME=rowwise(0)`), or run it on one device \
-                 (`--gpus 1`)"
-            }
-            _ => "run it on one device (`--gpus 1`), or export the model without this operator",
-        }
+            Code::NoRule => vec![one()],
+            _ => vec![one(), Hint::advice("or export the model without this operator")],
+        };
+        self.repair_hint().into_iter().chain(self.hint.clone()).chain(ways).collect()
+    }
+
+    /// The repair that would help, if one does.
+    fn repair_hint(&self) -> Option<Hint> {
+        let level = match self.allowing {
+            Repair::None | Repair::Local => "local",
+            Repair::Comm => "comm",
+        };
+        let inserts = self.repairs.join(" and ");
+        let advice = format!("allow a repair that inserts {inserts}");
+        (!self.repairs.is_empty()).then(|| Hint::set(Setting::Repair, level, advice))
     }
 }
 
@@ -175,37 +193,43 @@ fn effect(code: Code, split: &Split) -> String {
     format!("each of {} replicas, with {own}, {does}", split.replicas())
 }
 
+impl SplitRefused {
+    /// The diagnostic, its hints put into words by `word`.
+    pub(crate) fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+        let mut text = String::new();
+        if self.code == Code::NoBatchAxis {
+            text += &format!("error[{}]: the model has no batch to split: {}", self.code, self.reason);
+        } else {
+            let label = Quoted(&self.label);
+            text += &format!("error[{}]: {label} ({}) {}\n", self.code, self.op, self.reason);
+            text += &format!("  --> {}\n{}", self.place, self.line);
+            text += &self.path_text();
+            text += &format!("\n   = effect: {}", self.effect);
+        }
+        for hint in self.hints() {
+            text += &format!("\n   = help: {}", word(&hint));
+        }
+        text
+    }
+
+    /// The chain of values that carry the batch to the operator; a long one is shown by its ends.
+    fn path_text(&self) -> String {
+        let Some((first, rest)) = self.path.split_first() else { return String::new() };
+        let hidden = rest.len().saturating_sub(4);
+        let mut text = format!("\n   = batch: {first}");
+        if hidden > 0 {
+            text += &format!("\n            … {hidden} values");
+        }
+        for step in &rest[hidden..] {
+            text += &format!("\n            -> {step}");
+        }
+        text
+    }
+}
+
+/// In the library's words.
 impl fmt::Display for SplitRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.code == Code::NoBatchAxis {
-            writeln!(f, "error[{}]: the model has no batch to split: {}", self.code, self.reason)?;
-            return write!(f, "  = help: {}", self.help());
-        }
-        let label = Quoted(&self.label);
-        writeln!(f, "error[{}]: {label} ({}) {}", self.code, self.op, self.reason)?;
-        writeln!(f, "  --> {}", self.place)?;
-        writeln!(f, "{}", self.line)?;
-        if let Some((first, rest)) = self.path.split_first() {
-            writeln!(f, "   = batch: {first}")?;
-            // A long chain is shown by its ends.
-            let hidden = rest.len().saturating_sub(4);
-            if hidden > 0 {
-                writeln!(f, "            … {hidden} values")?;
-            }
-            for step in &rest[hidden..] {
-                writeln!(f, "            -> {step}")?;
-            }
-        }
-        writeln!(f, "   = effect: {}", self.effect)?;
-        for (i, repair) in self.repairs.iter().enumerate() {
-            let lead = match (i, self.allowing) {
-                (0, Repair::None | Repair::Local) => "= help: `--repair=local` inserts",
-                (0, Repair::Comm) => "= help: `--repair=comm` inserts",
-                _ => "                            and",
-            };
-            writeln!(f, "   {lead} {repair}")?;
-        }
-        writeln!(f, "   = help: {}", self.help())?;
-        write!(f, "   = note: `fanwise explain {}` tells more", self.code)
+        f.write_str(&self.worded(&Hint::to_string))
     }
 }

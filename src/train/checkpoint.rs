@@ -24,6 +24,8 @@ const VARIABLES: &str = "variables-";
 const SAFETENSORS: &str = ".safetensors";
 
 /// What is kept of a training.
+///
+/// Elsewhere: state dict (PyTorch); `ModelCheckpoint` (Keras).
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
     /// The parameters of the model and the variables of the optimizer, by name.

@@ -1,5 +1,5 @@
 use crate::format::FileError;
-use crate::types::{Escaped, Quoted};
+use crate::types::{Diagnostic, Escaped, Quoted};
 
 /// Why training failed, where it is not a layer below that did.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +71,20 @@ pub enum TrainError {
     Watch(String),
 }
 
+impl Diagnostic for TrainError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Shards(_)
+            | Self::Local
+            | Self::Foreign(_)
+            | Self::Terms { .. }
+            | Self::Number { .. } => "E0611",
+            Self::Missing(_) | Self::Rows(_) => "E0612",
+            Self::Watch(_) | Self::Diverged(_) | Self::Rate { .. } => "E0613",
+        }
+    }
+}
+
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,4 +108,10 @@ pub enum CheckpointError {
         /// What is wrong.
         error: String,
     },
+}
+
+impl Diagnostic for CheckpointError {
+    fn code(&self) -> &'static str {
+        "E0620"
+    }
 }

@@ -51,6 +51,8 @@ impl Default for FitOptions<'_> {
 }
 
 /// What evaluates every epoch.
+///
+/// Elsewhere: `validation_data` (Keras).
 #[derive(Clone, Default)]
 pub enum Validation {
     /// Nothing.

@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use fanwise::backend::Cpu;
-//! use fanwise::format::Model;
+//! use fanwise::ir::Model;
 //! use fanwise::ir::Builder;
 //! use fanwise::op::MatMul;
 //! use fanwise::pass::{Optimizer, Training};
@@ -33,7 +33,7 @@
 //! let y = b.op("y", MatMul {}, &[x, w])?;
 //! b.output("y", y);
 //! let (graph, weights) = b.finish();
-//! let model = Model { graph, weights, notes: Vec::new() };
+//! let model = Model::new(graph, weights);
 //!
 //! let x: Vec<f32> = (0..100u8).map(f32::from).collect();
 //! let y: Vec<f32> = x.iter().map(|x| 2.0 * x).collect();

@@ -75,6 +75,8 @@ impl Watch<'_> {
 ///
 /// One that fails does so with an error of a layer, or with [`TrainError::Watch`] and a sentence
 /// that says why.
+///
+/// Elsewhere: hook (PyTorch); callback (Keras).
 pub trait Observer {
     /// Before the first batch; false ends the training.
     ///

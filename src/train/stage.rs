@@ -15,7 +15,7 @@ use super::targets::{self, Aim};
 use crate::Error;
 use crate::analysis;
 use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
-use crate::format::Model;
+use crate::ir::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::op::{Concat, OpDef};
 use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};

@@ -10,7 +10,7 @@ use super::options::TrainerOptions;
 use super::stage::{Evaluator, Predictor, Stage};
 use crate::Error;
 use crate::backend::Backend;
-use crate::format::Model;
+use crate::ir::Model;
 use crate::ir::{Graph, Weights};
 use crate::pass::{self, Mode, Optimizer, Training};
 use crate::types::{DType, Tensor};

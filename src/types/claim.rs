@@ -3,9 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Dim;
+use super::{Dim, Hint};
 
 /// The relation between a value of the whole batch and the values that the replicas hold.
+///
+/// Elsewhere: sharding (XLA); placement (PyTorch); sharding attribute (MLIR); layout (Keras);
+/// replicated (XLA); Replicate (PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Claim {
@@ -25,6 +28,8 @@ pub enum Claim {
 
 /// How the parts of a partial value give the whole. The parts are taken in the order of the
 /// replicas; those of replicas without rows are left out.
+///
+/// Elsewhere: unreduced (XLA); Partial (PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// Their sum.
@@ -93,6 +98,8 @@ impl Combine {
 /// `o * inner..e * inner` of each block, one block after the other. `inner > 1` where further axes
 /// were folded into the batch axis behind it, `outer > 1` where some were before it, or several
 /// values were joined along it.
+///
+/// Elsewhere: tiled (XLA); Shard (PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     /// The axis that carries the batch.
@@ -270,4 +277,6 @@ pub struct Refusal {
     pub reason: String,
     /// The operand that carries the batch into it.
     pub operand: usize,
+    /// A way out that only this operator has.
+    pub hint: Option<Box<Hint>>,
 }

@@ -1,8 +1,10 @@
 //! Names that differ in how they are spelled.
 
+use strsim::levenshtein;
+
 /// The letters that tell names apart: neither case nor `_` nor `-`.
-fn plain(name: &str) -> Vec<u8> {
-    name.bytes().filter(|b| !b"_-".contains(b)).map(|b| b.to_ascii_lowercase()).collect()
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| !"_-".contains(*c)).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Whether two names are the same but for case, `_` and `-`.
@@ -13,23 +15,9 @@ pub(crate) fn alike(a: &str, b: &str) -> bool {
 /// The one of `names` that is most like `name`, if one is.
 pub(crate) fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // What is longer than any name is like none.
-    let wanted: Vec<u8> = plain(name).into_iter().take(64).collect();
-    let near = names.into_iter().map(|own| (distance(&wanted, &plain(own)), own)).min()?;
-    (near.0 * 3 <= wanted.len()).then_some(near.1)
-}
-
-/// The number of letters to insert, remove or change to make one word of the other.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    let wanted: String = plain(name).chars().take(64).collect();
+    let near = names.into_iter().map(|own| (levenshtein(&wanted, &plain(own)), own)).min()?;
+    (near.0 * 3 <= wanted.chars().count()).then_some(near.1)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::str::FromStr;
 use super::{Device, Dim, Quoted};
 
 /// How many rows of the batch each replica gets.
+///
+/// Elsewhere: uneven sharding (XLA, PyTorch).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShardRule {
@@ -102,6 +104,8 @@ impl FromStr for ShardRule {
 
 /// The rows of the batch that each device gets: monotone offsets `0 = o_0 <= … <= o_K = N`, so the
 /// shards cover every row exactly once.
+///
+/// Elsewhere: device mesh (XLA); `DeviceMesh` (PyTorch, Keras); mesh (MLIR).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Split {
     devices: Vec<Device>,

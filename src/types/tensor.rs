@@ -6,7 +6,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
-use super::{DType, Shape, TensorType};
+use super::{DType, Diagnostic, Shape, TensorType};
 
 /// A Rust type that is the element of a tensor. `bool` elements are read and written as `u8`.
 pub trait Element: Pod + PartialEq + Send + Sync + fmt::Debug {
@@ -101,6 +101,12 @@ pub enum TensorError {
         /// Bytes given.
         found: usize,
     },
+}
+
+impl Diagnostic for TensorError {
+    fn code(&self) -> &'static str {
+        "E0502"
+    }
 }
 
 impl Tensor {

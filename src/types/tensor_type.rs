@@ -4,6 +4,9 @@ use std::str::FromStr;
 use super::{DType, Dim, MAX_RANK, Quoted, Shape};
 
 /// The element type and the symbolic shape of a value, written `f32[N,8]`.
+///
+/// Elsewhere: shape (XLA); `FakeTensor` (PyTorch); `RankedTensorType` (MLIR); `TypeProto` (ONNX);
+/// `KerasTensor` (Keras).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorType {
     /// The type of the elements.

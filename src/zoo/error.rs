@@ -1,28 +1,22 @@
 //! Why a model is not built.
 
 use crate::ir::GraphError;
-use crate::types::TensorError;
+use crate::types::{Diagnostic, Hint, TensorError};
 
 /// A model that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZooError {
     /// No model has this name.
-    #[error("the zoo has no `{name}`; it has {}", .known.join(", "))]
+    #[error("the zoo has no model `{name}`; it has {}", .known.join(", "))]
     Unknown {
         /// The name asked for.
         name: String,
         /// The names that there are.
         known: Vec<&'static str>,
     },
-    /// The options behind the name are none of this model's.
-    #[error(
-        "`{options}` are not options of `{name}`: they are `narrow=K` (layers of a K-th of the \
-         features), `pixels=P` \
-         (images of P by P) and `steps=S` (sequences of S), of those the model has, each once and \
-         at least 1, at most \
-         65535"
-    )]
+    /// The options behind the name are not options of this model.
+    #[error("`{options}` is not an option of `{name}`")]
     Options {
         /// The model.
         name: &'static str,
@@ -35,4 +29,20 @@ pub enum ZooError {
     /// The elements of a parameter cannot be held.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+impl Diagnostic for ZooError {
+    fn code(&self) -> &'static str {
+        "E0103"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        match self {
+            Self::Unknown { .. } | Self::Graph(_) | Self::Tensor(_) => Vec::new(),
+            Self::Options { .. } => vec![Hint::advice(
+                "options are `narrow=K` (a K-th of the features), `pixels=P` (images of P by P) and \
+                 `steps=S` (sequences of S), where the model has them, each from 1 to 65535",
+            )],
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{Backend, Cpu};
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{
     BatchNorm, CellKind, CellSettings, Conv, Direction, Dropout, Flatten, Gemm, Pool, Recurrent,
@@ -305,7 +305,7 @@ impl Net {
         let p = self.op("p", Softmax::Softmax { axis: -1 }, &[logits]);
         self.builder.output("p", p);
         let (graph, weights) = self.builder.finish();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::model::{self, GraphForm};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
@@ -102,7 +102,7 @@ impl Net {
         let p = self.builder.op("p", Softmax::Softmax { axis: -1 }, &[logits]).unwrap();
         self.builder.output("p", p);
         let (graph, weights) = self.builder.finish();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     }
 }
 

@@ -216,3 +216,42 @@ fn links_lead_somewhere() {
         }
     }
 }
+
+/// The documentation of an item, in one line: the comment before its declaration.
+fn documentation(path: &str, item: &str) -> String {
+    let text = read(path);
+    let declares = |line: &str| {
+        let rest = line.trim_start().strip_prefix("pub ")?;
+        let mut words = rest.split(|c: char| !c.is_alphanumeric() && c != '_');
+        (words.nth(1)? == item).then_some(())
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().position(|line| declares(line).is_some());
+    let at = at.unwrap_or_else(|| panic!("{path} declares no public `{item}`"));
+    let above = lines[..at].iter().rev().map(|line| line.trim_start());
+    let comment = above.skip_while(|l| l.starts_with("#[")).map_while(|l| l.strip_prefix("///"));
+    let mut words: Vec<&str> = comment.flat_map(|line| line.split_whitespace().rev()).collect();
+    words.reverse();
+    words.join(" ")
+}
+
+#[test]
+fn items_name_the_terms_of_the_glossary() {
+    let glossary = read("docs/glossary.md");
+    let rows = glossary.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let mut found = 0;
+    for row in rows.filter(|row| !row.starts_with("term ") && !row.starts_with("---")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [term, item, counterparts @ ..] = &cells[..] else { panic!("{row}") };
+        assert_eq!(counterparts.len(), 5, "{row}");
+        let (item, path) = item.split_once(" in ").unwrap_or_else(|| panic!("{row}"));
+        let (item, path) = (item.trim_matches('`'), path.trim_matches('`'));
+        let said = documentation(path, item).replace('`', "");
+        for counterpart in counterparts.iter().filter(|c| **c != "—") {
+            let wanted = counterpart.trim_matches('`');
+            assert!(said.contains(wanted), "{term}: the docs of `{item}` do not say {wanted}");
+            found += 1;
+        }
+    }
+    assert!(found >= 80, "{found} counterparts");
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fanwise::Error;
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Softmax, Unary};
 use fanwise::pass::{
@@ -41,7 +41,7 @@ pub(crate) fn line() -> Model {
     let y = b.op("y", fanwise::op::MatMul {}, &[x, p]).unwrap();
     b.output("y", y);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 pub(crate) fn feed(x: Tensor, y: Tensor, weight: Option<Tensor>, output: &str) -> Feed {
@@ -130,7 +130,7 @@ pub(crate) fn cnn(dtype: DType) -> Model {
     let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
     b.output("p", p);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 pub(crate) fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
@@ -383,7 +383,7 @@ pub(crate) fn given(classes: usize) -> Model {
     let out = b.op("out", fanwise::op::Binary::Add, &[x, zero]).unwrap();
     b.output("out", out);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 /// The reason why there is no training of a model.

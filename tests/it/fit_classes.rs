@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::Builder;
 use fanwise::op::{Binary, Flatten, Identity, MatMul, Op, Reshape, Softmax, Squeeze, Unary};
 use fanwise::pass::{Metric, OutputLoss, Training, class_axis};
@@ -27,7 +27,7 @@ fn segments(softmax: bool) -> Model {
         if softmax { b.op("p", Softmax::Softmax { axis: 1 }, &[logits]).unwrap() } else { logits };
     b.output("out", p);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 fn logit(row: usize, class: usize, place: usize) -> f64 {
@@ -184,7 +184,7 @@ fn logits_are_taken_through_a_change_of_shape() {
     let (graph, weights) = b.finish();
     let terms = training("binary_crossentropy", "sgd", "out", false);
     let options = TrainerOptions { training: terms, place: Place::default() };
-    let model = Model { graph, weights, notes: Vec::new() };
+    let model = Model::new(graph, weights);
     let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
     let (x, y) =
         (Tensor::new(&[1, 1], &[20.0f32]).unwrap(), Tensor::new(&[1, 1], &[0.0f32]).unwrap());
@@ -206,7 +206,7 @@ fn reshaped(views: &[Op]) -> Model {
     }
     b.output("out", out);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 /// A softmax that is saturated, in another shape that has the classes on an axis of their own.
@@ -285,7 +285,7 @@ fn classes_that_are_masked_cost_nothing() {
         }
         b.output("out", out);
         let (graph, weights) = b.finish();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     };
     let x = [1.0, 2.0, NONE, 0.5, NONE, 0.25, NONE, 1.0, 2.0];
     let hot = [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0];

@@ -394,7 +394,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
     for (more, said) in [
         (&["--validation", &at("other.npz")][..], "no array for"),
         (&["--keep", "best"], "need a folder"),
-        (&["--plot", "curves.pdf"], ".png or .svg"),
+        (&["--plot", "curves.png"], "SVG"),
         (&["--augment", "flip"], "one input of images"),
         (&["--augment", "turn"], "`turn`"),
         (&["--loss-weight", "logits=2"], "no loss of `logits`"),

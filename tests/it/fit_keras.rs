@@ -1,7 +1,7 @@
 //! Steps, losses, metrics and learning rates of training against Keras.
 
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::Builder;
 use fanwise::op::Binary;
 use fanwise::pass::{Loss, Metric, Repair, Replicate, Weighted};
@@ -197,7 +197,7 @@ fn sequences() -> Model {
     let out = b.op("out", Binary::Add, &[x, zero]).unwrap();
     b.output("out", out);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 /// Costs and rows that a mask leaves out are not counted, whatever they hold.

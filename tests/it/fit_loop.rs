@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use fanwise::Error;
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{Gemm, Softmax};
 use fanwise::pass::{Optimizer, Training, Weighted};
@@ -205,7 +205,7 @@ fn classes() -> (Model, Tensor, Tensor, Tensor) {
     let y: Vec<i64> = (0..11).map(|i| i * i % 3).collect();
     let weights_of_rows: Vec<f64> =
         y.iter().map(|y| [0.5, 1.0, 3.0][usize::try_from(*y).unwrap()]).collect();
-    let model = Model { graph, weights, notes: Vec::new() };
+    let model = Model::new(graph, weights);
     let x = Tensor::new(&[11, 2], &x).unwrap();
     (model, x, Tensor::new(&[11], &y).unwrap(), Tensor::new(&[11], &weights_of_rows).unwrap())
 }

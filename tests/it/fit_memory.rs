@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::{CPU, Cpu};
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, verify};
 use fanwise::lower::lower;
 use fanwise::op::{BatchNorm, Binary, Conv, Dropout, Flatten, MatMul, Softmax, Unary};
@@ -53,7 +53,7 @@ fn deep() -> Model {
     let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
     b.output("p", p);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 fn images(n: usize) -> Feed {

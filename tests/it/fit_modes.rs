@@ -14,7 +14,8 @@ use fanwise::format::onnx::proto::{
     TypeProto, ValueInfoProto,
 };
 use fanwise::format::onnx::{ImportOptions, import_bytes};
-use fanwise::format::{Model, npz};
+use fanwise::format::npz;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{BatchNorm, BatchNormTrain, Binary, Op};
 use fanwise::train::data::Feed;
@@ -42,7 +43,7 @@ fn normalisation_of_a_file_in_train_mode_is_that_of_one_in_inference() {
         b.replace(Value { node, output: 0 }, new[0]).unwrap();
         let (mut graph, weights) = b.finish();
         graph.remove_unused();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     };
     let all = three(6, 5);
     for (momentum, frozen) in [(None, ""), (Some(0.9), ""), (None, "s*")] {
@@ -231,7 +232,7 @@ fn shared() -> Model {
     let sum = b.op("p", Binary::Add, &[one, other]).unwrap();
     b.output("p", sum);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 /// The running statistics follow the first use of the layer, then the second.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::Cpu;
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{
     BatchNorm, Dropout, MatMul, Reduce, Reshape, Softmax, Squeeze, Transpose, Unary,
@@ -44,7 +44,7 @@ pub(crate) fn normed() -> Model {
     let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
     b.output("p", p);
     let (graph, weights) = b.finish();
-    Model { graph, weights, notes: Vec::new() }
+    Model::new(graph, weights)
 }
 
 /// Rows of three numbers, their classes and weights.
@@ -221,7 +221,7 @@ fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
         let p = b.op("p", Softmax::Softmax { axis: -1 }, &[h]).unwrap();
         b.output("p", p);
         let (graph, weights) = b.finish();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     };
     let feeds: Vec<Feed> = [7usize, 2, 9]
         .iter()
@@ -317,7 +317,7 @@ fn outputs_without_a_second_axis_are_trained() {
         let p = b.op("p", Unary::Sigmoid, &[logits]).unwrap();
         b.output("p", p);
         let (graph, weights) = b.finish();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     };
     let all = three(8, 7);
     let y: Vec<f64> = (0..7u8).map(|i| f64::from(i % 2)).collect();
@@ -481,7 +481,7 @@ fn weights_of_places_count_on_shards_of_any_size() {
     let out = net.op("p", MatMul {}, &[places, factors]).unwrap();
     net.output("p", out);
     let (graph, weights) = net.finish();
-    let model = || Model { graph: graph.clone(), weights: weights.clone(), notes: Vec::new() };
+    let model = || Model::new(graph.clone(), weights.clone());
     let mut training = training("mse", "adam", "p", true);
     (training.losses[0].weighted, training.metrics) = (Weighted::Costs, Vec::new());
     for n in [1, 2, 7] {
@@ -520,7 +520,7 @@ fn a_saturated_softmax_has_its_gradient_on_any_number_of_devices() {
         let p = b.op("p", Softmax::Softmax { axis: -1 }, &[logits]).unwrap();
         b.output("p", p);
         let (graph, weights) = b.finish();
-        Model { graph, weights, notes: Vec::new() }
+        Model::new(graph, weights)
     };
     let x = [300.0f32, -100.0, -50.0, 250.0, 120.0, -80.0, 0.0, 500.0];
     let y = [0.0f32, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0];

@@ -58,6 +58,8 @@ use template::Template;
 /// by running both.
 ///
 /// Of a graph without replicas it proves that it is the template.
+///
+/// Elsewhere: translation validation (MLIR).
 pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, ProofError> {
     let Some(split) = replicated.split() else {
         return if template == replicated.graph() {

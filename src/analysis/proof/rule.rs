@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::analysis::NoClaims;
 use crate::ir::NodeId;
+use crate::types::Diagnostic;
 
 /// The rule that a replicated graph breaks; the list is at the head of the module and in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +69,12 @@ pub enum ProofError {
     /// The graph breaks rules: all places, except those that only follow from others.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Violations(Vec<Violation>),
+}
+
+impl Diagnostic for ProofError {
+    fn code(&self) -> &'static str {
+        "E0310"
+    }
 }
 
 /// What was proved.

@@ -116,7 +116,7 @@ impl ModelArgs {
 /// Tells what reading the model noticed.
 fn noted(model: Model) -> Model {
     for note in &model.notes {
-        ui::talk(&format!("note: {note}"));
+        ui::talk(&format!("note: {}", note.worded(ui::option)));
     }
     model
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Error;
+use fanwise::types::Setting;
 
 /// The exit code of usage errors and bad input.
 pub(crate) const BAD_INPUT: u8 = 2;
@@ -55,18 +56,25 @@ pub(crate) fn report(error: &Error) -> ExitCode {
     if error.chain().any(broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
+    let mut text = String::new();
+    let mut code = None;
+    for cause in error.chain() {
+        let found = cause.downcast_ref::<fanwise::Error>();
+        let said = found.map_or_else(|| cause.to_string(), |e| e.worded(option));
         // Some errors repeat their cause.
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
+        if !text.contains(&said) {
+            text = if text.is_empty() { said } else { format!("{text}: {said}") };
+        }
+        // An error of the system is one of what cannot be printed.
+        let io = || cause.is::<io::Error>().then_some("E0100");
+        code = code.or_else(|| found.map(fanwise::Error::code).or_else(io));
+        if found.is_some() {
+            break;
         }
     }
-    let code = error.chain().find_map(|e| match e.downcast_ref::<fanwise::Error>() {
-        Some(error) => Some(error.code()),
-        // What cannot be printed.
-        None => e.is::<io::Error>().then_some("E0100"),
-    });
+    if let Some(code) = code.filter(|code| code.starts_with('R')) {
+        text = format!("{text}\n   = note: `fanwise explain {code}` tells more");
+    }
     // A diagnostic of the library begins with its own code.
     talk(&match code {
         _ if text.starts_with("error[") => text,
@@ -74,6 +82,27 @@ pub(crate) fn report(error: &Error) -> ExitCode {
         None => format!("error: {text}"),
     });
     ExitCode::from(BAD_INPUT)
+}
+
+/// The option of the command line for a setting of the library.
+pub(crate) fn option(setting: Setting) -> &'static str {
+    match setting {
+        Setting::BatchAxis => "--batch-axis",
+        Setting::Dim => "--dim",
+        Setting::FreeBatch => "--free-batch",
+        Setting::Assume => "--assume",
+        Setting::Params => "--params",
+        Setting::ParamsUnchecked => "--params-unchecked",
+        Setting::MaxMemory => "--max-memory",
+        Setting::Template => "--template",
+        Setting::InputGraph => "--emit graph:input",
+        Setting::Devices => "--gpus",
+        Setting::Repair => "--repair",
+        Setting::BatchNorm => "--batch-norm",
+        Setting::LogicalDevices => "--logical",
+        Setting::Target => "--target",
+        _ => setting.path(),
+    }
 }
 
 /// Bytes for people: `1.5 MiB`.

@@ -7,7 +7,7 @@ use super::file::File;
 use super::flat::{Flat, NONE, ValueId};
 use super::inputs::{Inputs, Size};
 use crate::op::Assume;
-use crate::types::{DType, Table};
+use crate::types::{DType, Setting, Table};
 
 /// What is assumed of operators, by name.
 pub(super) type Assumptions = BTreeMap<String, Assume>;
@@ -51,8 +51,9 @@ impl Declared {
             } else {
                 "the model has no such operator"
             };
-            let option = format!("--assume {name}");
-            return Err(ImportError::Option { option, reason: reason.to_owned() });
+            let (setting, value) = (Setting::Assume, name.to_owned());
+            let reason = reason.to_owned();
+            return Err(ImportError::Setting { setting, value, reason });
         }
         for span in file.declared_values()? {
             let Some(id) = wanted.get(file.value_name(span)?) else { continue };

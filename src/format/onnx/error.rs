@@ -5,7 +5,7 @@ use super::super::{Escaped, FileError, OverBudget, Quoted};
 use super::wire::WireError;
 use crate::ir::GraphError;
 use crate::op::OpError;
-use crate::types::TensorError;
+use crate::types::{Code, Diagnostic, Hint, Setting, TensorError};
 
 /// Why an ONNX model could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -14,20 +14,17 @@ pub enum ImportError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The bytes are no ONNX model.
-    #[error("it is no ONNX model: {0}")]
+    /// The bytes are not an ONNX model.
+    #[error("not an ONNX model: {0}")]
     Malformed(WireError),
     /// The file holds no graph, or several.
-    #[error("it is no ONNX model: {found} graphs where there must be one")]
+    #[error("not an ONNX model: {found} graphs where one is expected")]
     Graphs {
         /// How many it holds.
         found: usize,
     },
     /// The file is of a form of ONNX files that is not known.
-    #[error(
-        "its `ir_version` is {0}; forms 1 to 13 of ONNX files are read: \
-         export the model for one of them"
-    )]
+    #[error("`ir_version` {0} is not supported; versions 1 to 13 are")]
     Version(i64),
     /// The model is written in a version of ONNX that is not supported.
     #[error("{place} uses opset {version}; opsets {oldest} to {newest} are supported")]
@@ -107,22 +104,26 @@ pub enum ImportError {
     /// The tensors take more memory than is allowed.
     #[error(transparent)]
     Memory(#[from] OverBudget),
-    /// An input's type is not supported, or an option does not suit it.
+    /// An input's type is not supported, or a setting does not suit it.
     #[error("input {}: {reason}", Quoted(.input))]
     Input {
         /// The input.
         input: String,
         /// What is wrong.
         reason: String,
+        /// Whether a fixed size is in the way that could be freed.
+        fixed: bool,
     },
     /// Sizes of inputs that are neither constants nor the batch: all of them.
     #[error("{}", list_unbound(.0))]
     UnboundDims(Vec<UnboundDim>),
-    /// An option names what the model does not have.
-    #[error("{option}: {reason}")]
-    Option {
-        /// The option, as it is written on the command line.
-        option: String,
+    /// A setting does not suit the model.
+    #[error("{} `{}`: {reason}", setting.path(), Escaped(.value))]
+    Setting {
+        /// The setting.
+        setting: Setting,
+        /// Its value, or the part of it that is wrong.
+        value: String,
         /// What is wrong with it.
         reason: String,
     },
@@ -191,10 +192,7 @@ pub enum NodeError {
     #[error("{0} is not supported")]
     Unsupported(String),
     /// The batch size was freed, but a number in the graph may stand for it.
-    #[error(
-        "{literal} cannot be freed: {reason}; export the model with a dynamic batch, or import it \
-         without --free-batch"
-    )]
+    #[error("{literal} cannot become symbolic: {reason}")]
     Baked {
         /// The number, by its place.
         literal: String,
@@ -326,10 +324,12 @@ impl BatchCandidate {
         named.chain(places).take(LISTED).collect::<Vec<_>>().join(", ")
     }
 
-    /// The options that say that these sizes are the batch.
-    fn options(&self) -> String {
-        let option = |(input, axis)| format!("--batch-axis {}={axis}", Escaped(input));
-        self.axes().take(LISTED).map(option).collect::<Vec<_>>().join(" ")
+    /// The hint to make these sizes the batch.
+    fn hint(&self) -> Hint {
+        let axis = |(input, axis)| format!("{}={axis}", Escaped(input));
+        let axes: Vec<String> = self.axes().take(LISTED).map(axis).collect();
+        let advice = format!("if the batch is {}", self.text());
+        Hint::set(Setting::BatchAxis, axes.join(" "), advice)
     }
 }
 
@@ -383,58 +383,106 @@ fn list_unsupported(ops: &[UnsupportedOp]) -> String {
         }
     }
     count_rest(&mut text, ops.len());
-    if let Some((domain, name)) = ops.iter().find_map(|op| op.op.split_once("::")) {
-        let (domain, name) = (Escaped(domain), Escaped(name));
-        let _ = write!(
-            text,
-            "\nto rewrite a model with an operator of another framework, say what to assume of it: \
-             --assume '{domain}.{name}=rowwise(0)'"
-        );
-    }
     text
+}
+
+/// The hint to assume a split rule of the first operator of another framework.
+fn assume(ops: &[UnsupportedOp]) -> Option<Hint> {
+    let (domain, name) = ops.iter().find_map(|op| op.op.split_once("::"))?;
+    let value = format!("'{}.{}=rowwise(0)'", Escaped(domain), Escaped(name));
+    let advice = "if it treats rows independently, assume so, which lets the graph be rewritten";
+    Some(Hint::set(Setting::Assume, value, advice))
 }
 
 fn list_unbound(dims: &[UnboundDim]) -> String {
     let mut text = String::from("sizes that are neither constants nor the batch must be bound:");
     for UnboundDim { name, input, axis } in dims.iter().take(LISTED) {
-        let (input, hint) = (Quoted(input), Escaped(name));
-        let name = Quoted(name);
-        let _ = write!(text, "\n  {name}, axis {axis} of input {input}: try --dim {hint}=128");
+        let _ = write!(text, "\n  {}, axis {axis} of input {}", Quoted(name), Quoted(input));
     }
     count_rest(&mut text, dims.len());
     text
 }
 
-impl ImportError {
-    /// The stable code: `E0102`, or that of the refusal where the batch cannot be told.
-    pub fn code(&self) -> &'static str {
+/// The hint to bind sizes, the first few by name.
+fn bind<'d>(dims: impl Iterator<Item = &'d UnboundDim>) -> Option<Hint> {
+    let names: BTreeSet<&str> = dims.map(|dim| dim.name.as_str()).collect();
+    let values: Vec<String> =
+        names.iter().take(HINTED).map(|name| format!("{}=128", Escaped(name))).collect();
+    let advice = "bind sizes that are not the batch to numbers";
+    (!values.is_empty()).then(|| Hint::set(Setting::Dim, values.join(" "), advice))
+}
+
+/// The sizes that a hint names.
+const HINTED: usize = 4;
+
+/// Where a batch that was freed is fixed in the graph too.
+fn fixed() -> Vec<Hint> {
+    vec![
+        Hint::advice("export the model with a dynamic batch"),
+        Hint::advice("or import it with the batch size that it has"),
+    ]
+}
+
+impl Diagnostic for ImportError {
+    fn code(&self) -> &'static str {
         let unclear = matches!(self, Self::Batches(_));
-        if unclear { crate::types::Code::AmbiguousBatchAxis.name() } else { "E0102" }
+        if unclear { Code::AmbiguousBatchAxis.name() } else { "E0102" }
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        match self {
+            Self::File(error) => error.hints(),
+            Self::Memory(_) | Self::Node { error: NodeError::Memory(_), .. } => {
+                vec![Hint::set(Setting::MaxMemory, "", "raise the memory limit")]
+            }
+            Self::Version(_) => vec![Hint::advice("export the model with a supported version")],
+            Self::Unsupported(ops) => assume(ops).into_iter().collect(),
+            Self::UnboundDims(dims) => bind(dims.iter()).into_iter().collect(),
+            Self::OtherSizes { others, .. } => bind(others.iter()).into_iter().collect(),
+            Self::Batches(candidates) => {
+                let listed = candidates.iter().take(HINTED).map(BatchCandidate::hint);
+                let last = candidates.iter().rev().find_map(|c| c.open().next());
+                listed.chain(bind(last.into_iter())).collect()
+            }
+            Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
+            Self::Input { fixed: true, .. } => {
+                vec![Hint::set(Setting::FreeBatch, "", "make the fixed size symbolic")]
+            }
+            Self::Malformed(_)
+            | Self::Graphs { .. }
+            | Self::Opset { .. }
+            | Self::Duplicate { .. }
+            | Self::Undefined { .. }
+            | Self::Unnamed { .. }
+            | Self::Cycle { .. }
+            | Self::Call { .. }
+            | Self::TooManyNodes { .. }
+            | Self::Tensor { .. }
+            | Self::Input { .. }
+            | Self::Setting { .. }
+            | Self::Node { .. }
+            | Self::Internal(_) => Vec::new(),
+        }
     }
 }
 
 fn list_batches(candidates: &[BatchCandidate]) -> String {
-    let mut text = String::from(
-        "several sizes may be the batch, and nothing in the graph says which, or that they \
-         are one:",
-    );
+    let mut text = String::from("the batch is ambiguous: it may be any of these sizes");
     for candidate in candidates.iter().take(LISTED) {
-        let _ = write!(text, "\n  {}: {}", candidate.text(), candidate.options());
+        let _ = write!(text, "\n  {}", candidate.text());
     }
     count_rest(&mut text, candidates.len());
-    text += "\nname the inputs that carry the batch (`--batch-axis`)";
-    if let Some(open) = candidates.iter().rev().find_map(|c| c.open().next()) {
-        let _ = write!(text, ", and bind what is not the batch: --dim {}=128", Escaped(&open.name));
-    }
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchCandidate, ImportError, UnboundDim, UnsupportedOp};
+    use super::{BatchCandidate, Diagnostic, Hint, ImportError, UnboundDim, UnsupportedOp};
 
     #[test]
     fn lists_name_everything() {
+        let words =
+            |error: &ImportError| error.hints().iter().map(Hint::to_string).collect::<Vec<_>>();
         let ops = vec![
             UnsupportedOp {
                 op: "LSTM".into(),
@@ -443,18 +491,23 @@ mod tests {
             },
             UnsupportedOp { op: "com.x::Y".into(), nodes: vec!["node `b`".into()], count: 3 },
         ];
-        let text = ImportError::Unsupported(ops).to_string();
+        let error = ImportError::Unsupported(ops);
+        let text = error.to_string();
         assert!(text.contains("\n  LSTM: node `a`, node 7\n  com.x::Y: node `b`"), "{text}");
-        assert!(text.contains("Y: node `b` and 2 more\n"), "{text}");
-        assert!(text.ends_with("--assume 'com.x.Y=rowwise(0)'"), "{text}");
+        assert!(text.ends_with("Y: node `b` and 2 more"), "{text}");
+        assert!(words(&error)[0].ends_with("(`LoadOptions::assume 'com.x.Y=rowwise(0)'`)"));
         let dim = UnboundDim { name: "seq".into(), input: "x".into(), axis: 1 };
-        let text = ImportError::UnboundDims(vec![dim]).to_string();
-        assert!(text.ends_with("`seq`, axis 1 of input `x`: try --dim seq=128"), "{text}");
+        let error = ImportError::UnboundDims(vec![dim]);
+        assert!(error.to_string().ends_with("`seq`, axis 1 of input `x`"), "{error}");
+        assert!(words(&error)[0].ends_with("(`LoadOptions::dims seq=128`)"));
         let of = |name: &str| BatchCandidate {
             sizes: vec![UnboundDim { name: name.into(), input: format!("of_{name}"), axis: 1 }],
         };
-        let text = ImportError::Batches(vec![of("p"), of("q")]).to_string();
-        assert!(text.contains("\n  `p`, axis 1 of input `of_p`: --batch-axis of_p=1\n"), "{text}");
-        assert!(text.ends_with("--dim q=128"), "{text}");
+        let error = ImportError::Batches(vec![of("p"), of("q")]);
+        assert!(error.to_string().contains("\n  `p`, axis 1 of input `of_p`\n"), "{error}");
+        let hints = words(&error);
+        let first = "if the batch is `p`, axis 1 of input `of_p` (`LoadOptions::batch_axis of_p=1`)";
+        assert_eq!(hints[0], first);
+        assert!(hints[2].ends_with("(`LoadOptions::dims q=128`)"), "{hints:?}");
     }
 }

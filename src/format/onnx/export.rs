@@ -15,7 +15,7 @@ use super::writer::{OPSET, Refused, Writer};
 use super::{ops, tensor};
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Weights};
 use crate::op::Op;
-use crate::types::{Dim, TensorType};
+use crate::types::{Diagnostic, Dim, TensorType};
 
 /// The version of the file's form that has it.
 const IR_VERSION: i64 = 10;
@@ -55,6 +55,12 @@ pub enum ExportError {
     /// An invariant of the writer is broken: a fault of fanwise.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+impl Diagnostic for ExportError {
+    fn code(&self) -> &'static str {
+        "E0114"
+    }
 }
 
 impl From<Refused> for ExportError {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Budget, Model, Quoted};
+use super::super::{Budget, Quoted};
 use super::declared::{Assumptions, Declared};
 use super::external::Folder;
 use super::file::{File, Head};
@@ -14,9 +14,9 @@ use super::options::ImportOptions;
 use super::state::{State, Tensors};
 use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
-use crate::ir::{Builder, Origin};
+use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
-use crate::types::{DType, Dim, Symbol, Table};
+use crate::types::{DType, Dim, Note, Setting, Symbol, Table};
 
 /// Sizes of different names of which the graph may prove that they are one: each takes a pass over
 /// it.
@@ -77,12 +77,12 @@ impl Parts<'_> {
     fn unify(&self, inputs: &mut Inputs, tensors: &mut Tensors) -> Result<(), ImportError> {
         let found = inputs.classes.len();
         if found > MAX_CLASSES {
-            let option = "--batch-axis".to_owned();
             let reason = format!(
                 "the inputs have {found} open sizes of different names; name those that are \
                  the batch"
             );
-            return Err(ImportError::Option { option, reason });
+            let (setting, value) = (Setting::BatchAxis, String::new());
+            return Err(ImportError::Setting { setting, value, reason });
         }
         let mut class: Vec<u32> = (1u32..).take(found).collect();
         loop {
@@ -195,7 +195,7 @@ impl Parts<'_> {
     }
 
     /// Adds the outputs; a declared type that contradicts the inferred one is noted.
-    fn outputs(&self, state: &mut State<'_>, notes: &mut Vec<String>) -> Result<(), ImportError> {
+    fn outputs(&self, state: &mut State<'_>, notes: &mut Vec<Note>) -> Result<(), ImportError> {
         for (id, span) in self.flat.outputs.iter().zip(&self.file.graph.outputs) {
             let name = self.flat.name(*id);
             let value = match *id {
@@ -213,10 +213,11 @@ impl Parts<'_> {
                 let declared_type = dtype.map_or("?", DType::name);
                 let shown = Quoted(&name);
                 let axes = rank.map_or_else(|| "?".to_owned(), |r| r.to_string());
-                notes.push(format!(
+                let text = format!(
                     "the file declares output {shown} as {declared_type} with {axes} axes; \
                      it is {ty}"
-                ));
+                );
+                notes.push(text.into());
             }
             state.builder.output(&name, value);
         }

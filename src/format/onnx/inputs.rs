@@ -12,7 +12,7 @@ use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
 use super::{BatchCandidate, ImportError, UnboundDim};
-use crate::types::{DType, Dim, MAX_RANK, Shape, TensorType};
+use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
 pub(super) struct Inputs {
@@ -21,7 +21,7 @@ pub(super) struct Inputs {
     pub(super) classes: Vec<BatchCandidate>,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Note>,
     /// The sizes that have a name in the file and are a class, or bound by the command line.
     named: BTreeMap<String, Size>,
 }
@@ -109,7 +109,7 @@ impl Inputs {
         Ok((dtype, sizes))
     }
 
-    /// Replaces the sizes that are bound by the command line.
+    /// Replaces the sizes that are bound.
     fn bind(&mut self, dims: &BTreeMap<String, i64>) -> Result<(), ImportError> {
         let mut unused: BTreeSet<&str> = dims.keys().map(String::as_str).collect();
         for input in &mut self.all {
@@ -125,8 +125,9 @@ impl Inputs {
                 }
             }
         }
-        let option = |name: &str, reason: &str| ImportError::Option {
-            option: format!("--dim {name}"),
+        let option = |name: &str, reason: &str| ImportError::Setting {
+            setting: Setting::Dim,
+            value: name.to_owned(),
             reason: reason.to_owned(),
         };
         if let Some(name) = unused.first() {
@@ -149,7 +150,8 @@ impl Inputs {
                 Ok(true)
             }
             Some(_) => {
-                self.notes.push("the batch is open already: --free-batch frees nothing".to_owned());
+                let why = "the batch is symbolic already";
+                self.notes.push(Note::ignored(vec![Setting::FreeBatch], why));
                 Ok(false)
             }
             None => Ok(false),
@@ -202,7 +204,7 @@ impl Inputs {
         sizes[axis] = Size::Class(class);
     }
 
-    /// Makes the axes that the command line names the batch.
+    /// Makes the declared axes the batch.
     fn declare(&mut self, options: &ImportOptions) -> Result<(), ImportError> {
         let mut named = BTreeMap::new();
         self.classes.push(BatchCandidate::default());
@@ -210,7 +212,8 @@ impl Inputs {
             let Some(input) = self.all.iter_mut().find(|i| i.name == *name) else {
                 let known = list_names(self.all.iter().map(|i| &*i.name));
                 let reason = format!("there is no such input; the inputs are {known}");
-                return Err(ImportError::Option { option: format!("--batch-axis {name}"), reason });
+                let (setting, value) = (Setting::BatchAxis, name.clone());
+                return Err(ImportError::Setting { setting, value, reason });
             };
             let Some(size) = input.sizes.get_mut(*axis) else {
                 let reason = format!("it has no axis {axis}");
@@ -221,8 +224,9 @@ impl Inputs {
                     named.insert(s.clone(), 0);
                 }
                 Size::Constant(c) if !options.free_batch || *c == 0 => {
-                    let hint = if *c == 0 { "" } else { "; --free-batch makes it the batch" };
-                    return Err(wrong(name, format!("axis {axis} has the size {c}{hint}")));
+                    let (input, fixed) = (name.clone(), *c != 0);
+                    let reason = format!("axis {axis} has the fixed size {c}");
+                    return Err(ImportError::Input { input, reason, fixed });
                 }
                 Size::Constant(c) => {
                     let other = *self.freed.get_or_insert(*c);
@@ -268,7 +272,7 @@ impl Inputs {
     pub(super) fn note(&mut self) {
         let [class] = &*self.classes else {
             if self.classes.is_empty() {
-                self.notes.push("no input carries a batch".to_owned());
+                self.notes.push("no input carries a batch".to_owned().into());
             }
             return;
         };
@@ -276,9 +280,9 @@ impl Inputs {
         let all = list_names(inputs.iter().copied());
         let names = class.open().count();
         if let Some(size) = self.freed {
-            self.notes.push(format!("the size {size} of {all} was freed: it is the batch"));
+            self.notes.push(format!("the size {size} of {all} was freed: it is the batch").into());
         } else if names > 1 {
-            self.notes.push(format!("open sizes of {all} are one: the graph equates them"));
+            self.notes.push(format!("open sizes of {all} are one: the graph equates them").into());
         }
         let leads = class.sizes.iter().any(|s| s.axis == 0);
         if let (false, 1, Some(UnboundDim { name, input, axis })) =
@@ -286,7 +290,8 @@ impl Inputs {
         {
             let named =
                 if name.ends_with(']') { String::new() } else { format!("{}, ", Quoted(name)) };
-            self.notes.push(format!("the batch is {named}axis {axis} of input {}", Quoted(input)));
+            let text = format!("the batch is {named}axis {axis} of input {}", Quoted(input));
+            self.notes.push(text.into());
         }
     }
 
@@ -320,7 +325,7 @@ impl Inputs {
 }
 
 fn wrong(input: &str, reason: String) -> ImportError {
-    ImportError::Input { input: input.to_owned(), reason }
+    ImportError::Input { input: input.to_owned(), reason, fixed: false }
 }
 
 fn input(id: ValueId, info: &ValueInfoProto) -> Result<Input, String> {

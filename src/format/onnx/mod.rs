@@ -45,8 +45,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::{Budget, Model};
-use crate::ir::Weights;
+use super::Budget;
+use crate::ir::{Model, Weights};
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub use options::ImportOptions;

@@ -60,6 +60,8 @@ impl Deref for Verified<'_> {
 }
 
 /// Checks every rule, and reports every place where one is broken.
+///
+/// Elsewhere: HLO verifier (XLA); verifier (MLIR); checker (ONNX).
 pub fn verify(graph: &Graph) -> Result<Verified<'_>, VerifyErrors> {
     let order = graph.order();
     let mut check = check::Check::new(graph);

@@ -4,6 +4,8 @@ use crate::types::{DType, Dim, Quoted, Tensor};
 
 /// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0
 /// differs from -0.
+///
+/// Elsewhere: attribute (MLIR); `AttributeProto` (ONNX).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Attr {

@@ -49,6 +49,8 @@ impl From<OpError> for RuleError {
 
 /// What a rule works on: the operator's operands and results, and the gradients of the results. The
 /// gradients of the operands are given to it.
+///
+/// Elsewhere: autograd (PyTorch).
 pub struct Backward<'a> {
     rule: &'a mut Rule<'a>,
     operands: &'a [Term],

@@ -7,7 +7,7 @@ use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
 pub fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal {
-    Refusal { code, reason: reason.into(), operand }
+    Refusal { code, reason: reason.into(), operand, hint: None }
 }
 
 /// The partial operand with the lowest position, if one is partial.

@@ -11,6 +11,8 @@ use crate::types::invariant::{int, invariant};
 
 /// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on
 /// which it does not depend, or only through operators that are constant between their steps.
+///
+/// Elsewhere: vector-Jacobian product (PyTorch); `GradientTape` (Keras).
 pub fn differentiate(
     builder: &mut Builder,
     loss: Value,

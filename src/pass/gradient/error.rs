@@ -2,7 +2,7 @@
 
 use crate::ir::GraphError;
 use crate::op::RuleError;
-use crate::types::{TensorError, TensorType};
+use crate::types::{Diagnostic, TensorError, TensorType};
 
 /// Why there is no gradient.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,4 +72,10 @@ pub enum TrainingError {
     /// The graph is damaged: a bug in what made it.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+impl Diagnostic for TrainingError {
+    fn code(&self) -> &'static str {
+        "E0610"
+    }
 }

@@ -11,6 +11,8 @@ use crate::types::{Dim, Quoted};
 
 /// Which values gradients compute again, to have less memory in use. The same operators on the same
 /// values give the same bits.
+///
+/// Elsewhere: rematerialization (XLA); activation checkpointing (PyTorch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// None.

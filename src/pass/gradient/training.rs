@@ -24,6 +24,8 @@ use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 /// variables.
 ///
 /// The loss is that of the whole batch: the sum over rows, divided once by their number.
+///
+/// Elsewhere: compile (Keras).
 pub fn training(
     model: &Graph,
     weights: &Weights,

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use crate::types::{Code, Combine, Dim};
 
 /// Which repairs are allowed.
+///
+/// Elsewhere: resharding (XLA); redistribute (PyTorch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Repair {
     /// None: what may not be split is refused.
@@ -19,6 +21,8 @@ pub enum Repair {
 }
 
 /// Whose statistics batch normalisation in training uses.
+///
+/// Elsewhere: `SyncBatchNorm` (PyTorch); synchronized batch normalization (Keras).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchStatistics {
     /// Those of the whole batch, combined over all replicas: what one device computes.

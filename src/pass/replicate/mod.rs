@@ -35,6 +35,8 @@ pub(super) const INFO: PassInfo = PassInfo {
 ///
 /// The template is repaired first, as far as the options allow; a proof of the result is one
 /// against that repaired template, which [`repair`] gives.
+///
+/// Elsewhere: SPMD partitioner (XLA); data parallelism (PyTorch); `multi_gpu_model` (Keras).
 pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
     let split = split(template, options)?;
     let (repaired, _) = repair(template, options.repair)?;

@@ -4,6 +4,8 @@ use crate::pass::repair::Repair;
 use crate::types::{Device, ShardRule};
 
 /// Where the outputs are merged.
+///
+/// Elsewhere: gather (PyTorch); concatenate (Keras).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Merge {
     /// On the host.
@@ -14,6 +16,8 @@ pub enum Merge {
 }
 
 /// Which devices hold the parameters.
+///
+/// Elsewhere: mirrored variable (Keras).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightPlacement {
     /// Those that the template put them on; other devices copy them in each run.

@@ -73,6 +73,8 @@ pub(super) const PASSES: &[Simplification] = &[
 ];
 
 /// Simplifies a template and the elements of its parameters in place.
+///
+/// Elsewhere: algebraic simplifier (XLA); canonicalization (MLIR); constant folding (ONNX).
 pub fn simplify(
     graph: &mut Graph,
     weights: &mut Weights,

@@ -1,7 +1,7 @@
 use std::error::Error;
 
 use crate::format::{FileError, OverBudget};
-use crate::types::TensorError;
+use crate::types::{Diagnostic, Hint, TensorError};
 
 /// Why there are no data to train on.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,24 @@ pub enum DataError {
     /// There is no memory for a row or a batch.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+impl Diagnostic for DataError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Threads(_) => "E0500",
+            Self::Tensor(error) => error.code(),
+            Self::Columns(_) => "E0600",
+            Self::Row { .. } => "E0601",
+            Self::Setting(_) => "E0602",
+            Self::Source(_) | Self::Panicked(_) => "E0603",
+        }
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        if let Self::File(error) = self { error.hints() } else { Vec::new() }
+    }
 }
 
 impl From<OverBudget> for DataError {

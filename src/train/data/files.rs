@@ -87,14 +87,25 @@ fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
     if path.join("test_batch.bin").exists() || path.join("test.bin").exists() {
         return Ok(Arc::new(Cifar::test(path)?));
     }
+    images(path, options)
+}
+
+/// A folder of image files.
+#[cfg(feature = "images")]
+fn images(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let sizes = || {
-        let reason = "it is a folder of images, and the model has no input of images: one of three \
-            axes behind the rows, \
-                      with one or three channels";
+        let reason = "a folder of images, but the model has no image input: one with three axes \
+            behind the rows, and one or three channels";
         FileError::content(path, reason)
     };
     let options = options.images.clone().ok_or_else(sizes)?;
     Ok(Arc::new(Folder::new(path, options)?))
+}
+
+/// A folder of image files, which this build does not read.
+#[cfg(not(feature = "images"))]
+fn images(path: &Path, _: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
+    Err(FileError::content(path, "folders of images need the feature `images`").into())
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ pub struct Batch {
 }
 
 /// Makes the batches of data.
+///
+/// Elsewhere: `DataLoader` (PyTorch); prefetch (Keras).
 pub struct Loader {
     pub(super) input: Input,
     pub(super) changes: Vec<Arc<dyn Change>>,

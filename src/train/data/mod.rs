@@ -43,10 +43,12 @@ mod change;
 mod cifar;
 mod classes;
 mod column;
+#[cfg(feature = "images")]
 mod decode;
 mod draw;
 mod error;
 mod files;
+#[cfg(feature = "images")]
 mod folder;
 mod images;
 mod labels;
@@ -67,10 +69,12 @@ pub use change::Change;
 pub use cifar::Cifar;
 pub use classes::listed_classes;
 pub use column::{Column, RowMut};
+#[cfg(feature = "images")]
 pub use decode::decode_image;
 pub use draw::{Draws, RowKey, order};
 pub use error::DataError;
 pub use files::{OpenOptions, open};
+#[cfg(feature = "images")]
 pub use folder::{Folder, FolderOptions};
 pub use images::{Fill, Images, Layout, Step};
 pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT};

@@ -43,6 +43,9 @@ impl Symbol {
 /// assert_eq!((n.clone() - n.floor_div(&3.into()) * 2).to_string(), "N-2*(N/3)");
 /// assert!((n.clone() - n.floor_div(&3.into()) * 2).is_nonnegative());
 /// ```
+///
+/// Elsewhere: bounded dynamic dimension (XLA); symbolic shape (PyTorch); dynamic dimension (MLIR);
+/// `dim_param` (ONNX); batch dimension (Keras).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Dim(Repr);
 

@@ -21,7 +21,7 @@ fn one_name_is_the_batch() {
     assert_eq!(outputs(&model), "f32[N,4]");
     let model = load(&add(&["2", "4"], &["1", "4"])).unwrap();
     assert_eq!(outputs(&model), "f32[2,4]");
-    assert_eq!(model.notes, ["no input carries a batch"]);
+    assert_eq!(model.notes, ["no input carries a batch".to_owned().into()]);
 }
 
 #[test]

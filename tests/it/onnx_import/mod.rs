@@ -10,7 +10,7 @@ mod tensors;
 
 use prost::Message;
 
-use fanwise::format::Model;
+use fanwise::ir::Model;
 use fanwise::format::onnx::proto::attribute_proto::AttributeType;
 use fanwise::format::onnx::proto::tensor_proto::DataType;
 use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};

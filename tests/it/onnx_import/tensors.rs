@@ -6,7 +6,8 @@ use super::{floats, graph, ints, load, load_with, model, nodes_of, refusal, valu
 use fanwise::format::onnx::proto::tensor_proto::{DataLocation, DataType};
 use fanwise::format::onnx::proto::{ModelProto, StringStringEntryProto, TensorProto};
 use fanwise::format::onnx::{ImportError, ImportOptions, import, initializers};
-use fanwise::format::{Budget, Model};
+use fanwise::format::Budget;
+use fanwise::ir::Model;
 use fanwise::types::{DType, Tensor};
 
 /// A model with the tensor `t` and nothing else.

@@ -9,6 +9,7 @@ use super::program::Program;
 use super::resources::{self, Resources};
 use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
 use crate::codegen::{Arch, Form, Unit, options};
+use crate::types::{Diagnostic, Hint};
 
 /// Why kernels could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +65,16 @@ pub enum KernelError {
     /// A worker thread could not be started.
     #[error("no thread to compile kernels could be started: {0}")]
     Thread(String),
+}
+
+impl Diagnostic for KernelError {
+    fn code(&self) -> &'static str {
+        "E0503"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        if let Self::Probe(error) = self { error.hints() } else { Vec::new() }
+    }
 }
 
 fn list(archs: &[Arch]) -> String {

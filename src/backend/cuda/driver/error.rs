@@ -3,15 +3,16 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::types::{Diagnostic, Hint, Setting};
+
 /// Why a library of CUDA cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// The driver is not installed.
     #[error(
-        "libcuda, the driver of NVIDIA GPUs, is not on this machine: install the driver \
-         (https://www.nvidia.com/drivers; Debian: nvidia-driver; a container is started with \
-         `--gpus all`), or run on the CPU with `--target cpu`"
+        "libcuda, the driver of NVIDIA GPUs, is not installed (a container needs access to the \
+         GPUs of its host)"
     )]
     Driver,
     /// The driver is too old.
@@ -48,6 +49,27 @@ pub enum ProbeError {
         /// What was found.
         reason: String,
     },
+}
+
+impl Diagnostic for ProbeError {
+    fn code(&self) -> &'static str {
+        "E0503"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        match self {
+            Self::Driver => vec![
+                Hint::advice(
+                    "install the driver (https://www.nvidia.com/drivers; Debian: nvidia-driver)",
+                ),
+                Hint::set(Setting::Target, "cpu", "or run on the CPU"),
+            ],
+            Self::DriverTooOld(..)
+            | Self::DriverFailed(_)
+            | Self::Nvrtc { .. }
+            | Self::NvrtcFolder { .. } => Vec::new(),
+        }
+    }
 }
 
 /// The package of Python whose NVRTC compiles what this driver loads, as pip takes it; without a

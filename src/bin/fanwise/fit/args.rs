@@ -36,7 +36,7 @@ pub(super) type Settings = BTreeMap<String, Vec<String>>;
     --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
     --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 \
     --epochs 70 \\
-    --gpus 4 --batch 256 --checkpoint run --plot curves.png
+    --gpus 4 --batch 256 --checkpoint run --plot curves.svg
   fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5 \\
     --metrics a=mae --l2 '0.0001,head*=0.01'")]
 pub(crate) struct FitArgs {

@@ -35,7 +35,7 @@ pub(super) struct FileArgs {
     #[arg(long, value_name = "FILE.csv")]
     pub(super) log: Option<PathBuf>,
     /// Draw the loss and the metrics of every epoch to this file
-    #[arg(long, value_name = "FILE.png|FILE.svg")]
+    #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
     /// Write event files, which `tensorboard` shows, into this folder
     #[arg(long, value_name = "DIR")]
@@ -59,8 +59,8 @@ impl FileArgs {
             let path = path.display();
             bail!("{path}: trained models are .fan or .onnx, their weights .safetensors");
         }
-        if let Some(path) = self.plot.as_ref().filter(|path| !ends(path, &["png", "svg"])) {
-            bail!("{}: curves are drawn to .png or .svg", path.display());
+        if let Some(path) = self.plot.as_ref().filter(|path| !ends(path, &["svg"])) {
+            bail!("{}: curves are drawn as SVG; name a file .svg", path.display());
         }
         for (option, path) in [("save", &self.save), ("plot", &self.plot), ("log", &self.log)] {
             let Some(path) = path else { continue };

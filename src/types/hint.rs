@@ -1,0 +1,177 @@
+//! What an error tells beside its text: a stable code, and hints as data, which the program that
+//! shows the error puts into its own words.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A setting of the library that a hint proposes to change. A program that offers it under another
+/// name, such as an option of a command line, shows that name instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Setting {
+    /// The axes of inputs that carry the batch.
+    BatchAxis,
+    /// The number that a named size is bound to.
+    Dim,
+    /// Whether a batch size that is fixed in the file becomes symbolic.
+    FreeBatch,
+    /// The split rule that is assumed of an unknown operator.
+    Assume,
+    /// The file that weights are read from.
+    Params,
+    /// Whether weights may differ from those that a graph was made for.
+    ParamsUnchecked,
+    /// The most memory that may be used.
+    MaxMemory,
+    /// The model that a replicated graph was made from.
+    Template,
+    /// The graph before replication, as what is written.
+    InputGraph,
+    /// The devices that the graph is replicated over.
+    Devices,
+    /// The repairs that are allowed.
+    Repair,
+    /// The rows over which batch normalisation takes its statistics.
+    BatchNorm,
+    /// The number of logical GPUs.
+    LogicalDevices,
+    /// The kind of device that runs the program.
+    Target,
+}
+
+impl Setting {
+    /// Every setting.
+    pub const ALL: [Self; 14] = [
+        Self::BatchAxis,
+        Self::Dim,
+        Self::FreeBatch,
+        Self::Assume,
+        Self::Params,
+        Self::ParamsUnchecked,
+        Self::MaxMemory,
+        Self::Template,
+        Self::InputGraph,
+        Self::Devices,
+        Self::Repair,
+        Self::BatchNorm,
+        Self::LogicalDevices,
+        Self::Target,
+    ];
+
+    /// Where the library has it.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::BatchAxis => "LoadOptions::batch_axis",
+            Self::Dim => "LoadOptions::dims",
+            Self::FreeBatch => "LoadOptions::free_batch",
+            Self::Assume => "LoadOptions::assume",
+            Self::Params => "LoadOptions::params",
+            Self::ParamsUnchecked => "LoadOptions::params_unchecked",
+            Self::MaxMemory => "max_memory",
+            Self::Template => "Repaired::graph",
+            Self::InputGraph => "Session::template",
+            Self::Devices => "Replicate::devices",
+            Self::Repair => "Replicate::repair",
+            Self::BatchNorm => "RepairOptions::batch_norm",
+            Self::LogicalDevices => "CudaOptions::logical",
+            Self::Target => "Backend",
+        }
+    }
+}
+
+/// One way out of an error: advice, and the setting to change if there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    advice: Cow<'static, str>,
+    change: Option<(Setting, String)>,
+}
+
+impl Hint {
+    /// Advice that needs no setting, as an imperative clause.
+    pub fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
+        Self { advice: advice.into(), change: None }
+    }
+
+    /// Advice to give a setting this value, written as an option's value would be; empty for a
+    /// switch.
+    pub fn set(
+        setting: Setting,
+        value: impl Into<String>,
+        advice: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { advice: advice.into(), change: Some((setting, value.into())) }
+    }
+
+    /// The setting to change, and its new value.
+    pub fn change(&self) -> Option<(Setting, &str)> {
+        self.change.as_ref().map(|(setting, value)| (*setting, value.as_str()))
+    }
+
+    /// The hint in the words of a program: `name` gives each setting the name that it has there.
+    pub fn worded(&self, name: impl Fn(Setting) -> &'static str) -> String {
+        match &self.change {
+            None => self.advice.to_string(),
+            Some((setting, value)) if value.is_empty() => {
+                format!("{} (`{}`)", self.advice, name(*setting))
+            }
+            Some((setting, value)) => format!("{} (`{} {value}`)", self.advice, name(*setting)),
+        }
+    }
+}
+
+/// In the library's words.
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.worded(Setting::path))
+    }
+}
+
+/// A remark on what a reader decided, or on settings that it ignored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    text: String,
+    ignored: Vec<Setting>,
+}
+
+impl Note {
+    /// Settings that have no effect, and why, as a sentence.
+    pub fn ignored(settings: Vec<Setting>, why: impl Into<String>) -> Self {
+        Self { text: why.into(), ignored: settings }
+    }
+
+    /// The remark in the words of a program, as [`Hint::worded`].
+    pub fn worded(&self, name: impl Fn(Setting) -> &'static str) -> String {
+        let names: Vec<String> = self.ignored.iter().map(|s| format!("`{}`", name(*s))).collect();
+        match names.as_slice() {
+            [] => self.text.clone(),
+            [one] => format!("{one} has no effect: {}", self.text),
+            [rest @ .., last] => {
+                format!("{} and {last} have no effect: {}", rest.join(", "), self.text)
+            }
+        }
+    }
+}
+
+impl From<String> for Note {
+    fn from(text: String) -> Self {
+        Self { text, ignored: Vec::new() }
+    }
+}
+
+/// In the library's words.
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.worded(Setting::path))
+    }
+}
+
+/// What every error of the library tells beside its text.
+pub trait Diagnostic: std::error::Error {
+    /// The stable code, `E` or `R` and four digits.
+    fn code(&self) -> &'static str;
+
+    /// The ways out that are known, the most likely one first.
+    fn hints(&self) -> Vec<Hint> {
+        Vec::new()
+    }
+}
