@@ -64,13 +64,14 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lints, also of the library without the command line and CUDA, and the documentation, with
-/// warnings as errors.
+/// Lints and the documentation, with warnings as errors, in the profile of the tests: what builds
+/// need to run, such as macros of dependencies, is built once.
 fn lint() -> Result<(), Failure> {
-    let deny = ["--", "-D", "warnings"];
-    Step::cargo(&["clippy", "--workspace", "--all-targets"]).args(&deny).run()?;
-    Step::cargo(&["clippy", "--no-default-features", "--lib"]).args(&deny).run()?;
-    Step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+    let all =
+        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
+    Step::cargo(&all).run()?;
+    let doc = ["doc", "--profile", PROFILE, "--workspace", "--no-deps"];
+    Step::cargo(&doc).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
 /// Accepts what the snapshot tests print now.
