@@ -13,12 +13,12 @@ use fanwise::types::Dim;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use support::turn::part;
 
 use crate::apart::{Ended, spawn};
 use crate::collectives::needy;
 use crate::results::trial;
 use crate::setup::{digest, inputs, is_fake, options, replicas, say, small};
-use crate::turn::part;
 use crate::variables;
 
 /// What a call that fails gives, by its name for the fake driver.

@@ -17,12 +17,12 @@ use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::turn::{part, turns};
 
 use crate::apart::spawn;
 use crate::collectives::needy;
 use crate::results::trial;
 use crate::setup::{digest, executable, inputs, options, replicas, say, small};
-use crate::turn::{part, turns};
 
 /// Orders, and the number of devices, which some replicas share where there are few.
 const ORDERS: [(&str, &str); 4] =

@@ -22,10 +22,10 @@ use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::turn::turns;
 
 use crate::results::trial;
 use crate::setup::options;
-use crate::turn::turns;
 
 /// The models, and the sizes of a sample of each.
 const MODELS: [Sample; 2] = [("mlp", mlp, &[10]), ("cnn", cnn, &[2, 8, 8])];
