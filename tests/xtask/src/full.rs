@@ -99,7 +99,10 @@ fn features() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The package builds from its own archive.
+/// The package builds from its own archive, and the bindings in it are what their generator gives.
 fn package() -> Result<(), Failure> {
+    Step::cargo(&["test", "--manifest-path", "tests/bindings/Cargo.toml"])
+        .env("CARGO_TARGET_DIR", target())
+        .run_tests()?;
     Step::cargo(&["package", "--package", "fanwise", "--allow-dirty"]).run()
 }
